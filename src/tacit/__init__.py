@@ -1,0 +1,98 @@
+"""tacit: private federated Bayesian inference.
+
+Several parties learn one posterior together without showing their records. The public names are
+listed in `__all__`; each is imported when it is first used, so that `import tacit` is quick.
+
+Importing tacit switches JAX to float64: natural parameters are sums over many records and
+parties, and single precision loses the posterior in them. Local work that can bear it asks for
+float32 by name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if "jax" in sys.modules:
+    sys.modules["jax"].config.update("jax_enable_x64", True)
+else:
+    os.environ["JAX_ENABLE_X64"] = "1"
+
+if TYPE_CHECKING:
+    from tacit import data
+    from tacit.data import Federation
+    from tacit.errors import TacitError
+    from tacit.expfam import Dirichlet, FullGaussian, Gamma, MeanFieldGaussian
+    from tacit.local import Exact, GradientVI, NaturalVI
+    from tacit.models import (
+        BayesianNeuralNetwork,
+        GaussianMean,
+        LinearRegression,
+        LogisticRegression,
+        from_numpyro,
+    )
+    from tacit.notebook import Fit, fit
+    from tacit.server import Asynchronous, Sequential, Synchronous
+
+_HOMES = {
+    "data": "",
+    "Federation": "data",
+    "TacitError": "errors",
+    "Dirichlet": "expfam",
+    "FullGaussian": "expfam",
+    "Gamma": "expfam",
+    "MeanFieldGaussian": "expfam",
+    "Exact": "local",
+    "GradientVI": "local",
+    "NaturalVI": "local",
+    "BayesianNeuralNetwork": "models",
+    "GaussianMean": "models",
+    "LinearRegression": "models",
+    "LogisticRegression": "models",
+    "from_numpyro": "models",
+    "Fit": "notebook",
+    "fit": "notebook",
+    "Asynchronous": "server",
+    "Sequential": "server",
+    "Synchronous": "server",
+}
+
+__all__ = [
+    "Asynchronous",
+    "BayesianNeuralNetwork",
+    "Dirichlet",
+    "Exact",
+    "Federation",
+    "Fit",
+    "FullGaussian",
+    "Gamma",
+    "GaussianMean",
+    "GradientVI",
+    "LinearRegression",
+    "LogisticRegression",
+    "MeanFieldGaussian",
+    "NaturalVI",
+    "Sequential",
+    "Synchronous",
+    "TacitError",
+    "data",
+    "fit",
+    "from_numpyro",
+]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tacit' has no attribute {name!r}")
+    if not _HOMES[name]:
+        return import_module(f"tacit.{name}")
+    return getattr(import_module(f"tacit.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

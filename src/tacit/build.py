@@ -1,0 +1,131 @@
+"""From a configuration and its data to the objects that they name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+import msgspec
+
+from tacit.config import Config, DampingConfig
+from tacit.data import Federation
+from tacit.errors import ConfigError
+from tacit.local import METHODS, LocalMethod
+from tacit.models import (
+    BayesianNeuralNetwork,
+    GaussianMean,
+    LinearRegression,
+    LogisticRegression,
+    Model,
+)
+from tacit.party import len_records
+from tacit.server import SCHEDULES, Damping, Schedule
+
+
+def make_model(config: Config, federation: Federation) -> Model:
+    """The model that a configuration names, for the columns that its data have."""
+    options = config.model
+    kind = options.kind
+    if kind == "auto":
+        regression = "logistic" if federation.output == "bernoulli" else "linear"
+        kind = "gaussian-mean" if config.data.source == "gaussian-mean" else regression
+    _check_output(kind, federation)
+    names = federation.names
+    if kind == "logistic":
+        return LogisticRegression(names, prior_mean=options.prior_mean, prior_sd=options.prior_sd)
+    if kind == "linear":
+        return LinearRegression(
+            names,
+            noise_sd=options.noise_sd,
+            prior_mean=options.prior_mean,
+            prior_sd=options.prior_sd,
+        )
+    if kind == "gaussian-mean":
+        return GaussianMean(
+            noise_sd=options.noise_sd, prior_mean=options.prior_mean, prior_sd=options.prior_sd
+        )
+    if kind == "bnn":
+        return BayesianNeuralNetwork(
+            names,
+            hidden=options.hidden,
+            output=federation.output,
+            noise_sd=options.noise_sd,
+            prior_sd=options.prior_sd,
+            start_seed=config.seed,
+        )
+    return _numpyro_model(config, federation)
+
+
+def make_method(config: Config) -> LocalMethod | None:
+    """The local method that a configuration names; None for "auto"."""
+    options = msgspec.structs.asdict(config.method)
+    kind = options.pop("kind")
+    given = {key: value for key, value in options.items() if value is not None}
+    if kind == "auto":
+        if given:
+            raise ConfigError(
+                f"method.{next(iter(given))} is set but method.kind is 'auto'; name the method, "
+                "e.g. method.kind = 'gradient-vi'"
+            )
+        return None
+    method = METHODS[kind]
+    known = set(getattr(method, "__dataclass_fields__", ()))
+    for key in given:
+        if key not in known:
+            raise ConfigError(
+                f"method.{key} has no meaning for method.kind = {kind!r}, which takes "
+                f"{', '.join(sorted(known))}"
+            )
+    return method(**given)
+
+
+def make_schedule(config: Config) -> Schedule:
+    """The schedule that a configuration names."""
+    options = msgspec.structs.asdict(config.schedule)
+    kind = options.pop("kind")
+    if isinstance(config.schedule.damping, DampingConfig):
+        options["damping"] = Damping(**msgspec.structs.asdict(config.schedule.damping))
+    return SCHEDULES[kind](**options)
+
+
+def _check_output(kind: str, federation: Federation) -> None:
+    needs = {"logistic": "bernoulli", "linear": "gaussian", "gaussian-mean": "gaussian"}
+    if kind in needs and needs[kind] != federation.output:
+        target = "yes/no" if federation.output == "bernoulli" else "numeric"
+        other = "logistic" if federation.output == "bernoulli" else "linear"
+        raise ConfigError(
+            f"model.kind = {kind!r}, but target {federation.target!r} is {target}; use "
+            f"model.kind = {other!r} or 'auto'"
+        )
+
+
+def _numpyro_model(config: Config, federation: Federation) -> Model:
+    from tacit.models import from_numpyro
+
+    place, colon, name = (config.model.program or "").rpartition(":")
+    if not colon:
+        raise ConfigError(
+            f"model.program = {config.model.program!r}; write 'package.module:function' or "
+            "'path/to/file.py:function'"
+        )
+    try:
+        if place.endswith(".py"):
+            spec = importlib.util.spec_from_file_location("tacit_user_model", place)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            sys.path.insert(0, str(Path.cwd()))
+            module = importlib.import_module(place)
+    except (ImportError, OSError) as error:
+        raise ConfigError(f"model.program = {config.model.program!r}: {error}") from error
+    if not hasattr(module, name):
+        raise ConfigError(f"model.program = {config.model.program!r}; {place} has no {name!r}")
+    largest = max(federation.parties.values(), key=len_records)
+    example = {key: value[:8] for key, value in largest.items()}
+    return from_numpyro(
+        getattr(module, name), example, static=config.model.static, seed=config.seed
+    )

@@ -1,0 +1,268 @@
+"""The configuration of a run: one TOML file, validated when it is read.
+
+Nothing here needs an array library, so that `tacit check` answers a bad file at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from tacit.data.config import DataConfig, PartitionConfig, check_together
+from tacit.errors import ConfigError, DataError
+
+MAX_SEED = 2**32 - 1
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is learnt. "auto" is logistic, linear or gaussian-mean, by what the target is."""
+
+    kind: Literal["auto", "logistic", "linear", "gaussian-mean", "bnn", "numpyro"] = "auto"
+    prior_mean: float = 0.0
+    prior_sd: float = 1.0
+    noise_sd: float = 1.0
+    hidden: int = 50
+    program: str | None = None
+    """For kind = "numpyro": "package.module:function" or "path/to/file.py:function"."""
+    static: dict[str, Any] = {}
+    """For kind = "numpyro": further keyword arguments that are not records."""
+
+    def __post_init__(self) -> None:
+        if (self.kind == "numpyro") != (self.program is not None):
+            raise ConfigError(
+                f"model.program = {self.program!r} with model.kind = {self.kind!r}; a NumPyro "
+                "model needs both kind = 'numpyro' and program = 'module:function', others neither"
+            )
+
+
+class MethodConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a party answers. A key left out takes the method's own default."""
+
+    kind: Literal["auto", "exact", "natural-vi", "gradient-vi"] = "auto"
+    steps: int | None = None
+    step_size: float | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    draws: int | None = None
+    dtype: Literal["float32", "float64"] | None = None
+
+
+class DampingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """ρ in a straight line from start to end over that many rounds."""
+
+    start: float
+    end: float
+    rounds: int
+
+
+class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whom the server asks, when, and with what damping."""
+
+    kind: Literal["sequential", "synchronous", "asynchronous"] = "synchronous"
+    rounds: int = 10
+    damping: float | DampingConfig | None = None
+    parties_per_round: int | None = None
+    tolerance: float = 0.0
+
+    def __post_init__(self) -> None:
+        # The schedule itself checks its values; asking it here tells the user before data load.
+        from tacit.server.schedule import SCHEDULES, Damping
+
+        options = msgspec.structs.asdict(self)
+        kind = options.pop("kind")
+        if isinstance(self.damping, DampingConfig):
+            options["damping"] = Damping(**msgspec.structs.asdict(self.damping))
+        SCHEDULES[kind](**options)
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What carries the messages."""
+
+    kind: Literal["in-process"] = "in-process"
+    batch_parties: bool = True
+    """False answers each party alone: the same bits as over a network, but slower."""
+
+
+class EvaluateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is measured at the end."""
+
+    draws: int = 100
+    reference: Literal["auto", "none", "nuts"] = "auto"
+    """"auto": the exact posterior where there is one; "nuts": NumPyro's NUTS on the pooled data."""
+
+    def __post_init__(self) -> None:
+        if not self.draws >= 1:
+            raise ConfigError(f"evaluate.draws = {self.draws}; at least 1 draw is needed")
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A whole run."""
+
+    privacy: Literal["none"]
+    """Has to be asked for by name: "none" sends exact updates."""
+    name: str = "run"
+    seed: int = 0
+    family: Literal["auto", "mean-field", "full"] = "auto"
+    data: DataConfig = DataConfig()
+    partition: PartitionConfig = PartitionConfig()
+    model: ModelConfig = ModelConfig()
+    method: MethodConfig = MethodConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    engine: EngineConfig = EngineConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ConfigError(f"seed = {self.seed}; it must be in 0 … {MAX_SEED}")
+        check_together(self.data, self.partition)
+
+
+def read_config(path: Path, overrides: tuple[str, ...] = (), seed: int | None = None) -> Config:
+    """The configuration in a TOML file, with `--set key=value` and `--seed` applied."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); give the path of a TOML file") from None
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}; mend that line") from None
+    for override in overrides:
+        _override(raw, override)
+    if seed is not None:
+        raw["seed"] = seed
+    return parse_config(raw)
+
+
+def parse_config(raw: dict[str, Any]) -> Config:
+    """The configuration in a plain dictionary.
+
+    >>> parse_config({"privacy": "none", "schedule": {"rounds": 3}}).schedule.rounds
+    3
+    """
+    if "privacy" not in raw:
+        raise ConfigError(
+            "privacy is missing; this version trains without differential privacy: say privacy = "
+            '"none" at the top of the file if that is meant'
+        )
+    try:
+        return msgspec.convert(raw, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_explain(str(error), raw)) from None
+
+
+def resolved_toml(config: Config) -> str:
+    """The whole configuration as TOML, defaults included, None left out."""
+    import tomlkit
+
+    return tomlkit.dumps(_without_none(msgspec.to_builtins(config)))
+
+
+def config_digest(config: Config, data_fingerprint: str) -> str:
+    """What a checkpoint belongs to: the configuration (its name aside) and the data."""
+    body = msgspec.json.encode(msgspec.structs.replace(config, name=""), order="deterministic")
+    return hashlib.sha256(body + data_fingerprint.encode()).hexdigest()
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_none(item) for item in value]
+    return value
+
+
+def _override(raw: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {override!r}; write --set key=value, e.g. schedule.rounds=20")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *parents, last = key.strip().split(".")
+    place = raw
+    for parent in parents:
+        place = place.setdefault(parent, {})
+        if not isinstance(place, dict):
+            raise ConfigError(f"--set {override!r}; {parent!r} is a value, not a section")
+    place[last] = value
+
+
+def _explain(message: str, raw: dict[str, Any]) -> str:
+    """msgspec's complaint with the key as the user writes it, the value, and what to do."""
+    found = re.search(r" - at `\$\.?(.*)`$", message)
+    path = found.group(1) if found else ""
+    body = message[: found.start()] if found else message
+    unknown = re.match(r"Object contains unknown field `(.*)`", body)
+    if unknown:
+        key = f"{path}.{unknown.group(1)}" if path else unknown.group(1)
+        known = _fields(path)
+        near = difflib.get_close_matches(unknown.group(1), known, n=1)
+        advice = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+        return f"{key} is not a known key; {advice}"
+    missing = re.match(r"Object missing required field `(.*)`", body)
+    if missing:
+        key = f"{path}.{missing.group(1)}" if path else missing.group(1)
+        return f"{key} is missing; add it"
+    value = _lookup(raw, path)
+    advice = body[0].lower() + body[1:]
+    choices = _choices(path)
+    if choices:
+        advice += f"; choose one of {', '.join(choices)}"
+    return f"{path} = {value!r}: {advice.replace('`', '')}"
+
+
+def _struct_at(path: str) -> Any:
+    struct: Any = Config
+    for part in [p for p in re.split(r"\.|\[.*?\]", path) if p]:
+        hints = {f.name: f.type for f in msgspec.structs.fields(struct)}
+        nested = [t for t in _types(hints.get(part)) if _is_struct(t)]
+        if not nested:
+            return None
+        struct = nested[0]
+    return struct
+
+
+def _types(hint: Any) -> list[Any]:
+    inner = [kind for arg in getattr(hint, "__args__", ()) for kind in _types(arg)]
+    return [hint, *inner]
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _fields(path: str) -> list[str]:
+    struct = _struct_at(path)
+    return [] if struct is None else [f.name for f in msgspec.structs.fields(struct)]
+
+
+def _choices(path: str) -> list[str]:
+    """The values of a Literal key."""
+    parent, _, last = path.rpartition(".")
+    struct = _struct_at(parent)
+    if struct is None:
+        return []
+    hint = {f.name: f.type for f in msgspec.structs.fields(struct)}.get(last)
+    return [
+        str(arg)
+        for kind in _types(hint)
+        for arg in getattr(kind, "__args__", ())
+        if isinstance(arg, str)
+    ]
+
+
+def _lookup(raw: Any, path: str) -> Any:
+    for part in [p for p in re.split(r"\.|\[|\]", path) if p]:
+        try:
+            raw = raw[int(part)] if isinstance(raw, list) else raw[part]
+        except (KeyError, IndexError, ValueError, TypeError):
+            return "…"
+    return raw

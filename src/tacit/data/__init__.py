@@ -1,0 +1,65 @@
+"""Where records come from and who holds them.
+
+The names are imported on first use: a configuration can be checked without the array libraries.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tacit.data.config import ColumnConfig, DataConfig, PartitionConfig
+
+if TYPE_CHECKING:
+    from tacit.data.catalogue import SourceInfo, sources
+    from tacit.data.cohort import Cohort, synthetic_cohort
+    from tacit.data.download import fetch
+    from tacit.data.federation import (
+        Federation,
+        Records,
+        load,
+        load_federation,
+        load_party,
+        split,
+    )
+
+__all__ = [
+    "Cohort",
+    "ColumnConfig",
+    "DataConfig",
+    "Federation",
+    "PartitionConfig",
+    "Records",
+    "SourceInfo",
+    "fetch",
+    "load",
+    "load_federation",
+    "load_party",
+    "sources",
+    "split",
+    "synthetic_cohort",
+]
+
+_HOME = {
+    "Cohort": "cohort",
+    "Federation": "federation",
+    "Records": "federation",
+    "SourceInfo": "catalogue",
+    "fetch": "download",
+    "load": "federation",
+    "load_federation": "federation",
+    "load_party": "federation",
+    "sources": "catalogue",
+    "split": "federation",
+    "synthetic_cohort": "cohort",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,128 @@
+"""The sources there are, and the one place that maps a source's name to its reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacit.data import cohort, download
+from tacit.data.config import WITH_SITES, DataConfig
+from tacit.data.readers import adult, breast_cancer, gaussian_mean, heart, rugged, user_file
+from tacit.data.table import Table
+
+DEFAULT_SITES = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceInfo:
+    """One line of `tacit data list`."""
+
+    name: str
+    description: str
+    records: int | None
+    """None: as many as the user's file has."""
+    target: str
+    origin: str
+    licence: str
+    file_based: bool
+    """True: `tacit data fetch` can get its files."""
+    present: bool
+    """True: it can be loaded now without a download."""
+    sites: bool
+    """True: it has parties of its own, partition.kind = "source"."""
+
+
+_ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
+    "synthetic-cohort": (
+        "hospital stays at unequal sites; readmission within 30 days",
+        cohort.DEFAULT_RECORDS,
+        cohort.TARGET,
+        "generated from the seed; the true weights are known",
+        "that of this project",
+    ),
+    "gaussian-mean": (
+        "draws of one normal with an unknown mean",
+        gaussian_mean.DEFAULT_RECORDS,
+        "y",
+        "generated from the seed",
+        "that of this project",
+    ),
+    "adult": (
+        "people of the 1994 US census; income above 50,000 dollars",
+        48_842,
+        "income",
+        "Becker and Kohavi, UCI Machine Learning Repository, doi 10.24432/C5XW20",
+        "CC BY 4.0",
+    ),
+    "rugged": (
+        "countries' terrain ruggedness and income; a regression",
+        170,
+        rugged.TARGET,
+        "Nunn and Puga, Review of Economics and Statistics 94(1), 2012",
+        "none stated; published for replication",
+    ),
+    "heart": (
+        "patients of four hospitals, which are the parties; heart disease",
+        920,
+        "disease",
+        "Janosi, Steinbrunn, Pfisterer and Detrano, UCI Machine Learning Repository,"
+        " doi 10.24432/C52P4X",
+        "CC BY 4.0; name the principal investigators in publications",
+    ),
+    "breast-cancer": (
+        "biopsies, 30 measurements each; malignant or benign",
+        569,
+        "diagnosis",
+        "Wolberg, Street and Mangasarian, UCI Machine Learning Repository; comes with scikit-learn",
+        "CC BY 4.0",
+    ),
+    "file": (
+        "a CSV or Parquet table of your own with a declared schema",
+        None,
+        "as declared",
+        "data.path",
+        "your own",
+    ),
+}
+
+
+def sources() -> list[SourceInfo]:
+    """Every source, in the order of the documentation."""
+    return [
+        SourceInfo(
+            name=name,
+            description=description,
+            records=records,
+            target=target,
+            origin=origin,
+            licence=licence,
+            file_based=name in download.REGISTRY,
+            present=name not in download.REGISTRY or download.locate(name) is not None,
+            sites=name in WITH_SITES,
+        )
+        for name, (description, records, target, origin, licence) in _ABOUT.items()
+    ]
+
+
+def read_table(data: DataConfig, *, sites: int | None, seed: int) -> Table:
+    """The raw table of a source; `sites` is for the synthetic cohort, `seed` for generated data."""
+    match data.source:
+        case "synthetic-cohort":
+            return cohort.read(records=data.records, sites=sites or DEFAULT_SITES, seed=seed)
+        case "gaussian-mean":
+            return gaussian_mean.read(
+                records=data.records or gaussian_mean.DEFAULT_RECORDS,
+                mean=data.mean,
+                sd=data.sd,
+                rng=np.random.default_rng([seed, cohort.GENERATE]),
+            )
+        case "adult":
+            return adult.read()
+        case "rugged":
+            return rugged.read()
+        case "heart":
+            return heart.read()
+        case "breast-cancer":
+            return breast_cancer.read()
+    return user_file.read(data)

@@ -1,0 +1,160 @@
+"""Who holds which record: each partitioner maps party names to row numbers.
+
+Every row given lands with exactly one party; the property tests hold each partitioner to that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tacit.errors import ConfigError, DataError
+
+Rows = dict[str, np.ndarray]
+
+
+def _floor(value: float) -> int:
+    """⌊value⌋ as on paper: 100 · (1 - 0.9) is 10 and not 9.999…98."""
+    return math.floor(value + 1e-9)
+
+
+def _named(prefix: str, parts: Sequence[np.ndarray]) -> Rows:
+    width = len(str(len(parts)))
+    return {f"{prefix}-{number:0{width}d}": rows for number, rows in enumerate(parts, start=1)}
+
+
+def _refuse_too_many(parties: int, records: int) -> None:
+    if parties > records:
+        raise ConfigError(
+            f"partition.parties = {parties}; there are only {records} training records:"
+            " ask for fewer parties or hold out less"
+        )
+
+
+def balanced(records: int, parties: int, rng: np.random.Generator) -> Rows:
+    """Deal the rows at random; sizes differ by one at most.
+
+    >>> rows = balanced(7, 3, np.random.default_rng(0))
+    >>> {name: len(part) for name, part in rows.items()}
+    {'party-1': 3, 'party-2': 2, 'party-3': 2}
+    """
+    _refuse_too_many(parties, records)
+    return _named("party", np.array_split(rng.permutation(records), parties))
+
+
+def by_label(labels: np.ndarray, order: Sequence[str], column: str) -> Rows:
+    """A party for each name in `order`, which must cover `labels`; none may be empty."""
+    index = {name: position for position, name in enumerate(order)}
+    codes = np.array([index[label] for label in labels.tolist()], dtype=np.int64)
+    sorted_rows = np.argsort(codes, kind="stable")
+    counts = np.bincount(codes, minlength=len(order))
+    for name, count in zip(order, counts, strict=True):
+        if count == 0:
+            raise DataError(
+                f'party "{name}" (a level of column "{column}") has no records; remove the level'
+                " or give the party data"
+            )
+    return dict(zip(order, np.split(sorted_rows, np.cumsum(counts)[:-1]), strict=True))
+
+
+def skew(
+    y: np.ndarray,
+    *,
+    parties: int,
+    size_skew: float,
+    label_skew: float,
+    binary: bool,
+    rng: np.random.Generator,
+) -> tuple[Rows, tuple[str, ...]]:
+    """Half of the parties small and of another label mix, the others large and mixed at random.
+
+    With n records, M parties, ρ = `size_skew`, κ = `label_skew` and λ the fraction of the
+    majority label, a small party has ⌊(n/M)(1-ρ)⌋ records, of which the fraction λ + (1-λ)κ has
+    the majority label (Heikkilä et al., TMLR 2023, Appendix B). The paper's large parties have
+    ⌊(n/M)(1+ρ)⌋; the few records that its two floors leave over go to large parties here.
+    """
+    n = len(y)
+    _refuse_too_many(parties, n)
+    small = parties // 2
+    large = parties - small
+    small_size = _floor(n / parties * (1 - size_skew))
+    if small_size == 0:
+        raise DataError(
+            f'party "small-{1:0{len(str(small))}d}" has no records: partition.size_skew ='
+            f" {size_skew} of {n} records over {parties} parties; lower size_skew or parties"
+        )
+    if binary:
+        chosen = _skewed_labels(y, small, small_size, label_skew, rng)
+    elif label_skew == 0:
+        chosen = rng.permutation(n)[: small * small_size].reshape(small, small_size)
+    else:
+        raise ConfigError(
+            f"partition.label_skew = {label_skew}; it needs a target of two classes: set it to 0"
+        )
+    rest = rng.permutation(np.setdiff1d(np.arange(n), chosen))
+    rows = _named("small", list(chosen)) | _named("large", np.array_split(rest, large))
+    over = len(rest) - large * _floor(n / parties * (1 + size_skew))
+    note = f"skewed partition: {small} small parties of {small_size} records, {large} large ones"
+    if parties % 2 == 0 and over > 0:
+        note += f"; {over} records left over by rounding went to large parties"
+    return rows, (note,)
+
+
+def _skewed_labels(
+    y: np.ndarray, small: int, size: int, label_skew: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Rows of the small parties, shape (small, size)."""
+    majority = float(np.mean(y) > 0.5)
+    with_majority = rng.permutation(np.flatnonzero(y == majority))
+    with_minority = rng.permutation(np.flatnonzero(y != majority))
+    fraction = len(with_majority) / len(y)
+    target = fraction + (1 - fraction) * label_skew
+    from_majority = _floor(size * target)
+    from_minority = size - from_majority
+    for name, each, there in (
+        ("majority", from_majority, len(with_majority)),
+        ("minority", from_minority, len(with_minority)),
+    ):
+        if not 0 <= each * small <= there:
+            raise ConfigError(
+                f"partition.label_skew = {label_skew}; {small} small parties would each need"
+                f" {each} {name} records and there are {there}: bring it nearer to 0, or raise"
+                " size_skew"
+            )
+    return np.hstack(
+        [
+            with_majority[: small * from_majority].reshape(small, from_majority),
+            with_minority[: small * from_minority].reshape(small, from_minority),
+        ]
+    )
+
+
+def held_out_rows(
+    records: int,
+    fraction: float,
+    rng: np.random.Generator,
+    groups: Sequence[np.ndarray] | None = None,
+) -> np.ndarray:
+    """Mark the rows to hold out; at least one row of all, or of each group, is left.
+
+    Parties that exist by nature each hold out a share of their own, ⌊fraction · size⌋ or one more,
+    so that no site is emptied by the luck of one draw over everybody. Who holds out one more is
+    drawn, up to the fraction of the whole: a thousand tiny sites still make a test set.
+    """
+    held = np.zeros(records, dtype=bool)
+    wanted = round(records * fraction)
+    if groups is None:
+        held[rng.permutation(records)[: min(wanted, records - 1)]] = True
+        return held
+    spare: list[int] = []
+    for rows in groups:
+        share = _floor(len(rows) * fraction)
+        shuffled = rng.permutation(rows)
+        held[shuffled[:share]] = True
+        if share + 1 < len(rows):
+            spare.append(int(shuffled[share]))
+    more = max(0, wanted - int(held.sum()))
+    held[rng.permutation(np.array(spare, dtype=np.int64))[:more]] = True
+    return held

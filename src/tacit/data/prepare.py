@@ -1,0 +1,207 @@
+"""From raw cells to numbers, by the declared schema and never by guess.
+
+Reading a column checks every cell and settles what is missing; encoding turns what was read into
+columns of x. Between the two the rows are split, so that pooled statistics, where they are asked
+for by name, come from the training rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from tacit.data.config import ColumnConfig
+from tacit.errors import DataError
+
+LEVELS_SHOWN = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column after reading: numbers, or codes into `config.levels`; `missing` has no value."""
+
+    config: ColumnConfig
+    values: np.ndarray
+    missing: np.ndarray
+    notes: tuple[str, ...] = ()
+
+    def rows(self, keep: np.ndarray) -> Column:
+        return replace(self, values=self.values[keep], missing=self.missing[keep])
+
+
+def as_text(series: pl.Series) -> pl.Series:
+    """Cells as the text a user would declare: stripped, whole numbers without a point."""
+    if series.dtype.is_float():
+        whole = (series == series.round()) & (series.abs() < 2**53)
+        integers = series.cast(pl.Int64, strict=False).cast(pl.String)
+        series = integers.zip_with(whole.fill_null(False), series.cast(pl.String))
+    stripped = series.cast(pl.String).str.strip_chars()
+    return stripped.set(stripped == "", None)
+
+
+def read_column(series: pl.Series, config: ColumnConfig, *, pooled: bool) -> Column:
+    """Check and parse one column; the first bad cell is an error that names its row."""
+    if config.kind == "numeric":
+        column = _read_numeric(series, config)
+    else:
+        column = _read_categorical(series, config, pooled=pooled)
+    if config.missing == "refuse" and column.missing.any():
+        raise DataError(
+            f'column "{config.name}", data row {_first(column.missing)}: the value is missing;'
+            ' declare what that means in data.columns: missing = "drop", "level" (of a category)'
+            ' or "indicator" (beside a number)'
+        )
+    return column
+
+
+def _first(mask: np.ndarray) -> int:
+    """Number of the first marked row, counted from 1 without the header."""
+    return int(np.argmax(mask)) + 1
+
+
+def _read_categorical(series: pl.Series, config: ColumnConfig, *, pooled: bool) -> Column:
+    text = as_text(series)
+    text = text.set(text.is_in(config.missing_values), None)
+    notes: tuple[str, ...] = ()
+    if not config.levels and pooled:
+        levels = tuple(text.drop_nulls().unique().sort().to_list())
+        config = msgspec.structs.replace(config, levels=levels)
+        notes = (f'column "{config.name}": its {len(levels)} levels were taken from pooled data',)
+    missing = text.is_null().to_numpy()
+    table = {level: code for code, level in enumerate(config.levels)}
+    codes = text.replace_strict(table, default=-1, return_dtype=pl.Int64).to_numpy()
+    unknown = (codes < 0) & ~missing
+    if unknown.any():
+        row = _first(unknown)
+        shown = ", ".join(config.levels[:LEVELS_SHOWN])
+        more = f", … ({len(config.levels)} in all)" if len(config.levels) > LEVELS_SHOWN else ""
+        raise DataError(
+            f'column "{config.name}", data row {row}: "{text[row - 1]}" is not a declared level;'
+            f" the levels are {shown}{more}"
+        )
+    return Column(config=config, values=np.where(missing, 0, codes), missing=missing, notes=notes)
+
+
+def _read_numeric(series: pl.Series, config: ColumnConfig) -> Column:
+    if not (series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.String, pl.Null)):
+        raise DataError(
+            f'column "{config.name}" has type {series.dtype}, which is no number;'
+            ' store it as a number or declare kind = "categorical"'
+        )
+    if series.dtype == pl.String:
+        series = as_text(series)
+        series = series.set(series.is_in(config.missing_values), None)
+    numbers = series.cast(pl.Float64, strict=False)
+    unparsed = (numbers.is_null() & series.is_not_null()).to_numpy()
+    if unparsed.any():
+        row = _first(unparsed)
+        raise DataError(
+            f'column "{config.name}", data row {row}: "{series[row - 1]}" is not a number; mend'
+            " the cell, or name the text in missing_values"
+        )
+    missing = numbers.is_null().to_numpy()
+    values = numbers.fill_null(0.0).to_numpy()
+    for value in _numbers(config.missing_values):
+        missing = missing | (np.isnan(values) if np.isnan(value) else values == value)
+    broken = ~np.isfinite(values) & ~missing
+    if broken.any():
+        row = _first(broken)
+        raise DataError(
+            f'column "{config.name}", data row {row}: the value is {values[row - 1]}; mend the'
+            f' cell, or declare missing_values = ["{values[row - 1]}"]'
+        )
+    return _within_bounds(np.where(missing, 0.0, values), missing, config)
+
+
+def _numbers(texts: Sequence[str]) -> list[float]:
+    """Those of the texts that are numbers, so that "0" also finds 0.0 in a typed file."""
+    parsed = pl.Series(list(texts), dtype=pl.String).cast(pl.Float64, strict=False)
+    return parsed.drop_nulls().to_list()
+
+
+def _within_bounds(values: np.ndarray, missing: np.ndarray, config: ColumnConfig) -> Column:
+    if config.low is None or config.high is None:
+        return Column(config=config, values=values, missing=missing)
+    outside = ((values < config.low) | (values > config.high)) & ~missing
+    notes: tuple[str, ...] = ()
+    if outside.any():
+        if config.outside == "refuse":
+            row = _first(outside)
+            raise DataError(
+                f'column "{config.name}", data row {row}: {values[row - 1]:g} is outside'
+                f" [{config.low:g}, {config.high:g}]; mend the cell, widen the bounds or declare"
+                ' outside = "clip"'
+            )
+        notes = (
+            f'column "{config.name}": values clipped to [{config.low:g}, {config.high:g}]:'
+            f" {outside.sum()}",
+        )
+    clipped = np.where(missing, 0.0, np.clip(values, config.low, config.high))
+    return Column(config=config, values=clipped, missing=missing, notes=notes)
+
+
+def with_pooled_scale(column: Column, train: np.ndarray) -> Column:
+    """Centre and scale from all parties' training rows: convenient, and not private."""
+    if column.config.kind == "categorical":
+        return column
+    seen = column.values[train][~column.missing[train]]
+    center = float(seen.mean()) if len(seen) else 0.0
+    deviation = float(seen.std()) if len(seen) else 0.0
+    scale = deviation if deviation > 0 else 1.0
+    return replace(
+        column, config=msgspec.structs.replace(column.config, center=center, scale=scale)
+    )
+
+
+def column_names(config: ColumnConfig) -> tuple[str, ...]:
+    """Names of the columns of x that one column becomes.
+
+    >>> column_names(ColumnConfig(name="chol", low=100, high=400, missing="indicator"))
+    ('chol', 'chol missing')
+    """
+    if config.kind == "numeric":
+        names = (config.name,)
+        extra = config.missing == "indicator"
+    else:
+        names = tuple(f"{config.name}={level}" for level in config.levels)
+        extra = config.missing == "level"
+    return (*names, f"{config.name} missing") if extra else names
+
+
+def encode(columns: Sequence[Column], rows: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The design matrix, bias first, and the names of its columns.
+
+    The names follow from the schema alone, so that every party has the same ones whatever it holds.
+    """
+    names = ["bias"]
+    for column in columns:
+        names.extend(column_names(column.config))
+    x = np.zeros((rows, len(names)))
+    x[:, 0] = 1.0
+    at = 1
+    everyone = np.arange(rows)
+    for column in columns:
+        config = column.config
+        if config.kind == "numeric":
+            affine = config.affine
+            assert affine is not None, "the configuration refuses a feature without a scale"
+            x[:, at] = np.where(column.missing, 0.0, (column.values - affine[0]) / affine[1])
+            if config.missing == "indicator":
+                x[:, at + 1] = column.missing
+        else:
+            codes = np.where(column.missing, len(config.levels), column.values)
+            x[everyone, at + codes] = 1.0
+        at += len(column_names(config))
+    return x, tuple(names)
+
+
+def as_kept(column: Column) -> np.ndarray:
+    """A column passed on as it is: codes, or numbers in their own unit with the centre for gaps."""
+    if column.config.kind == "categorical":
+        return np.where(column.missing, len(column.config.levels), column.values)
+    affine = column.config.affine
+    return np.where(column.missing, affine[0] if affine else np.nan, column.values)

@@ -1,0 +1,1 @@
+"""One file a source: each has a `read` that answers a `Table`."""

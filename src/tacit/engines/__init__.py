@@ -1,0 +1,1 @@
+"""Engines: what carries requests to parties and replies back."""

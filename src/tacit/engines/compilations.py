@@ -1,0 +1,41 @@
+"""Counting XLA compilations and the seconds they take, through JAX's own monitoring."""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+_EVENT = "/jax/core/compile/backend_compile_duration"
+_lock = threading.Lock()
+_total = [0, 0.0]
+_listening = False
+
+
+class Compilations(NamedTuple):
+    """How many, and how long they took."""
+
+    count: int
+    seconds: float
+
+    def since(self, earlier: Compilations) -> Compilations:
+        """What was added since an earlier reading."""
+        return Compilations(self.count - earlier.count, self.seconds - earlier.seconds)
+
+
+def compilations() -> Compilations:
+    """Compilations in this process since the first call of this function."""
+    global _listening
+    with _lock:
+        if not _listening:
+            from jax import monitoring
+
+            monitoring.register_event_duration_secs_listener(_listen)
+            _listening = True
+        return Compilations(_total[0], _total[1])
+
+
+def _listen(event: str, duration_secs: float, **_: object) -> None:
+    if event == _EVENT:
+        with _lock:
+            _total[0] += 1
+            _total[1] += duration_secs

@@ -1,0 +1,163 @@
+"""The embedded engine: all parties in this process, many answered by one compiled call.
+
+It drives the same `party` and `server` functions as every other engine. Parties are padded to a
+few lengths and answered a bench at a time; with `batch_parties=False` each is answered alone,
+exactly as it would answer over a network, so that the two agree to the last bit.
+
+Asynchronous runs happen on a simulated clock: each party has a seeded speed and each of its
+answers a seeded delay, so that a run is repeatable and can be resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from tacit import party as party_side
+from tacit import server as server_side
+from tacit.engines.buckets import bench_size, bucket_lengths
+from tacit.errors import DataError
+from tacit.local import GradientVI
+from tacit.messages import Reply, Request
+from tacit.models import Records
+from tacit.models.prior import PRIOR_PARTY, PriorAsLikelihood, prior_records
+from tacit.party import Agreement, PartyState
+from tacit.server import Checkpoint, Rules, ServerState
+from tacit.server.state import Log, Open
+
+MOST_LENGTHS = 3
+
+Observer = Callable[[ServerState, Log], None]
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """Parties that answer together: their records in one array, padded to one length."""
+
+    agreement: Agreement
+    names: tuple[str, ...]
+    stack: Records
+    counts: np.ndarray
+
+
+@dataclass
+class InProcess:
+    """Runs a federation in this process."""
+
+    agreement: Agreement
+    rules: Rules
+    parties: dict[str, Records]
+    batch_parties: bool = True
+    _benches: list[_Bench] = field(default_factory=list, init=False)
+    _states: dict[str, PartyState] = field(default_factory=dict, init=False)
+
+    def run(
+        self,
+        state: ServerState,
+        *,
+        checkpoint: Checkpoint | None = None,
+        observe: Observer | None = None,
+    ) -> ServerState:
+        """Drive the schedule to its end from `state`, which may be one that was resumed."""
+        # The server's matrices are small: a second BLAS thread would only spin.
+        with threadpool_limits(limits=1, user_api="blas"):
+            self._seat_parties()
+            clock = max((request.issued_at for request in state.open.values()), default=0.0)
+            if not state.open and not state.finished:
+                state = server_side.begin(self.rules, state)
+                _save(checkpoint, state, ())
+            while not state.finished:
+                batch, clock = self._next(state, clock)
+                lines: Log = ()
+                for reply in self._answer(batch):
+                    state, log = server_side.step(self.rules, state, reply, clock)
+                    lines = (*lines, *log)
+                _save(checkpoint, state, lines)
+                if observe is not None:
+                    observe(state, lines)
+        return state
+
+    def _next(self, state: ServerState, clock: float) -> tuple[list[Request], float]:
+        """The requests answered next, and the simulated time at which their answers arrive."""
+        requests = server_side.open_requests(state)
+        if self.rules.schedule.kind != "asynchronous":
+            return requests, clock
+        arrivals = [self._arrival(request) for request in state.open.values()]
+        first = int(np.argmin(arrivals))
+        return [requests[first]], arrivals[first]
+
+    def _arrival(self, request: Open) -> float:
+        """Issue time plus a seeded delay: lognormal, around a speed of the party's own."""
+        word = party_side.party_word(request.party)
+        pace = np.random.default_rng([self.rules.seed, word, 0xA5]).lognormal(0.0, 0.5)
+        rng = np.random.default_rng([self.rules.seed, word, request.visit, 0xA6])
+        return request.issued_at + pace * rng.lognormal(0.0, 0.25)
+
+    def _answer(self, requests: Sequence[Request]) -> list[Reply]:
+        """Replies in the order of the requests."""
+        replies: dict[str, Reply] = {}
+        waiting: dict[str, Request] = {}
+        for request in requests:
+            known = party_side.recall(self._states.get(request.party, PartyState()), request)
+            if known is not None:
+                replies[request.id] = known
+            else:
+                waiting[request.party] = request
+        for bench in self._benches:
+            asked = [waiting[name] for name in bench.names if name in waiting]
+            if not asked:
+                continue
+            # A seat that is empty or was not asked repeats a request: one shape, one program.
+            full = [waiting.get(name, asked[0]) for name in bench.names]
+            answers = party_side.answer_many(bench.agreement, bench.stack, bench.counts, full)
+            for name, request, answer in zip(bench.names, full, answers, strict=True):
+                if request.party == name and request.id not in replies:
+                    replies[request.id], self._states[name] = party_side.conclude(request, answer)
+        return [replies[request.id] for request in requests]
+
+    def _seat_parties(self) -> None:
+        if self._benches:
+            return
+        sizes = {name: party_side.len_records(records) for name, records in self.parties.items()}
+        for name, size in sizes.items():
+            if not size > 0:
+                raise DataError(f"party {name!r} has no records; leave it out or give it some")
+        if self.batch_parties:
+            lengths = bucket_lengths(list(sizes.values()), MOST_LENGTHS)
+        else:
+            lengths = sorted({party_side.padded_rows(size) for size in sizes.values()})
+        schedule = self.rules.schedule
+        everybody = schedule.kind == "synchronous" and schedule.parties_per_round is None
+        for below, length in zip([0, *lengths], lengths, strict=False):
+            names = [name for name, size in sizes.items() if below < size <= length]
+            seats = bench_size(len(names), length) if self.batch_parties and everybody else 1
+            for start in range(0, len(names), seats):
+                self._seat(self.agreement, names[start : start + seats], length, seats)
+        if self.rules.site_prior:
+            self._seat_prior()
+
+    def _seat(self, agreement: Agreement, names: list[str], length: int, seats: int) -> None:
+        names = [*names, *([names[0]] * (seats - len(names)))]
+        records = [self.parties[name] for name in names]
+        stack, counts = party_side.stack_records(records, length, agreement.method)
+        self._benches.append(_Bench(agreement, tuple(names), stack, counts))
+
+    def _seat_prior(self) -> None:
+        """The prior is a party too: it sits with the server and its likelihood is log p(θ)."""
+        method = self.agreement.method
+        agreement = Agreement(
+            PriorAsLikelihood(self.agreement.model),
+            self.agreement.family,
+            method if isinstance(method, GradientVI) else GradientVI(),
+            self.agreement.seed,
+        )
+        self.parties = {PRIOR_PARTY: prior_records(), **self.parties}
+        self._seat(agreement, [PRIOR_PARTY], 1, 1)
+
+
+def _save(checkpoint: Checkpoint | None, state: ServerState, log: Log) -> None:
+    if checkpoint is not None:
+        checkpoint.save(state, log)

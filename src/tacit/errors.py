@@ -1,0 +1,35 @@
+"""The errors a user can cause, each with the exit code the command line answers with.
+
+A message is one line: what was found, what is allowed, what to do next. A traceback is for
+`--debug` only.
+"""
+
+
+class TacitError(Exception):
+    """Base of every error that is the user's to mend."""
+
+    exit_code = 1
+
+
+class ConfigError(TacitError):
+    """A bad configuration or a bad argument."""
+
+    exit_code = 2
+
+
+class PrivacyError(TacitError):
+    """A privacy ceiling forbids what was asked."""
+
+    exit_code = 3
+
+
+class DataError(TacitError):
+    """Missing or malformed data."""
+
+    exit_code = 4
+
+
+class PeerError(TacitError):
+    """Network or peer trouble."""
+
+    exit_code = 5

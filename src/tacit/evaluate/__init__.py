@@ -1,0 +1,27 @@
+"""Predictive metrics, calibration and the distance to a reference posterior."""
+
+from tacit.evaluate.metrics import Bin, Metrics, calibration_error, evaluate, reliability, score
+from tacit.evaluate.predict import Prediction, predict
+from tacit.evaluate.reference import (
+    exact_posterior,
+    kl_gaussian,
+    kl_to,
+    mean_field_optimum,
+    nuts_reference,
+)
+
+__all__ = [
+    "Bin",
+    "Metrics",
+    "Prediction",
+    "calibration_error",
+    "evaluate",
+    "exact_posterior",
+    "kl_gaussian",
+    "kl_to",
+    "mean_field_optimum",
+    "nuts_reference",
+    "predict",
+    "reliability",
+    "score",
+]

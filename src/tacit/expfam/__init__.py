@@ -1,0 +1,36 @@
+"""Exponential families, one a file."""
+
+from tacit.errors import ConfigError
+from tacit.expfam.base import Family, Mean, Natural
+from tacit.expfam.dirichlet import Dirichlet
+from tacit.expfam.gamma import Gamma
+from tacit.expfam.gaussian import FullGaussian, Gaussian, MeanFieldGaussian
+
+FAMILIES: dict[str, type[Family]] = {
+    family.kind: family for family in (MeanFieldGaussian, FullGaussian, Dirichlet, Gamma)
+}
+
+
+def make_family(kind: str, dimension: int) -> Family:
+    """The family of that name.
+
+    >>> make_family("full", 3)
+    FullGaussian(3)
+    """
+    if kind not in FAMILIES:
+        raise ConfigError(f"family = {kind!r} is unknown; choose one of {', '.join(FAMILIES)}")
+    return FAMILIES[kind](dimension)  # pyright: ignore[reportCallIssue]
+
+
+__all__ = [
+    "FAMILIES",
+    "Dirichlet",
+    "Family",
+    "FullGaussian",
+    "Gamma",
+    "Gaussian",
+    "Mean",
+    "MeanFieldGaussian",
+    "Natural",
+    "make_family",
+]

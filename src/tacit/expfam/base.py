@@ -1,0 +1,117 @@
+"""What a family is: an exponential family on a vector θ, addressed by natural parameters.
+
+    q(θ) = h(θ) exp(⟨λ, T(θ)⟩ − A(λ))
+
+λ is a `Natural`: a dictionary of named float64 arrays of one fixed structure. Multiplying or
+dividing densities adds or subtracts these dictionaries (`tacit.pvi`), and the all-zero λ is the
+factor 1. Every family passes the suite in `tacit.testing.check_family`.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tacit.errors import ConfigError
+from tacit.expfam._backend import Array, namespace
+
+Natural = dict[str, Array]
+Mean = dict[str, Array]
+
+
+class Family(abc.ABC):
+    """One exponential family of one dimension."""
+
+    kind: ClassVar[str]
+    dimension: int
+
+    @property
+    @abc.abstractmethod
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the natural parameters."""
+
+    @abc.abstractmethod
+    def natural(self, **usual: Array) -> Natural:
+        """Natural parameters from the usual ones (mean and sd, shape and rate, …)."""
+
+    @abc.abstractmethod
+    def usual(self, natural: Natural) -> dict[str, Array]:
+        """The usual parameters."""
+
+    @abc.abstractmethod
+    def mean(self, natural: Natural) -> Mean:
+        """Mean parameters E[T(θ)] = ∇A(λ), in the structure of λ."""
+
+    @abc.abstractmethod
+    def from_mean(self, mean: Mean) -> Natural:
+        """The inverse of `mean`."""
+
+    @abc.abstractmethod
+    def log_partition(self, natural: Natural) -> Array:
+        """A(λ)."""
+
+    @abc.abstractmethod
+    def expected_log_base(self, natural: Natural) -> Array:
+        """E[log h(θ)]; a constant for every family here."""
+
+    @abc.abstractmethod
+    def sample(self, key: Array, natural: Natural, shape: tuple[int, ...] = ()) -> Array:
+        """Draws of θ, of shape `shape + (dimension,)`."""
+
+    @abc.abstractmethod
+    def is_proper(self, natural: Natural) -> bool:
+        """Whether λ is finite and A(λ) exists: only then is q a distribution."""
+
+    @abc.abstractmethod
+    def location_scale(self, natural: Natural) -> tuple[Array, Array]:
+        """Mean and standard deviation of each coordinate of θ."""
+
+    def zero(self) -> Natural:
+        """The factor 1."""
+        return {name: np.zeros(shape) for name, shape in self.shapes.items()}
+
+    def kl(self, first: Natural, second: Natural) -> Array:
+        """KL(first ‖ second) = ⟨λ₁ − λ₂, E₁[T]⟩ − A(λ₁) + A(λ₂)."""
+        gap = sum(
+            (namespace(mean).sum((first[name] - second[name]) * mean))
+            for name, mean in self.mean(first).items()
+        )
+        return gap - self.log_partition(first) + self.log_partition(second)
+
+    def entropy(self, natural: Natural) -> Array:
+        """H = A(λ) − ⟨λ, E[T]⟩ − E[log h]."""
+        inner = sum(
+            namespace(mean).sum(natural[name] * mean) for name, mean in self.mean(natural).items()
+        )
+        return self.log_partition(natural) - inner - self.expected_log_base(natural)
+
+    def check(self, natural: Natural, *, what: str) -> Natural:
+        """Natural parameters as float64 arrays of the right names and shapes, or an error."""
+        if set(natural) != set(self.shapes):
+            raise ConfigError(
+                f"{what}: natural parameters {sorted(natural)}, but {self.kind} has "
+                f"{sorted(self.shapes)}; send every one of them under these names"
+            )
+        checked = {}
+        for name, shape in self.shapes.items():
+            array = np.asarray(natural[name], dtype=np.float64)
+            if array.shape != shape:
+                raise ConfigError(
+                    f"{what}: '{name}' has shape {array.shape}, expected {shape}; "
+                    "model, family and party must agree on the dimension"
+                )
+            if not np.all(np.isfinite(array)):
+                raise ConfigError(
+                    f"{what}: '{name}' has a value that is not finite; "
+                    "lower the learning rate or the damping, or check the data"
+                )
+            checked[name] = array
+        return checked
+
+    def __eq__(self, other: Any) -> bool:
+        return type(self) is type(other) and self.dimension == other.dimension
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.dimension))

@@ -1,0 +1,269 @@
+"""Gaussian families: mean-field and full covariance.
+
+    T(θ) = (θ, θ²)   λ = (Λμ, −½Λ)     Λ diagonal   (`MeanFieldGaussian`)
+    T(θ) = (θ, θθᵀ)  λ = (Λμ, −½Λ)     Λ a matrix   (`FullGaussian`)
+
+Both also have *free* parameters (a location and an unconstrained scale) in which a gradient
+method may walk without leaving the family.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import ClassVar
+
+import numpy as np
+
+from tacit.expfam._backend import Array, namespace, solve_lower
+from tacit.expfam.base import Family, Mean, Natural
+
+LOG_2PI = float(np.log(2 * np.pi))
+Free = dict[str, Array]
+
+
+class Gaussian(Family):
+    """What the two Gaussian families share. θ ∈ ℝᵈ, h(θ) = (2π)^(−d/2)."""
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = int(dimension)
+
+    def expected_log_base(self, natural: Natural) -> Array:
+        return -0.5 * self.dimension * LOG_2PI
+
+    @abc.abstractmethod
+    def covariance(self, natural: Natural) -> Array:
+        """Covariance matrix."""
+
+    @abc.abstractmethod
+    def free(self, natural: Natural) -> Free:
+        """Location and unconstrained scale."""
+
+    @abc.abstractmethod
+    def from_free(self, free: Free) -> Natural:
+        """The inverse of `free`."""
+
+    @abc.abstractmethod
+    def free_entropy(self, free: Free) -> Array:
+        """Entropy up to a constant."""
+
+    @abc.abstractmethod
+    def free_inner(self, free: Free, natural: Natural) -> Array:
+        """⟨λ, E_q[T]⟩ for a q in free parameters and any λ, proper or not."""
+
+    @abc.abstractmethod
+    def free_draw(self, free: Free, noise: Array) -> Array:
+        """θ from standard normal noise of shape (…, d)."""
+
+    @abc.abstractmethod
+    def free_project(self, free: Free, directions: Array) -> tuple[Array, Array]:
+        """Mean and variance of x·θ for each row x of `directions`."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.dimension})"
+
+
+class MeanFieldGaussian(Gaussian):
+    """Independent normals.
+
+    >>> family = MeanFieldGaussian(2)
+    >>> prior = family.natural(mean=np.zeros(2), sd=np.array([1.0, 2.0]))
+    >>> family.usual(prior)["sd"]
+    array([1., 2.])
+    """
+
+    kind: ClassVar[str] = "mean-field"
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"linear": (self.dimension,), "quadratic": (self.dimension,)}
+
+    def natural(self, *, mean: Array, sd: Array) -> Natural:
+        precision = 1.0 / (sd * sd)
+        return {"linear": precision * mean, "quadratic": -0.5 * precision}
+
+    def usual(self, natural: Natural) -> dict[str, Array]:
+        variance = -0.5 / natural["quadratic"]
+        return {
+            "mean": variance * natural["linear"],
+            "sd": namespace(variance).sqrt(variance),
+        }
+
+    def mean(self, natural: Natural) -> Mean:
+        variance = -0.5 / natural["quadratic"]
+        location = variance * natural["linear"]
+        return {"linear": location, "quadratic": location * location + variance}
+
+    def from_mean(self, mean: Mean) -> Natural:
+        location = mean["linear"]
+        variance = mean["quadratic"] - location * location
+        return {"linear": location / variance, "quadratic": -0.5 / variance}
+
+    def log_partition(self, natural: Natural) -> Array:
+        linear, quadratic = natural["linear"], natural["quadratic"]
+        xp = namespace(linear, quadratic)
+        return xp.sum(-(linear * linear) / (4.0 * quadratic) - 0.5 * xp.log(-2.0 * quadratic))
+
+    def sample(self, key: Array, natural: Natural, shape: tuple[int, ...] = ()) -> Array:
+        import jax
+
+        usual = self.usual(natural)
+        noise = jax.random.normal(key, (*shape, self.dimension), dtype=np.float64)
+        return usual["mean"] + usual["sd"] * noise
+
+    def is_proper(self, natural: Natural) -> bool:
+        linear, quadratic = natural["linear"], natural["quadratic"]
+        return bool(
+            np.all(np.isfinite(linear)) and np.all(np.isfinite(quadratic)) and np.all(quadratic < 0)
+        )
+
+    def location_scale(self, natural: Natural) -> tuple[Array, Array]:
+        usual = self.usual(natural)
+        return usual["mean"], usual["sd"]
+
+    def covariance(self, natural: Natural) -> Array:
+        return np.diag(-0.5 / np.asarray(natural["quadratic"]))
+
+    # Free parameters: location m and log-scale s.
+
+    def free(self, natural: Natural) -> Free:
+        usual = self.usual(natural)
+        return {"location": usual["mean"], "scale": namespace(usual["sd"]).log(usual["sd"])}
+
+    def from_free(self, free: Free) -> Natural:
+        return self.natural(mean=free["location"], sd=namespace(free["scale"]).exp(free["scale"]))
+
+    def free_entropy(self, free: Free) -> Array:
+        return namespace(free["scale"]).sum(free["scale"])
+
+    def free_inner(self, free: Free, natural: Natural) -> Array:
+        xp = namespace(free["scale"])
+        second = free["location"] ** 2 + xp.exp(2.0 * free["scale"])
+        return xp.sum(natural["linear"] * free["location"] + natural["quadratic"] * second)
+
+    def free_draw(self, free: Free, noise: Array) -> Array:
+        return free["location"] + namespace(free["scale"]).exp(free["scale"]) * noise
+
+    def free_project(self, free: Free, directions: Array) -> tuple[Array, Array]:
+        variance = namespace(free["scale"]).exp(2.0 * free["scale"])
+        return directions @ free["location"], (directions * directions) @ variance
+
+
+class FullGaussian(Gaussian):
+    """A multivariate normal.
+
+    >>> family = FullGaussian(2)
+    >>> prior = family.natural(mean=np.ones(2), covariance=np.array([[2.0, 1.0], [1.0, 2.0]]))
+    >>> np.round(family.usual(prior)["covariance"], 12)
+    array([[2., 1.],
+           [1., 2.]])
+    """
+
+    kind: ClassVar[str] = "full"
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"linear": (self.dimension,), "quadratic": (self.dimension, self.dimension)}
+
+    def natural(self, *, mean: Array, covariance: Array) -> Natural:
+        precision = _inverse(covariance)
+        return {"linear": precision @ mean, "quadratic": -0.5 * precision}
+
+    def usual(self, natural: Natural) -> dict[str, Array]:
+        covariance = _inverse(-2.0 * natural["quadratic"])
+        return {"mean": covariance @ natural["linear"], "covariance": covariance}
+
+    def mean(self, natural: Natural) -> Mean:
+        usual = self.usual(natural)
+        location = usual["mean"]
+        return {
+            "linear": location,
+            "quadratic": usual["covariance"] + location[:, None] * location[None, :],
+        }
+
+    def from_mean(self, mean: Mean) -> Natural:
+        location = mean["linear"]
+        return self.natural(
+            mean=location, covariance=mean["quadratic"] - location[:, None] * location[None, :]
+        )
+
+    def log_partition(self, natural: Natural) -> Array:
+        factor = namespace(natural["quadratic"]).linalg.cholesky(-2.0 * natural["quadratic"])
+        xp = namespace(factor)
+        white = solve_lower(factor, natural["linear"])
+        return 0.5 * xp.sum(white * white) - xp.sum(xp.log(xp.diagonal(factor)))
+
+    def sample(self, key: Array, natural: Natural, shape: tuple[int, ...] = ()) -> Array:
+        import jax
+        import jax.numpy as jnp
+
+        usual = self.usual(natural)
+        factor = jnp.linalg.cholesky(jnp.asarray(usual["covariance"]))
+        noise = jax.random.normal(key, (*shape, self.dimension), dtype=np.float64)
+        return usual["mean"] + noise @ factor.T
+
+    def is_proper(self, natural: Natural) -> bool:
+        linear, quadratic = np.asarray(natural["linear"]), np.asarray(natural["quadratic"])
+        if not (np.all(np.isfinite(linear)) and np.all(np.isfinite(quadratic))):
+            return False
+        try:
+            np.linalg.cholesky(-(quadratic + quadratic.T))
+        except np.linalg.LinAlgError:
+            return False
+        return True
+
+    def location_scale(self, natural: Natural) -> tuple[Array, Array]:
+        usual = self.usual(natural)
+        covariance = usual["covariance"]
+        return usual["mean"], namespace(covariance).sqrt(namespace(covariance).diagonal(covariance))
+
+    def covariance(self, natural: Natural) -> Array:
+        return self.usual(natural)["covariance"]
+
+    # Free parameters: location m and a matrix whose strict lower triangle is that of the
+    # Cholesky factor and whose diagonal is the factor's log-diagonal.
+
+    def free(self, natural: Natural) -> Free:
+        usual = self.usual(natural)
+        xp = namespace(usual["covariance"])
+        factor = xp.linalg.cholesky(usual["covariance"])
+        return {
+            "location": usual["mean"],
+            "scale": xp.tril(factor, -1) + xp.diag(xp.log(xp.diagonal(factor))),
+        }
+
+    def from_free(self, free: Free) -> Natural:
+        factor = self._factor(free)
+        return self.natural(mean=free["location"], covariance=factor @ factor.T)
+
+    def free_entropy(self, free: Free) -> Array:
+        xp = namespace(free["scale"])
+        return xp.sum(xp.diagonal(free["scale"]))
+
+    def free_inner(self, free: Free, natural: Natural) -> Array:
+        location, factor = free["location"], self._factor(free)
+        xp = namespace(factor)
+        quadratic = natural["quadratic"]
+        return (
+            natural["linear"] @ location
+            + location @ quadratic @ location
+            + xp.sum(factor * (quadratic @ factor))
+        )
+
+    def free_draw(self, free: Free, noise: Array) -> Array:
+        return free["location"] + noise @ self._factor(free).T
+
+    def free_project(self, free: Free, directions: Array) -> tuple[Array, Array]:
+        spread = directions @ self._factor(free)
+        return directions @ free["location"], namespace(spread).sum(spread * spread, axis=-1)
+
+    def _factor(self, free: Free) -> Array:
+        xp = namespace(free["scale"])
+        return xp.tril(free["scale"], -1) + xp.diag(xp.exp(xp.diagonal(free["scale"])))
+
+
+def _inverse(matrix: Array) -> Array:
+    """Inverse of a symmetric positive-definite matrix, symmetric to the last bit."""
+    xp = namespace(matrix)
+    factor = xp.linalg.cholesky(0.5 * (matrix + matrix.T))
+    inverse_factor = solve_lower(factor, xp.eye(matrix.shape[0], dtype=matrix.dtype))
+    return inverse_factor.T @ inverse_factor

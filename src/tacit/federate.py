@@ -1,0 +1,154 @@
+"""From a model and parties to a posterior: choices resolved, engine driven, nothing written.
+
+`tacit.run` adds configuration files and run directories; `tacit.fit` is this for a notebook.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tacit.engines.compilations import Compilations, compilations
+from tacit.engines.in_process import InProcess
+from tacit.errors import ConfigError, DataError
+from tacit.expfam import Family, make_family
+from tacit.local import LocalMethod, choose_method
+from tacit.models import ConjugateGaussian, GeneralisedLinear, Model, Records
+from tacit.models.prior import PRIOR_PARTY
+from tacit.party import Agreement, len_records
+from tacit.posterior import Posterior
+from tacit.server import (
+    Checkpoint,
+    Rules,
+    Schedule,
+    ServerState,
+    Synchronous,
+    initial_state,
+    resolved_damping,
+)
+from tacit.server.state import Log
+
+FULL_UP_TO = 256
+Observer = Callable[[ServerState, Log], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a run does, decided: the same plan gives the same posterior."""
+
+    model: Model
+    family: Family
+    method: LocalMethod
+    schedule: Schedule
+    parties: dict[str, Records]
+    seed: int = 0
+    batch_parties: bool = True
+
+    @property
+    def rules(self) -> Rules:
+        """The server's side of the plan."""
+        site = self.model.has_site_prior
+        return Rules(
+            family=self.family,
+            schedule=self.schedule,
+            parties=((PRIOR_PARTY,) if site else ()) + tuple(self.parties),
+            seed=self.seed,
+            prior=self.family.zero() if site else self.model.prior(self.family),
+            site_prior=site,
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a plan."""
+
+    plan: Plan
+    state: ServerState
+    log: Log
+    train_s: float
+    compiled: Compilations
+
+    @property
+    def posterior(self) -> Posterior:
+        """The posterior."""
+        return Posterior(self.plan.model, self.plan.family, self.state.q)
+
+
+def choose_family(kind: str, model: Model) -> Family:
+    """The family of that name; "auto" is full covariance for a (generalised) linear model.
+
+    Mean-field intervals are too narrow wherever coordinates are correlated, and many parties that
+    correct a mean-field q at once converge slowly; up to 256 coordinates a full covariance costs
+    little. Other models get the mean-field family.
+    """
+    if kind == "auto":
+        linear = isinstance(model, GeneralisedLinear | ConjugateGaussian)
+        kind = "full" if linear and model.dimension <= FULL_UP_TO else "mean-field"
+    return make_family(kind, model.dimension)
+
+
+def make_plan(
+    model: Model,
+    parties: dict[str, Records],
+    *,
+    family: str = "auto",
+    method: LocalMethod | None = None,
+    schedule: Schedule | None = None,
+    seed: int = 0,
+    batch_parties: bool = True,
+) -> Plan:
+    """Resolve every "auto" and refuse what cannot work, before anything runs."""
+    if not parties:
+        raise DataError("there are no parties; give at least one")
+    for name, records in parties.items():
+        if not records or len_records(records) == 0:
+            raise DataError(f"party {name!r} has no records; leave it out or give it some")
+    if PRIOR_PARTY in parties:
+        raise ConfigError(f"a party is called {PRIOR_PARTY!r}; that name is the prior's")
+    chosen_family = choose_family(family, model)
+    method = method or choose_method(model)
+    method.check(model, chosen_family)
+    schedule = schedule or Synchronous()
+    if schedule.parties_per_round is not None and schedule.parties_per_round > len(parties):
+        raise ConfigError(
+            f"schedule.parties_per_round = {schedule.parties_per_round}; there are only "
+            f"{len(parties)} parties"
+        )
+    damping = resolved_damping(
+        schedule,
+        parties=len(parties),
+        family=chosen_family.kind,
+        dimension=model.dimension,
+    )
+    schedule = replace(schedule, damping=damping)
+    return Plan(model, chosen_family, method, schedule, parties, seed, batch_parties)
+
+
+def carry_out(
+    plan: Plan, *, checkpoint: Checkpoint | None = None, observe: Observer | None = None
+) -> Outcome:
+    """Run the plan, from the checkpoint if that holds a state."""
+    before, started = compilations(), time.perf_counter()
+    rules = plan.rules
+    lines: list[dict[str, Any]] = []
+
+    def watch(state: ServerState, log: Log) -> None:
+        lines.extend(log)
+        if observe is not None:
+            observe(state, log)
+
+    saved = checkpoint.load() if checkpoint is not None else None
+    if saved is not None:
+        state, log = saved
+        lines.extend(log)
+    else:
+        site = plan.model.has_site_prior
+        state = initial_state(rules, {PRIOR_PARTY: plan.model.prior(plan.family)} if site else None)
+    agreement = Agreement(plan.model, plan.family, plan.method, plan.seed)
+    engine = InProcess(agreement, rules, dict(plan.parties), plan.batch_parties)
+    state = engine.run(state, checkpoint=checkpoint, observe=watch)
+    return Outcome(
+        plan, state, tuple(lines), time.perf_counter() - started, compilations().since(before)
+    )

@@ -1,0 +1,101 @@
+"""`NaturalVI`: natural-gradient steps on the local ELBO of a generalised linear model.
+
+With g = E_q[ℓ'(η)] and h = −E_q[ℓ''(η)] for each record (one-dimensional quadrature), the
+likelihood looks, from q, like the Gaussian site
+
+    P = Xᵀ diag(h) X,   b = Xᵀ g + P m          (its diagonal for a mean-field q)
+
+and λ ← (1 − β) λ + β (λ_cavity + (b, −½P)) is a natural-gradient step of length β (Khan and
+Lin 2017). Its fixed point is the local optimum of TMLR eq. 3.5; there is no learning rate to tune
+to the data and no Monte Carlo noise. With a full covariance, a federation of ten Adult parties
+agrees with central VI after three rounds, under label skew too (docs/decisions.md).
+Not private.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from tacit.errors import ConfigError
+from tacit.expfam import Family, FullGaussian, Gaussian, MeanFieldGaussian, Natural
+from tacit.local.base import Answer, Array, LocalMethod, Task
+from tacit.models import GeneralisedLinear, Model
+from tacit.pvi import cavity, multiply, power
+
+
+@dataclass(frozen=True, kw_only=True)
+class NaturalVI(LocalMethod):
+    """`steps` full-batch natural-gradient steps of length `step_size` a round.
+
+    Left out, they are 1 and 0.9 for a full covariance: with one step a round and no damping a
+    synchronous round is a step of central VI, whoever holds which records. A mean-field step
+    ignores how coordinates move together and must be short; 40 steps of 0.15 are the default.
+    The first step of all is from the model's starting point, a q narrow enough for the curvature
+    to mean something, and of length 1, so that nothing of it remains.
+    """
+
+    kind: ClassVar[str] = "natural-vi"
+    steps: int | None = None
+    step_size: float | None = None
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and not self.steps >= 1:
+            raise ConfigError(f"method.steps = {self.steps}; at least 1 step a round is needed")
+        if self.step_size is not None and not 0 < self.step_size <= 1:
+            raise ConfigError(f"method.step_size = {self.step_size}; it must be in (0, 1]")
+
+    def check(self, model: Model, family: Family) -> None:
+        if not isinstance(model, GeneralisedLinear) or not isinstance(family, Gaussian):
+            raise ConfigError(
+                f"method.kind = 'natural-vi' needs a generalised linear model and a Gaussian "
+                f"family, not {model.kind!r} with {family.kind!r}; use method.kind = 'gradient-vi'"
+            )
+
+    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
+        assert isinstance(model, GeneralisedLinear)
+        rest = cavity(task.q, task.factor)
+        full = isinstance(family, FullGaussian)
+        steps = self.steps or (1 if full else 40)
+        usual_length = self.step_size or (0.9 if full else 0.15)
+
+        def step(natural: Natural, index: Array) -> tuple[Natural, Array]:
+            site, loss = likelihood_site(model, family, natural, task)
+            length = jnp.where(task.initial & (index == 0), 1.0, usual_length)
+            moved = multiply(power(natural, 1.0 - length), power(multiply(rest, site), length))
+            return moved, loss
+
+        natural, losses = jax.lax.scan(step, task.start, jnp.arange(steps))
+        return Answer(natural, losses[0])
+
+
+def likelihood_site(
+    model: GeneralisedLinear, family: Family, natural: Natural, task: Task
+) -> tuple[Natural, Array]:
+    """(b, −½P) at q, float64, and −E_q[log p(xₘ|θ)]."""
+    x, y, weights = task.records["x"], task.records["y"], task.weights
+    usual = family.usual(natural)
+    mean = usual["mean"].astype(x.dtype)
+    eta = x @ mean
+    if isinstance(family, FullGaussian):
+        variance = jnp.sum((x @ usual["covariance"].astype(x.dtype)) * x, axis=-1)
+    else:
+        assert isinstance(family, MeanFieldGaussian)
+        variance = (x * x) @ jnp.square(usual["sd"]).astype(x.dtype)
+    value, slope, curvature = model.expected_derivatives(eta, variance, y)
+    slope, curvature = weights * slope, weights * curvature
+    if isinstance(family, FullGaussian):
+        form = (x * curvature[:, None]).T @ x
+        linear = x.T @ (slope + curvature * eta)
+    else:
+        form = curvature @ (x * x)
+        linear = slope @ x + form * mean
+    site = {
+        "linear": linear.astype(jnp.float64),
+        "quadratic": -0.5 * form.astype(jnp.float64),
+    }
+    return site, -jnp.sum(weights * value)

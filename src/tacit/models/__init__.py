@@ -1,0 +1,32 @@
+"""Models: a prior and a per-record log-likelihood."""
+
+from typing import TYPE_CHECKING, Any
+
+from tacit.models.base import ConjugateGaussian, GeneralisedLinear, Model, Records
+from tacit.models.bnn import BayesianNeuralNetwork
+from tacit.models.gaussian_mean import GaussianMean
+from tacit.models.linear import LinearRegression
+from tacit.models.logistic import LogisticRegression
+
+if TYPE_CHECKING:
+    from tacit.models.numpyro import from_numpyro
+
+__all__ = [
+    "BayesianNeuralNetwork",
+    "ConjugateGaussian",
+    "GaussianMean",
+    "GeneralisedLinear",
+    "LinearRegression",
+    "LogisticRegression",
+    "Model",
+    "Records",
+    "from_numpyro",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "from_numpyro":  # NumPyro and JAX are slow to import and often not needed
+        from tacit.models.numpyro import from_numpyro
+
+        return from_numpyro
+    raise AttributeError(f"module 'tacit.models' has no attribute {name!r}")

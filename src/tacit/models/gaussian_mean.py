@@ -1,0 +1,37 @@
+"""The mean of a normal with known noise: the smallest model with an exact posterior."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from tacit.errors import ConfigError
+from tacit.expfam._backend import Array, namespace
+from tacit.expfam.gaussian import LOG_2PI
+from tacit.models.base import ConjugateGaussian, GaussianPriorModel, Output, Records
+
+
+class GaussianMean(GaussianPriorModel, ConjugateGaussian):
+    """y ~ N(θ, noise_sd²), θ ~ N(prior_mean, prior_sd²); one number a record."""
+
+    kind: ClassVar[str] = "gaussian-mean"
+    output: Output = "gaussian"
+
+    def __init__(
+        self, *, noise_sd: float = 1.0, prior_mean: float = 0.0, prior_sd: float = 1.0
+    ) -> None:
+        super().__init__(("mean",), prior_mean, prior_sd)
+        if not (noise_sd > 0 and math.isfinite(noise_sd)):
+            raise ConfigError(f"model.noise_sd = {noise_sd}; it must be a finite number > 0")
+        self.noise_sd = float(noise_sd)
+
+    def log_likelihood(self, theta: Array, records: Records) -> Array:
+        residual = (records["y"] - theta[0]) / self.noise_sd
+        return -0.5 * residual * residual - math.log(self.noise_sd) - 0.5 * LOG_2PI
+
+    def response(self, theta: Array, records: Records) -> Array:
+        return theta[0] + namespace(theta).zeros_like(records["y"])
+
+    def quadratic_form(self, records: Records, weights: Array) -> tuple[Array, Array]:
+        scale = 1.0 / self.noise_sd**2
+        return scale * weights.sum()[None, None], scale * (weights @ records["y"])[None]

@@ -1,0 +1,46 @@
+"""Bayesian linear regression with known noise: conjugate, hence exact."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from tacit.errors import ConfigError
+from tacit.expfam._backend import Array
+from tacit.expfam.gaussian import LOG_2PI
+from tacit.models.base import ConjugateGaussian, GeneralisedLinear, Output, Records
+
+
+class LinearRegression(GeneralisedLinear, ConjugateGaussian):
+    """y ~ N(x·θ, noise_sd²), θ ~ N(prior_mean, prior_sd²) in each coordinate."""
+
+    kind: ClassVar[str] = "linear"
+    output: Output = "gaussian"
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        *,
+        noise_sd: float = 1.0,
+        prior_mean: Array | float = 0.0,
+        prior_sd: Array | float = 1.0,
+    ) -> None:
+        super().__init__(names, prior_mean, prior_sd)
+        if not (noise_sd > 0 and math.isfinite(noise_sd)):
+            raise ConfigError(f"model.noise_sd = {noise_sd}; it must be a finite number > 0")
+        self.noise_sd = float(noise_sd)
+
+    def pointwise(self, eta: Array, y: Array) -> Array:
+        residual = (y - eta) / self.noise_sd
+        return -0.5 * residual * residual - math.log(self.noise_sd) - 0.5 * LOG_2PI
+
+    def inverse_link(self, eta: Array) -> Array:
+        return eta
+
+    def expected_log_likelihood(self, mean: Array, variance: Array, y: Array) -> Array:
+        return self.pointwise(mean, y) - 0.5 * variance / self.noise_sd**2
+
+    def quadratic_form(self, records: Records, weights: Array) -> tuple[Array, Array]:
+        x, scale = records["x"], 1.0 / self.noise_sd**2
+        weighted = x * weights[:, None]
+        return scale * (weighted.T @ x), scale * (weighted.T @ records["y"])

@@ -1,0 +1,38 @@
+"""Bayesian logistic regression."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tacit.expfam._backend import Array, namespace
+from tacit.models.base import GeneralisedLinear, Output
+
+
+class LogisticRegression(GeneralisedLinear):
+    """y ~ Bernoulli(sigmoid(x·θ)), θ ~ N(prior_mean, prior_sd²) in each coordinate."""
+
+    kind: ClassVar[str] = "logistic"
+    output: Output = "bernoulli"
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        *,
+        prior_mean: Array | float = 0.0,
+        prior_sd: Array | float = 1.0,
+    ) -> None:
+        super().__init__(names, prior_mean, prior_sd)
+
+    def pointwise(self, eta: Array, y: Array) -> Array:
+        return bernoulli_log_likelihood(eta, y)
+
+    def inverse_link(self, eta: Array) -> Array:
+        return 0.5 * (1.0 + namespace(eta).tanh(0.5 * eta))
+
+
+def bernoulli_log_likelihood(logit: Array, y: Array) -> Array:
+    """log p(y | logit) = y·logit − log(1 + e^logit), without overflow.
+
+    `logaddexp` has exact first and second derivatives everywhere, which `NaturalVI` needs.
+    """
+    return y * logit - namespace(logit).logaddexp(logit, 0.0)

@@ -1,0 +1,128 @@
+"""`fit`: a federation in a notebook."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tacit.data import Federation
+from tacit.errors import ConfigError
+from tacit.evaluate import predict, reliability, score
+from tacit.federate import Observer, Outcome, carry_out, make_plan
+from tacit.local import LocalMethod
+from tacit.models import Model, Records
+from tacit.party import len_records
+from tacit.posterior import Posterior
+from tacit.server import Schedule
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A posterior, how it came about and how good it is."""
+
+    outcome: Outcome
+    metrics: dict[str, dict[str, float | None] | None]
+
+    @property
+    def posterior(self) -> Posterior:
+        """The posterior."""
+        return self.outcome.posterior
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One entry a round: loss (negative ELBO), KL moved, exchanges, damping."""
+        return [line for line in self.outcome.log if line["event"] == "round"]
+
+    def predict(self, records: Records) -> np.ndarray:
+        """E[y | x] under the posterior: a probability for a Bernoulli model."""
+        return _predict(self.posterior, records).mean
+
+    def summary(self) -> str:
+        """Coefficients with 95 % intervals and the metrics, as text."""
+        low, high = self.posterior.interval()
+        rows = zip(self.posterior.names, self.posterior.mean, low, high, strict=True)
+        width = max(len(name) for name in self.posterior.names)
+        lines = [f"{name:<{width}}  {m:8.3f}  [{a:8.3f}, {b:8.3f}]" for name, m, a, b in rows]
+        for split, values in self.metrics.items():
+            if values:
+                shown = ", ".join(f"{k} {v:.4f}" for k, v in values.items() if v is not None)
+                lines.append(f"{split}: {shown}")
+        return "\n".join(lines)
+
+    def plot(self) -> Any:
+        """A matplotlib figure of the coefficients with 95 % intervals."""
+        from tacit.report import plot_coefficients
+
+        return plot_coefficients(
+            self.posterior.names, self.posterior.mean.tolist(), self.posterior.sd.tolist()
+        )
+
+
+def fit(
+    model: Model | type[Model],
+    parties: Federation | dict[str, Records],
+    *,
+    privacy: Literal["none"],
+    test: Records | None = None,
+    family: str = "auto",
+    method: LocalMethod | None = None,
+    schedule: Schedule | None = None,
+    seed: int = 0,
+    observe: Observer | None = None,
+) -> Fit:
+    """Federate a model over parties in this process.
+
+    `model` may be a class such as `LogisticRegression`: it is then made for the federation's
+    column names. `privacy` has to be said; "none" is all there is in this version.
+
+    >>> import tacit
+    >>> hospitals = tacit.data.load("synthetic-cohort", parties=3, records=300, seed=1)
+    >>> fitted = tacit.fit(tacit.LogisticRegression, hospitals, privacy="none")
+    >>> fitted.posterior.mean.shape == (len(hospitals.names),)
+    True
+    """
+    if privacy != "none":
+        raise ConfigError(f"privacy = {privacy!r}; this version trains with privacy='none' only")
+    if not isinstance(parties, dict):
+        test = parties.test if test is None else test
+        if isinstance(model, type):
+            model = model(parties.names)  # pyright: ignore[reportCallIssue]
+        parties = parties.parties
+    if isinstance(model, type):
+        raise ConfigError(
+            f"model = {model.__name__} is a class and the parties are plain records; pass an "
+            f"instance, e.g. {model.__name__}(names)"
+        )
+    plan = make_plan(model, parties, family=family, method=method, schedule=schedule, seed=seed)
+    outcome = carry_out(plan, observe=observe)
+    return Fit(outcome, measure(outcome.posterior, pooled(parties), test, 100, seed)[0])
+
+
+def pooled(parties: dict[str, Records]) -> Records:
+    """All records in one place: for evaluation of a simulation, never for training."""
+    first = next(iter(parties.values()))
+    return {key: np.concatenate([records[key] for records in parties.values()]) for key in first}
+
+
+def measure(
+    posterior: Posterior, train: Records, test: Records | None, draws: int, seed: int
+) -> tuple[dict[str, Any], list[Any] | None]:
+    """Metrics on the training and held-out records, and the reliability bins of the latter."""
+    metrics: dict[str, Any] = {"train": None, "test": None}
+    bins = None
+    for split, records in (("train", train), ("test", test)):
+        if records is None or len_records(records) == 0:
+            continue
+        prediction = _predict(posterior, records, draws, seed)
+        metrics[split] = score(posterior.model, prediction, records)
+        if split == "test" and posterior.model.output == "bernoulli":
+            bins = reliability(prediction.mean, records["y"])
+    return metrics, bins
+
+
+def _predict(posterior: Posterior, records: Records, draws: int = 100, seed: int = 0) -> Any:
+    return predict(
+        posterior.model, posterior.family, posterior.natural, records, draws=draws, seed=seed
+    )

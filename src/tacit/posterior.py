@@ -1,0 +1,64 @@
+"""The posterior as a user sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tacit.errors import ConfigError
+from tacit.expfam import Family, Natural
+from tacit.models import Model
+
+INTERVAL = 0.95
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """q(θ): a member of an exponential family over the model's named coordinates."""
+
+    model: Model
+    family: Family
+    natural: Natural
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the coordinates of θ."""
+        return self.model.names
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Posterior mean of each coordinate."""
+        return np.asarray(self.family.location_scale(self.natural)[0])
+
+    @property
+    def sd(self) -> np.ndarray:
+        """Posterior standard deviation of each coordinate."""
+        return np.asarray(self.family.location_scale(self.natural)[1])
+
+    def interval(self, level: float = INTERVAL) -> tuple[np.ndarray, np.ndarray]:
+        """Central intervals of a Gaussian q, coordinate by coordinate."""
+        from scipy.special import ndtri
+
+        if not 0 < level < 1:
+            raise ConfigError(f"interval level = {level}; it must be between 0 and 1")
+        reach = ndtri(0.5 + level / 2) * self.sd
+        return self.mean - reach, self.mean + reach
+
+    def sample(self, draws: int = 1000, *, seed: int = 0) -> np.ndarray:
+        """Draws of θ, shape (draws, dimension)."""
+        import jax
+
+        return np.asarray(self.family.sample(jax.random.key(seed), self.natural, (draws,)))
+
+    def to_arviz(self, draws: int = 1000, *, seed: int = 0) -> Any:
+        """The draws as ArviZ InferenceData; needs `pip install tacit[arviz]`."""
+        try:
+            import arviz
+        except ImportError:
+            raise ConfigError("ArviZ is not installed; pip install tacit[arviz]") from None
+        draw = self.sample(draws, seed=seed)
+        return arviz.from_dict(
+            {"theta": draw[None]}, coords={"name": list(self.names)}, dims={"theta": ["name"]}
+        )

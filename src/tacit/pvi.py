@@ -1,0 +1,50 @@
+"""The algebra of partitioned variational inference, all of it.
+
+    q(θ) ∝ p(θ) ∏ₘ tₘ(θ)
+
+in one exponential family, so that a product or quotient of densities is a sum or difference of
+natural parameters λ (docs/glossary.md has the words).
+
+* cavity of party m: q / tₘ
+* tilted: cavity × p(xₘ | θ); the party answers with the member qₘ of the family nearest to it
+* update: Δₘ = ρ (λ_{qₘ} − λ_q), then tₘ ← tₘ · Δₘ and q ← q · ∏ Δₘ, with damping ρ ∈ (0, 1]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tacit.expfam.base import Natural
+
+
+def multiply(first: Natural, second: Natural) -> Natural:
+    """λ of the product of two densities."""
+    return {name: first[name] + second[name] for name in first}
+
+
+def divide(first: Natural, second: Natural) -> Natural:
+    """λ of the quotient of two densities."""
+    return {name: first[name] - second[name] for name in first}
+
+
+def power(natural: Natural, exponent: Any) -> Natural:
+    """λ of a density to a power."""
+    return {name: exponent * value for name, value in natural.items()}
+
+
+def product(start: Natural, factors: Iterable[Natural]) -> Natural:
+    """λ of `start` times every factor, in the order given."""
+    for factor in factors:
+        start = multiply(start, factor)
+    return start
+
+
+def cavity(q: Natural, factor: Natural) -> Natural:
+    """q / tₘ: what all the others and the prior say."""
+    return divide(q, factor)
+
+
+def damped_update(answer: Natural, q: Natural, damping: float) -> Natural:
+    """Δₘ = ρ (λ_{qₘ} − λ_q)  (MEng eq. 2.22; TMLR eq. 3.7 with the damping of its appendix B)."""
+    return power(divide(answer, q), damping)

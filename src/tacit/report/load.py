@@ -1,0 +1,189 @@
+"""Read a run directory, checking what is read: a report must not dress up a broken run.
+
+The whole input of a report is `config.toml`, `events.jsonl` and `result.json` as `tacit run` writes
+them. What a run need not have (a truth, a reference, a positive fraction) is optional here; what
+is there has to have the right type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict, TypeVar
+
+import msgspec
+
+from tacit.errors import DataError
+
+SCHEMA = "tacit/result/1"
+AGAIN = "run it again with `tacit run`, or give the directory of a finished run"
+
+T = TypeVar("T")
+
+
+class Round(TypedDict):
+    """One line of events.jsonl with event "round"."""
+
+    round: int
+    exchanges: NotRequired[int | None]
+    loss: NotRequired[float | None]
+    step_kl: NotRequired[float | None]
+    refused: NotRequired[int | None]
+
+
+class Refused(TypedDict):
+    """One line of events.jsonl with event "refused"."""
+
+    reason: str
+    round: NotRequired[int | None]
+    party: NotRequired[str | None]
+
+
+class Bin(TypedDict):
+    """One bin of a reliability diagram."""
+
+    low: float
+    high: float
+    predicted: float
+    observed: float
+    count: int
+
+
+class Party(TypedDict):
+    """One participant."""
+
+    name: str
+    records: int
+    positive_fraction: NotRequired[float | None]
+
+
+class Posterior(msgspec.Struct, frozen=True):
+    """Location and scale of each coordinate of θ."""
+
+    names: list[str]
+    mean: list[float]
+    sd: list[float]
+
+
+class ModelFacts(msgspec.Struct, frozen=True):
+    """What kind of model was fitted."""
+
+    kind: str
+    dimension: int
+    output: str = "other"
+
+
+class Data(msgspec.Struct, frozen=True):
+    """Where the records came from and what was done to them."""
+
+    source: str | None = None
+    preparation: str | None = None
+    target: str | None = None
+    notes: list[str] = []
+
+
+class Privacy(msgspec.Struct, frozen=True):
+    """What the run promises its records."""
+
+    private: bool
+    statement: str = ""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """result.json. `Any` marks what is shown as it is."""
+
+    schema: str
+    name: str
+    model: ModelFacts
+    posterior: Posterior
+    seed: int | None = None
+    engine: Any = None
+    family: Any = None
+    method: Any = None
+    schedule: Any = None
+    rounds: int | None = None
+    exchanges: int | None = None
+    refused: int | None = None
+    metrics: dict[str, dict[str, float | None] | None] = {}
+    reliability: dict[str, list[Bin] | None] = {}
+    kl_to_exact: float | None = None
+    kl_to_reference: float | None = None
+    reference: Any = None
+    timing: dict[str, float | None] = {}
+    compilations: Any = None
+    parties: list[Party] = []
+    data: Data = Data()
+    privacy: Privacy | None = None
+    truth: dict[str, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Everything a report needs."""
+
+    directory: Path
+    config: str
+    result: Result
+    rounds: list[Round]
+    refused: list[Refused]
+
+
+def load_run(directory: Path) -> Run:
+    """The run in `directory`, or a `DataError` that names the file at fault."""
+    directory = Path(directory)
+    path = directory / "result.json"
+    result = _decode(_read(path), Result, path)
+    if result.schema != SCHEMA:
+        raise DataError(
+            f"{path}: schema {result.schema!r}, this version reads {SCHEMA!r}; "
+            "make the report with the version of tacit that made the run"
+        )
+    names, mean, sd = result.posterior.names, result.posterior.mean, result.posterior.sd
+    if not len(names) == len(mean) == len(sd):
+        raise DataError(
+            f"{path}: posterior has {len(names)} names, {len(mean)} means and {len(sd)} sds, "
+            f"which must be as many; {AGAIN}"
+        )
+    if not all(value > 0 for value in sd):
+        raise DataError(f"{path}: a posterior sd is {min(sd)}, it must be > 0; {AGAIN}")
+    rounds, refused = _events(directory / "events.jsonl")
+    return Run(
+        directory=directory,
+        config=_read(directory / "config.toml"),
+        result=result,
+        rounds=rounds,
+        refused=refused,
+    )
+
+
+def _events(path: Path) -> tuple[list[Round], list[Refused]]:
+    """Rounds in order and refusals. A resumed run may tell a round twice: the last one holds."""
+    rounds: dict[int, Round] = {}
+    refused: list[Refused] = []
+    for number, line in enumerate(_read(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        event = _decode(line, dict[str, Any], where).get("event")
+        if event == "round":
+            row = _decode(line, Round, where)
+            rounds[row["round"]] = row
+        elif event == "refused":
+            refused.append(_decode(line, Refused, where))
+    return [rounds[number] for number in sorted(rounds)], refused
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing; {AGAIN}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read ({error}); {AGAIN}") from error
+
+
+def _decode(text: str, kind: type[T], where: Path | str) -> T:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError as error:
+        raise DataError(f"{where}: {error}; {AGAIN}") from error

@@ -1,0 +1,62 @@
+"""Write a report beside the run it describes."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from tacit.report.figures import (
+    plot_coefficients,
+    plot_convergence,
+    plot_loss,
+    plot_parties,
+    plot_reliability,
+)
+from tacit.report.load import Run, load_run
+from tacit.report.page import Picture, render
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write `run_dir/report/index.html` and its figures; answer the path of the page."""
+    run = load_run(run_dir)
+    folder = run.directory / "report"
+    folder.mkdir(exist_ok=True)
+    pictures = []
+    for picture, figure in draw(run):
+        with warnings.catch_warnings():
+            # A name in a script that the font lacks shows as boxes; the tables have it in full.
+            warnings.filterwarnings("ignore", message="Glyph .* missing")
+            figure.savefig(folder / picture.file, format="png")
+        pictures.append(picture)
+    page = folder / "index.html"
+    page.write_text(render(run, pictures), encoding="utf-8")
+    return page
+
+
+def draw(run: Run) -> list[tuple[Picture, Figure]]:
+    """Every figure the run has something to show for."""
+    result, found = run.result, []
+    posterior = result.posterior
+    if posterior.names:
+        caption = "Posterior mean and 95 % interval of the coefficients."
+        figure = plot_coefficients(posterior.names, posterior.mean, posterior.sd, result.truth)
+        found.append((Picture("coefficients.png", caption), figure))
+    bins = result.reliability.get("test")
+    if bins:
+        caption = (
+            "Reliability on the test records: observed frequency against predicted "
+            "probability, with 95 % intervals, and the number of records in each bin."
+        )
+        found.append((Picture("reliability.png", caption, narrow=True), plot_reliability(bins)))
+    if any(row.get("loss") is not None for row in run.rounds):
+        caption = "Negative evidence lower bound of q after each round."
+        found.append((Picture("loss.png", caption), plot_loss(run.rounds)))
+    if any((row.get("step_kl") or 0.0) > 0 for row in run.rounds):
+        caption = "How far each round moved q: KL divergence on a log scale."
+        found.append((Picture("convergence.png", caption), plot_convergence(run.rounds)))
+    if result.parties:
+        caption = "What each party holds."
+        found.append((Picture("parties.png", caption), plot_parties(result.parties)))
+    return found

@@ -1,0 +1,208 @@
+"""A configured run: from a TOML file to a run directory.
+
+A run directory holds config.toml (resolved), events.jsonl, checkpoint/, posterior.npz and
+result.json; reports read nothing else. It is made only after everything that can be wrong with
+the configuration and the data has been looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.build import make_method, make_model, make_schedule
+from tacit.config import Config, config_digest, resolved_toml
+from tacit.data import Federation, load_federation
+from tacit.evaluate import exact_posterior, kl_to, nuts_reference
+from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
+from tacit.models import ConjugateGaussian, Records
+from tacit.notebook import measure, pooled
+from tacit.party import len_records
+from tacit.posterior import Posterior
+from tacit.rundir import Events, check_out, write_posterior, write_text
+from tacit.server import Checkpoint
+
+SCHEMA = "tacit/result/1"
+NOT_PRIVATE = (
+    "Not private: parties sent exact updates. Records stayed where they were, but the updates and "
+    "the posterior may reveal them; no differential privacy was applied."
+)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A configuration that has been looked at together with its data."""
+
+    config: Config
+    federation: Federation
+    plan: Plan
+    data_s: float
+
+
+def prepare(config: Config) -> Prepared:
+    """Load the data and make the plan; raises what is wrong and writes nothing."""
+    started = time.perf_counter()
+    federation = load_federation(config.data, config.partition, config.seed)
+    model = make_model(config, federation)
+    plan = make_plan(
+        model,
+        federation.parties,
+        family=config.family,
+        method=make_method(config),
+        schedule=make_schedule(config),
+        seed=config.seed,
+        batch_parties=config.engine.batch_parties,
+    )
+    return Prepared(config, federation, plan, time.perf_counter() - started)
+
+
+def run(
+    config: Config,
+    out: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    observe: Callable[[Prepared], Observer | None] | None = None,
+) -> dict[str, Any]:
+    """Carry a configuration out and leave a run directory; the result as in result.json."""
+    cpu = time.process_time()
+    started = time.perf_counter()
+    check_out(out, resume=resume, overwrite=overwrite)
+    prepared = prepare(config)
+    if overwrite and out.exists():
+        shutil.rmtree(out)
+    out.mkdir(parents=True, exist_ok=True)
+    digest = config_digest(config, fingerprint(prepared.federation))
+    checkpoint = Checkpoint(out / "checkpoint" / "server.sqlite", digest=digest)
+    try:
+        write_text(out / "config.toml", resolved_toml(config))
+        saved = checkpoint.load()
+        events = Events(out / "events.jsonl", _start_line(prepared), saved[1] if saved else ())
+        watch = observe(prepared) if observe is not None else None
+
+        def both(state: Any, log: Any) -> None:
+            events.write(log)
+            if watch is not None:
+                watch(state, log)
+
+        outcome = carry_out(prepared.plan, checkpoint=checkpoint, observe=both)
+        result = _result(prepared, outcome)
+        result["timing"]["wall_s"] = time.perf_counter() - started
+        result["timing"]["cpu_s"] = time.process_time() - cpu
+        events.write(
+            ({"event": "end", "reason": outcome.state.finished, "wall_s": outcome.train_s},)
+        )
+    finally:
+        checkpoint.close()
+    write_posterior(out / "posterior.npz", outcome.posterior)
+    write_text(out / "result.json", json.dumps(result, indent=1, allow_nan=False))
+    return result
+
+
+def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
+    config, federation, plan = prepared.config, prepared.federation, prepared.plan
+    posterior, state = outcome.posterior, outcome.state
+    started = time.perf_counter()
+    train = pooled(plan.parties)
+    draws = config.evaluate.draws
+    metrics, bins = measure(posterior, train, federation.test, draws, config.seed)
+    result: dict[str, Any] = {
+        "schema": SCHEMA,
+        "name": config.name,
+        "seed": config.seed,
+        "engine": config.engine.kind,
+        "model": {
+            "kind": plan.model.kind,
+            "dimension": plan.model.dimension,
+            "output": plan.model.output,
+        },
+        "family": plan.family.kind,
+        "method": plan.method.kind,
+        "schedule": plan.schedule.kind,
+        "rounds": state.round,
+        "finished": state.finished,
+        "exchanges": state.exchanges,
+        "refused": state.refused,
+        "posterior": {
+            "names": list(posterior.names),
+            "mean": posterior.mean.tolist(),
+            "sd": posterior.sd.tolist(),
+        },
+        "metrics": metrics,
+        "parties": [_party_row(plan, name) for name in plan.parties],
+        "data": {
+            "source": config.data.source,
+            "preparation": federation.preparation,
+            "target": federation.target,
+            "notes": list(federation.notes),
+        },
+        "privacy": {"private": False, "statement": NOT_PRIVATE},
+    }
+    if bins is not None:
+        result["reliability"] = {"test": bins}
+    if federation.truth is not None:
+        result["truth"] = {key: float(value) for key, value in federation.truth.items()}
+    result.update(_references(config, plan, posterior, train))
+    result["timing"] = {
+        "data_s": prepared.data_s,
+        "train_s": outcome.train_s,
+        "evaluate_s": time.perf_counter() - started,
+        "compile_s": outcome.compiled.seconds,
+    }
+    result["compilations"] = outcome.compiled.count
+    return result
+
+
+def _party_row(plan: Plan, name: str) -> dict[str, Any]:
+    records = plan.parties[name]
+    positive = float(np.mean(records["y"])) if plan.model.output == "bernoulli" else None
+    return {"name": name, "records": len_records(records), "positive_fraction": positive}
+
+
+def _references(config: Config, plan: Plan, posterior: Posterior, train: Records) -> dict[str, Any]:
+    """KL from q to the exact posterior, or to NUTS on the pooled records, where asked."""
+    found: dict[str, Any] = {}
+    how = config.evaluate.reference
+    if how == "auto" and isinstance(plan.model, ConjugateGaussian):
+        mean, covariance = exact_posterior(plan.model, [train])
+        found["kl_to_exact"] = kl_to(plan.family, posterior.natural, mean, covariance)
+    if how == "nuts":
+        mean, covariance, _ = nuts_reference(plan.model, train, seed=config.seed)
+        found["kl_to_reference"] = kl_to(plan.family, posterior.natural, mean, covariance)
+        found["reference"] = {
+            "kind": "nuts",
+            "mean": mean.tolist(),
+            "sd": np.sqrt(np.diagonal(covariance)).tolist(),
+        }
+    return found
+
+
+def _start_line(prepared: Prepared) -> dict[str, Any]:
+    plan = prepared.plan
+    return {
+        "event": "start",
+        "name": prepared.config.name,
+        "parties": len(plan.parties),
+        "dimension": plan.model.dimension,
+        "schedule": plan.schedule.kind,
+        "rounds": plan.schedule.rounds,
+    }
+
+
+def fingerprint(federation: Federation) -> str:
+    """A digest of the prepared records, party by party: a resumed run must meet the same ones."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, records in federation.parties.items():
+        digest.update(name.encode())
+        for key in sorted(records):
+            digest.update(key.encode())
+            digest.update(np.ascontiguousarray(records[key]).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,64 @@
+"""The files of a run directory. Each is whole or absent, whatever happens while it is written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.errors import ConfigError, DataError
+from tacit.posterior import Posterior
+from tacit.server.state import Log
+
+
+def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a directory that is somebody's work."""
+    ours = (out / "config.toml").exists()
+    if resume and not ours:
+        raise DataError(f"{out} is not a run directory; nothing to resume: leave --resume out")
+    if out.exists() and any(out.iterdir()) and not resume:
+        if not overwrite:
+            raise ConfigError(
+                f"--out {out} is not empty; use --resume to go on, --overwrite to start anew, or "
+                "another directory"
+            )
+        if not ours:
+            raise ConfigError(f"--out {out} is not a run directory; it will not be overwritten")
+
+
+class Events:
+    """events.jsonl: after a crash rewritten from the checkpoint, then appended to."""
+
+    def __init__(self, path: Path, start: dict[str, Any], log: Log) -> None:
+        self.path = path
+        write_text(path, "".join(json.dumps(line) + "\n" for line in (start, *log)))
+
+    def write(self, log: Log) -> None:
+        """Append."""
+        if log:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(line) + "\n" for line in log)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)  # noqa: PTH105 - atomic on every platform
+
+
+def write_posterior(path: Path, posterior: Posterior) -> None:
+    """Names, means, sds and natural parameters as a NumPy archive."""
+    part = path.with_name("posterior.part.npz")
+    arrays = {f"natural/{key}": value for key, value in posterior.natural.items()}
+    np.savez(
+        part,
+        names=np.array(posterior.names),
+        mean=posterior.mean,
+        sd=posterior.sd,
+        **arrays,  # pyright: ignore[reportArgumentType]
+    )
+    os.replace(part, path)  # noqa: PTH105 - atomic on every platform

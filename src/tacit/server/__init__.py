@@ -1,0 +1,41 @@
+"""The server: state, schedules, step, checkpoint."""
+
+from tacit.server.checkpoint import Checkpoint
+from tacit.server.schedule import (
+    SCHEDULES,
+    Asynchronous,
+    Damping,
+    Schedule,
+    Sequential,
+    Synchronous,
+    resolved_damping,
+)
+from tacit.server.state import (
+    Factor,
+    Open,
+    Rules,
+    ServerState,
+    initial_state,
+    open_requests,
+)
+from tacit.server.step import begin, negative_elbo, step
+
+__all__ = [
+    "SCHEDULES",
+    "Asynchronous",
+    "Checkpoint",
+    "Damping",
+    "Factor",
+    "Open",
+    "Rules",
+    "Schedule",
+    "Sequential",
+    "ServerState",
+    "Synchronous",
+    "begin",
+    "initial_state",
+    "negative_elbo",
+    "open_requests",
+    "resolved_damping",
+    "step",
+]

@@ -1,0 +1,194 @@
+"""The server's state on disk: one SQLite file, one transaction an update.
+
+A crash at any moment leaves the last committed state, whole. Only what changed is written: the
+state is immutable, so an unchanged part is the same object as before. A file that SQLite or the
+decoder cannot read is refused, never repaired.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tacit.errors import DataError
+from tacit.expfam import Natural
+from tacit.messages import Reply
+from tacit.server.state import Factor, Log, Open, ServerState
+
+_SCHEMA = """
+CREATE TABLE scalars (id INTEGER PRIMARY KEY CHECK (id = 0), body BLOB NOT NULL);
+CREATE TABLE factors (party TEXT PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE posteriors (number INTEGER PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE requests (id TEXT PRIMARY KEY, place INTEGER NOT NULL, body BLOB NOT NULL);
+CREATE TABLE replies (party TEXT PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE log (place INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
+"""
+_BULKY = ("q", "factors", "open", "issued", "arrived", "previous")
+_SCALARS = tuple(f.name for f in fields(ServerState) if f.name not in _BULKY)
+_CURRENT, _PREVIOUS = -1, -2
+
+
+class Checkpoint:
+    """The durable copy of a `ServerState` and of the log of a run."""
+
+    def __init__(self, path: Path, *, digest: str) -> None:
+        """Open or create; `digest` identifies the configuration that the state belongs to."""
+        self.path = path
+        fresh = not path.exists()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            if fresh:
+                self._db.executescript(_SCHEMA + "CREATE TABLE run (digest TEXT NOT NULL);")
+                self._db.execute("INSERT INTO run VALUES (?)", (digest,))
+            found = self._db.execute("SELECT digest FROM run").fetchone()
+        except sqlite3.DatabaseError as error:
+            raise self._unreadable(error) from error
+        if found is None or found[0] != digest:
+            self.close()
+            raise DataError(
+                f"{path} belongs to another configuration; resume with the config.toml of that "
+                "run, or choose another --out"
+            )
+        self._saved: ServerState | None = None
+
+    def save(self, state: ServerState, log: Log = ()) -> None:
+        """Write what changed since the last save, and the log, in one transaction."""
+        old, db = self._saved, self._db
+        with _transaction(db):
+            self._put_posteriors(state, old)
+            for party, factor in state.factors.items():
+                if old is None or old.factors.get(party) is not factor:
+                    body = _pack([factor.version, factor.visits, _encode(factor.natural)])
+                    db.execute("REPLACE INTO factors VALUES (?, ?)", (party, body))
+            if old is None or old.open is not state.open:
+                before = {} if old is None else old.open
+                gone = [(key,) for key in before if key not in state.open]
+                db.executemany("DELETE FROM requests WHERE id = ?", gone)
+                rows = [
+                    (key, int(key[1:]), _pack(tuple(value)))
+                    for key, value in state.open.items()
+                    if key not in before
+                ]
+                db.executemany("REPLACE INTO requests VALUES (?, ?, ?)", rows)
+            self._put_replies(state, old)
+            scalars = _pack({name: getattr(state, name) for name in _SCALARS})
+            db.execute("REPLACE INTO scalars VALUES (0, ?)", (scalars,))
+            db.executemany("INSERT INTO log (body) VALUES (?)", [(_pack(line),) for line in log])
+        self._saved = state
+
+    def load(self) -> tuple[ServerState, Log] | None:
+        """The last committed state and the whole log, or None if nothing was saved yet."""
+        try:
+            return self._load()
+        except (sqlite3.DatabaseError, msgspec.MsgspecError, KeyError, ValueError) as error:
+            raise self._unreadable(error) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def _load(self) -> tuple[ServerState, Log] | None:
+        db = self._db
+        scalars = db.execute("SELECT body FROM scalars").fetchone()
+        if scalars is None:
+            return None
+        posteriors = {
+            n: _decode(_unpack(b)) for n, b in db.execute("SELECT number, body FROM posteriors")
+        }
+        factors = {}
+        for party, body in db.execute("SELECT party, body FROM factors ORDER BY rowid"):
+            version, visits, natural = _unpack(body)
+            factors[party] = Factor(_decode(natural), version, visits)
+        requests = [
+            Open(*_unpack(b)) for (b,) in db.execute("SELECT body FROM requests ORDER BY place")
+        ]
+        replies = {}
+        for party, body in db.execute("SELECT party, body FROM replies ORDER BY rowid"):
+            key, version, delta, loss = _unpack(body)
+            replies[party] = Reply(key, party, version, _decode(delta), loss)
+        values: dict[str, Any] = _unpack(scalars[0])
+        values["waiting"] = tuple(values["waiting"])
+        state = ServerState(
+            q=posteriors[_CURRENT],
+            previous=posteriors.get(_PREVIOUS),
+            issued={n: natural for n, natural in posteriors.items() if n >= 0},
+            factors=factors,
+            open={request.id: request for request in requests},
+            arrived=replies,
+            **values,
+        )
+        log = tuple(_unpack(body) for (body,) in db.execute("SELECT body FROM log ORDER BY place"))
+        self._saved = replace(state)
+        return state, log
+
+    def _put_posteriors(self, state: ServerState, old: ServerState | None) -> None:
+        now = {_CURRENT: state.q, **state.issued}
+        if state.previous is not None:
+            now[_PREVIOUS] = state.previous
+        before: dict[int, Natural] = {}
+        if old is not None:
+            before = {_CURRENT: old.q, **old.issued}
+            if old.previous is not None:
+                before[_PREVIOUS] = old.previous
+        for number in before.keys() - now.keys():
+            self._db.execute("DELETE FROM posteriors WHERE number = ?", (number,))
+        for number, natural in now.items():
+            if before.get(number) is not natural:
+                row = (number, _pack(_encode(natural)))
+                self._db.execute("REPLACE INTO posteriors VALUES (?, ?)", row)
+
+    def _put_replies(self, state: ServerState, old: ServerState | None) -> None:
+        before = {} if old is None else old.arrived
+        if before is state.arrived:
+            return
+        gone = [(party,) for party in before if party not in state.arrived]
+        self._db.executemany("DELETE FROM replies WHERE party = ?", gone)
+        for party, reply in state.arrived.items():
+            if before.get(party) is not reply:
+                body = _pack([reply.id, reply.version, _encode(reply.delta), reply.loss])
+                self._db.execute("REPLACE INTO replies VALUES (?, ?)", (party, body))
+
+    def _unreadable(self, error: Exception) -> DataError:
+        return DataError(
+            f"{self.path} cannot be read ({error}); restore it from a copy or start anew with "
+            "another --out"
+        )
+
+
+class _transaction:  # noqa: N801 - reads as a statement
+    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK on an exception."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.db = db
+
+    def __enter__(self) -> None:
+        self.db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        self.db.execute("COMMIT" if kind is None else "ROLLBACK")
+
+
+def _encode(natural: Natural) -> dict[str, Any]:
+    """Little-endian float64, to the last bit."""
+    return {
+        name: [list(np.shape(value)), np.ascontiguousarray(value, "<f8").tobytes()]
+        for name, value in natural.items()
+    }
+
+
+def _decode(body: dict[str, Any]) -> Natural:
+    return {
+        name: np.frombuffer(raw, "<f8").reshape(shape).copy() for name, (shape, raw) in body.items()
+    }
+
+
+_pack = msgspec.msgpack.encode
+_unpack = msgspec.msgpack.decode

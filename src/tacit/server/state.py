@@ -1,0 +1,104 @@
+"""What the server knows: q, every party's factor with its version, and what it has asked.
+
+Immutable: `tacit.server.step` returns a new state, and parts that did not change are the same
+objects, which is how the checkpoint knows what to write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tacit.expfam import Family, Natural
+from tacit.messages import Reply, Request
+from tacit.pvi import product
+from tacit.server.schedule import Schedule
+
+Log = tuple[dict[str, Any], ...]
+
+
+class Factor(NamedTuple):
+    """tₘ with the number of updates it has had and of requests its party has had."""
+
+    natural: Natural
+    version: int = 0
+    visits: int = 0
+
+
+class Open(NamedTuple):
+    """A request that may be answered, once. `posterior` names the q that it carries."""
+
+    id: str
+    party: str
+    visit: int
+    version: int
+    posterior: int
+    damping: float
+    initial: bool
+    issued_at: float
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What does not change during a run."""
+
+    family: Family
+    schedule: Schedule
+    parties: tuple[str, ...]
+    seed: int
+    prior: Natural
+    site_prior: bool = False
+    """True when the first party is the prior itself, kept as a factor (`Model.has_site_prior`)."""
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """Everything that a restarted server needs to go on as if nothing had happened."""
+
+    q: Natural
+    q_version: int
+    factors: dict[str, Factor]
+    open: dict[str, Open] = field(default_factory=dict)
+    issued: dict[int, Natural] = field(default_factory=dict)
+    """The posteriors that open requests carry, by their number."""
+    arrived: dict[str, Reply] = field(default_factory=dict)
+    """Answers waiting for the rest of a synchronous round."""
+    waiting: tuple[str, ...] = ()
+    """Parties still to be visited in a sequential round."""
+    losses: dict[str, float] = field(default_factory=dict)
+    previous: Natural | None = None
+    """q at the end of the last round."""
+    round: int = 0
+    exchanges: int = 0
+    applied: int = 0
+    requests: int = 0
+    refused: int = 0
+    refused_in_a_row: int = 0
+    caution: float = 1.0
+    """Multiplies the damping: halved when an update is refused, doubled back when one is taken."""
+    finished: str | None = None
+
+
+def initial_state(rules: Rules, factors: dict[str, Natural] | None = None) -> ServerState:
+    """q is the prior times the given factors (none by default), nothing asked yet."""
+    zero = rules.family.zero()
+    start = {name: Factor((factors or {}).get(name, zero)) for name in rules.parties}
+    q = product(rules.prior, (factor.natural for factor in start.values()))
+    return ServerState(q=q, q_version=0, factors=start, previous=q)
+
+
+def open_requests(state: ServerState) -> list[Request]:
+    """The requests still to be answered, as they were first sent."""
+    return [
+        Request(
+            id=o.id,
+            party=o.party,
+            visit=o.visit,
+            version=o.version,
+            q=state.issued[o.posterior],
+            factor=state.factors[o.party].natural,
+            damping=o.damping,
+            initial=o.initial,
+        )
+        for o in state.open.values()
+    ]

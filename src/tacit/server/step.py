@@ -1,0 +1,212 @@
+"""The server's step: (state, reply) -> (state, log). Pure, engine-free, NumPy only.
+
+After `begin` and after every `step` the requests to send are `open_requests(state)`; sending one
+again is harmless, because an id is answered once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tacit.errors import ConfigError, PeerError
+from tacit.messages import Reply
+from tacit.pvi import multiply, product
+from tacit.server.state import Factor, Log, Open, Rules, ServerState
+
+MAX_REFUSED_IN_A_ROW = 20
+
+
+def begin(rules: Rules, state: ServerState, now: float = 0.0) -> ServerState:
+    """Ask the first parties."""
+    if not rules.family.is_proper(state.q):
+        raise ConfigError(
+            "the prior is not a proper distribution; give every coordinate a finite sd > 0"
+        )
+    return _open_round(rules, state, now)
+
+
+def step(
+    rules: Rules, state: ServerState, reply: Reply, now: float = 0.0
+) -> tuple[ServerState, Log]:
+    """Take one reply. One whose id is not open is ignored: it was answered before."""
+    request = state.open.get(reply.id)
+    if request is None or state.finished:
+        return state, ({"event": "ignored", "id": reply.id, "party": reply.party},)
+    if request.party != reply.party or request.version != reply.version:
+        raise PeerError(
+            f"request {reply.id} was for party {request.party!r}, factor version "
+            f"{request.version}, but {reply.party!r} answered for version {reply.version}; "
+            "the party must rejoin and take the server's factor"
+        )
+    rules.family.check(reply.delta, what=f"update of party {reply.party!r}")
+    state = replace(
+        state,
+        open={key: value for key, value in state.open.items() if key != reply.id},
+        losses={**state.losses, reply.party: reply.loss},
+        exchanges=state.exchanges + 1,
+    )
+    state = _forget_posteriors(state)
+    if rules.schedule.kind == "synchronous":
+        return _synchronous(rules, state, reply, now)
+    if rules.schedule.kind == "sequential":
+        return _sequential(rules, state, reply, now)
+    return _asynchronous(rules, state, reply, now)
+
+
+def negative_elbo(rules: Rules, state: ServerState) -> float | None:
+    """Σ losses + KL(q ‖ p), known once every party has reported a loss.
+
+    Exact for a synchronous round's q; otherwise each loss is at the q its party last saw. With a
+    site prior the prior's own loss −E_q[log p] is among the losses and −H(q) takes KL's place.
+    """
+    if len(state.losses) < len(rules.parties):
+        return None
+    q = state.previous if state.previous is not None else state.q
+    complexity = -rules.family.entropy(q) if rules.site_prior else rules.family.kl(q, rules.prior)
+    return float(sum(state.losses.values()) + complexity)
+
+
+def _open_round(rules: Rules, state: ServerState, now: float) -> ServerState:
+    number = state.round + 1
+    chosen = rules.schedule.chosen(rules.parties, rules.seed, number)
+    if rules.schedule.kind == "sequential":
+        state = replace(state, waiting=chosen[1:])
+        chosen = chosen[:1]
+    for party in chosen:
+        state = _ask(rules, state, party, now)
+    return state
+
+
+def _ask(rules: Rules, state: ServerState, party: str, now: float) -> ServerState:
+    factor = state.factors[party]
+    request = Open(
+        id=f"r{state.requests}",
+        party=party,
+        visit=factor.visits,
+        version=factor.version,
+        posterior=state.q_version,
+        damping=rules.schedule.damping_at(state.round + 1) * state.caution,
+        initial=state.applied == 0,
+        issued_at=now,
+    )
+    return replace(
+        state,
+        open={**state.open, request.id: request},
+        issued={**state.issued, state.q_version: state.q},
+        factors={**state.factors, party: factor._replace(visits=factor.visits + 1)},
+        requests=state.requests + 1,
+    )
+
+
+def _forget_posteriors(state: ServerState) -> ServerState:
+    needed = {request.posterior for request in state.open.values()}
+    return replace(state, issued={k: v for k, v in state.issued.items() if k in needed})
+
+
+def _synchronous(
+    rules: Rules, state: ServerState, reply: Reply, now: float
+) -> tuple[ServerState, Log]:
+    state = replace(state, arrived={**state.arrived, reply.party: reply})
+    if state.open:
+        return state, ()
+    # Summed in the run's order, whoever was first: the order of arrival changes nothing.
+    replies = [state.arrived[name] for name in rules.parties if name in state.arrived]
+    state, log = _apply(rules, replace(state, arrived={}), replies)
+    return _end_round(rules, state, now, log)
+
+
+def _sequential(
+    rules: Rules, state: ServerState, reply: Reply, now: float
+) -> tuple[ServerState, Log]:
+    state, log = _apply(rules, state, [reply])
+    if state.waiting:
+        following, state = state.waiting[0], replace(state, waiting=state.waiting[1:])
+        return _ask(rules, state, following, now), log
+    return _end_round(rules, state, now, log)
+
+
+def _asynchronous(
+    rules: Rules, state: ServerState, reply: Reply, now: float
+) -> tuple[ServerState, Log]:
+    state, log = _apply(rules, state, [reply])
+    if state.exchanges % len(rules.parties) == 0:
+        state, more = _close_round(rules, state)
+        log = (*log, *more)
+    if state.finished:
+        return replace(state, open={}, issued={}), log
+    return _ask(rules, state, reply.party, now), log
+
+
+def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[ServerState, Log]:
+    """Multiply the updates into q and their factors, or refuse them all if q would be improper."""
+    q = product(state.q, (reply.delta for reply in replies))
+    if not rules.family.is_proper(q):
+        return _refuse(rules, state, replies)
+    factors = dict(state.factors)
+    for reply in replies:
+        factor = factors[reply.party]
+        factors[reply.party] = Factor(
+            multiply(factor.natural, reply.delta), factor.version + 1, factor.visits
+        )
+    return replace(
+        state,
+        q=q,
+        q_version=state.q_version + 1,
+        factors=factors,
+        applied=state.applied + len(replies),
+        refused_in_a_row=0,
+        caution=min(1.0, 2.0 * state.caution),
+    ), ()
+
+
+def _refuse(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[ServerState, Log]:
+    """q and the factors stay as they were; the next requests ask for smaller steps."""
+    in_a_row = state.refused_in_a_row + 1
+    if in_a_row > MAX_REFUSED_IN_A_ROW:
+        raise ConfigError(
+            f"{in_a_row} updates in a row would have made q improper; lower schedule.damping "
+            f"(now {rules.schedule.damping_at(state.round + 1)}) or use schedule.kind = "
+            "'sequential'"
+        )
+    party = replies[0].party if len(replies) == 1 else None
+    event = {
+        "event": "refused",
+        "round": state.round + 1,
+        "party": party,
+        "reason": "q would not be a proper distribution; rolled back, damping halved",
+    }
+    return replace(
+        state,
+        refused=state.refused + len(replies),
+        refused_in_a_row=in_a_row,
+        caution=0.5 * state.caution,
+    ), (event,)
+
+
+def _end_round(rules: Rules, state: ServerState, now: float, log: Log) -> tuple[ServerState, Log]:
+    state, more = _close_round(rules, state)
+    if not state.finished:
+        state = _open_round(rules, state, now)
+    return state, (*log, *more)
+
+
+def _close_round(rules: Rules, state: ServerState) -> tuple[ServerState, Log]:
+    number = state.round + 1
+    assert state.previous is not None
+    moved = max(0.0, float(rules.family.kl(state.q, state.previous)))
+    event: dict[str, Any] = {
+        "event": "round",
+        "round": number,
+        "exchanges": state.exchanges,
+        "loss": negative_elbo(rules, state),
+        "step_kl": moved,
+        "damping": rules.schedule.damping_at(number) * state.caution,
+        "refused": state.refused,
+    }
+    finished = None
+    if state.refused_in_a_row == 0 and moved < rules.schedule.tolerance:
+        finished = "converged"
+    elif number >= rules.schedule.rounds:
+        finished = "rounds"
+    return replace(state, round=number, previous=state.q, finished=finished), (event,)
