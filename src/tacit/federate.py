@@ -10,12 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from tacit.engines.compilations import Compilations, compilations
 from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, make_family
 from tacit.local import LocalMethod, choose_method
 from tacit.models import ConjugateGaussian, GeneralisedLinear, Model, Records
+from tacit.models.base import GaussianPriorModel
 from tacit.models.prior import PRIOR_PARTY
 from tacit.party import Agreement, len_records
 from tacit.posterior import Posterior
@@ -100,11 +103,9 @@ def make_plan(
     batch_parties: bool = True,
 ) -> Plan:
     """Resolve every "auto" and refuse what cannot work, before anything runs."""
-    if not parties:
-        raise DataError("there are no parties; give at least one")
-    for name, records in parties.items():
-        if not records or len_records(records) == 0:
-            raise DataError(f"party {name!r} has no records; leave it out or give it some")
+    if not 0 <= seed < 2**32:
+        raise ConfigError(f"seed = {seed}; it must be in 0 … {2**32 - 1}")
+    _check_records(model, parties)
     if PRIOR_PARTY in parties:
         raise ConfigError(f"a party is called {PRIOR_PARTY!r}; that name is the prior's")
     chosen_family = choose_family(family, model)
@@ -124,6 +125,63 @@ def make_plan(
     )
     schedule = replace(schedule, damping=damping)
     return Plan(model, chosen_family, method, schedule, parties, seed, batch_parties)
+
+
+def _check_records(model: Model, parties: dict[str, Records]) -> None:
+    """Refuse records that differ in form between parties, or that the model cannot read."""
+    if not parties:
+        raise DataError("there are no parties; give at least one")
+    forms = {}
+    for name, records in parties.items():
+        if not records or len_records(records) == 0:
+            raise DataError(f"party {name!r} has no records; leave it out or give it some")
+        lengths = {key: len(column) for key, column in records.items()}
+        if len(set(lengths.values())) > 1:
+            raise DataError(
+                f"party {name!r} has columns of unequal length {lengths}; each record needs all"
+            )
+        forms[name] = {key: np.shape(column)[1:] for key, column in records.items()}
+        for key, column in records.items():
+            if np.asarray(column).dtype.kind == "f" and not np.all(np.isfinite(column)):
+                raise DataError(
+                    f"party {name!r}, column {key!r}: a value is not finite; mend it or drop "
+                    "the record"
+                )
+    first = next(iter(parties))
+    for name, form in forms.items():
+        if form != forms[first]:
+            raise DataError(
+                f"party {name!r} has columns {form}, but {first!r} has {forms[first]}; every "
+                "party must hold the same columns"
+            )
+    _check_readable(model, parties[first])
+    if model.output == "bernoulli" and isinstance(model, GaussianPriorModel):
+        for name, records in parties.items():
+            if not np.all(np.isin(records["y"], (0, 1))):
+                raise DataError(
+                    f"party {name!r}: y holds values other than 0 and 1, which model "
+                    f"{model.kind!r} needs; recode them or choose another model"
+                )
+
+
+def _check_readable(model: Model, records: Records) -> None:
+    import jax
+
+    example = {key: np.asarray(column[:1]) for key, column in records.items()}
+    try:
+        answer = jax.eval_shape(model.log_likelihood, np.zeros(model.dimension), example)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        columns = ", ".join(f"{key} {np.shape(column)[1:]}" for key, column in records.items())
+        raise DataError(
+            f"model {model.kind!r} of dimension {model.dimension} cannot read records with columns "
+            f"{columns} ({type(error).__name__}: {str(error).splitlines()[0]}); choose another "
+            "model or add what it needs"
+        ) from error
+    if answer.shape != (1,):
+        raise ConfigError(
+            f"model {model.kind!r} answers shape {answer.shape} for 1 record; log_likelihood must "
+            "give one number a record"
+        )
 
 
 def carry_out(

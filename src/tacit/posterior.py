@@ -52,13 +52,23 @@ class Posterior:
 
         return np.asarray(self.family.sample(jax.random.key(seed), self.natural, (draws,)))
 
+    def sites(self, draws: int = 1000, *, seed: int = 0) -> dict[str, np.ndarray]:
+        """Draws of the model's own quantities (a NumPyro model's sites in their own space).
+
+        Empty for a model whose θ is what its user thinks in.
+        """
+        values = self.model.constrain(self.sample(draws, seed=seed))
+        return {name: np.asarray(value) for name, value in values.items()}
+
     def to_arviz(self, draws: int = 1000, *, seed: int = 0) -> Any:
         """The draws as ArviZ InferenceData; needs `pip install tacit[arviz]`."""
         try:
             import arviz
         except ImportError:
             raise ConfigError("ArviZ is not installed; pip install tacit[arviz]") from None
-        draw = self.sample(draws, seed=seed)
+        groups = {"theta": self.sample(draws, seed=seed), **self.sites(draws, seed=seed)}
         return arviz.from_dict(
-            {"theta": draw[None]}, coords={"name": list(self.names)}, dims={"theta": ["name"]}
+            {name: draw[None] for name, draw in groups.items()},
+            coords={"name": list(self.names)},
+            dims={"theta": ["name"]},
         )

@@ -24,11 +24,12 @@ from tacit.data import Federation, load_federation
 from tacit.evaluate import exact_posterior, kl_to, nuts_reference
 from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
 from tacit.models import ConjugateGaussian, Records
+from tacit.models.prior import PRIOR_PARTY
 from tacit.notebook import measure, pooled
 from tacit.party import len_records
 from tacit.posterior import Posterior
 from tacit.rundir import Events, check_out, write_posterior, write_text
-from tacit.server import Checkpoint
+from tacit.server import Checkpoint, ServerState
 
 SCHEMA = "tacit/result/1"
 NOT_PRIVATE = (
@@ -129,7 +130,7 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
         "schedule": plan.schedule.kind,
         "rounds": state.round,
         "finished": state.finished,
-        "exchanges": state.exchanges,
+        "exchanges": state.exchanges - _visits_of_the_prior(state),
         "refused": state.refused,
         "posterior": {
             "names": list(posterior.names),
@@ -148,8 +149,11 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
     }
     if bins is not None:
         result["reliability"] = {"test": bins}
-    if federation.truth is not None:
+    if federation.truth is not None and set(federation.truth) == set(posterior.names):
         result["truth"] = {key: float(value) for key, value in federation.truth.items()}
+    sites = _sites(posterior, config.seed)
+    if sites:
+        result["sites"] = sites
     result.update(_references(config, plan, posterior, train))
     result["timing"] = {
         "data_s": prepared.data_s,
@@ -159,6 +163,28 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
     }
     result["compilations"] = outcome.compiled.count
     return result
+
+
+def _visits_of_the_prior(state: ServerState) -> int:
+    """A prior kept as a factor is visited like a party, but that is no exchange with one."""
+    return state.factors[PRIOR_PARTY].visits if PRIOR_PARTY in state.factors else 0
+
+
+def _sites(posterior: Posterior, seed: int) -> dict[str, dict[str, float]]:
+    """Mean, sd and central 95 % of each of the model's own quantities, element by element."""
+    summary = {}
+    for name, draws in posterior.sites(seed=seed).items():
+        for index in np.ndindex(draws.shape[1:]):
+            column = draws[(slice(None), *index)]
+            label = f"{name}[{','.join(map(str, index))}]" if index else name
+            low, high = np.quantile(column, [0.025, 0.975])
+            summary[label] = {
+                "mean": float(column.mean()),
+                "sd": float(column.std()),
+                "low": float(low),
+                "high": float(high),
+            }
+    return summary
 
 
 def _party_row(plan: Plan, name: str) -> dict[str, Any]:

@@ -16,7 +16,12 @@ from tacit.server.state import Log
 
 def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
     """Refuse a directory that is somebody's work."""
-    ours = (out / "config.toml").exists()
+    if resume and overwrite:
+        raise ConfigError("--resume and --overwrite contradict each other; leave one out")
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out} is a file; choose a directory")
+    # The first file that a run makes; a config.toml alone may be anybody's.
+    ours = (out / "checkpoint" / "server.sqlite").exists()
     if resume and not ours:
         raise DataError(f"{out} is not a run directory; nothing to resume: leave --resume out")
     if out.exists() and any(out.iterdir()) and not resume:

@@ -83,7 +83,15 @@ def test_a_download_is_checked_cached_and_not_repeated(server: Server):
     assert len(server.requests) == 1
 
 
-def test_a_source_is_downloaded_when_it_is_loaded(server: Server):
+def test_loading_a_source_never_downloads_it(server: Server):
+    data = DataConfig(source="rugged", held_out=0)
+    with pytest.raises(DataError, match="tacit data fetch rugged"):
+        load_federation(data, PartitionConfig(parties=2), seed=0)
+    assert server.requests == []
+
+
+def test_a_fetched_source_loads(server: Server):
+    fetch("rugged")
     data = DataConfig(source="rugged", held_out=0)
     federation = load_federation(data, PartitionConfig(parties=2), seed=0)
     assert sum(len(records["y"]) for records in federation.parties.values()) == 6000

@@ -282,3 +282,23 @@ def test_one_party_alone_may_have_one_class_but_nothing_to_pool(tmp_path: Path):
     assert not federation.parties["here"]["y"].any()
     with pytest.raises(ConfigError, match="nothing to pool"):
         load_party(DataConfig(columns=columns, preparation="pooled", **keys), "here")
+
+
+def test_reference_level_has_no_column_of_its_own(load_table):
+    colour = ColumnConfig(
+        name="colour",
+        kind="categorical",
+        levels=("red", "blue", "green"),
+        reference="blue",
+        missing="level",
+    )
+    federation = load_table({"colour": ["red", "blue", "green", ""]}, colour)
+    records = federation.parties["party-1"]
+    assert federation.names == ("bias", "age", "colour=red", "colour=green", "colour missing")
+    rows = records["x"][np.argsort(records["x"][:, 1])][:, 2:]
+    assert np.array_equal(rows, [[1, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 1]])
+
+
+def test_reference_must_be_a_level():
+    with pytest.raises(ConfigError, match='"colour": reference = "pink"; it must be one of'):
+        ColumnConfig(name="colour", kind="categorical", levels=("red",), reference="pink")

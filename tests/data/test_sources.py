@@ -171,10 +171,7 @@ def test_cohort_truth_is_what_made_the_outcome():
 
     assert worst_z(truth) < 4.5
     assert worst_z(truth * 1.2) > 10
-    levels = [name for name in federation.names if name.startswith("admission=")]
-    free = np.array([-1.0 if name in levels else 0.0 for name in federation.names])
-    free[0] = 1.0
-    assert truth @ free == pytest.approx(0, abs=1e-12)
+    assert np.linalg.matrix_rank(x) == x.shape[1], "a reference level leaves no direction free"
 
 
 @pytest.mark.parametrize(("records", "total"), [(None, 50_000), (1_500, 1_500)])

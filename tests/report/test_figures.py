@@ -55,7 +55,7 @@ def test_names_are_taken_literally():
 def test_loss_leaves_out_rounds_without_one():
     figure = plot_loss([{"round": 1, "loss": 3.0}, {"round": 2, "loss": None}, {"round": 3}])
     np.testing.assert_allclose(figure.axes[0].lines[0].get_xydata(), [[1.0, 3.0]])
-    assert "3.0 nats after round 1" in words(figure)
+    assert "3.0 nats at the start of round 1" in words(figure)
 
 
 def test_convergence_is_logarithmic_and_marks_refusals():

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from tacit.data.config import ColumnConfig
-from tacit.data.prepare import column_names, encode, read_column
+from tacit.data.prepare import encode, read_column
 from tacit.data.table import Table
 from tacit.errors import ConfigError
 
@@ -32,16 +32,25 @@ FEATURES = (
     ColumnConfig(name="hba1c", low=3.5, high=16, center=6.2, scale=1.2, missing="indicator"),
     ColumnConfig(name="previous_stays", low=0, high=12, center=1, scale=1.2),
     ColumnConfig(name="days", low=1, high=60, center=6, scale=5),
-    ColumnConfig(name="sex", kind="categorical", levels=("female", "male")),
+    ColumnConfig(name="sex", kind="categorical", levels=("female", "male"), reference="female"),
     ColumnConfig(
         name="smoking",
         kind="categorical",
         levels=("never", "former", "current"),
+        reference="never",
         missing="level",
     ),
-    ColumnConfig(name="admission", kind="categorical", levels=("elective", "urgent", "emergency")),
     ColumnConfig(
-        name="diabetes_medication", kind="categorical", levels=("none", "oral", "insulin")
+        name="admission",
+        kind="categorical",
+        levels=("elective", "urgent", "emergency"),
+        reference="elective",
+    ),
+    ColumnConfig(
+        name="diabetes_medication",
+        kind="categorical",
+        levels=("none", "oral", "insulin"),
+        reference="none",
     ),
 )
 
@@ -59,12 +68,12 @@ _WEIGHTS = {
     "sex=male": 0.1,
     "smoking=current": 0.3,
     "smoking=former": 0.1,
+    "smoking missing": 0.0,
     "admission=urgent": 0.2,
     "admission=emergency": 0.55,
     "diabetes_medication=oral": 0.15,
     "diabetes_medication=insulin": 0.45,
 }
-"""In the usual coding, with a reference level of weight 0 in each category."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +103,8 @@ def synthetic_cohort(*, records: int | None = None, sites: int = 10, seed: int =
     frame = _stays(severity[site], rng)
     columns = [read_column(frame[config.name], config, pooled=False) for config in FEATURES]
     x, prepared = encode(columns, records)
-    truth = _identified(prepared)
-    logit = x @ np.array([truth[name] for name in prepared])
+    truth = {name: _WEIGHTS[name] for name in prepared}
+    logit = x @ np.array(list(truth.values()))
     returned = rng.random(records) < 1 / (1 + np.exp(-logit))
     frame = frame.with_columns(
         pl.Series("site", np.array(names)[site], dtype=pl.String),
@@ -168,21 +177,3 @@ def _stays(severity: np.ndarray, rng: np.random.Generator) -> pl.DataFrame:
         ),
         pl.Series("diabetes_medication", np.where(diabetes, medication, "none"), dtype=pl.String),
     )
-
-
-def _identified(names: tuple[str, ...]) -> dict[str, float]:
-    """The weights of least norm among those that give the same outcome probabilities.
-
-    One 0/1 column a level leaves a direction free for each category: add t to the bias, take t
-    from each of its levels. An isotropic prior settles on the least norm, so this is what a
-    posterior should find; it is the projection of the weights off those directions.
-    """
-    weights = np.array([_WEIGHTS.get(name, 0.0) for name in names])
-    free = np.zeros((len(names), 0))
-    for config in FEATURES:
-        if config.kind == "categorical":
-            direction = np.where(np.isin(names, column_names(config)), -1.0, 0.0)
-            direction[0] = 1.0
-            free = np.column_stack([free, direction])
-    least = weights - free @ np.linalg.lstsq(free, weights, rcond=None)[0]
-    return dict(zip(names, least.tolist(), strict=True))

@@ -40,7 +40,8 @@ class ColumnConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The public schema of one column: what every party may know before anyone opens a record.
 
     A number becomes (clip(v, low, high) - center) / scale. With bounds alone, center and scale
-    are their midpoint and half-width. A category becomes one 0/1 column a level.
+    are their midpoint and half-width. A category becomes one 0/1 column a level, except for its
+    `reference` level if it has one.
 
     `missing` says what an empty cell, or one of the texts in `missing_values`, becomes:
     "level" is a further level of a category, "indicator" is a number's centre plus a 0/1 column,
@@ -54,6 +55,8 @@ class ColumnConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     center: float | None = None
     scale: float | None = None
     levels: tuple[str, ...] = ()
+    reference: str | None = None
+    """The level that gets no 0/1 column: the others' weights are then differences from it."""
     missing: Missing = "refuse"
     missing_values: tuple[str, ...] = ()
     outside: Outside = "clip"
@@ -75,6 +78,8 @@ class ColumnConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return ConfigError(f'data.columns "{self.name}": {key} = {shown}; {advice}')
 
     def _check_numeric(self) -> None:
+        if self.reference is not None:
+            raise self.refusal("reference", 'only a column of kind = "categorical" has one')
         if self.levels:
             raise self.refusal("levels", 'only a column of kind = "categorical" has levels')
         if self.missing == "level":
@@ -101,6 +106,8 @@ class ColumnConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise self.refusal(key, 'only a column of kind = "numeric" has it')
         if self.missing == "indicator":
             raise self.refusal("missing", 'a categorical column takes "level", "drop" or "refuse"')
+        if self.reference is not None and self.reference not in self.levels:
+            raise self.refusal("reference", f"it must be one of levels = {list(self.levels)}")
         for level in self.levels:
             if not level or level != level.strip():
                 raise self.refusal("levels", f"'{level}' is empty or has spaces around it")

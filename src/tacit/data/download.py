@@ -106,17 +106,27 @@ def locate(name: str) -> Path | None:
 
 
 def fetch(name: str, *, progress: Progress | None = None) -> Path:
-    """The folder with a source's checked files, downloaded to the cache if they are nowhere yet."""
+    """Download a source to the cache unless its files are here already; answer their folder."""
     if name not in REGISTRY:
         raise ConfigError(
             f'"{name}" has no files to fetch; the sources with files are {", ".join(REGISTRY)}'
         )
-    folder = locate(name)
-    if folder is None:
+    if locate(name) is None:
         folder = cache_folder() / name
         for file in REGISTRY[name]:
             if not (folder / file.name).is_file():
                 _download(file, folder, progress, source=name)
+    return local_files(name)
+
+
+def local_files(name: str) -> Path:
+    """The folder with a source's checked files. Never downloads: that has to be asked for."""
+    folder = locate(name)
+    if folder is None:
+        raise DataError(
+            f'the files of "{name}" are not here; run `tacit data fetch {name}`, or set TACIT_DATA'
+            f" to a folder with {name}/{REGISTRY[name][0].name}"
+        )
     for file in REGISTRY[name]:
         found = hashlib.sha256((folder / file.name).read_bytes()).hexdigest()
         if found != file.sha256:

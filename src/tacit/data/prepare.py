@@ -167,7 +167,8 @@ def column_names(config: ColumnConfig) -> tuple[str, ...]:
         names = (config.name,)
         extra = config.missing == "indicator"
     else:
-        names = tuple(f"{config.name}={level}" for level in config.levels)
+        kept = (level for level in config.levels if level != config.reference)
+        names = tuple(f"{config.name}={level}" for level in kept)
         extra = config.missing == "level"
     return (*names, f"{config.name} missing") if extra else names
 
@@ -183,7 +184,6 @@ def encode(columns: Sequence[Column], rows: int) -> tuple[np.ndarray, tuple[str,
     x = np.zeros((rows, len(names)))
     x[:, 0] = 1.0
     at = 1
-    everyone = np.arange(rows)
     for column in columns:
         config = column.config
         if config.kind == "numeric":
@@ -194,7 +194,13 @@ def encode(columns: Sequence[Column], rows: int) -> tuple[np.ndarray, tuple[str,
                 x[:, at + 1] = column.missing
         else:
             codes = np.where(column.missing, len(config.levels), column.values)
-            x[everyone, at + codes] = 1.0
+            place = np.arange(len(config.levels) + 1)
+            shown = np.ones(rows, dtype=bool)
+            if config.reference is not None:
+                left_out = config.levels.index(config.reference)
+                place[left_out:] -= 1
+                shown = codes != left_out
+            x[np.flatnonzero(shown), at + place[codes[shown]]] = 1.0
         at += len(column_names(config))
     return x, tuple(names)
 

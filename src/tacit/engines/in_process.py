@@ -53,6 +53,7 @@ class InProcess:
     batch_parties: bool = True
     _benches: list[_Bench] = field(default_factory=list, init=False)
     _states: dict[str, PartyState] = field(default_factory=dict, init=False)
+    _arrivals: dict[str, float] = field(default_factory=dict, init=False)
 
     def run(
         self,
@@ -71,23 +72,22 @@ class InProcess:
                 _save(checkpoint, state, ())
             while not state.finished:
                 batch, clock = self._next(state, clock)
-                lines: Log = ()
-                for reply in self._answer(batch):
-                    state, log = server_side.step(self.rules, state, reply, clock)
-                    lines = (*lines, *log)
-                _save(checkpoint, state, lines)
+                replies = self._answer(batch)
+                state, log = server_side.step_together(self.rules, state, replies, clock)
+                _save(checkpoint, state, log)
                 if observe is not None:
-                    observe(state, lines)
+                    observe(state, log)
         return state
 
     def _next(self, state: ServerState, clock: float) -> tuple[list[Request], float]:
         """The requests answered next, and the simulated time at which their answers arrive."""
-        requests = server_side.open_requests(state)
         if self.rules.schedule.kind != "asynchronous":
-            return requests, clock
-        arrivals = [self._arrival(request) for request in state.open.values()]
-        first = int(np.argmin(arrivals))
-        return [requests[first]], arrivals[first]
+            return server_side.open_requests(state), clock
+        for key, request in state.open.items():
+            if key not in self._arrivals:
+                self._arrivals[key] = self._arrival(request)
+        first = min(state.open, key=self._arrivals.__getitem__)
+        return server_side.open_requests(state, only=first), self._arrivals.pop(first)
 
     def _arrival(self, request: Open) -> float:
         """Issue time plus a seeded delay: lognormal, around a speed of the party's own."""

@@ -1,6 +1,7 @@
 """Exponential families, one a file."""
 
 from tacit.errors import ConfigError
+from tacit.expfam._backend import namespace
 from tacit.expfam.base import Family, Mean, Natural
 from tacit.expfam.dirichlet import Dirichlet
 from tacit.expfam.gamma import Gamma
@@ -33,4 +34,5 @@ __all__ = [
     "MeanFieldGaussian",
     "Natural",
     "make_family",
+    "namespace",
 ]

@@ -41,6 +41,10 @@ class Family(abc.ABC):
         """The usual parameters."""
 
     @abc.abstractmethod
+    def statistics(self, theta: Array) -> Mean:
+        """T(θ) for each θ along the last axis, in the structure of λ."""
+
+    @abc.abstractmethod
     def mean(self, natural: Natural) -> Mean:
         """Mean parameters E[T(θ)] = ∇A(λ), in the structure of λ."""
 

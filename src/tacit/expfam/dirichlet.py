@@ -36,6 +36,9 @@ class Dirichlet(Family):
     def usual(self, natural: Natural) -> dict[str, Array]:
         return {"concentration": natural["log"] + 1.0}
 
+    def statistics(self, theta: Array) -> Mean:
+        return {"log": namespace(theta).log(theta)}
+
     def mean(self, natural: Natural) -> Mean:
         concentration = natural["log"] + 1.0
         sp, xp = special(concentration), namespace(concentration)

@@ -33,6 +33,9 @@ class Gamma(Family):
     def usual(self, natural: Natural) -> dict[str, Array]:
         return {"shape": natural["log"] + 1.0, "rate": -natural["linear"]}
 
+    def statistics(self, theta: Array) -> Mean:
+        return {"log": namespace(theta).log(theta), "linear": theta}
+
     def mean(self, natural: Natural) -> Mean:
         shape, rate = natural["log"] + 1.0, -natural["linear"]
         xp = namespace(shape, rate)

@@ -88,6 +88,9 @@ class MeanFieldGaussian(Gaussian):
             "sd": namespace(variance).sqrt(variance),
         }
 
+    def statistics(self, theta: Array) -> Mean:
+        return {"linear": theta, "quadratic": theta * theta}
+
     def mean(self, natural: Natural) -> Mean:
         variance = -0.5 / natural["quadratic"]
         location = variance * natural["linear"]
@@ -172,6 +175,9 @@ class FullGaussian(Gaussian):
         covariance = _inverse(-2.0 * natural["quadratic"])
         return {"mean": covariance @ natural["linear"], "covariance": covariance}
 
+    def statistics(self, theta: Array) -> Mean:
+        return {"linear": theta, "quadratic": theta[..., :, None] * theta[..., None, :]}
+
     def mean(self, natural: Natural) -> Mean:
         usual = self.usual(natural)
         location = usual["mean"]
@@ -205,11 +211,14 @@ class FullGaussian(Gaussian):
         linear, quadratic = np.asarray(natural["linear"]), np.asarray(natural["quadratic"])
         if not (np.all(np.isfinite(linear)) and np.all(np.isfinite(quadratic))):
             return False
+        precision = -(quadratic + quadratic.T)
         try:
-            np.linalg.cholesky(-(quadratic + quadratic.T))
+            pivots = np.diagonal(np.linalg.cholesky(precision)) ** 2
         except np.linalg.LinAlgError:
             return False
-        return True
+        # A singular matrix can pass by rounding; its pivots are then rounding errors.
+        least = self.dimension * np.finfo(np.float64).eps * np.diagonal(precision)
+        return bool(np.all(pivots > least))
 
     def location_scale(self, natural: Natural) -> tuple[Array, Array]:
         usual = self.usual(natural)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -44,8 +45,10 @@ class GradientVI(LocalMethod):
                 f"method.batch_size = {self.batch_size}; it must be at least 1, or be left out "
                 "to use every record at each step"
             )
-        if not self.learning_rate > 0:
-            raise ConfigError(f"method.learning_rate = {self.learning_rate}; it must be > 0")
+        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
+            raise ConfigError(
+                f"method.learning_rate = {self.learning_rate}; it must be a finite number > 0"
+            )
         if not self.draws >= 1:
             raise ConfigError(f"method.draws = {self.draws}; at least 1 draw is needed")
 
@@ -92,14 +95,17 @@ class GradientVI(LocalMethod):
 
     def _batch(self, key: Array, task: Task) -> tuple[Records, Array]:
         """Records for one step with weights that make the sum unbiased for the whole party."""
-        padded = task.weights.shape[0]
-        if self.batch_size is None or self.batch_size >= padded:
+        size, padded = self.batch_size, task.weights.shape[0]
+        if size is None or size >= padded:
             return task.records, task.weights
         count = jnp.sum(task.weights)
-        uniform = jax.random.uniform(key, (self.batch_size,), dtype=task.weights.dtype)
-        rows = jnp.minimum((uniform * count).astype(jnp.int32), count.astype(jnp.int32) - 1)
+        uniform = jax.random.uniform(key, (size,), dtype=task.weights.dtype)
+        drawn = jnp.minimum((uniform * count).astype(jnp.int32), count.astype(jnp.int32) - 1)
+        # A party no larger than a batch uses all its records, however far it is padded.
+        small = count <= size
+        rows = jnp.where(small, jnp.arange(size), drawn)
         records = {name: value[rows] for name, value in task.records.items()}
-        return records, jnp.full((self.batch_size,), count / self.batch_size)
+        return records, jnp.where(small, task.weights[:size], count / size)
 
     def _expected(
         self,

@@ -20,6 +20,7 @@ from tacit.expfam._backend import Array, namespace
 
 Records = dict[str, Array]
 Output = Literal["bernoulli", "gaussian", "other"]
+SMALLEST_SD = 1e-100
 
 
 class Model(abc.ABC):
@@ -53,6 +54,10 @@ class Model(abc.ABC):
         """log p(θ); needed only when `has_site_prior`."""
         raise NotImplementedError
 
+    def constrain(self, theta: Array) -> dict[str, Array]:
+        """The quantities a user thinks in, for draws of θ, where those are not θ itself."""
+        return {}
+
     def start(self, family: Family) -> Natural | None:
         """Where a local optimiser starts while q is still the prior; None: at q itself."""
         return None
@@ -67,10 +72,10 @@ class GaussianPriorModel(Model):
         self.names = tuple(names)
         self.prior_mean = np.broadcast_to(np.asarray(prior_mean, np.float64), (self.dimension,))
         self.prior_sd = np.broadcast_to(np.asarray(prior_sd, np.float64), (self.dimension,))
-        if not np.all(self.prior_sd > 0):
-            raise ConfigError(f"model.prior_sd = {prior_sd}; it must be > 0 in every coordinate")
-        if not np.all(np.isfinite(self.prior_mean)) or not np.all(np.isfinite(self.prior_sd)):
-            raise ConfigError("model.prior_mean and model.prior_sd must be finite numbers")
+        for sd in np.unique(self.prior_sd):
+            check_sd(sd, "model.prior_sd")
+        if not np.all(np.isfinite(self.prior_mean)):
+            raise ConfigError(f"model.prior_mean = {prior_mean}; it must be a finite number")
 
     def prior(self, family: Family) -> Natural:
         return gaussian_natural(family, mean=self.prior_mean, sd=self.prior_sd, model=self.kind)
@@ -157,6 +162,15 @@ class ConjugateGaussian(abc.ABC):
         """(P, b), summed over records with weights."""
 
 
+def check_sd(value: float, key: str) -> float:
+    """The value, if its square and the inverse of that are finite numbers > 0."""
+    if not SMALLEST_SD <= value <= 1 / SMALLEST_SD:
+        raise ConfigError(
+            f"{key} = {value}; it must be > 0 and finite: in {SMALLEST_SD:g} … {1 / SMALLEST_SD:g}"
+        )
+    return float(value)
+
+
 def gaussian_natural(family: Family, *, mean: Array, sd: Array, model: str) -> Natural:
     """λ of independent normals in either Gaussian family."""
     if isinstance(family, MeanFieldGaussian):
@@ -176,5 +190,6 @@ __all__ = [
     "Model",
     "Output",
     "Records",
+    "check_sd",
     "gaussian_natural",
 ]

@@ -11,7 +11,7 @@ from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.expfam._backend import Array, namespace
 from tacit.expfam.gaussian import LOG_2PI
-from tacit.models.base import GaussianPriorModel, Output, Records, gaussian_natural
+from tacit.models.base import GaussianPriorModel, Output, Records, check_sd, gaussian_natural
 from tacit.models.logistic import bernoulli_log_likelihood
 
 
@@ -38,8 +38,6 @@ class BayesianNeuralNetwork(GaussianPriorModel):
             raise ConfigError(f"model.hidden = {hidden}; a hidden layer needs at least 1 unit")
         if output not in ("bernoulli", "gaussian"):
             raise ConfigError(f"model.output = {output!r}; choose 'bernoulli' or 'gaussian'")
-        if not (noise_sd > 0 and math.isfinite(noise_sd)):
-            raise ConfigError(f"model.noise_sd = {noise_sd}; it must be a finite number > 0")
         units = range(hidden)
         names = (
             *(f"W1[{name},{unit}]" for name in inputs for unit in units),
@@ -49,7 +47,7 @@ class BayesianNeuralNetwork(GaussianPriorModel):
         )
         super().__init__(names, 0.0, prior_sd)
         self.inputs, self.hidden, self.output = len(inputs), hidden, output
-        self.noise_sd, self.start_seed = float(noise_sd), start_seed
+        self.noise_sd, self.start_seed = check_sd(noise_sd, "model.noise_sd"), start_seed
 
     def network(self, theta: Array, x: Array) -> Array:
         """f(x) for each row of x."""

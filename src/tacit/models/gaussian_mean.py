@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from tacit.errors import ConfigError
 from tacit.expfam._backend import Array, namespace
 from tacit.expfam.gaussian import LOG_2PI
-from tacit.models.base import ConjugateGaussian, GaussianPriorModel, Output, Records
+from tacit.models.base import ConjugateGaussian, GaussianPriorModel, Output, Records, check_sd
 
 
 class GaussianMean(GaussianPriorModel, ConjugateGaussian):
@@ -21,9 +20,7 @@ class GaussianMean(GaussianPriorModel, ConjugateGaussian):
         self, *, noise_sd: float = 1.0, prior_mean: float = 0.0, prior_sd: float = 1.0
     ) -> None:
         super().__init__(("mean",), prior_mean, prior_sd)
-        if not (noise_sd > 0 and math.isfinite(noise_sd)):
-            raise ConfigError(f"model.noise_sd = {noise_sd}; it must be a finite number > 0")
-        self.noise_sd = float(noise_sd)
+        self.noise_sd = check_sd(noise_sd, "model.noise_sd")
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
         residual = (records["y"] - theta[0]) / self.noise_sd

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from tacit.errors import ConfigError
 from tacit.expfam._backend import Array
 from tacit.expfam.gaussian import LOG_2PI
-from tacit.models.base import ConjugateGaussian, GeneralisedLinear, Output, Records
+from tacit.models.base import ConjugateGaussian, GeneralisedLinear, Output, Records, check_sd
 
 
 class LinearRegression(GeneralisedLinear, ConjugateGaussian):
@@ -26,9 +25,7 @@ class LinearRegression(GeneralisedLinear, ConjugateGaussian):
         prior_sd: Array | float = 1.0,
     ) -> None:
         super().__init__(names, prior_mean, prior_sd)
-        if not (noise_sd > 0 and math.isfinite(noise_sd)):
-            raise ConfigError(f"model.noise_sd = {noise_sd}; it must be a finite number > 0")
-        self.noise_sd = float(noise_sd)
+        self.noise_sd = check_sd(noise_sd, "model.noise_sd")
 
     def pointwise(self, eta: Array, y: Array) -> Array:
         residual = (y - eta) / self.noise_sd

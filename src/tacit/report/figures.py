@@ -61,19 +61,23 @@ def plot_coefficients(
     few = len(shown) == len(location)
     total = len(location)
     which = f"All {total}" if few else f"The {len(shown)} largest by |mean|/sd of {total}"
-    _title(axes, "Coefficients", f"{which}; blue where the interval excludes 0")
+    title_and_subtitle(axes, "Coefficients", f"{which}; blue where the interval excludes 0")
     return figure
 
 
 def plot_loss(rounds: Sequence[Mapping[str, Any]]) -> Figure:
-    """Negative evidence lower bound of q after each round; rounds without one are left out."""
+    """Negative evidence lower bound of the q a round started from; rounds without are left out."""
     number, loss = _series(rounds, "loss")
     figure, axes = _panel(3.6)
     axes.plot(number, loss, **_line(number))
     axes.set_ylabel("Negative ELBO (nats)")
     _round_axis(axes)
-    last = f"{loss[-1]:,.1f} nats after round {number[-1]}" if len(loss) else "None was recorded"
-    _title(axes, "Loss", f"{last}; lower is better")
+    last = (
+        f"{loss[-1]:,.1f} nats at the start of round {number[-1]}"
+        if len(loss)
+        else "None was recorded"
+    )
+    title_and_subtitle(axes, "Loss", f"{last}; lower is better")
     return figure
 
 
@@ -101,13 +105,13 @@ def plot_convergence(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     axes.set_ylabel("KL from the round before (nats)")
     _round_axis(axes)
     last = f"The last step moved q by {step[-1]:.2g} nats" if len(step) else "None was recorded"
-    _title(axes, "Convergence", last)
+    title_and_subtitle(axes, "Convergence", last)
     return figure
 
 
 def plot_reliability(bins: Sequence[Mapping[str, Any]]) -> Figure:
     """Observed frequency against predicted probability, with 95 % Wilson intervals and counts."""
-    figure = _canvas(5.4, 5.6)
+    figure = canvas(5.4, 5.6)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
     predicted, observed, count, low, high = (
         np.array([row[key] for row in bins], np.float64)
@@ -122,11 +126,11 @@ def plot_reliability(bins: Sequence[Mapping[str, Any]]) -> Figure:
     below.set(xlabel="Predicted probability of y = 1", ylabel="Records")
     below.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
     for panel in (axes, below):
-        _plain(panel)
+        plain(panel)
     total = count.sum()
     error = float(np.sum(count * np.abs(observed - predicted)) / total) if total else math.nan
     found = f"{error:.3f} on {total:,.0f} records" if total else "unknown without records"
-    _title(axes, "Calibration", f"Expected calibration error {found}; dashed: perfect")
+    title_and_subtitle(axes, "Calibration", f"Expected calibration error {found}; dashed: perfect")
     return figure
 
 
@@ -137,7 +141,7 @@ def plot_parties(parties: Sequence[Mapping[str, Any]]) -> Figure:
     share = np.array([_number(party.get("positive_fraction")) for party in shown], np.float64)
     known = np.isfinite(share)
     columns = 2 if known.any() else 1
-    figure = _canvas(7.2, 1.4 + 0.235 * len(shown))
+    figure = canvas(7.2, 1.4 + 0.235 * len(shown))
     panels = figure.subplots(1, columns, sharey=True, squeeze=False)[0]
     rows = np.arange(len(shown))
     panels[0].barh(rows, records, height=0.62, color=BLUE)
@@ -155,11 +159,11 @@ def plot_parties(parties: Sequence[Mapping[str, Any]]) -> Figure:
     panels[0].set_xlabel("Records")
     panels[0].xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     for panel in panels:
-        _plain(panel)
+        plain(panel)
     _name_rows(panels[0], [party["name"] for party in shown])
     few = len(shown) == len(parties)
     which = f"All {len(shown)}" if few else f"The {len(shown)} largest of {len(parties)}"
-    _title(panels[0], "Parties", f"{which}, by size")
+    title_and_subtitle(panels[0], "Parties", f"{which}, by size")
     if columns == 2:
         pooled = float(np.sum(records[known] * share[known]) / max(records[known].sum(), 1.0))
         panels[1].axvline(pooled, color=GREY, linewidth=1, linestyle=(0, (4, 3)))
@@ -167,23 +171,26 @@ def plot_parties(parties: Sequence[Mapping[str, Any]]) -> Figure:
         panels[1].set_xlim(-0.02, 1.02)
         panels[1].xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
         panels[1].set_xlabel("Records with y = 1")
-        _title(panels[1], "Positive outcomes", f"Dashed: {100 * pooled:.1f} % of all shown")
+        title_and_subtitle(
+            panels[1], "Positive outcomes", f"Dashed: {100 * pooled:.1f} % of all shown"
+        )
     return figure
 
 
-def _canvas(width: float, height: float) -> Figure:
+def canvas(width: float, height: float) -> Figure:
+    """An empty figure of that size in inches."""
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)
     return Figure(figsize=(width, height), dpi=160, layout=layout, facecolor="white")
 
 
 def _panel(height: float) -> tuple[Figure, Axes]:
-    figure = _canvas(7.2, height)
+    figure = canvas(7.2, height)
     axes = figure.subplots()
-    _plain(axes)
+    plain(axes)
     return figure, axes
 
 
-def _plain(axes: Axes) -> None:
+def plain(axes: Axes) -> None:
     """Faint grid, no box: ink only where there is data."""
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(GREY)
@@ -192,7 +199,8 @@ def _plain(axes: Axes) -> None:
     axes.tick_params(colors=INK, labelsize=9, length=0)
 
 
-def _title(axes: Axes, title: str, subtitle: str) -> None:
+def title_and_subtitle(axes: Axes, title: str, subtitle: str) -> None:
+    """What is shown in bold, what to see in it beneath."""
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK, pad=20)
     axes.annotate(
         subtitle,

@@ -40,7 +40,7 @@ def render(run: Run, pictures: Sequence[Picture]) -> str:
     result = run.result
     sections = [
         ("How good it is", metrics_table(result)),
-        ("Figures", "".join(_figure(picture) for picture in pictures)),
+        ("Figures", "".join(html_figure(picture) for picture in pictures)),
         ("Coefficients", coefficient_table(result)),
         ("Parties", party_table(result)),
         ("Refused updates", refusal_table(run)),
@@ -117,7 +117,7 @@ def metrics_table(result: Result) -> str:
         values = [(result.metrics[part] or {}).get(name) for part in parts]
         shown = [_percent(v) if name in PERCENT else _number(v) for v in values]
         rows.append((f"{escape(_label(name))}<br><small>{escape(meaning)}</small>", *shown))
-    return _table(["Metric", *(part.capitalize() for part in parts)], rows) if rows else ""
+    return html_table(["Metric", *(part.capitalize() for part in parts)], rows) if rows else ""
 
 
 def coefficient_table(result: Result) -> str:
@@ -130,7 +130,7 @@ def coefficient_table(result: Result) -> str:
         rows.append([*row, _number(truth.get(name))] if truth else row)
         clear.append(low > 0 or high < 0)
     head = ["Name", "Mean", "Sd", "2.5 %", "97.5 %", *(["Truth"] if truth else [])]
-    table = _table(head, rows, clear=clear)
+    table = html_table(head, rows, clear=clear)
     note = f"<p>{sum(clear)} of {len(rows)} intervals exclude 0; those rows are coloured.</p>"
     if len(rows) > LONG_TABLE:
         return note + _details(f"All {len(rows)} coefficients", table)
@@ -145,7 +145,7 @@ def party_table(result: Result) -> str:
     ]
     if not rows:
         return ""
-    table = _table(["Party", "Records", "With y = 1"], rows)
+    table = html_table(["Party", "Records", "With y = 1"], rows)
     return _details(f"All {len(rows)} parties", table) if len(rows) > LONG_TABLE else table
 
 
@@ -159,7 +159,7 @@ def refusal_table(run: Run) -> str:
         return ""
     more = len(run.refused) - len(rows)
     tail = f"<p>And {more} more in events.jsonl.</p>" if more else ""
-    return _table(["Round", "Party", "Reason"], rows, numbers=False) + tail
+    return html_table(["Round", "Party", "Reason"], rows, numbers=False) + tail
 
 
 def data_notes(result: Result) -> str:
@@ -171,7 +171,7 @@ def data_notes(result: Result) -> str:
     )
     rows = [(label, escape(value)) for label, value in facts if value]
     notes = "".join(f"<li>{escape(note)}</li>" for note in result.data.notes)
-    table = _table(None, rows, numbers=False) if rows else ""
+    table = html_table(None, rows, numbers=False) if rows else ""
     return table + (f"<ul>{notes}</ul>" if notes else "")
 
 
@@ -195,7 +195,7 @@ def facts_table(result: Result) -> str:
         ("Compilations", result.compilations),
     ]
     rows = [(label, escape(_word(value))) for label, value in facts if value is not None]
-    return _table(None, rows, numbers=False)
+    return html_table(None, rows, numbers=False)
 
 
 def reproduction(run: Run) -> str:
@@ -207,7 +207,8 @@ def reproduction(run: Run) -> str:
     )
 
 
-def _figure(picture: Picture) -> str:
+def html_figure(picture: Picture) -> str:
+    """A figure with its caption."""
     narrow = ' class="narrow"' if picture.narrow else ""
     caption = escape(picture.caption)
     return (
@@ -216,7 +217,7 @@ def _figure(picture: Picture) -> str:
     )
 
 
-def _table(
+def html_table(
     head: Sequence[str] | None,
     rows: Iterable[Sequence[str]],
     *,

@@ -51,7 +51,7 @@ def draw(run: Run) -> list[tuple[Picture, Figure]]:
         )
         found.append((Picture("reliability.png", caption, narrow=True), plot_reliability(bins)))
     if any(row.get("loss") is not None for row in run.rounds):
-        caption = "Negative evidence lower bound of q after each round."
+        caption = "Negative evidence lower bound of the q that each round started from."
         found.append((Picture("loss.png", caption), plot_loss(run.rounds)))
     if any((row.get("step_kl") or 0.0) > 0 for row in run.rounds):
         caption = "How far each round moved q: KL divergence on a log scale."

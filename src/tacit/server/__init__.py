@@ -18,7 +18,7 @@ from tacit.server.state import (
     initial_state,
     open_requests,
 )
-from tacit.server.step import begin, negative_elbo, step
+from tacit.server.step import begin, negative_elbo, step, step_together
 
 __all__ = [
     "SCHEDULES",
@@ -38,4 +38,5 @@ __all__ = [
     "open_requests",
     "resolved_damping",
     "step",
+    "step_together",
 ]

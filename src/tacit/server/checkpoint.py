@@ -2,12 +2,14 @@
 
 A crash at any moment leaves the last committed state, whole. Only what changed is written: the
 state is immutable, so an unchanged part is the same object as before. A file that SQLite or the
-decoder cannot read is refused, never repaired.
+decoder cannot read, or whose checksums do not match, is refused, never repaired.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import zlib
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ CREATE TABLE log (place INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
 _BULKY = ("q", "factors", "open", "issued", "arrived", "previous")
 _SCALARS = tuple(f.name for f in fields(ServerState) if f.name not in _BULKY)
 _CURRENT, _PREVIOUS = -1, -2
+_MALFORMED = (KeyError, ValueError, TypeError, AttributeError)
 
 
 class Checkpoint:
@@ -39,15 +42,12 @@ class Checkpoint:
     def __init__(self, path: Path, *, digest: str) -> None:
         """Open or create; `digest` identifies the configuration that the state belongs to."""
         self.path = path
-        fresh = not path.exists()
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            if not path.exists():
+                _create(path, digest)
             self._db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
-            if fresh:
-                self._db.executescript(_SCHEMA + "CREATE TABLE run (digest TEXT NOT NULL);")
-                self._db.execute("INSERT INTO run VALUES (?)", (digest,))
             found = self._db.execute("SELECT digest FROM run").fetchone()
         except sqlite3.DatabaseError as error:
             raise self._unreadable(error) from error
@@ -88,7 +88,7 @@ class Checkpoint:
         """The last committed state and the whole log, or None if nothing was saved yet."""
         try:
             return self._load()
-        except (sqlite3.DatabaseError, msgspec.MsgspecError, KeyError, ValueError) as error:
+        except (sqlite3.DatabaseError, msgspec.MsgspecError, *_MALFORMED) as error:
             raise self._unreadable(error) from error
 
     def close(self) -> None:
@@ -97,6 +97,9 @@ class Checkpoint:
 
     def _load(self) -> tuple[ServerState, Log] | None:
         db = self._db
+        (sound,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+        if sound != "ok":
+            raise ValueError(sound)
         scalars = db.execute("SELECT body FROM scalars").fetchone()
         if scalars is None:
             return None
@@ -116,6 +119,7 @@ class Checkpoint:
             replies[party] = Reply(key, party, version, _decode(delta), loss)
         values: dict[str, Any] = _unpack(scalars[0])
         values["waiting"] = tuple(values["waiting"])
+        values["heard"] = frozenset(values["heard"])
         state = ServerState(
             q=posteriors[_CURRENT],
             previous=posteriors.get(_PREVIOUS),
@@ -163,6 +167,18 @@ class Checkpoint:
         )
 
 
+def _create(path: Path, digest: str) -> None:
+    """A whole empty checkpoint or, after a crash, none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.unlink(missing_ok=True)
+    db = sqlite3.connect(part, isolation_level=None)
+    db.executescript(_SCHEMA + "CREATE TABLE run (digest TEXT NOT NULL);")
+    db.execute("INSERT INTO run VALUES (?)", (digest,))
+    db.close()
+    os.replace(part, path)  # noqa: PTH105 - atomic on every platform
+
+
 class _transaction:  # noqa: N801 - reads as a statement
     """BEGIN IMMEDIATE … COMMIT, or ROLLBACK on an exception."""
 
@@ -190,5 +206,13 @@ def _decode(body: dict[str, Any]) -> Natural:
     }
 
 
-_pack = msgspec.msgpack.encode
-_unpack = msgspec.msgpack.decode
+def _pack(value: Any) -> bytes:
+    """MessagePack after its CRC-32: SQLite does not notice a changed byte in a value."""
+    body = msgspec.msgpack.encode(value)
+    return zlib.crc32(body).to_bytes(4, "big") + body
+
+
+def _unpack(raw: bytes) -> Any:
+    if zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
+        raise ValueError("checksum mismatch")
+    return msgspec.msgpack.decode(raw[4:])

@@ -40,8 +40,8 @@ class Schedule:
     """What the three schedules share.
 
     One round is one visit of every chosen party, or, asynchronously, as many exchanges. `damping`
-    None is chosen by `resolved_damping`. The run ends after `rounds`, or earlier once a whole
-    round moves q by less than `tolerance` in KL divergence.
+    None is chosen by `resolved_damping`. The run ends after `rounds`, or earlier once rounds that
+    each move q by less than `tolerance` in KL divergence have heard every party.
     """
 
     kind: ClassVar[str]

@@ -66,6 +66,8 @@ class ServerState:
     waiting: tuple[str, ...] = ()
     """Parties still to be visited in a sequential round."""
     losses: dict[str, float] = field(default_factory=dict)
+    heard: frozenset[str] = frozenset()
+    """Parties whose updates were taken since a round last moved q by `tolerance` or more."""
     previous: Natural | None = None
     """q at the end of the last round."""
     round: int = 0
@@ -87,8 +89,9 @@ def initial_state(rules: Rules, factors: dict[str, Natural] | None = None) -> Se
     return ServerState(q=q, q_version=0, factors=start, previous=q)
 
 
-def open_requests(state: ServerState) -> list[Request]:
-    """The requests still to be answered, as they were first sent."""
+def open_requests(state: ServerState, only: str | None = None) -> list[Request]:
+    """The requests still to be answered (or the one of that id), as they were first sent."""
+    wanted = state.open.values() if only is None else [state.open[only]]
     return [
         Request(
             id=o.id,
@@ -100,5 +103,5 @@ def open_requests(state: ServerState) -> list[Request]:
             damping=o.damping,
             initial=o.initial,
         )
-        for o in state.open.values()
+        for o in wanted
     ]

@@ -6,6 +6,8 @@ again is harmless, because an id is answered once.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,85 +32,120 @@ def step(
     rules: Rules, state: ServerState, reply: Reply, now: float = 0.0
 ) -> tuple[ServerState, Log]:
     """Take one reply. One whose id is not open is ignored: it was answered before."""
-    request = state.open.get(reply.id)
-    if request is None or state.finished:
-        return state, ({"event": "ignored", "id": reply.id, "party": reply.party},)
+    return step_together(rules, state, [reply], now)
+
+
+def step_together(
+    rules: Rules, state: ServerState, replies: Sequence[Reply], now: float = 0.0
+) -> tuple[ServerState, Log]:
+    """Take replies that arrived together: the state after one `step` each, at the cost of one."""
+    fresh: dict[str, Reply] = {}
+    log: Log = ()
+    for reply in replies:
+        if reply.id in fresh or reply.id not in state.open or state.finished:
+            log = (*log, {"event": "ignored", "id": reply.id, "party": reply.party})
+            continue
+        fresh[reply.id] = _checked(rules, state.open[reply.id], reply)
+    if rules.schedule.kind == "synchronous":
+        state, more = _synchronous(rules, _close_requests(state, fresh), fresh, now)
+        return state, (*log, *more)
+    for key, reply in fresh.items():
+        if state.finished:
+            break
+        follow = _sequential if rules.schedule.kind == "sequential" else _asynchronous
+        state, more = follow(rules, _close_requests(state, {key: reply}), reply, now)
+        log = (*log, *more)
+    return state, log
+
+
+def negative_elbo(rules: Rules, state: ServerState) -> float | None:
+    """Σ losses + KL(q ‖ p) at the q that the round started from, once everybody has reported.
+
+    Exact for a synchronous round after the first (in the first, losses are at the model's starting
+    point); otherwise each loss is at the q its party last saw. With a site prior the prior's own
+    loss −E_q[log p] is among the losses and −H(q) takes KL's place.
+    """
+    if len(state.losses) < len(rules.parties):
+        return None
+    q = state.previous if state.previous is not None else state.q
+    complexity = -rules.family.entropy(q) if rules.site_prior else rules.family.kl(q, rules.prior)
+    # In the run's order, as q is: the order of arrival changes nothing.
+    return float(sum(state.losses[party] for party in rules.parties) + complexity)
+
+
+def _open_round(rules: Rules, state: ServerState, now: float) -> ServerState:
+    number = state.round + 1
+    prior = rules.parties[:1] if rules.site_prior else ()
+    chosen = prior + rules.schedule.chosen(rules.parties[len(prior) :], rules.seed, number)
+    if rules.schedule.kind == "sequential":
+        state = replace(state, waiting=chosen[1:])
+        chosen = chosen[:1]
+    return _ask(rules, state, chosen, now)
+
+
+def _ask(rules: Rules, state: ServerState, parties: Sequence[str], now: float) -> ServerState:
+    damping = rules.schedule.damping_at(state.round + 1) * state.caution
+    asked = {
+        f"r{number}": Open(
+            id=f"r{number}",
+            party=party,
+            visit=state.factors[party].visits,
+            version=state.factors[party].version,
+            posterior=state.q_version,
+            damping=damping,
+            initial=state.applied == 0,
+            issued_at=now,
+        )
+        for number, party in enumerate(parties, start=state.requests)
+    }
+    visited = {
+        party: factor._replace(visits=factor.visits + 1)
+        for party in parties
+        for factor in (state.factors[party],)
+    }
+    return replace(
+        state,
+        open=state.open | asked,
+        issued=state.issued | {state.q_version: state.q},
+        factors=state.factors | visited,
+        requests=state.requests + len(asked),
+    )
+
+
+def _checked(rules: Rules, request: Open, reply: Reply) -> Reply:
     if request.party != reply.party or request.version != reply.version:
         raise PeerError(
             f"request {reply.id} was for party {request.party!r}, factor version "
             f"{request.version}, but {reply.party!r} answered for version {reply.version}; "
             "the party must rejoin and take the server's factor"
         )
-    rules.family.check(reply.delta, what=f"update of party {reply.party!r}")
-    state = replace(
-        state,
-        open={key: value for key, value in state.open.items() if key != reply.id},
-        losses={**state.losses, reply.party: reply.loss},
-        exchanges=state.exchanges + 1,
-    )
-    state = _forget_posteriors(state)
-    if rules.schedule.kind == "synchronous":
-        return _synchronous(rules, state, reply, now)
-    if rules.schedule.kind == "sequential":
-        return _sequential(rules, state, reply, now)
-    return _asynchronous(rules, state, reply, now)
+    if not math.isfinite(reply.loss):
+        raise PeerError(
+            f"update of party {reply.party!r}: loss = {reply.loss} is not finite; "
+            "the party must check its records"
+        )
+    delta = rules.family.check(reply.delta, what=f"update of party {reply.party!r}")
+    return reply._replace(delta=delta)
 
 
-def negative_elbo(rules: Rules, state: ServerState) -> float | None:
-    """Σ losses + KL(q ‖ p), known once every party has reported a loss.
-
-    Exact for a synchronous round's q; otherwise each loss is at the q its party last saw. With a
-    site prior the prior's own loss −E_q[log p] is among the losses and −H(q) takes KL's place.
-    """
-    if len(state.losses) < len(rules.parties):
-        return None
-    q = state.previous if state.previous is not None else state.q
-    complexity = -rules.family.entropy(q) if rules.site_prior else rules.family.kl(q, rules.prior)
-    return float(sum(state.losses.values()) + complexity)
-
-
-def _open_round(rules: Rules, state: ServerState, now: float) -> ServerState:
-    number = state.round + 1
-    chosen = rules.schedule.chosen(rules.parties, rules.seed, number)
-    if rules.schedule.kind == "sequential":
-        state = replace(state, waiting=chosen[1:])
-        chosen = chosen[:1]
-    for party in chosen:
-        state = _ask(rules, state, party, now)
-    return state
-
-
-def _ask(rules: Rules, state: ServerState, party: str, now: float) -> ServerState:
-    factor = state.factors[party]
-    request = Open(
-        id=f"r{state.requests}",
-        party=party,
-        visit=factor.visits,
-        version=factor.version,
-        posterior=state.q_version,
-        damping=rules.schedule.damping_at(state.round + 1) * state.caution,
-        initial=state.applied == 0,
-        issued_at=now,
-    )
+def _close_requests(state: ServerState, replies: dict[str, Reply]) -> ServerState:
+    still_open = {key: value for key, value in state.open.items() if key not in replies}
+    needed = {request.posterior for request in still_open.values()}
     return replace(
         state,
-        open={**state.open, request.id: request},
-        issued={**state.issued, state.q_version: state.q},
-        factors={**state.factors, party: factor._replace(visits=factor.visits + 1)},
-        requests=state.requests + 1,
+        open=still_open,
+        issued={number: q for number, q in state.issued.items() if number in needed},
+        losses=state.losses | {reply.party: reply.loss for reply in replies.values()},
+        exchanges=state.exchanges + len(replies),
     )
-
-
-def _forget_posteriors(state: ServerState) -> ServerState:
-    needed = {request.posterior for request in state.open.values()}
-    return replace(state, issued={k: v for k, v in state.issued.items() if k in needed})
 
 
 def _synchronous(
-    rules: Rules, state: ServerState, reply: Reply, now: float
+    rules: Rules, state: ServerState, fresh: dict[str, Reply], now: float
 ) -> tuple[ServerState, Log]:
-    state = replace(state, arrived={**state.arrived, reply.party: reply})
-    if state.open:
+    arrived = state.arrived | {reply.party: reply for reply in fresh.values()}
+    state = replace(state, arrived=arrived)
+    if state.open or not fresh:
         return state, ()
     # Summed in the run's order, whoever was first: the order of arrival changes nothing.
     replies = [state.arrived[name] for name in rules.parties if name in state.arrived]
@@ -122,7 +159,7 @@ def _sequential(
     state, log = _apply(rules, state, [reply])
     if state.waiting:
         following, state = state.waiting[0], replace(state, waiting=state.waiting[1:])
-        return _ask(rules, state, following, now), log
+        return _ask(rules, state, [following], now), log
     return _end_round(rules, state, now, log)
 
 
@@ -135,7 +172,7 @@ def _asynchronous(
         log = (*log, *more)
     if state.finished:
         return replace(state, open={}, issued={}), log
-    return _ask(rules, state, reply.party, now), log
+    return _ask(rules, state, [reply.party], now), log
 
 
 def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[ServerState, Log]:
@@ -155,6 +192,7 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
         q_version=state.q_version + 1,
         factors=factors,
         applied=state.applied + len(replies),
+        heard=state.heard | {reply.party for reply in replies},
         refused_in_a_row=0,
         caution=min(1.0, 2.0 * state.caution),
     ), ()
@@ -194,7 +232,7 @@ def _end_round(rules: Rules, state: ServerState, now: float, log: Log) -> tuple[
 def _close_round(rules: Rules, state: ServerState) -> tuple[ServerState, Log]:
     number = state.round + 1
     assert state.previous is not None
-    moved = max(0.0, float(rules.family.kl(state.q, state.previous)))
+    moved = max(float(rules.family.kl(state.q, state.previous)), 0.0)
     event: dict[str, Any] = {
         "event": "round",
         "round": number,
@@ -205,8 +243,16 @@ def _close_round(rules: Rules, state: ServerState) -> tuple[ServerState, Log]:
         "refused": state.refused,
     }
     finished = None
-    if state.refused_in_a_row == 0 and moved < rules.schedule.tolerance:
+    quiet = state.refused_in_a_row == 0 and moved < rules.schedule.tolerance
+    # A party that was not asked, or is slow, may still have much to say.
+    if quiet and len(state.heard) == len(rules.parties):
         finished = "converged"
     elif number >= rules.schedule.rounds:
         finished = "rounds"
-    return replace(state, round=number, previous=state.q, finished=finished), (event,)
+    return replace(
+        state,
+        round=number,
+        previous=state.q,
+        heard=state.heard if quiet else frozenset(),
+        finished=finished,
+    ), (event,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tacit.data.config import ColumnConfig
-from tacit.data.download import fetch
+from tacit.data.download import local_files
 from tacit.data.table import Table
 
 _ORDER = [
@@ -79,7 +79,7 @@ COLUMNS = (
 
 def read() -> Table:
     """Both files, joined: the original split of training and test is not kept."""
-    folder = fetch("adult")
+    folder = local_files("adult")
     parts = [
         pl.read_csv(
             folder / name,

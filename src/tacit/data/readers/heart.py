@@ -9,7 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from tacit.data.config import ColumnConfig
-from tacit.data.download import fetch
+from tacit.data.download import local_files
 from tacit.data.table import Table
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -81,7 +81,7 @@ def _plain_code(name: str) -> pl.Expr:
 
 def read() -> Table:
     """The four hospitals' files, one after the other, with the hospital as a column."""
-    folder = fetch("heart")
+    folder = local_files("heart")
     parts = [
         pl.read_csv(
             folder / f"processed.{hospital}.data",

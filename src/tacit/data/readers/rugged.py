@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tacit.data.config import ColumnConfig
-from tacit.data.download import fetch
+from tacit.data.download import local_files
 from tacit.data.table import Table
 
 TARGET = "log(rgdppc_2000)"
@@ -22,7 +22,7 @@ COLUMNS = (
 def read() -> Table:
     """Countries without an income of the year 2000 are left out by the target's policy."""
     frame = pl.read_csv(
-        fetch("rugged") / "rugged_data.csv", separator=";", infer_schema=False
+        local_files("rugged") / "rugged_data.csv", separator=";", infer_schema=False
     ).with_columns(pl.col("cont_africa", "rugged", "rgdppc_2000").cast(pl.Float64))
     frame = frame.with_columns(
         (pl.col("cont_africa") * pl.col("rugged")).alias("cont_africa*rugged"),

@@ -1,0 +1,38 @@
+# Two commands from a fresh clone: `make demo` and `make test`. Each sets up what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := runs/demo
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+setup: $(VENV)/.ready ## make the virtual environment
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("tacit needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.12") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,arviz]'
+	@touch $@
+
+demo: setup ## ten hospitals learn one posterior; leaves a report to open
+	$(BIN)/tacit run examples/hospitals.toml --out $(DEMO) --overwrite --report
+
+test: setup lint ## everything that is checked
+	$(BIN)/python -m pytest -n 2
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: setup ## compare with central NumPyro SVI and measure scaling; prints ratios
+	$(BIN)/python benchmarks/bench.py
+
+clean: ## remove the environment and all runs
+	rm -rf $(VENV) runs

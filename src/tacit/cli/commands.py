@@ -1,0 +1,110 @@
+"""What the commands do. Imports that cost time stand inside the functions that need them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+from tacit.config import Config, read_config
+from tacit.errors import ConfigError
+
+
+def run_command(
+    path: Path,
+    out: Path | None,
+    seed: int | None,
+    overrides: list[str] | None,
+    *,
+    resume: bool,
+    overwrite: bool,
+    report: bool,
+) -> None:
+    """`tacit run`."""
+    config = read_config(path, tuple(overrides or ()), seed)
+    out = out or default_out(config)
+    from tacit.cli.show import RunProgress, console, show_result
+    from tacit.run import run
+
+    with RunProgress() as progress:
+        result = run(config, out, resume=resume, overwrite=overwrite, observe=progress.watch)
+    show_result(result)
+    console.print(f"run directory: {out}", highlight=False)
+    if report:
+        report_command(out)
+    else:
+        console.print(f"a report with figures: tacit report {out}", highlight=False)
+
+
+def check_command(path: Path, seed: int | None, overrides: list[str] | None) -> None:
+    """`tacit check`."""
+    config = read_config(path, tuple(overrides or ()), seed)
+    from tacit.cli.show import show_plan
+    from tacit.run import prepare
+
+    show_plan(prepare(config))
+
+
+def report_command(run_dir: Path) -> None:
+    """`tacit report`."""
+    from tacit.cli.show import console
+    from tacit.report import write_report
+
+    console.print(f"report: {write_report(run_dir)}", highlight=False)
+
+
+def reproduce_command(study: str | None, out: Path | None, seed: int, *, quick: bool) -> None:
+    """`tacit reproduce`."""
+    from tacit.cli.show import StepProgress, console, show_table
+    from tacit.reproduce import STUDIES
+
+    if study is None:
+        rows = [[name, entry.description] for name, entry in STUDIES.items()]
+        show_table("Studies", ["study", "what"], rows)
+        return
+    if study not in STUDIES:
+        near = difflib.get_close_matches(study, STUDIES, n=1)
+        advice = f"did you mean {near[0]}?" if near else f"choose from {', '.join(STUDIES)}"
+        raise ConfigError(f"study {study!r} is unknown; {advice}")
+    out = out or Path("runs") / study
+    with StepProgress(f"reproducing {study}") as progress:
+        result = STUDIES[study](out, seed=seed, quick=quick, progress=progress.step)
+    for table in result["tables"]:
+        show_table(table["title"], table["columns"], table["shown"])
+    console.print(f"tables and figures: {out / 'index.html'}", highlight=False)
+
+
+def data_list_command() -> None:
+    """`tacit data list`."""
+    from tacit.cli.show import show_table
+    from tacit.data import sources
+
+    rows = [
+        [
+            info.name,
+            info.description,
+            "any" if info.records is None else f"{info.records:,}",
+            ("here" if info.present else f"tacit data fetch {info.name}")
+            if info.file_based
+            else "generated or bundled",
+            info.licence,
+        ]
+        for info in sources()
+    ]
+    show_table("Data sources", ["source", "what", "records", "files", "licence"], rows)
+
+
+def data_fetch_command(name: str) -> None:
+    """`tacit data fetch`."""
+    from tacit.cli.show import DownloadProgress, console
+    from tacit.data import fetch
+
+    with DownloadProgress() as progress:
+        folder = fetch(name, progress=progress.step)
+    console.print(f"{name}: {folder}", highlight=False)
+
+
+def default_out(config: Config) -> Path:
+    """runs/NAME-seedN with a name that is safe in a path."""
+    slug = re.sub(r"[^a-z0-9]+", "-", config.name.lower()).strip("-") or "run"
+    return Path("runs") / f"{slug}-seed{config.seed}"

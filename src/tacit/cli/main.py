@@ -1,0 +1,176 @@
+"""`tacit`: the commands and how their errors are told."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tacit.errors import TacitError
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Private federated Bayesian inference: one posterior, nobody's records shown.\n\n"
+    "Start with `tacit run examples/hospitals.toml --report`. Any command takes --debug to show "
+    "a traceback. Exit codes: 2 bad configuration, 3 privacy ceiling, 4 bad or missing data, "
+    "5 network or peer.",
+)
+data_app = typer.Typer(help="List the built-in data sets and fetch their files.")
+app.add_typer(data_app, name="data")
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The configuration.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. schedule.rounds=20."),
+]
+Seed = Annotated[int | None, typer.Option(help="Override the seed.")]
+Out = Annotated[
+    Path | None, typer.Option(help="Where to write [default: runs/NAME-seedN or runs/STUDY].")
+]
+
+
+@app.command()
+def run(
+    config: ConfigPath,
+    out: Out = None,
+    seed: Seed = None,
+    overrides: Overrides = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where a run stopped.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier run in that directory.")
+    ] = False,
+    report: Annotated[bool, typer.Option("--report", help="Write the HTML report too.")] = False,
+) -> None:
+    """Run a federation and leave a run directory.
+
+    Examples:
+      tacit run examples/hospitals.toml --report
+
+      tacit run examples/adult.toml --seed 3 --set schedule.kind=sequential --out runs/adult
+
+      tacit run examples/adult.toml --out runs/adult --resume
+
+    """
+    from tacit.cli.commands import run_command
+
+    run_command(config, out, seed, overrides, resume=resume, overwrite=overwrite, report=report)
+
+
+@app.command()
+def check(config: ConfigPath, seed: Seed = None, overrides: Overrides = None) -> None:
+    """Say everything that is wrong with a configuration and its data, and what it would do.
+
+    Nothing is written and nothing leaves this process. Example:
+
+      tacit check examples/hospitals.toml --set partition.parties=50
+    """
+    from tacit.cli.commands import check_command
+
+    check_command(config, seed, overrides)
+
+
+@app.command()
+def report(
+    run_dir: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+) -> None:
+    """Write DIR/report/index.html with figures from a finished run.
+
+    Example:
+      tacit report runs/ten-hospitals-seed1
+
+    """
+    from tacit.cli.commands import report_command
+
+    report_command(run_dir)
+
+
+@app.command()
+def reproduce(
+    study: Annotated[str | None, typer.Argument(metavar="STUDY", help="Which one.")] = None,
+    out: Out = None,
+    seed: Annotated[int, typer.Option(help="The seed.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller version.")] = False,
+) -> None:
+    """Repeat a published study with this library; without STUDY, list them.
+
+    Example:
+      tacit reproduce fedvi --out runs/fedvi
+
+    """
+    from tacit.cli.commands import reproduce_command
+
+    reproduce_command(study, out, seed, quick=quick)
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """List the data sources and whether their files are here.
+
+    Example:
+      tacit data list
+
+    """
+    from tacit.cli.commands import data_list_command
+
+    data_list_command()
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A source, e.g. adult.")],
+) -> None:
+    """Download a public data set to the cache, checked against its SHA-256.
+
+    Files under $TACIT_DATA/NAME are used first and never downloaded. Example:
+
+      tacit data fetch adult
+    """
+    from tacit.cli.commands import data_fetch_command
+
+    data_fetch_command(name)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from tacit import __version__
+
+    typer.echo(__version__)
+
+
+def main() -> None:
+    """Entry point: one line for an error, its exit code, a traceback only with --debug."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    if arguments in ([], ["data"]):
+        arguments.append("--help")
+    try:
+        code = app(arguments, standalone_mode=False)
+    except TacitError as error:
+        code = _fail(str(error), error.exit_code, debug=debug)
+    except (KeyboardInterrupt, typer.Abort):
+        code = _fail("interrupted; a run goes on with --resume", 130, debug=debug)
+    except Exception as error:
+        usage = getattr(error, "format_message", None)  # Click's errors, wherever Typer keeps Click
+        if usage is not None:
+            code = _fail(f"{usage().rstrip('.')}; see --help", 2, debug=debug)
+        else:
+            name = type(error).__name__
+            code = _fail(f"internal: {name}: {error}; repeat with --debug", 1, debug=debug)
+    sys.exit(code or 0)
+
+
+def _fail(message: str, code: int, *, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    typer.echo("error: " + " ".join(message.split()), err=True)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""Tables and progress bars: the only place that writes to the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tacit.federate import Observer
+from tacit.local import LocalMethod
+from tacit.run import NOT_PRIVATE, Prepared
+from tacit.server import Damping
+
+console = Console(soft_wrap=True)
+if not console.is_terminal:
+    console.width = 160  # a file or a pipe has no width of its own
+errors = Console(stderr=True)
+MOST_ROWS = 40
+SHOWN_ROWS = 25
+NORMAL_95 = 1.959963984540054
+
+
+class _Bar:
+    """A progress bar on standard error, and nothing at all when that is not a terminal."""
+
+    def __init__(self, *columns: TextColumn) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            *columns,
+            TimeRemainingColumn(),
+            console=errors,
+            disable=not errors.is_terminal,
+            transient=True,
+        )
+        self._task: Any = None
+
+    def __enter__(self) -> Any:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def _at(self, done: float, total: float, description: str, **fields: Any) -> None:
+        if self._task is None:
+            self._task = self._progress.add_task(description, total=total, **fields)
+        self._progress.update(
+            self._task, completed=done, total=total, description=description, **fields
+        )
+
+
+class RunProgress(_Bar):
+    """Round, loss and time left of a run."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            TextColumn("round {task.fields[round]}"), TextColumn("{task.fields[loss]}")
+        )
+
+    def watch(self, prepared: Prepared) -> Observer:
+        """An observer that draws the bar."""
+        schedule = prepared.plan.schedule
+        visited = schedule.parties_per_round or len(prepared.plan.rules.parties)
+        loss = ""
+
+        def observe(state: Any, log: Any) -> None:
+            nonlocal loss
+            for line in log:
+                if line["event"] == "round" and line["loss"] is not None:
+                    loss = f"loss {line['loss']:.1f}"
+            self._at(
+                state.exchanges,
+                schedule.rounds * visited,
+                prepared.config.name,
+                round=f"{state.round}/{schedule.rounds}",
+                loss=loss,
+            )
+
+        return observe
+
+
+class StepProgress(_Bar):
+    """Numbered steps with a label."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__(TextColumn("{task.fields[label]}"))
+        self.title = title
+
+    def step(self, done: int, total: int, label: str) -> None:
+        """Show that `done` of `total` steps are over."""
+        self._at(done, total, self.title, label=label)
+
+
+class DownloadProgress(_Bar):
+    """Bytes of one file after another."""
+
+    def step(self, name: str, done: int, total: int) -> None:
+        """Show how much of a file has come."""
+        self._at(done, total, name)
+
+
+def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table; numbers to the right."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for index, column in enumerate(columns):
+        numeric = bool(rows) and isinstance(rows[0][index], int | float)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_text(cell) for cell in row))
+    console.print(table)
+
+
+def show_result(result: dict[str, Any]) -> None:
+    """What `tacit run` says at the end."""
+    if "sites" in result:
+        rows = [
+            [name, site["mean"], site["low"], site["high"]]
+            for name, site in list(result["sites"].items())[:MOST_ROWS]
+        ]
+        title = f"{result['name']}: posterior of the model's sites with 95 % intervals"
+        show_table(title, ["site", "mean", "2.5 %", "97.5 %"], rows)
+    else:
+        _show_coefficients(result)
+    metrics = {split: values for split, values in result["metrics"].items() if values}
+    if metrics:
+        names = list(next(iter(metrics.values())))
+        rows = [
+            [_split(split), *(values[name] for name in names)] for split, values in metrics.items()
+        ]
+        show_table("How good", ["records", *(_metric(name) for name in names)], rows)
+    for key, words in (
+        ("kl_to_exact", "KL(q ‖ exact posterior)"),
+        ("kl_to_reference", "KL(q ‖ NUTS)"),
+    ):
+        if key in result:
+            console.print(f"{words}: {result[key]:.3g}")
+    timing = result["timing"]
+    console.print(
+        f"{len(result['parties'])} parties, {result['schedule']}, {result['rounds']} rounds "
+        f"({result['finished']}), {result['exchanges']} exchanges, {result['refused']} refused; "
+        f"{timing['wall_s']:.1f} s, of which {timing['compile_s']:.1f} s compiling",
+        highlight=False,
+    )
+    console.print(f"privacy: {result['privacy']['statement']}", highlight=False)
+
+
+def show_plan(prepared: Prepared) -> None:
+    """What `tacit check` says of a configuration that is in order."""
+    plan, federation = prepared.plan, prepared.federation
+    sizes = [len(next(iter(records.values()))) for records in plan.parties.values()]
+    schedule = plan.schedule
+    damping = schedule.damping
+    if isinstance(damping, Damping):
+        damping = f"{damping.start} to {damping.end} over {damping.rounds} rounds"
+    numbers = sum(value.size for value in plan.family.zero().values())
+    visited = schedule.parties_per_round or len(plan.parties)
+    rows = [
+        ["data", f"{prepared.config.data.source}, prepared by {federation.preparation} schema"],
+        [
+            "parties",
+            f"{len(sizes)} with {min(sizes):,} to {max(sizes):,} records, {sum(sizes):,} in all",
+        ],
+        ["held out", f"{0 if federation.test is None else len(federation.test['y']):,} records"],
+        ["target", f"{federation.target} ({federation.output})"],
+        ["model", f"{plan.model.kind}, {plan.model.dimension} parameters"],
+        [
+            "family",
+            f"{plan.family.kind} ({numbers:,} natural parameters, {8 * numbers:,} bytes a message)",
+        ],
+        ["method", _method(plan.method)],
+        [
+            "schedule",
+            f"{schedule.kind}, {schedule.rounds} rounds of {visited} exchanges, damping {damping}",
+        ],
+        ["privacy", NOT_PRIVATE],
+    ]
+    show_table("In order: this would run", ["what", "value"], rows)
+    for note in federation.notes:
+        console.print(f"note: {note}", highlight=False)
+
+
+def _show_coefficients(result: dict[str, Any]) -> None:
+    posterior, truth = result["posterior"], result.get("truth")
+    rows = []
+    order = range(len(posterior["names"]))
+    hidden = 0
+    if len(posterior["names"]) > MOST_ROWS:
+        strength = [abs(m) / s for m, s in zip(posterior["mean"], posterior["sd"], strict=True)]
+        order = sorted(order, key=lambda i: -strength[i])[:SHOWN_ROWS]
+        hidden = len(strength) - SHOWN_ROWS
+    for i in order:
+        mean, sd = posterior["mean"][i], posterior["sd"][i]
+        row = [posterior["names"][i], mean, mean - NORMAL_95 * sd, mean + NORMAL_95 * sd]
+        if truth:
+            row.append(truth.get(posterior["names"][i], ""))
+        rows.append(row)
+    columns = ["coefficient", "mean", "2.5 %", "97.5 %", *(["truth"] if truth else [])]
+    show_table(f"{result['name']}: posterior with 95 % intervals", columns, rows)
+    if hidden:
+        console.print(f"… and {hidden} more, less sure of their sign, in the report")
+
+
+def _method(method: LocalMethod) -> str:
+    """Name and settings; a setting left to the method is not shown."""
+    names = getattr(type(method), "__dataclass_fields__", {})
+    settings = {name: getattr(method, name) for name in names}
+    shown = ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
+    return f"{method.kind} ({shown})"
+
+
+def _text(cell: Any) -> str:
+    if isinstance(cell, float):
+        return f"{cell:.4g}" if abs(cell) < 1e-3 and cell else f"{cell:.4f}"
+    return "" if cell is None else str(cell)
+
+
+def _split(name: str) -> str:
+    return {"train": "training", "test": "held out"}.get(name, name)
+
+
+def _metric(name: str) -> str:
+    return {"ece": "calibration error", "rmse": "root mean square error"}.get(
+        name, name.replace("_", " ")
+    )

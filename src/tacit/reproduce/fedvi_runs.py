@@ -1,0 +1,245 @@
+"""The thesis's two experiments, run in its three modes and followed exchange by exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tacit.data import load
+from tacit.data.download import locate
+from tacit.errors import DataError
+from tacit.evaluate import exact_posterior, mean_field_optimum
+from tacit.expfam import Family, MeanFieldGaussian, Natural
+from tacit.expfam.gaussian import Gaussian
+from tacit.federate import carry_out, choose_family, make_plan
+from tacit.local import Exact, GradientVI, LocalMethod
+from tacit.models import GaussianMean, LinearRegression, Model, Records
+from tacit.notebook import pooled
+from tacit.posterior import Posterior
+from tacit.server import SCHEDULES, ServerState
+from tacit.server.state import Log
+
+MODES = tuple(SCHEDULES)
+NOISE_SD = 1.0
+PARTIES = {"mean": 10, "rugged": 3}
+COEFFICIENTS = ("α", "β₁", "β₂", "β₃")
+"""The thesis's names of bias, cont_africa, rugged and cont_africa*rugged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How an experiment is run: everything but the mode."""
+
+    label: str
+    family: str
+    method: LocalMethod
+    rounds: int
+    damping: float | None = None
+    """None: tacit's own choice for the mode and family."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A model, its parties and the ways in which it is run."""
+
+    name: str
+    title: str
+    model: Model
+    parties: dict[str, Records]
+    settings: tuple[Setting, ...]
+
+    @property
+    def records(self) -> Records:
+        """Everybody's records, for the exact answer."""
+        return pooled(self.parties)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """One run: where it ended, and how far it was from the best q after each exchange.
+
+    `excess` is the loss (negative ELBO, nats) above its minimum over the family, in closed form;
+    the first entry is the prior's, before any exchange.
+    """
+
+    experiment: str
+    setting: Setting
+    mode: str
+    posterior: Posterior
+    damping: float
+    refused: int
+    exchanges: np.ndarray
+    excess: np.ndarray
+    minimum: float
+    best_mean: np.ndarray
+    best_sd: np.ndarray
+
+    @property
+    def mean_error(self) -> float:
+        """Largest relative error of a mean."""
+        return float(np.max(np.abs(self.posterior.mean / self.best_mean - 1.0)))
+
+    @property
+    def sd_error(self) -> float:
+        """Largest relative error of an sd."""
+        return float(np.max(np.abs(self.posterior.sd / self.best_sd - 1.0)))
+
+    def reached(self, nats: float) -> int | None:
+        """Exchanges until the loss is first within `nats` of its minimum; None: never."""
+        inside = np.flatnonzero(self.excess <= nats)
+        return int(self.exchanges[inside[0]]) if len(inside) else None
+
+
+def gradient_method(*, quick: bool) -> GradientVI:
+    """Adam as the thesis did: 1000 steps and 10 draws a visit; 100 steps when quick."""
+    return GradientVI(steps=100 if quick else 1000, draws=10, learning_rate=0.05, dtype="float64")
+
+
+def mean_experiment(*, seed: int, quick: bool) -> Experiment:
+    """Thesis §4.1: 10,000 draws of N(5, 1) at 10 parties, prior N(0, 1), unit noise."""
+    data = load(
+        "gaussian-mean",
+        parties=PARTIES["mean"],
+        records=10_000,
+        mean=5.0,
+        sd=1.0,
+        held_out=0,
+        seed=seed,
+    )
+    return Experiment(
+        name="mean",
+        title="Proof of concept",
+        model=GaussianMean(noise_sd=1.0),
+        parties=data.parties,
+        settings=(
+            Setting(
+                label="GradientVI",
+                family="mean-field",
+                method=gradient_method(quick=quick),
+                rounds=10 if quick else 20,
+            ),
+            Setting(label="Exact", family="mean-field", method=Exact(), rounds=20),
+        ),
+    )
+
+
+def rugged_experiment(*, seed: int, quick: bool) -> Experiment:
+    """Thesis §4.2: log GDP on Africa, ruggedness and their product, at 3 parties."""
+    if locate("rugged") is None:
+        raise DataError(
+            "the rugged terrain data are not on this machine; run `tacit data fetch rugged`, or "
+            "set TACIT_DATA to a folder that has rugged/rugged_data.csv"
+        )
+    data = load("rugged", parties=PARTIES["rugged"], held_out=0, seed=seed)
+    return Experiment(
+        name="rugged",
+        title="Bayesian regression",
+        model=LinearRegression(data.names, noise_sd=NOISE_SD),
+        parties=data.parties,
+        settings=(
+            Setting(
+                label="GradientVI, mean-field",
+                family="mean-field",
+                method=gradient_method(quick=quick),
+                rounds=100 if quick else 600,
+            ),
+            Setting(label="Exact, mean-field", family="mean-field", method=Exact(), rounds=600),
+            Setting(label="Exact, full", family="full", method=Exact(), rounds=20),
+        ),
+    )
+
+
+def damping_experiment(rugged: Experiment) -> Experiment:
+    """The mean-field regression with one damping in all three modes, for several dampings."""
+    settings = tuple(
+        Setting(label=f"ρ = {name}", family="mean-field", method=Exact(), rounds=100, damping=rho)
+        for name, rho in (("1", 1.0), ("1/2", 0.5), ("1/3", 1 / 3))
+    )
+    return replace(rugged, name="damping", title="Damping", settings=settings)
+
+
+def follow(experiment: Experiment, setting: Setting, mode: str, *, seed: int) -> Trace:
+    """Run one setting in one mode and watch q after every exchange.
+
+    The number of rounds is fixed, so that the modes are compared at equal exchanges.
+    """
+    model = experiment.model
+    plan = make_plan(
+        model,
+        experiment.parties,
+        family=setting.family,
+        method=setting.method,
+        schedule=SCHEDULES[mode](rounds=setting.rounds, damping=setting.damping),
+        seed=seed,
+    )
+    records = [experiment.records]
+    mean, covariance = exact_posterior(model, records)
+    precision = np.linalg.inv(covariance)
+    sd = np.sqrt(np.diagonal(covariance))
+    if setting.family == "mean-field":
+        mean, sd = mean_field_optimum(model, records)
+    seen = [(0, excess_loss(plan.family, model.prior(plan.family), mean, precision))]
+
+    def watch(state: ServerState, _log: Log) -> None:
+        seen.append((state.exchanges, excess_loss(plan.family, state.q, mean, precision)))
+
+    outcome = carry_out(plan, observe=watch)
+    exchanges, excess = zip(*seen, strict=True)
+    return Trace(
+        experiment=experiment.name,
+        setting=setting,
+        mode=mode,
+        posterior=outcome.posterior,
+        damping=plan.schedule.damping_at(1),
+        refused=outcome.state.refused,
+        exchanges=np.array(exchanges),
+        excess=np.array(excess),
+        minimum=least_loss(experiment, setting.family),
+        best_mean=mean,
+        best_sd=sd,
+    )
+
+
+def excess_loss(family: Family, q: Natural, mean: np.ndarray, precision: np.ndarray) -> float:
+    """Negative ELBO of q above the least in its family, when the posterior is N(mean, Λ⁻¹).
+
+        ½ (m − μ)ᵀΛ(m − μ) + ½ Σⱼ (rⱼ − 1 − log rⱼ)
+
+    with r the eigenvalues of ΛS, for a mean-field q the products Λⱼⱼ sⱼ²: KL(q ‖ p) less that of
+    the best q, without the cancellation of a difference.
+    """
+    assert isinstance(family, Gaussian)
+    gap = family.usual(q)["mean"] - mean
+    covariance = family.covariance(q)
+    if isinstance(family, MeanFieldGaussian):
+        ratio = np.diagonal(precision) * np.diagonal(covariance)
+    else:
+        factor = np.linalg.cholesky(precision)
+        ratio = np.linalg.eigvalsh(factor.T @ covariance @ factor)
+    spread = np.sum((ratio - 1.0) - np.log1p(ratio - 1.0))
+    return max(0.0, float(0.5 * (gap @ precision @ gap + spread)))
+
+
+def least_loss(experiment: Experiment, kind: str) -> float:
+    """The negative ELBO of the best q of a family: −log p(records) for the full one."""
+    model, records = experiment.model, experiment.records
+    family = choose_family(kind, model)
+    if isinstance(family, MeanFieldGaussian):
+        mean, sd = mean_field_optimum(model, [records])
+        q = family.natural(mean=mean, sd=sd)
+    else:
+        mean, covariance = exact_posterior(model, [records])
+        q = family.natural(mean=mean, covariance=covariance)
+    return negative_elbo(experiment, family, q)
+
+
+def negative_elbo(experiment: Experiment, family: Family, q: Natural) -> float:
+    """−E_q[log p(records | θ)] + KL(q ‖ prior), exact because log p is quadratic in θ."""
+    model, records = experiment.model, experiment.records
+    assert isinstance(family, Gaussian)
+    assert isinstance(model, GaussianMean | LinearRegression)
+    form, _ = model.quadratic_form(records, np.ones(len(records["y"])))
+    at_mean = np.sum(model.log_likelihood(family.usual(q)["mean"], records))
+    spread = 0.5 * np.sum(form * family.covariance(q))
+    return float(spread - at_mean + family.kl(q, model.prior(family)))

@@ -1,0 +1,252 @@
+"""The command line as a person meets it: what it prints, where it writes, how it refuses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tacit.cli.main import main
+
+GOOD = """
+name = "three sites"
+privacy = "none"
+seed = 4
+
+[data]
+source = "synthetic-cohort"
+records = 400
+
+[partition]
+kind = "source"
+parties = 3
+
+[schedule]
+rounds = 4
+"""
+
+
+@pytest.fixture
+def tacit(monkeypatch, capsys, tmp_path):
+    """Call the command in this process: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["tacit", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        printed = capsys.readouterr()
+        return stopped.value.code, printed.out, printed.err
+
+    return call
+
+
+@pytest.fixture
+def config(tmp_path) -> Path:
+    path = tmp_path / "good.toml"
+    path.write_text(GOOD)
+    return path
+
+
+def test_run_prints_intervals_and_metrics_and_leaves_a_run_directory(tacit, config):
+    code, out, err = tacit("run", str(config), "--out", "out", "--report")
+    assert code == 0
+    for words in (
+        "2.5 %",
+        "97.5 %",
+        "accuracy",
+        "log likelihood",
+        "calibration error",
+        "Not private",
+    ):
+        assert words in out
+    assert err == "", "no progress bar when the output is not a terminal"
+    result = json.loads(Path("out/result.json").read_text())
+    assert result["rounds"] == 4
+    assert result["exchanges"] == 12
+    assert Path("out/report/index.html").exists()
+    assert Path("out/config.toml").exists()
+
+
+def test_run_directory_is_named_after_the_run(tacit, config):
+    code, _, _ = tacit("run", str(config), "--seed", "5", "--set", "schedule.rounds=1")
+    assert code == 0
+    assert json.loads(Path("runs/three-sites-seed5/result.json").read_text())["seed"] == 5
+
+
+def test_finished_run_is_not_overwritten_unless_asked(tacit, config):
+    short = ("run", str(config), "--out", "out", "--set", "schedule.rounds=1")
+    assert tacit(*short)[0] == 0
+    before = Path("out/result.json").read_bytes()
+    code, _, err = tacit(*short)
+    assert code == 2
+    assert "--resume" in err
+    assert "--overwrite" in err
+    assert Path("out/result.json").read_bytes() == before
+    assert tacit(*short, "--overwrite")[0] == 0
+    code, _, err = tacit("run", str(config), "--out", "out", "--resume")
+    assert code == 4
+    assert "another configuration" in err
+
+
+def test_check_says_what_would_run_and_writes_nothing(tacit, config, tmp_path):
+    code, out, _ = tacit("check", str(config))
+    assert code == 0
+    for words in ("natural-vi", "full", "synchronous", "3", "Not private"):
+        assert words.lower() in out.lower()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["good.toml"]
+
+
+BAD = [
+    (["schedule.rounds=0"], 2, "schedule.rounds = 0"),
+    (["schedule.damping=0"], 2, "schedule.damping = 0"),
+    (["schedule.damping=2"], 2, "schedule.damping = 2"),
+    (["schedule.damping=nan"], 2, "schedule.damping = nan"),
+    (["schedule.rounds=ten"], 2, "schedule.rounds = 'ten'"),
+    (["schedule.round=3"], 2, "did you mean 'rounds'"),
+    (["schedul.rounds=3"], 2, "did you mean 'schedule'"),
+    (["schedule.kind=random"], 2, "sequential"),
+    (["schedule.parties_per_round=9"], 2, "there are only 3 parties"),
+    (["method.steps=3"], 2, "method.kind is 'auto'"),
+    (["method.kind=exact"], 2, "method.kind = 'exact'"),
+    (["model.kind=linear"], 2, "model.kind = 'linear'"),
+    (["model.prior_sd=0"], 2, "model.prior_sd = 0"),
+    (["seed=-1"], 2, "seed = -1"),
+    (["privacy=dp"], 2, "privacy = 'dp'"),
+    (["data.source=adlut"], 2, "did you mean"),
+    (["data.held_out=1.5"], 2, "data.held_out = 1.5"),
+    (["partition.parties=0"], 2, "partition.parties = 0"),
+    (["data.records=2"], 2, "data.records = 2"),
+    (["evaluate.draws=0"], 2, "evaluate.draws = 0"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "exit_code", "words"), BAD, ids=lambda v: str(v)[:40])
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_bad_value_is_one_line_with_its_exit_code(
+    tacit, config, tmp_path, command, overrides, exit_code, words
+):
+    settings = [part for override in overrides for part in ("--set", override)]
+    code, out, err = tacit(command, str(config), *settings)
+    assert (code, out) == (exit_code, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert words in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["good.toml"]
+
+
+def test_missing_privacy_is_refused_with_what_to_write(tacit, tmp_path):
+    (tmp_path / "c.toml").write_text('name = "x"\n')
+    code, _, err = tacit("check", "c.toml")
+    assert code == 2
+    assert 'privacy = "none"' in err
+
+
+CSV = """
+privacy = "none"
+[data]
+source = "file"
+path = "table.csv"
+target = "ill"
+positive = "yes"
+[[data.columns]]
+name = "age"
+low = 0
+high = 100
+[[data.columns]]
+name = "colour"
+kind = "categorical"
+levels = ["red", "blue"]
+[[data.columns]]
+name = "ill"
+kind = "categorical"
+levels = ["no", "yes"]
+[partition]
+parties = 2
+"""
+
+TABLES = {
+    "missing file": (None, "table.csv"),
+    "missing column": ("age,ill\n1,no\n2,yes\n3,no\n4,yes\n", '"colour"'),
+    "unknown category": ("age,colour,ill\n1,red,no\n2,green,yes\n3,red,no\n4,red,yes\n", "green"),
+    "not a number": ("age,colour,ill\n1,red,no\nold,red,yes\n3,red,no\n4,red,yes\n", "old"),
+    "nan": ("age,colour,ill\n1,red,no\nnan,red,yes\n3,red,no\n4,red,yes\n", "nan"),
+    "infinite": ("age,colour,ill\n1,red,no\ninf,red,yes\n3,red,no\n4,red,yes\n", "inf"),
+    "one class": ("age,colour,ill\n1,red,no\n2,red,no\n3,red,no\n4,red,no\n", "yes"),
+    "no rows": ("age,colour,ill\n", "table.csv"),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_bad_table_is_one_line_with_exit_code_4(tacit, tmp_path, case):
+    content, words = TABLES[case]
+    (tmp_path / "c.toml").write_text(CSV)
+    if content is not None:
+        (tmp_path / "table.csv").write_text(content)
+    code, out, err = tacit("run", "c.toml", "--out", "out")
+    assert (code, out) == (4, "")
+    assert err.count("\n") == 1
+    assert words in err
+    assert not Path("out").exists()
+
+
+def test_debug_shows_a_traceback(tacit):
+    code, _, err = tacit("check", "nowhere.toml", "--debug")
+    assert code == 4
+    assert "Traceback" in err
+
+
+def test_unknown_option_and_command_are_one_line(tacit):
+    for arguments in (["run", "--nonsense"], ["fly"], ["run"], ["reproduce", "fedvy"]):
+        code, _, err = tacit(*arguments)
+        assert code == 2
+        assert err.startswith("error: ")
+        assert err.count("\n") == 1
+
+
+def test_lists_and_help_need_no_array_library():
+    script = (
+        "import sys; sys.argv = ['tacit', '--help']\n"
+        "from tacit.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as stop: code = stop.code\n"
+        "assert code == 0, code\n"
+        "heavy = {'jax', 'numpy', 'polars', 'numpyro', 'matplotlib', 'scipy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "tacit run examples/hospitals.toml" in done.stdout
+
+
+def test_a_bad_file_is_answered_without_jax(tmp_path):
+    (tmp_path / "bad.toml").write_text('privacy = "none"\n[schedule]\nrounds = 0\n')
+    script = (
+        f"import sys; sys.argv = ['tacit', 'check', {str(tmp_path / 'bad.toml')!r}]\n"
+        "from tacit.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as stop: code = stop.code\n"
+        "assert code == 2, code\n"
+        "heavy = {'jax', 'polars', 'numpyro', 'matplotlib', 'scipy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_data_list_names_every_source(tacit):
+    code, out, _ = tacit("data", "list")
+    assert code == 0
+    for name in ("synthetic-cohort", "adult", "rugged", "heart", "breast-cancer", "gaussian-mean"):
+        assert name in out
+
+
+def test_report_of_a_stranger_directory_is_refused(tacit, tmp_path):
+    code, _, err = tacit("report", str(tmp_path))
+    assert code == 4
+    assert err.count("\n") == 1

@@ -1,0 +1,54 @@
+"""What all tests share: 64 bits, repeatable examples, and a small regression to federate."""
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+jax.config.update("jax_enable_x64", True)
+
+settings.register_profile(
+    "tacit",
+    deadline=None,  # nothing is timed
+    derandomize=True,  # the same examples on every machine
+    max_examples=25,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("tacit")
+
+Parties = dict[str, dict[str, np.ndarray]]
+
+
+@pytest.fixture(scope="session")
+def make_parties() -> Callable[..., Parties]:
+    """Parties of the given sizes with correlated columns x, and y of the given output."""
+
+    def make(sizes: tuple[int, ...], *, output: str = "gaussian", d: int = 3, seed: int = 0):
+        rng = np.random.default_rng([seed, d])
+        mix = np.eye(d) + 0.5 * rng.normal(size=(d, d)) / np.sqrt(d)
+        weights = np.linspace(1.0, -1.0, d)
+        parties = {}
+        for number, size in enumerate(sizes):
+            # Each party lives somewhere else: federated answers are not averages of local ones.
+            x = rng.normal(size=(size, d)) @ mix + rng.normal(size=d) * 0.5
+            if output == "gaussian":
+                y = x @ weights + rng.normal(size=size)
+            else:
+                y = (x @ weights + rng.logistic(size=size) > 0).astype(np.float64)
+            parties[f"site-{number}"] = {"x": x, "y": y}
+        return parties
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def pool() -> Callable[[Parties], dict[str, np.ndarray]]:
+    """All records in one place."""
+
+    def pooled(parties: Parties) -> dict[str, np.ndarray]:
+        first = next(iter(parties.values()))
+        return {name: np.concatenate([p[name] for p in parties.values()]) for name in first}
+
+    return pooled
