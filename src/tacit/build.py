@@ -120,7 +120,7 @@ def _numpyro_model(config: Config, federation: Federation) -> Model:
         else:
             sys.path.insert(0, str(Path.cwd()))
             module = importlib.import_module(place)
-    except (ImportError, OSError) as error:
+    except (ImportError, OSError, SyntaxError) as error:
         raise ConfigError(f"model.program = {config.model.program!r}: {error}") from error
     if not hasattr(module, name):
         raise ConfigError(f"model.program = {config.model.program!r}; {place} has no {name!r}")

@@ -65,10 +65,10 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Whom the server asks, when, and with what damping."""
 
     kind: Literal["sequential", "synchronous", "asynchronous"] = "synchronous"
-    rounds: int = 10
+    rounds: int = 20
     damping: float | DampingConfig | None = None
     parties_per_round: int | None = None
-    tolerance: float = 0.0
+    tolerance: float | None = None
 
     def __post_init__(self) -> None:
         # The schedule itself checks its values; asking it here tells the user before data load.

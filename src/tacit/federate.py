@@ -16,7 +16,7 @@ from tacit.engines.compilations import Compilations, compilations
 from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, make_family
-from tacit.local import LocalMethod, choose_method
+from tacit.local import Exact, LocalMethod, choose_method
 from tacit.models import ConjugateGaussian, GeneralisedLinear, Model, Records
 from tacit.models.base import GaussianPriorModel
 from tacit.models.prior import PRIOR_PARTY
@@ -34,6 +34,7 @@ from tacit.server import (
 from tacit.server.state import Log
 
 FULL_UP_TO = 256
+CONVERGED = 1e-3  # nats a round; 0.05 sd in one coordinate. `Exact` can do better and goes on.
 Observer = Callable[[ServerState, Log], None]
 
 
@@ -120,10 +121,14 @@ def make_plan(
     damping = resolved_damping(
         schedule,
         parties=len(parties),
-        family=chosen_family.kind,
         dimension=model.dimension,
+        full=chosen_family.kind == "full",
+        second_order=method.second_order,
     )
-    schedule = replace(schedule, damping=damping)
+    tolerance = schedule.tolerance
+    if tolerance is None:
+        tolerance = 0.0 if isinstance(method, Exact) else CONVERGED
+    schedule = replace(schedule, damping=damping, tolerance=tolerance)
     return Plan(model, chosen_family, method, schedule, parties, seed, batch_parties)
 
 

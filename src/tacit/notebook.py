@@ -88,6 +88,7 @@ def fit(
     if not isinstance(parties, dict):
         test = parties.test if test is None else test
         if isinstance(model, type):
+            _check_fits(model, parties)
             model = model(parties.names)  # pyright: ignore[reportCallIssue]
         parties = parties.parties
     if isinstance(model, type):
@@ -98,6 +99,15 @@ def fit(
     plan = make_plan(model, parties, family=family, method=method, schedule=schedule, seed=seed)
     outcome = carry_out(plan, observe=observe)
     return Fit(outcome, measure(outcome.posterior, pooled(parties), test, 100, seed)[0])
+
+
+def _check_fits(model: type[Model], federation: Federation) -> None:
+    needed = getattr(model, "output", None)
+    if needed in ("bernoulli", "gaussian") and needed != federation.output:
+        raise ConfigError(
+            f"model = {model.__name__} has a {needed} output, but target {federation.target!r} is "
+            f"{federation.output}; choose another model"
+        )
 
 
 def pooled(parties: dict[str, Records]) -> Records:

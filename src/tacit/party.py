@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import numpy as np
 
 from tacit.errors import DataError
 from tacit.expfam import Family, Natural
-from tacit.local import Answer, LocalMethod, Task
+from tacit.local import LocalMethod, Task
 from tacit.messages import Reply, Request
 from tacit.models import Model, Records
 from tacit.pvi import damped_update
@@ -41,6 +42,14 @@ class PartyState(NamedTuple):
     last: Reply | None = None
 
 
+class Update(NamedTuple):
+    """Δₘ as arrays, the loss, and whether all of it is finite."""
+
+    delta: Natural
+    loss: float
+    finite: bool
+
+
 def step(
     agreement: Agreement, records: Records, state: PartyState, request: Request
 ) -> tuple[Reply, PartyState]:
@@ -49,8 +58,7 @@ def step(
     if known is not None:
         return known, state
     stack, counts = stack_records([records], padded_rows(len_records(records)), agreement.method)
-    answer = answer_many(agreement, stack, counts, [request])[0]
-    return conclude(request, answer)
+    return conclude(request, answer_many(agreement, stack, counts, [request])[0])
 
 
 def recall(state: PartyState, request: Request) -> Reply | None:
@@ -60,63 +68,68 @@ def recall(state: PartyState, request: Request) -> Reply | None:
     return None
 
 
-def conclude(request: Request, answer: Answer) -> tuple[Reply, PartyState]:
-    """The reply to a request from the method's answer, refused if a number is not finite."""
-    loss = float(answer.loss)
-    if not np.isfinite(loss) or not all(np.all(np.isfinite(v)) for v in answer.natural.values()):
+def conclude(request: Request, update: Update) -> tuple[Reply, PartyState]:
+    """The reply to a request from the update, refused if a number in it is not finite."""
+    if not update.finite:
         raise DataError(
             f"party {request.party!r}, visit {request.visit}: its update is not finite; lower "
             "method.learning_rate or method.step_size, or look for extreme values in its data"
         )
-    delta = damped_update(answer.natural, request.q, request.damping)
-    reply = Reply(request.id, request.party, request.version, delta, loss)
+    reply = Reply(request.id, request.party, request.version, update.delta, update.loss)
     return reply, PartyState(last=reply)
 
 
 def answer_many(
-    agreement: Agreement,
-    stack: Records,
-    counts: np.ndarray,
-    requests: Sequence[Request],
-) -> list[Answer]:
-    """The method's answers for several parties in one call of one compiled function.
+    agreement: Agreement, stack: Records, counts: np.ndarray, requests: Sequence[Request]
+) -> list[Update]:
+    """The updates of several parties in one call of one compiled function.
 
-    `stack` holds the records of these parties, one request each, padded to one length. Length and
-    number of parties are the compiled shape.
+    `stack` holds the records of these parties, one request each, padded to one length; length and
+    number of parties are the compiled shape. The requests must carry one and the same q, as those
+    of a synchronous round do: what depends on q alone is then computed once for all of them.
     """
-    start = agreement.model.start(agreement.family)
-    batch = {
-        "q": _stack([request.q for request in requests]),
-        "factor": _stack([request.factor for request in requests]),
-        "start": _stack([start if r.initial and start else r.q for r in requests]),
-        "initial": np.array([r.initial for r in requests]),
-    }
-    words = np.array(
-        [[agreement.seed, party_word(r.party), r.visit] for r in requests], dtype=np.uint32
+    first = requests[0]
+    if any(r.q is not first.q or r.initial != first.initial for r in requests):
+        raise ValueError("answer_many is for requests that carry the same q")
+    start = agreement.model.start(agreement.family) if first.initial else None
+    shared = (first.q, start or first.q, np.bool_(first.initial))
+    words = [[agreement.seed, party_word(r.party), r.visit] for r in requests]
+    own = (
+        np.array(words, dtype=np.uint32),
+        np.array([r.damping for r in requests]),
+        {name: np.stack([r.factor[name] for r in requests]) for name in first.factor},
     )
     run = compiled(agreement.method, agreement.model, agreement.family)
-    answer = run(stack, counts, words, batch)
-    natural = {name: np.asarray(value) for name, value in answer.natural.items()}
-    losses = np.asarray(answer.loss)
+    delta, losses, finite = run(stack, counts, own, shared)
+    delta = {name: np.asarray(value) for name, value in delta.items()}
     return [
-        Answer({name: value[i] for name, value in natural.items()}, losses[i])
-        for i in range(len(requests))
+        Update({name: value[i] for name, value in delta.items()}, float(loss), bool(sound))
+        for i, (loss, sound) in enumerate(zip(np.asarray(losses), np.asarray(finite), strict=True))
     ]
 
 
 @functools.lru_cache(maxsize=64)
 def compiled(method: LocalMethod, model: Model, family: Family) -> Callable[..., Any]:
-    """`method.answer` mapped over parties and jitted. Data are arguments, never a closure."""
+    """Answer and damped update, mapped over parties and jitted. Data are arguments, no closure."""
     import jax
     import jax.numpy as jnp
 
-    def one(records: Any, count: Any, words: Any, natural: Any) -> Answer:
+    def one(records: Any, count: Any, own: Any, shared: Any) -> Any:
+        words, damping, factor = own
+        q, start, initial = shared
         weights = (jnp.arange(len_records(records)) < count).astype(method.dtype)
         key = jax.random.key(words[0])
         key = jax.random.fold_in(jax.random.fold_in(key, words[1]), words[2])
-        return method.answer(model, family, key, Task(records, weights, **natural))
+        answer = method.answer(
+            model, family, key, Task(records, weights, q, factor, start, initial)
+        )
+        delta = damped_update(answer.natural, q, damping)
+        finite = jnp.isfinite(answer.loss)
+        for value in delta.values():
+            finite = finite & jnp.all(jnp.isfinite(value))
+        return delta, answer.loss, finite
 
-    return jax.jit(jax.vmap(one))
+    return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))
 
 
 def stack_records(
@@ -150,18 +163,17 @@ def len_records(records: Records) -> int:
 def padded_rows(count: int) -> int:
     """The padded length of a party on its own: the next of 32·2^(k/2), whatever others hold.
 
-    >>> [padded_rows(n) for n in (1, 32, 33, 50, 1000)]
-    [32, 32, 46, 64, 1024]
+    >>> [padded_rows(n) for n in (1, 32, 33, 46, 47, 1000)]
+    [32, 32, 46, 46, 64, 1024]
     """
-    steps = max(0, int(np.ceil(2 * np.log2(max(count, 1) / PAD_TO) - 1e-9)))
-    return int(np.ceil(PAD_TO * 2 ** (steps / 2)))
+    rows, half_octaves = PAD_TO, 0
+    while rows < count:
+        half_octaves += 1
+        rows = math.ceil(PAD_TO * 2 ** (half_octaves / 2))
+    return rows
 
 
 @functools.cache
 def party_word(name: str) -> int:
     """32 bits of a party's name, for its random numbers: the same on every machine."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big")
-
-
-def _stack(naturals: Sequence[Natural]) -> Natural:
-    return {name: np.stack([natural[name] for natural in naturals]) for name in naturals[0]}

@@ -21,14 +21,14 @@ import numpy as np
 from tacit.build import make_method, make_model, make_schedule
 from tacit.config import Config, config_digest, resolved_toml
 from tacit.data import Federation, load_federation
-from tacit.evaluate import exact_posterior, kl_to, nuts_reference
+from tacit.evaluate import check_nuts, exact_posterior, kl_to, nuts_reference
 from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
 from tacit.models import ConjugateGaussian, Records
 from tacit.models.prior import PRIOR_PARTY
 from tacit.notebook import measure, pooled
 from tacit.party import len_records
 from tacit.posterior import Posterior
-from tacit.rundir import Events, check_out, write_posterior, write_text
+from tacit.rundir import Events, check_out, make_directory, write_posterior, write_text
 from tacit.server import Checkpoint, ServerState
 
 SCHEMA = "tacit/result/1"
@@ -62,6 +62,8 @@ def prepare(config: Config) -> Prepared:
         seed=config.seed,
         batch_parties=config.engine.batch_parties,
     )
+    if config.evaluate.reference == "nuts":
+        check_nuts(model)
     return Prepared(config, federation, plan, time.perf_counter() - started)
 
 
@@ -80,7 +82,7 @@ def run(
     prepared = prepare(config)
     if overwrite and out.exists():
         shutil.rmtree(out)
-    out.mkdir(parents=True, exist_ok=True)
+    make_directory(out)
     digest = config_digest(config, fingerprint(prepared.federation))
     checkpoint = Checkpoint(out / "checkpoint" / "server.sqlite", digest=digest)
     try:

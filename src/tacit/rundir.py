@@ -34,6 +34,16 @@ def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
             raise ConfigError(f"--out {out} is not a run directory; it will not be overwritten")
 
 
+def make_directory(out: Path) -> None:
+    """Make the run directory, or say why not."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {out} cannot be made ({error.strerror}); choose another"
+        ) from None
+
+
 class Events:
     """events.jsonl: after a crash rewritten from the checkpoint, then appended to."""
 

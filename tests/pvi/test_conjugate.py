@@ -112,14 +112,13 @@ def test_the_mean_field_optimum_is_not_the_exact_marginals(linear):
     assert error(sd, np.sqrt(np.diagonal(covariance))) > 0.01
 
 
-@pytest.mark.parametrize("family", ["full", "mean-field"])
-def test_natural_gradients_find_the_exact_answer_too(linear, family):
+def test_natural_gradients_find_the_exact_answer_too(linear):
     """A second road to the same place: quadrature and natural-gradient steps, in float64."""
     method = NaturalVI(steps=30, step_size=0.5, dtype="float64")
-    outcome = federate(LINEAR, linear, family, Sequential(rounds=30), method=method)
-    exact = federate(LINEAR, linear, family, Sequential(rounds=60))
-    assert error(outcome.posterior.mean, exact.posterior.mean) < 1e-6
-    assert error(outcome.posterior.sd, exact.posterior.sd) < 1e-6
+    outcome = federate(LINEAR, linear, "mean-field", Sequential(rounds=30), method=method)
+    mean, sd = mean_field_optimum(LINEAR, linear.values())
+    assert error(outcome.posterior.mean, mean) < 1e-6
+    assert error(outcome.posterior.sd, sd) < 1e-6
 
 
 def test_the_loss_falls_to_the_negative_log_evidence(linear):

@@ -22,6 +22,14 @@ NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(60)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _quick_compilation():
+    """Half the time of these tests is LLVM's; they compare statistics, not bits or speed."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture(scope="module")
 def labelled(make_parties):
     return make_parties((30, 34, 36), output="bernoulli", d=2, seed=4)

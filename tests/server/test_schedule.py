@@ -95,17 +95,21 @@ def test_asynchronous_runs_have_no_subsets():
 
 
 @pytest.mark.parametrize(
-    ("schedule", "family", "dimension", "parties", "expected"),
+    ("schedule", "full", "second_order", "dimension", "parties", "expected"),
     [
-        (Sequential(), "mean-field", 5, 10, 1.0),
-        (Synchronous(), "full", 5, 10, 1.0),
-        (Synchronous(), "mean-field", 1, 10, 1.0),
-        (Synchronous(), "mean-field", 5, 10, 0.3),
-        (Synchronous(), "mean-field", 5, 2, 0.5),
-        (Asynchronous(), "mean-field", 5, 10, 0.3),
-        (Synchronous(damping=0.7), "mean-field", 5, 10, 0.7),
+        (Sequential(), False, False, 5, 10, 1.0),
+        (Synchronous(), True, True, 5, 10, 1.0),
+        (Synchronous(), True, False, 5, 10, 0.3),
+        (Synchronous(), False, True, 1, 10, 1.0),
+        (Synchronous(), False, False, 1, 10, 0.3),
+        (Synchronous(), False, True, 5, 10, 0.3),
+        (Synchronous(), False, True, 5, 2, 0.5),
+        (Asynchronous(), False, True, 5, 10, 0.3),
+        (Synchronous(damping=0.7), False, True, 5, 10, 0.7),
     ],
 )
-def test_damping_left_out_is_chosen(schedule, family, dimension, parties, expected):
-    found = resolved_damping(schedule, parties=parties, family=family, dimension=dimension)
+def test_damping_left_out_is_chosen(schedule, full, second_order, dimension, parties, expected):
+    found = resolved_damping(
+        schedule, parties=parties, dimension=dimension, full=full, second_order=second_order
+    )
     assert found == expected

@@ -136,6 +136,40 @@ def data_fetch(
 
 
 @app.command()
+def account(
+    rounds: Annotated[int, typer.Option(help="How many releases.")] = 1,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Noise sd over clip: what does it cost?")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="A target: how much noise?")] = None,
+    delta: Annotated[float, typer.Option(help="The δ.")] = 1e-5,
+    relation: Annotated[
+        str, typer.Option(help="add-or-remove or substitute one unit.")
+    ] = "substitute",
+    rate: Annotated[float | None, typer.Option(help="Poisson sampling rate.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Batch size without replacement …")] = None,
+    of: Annotated[int | None, typer.Option("--of", help="… out of this many records.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write ε against rounds here (PNG).")] = None,
+) -> None:
+    """Say what Gaussian releases cost in ε, or how much noise a target ε needs.
+
+    No data are read and nothing is spent. Examples:
+
+      tacit account --noise-multiplier 4 --rounds 1000 --rate 0.05
+
+      tacit account --epsilon 1 --rounds 1000 --rate 0.05 --relation add-or-remove
+
+      tacit account --noise-multiplier 4 --rounds 1000 --batch 100 --of 2000 --plot epsilon.png
+    """
+    from tacit.cli.account import account_command, make_question
+
+    question = make_question(
+        rounds=rounds, delta=delta, relation=relation, rate=rate, batch=batch, total=of
+    )
+    account_command(question, noise=noise_multiplier, epsilon=epsilon, plot=plot)
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     from tacit import __version__

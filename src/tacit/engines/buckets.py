@@ -9,8 +9,10 @@ import numpy as np
 BEARABLE_WASTE = 1.25
 
 
-def bucket_lengths(sizes: Sequence[int], most: int) -> list[int]:
+def bucket_lengths(sizes: Sequence[int], most: int, *, cheap_rows: int = 0) -> list[int]:
     """At most `most` padded lengths, ascending: the fewest that waste at most a quarter.
+
+    Up to `cheap_rows` rows in all, waste does not count: compiling one more program costs more.
 
     A party goes to the smallest length that holds it. Dynamic programming over the distinct
     sizes: rows(j) = min over i of rows(i) + parties in (i, j] × the j-th size.
@@ -19,6 +21,8 @@ def bucket_lengths(sizes: Sequence[int], most: int) -> list[int]:
     [1, 100]
     >>> bucket_lengths([5, 6, 7], 1)
     [7]
+    >>> bucket_lengths([1, 1, 1, 100], 2, cheap_rows=400)
+    [100]
     """
     distinct, counts = np.unique(np.asarray(sizes), return_counts=True)
     cumulative = np.concatenate([[0], np.cumsum(counts)])
@@ -32,7 +36,8 @@ def bucket_lengths(sizes: Sequence[int], most: int) -> list[int]:
             back[used, end] = int(np.argmin(rows))
             best[used, end] = rows[back[used, end]]
     total = best[:, number]
-    bearable = total <= max(BEARABLE_WASTE * float(np.sum(sizes)), float(total.min()))
+    bound = max(BEARABLE_WASTE * float(np.sum(sizes)), float(total.min()), cheap_rows)
+    bearable = total <= bound
     used, end = int(np.argmax(bearable)), number
     lengths = []
     while end > 0:

@@ -29,6 +29,7 @@ from tacit.server import Checkpoint, Rules, ServerState
 from tacit.server.state import Log, Open
 
 MOST_LENGTHS = 3
+CHEAP_ROWS = 32_768
 
 Observer = Callable[[ServerState, Log], None]
 
@@ -112,10 +113,10 @@ class InProcess:
                 continue
             # A seat that is empty or was not asked repeats a request: one shape, one program.
             full = [waiting.get(name, asked[0]) for name in bench.names]
-            answers = party_side.answer_many(bench.agreement, bench.stack, bench.counts, full)
-            for name, request, answer in zip(bench.names, full, answers, strict=True):
+            updates = party_side.answer_many(bench.agreement, bench.stack, bench.counts, full)
+            for name, request, update in zip(bench.names, full, updates, strict=True):
                 if request.party == name and request.id not in replies:
-                    replies[request.id], self._states[name] = party_side.conclude(request, answer)
+                    replies[request.id], self._states[name] = party_side.conclude(request, update)
         return [replies[request.id] for request in requests]
 
     def _seat_parties(self) -> None:
@@ -126,7 +127,7 @@ class InProcess:
             if not size > 0:
                 raise DataError(f"party {name!r} has no records; leave it out or give it some")
         if self.batch_parties:
-            lengths = bucket_lengths(list(sizes.values()), MOST_LENGTHS)
+            lengths = bucket_lengths(list(sizes.values()), MOST_LENGTHS, cheap_rows=CHEAP_ROWS)
         else:
             lengths = sorted({party_side.padded_rows(size) for size in sizes.values()})
         schedule = self.rules.schedule

@@ -3,6 +3,7 @@
 from tacit.evaluate.metrics import Bin, Metrics, calibration_error, evaluate, reliability, score
 from tacit.evaluate.predict import Prediction, predict
 from tacit.evaluate.reference import (
+    check_nuts,
     exact_posterior,
     kl_gaussian,
     kl_to,
@@ -15,6 +16,7 @@ __all__ = [
     "Metrics",
     "Prediction",
     "calibration_error",
+    "check_nuts",
     "evaluate",
     "exact_posterior",
     "kl_gaussian",

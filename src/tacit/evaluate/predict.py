@@ -73,9 +73,11 @@ def predict(
         return _normal(model, family, natural, records)
     if isinstance(model, GeneralisedLinear):
         mean, variance = _project(model, family, natural, records["x"])
-        expected, log_density = gaussian_average(
-            mean, np.sqrt(variance), np.asarray(records["y"]), model.pointwise, model.inverse_link
-        )
+        y = np.asarray(records["y"])
+        with np.errstate(invalid="ignore"):  # what is not finite stays so and is told as None
+            expected, log_density = gaussian_average(
+                mean, np.sqrt(variance), y, model.pointwise, model.inverse_link
+            )
         return Prediction(expected, log_density, None)
     return _average_over_draws(model, family, natural, records, draws, seed)
 

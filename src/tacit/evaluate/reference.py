@@ -70,6 +70,15 @@ def kl_to(family: Family, natural: Natural, mean: np.ndarray, covariance: np.nda
     return kl_gaussian(location, family.covariance(natural), mean, covariance)
 
 
+def check_nuts(model: Model) -> None:
+    """Refuse a model that is too wide for the NUTS reference."""
+    if model.dimension > NUTS_LIMIT:
+        raise ConfigError(
+            f"the NUTS reference is for at most {NUTS_LIMIT} dimensions, this model has "
+            f"{model.dimension}; compare predictive metrics instead"
+        )
+
+
 def nuts_reference(
     model: Model, records: Records, *, seed: int = 0, warmup: int = 500, samples: int = 2000
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -79,11 +88,7 @@ def nuts_reference(
     one place, so it is for simulations. Check `numpyro.diagnostics.split_gelman_rubin(draws[None])`
     before trusting it on a posterior with several modes.
     """
-    if model.dimension > NUTS_LIMIT:
-        raise ConfigError(
-            f"the NUTS reference is for at most {NUTS_LIMIT} dimensions, this model has "
-            f"{model.dimension}; compare predictive metrics instead"
-        )
+    check_nuts(model)
     import jax
     import jax.numpy as jnp
     from numpyro.infer import MCMC, NUTS

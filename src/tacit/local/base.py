@@ -42,6 +42,9 @@ class LocalMethod(abc.ABC):
     """A way to find qₘ = argmax E_q[log p(xₘ|θ)] − KL(q ‖ cavity)  (TMLR eq. 3.5)."""
 
     kind: ClassVar[str]
+    second_order: ClassVar[bool] = False
+    """True when answers carry the likelihood's curvature exactly, so that those of many parties
+    may be multiplied into a full-covariance q at once without damping."""
     dtype: str
     """Floating-point type of the records: natural parameters are float64 whatever this is."""
 

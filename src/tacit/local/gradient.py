@@ -31,7 +31,7 @@ class GradientVI(LocalMethod):
     """
 
     kind: ClassVar[str] = "gradient-vi"
-    steps: int = 100
+    steps: int = 200
     batch_size: int | None = None
     learning_rate: float = 0.05
     draws: int = 8

@@ -31,7 +31,7 @@ from tacit.pvi import cavity, multiply, power
 class NaturalVI(LocalMethod):
     """`steps` full-batch natural-gradient steps of length `step_size` a round.
 
-    Left out, they are 1 and 0.9 for a full covariance: with one step a round and no damping a
+    Left out, they are 1 and 1 for a full covariance: with one step a round and no damping a
     synchronous round is a step of central VI, whoever holds which records. A mean-field step
     ignores how coordinates move together and must be short; 40 steps of 0.15 are the default.
     The first step of all is from the model's starting point, a q narrow enough for the curvature
@@ -39,6 +39,7 @@ class NaturalVI(LocalMethod):
     """
 
     kind: ClassVar[str] = "natural-vi"
+    second_order: ClassVar[bool] = True
     steps: int | None = None
     step_size: float | None = None
     dtype: str = "float32"
@@ -61,7 +62,7 @@ class NaturalVI(LocalMethod):
         rest = cavity(task.q, task.factor)
         full = isinstance(family, FullGaussian)
         steps = self.steps or (1 if full else 40)
-        usual_length = self.step_size or (0.9 if full else 0.15)
+        usual_length = self.step_size or (1.0 if full else 0.15)
 
         def step(natural: Natural, index: Array) -> tuple[Natural, Array]:
             site, loss = likelihood_site(model, family, natural, task)

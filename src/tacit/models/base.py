@@ -112,21 +112,12 @@ class GeneralisedLinear(GaussianPriorModel):
     def response(self, theta: Array, records: Records) -> Array:
         return self.inverse_link(records["x"] @ theta)
 
-    def expected(self, function: str, mean: Array, variance: Array, y: Array | None) -> Array:
-        """E[f(η)] for η ~ N(mean, variance), elementwise; f is "pointwise" or "inverse_link"."""
-        nodes, weights = _hermite(self.quadrature_nodes)
-        xp = namespace(mean, variance)
-        sd = xp.sqrt(variance)
-        total = xp.zeros_like(mean)
-        for node, weight in zip(nodes, weights, strict=True):
-            eta = mean + float(node) * sd
-            value = self.pointwise(eta, y) if function == "pointwise" else self.inverse_link(eta)
-            total = total + float(weight) * value
-        return total
-
     def expected_log_likelihood(self, mean: Array, variance: Array, y: Array) -> Array:
         """E[log p(y | η)] for η ~ N(mean, variance), elementwise."""
-        return self.expected("pointwise", mean, variance, y)
+        nodes, weights = _hermite(self.quadrature_nodes)
+        sd = namespace(mean, variance).sqrt(variance)
+        eta = mean + nodes[:, None].astype(mean.dtype) * sd
+        return weights.astype(mean.dtype) @ self.pointwise(eta, y)
 
     def expected_derivatives(
         self, mean: Array, variance: Array, y: Array

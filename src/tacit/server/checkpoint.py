@@ -48,10 +48,16 @@ class Checkpoint:
             self._db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
+            (sound,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
+            if sound != "ok":
+                raise sqlite3.DatabaseError(sound)
             found = self._db.execute("SELECT digest FROM run").fetchone()
         except sqlite3.DatabaseError as error:
             raise self._unreadable(error) from error
-        if found is None or found[0] != digest:
+        if found is None:
+            self.close()
+            raise self._unreadable(ValueError("it names no configuration"))
+        if found[0] != digest:
             self.close()
             raise DataError(
                 f"{path} belongs to another configuration; resume with the config.toml of that "
@@ -97,9 +103,6 @@ class Checkpoint:
 
     def _load(self) -> tuple[ServerState, Log] | None:
         db = self._db
-        (sound,) = db.execute("PRAGMA integrity_check(1)").fetchone()
-        if sound != "ok":
-            raise ValueError(sound)
         scalars = db.execute("SELECT body FROM scalars").fetchone()
         if scalars is None:
             return None
@@ -161,8 +164,9 @@ class Checkpoint:
                 self._db.execute("REPLACE INTO replies VALUES (?, ?)", (party, body))
 
     def _unreadable(self, error: Exception) -> DataError:
+        reason = " ".join(str(error).split())
         return DataError(
-            f"{self.path} cannot be read ({error}); restore it from a copy or start anew with "
+            f"{self.path} cannot be read ({reason}); restore it from a copy or start anew with "
             "another --out"
         )
 

@@ -40,15 +40,15 @@ class Schedule:
     """What the three schedules share.
 
     One round is one visit of every chosen party, or, asynchronously, as many exchanges. `damping`
-    None is chosen by `resolved_damping`. The run ends after `rounds`, or earlier once rounds that
+    None is chosen by `resolved_damping`, `tolerance` None by the plan. The run ends after `rounds`, or earlier once rounds that
     each move q by less than `tolerance` in KL divergence have heard every party.
     """
 
     kind: ClassVar[str]
-    rounds: int = 10
+    rounds: int = 20
     damping: float | Damping | None = None
     parties_per_round: int | None = None
-    tolerance: float = 0.0
+    tolerance: float | None = None
 
     def __post_init__(self) -> None:
         if not self.rounds >= 1:
@@ -59,7 +59,7 @@ class Schedule:
             raise ConfigError(
                 f"schedule.parties_per_round = {self.parties_per_round}; it must be at least 1"
             )
-        if not (self.tolerance >= 0 and math.isfinite(self.tolerance)):
+        if self.tolerance is not None and not 0 <= self.tolerance < math.inf:
             raise ConfigError(f"schedule.tolerance = {self.tolerance}; it must be 0 or more")
 
     def damping_at(self, round_number: int) -> float:
@@ -114,18 +114,19 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 
 def resolved_damping(
-    schedule: Schedule, *, parties: int, family: str, dimension: int
+    schedule: Schedule, *, parties: int, dimension: int, full: bool, second_order: bool
 ) -> float | Damping:
     """The damping to use when none was asked for.
 
-    A sequential update sees everything said before it, and with a full covariance a simultaneous
-    one is a Newton step: ρ = 1. A mean-field q updated by many parties at once repeats every
-    party's correction of a shared direction; ρ ∝ 1/M is always safe (thesis ch. 3) but slow, and
-    0.3 was stable on every split we tried.
+    A sequential update sees everything said before it, and with a full covariance and exact
+    curvature a simultaneous one is a Newton step: ρ = 1. Otherwise simultaneous updates repeat
+    every party's correction of a shared direction, or add up the noise of unfinished
+    optimisations; ρ ∝ 1/M is always safe (thesis ch. 3) but slow, and 0.3 was stable on every
+    split we tried.
     """
     if schedule.damping is not None:
         return schedule.damping
-    if schedule.kind == "sequential" or family != "mean-field" or dimension == 1:
+    if schedule.kind == "sequential" or (second_order and (full or dimension == 1)):
         return 1.0
     return max(1.0 / parties, 0.3)
 

@@ -243,7 +243,7 @@ def _close_round(rules: Rules, state: ServerState) -> tuple[ServerState, Log]:
         "refused": state.refused,
     }
     finished = None
-    quiet = state.refused_in_a_row == 0 and moved < rules.schedule.tolerance
+    quiet = state.refused_in_a_row == 0 and moved < (rules.schedule.tolerance or 0.0)
     # A party that was not asked, or is slow, may still have much to say.
     if quiet and len(state.heard) == len(rules.parties):
         finished = "converged"

@@ -1,0 +1,166 @@
+"""`tacit account`: what releases cost, and how much noise a target needs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from tacit.errors import ConfigError
+from tacit.privacy.events import GaussianEvent, Poisson, Relation, Sampling, WithoutReplacement
+
+POINTS = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What was asked: `rounds` releases of a clipped sum under one sampling and one relation."""
+
+    rounds: int
+    delta: float
+    relation: Relation
+    sampling: Sampling | None
+
+    def events(self, noise_multiplier: float, rounds: int | None = None) -> list[GaussianEvent]:
+        """The releases with noise of that many clips."""
+        count = self.rounds if rounds is None else rounds
+        return [
+            GaussianEvent(clip=1.0, noise_sd=noise_multiplier, count=count, sampling=self.sampling)
+        ]
+
+
+def make_question(
+    *,
+    rounds: int,
+    delta: float,
+    relation: str,
+    rate: float | None,
+    batch: int | None,
+    total: int | None,
+) -> Question:
+    """Refuse what contradicts itself."""
+    if relation not in get_args(Relation):
+        raise ConfigError(f"--relation {relation}; choose one of {', '.join(get_args(Relation))}")
+    if (batch is None) != (total is None):
+        raise ConfigError(
+            "--batch and --of go together: a batch of how many records out of how many?"
+        )
+    if rate is not None and batch is not None:
+        raise ConfigError("--rate is Poisson sampling, --batch is without replacement; give one")
+    if not 0 < delta < 1:
+        raise ConfigError(f"--delta {delta}; it must be greater than 0 and less than 1")
+    sampling: Sampling | None = None
+    if rate is not None:
+        sampling = Poisson(rate=rate)
+    elif batch is not None and total is not None:
+        sampling = WithoutReplacement(batch=batch, total=total)
+    return Question(
+        rounds=rounds,
+        delta=delta,
+        relation=relation,  # pyright: ignore[reportArgumentType]
+        sampling=sampling,
+    )
+
+
+def account_command(
+    question: Question, *, noise: float | None, epsilon: float | None, plot: Path | None
+) -> None:
+    """Print a table over the accountants, and a plot of ε against rounds if asked."""
+    from tacit.cli.show import console, show_table
+
+    if (noise is None) == (epsilon is None):
+        raise ConfigError(
+            "give either --noise-multiplier (what does it cost?) or --epsilon (how much noise?)"
+        )
+    rows = [_row(name, question, noise, epsilon) for name in _accountants()]
+    asked = f"ε at δ = {question.delta:g}" if epsilon is None else f"noise for ε = {epsilon:g}"
+    title = f"{asked}, {question.relation}, unit = whatever the clip bounds, {_how(question)}"
+    show_table(title, ["accountant", "noise / clip", "ε", "δ at that ε", "remark"], rows)
+    console.print(
+        "The clip C bounds one unit's contribution; s / C means the same for both relations."
+    )
+    if plot is not None:
+        chosen = noise if noise is not None else _calibrated("pld", question, epsilon)
+        _plot(question, chosen, plot)
+        console.print(f"figure: {plot}", highlight=False)
+
+
+def _accountants() -> tuple[Any, ...]:
+    from tacit.privacy.accounting import ACCOUNTANTS
+
+    return ACCOUNTANTS
+
+
+def _row(
+    accountant: Any, question: Question, noise: float | None, epsilon: float | None
+) -> list[Any]:
+    from tacit.privacy.accounting import delta as delta_of
+    from tacit.privacy.accounting import epsilon as epsilon_of
+
+    try:
+        chosen = _calibrated(accountant, question, epsilon) if noise is None else noise
+        events = question.events(chosen)
+        found = epsilon_of(events, question.delta, question.relation, accountant=accountant)
+        at = delta_of(events, found, question.relation, accountant=accountant)
+    except ConfigError as refused:
+        if accountant == "pld":
+            raise
+        return [accountant, "", "", "", str(refused)]
+    if not math.isfinite(found):
+        return [accountant, f"{chosen:.4f}", "no bound", "", ""]
+    remark = "tight; the one to report" if accountant == "pld" else ""
+    return [accountant, f"{chosen:.4f}", f"{found:.4f}", f"{at:.2e}", remark]
+
+
+def _calibrated(
+    accountant: Literal["pld", "rdp", "moments", "strong"],
+    question: Question,
+    epsilon: float | None,
+) -> float:
+    from tacit.privacy.accounting import calibrate
+
+    assert epsilon is not None
+    return calibrate(
+        epsilon, question.delta, question.relation, question.events, accountant=accountant
+    )
+
+
+def _how(question: Question) -> str:
+    times = f"{question.rounds:,} release{'s' if question.rounds > 1 else ''}"
+    if question.sampling is None:
+        return f"{times} of all records"
+    if isinstance(question.sampling, Poisson):
+        return f"{times}, Poisson sampling at rate {question.sampling.rate:g}"
+    return (
+        f"{times}, {question.sampling.batch:,} of {question.sampling.total:,} without replacement"
+    )
+
+
+def _plot(question: Question, noise: float, path: Path) -> None:
+    """ε against rounds, one line an accountant that has a bound."""
+    from tacit.privacy.accounting import epsilon_curve
+    from tacit.report.figures import canvas, plain, title_and_subtitle
+
+    steps = sorted({round(question.rounds ** (k / POINTS)) for k in range(POINTS + 1)})
+    figure = canvas(7.2, 4.2)
+    axes = figure.subplots()
+    for accountant in _accountants():
+        try:
+            curve = epsilon_curve(
+                question.events(noise, 1), steps, question.delta, question.relation,
+                accountant=accountant,
+            )  # fmt: skip
+        except ConfigError:
+            continue
+        axes.plot(steps, curve, marker="o", markersize=3, label=accountant)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("Rounds")
+    axes.set_ylabel(f"ε at δ = {question.delta:g}")
+    axes.legend(frameon=False)
+    plain(axes)
+    title_and_subtitle(
+        axes, "Privacy spent", f"{question.relation}, noise / clip {noise:.3g}, {_how(question)}"
+    )
+    figure.savefig(path)

@@ -1,0 +1,97 @@
+"""How much privacy a list of releases has cost: one interface, four accountants.
+
+| name      | bound                                                    | source               |
+|-----------|----------------------------------------------------------|----------------------|
+| `pld`     | privacy loss distributions: tight, the default           | Koskela et al. 2020  |
+| `rdp`     | Rényi divergences at 156 orders                          | Mironov 2017         |
+| `moments` | the moments accountant, λ = 1..32 (MEng eqs 2.8–2.17)    | Abadi et al. 2016    |
+| `strong`  | strong composition of amplified (ε, δ) steps, a baseline | Kairouz et al. 2015  |
+
+All answers are upper bounds; `math.inf` says that the accountant has none. What an accountant
+cannot bound is refused with a `ConfigError`, and `supported` says why beforehand. The proofs are in
+docs/methods/accounting.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tacit.privacy.accounting.calibration import calibrate
+from tacit.privacy.accounting.composition import (
+    ACCOUNTANTS,
+    Accountant,
+    Composition,
+    supported,
+)
+from tacit.privacy.events import GaussianEvent, Relation
+
+__all__ = [
+    "ACCOUNTANTS",
+    "Accountant",
+    "Composition",
+    "calibrate",
+    "delta",
+    "epsilon",
+    "epsilon_curve",
+    "supported",
+]
+
+
+def epsilon(
+    events: Sequence[GaussianEvent],
+    delta: float,
+    relation: Relation,
+    *,
+    accountant: Accountant = "pld",
+) -> float:
+    """An ε such that the composition of the events is (ε, δ)-private under the relation.
+
+    Formal guarantee: the sequence of releases, each chosen after seeing the ones before it but with
+    noise, clip and sampling fixed in advance, is (ε, δ)-differentially private. The order of the
+    events and their grouping into counts change nothing, not even the last bit.
+
+    >>> event = GaussianEvent(clip=1.0, noise_sd=5.0, count=77)
+    >>> round(epsilon([event], 1e-5, "add-or-remove", accountant="moments"), 3)
+    9.998
+    """
+    return Composition(relation=relation, accountant=accountant).add(*events).epsilon(delta)
+
+
+def delta(
+    events: Sequence[GaussianEvent],
+    epsilon: float,
+    relation: Relation,
+    *,
+    accountant: Accountant = "pld",
+) -> float:
+    """A δ such that the composition of the events is (ε, δ)-private under the relation.
+
+    Formal guarantee: as for `epsilon`; the answer is at most 1, which says nothing.
+
+    >>> event = GaussianEvent(clip=1.0, noise_sd=1.0)
+    >>> round(delta([event], 1.0, "add-or-remove"), 6)
+    0.126937
+    """
+    return Composition(relation=relation, accountant=accountant).add(*events).delta(epsilon)
+
+
+def epsilon_curve(
+    events_per_round: Sequence[GaussianEvent],
+    rounds: int | Sequence[int],
+    delta: float,
+    relation: Relation,
+    *,
+    accountant: Accountant = "pld",
+) -> list[float]:
+    """ε after rounds 1, 2, …, `rounds`, or after each of the given numbers of rounds.
+
+    A number of rounds costs one composition whatever its size, because equal events are raised to a
+    power and not composed one by one: for a long plot, give the rounds to draw.
+
+    >>> event = GaussianEvent(clip=1.0, noise_sd=10.0)
+    >>> [round(e, 2) for e in epsilon_curve([event], [1, 10], 1e-5, "add-or-remove")]
+    [0.34, 1.2]
+    """
+    one = Composition(relation=relation, accountant=accountant).add(*events_per_round)
+    numbers = range(1, rounds + 1) if isinstance(rounds, int) else rounds
+    return [one.repeat(number).epsilon(delta) for number in numbers]

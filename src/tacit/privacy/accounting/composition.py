@@ -1,0 +1,119 @@
+"""The events so far, as a value: composed in any order, equal to the last bit, cheap to extend."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Literal, Protocol, cast, get_args
+
+from tacit.errors import ConfigError
+from tacit.privacy.accounting.steps import Step, refusal, to_step
+from tacit.privacy.events import GaussianEvent, Relation
+
+Accountant = Literal["pld", "rdp", "moments", "strong"]
+ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
+
+Steps = tuple[tuple[Step, int], ...]
+
+
+class _Module(Protocol):
+    """What a file of an accountant offers."""
+
+    def refusal(self, step: Step) -> str | None:
+        """Why this accountant cannot bound the step, or None."""
+        ...
+
+    def epsilon(self, steps: Steps, delta: float) -> float: ...
+
+    def delta(self, steps: Steps, epsilon: float) -> float: ...
+
+
+def _module(accountant: Accountant) -> _Module:
+    if accountant not in ACCOUNTANTS:
+        raise ConfigError(f"accountant = {accountant!r}; choose one of {', '.join(ACCOUNTANTS)}")
+    return cast(_Module, import_module(f"tacit.privacy.accounting.{accountant}"))
+
+
+def supported(event: GaussianEvent, relation: Relation, accountant: Accountant) -> str | None:
+    """Why the accountant cannot bound this event under this relation, or None if it can.
+
+    >>> from tacit.privacy.events import Poisson
+    >>> event = GaussianEvent(clip=1.0, noise_sd=1.0, sampling=Poisson(rate=0.1))
+    >>> supported(event, "substitute", "pld") is None
+    True
+    >>> supported(event, "substitute", "moments")
+    "the moments accountant has no bound for poisson sampling under substitute: use 'pld'"
+    """
+    module = _module(accountant)
+    return refusal(event, relation) or module.refusal(to_step(event, relation))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composition:
+    """The releases so far under one relation: an immutable value that a ledger can extend.
+
+    Equal steps are counted, not listed, and kept sorted: two compositions of the same releases are
+    equal whatever the order and grouping in which they were added, and so are their answers.
+
+    >>> event = GaussianEvent(clip=1.0, noise_sd=5.0)
+    >>> spent = Composition(relation="add-or-remove").add(event, event)
+    >>> spent == Composition(relation="add-or-remove").add(event).repeat(2)
+    True
+    """
+
+    relation: Relation
+    accountant: Accountant = "pld"
+    steps: Steps = ()
+
+    def __post_init__(self) -> None:
+        _module(self.accountant)
+        if self.relation not in get_args(Relation):
+            raise ConfigError(
+                f"relation = {self.relation!r}; choose one of {', '.join(get_args(Relation))}"
+            )
+
+    def add(self, *events: GaussianEvent) -> Composition:
+        """With the events added; a ConfigError if one of them cannot be bounded."""
+        counts = dict(self.steps)
+        for event in events:
+            if reason := supported(event, self.relation, self.accountant):
+                raise ConfigError(reason)
+            step = to_step(event, self.relation)
+            counts[step] = counts.get(step, 0) + int(event.count)
+        return self._with(counts.items())
+
+    def repeat(self, times: int) -> Composition:
+        """The whole composition, `times` times over."""
+        if not (times >= 1 and times == int(times)):
+            raise ConfigError(f"times = {times}; repeat a whole number of times, at least 1")
+        return self._with((step, count * int(times)) for step, count in self.steps)
+
+    def epsilon(self, delta: float) -> float:
+        """The ε at δ; `math.inf` if the accountant finds none."""
+        if not 0 < delta < 1:
+            raise ConfigError(f"delta = {delta}; it must be greater than 0 and less than 1")
+        return _epsilon(self.accountant, self.steps, float(delta))
+
+    def delta(self, epsilon: float) -> float:
+        """The δ at ε, at most 1."""
+        if not (epsilon >= 0 and math.isfinite(epsilon)):
+            raise ConfigError(f"epsilon = {epsilon}; it must be a finite number, 0 or more")
+        return _delta(self.accountant, self.steps, float(epsilon))
+
+    def _with(self, counts: Iterable[tuple[Step, int]]) -> Composition:
+        return Composition(
+            relation=self.relation, accountant=self.accountant, steps=tuple(sorted(counts))
+        )
+
+
+@functools.lru_cache(maxsize=512)
+def _epsilon(accountant: Accountant, steps: Steps, delta: float) -> float:
+    return max(0.0, float(_module(accountant).epsilon(steps, delta))) if steps else 0.0
+
+
+@functools.lru_cache(maxsize=512)
+def _delta(accountant: Accountant, steps: Steps, epsilon: float) -> float:
+    return min(1.0, float(_module(accountant).delta(steps, epsilon))) if steps else 0.0

@@ -1,0 +1,77 @@
+"""Strong composition of (ε, δ) steps: the baseline that the other accountants improve on.
+
+Every release is an (ε₀, δ₀) Gaussian mechanism (exactly calibrated, gaussian.py), sampling
+amplifies it to (ln(1 + q(e^ε₀ − 1)), qδ₀) (Balle, Barthe and Gaboardi 2018; Corollary 4 of
+docs/methods/accounting.md), and the steps compose by Kairouz, Oh and Viswanath 2015, Theorem 3.5,
+which allows them to differ.
+
+Formal guarantee: half of δ is shared equally by the steps and half pays for the composition, so
+that 1 − (1 − δ/2)·Π(1 − δᵢ) ≤ δ.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import numpy as np
+from scipy.optimize import brentq
+
+from tacit.privacy.accounting import gaussian
+from tacit.privacy.accounting.composition import Steps
+from tacit.privacy.accounting.steps import Step
+
+_SMALLEST_LOG_DELTA = math.log(1e-300)
+
+
+def refusal(step: Step) -> str | None:  # noqa: ARG001
+    """Every step has an (ε, δ) and an amplification."""
+    return None
+
+
+def epsilon(steps: Steps, delta: float) -> float:
+    """The least of basic composition and the two strong forms of Theorem 3.5.
+
+    Σε,  Σε·tanh(ε/2) + √(2Σε²·ln(1/δ̃)),  Σε·tanh(ε/2) + √(2Σε²·ln(e + √(Σε²)/δ̃)),  δ̃ = δ/2
+    """
+    return _compose(steps, math.log(delta))
+
+
+def delta(steps: Steps, epsilon: float) -> float:
+    """The smallest δ above 1e-300 whose ε is at most the one given, rounded up."""
+
+    def excess(log_delta: float) -> float:
+        return min(_compose(steps, log_delta), 1e300) - epsilon
+
+    if excess(_SMALLEST_LOG_DELTA) <= 0:
+        return math.exp(_SMALLEST_LOG_DELTA)
+    if excess(0.0) > 0:
+        return 1.0
+    answer = cast(float, brentq(excess, _SMALLEST_LOG_DELTA, 0.0, xtol=1e-9))
+    return math.exp(min(0.0, answer + 2e-9))
+
+
+def _compose(steps: Steps, log_delta: float) -> float:
+    log_slack = log_delta - math.log(2)
+    log_share = log_slack - math.log(sum(count for _, count in steps))
+    parts = [(count, _amplified(step, log_share)) for step, count in steps]
+    if any(math.isinf(e) for _, e in parts):
+        return math.inf
+    total = sum(n * e for n, e in parts)
+    drift = sum(n * e * math.tanh(e / 2) for n, e in parts)
+    square = sum(n * e**2 for n, e in parts)
+    if not square > 0:
+        return 0.0
+    other = float(np.logaddexp(1.0, math.log(square) / 2 - log_slack))  # ln(e + √Σε²/δ̃)
+    return min(total, drift + math.sqrt(2 * square * min(-log_slack, other)))
+
+
+def _amplified(step: Step, log_share: float) -> float:
+    """ε of one sampled release with δ = e^log_share: ln(1 − q + q·e^ε₀) at δ₀ = δ/q."""
+    log_rate = math.log(step.rate)
+    if log_share >= log_rate:  # to be left out of the batch is private enough
+        return 0.0
+    base = gaussian.epsilon(step.far, math.exp(log_share - log_rate))
+    if step.rate == 1 or math.isinf(base):
+        return base
+    return float(np.logaddexp(math.log1p(-step.rate), log_rate + base))

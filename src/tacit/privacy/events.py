@@ -1,0 +1,92 @@
+"""What was released, as plain data: accountants interpret it, ledgers store it.
+
+An event says how a number left a party: the norm bound C of one unit's contribution, the noise's
+standard deviation s, and how the batch was drawn. It does not say ε: that follows from a relation, a
+δ and an accountant. Sensitivity is derived here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+
+from tacit.errors import ConfigError
+
+Relation = Literal["add-or-remove", "substitute"]
+
+
+class Poisson(msgspec.Struct, frozen=True, kw_only=True, tag="poisson", forbid_unknown_fields=True):
+    """Every unit is in the batch independently with probability `rate`."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ConfigError(f"sampling rate = {self.rate}; it must be in (0, 1]")
+
+
+class WithoutReplacement(
+    msgspec.Struct, frozen=True, kw_only=True, tag="without-replacement", forbid_unknown_fields=True
+):
+    """The batch is a uniformly random subset of `batch` out of `total` units."""
+
+    batch: int
+    total: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch <= self.total:
+            raise ConfigError(
+                f"a batch of {self.batch} out of {self.total}; it must hold between 1 and all"
+            )
+
+    @property
+    def rate(self) -> float:
+        """The share of the units in a batch."""
+        return self.batch / self.total
+
+
+Sampling = Poisson | WithoutReplacement
+
+
+class GaussianEvent(
+    msgspec.Struct, frozen=True, kw_only=True, tag="gaussian", forbid_unknown_fields=True
+):
+    """`count` releases of Σ (contributions of norm ≤ clip) + N(0, noise_sd² I).
+
+    `nonnegative`: every coordinate of every contribution is ≥ 0, which bounds the distance of two
+    of them by √2·C instead of 2·C.
+    """
+
+    clip: float
+    noise_sd: float
+    count: int = 1
+    sampling: Sampling | None = None
+    nonnegative: bool = False
+
+    def __post_init__(self) -> None:
+        if not (self.clip > 0 and math.isfinite(self.clip)):
+            raise ConfigError(f"clip = {self.clip}; it must be a finite number > 0")
+        if not (self.noise_sd > 0 and math.isfinite(self.noise_sd)):
+            raise ConfigError(
+                f"noise_sd = {self.noise_sd}; a release without noise has no guarantee: it must be "
+                "a finite number > 0"
+            )
+        if not self.count >= 1:
+            raise ConfigError(f"count = {self.count}; an event counts at least one release")
+
+    @property
+    def noise_multiplier(self) -> float:
+        """z = s / C, whatever the relation."""
+        return self.noise_sd / self.clip
+
+    def sensitivity(self, relation: Relation) -> float:
+        """How far the sum can move: C for add-or-remove, 2C (√2·C if nonnegative) for substitute.
+
+        >>> GaussianEvent(clip=3.0, noise_sd=1.0).sensitivity("substitute")
+        6.0
+        """
+        if relation == "add-or-remove":
+            return self.clip
+        return self.clip * (math.sqrt(2.0) if self.nonnegative else 2.0)

@@ -1,0 +1,105 @@
+"""What the tests run in processes of their own; importable by name, so that it can be spawned."""
+
+import math
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from tacit.errors import TacitError
+from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.ledger import Ceiling, Ledger
+from tacit.privacy.ledger_store import Store, create_store
+
+
+def zcdp(events: Sequence[GaussianEvent], delta: float, relation: Relation) -> float:
+    """ε = ρ + 2√(ρ ln 1/δ), ρ = Σ Δ²/(2s²) (Bun and Steinke 2016, Prop. 1.3)."""
+    rho = sum(e.count * e.sensitivity(relation) ** 2 / (2 * e.noise_sd**2) for e in events)
+    return rho + 2 * math.sqrt(rho * math.log(1 / delta))
+
+
+EVENT = GaussianEvent(clip=1.0, noise_sd=40.0)
+TERMS = {"unit": "record", "relation": "add-or-remove"}
+
+
+def ceiling_of(epsilon=1.0, delta=1e-5, relation="add-or-remove", unit="record"):
+    return Ceiling(epsilon=epsilon, delta=delta, relation=relation, unit=unit)
+
+
+def release(path: Path, line: str) -> None:
+    """What leaves the process: one unbuffered line."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, f"{line}\n".encode())
+    os.close(descriptor)
+
+
+def charge_forever(path, dataset, run, released, begun):
+    with Ledger.open(path, epsilon=zcdp) as ledger:
+        for number in range(10**6):
+            ledger.charge(dataset, run, f"r{number}", [EVENT], **TERMS)
+            release(released, f"{run} r{number}")
+            begun.set()
+
+
+def charge_until_refused(path, dataset, run, released, gate):
+    gate.wait()
+    with Ledger.open(path, epsilon=zcdp) as ledger:
+        for number in range(10**6):
+            try:
+                ledger.charge(dataset, run, f"r{number}", [EVENT], **TERMS)
+            except TacitError as error:
+                release(released, f"refused {type(error).__name__}")
+                return
+            release(released, f"{run} r{number}")
+
+
+def answer_once(path, dataset, released, gate):
+    gate.wait()
+    with Ledger.open(path, epsilon=zcdp) as ledger:
+        try:
+            body = ledger.answer(
+                dataset, "run", "same", [EVENT], compute=lambda: os.urandom(8), **TERMS
+            )
+        except TacitError as error:
+            release(released, f"refused {type(error).__name__}")
+        else:
+            release(released, f"sent {body.hex()}")
+
+
+def create_together(path, released, gate):
+    gate.wait()
+    create_store(path, "2026-01-01T00:00:00.000Z")
+    with Ledger.open(path, create=True, epsilon=zcdp) as ledger:
+        release(released, ledger.receipt())
+
+
+def die_at(path, dataset, point, made):
+    """Charge once and be killed at a point of it; `made`: whether the ledger exists already."""
+
+    def killed(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def patch():
+        if point == "before the commit":
+            original = Store.append
+            Store.append = lambda *a: (original(*a), killed())  # pyright: ignore
+        elif point == "before the head":
+            Store.publish = killed
+        elif point == "inside the head":
+            os.replace = killed
+        elif point == "after the key":
+            import tacit.privacy.ledger_store as module
+
+            write = module.write_durably
+            module.write_durably = lambda p, b: (write(p, b), p.suffix == ".key" and killed())
+        elif point == "before the key":
+            import tacit.privacy.ledger_store as module
+
+            write = module.write_durably
+            module.write_durably = lambda p, b: killed() if p.suffix == ".key" else write(p, b)
+
+    if not made:
+        patch()
+    with Ledger.open(path, create=not made, epsilon=zcdp) as ledger:
+        patch()
+        ledger.charge(dataset, "run", "doomed", [EVENT], **TERMS)

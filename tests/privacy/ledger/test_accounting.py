@@ -1,0 +1,21 @@
+"""The same ledger with the accountant it will have."""
+
+import pytest
+from ledger_worker import TERMS, ceiling_of
+
+from tacit.errors import PrivacyError
+from tacit.privacy.events import GaussianEvent, Poisson
+from tacit.privacy.ledger import Ledger
+
+accounting = pytest.importorskip("tacit.privacy.accounting")
+
+
+def test_the_default_accountant_decides(path, ledger, dataset):
+    step = GaussianEvent(clip=1.0, noise_sd=2.0, count=10, sampling=Poisson(rate=0.01))
+    cost = accounting.epsilon([step], 1e-5, "add-or-remove")
+    ledger.set_ceiling(dataset, ceiling_of(cost * 1.05), reason="test", raising=True)
+    with Ledger.open(path) as real:
+        assert real.charge(dataset, "run", "r1", [step], **TERMS).new
+        assert real.spent(dataset).epsilon == pytest.approx(cost)
+        with pytest.raises(PrivacyError, match="together"):
+            real.charge(dataset, "run", "r2", [step], **TERMS)

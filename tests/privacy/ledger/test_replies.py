@@ -1,0 +1,70 @@
+"""A request is answered once: replays cost nothing, lost answers are paid for again."""
+
+import pytest
+from ledger_worker import EVENT, TERMS, zcdp
+
+from tacit.errors import PrivacyError
+from tacit.privacy.ledger import Ledger
+
+
+def test_a_stored_reply_is_replayed_to_the_byte_after_reopening(path, ledger, dataset):
+    ledger.charge(dataset, "run", "r1", [EVENT], **TERMS)
+    assert ledger.recall("run", "r1") is None
+    body = bytes(range(256)) * 400
+    assert ledger.store_reply("run", "r1", body) == body
+    ledger.close()
+    with Ledger.open(path, epsilon=zcdp) as again:
+        assert again.recall("run", "r1") == body
+        assert again.recall("run", "r2") is None
+        assert [row.state for row in again.show() if row.kind == "charge"] == ["answered"]
+
+
+def test_a_reply_needs_a_charge_and_is_never_replaced(ledger, dataset):
+    with pytest.raises(PrivacyError, match="charge first"):
+        ledger.store_reply("run", "r1", b"secret")
+    ledger.charge(dataset, "run", "r1", [EVENT], **TERMS)
+    ledger.store_reply("run", "r1", b"noisy")
+    before = ledger.receipt()
+    assert ledger.store_reply("run", "r1", b"noisy") == b"noisy"
+    with pytest.raises(PrivacyError, match="answered otherwise"):
+        ledger.store_reply("run", "r1", b"other noise")
+    with pytest.raises(PrivacyError, match="recall"):
+        ledger.charge(dataset, "run", "r1", [EVENT], attempt=2, **TERMS)
+    assert ledger.receipt() == before
+    assert ledger.recall("run", "r1") == b"noisy"
+
+
+def test_answer_charges_computes_stores_and_then_replays(ledger, dataset):
+    drawn = []
+
+    def compute():
+        assert ledger.spent(dataset).charges == 1, "charged before anything is computed"
+        drawn.append(b"noise")
+        return b"noise"
+
+    for _ in range(3):
+        assert ledger.answer(dataset, "run", "r1", [EVENT], compute=compute, **TERMS) == b"noise"
+    assert drawn == [b"noise"]
+    assert ledger.spent(dataset).charges == 1
+
+
+def test_a_lost_answer_is_charged_again_as_a_new_attempt(ledger, dataset):
+    def fails():
+        raise RuntimeError("power cut")
+
+    for lost in (1, 2):
+        with pytest.raises(RuntimeError):
+            ledger.answer(dataset, "run", "r1", [EVENT], compute=fails, **TERMS)
+        assert ledger.next_attempt("run", "r1") == lost + 1
+    body = ledger.answer(dataset, "run", "r1", [EVENT], compute=lambda: b"third", **TERMS)
+    assert body == b"third"
+    assert [row.attempt for row in ledger.show() if row.kind == "charge"] == [1, 2, 3]
+    assert ledger.spent(dataset).epsilon == zcdp([EVENT] * 3, 1e-5, "add-or-remove")
+
+
+def test_answer_computes_nothing_beyond_the_ceiling(ledger, dataset):
+    def compute():
+        raise AssertionError("computed")
+
+    with pytest.raises(PrivacyError, match="ceiling"):
+        ledger.answer(dataset, "run", "r1", [EVENT] * 1000, compute=compute, **TERMS)
