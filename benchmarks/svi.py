@@ -1,7 +1,7 @@
 """The yardstick: NumPyro's SVI on the pooled Adult records, against tacit's parties.
 
 NumPyro runs in float32 in a process without tacit, twice: as its users write it (`plate` with
-`subsample_size`, `svi.run`) and as fast as we could write it (rows drawn outside the model, one
+`subsample_size`) and as fast as we could write it (rows drawn outside the model, one
 jitted scan). The targets are against the faster.
 """
 
@@ -37,7 +37,7 @@ def rows() -> list[Row]:
                 value=1e6 * mine),
             Row(name="svi", what=f"... / NumPyro {guide}, hand-made scan", unit="ratio",
                 value=mine / fast, at_most=1.0, note=f"{1e6 * fast:.0f} us a step"),
-            Row(name="svi", what=f"... / NumPyro {guide}, svi.run with plate", unit="ratio",
+            Row(name="svi", what=f"... / NumPyro {guide}, plate(subsample_size)", unit="ratio",
                 value=mine / plate, at_most=1.0, note=f"{1e6 * plate:.0f} us a step"),
         ]  # fmt: skip
     found.append(

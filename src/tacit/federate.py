@@ -34,7 +34,7 @@ from tacit.server import (
 from tacit.server.state import Log
 
 FULL_UP_TO = 256
-CONVERGED = 1e-3  # nats a round; 0.05 sd in one coordinate. `Exact` can do better and goes on.
+CONVERGED = 1e-5  # nats a round; 0.005 sd in one coordinate. `Exact` can do better and goes on.
 Observer = Callable[[ServerState, Log], None]
 
 

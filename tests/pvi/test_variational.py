@@ -74,7 +74,7 @@ def gap(outcome, mean, covariance):
 
 @pytest.mark.parametrize("family", ["full", "mean-field"])
 def test_natural_gradients_agree_with_central_vi(labelled, central, family):
-    schedule = Synchronous(rounds=40)
+    schedule = Synchronous(rounds=40, tolerance=0.0)
     method = NaturalVI(dtype="float64")
     outcome = carry_out(
         make_plan(LOGISTIC, labelled, family=family, method=method, schedule=schedule)
@@ -94,7 +94,9 @@ def test_adam_agrees_with_central_vi(labelled, central, family):
 
 
 def test_single_precision_is_enough_for_the_default(labelled, central):
-    outcome = carry_out(make_plan(LOGISTIC, labelled, schedule=Synchronous(rounds=15)))
+    outcome = carry_out(
+        make_plan(LOGISTIC, labelled, schedule=Synchronous(rounds=15, tolerance=0.0))
+    )
     assert outcome.plan.method.dtype == "float32"
     assert gap(outcome, *central["full"]) < 1e-3
     early = carry_out(make_plan(LOGISTIC, labelled, schedule=Synchronous(rounds=1)))

@@ -21,7 +21,9 @@ app = typer.Typer(
     "5 network or peer.",
 )
 data_app = typer.Typer(help="List the built-in data sets and fetch their files.")
+ledger_app = typer.Typer(help="A party's privacy ledger: show, verify, export, ceilings.")
 app.add_typer(data_app, name="data")
+app.add_typer(ledger_app, name="ledger")
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The configuration.")]
 Overrides = Annotated[
@@ -49,12 +51,12 @@ def run(
     """Run a federation and leave a run directory.
 
     Examples:
+
       tacit run examples/hospitals.toml --report
 
       tacit run examples/adult.toml --seed 3 --set schedule.kind=sequential --out runs/adult
 
       tacit run examples/adult.toml --out runs/adult --resume
-
     """
     from tacit.cli.commands import run_command
 
@@ -81,8 +83,8 @@ def report(
     """Write DIR/report/index.html with figures from a finished run.
 
     Example:
-      tacit report runs/ten-hospitals-seed1
 
+      tacit report runs/ten-hospitals-seed1
     """
     from tacit.cli.commands import report_command
 
@@ -99,8 +101,8 @@ def reproduce(
     """Repeat a published study with this library; without STUDY, list them.
 
     Example:
-      tacit reproduce fedvi --out runs/fedvi
 
+      tacit reproduce fedvi --out runs/fedvi
     """
     from tacit.cli.commands import reproduce_command
 
@@ -112,8 +114,8 @@ def data_list() -> None:
     """List the data sources and whether their files are here.
 
     Example:
-      tacit data list
 
+      tacit data list
     """
     from tacit.cli.commands import data_list_command
 
@@ -169,6 +171,103 @@ def account(
     account_command(question, noise=noise_multiplier, epsilon=epsilon, plot=plot)
 
 
+LedgerPath = Annotated[
+    Path, typer.Option("--ledger", metavar="FILE", help="The party's ledger.sqlite.")
+]
+Reason = Annotated[str, typer.Option(help="Why, for whoever reads the ledger later.")]
+
+
+@ledger_app.command("show")
+def ledger_show(ledger: LedgerPath) -> None:
+    """Show what was spent on each data set, and every entry.
+
+    Example:
+
+      tacit ledger show --ledger state/ledger.sqlite
+    """
+    from tacit.cli.ledger import show_command
+
+    show_command(ledger)
+
+
+@ledger_app.command("verify")
+def ledger_verify(
+    ledger: LedgerPath,
+    receipt: Annotated[str | None, typer.Option(help="A receipt kept elsewhere.")] = None,
+) -> None:
+    """Check every entry and the end of the chain. Exit code 4 if anything is wrong.
+
+    Example:
+
+      tacit ledger verify --ledger state/ledger.sqlite
+    """
+    from tacit.cli.ledger import verify_command
+
+    verify_command(ledger, receipt)
+
+
+@ledger_app.command("export")
+def ledger_export(
+    ledger: LedgerPath, out: Annotated[Path, typer.Option(help="A .json or .csv file.")]
+) -> None:
+    """Write the entries, without secrets, to a file.
+
+    Example:
+
+      tacit ledger export --ledger state/ledger.sqlite --out entries.csv
+    """
+    from tacit.cli.ledger import export_command
+
+    export_command(ledger, out)
+
+
+@ledger_app.command("ceiling")
+def ledger_ceiling(
+    ledger: LedgerPath,
+    dataset: Annotated[str, typer.Argument(metavar="ID", help="The data set's id.")],
+    epsilon: Annotated[float, typer.Option(help="At most this ε in all.")],
+    delta: Annotated[float, typer.Option(help="At this δ.")],
+    reason: Reason,
+    relation: Annotated[str, typer.Option(help="add-or-remove or substitute.")] = "substitute",
+    unit: Annotated[str, typer.Option(help="record, person or party.")] = "record",
+    raising: Annotated[bool, typer.Option("--raise", help="Allow more than before.")] = False,
+) -> None:
+    """Set what may be spent on a data set. No server or configuration can do this.
+
+    Example:
+
+      tacit ledger ceiling ID --ledger state/ledger.sqlite --epsilon 2 --delta 1e-5 --reason "board"
+    """
+    from tacit.cli.ledger import ceiling_command
+    from tacit.privacy.ledger import Ceiling
+
+    limit = Ceiling(
+        epsilon=epsilon,
+        delta=delta,
+        relation=relation,  # pyright: ignore[reportArgumentType]
+        unit=unit,  # pyright: ignore[reportArgumentType]
+    )
+    ceiling_command(ledger, dataset, limit, reason=reason, raising=raising)
+
+
+@ledger_app.command("link")
+def ledger_link(
+    ledger: LedgerPath,
+    newer: Annotated[str, typer.Argument(metavar="NEW", help="The later data set.")],
+    older: Annotated[str, typer.Argument(metavar="OLD", help="The one it continues.")],
+    reason: Reason,
+) -> None:
+    """Declare that a changed data set continues an old one, so that spending carries over.
+
+    Example:
+
+      tacit ledger link NEW OLD --ledger state/ledger.sqlite --reason "monthly update"
+    """
+    from tacit.cli.ledger import link_command
+
+    link_command(ledger, newer, older, reason=reason)
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
@@ -181,7 +280,7 @@ def main() -> None:
     """Entry point: one line for an error, its exit code, a traceback only with --debug."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
-    if arguments in ([], ["data"]):
+    if arguments in ([], ["data"], ["ledger"]):
         arguments.append("--help")
     try:
         code = app(arguments, standalone_mode=False)

@@ -1,8 +1,8 @@
 """What was released, as plain data: accountants interpret it, ledgers store it.
 
 An event says how a number left a party: the norm bound C of one unit's contribution, the noise's
-standard deviation s, and how the batch was drawn. It does not say ε: that follows from a relation, a
-δ and an accountant. Sensitivity is derived here and nowhere else.
+standard deviation s, and how the batch was drawn. It does not say ε: that follows from a relation,
+a δ and an accountant. Sensitivity is derived here and nowhere else.
 """
 
 from __future__ import annotations
@@ -73,8 +73,10 @@ class GaussianEvent(
                 f"noise_sd = {self.noise_sd}; a release without noise has no guarantee: it must be "
                 "a finite number > 0"
             )
-        if not self.count >= 1:
-            raise ConfigError(f"count = {self.count}; an event counts at least one release")
+        if not (self.count >= 1 and self.count == int(self.count)):
+            raise ConfigError(
+                f"count = {self.count}; an event counts a whole number of releases, at least 1"
+            )
 
     @property
     def noise_multiplier(self) -> float:

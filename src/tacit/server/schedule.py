@@ -39,9 +39,10 @@ class Damping:
 class Schedule:
     """What the three schedules share.
 
-    One round is one visit of every chosen party, or, asynchronously, as many exchanges. `damping`
-    None is chosen by `resolved_damping`, `tolerance` None by the plan. The run ends after `rounds`, or earlier once rounds that
-    each move q by less than `tolerance` in KL divergence have heard every party.
+    One round is one visit of every chosen party, or, asynchronously, as many exchanges. The run
+    ends after `rounds`, or earlier once rounds that each move q by less than `tolerance` in KL
+    divergence have heard every party. `damping` None is chosen by `resolved_damping`, `tolerance`
+    None by the plan.
     """
 
     kind: ClassVar[str]

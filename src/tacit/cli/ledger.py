@@ -1,0 +1,101 @@
+"""`tacit ledger`: what a party's ledger holds, whether it is whole, what its operator allows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from tacit.errors import ConfigError, DataError
+from tacit.privacy.ledger import Ceiling, DatasetId, Ledger, Spent, audit
+
+
+def show_command(path: Path) -> None:
+    """What was spent on each data set, and every entry."""
+    from tacit.cli.show import console, show_table
+
+    with Ledger.open(path) as ledger:
+        spent = [ledger.spent(dataset) for dataset in ledger.datasets()]
+        entries = ledger.show()
+    if not entries:
+        console.print("the ledger is empty: nothing was released and no ceiling is set")
+        return
+    columns = ["data set", "ε spent", "of", "δ", "relation", "unit", "releases"]
+    show_table("Spent", columns, [_spent(row) for row in spent])
+    rows = [
+        [
+            row.seq,
+            row.time,
+            row.kind,
+            row.state,
+            row.dataset[:16],
+            row.run,
+            row.request,
+            row.purpose,
+        ]
+        for row in entries
+    ]
+    columns = ["#", "time", "kind", "state", "data set", "run", "request", "purpose"]
+    show_table("Entries", columns, rows)
+
+
+def verify_command(path: Path, receipt: str | None) -> None:
+    """Check the whole chain; a damaged ledger is an error, never repaired."""
+    from tacit.cli.show import console
+
+    report = audit(path, receipt)
+    if not report.sound:
+        raise DataError(
+            f"{report.path}: {'; '.join(report.problems)}; restore all its files from one backup"
+        )
+    console.print(f"{report.path}: {report.entries} entries, whole", highlight=False)
+    console.print(f"receipt: {report.receipt}", highlight=False, soft_wrap=True)
+
+
+def export_command(path: Path, out: Path) -> None:
+    """Entries without secrets, as JSON or CSV by the name of the file."""
+    from tacit.cli.show import console
+
+    forms: dict[str, Literal["json", "csv"]] = {".json": "json", ".csv": "csv"}
+    if out.suffix not in forms:
+        raise ConfigError(f"--out {out}; the name must end in .json or .csv")
+    with Ledger.open(path) as ledger:
+        ledger.export(out, forms[out.suffix])
+    console.print(f"exported: {out}", highlight=False)
+
+
+def ceiling_command(
+    path: Path, dataset: str, ceiling: Ceiling, *, reason: str, raising: bool
+) -> None:
+    """The operator's word on what may be spent."""
+    from tacit.cli.show import console
+
+    with Ledger.open(path) as ledger:
+        ledger.set_ceiling(DatasetId.parse(dataset), ceiling, reason=reason, raising=raising)
+    console.print(
+        f"ceiling of {dataset}: ε = {ceiling.epsilon:g} at δ = {ceiling.delta:g}, "
+        f"{ceiling.relation}, unit = {ceiling.unit}",
+        highlight=False,
+    )
+
+
+def link_command(path: Path, newer: str, older: str, *, reason: str) -> None:
+    """The operator declares that one data set continues another."""
+    from tacit.cli.show import console
+
+    with Ledger.open(path) as ledger:
+        ledger.link(DatasetId.parse(newer), DatasetId.parse(older), reason=reason)
+    console.print(f"{newer} continues {older}: they share one budget", highlight=False)
+
+
+def _spent(row: Spent) -> list[Any]:
+    if row.ceiling is None:
+        return [row.dataset, "", "no ceiling", "", "", "", row.releases]
+    return [
+        row.dataset,
+        row.epsilon,
+        f"{row.ceiling.epsilon:g}",
+        f"{row.ceiling.delta:g}",
+        row.ceiling.relation,
+        row.ceiling.unit,
+        row.releases,
+    ]

@@ -1,0 +1,128 @@
+"""`tacit account` and `tacit ledger` as an operator meets them."""
+
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from tacit.cli.main import main
+from tacit.privacy.events import GaussianEvent
+from tacit.privacy.ledger import Ledger
+
+DATA = {"x": np.arange(6.0).reshape(3, 2), "y": np.ones(3)}
+
+
+@pytest.fixture
+def tacit(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["tacit", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        printed = capsys.readouterr()
+        return stopped.value.code, printed.out, printed.err
+
+    return call
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """A ledger file and the id of its one data set, no ceiling yet."""
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.open(path, create=True) as opened:
+        dataset = opened.identify({"columns": ["x", "y"]}, DATA)
+    return str(path), str(dataset)
+
+
+def test_account_says_what_releases_cost(tacit, tmp_path):
+    plot = tmp_path / "epsilon.png"
+    code, out, _ = tacit(
+        "account", "--noise-multiplier", "10", "--rounds", "10", "--relation", "add-or-remove",
+        "--plot", str(plot),
+    )  # fmt: skip
+    assert code == 0
+    assert re.search(r"pld\s*│\s*10\.0000\s*│\s*1\.199", out)
+    assert re.search(r"rdp\s*│\s*10\.0000\s*│\s*1\.30", out)
+    assert "add-or-remove" in out
+    assert plot.stat().st_size > 5_000
+
+
+def test_account_says_how_much_noise_a_target_needs(tacit):
+    code, out, _ = tacit("account", "--epsilon", "1", "--rounds", "10")
+    assert code == 0
+    (noise, found) = re.search(r"pld\s*│\s*([\d.]+)\s*│\s*([\d.]+)", out).groups()
+    assert float(found) <= 1.0
+    assert 23 < float(noise) < 24, "twice the noise of add-or-remove"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--noise-multiplier"),
+        (["--noise-multiplier", "1", "--epsilon", "1"], "either"),
+        (["--noise-multiplier", "0"], "noise"),
+        (["--epsilon", "0"], "epsilon = 0"),
+        (["--epsilon", "nan"], "nan"),
+        (["--noise-multiplier", "1", "--delta", "0"], "--delta 0"),
+        (["--noise-multiplier", "1", "--relation", "replace"], "substitute"),
+        (["--noise-multiplier", "1", "--batch", "5"], "--of"),
+        (["--noise-multiplier", "1", "--rate", "2"], "rate = 2"),
+        (["--noise-multiplier", "1", "--rounds", "0"], "count = 0"),
+    ],
+)
+def test_account_refuses_in_one_line(tacit, arguments, words):
+    code, out, err = tacit("account", *arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert words in err
+
+
+def test_operator_sets_a_ceiling_and_sees_what_was_spent(tacit, ledger, tmp_path):
+    path, dataset = ledger
+    assert tacit("ledger", "show", "--ledger", path)[1].startswith("the ledger is empty")
+    ceiling = (
+        "ledger",
+        "ceiling",
+        dataset,
+        "--ledger",
+        path,
+        "--delta",
+        "1e-5",
+        "--reason",
+        "board",
+    )
+    assert tacit(*ceiling, "--epsilon", "1")[0] == 0
+    code, _, err = tacit(*ceiling, "--epsilon", "2")
+    assert code == 3
+    assert "--raise" in err
+    with Ledger.open(path) as opened:
+        event = GaussianEvent(clip=1.0, noise_sd=40.0)
+        identity = opened.identify({"columns": ["x", "y"]}, DATA)
+        opened.charge(identity, "run", "r0", [event], unit="record", relation="substitute")
+    code, out, _ = tacit("ledger", "show", "--ledger", path)
+    assert code == 0
+    assert "substitute" in out
+    assert "charged" in out
+    code, out, _ = tacit("ledger", "verify", "--ledger", path)
+    assert code == 0
+    assert "2 entries, whole" in out
+    assert tacit("ledger", "export", "--ledger", path, "--out", "entries.csv")[0] == 0
+    assert "gaussian" in (tmp_path / "entries.csv").read_text()
+
+
+def test_a_damaged_ledger_is_exit_code_4_and_is_left_alone(tacit, ledger, tmp_path):
+    path, dataset = ledger
+    tacit("ledger", "ceiling", dataset, "--ledger", path, "--epsilon", "1", "--delta", "1e-5",
+          "--reason", "board")  # fmt: skip
+    file = tmp_path / "ledger.sqlite"
+    body = file.read_bytes()
+    spoilt = body.replace(b"board", b"bored")
+    assert spoilt != body
+    file.write_bytes(spoilt)
+    for command in ("show", "verify"):
+        code, _, err = tacit("ledger", command, "--ledger", path)
+        assert code == 4
+        assert err.count("\n") == 1
+    assert file.read_bytes() == spoilt
