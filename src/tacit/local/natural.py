@@ -15,7 +15,7 @@ Not private.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -62,16 +62,21 @@ class NaturalVI(LocalMethod):
         rest = cavity(task.q, task.factor)
         full = isinstance(family, FullGaussian)
         steps = self.steps or (1 if full else 40)
-        usual_length = self.step_size or (1.0 if full else 0.15)
+        length = self.step_size or (1.0 if full else 0.15)
 
-        def step(natural: Natural, index: Array) -> tuple[Natural, Array]:
+        def step(natural: Natural, length: Any) -> tuple[Natural, Array]:
             site, loss = likelihood_site(model, family, natural, task)
-            length = jnp.where(task.initial & (index == 0), 1.0, usual_length)
-            moved = multiply(power(natural, 1.0 - length), power(multiply(rest, site), length))
-            return moved, loss
+            target = power(multiply(rest, site), length)
+            return multiply(power(natural, 1.0 - length), target), loss
 
-        natural, losses = jax.lax.scan(step, task.start, jnp.arange(steps))
-        return Answer(natural, losses[0])
+        # The first step stands outside the scan: alone, it is one fused pass over the numbers.
+        first = length if length == 1.0 else jnp.where(task.initial, 1.0, length)
+        natural, loss = step(task.start, first)
+        if steps > 1:
+            natural, _ = jax.lax.scan(
+                lambda natural, _: (step(natural, length)[0], None), natural, length=steps - 1
+            )
+        return Answer(natural, loss)
 
 
 def likelihood_site(
