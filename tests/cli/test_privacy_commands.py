@@ -1,30 +1,14 @@
 """`tacit account` and `tacit ledger` as an operator meets them."""
 
 import re
-import sys
 
 import numpy as np
 import pytest
 
-from tacit.cli.main import main
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.ledger import Ledger
 
 DATA = {"x": np.arange(6.0).reshape(3, 2), "y": np.ones(3)}
-
-
-@pytest.fixture
-def tacit(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["tacit", *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        printed = capsys.readouterr()
-        return stopped.value.code, printed.out, printed.err
-
-    return call
 
 
 @pytest.fixture
