@@ -1,6 +1,6 @@
 """A hierarchical regression in plain NumPyro: every site has its own bias, drawn from one law.
 
-    tacit run examples/numpyro_hierarchy.toml
+tacit run examples/numpyro_hierarchy.toml
 """
 
 import numpyro

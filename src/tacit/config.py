@@ -72,7 +72,7 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def __post_init__(self) -> None:
         # The schedule itself checks its values; asking it here tells the user before data load.
-        from tacit.server.schedule import SCHEDULES, Damping
+        from tacit.schedule import SCHEDULES, Damping
 
         options = msgspec.structs.asdict(self)
         kind = options.pop("kind")

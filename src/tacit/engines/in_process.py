@@ -34,7 +34,7 @@ CHEAP_ROWS = 32_768
 Observer = Callable[[ServerState, Log], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Bench:
     """Parties that answer together: their records in one array, padded to one length."""
 
@@ -52,7 +52,7 @@ class InProcess:
     rules: Rules
     parties: dict[str, Records]
     batch_parties: bool = True
-    _benches: list[_Bench] = field(default_factory=list, init=False)
+    _bench_of: dict[str, _Bench] = field(default_factory=dict, init=False)
     _states: dict[str, PartyState] = field(default_factory=dict, init=False)
     _arrivals: dict[str, float] = field(default_factory=dict, init=False)
 
@@ -107,10 +107,8 @@ class InProcess:
                 replies[request.id] = known
             else:
                 waiting[request.party] = request
-        for bench in self._benches:
+        for bench in dict.fromkeys(self._bench_of[name] for name in waiting):
             asked = [waiting[name] for name in bench.names if name in waiting]
-            if not asked:
-                continue
             # A seat that is empty or was not asked repeats a request: one shape, one program.
             full = [waiting.get(name, asked[0]) for name in bench.names]
             updates = party_side.answer_many(bench.agreement, bench.stack, bench.counts, full)
@@ -120,7 +118,7 @@ class InProcess:
         return [replies[request.id] for request in requests]
 
     def _seat_parties(self) -> None:
-        if self._benches:
+        if self._bench_of:
             return
         sizes = {name: party_side.len_records(records) for name, records in self.parties.items()}
         for name, size in sizes.items():
@@ -144,7 +142,8 @@ class InProcess:
         names = [*names, *([names[0]] * (seats - len(names)))]
         records = [self.parties[name] for name in names]
         stack, counts = party_side.stack_records(records, length, agreement.method)
-        self._benches.append(_Bench(agreement, tuple(names), stack, counts))
+        bench = _Bench(agreement, tuple(names), stack, counts)
+        self._bench_of.update(dict.fromkeys(names, bench))
 
     def _seat_prior(self) -> None:
         """The prior is a party too: it sits with the server and its likelihood is log p(θ)."""

@@ -1,7 +1,6 @@
 """The server: state, schedules, step, checkpoint."""
 
-from tacit.server.checkpoint import Checkpoint
-from tacit.server.schedule import (
+from tacit.schedule import (
     SCHEDULES,
     Asynchronous,
     Damping,
@@ -10,6 +9,7 @@ from tacit.server.schedule import (
     Synchronous,
     resolved_damping,
 )
+from tacit.server.checkpoint import Checkpoint
 from tacit.server.state import (
     Factor,
     Open,

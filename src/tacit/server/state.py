@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tacit.expfam import Family, Natural
 from tacit.messages import Reply, Request
 from tacit.pvi import product
-from tacit.server.schedule import Schedule
+from tacit.schedule import Schedule
 
 Log = tuple[dict[str, Any], ...]
 

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from tacit.errors import ConfigError
 
 
@@ -75,6 +73,8 @@ class Schedule:
         count = self.parties_per_round
         if count is None or count >= len(parties):
             return parties
+        import numpy as np  # a configuration can be checked without it
+
         rng = np.random.default_rng([seed, round_number, 0x5E1EC7])
         picked = rng.choice(len(parties), size=count, replace=False)
         return tuple(parties[i] for i in sorted(picked))
