@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ class Plan:
     family: Family
     method: LocalMethod
     schedule: Schedule
-    parties: dict[str, Records]
+    parties: dict[str, Records] = field(repr=False)  # records are not for notebooks and logs
     seed: int = 0
     batch_parties: bool = True
 
@@ -69,8 +69,8 @@ class Outcome:
     """What came of a plan."""
 
     plan: Plan
-    state: ServerState
-    log: Log
+    state: ServerState = field(repr=False)
+    log: Log = field(repr=False)
     train_s: float
     compiled: Compilations
 

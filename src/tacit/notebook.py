@@ -17,8 +17,13 @@ from tacit.party import len_records
 from tacit.posterior import Posterior
 from tacit.server import Schedule
 
+NOT_PRIVATE = (
+    "Not private: parties send exact updates. Records stay where they are, but the updates and the "
+    "posterior may reveal them; no differential privacy is applied."
+)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Fit:
     """A posterior, how it came about and how good it is."""
 
@@ -35,20 +40,37 @@ class Fit:
         """One entry a round: loss (negative ELBO), KL moved, exchanges, damping."""
         return [line for line in self.outcome.log if line["event"] == "round"]
 
+    @property
+    def privacy(self) -> str:
+        """What this fit protects, in words."""
+        return NOT_PRIVATE
+
+    def __repr__(self) -> str:
+        """Never the records: they would end up in saved notebooks."""
+        state = self.outcome.state
+        return (
+            f"Fit({self.posterior!r}, {len(self.outcome.plan.parties)} parties, "
+            f"{state.round} rounds, not private)"
+        )
+
     def predict(self, records: Records) -> np.ndarray:
         """E[y | x] under the posterior: a probability for a Bernoulli model."""
         return _predict(self.posterior, records).mean
 
     def summary(self) -> str:
-        """Coefficients with 95 % intervals and the metrics, as text."""
+        """Coefficients (a NumPyro model's sites, in their own space) with 95 % intervals."""
         low, high = self.posterior.interval()
-        rows = zip(self.posterior.names, self.posterior.mean, low, high, strict=True)
-        width = max(len(name) for name in self.posterior.names)
+        rows = list(zip(self.posterior.names, self.posterior.mean, low, high, strict=True))
+        sites = site_summary(self.posterior, seed=0)
+        if sites:
+            rows = [(name, s["mean"], s["low"], s["high"]) for name, s in sites.items()]
+        width = max(len(name) for name, *_ in rows)
         lines = [f"{name:<{width}}  {m:8.3f}  [{a:8.3f}, {b:8.3f}]" for name, m, a, b in rows]
         for split, values in self.metrics.items():
             if values:
                 shown = ", ".join(f"{k} {v:.4f}" for k, v in values.items() if v is not None)
                 lines.append(f"{split}: {shown}")
+        lines.append(self.privacy)
         return "\n".join(lines)
 
     def plot(self) -> Any:
@@ -108,6 +130,26 @@ def _check_fits(model: type[Model], federation: Federation) -> None:
             f"model = {model.__name__} has a {needed} output, but target {federation.target!r} is "
             f"{federation.output}; choose another model"
         )
+
+
+def site_summary(posterior: Posterior, seed: int) -> dict[str, dict[str, float]]:
+    """Mean, sd and central 95 % of each of the model's own quantities, element by element.
+
+    Empty for a model whose θ is what its user thinks in.
+    """
+    summary = {}
+    for name, draws in posterior.sites(seed=seed).items():
+        for index in np.ndindex(draws.shape[1:]):
+            column = draws[(slice(None), *index)]
+            label = f"{name}[{','.join(map(str, index))}]" if index else name
+            low, high = np.quantile(column, [0.025, 0.975])
+            summary[label] = {
+                "mean": float(column.mean()),
+                "sd": float(column.std()),
+                "low": float(low),
+                "high": float(high),
+            }
+    return summary
 
 
 def pooled(parties: dict[str, Records]) -> Records:

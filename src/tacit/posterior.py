@@ -14,13 +14,16 @@ from tacit.models import Model
 INTERVAL = 0.95
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Posterior:
     """q(θ): a member of an exponential family over the model's named coordinates."""
 
     model: Model
     family: Family
     natural: Natural
+
+    def __repr__(self) -> str:
+        return f"Posterior({self.model.kind}, {self.family!r})"
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -25,17 +25,13 @@ from tacit.evaluate import check_nuts, exact_posterior, kl_to, nuts_reference
 from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
 from tacit.models import ConjugateGaussian, Records
 from tacit.models.prior import PRIOR_PARTY
-from tacit.notebook import measure, pooled
+from tacit.notebook import NOT_PRIVATE, measure, pooled, site_summary
 from tacit.party import len_records
 from tacit.posterior import Posterior
 from tacit.rundir import Events, check_out, make_directory, write_posterior, write_text
 from tacit.server import Checkpoint, ServerState
 
 SCHEMA = "tacit/result/1"
-NOT_PRIVATE = (
-    "Not private: parties sent exact updates. Records stayed where they were, but the updates and "
-    "the posterior may reveal them; no differential privacy was applied."
-)
 
 
 @dataclass(frozen=True)
@@ -80,13 +76,14 @@ def run(
     started = time.perf_counter()
     check_out(out, resume=resume, overwrite=overwrite)
     prepared = prepare(config)
+    resolved = resolved_toml(config)
     if overwrite and out.exists():
         shutil.rmtree(out)
     make_directory(out)
     digest = config_digest(config, fingerprint(prepared.federation))
     checkpoint = Checkpoint(out / "checkpoint" / "server.sqlite", digest=digest)
     try:
-        write_text(out / "config.toml", resolved_toml(config))
+        write_text(out / "config.toml", resolved)
         saved = checkpoint.load()
         events = Events(out / "events.jsonl", _start_line(prepared), saved[1] if saved else ())
         watch = observe(prepared) if observe is not None else None
@@ -153,7 +150,7 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
         result["reliability"] = {"test": bins}
     if federation.truth is not None and set(federation.truth) == set(posterior.names):
         result["truth"] = {key: float(value) for key, value in federation.truth.items()}
-    sites = _sites(posterior, config.seed)
+    sites = site_summary(posterior, config.seed)
     if sites:
         result["sites"] = sites
     result.update(_references(config, plan, posterior, train))
@@ -170,23 +167,6 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
 def _visits_of_the_prior(state: ServerState) -> int:
     """A prior kept as a factor is visited like a party, but that is no exchange with one."""
     return state.factors[PRIOR_PARTY].visits if PRIOR_PARTY in state.factors else 0
-
-
-def _sites(posterior: Posterior, seed: int) -> dict[str, dict[str, float]]:
-    """Mean, sd and central 95 % of each of the model's own quantities, element by element."""
-    summary = {}
-    for name, draws in posterior.sites(seed=seed).items():
-        for index in np.ndindex(draws.shape[1:]):
-            column = draws[(slice(None), *index)]
-            label = f"{name}[{','.join(map(str, index))}]" if index else name
-            low, high = np.quantile(column, [0.025, 0.975])
-            summary[label] = {
-                "mean": float(column.mean()),
-                "sd": float(column.std()),
-                "low": float(low),
-                "high": float(high),
-            }
-    return summary
 
 
 def _party_row(plan: Plan, name: str) -> dict[str, Any]:

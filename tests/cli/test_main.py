@@ -233,3 +233,35 @@ def test_report_of_a_stranger_directory_is_refused(tacit, tmp_path):
     code, _, err = tacit("report", str(tmp_path))
     assert code == 4
     assert err.count("\n") == 1
+
+
+def test_a_users_table_runs_from_the_quickstart_configuration(tacit, tmp_path):
+    """The TOML of docs/quickstart.md, word for word, on a table that fits it."""
+    page = (Path(__file__).parents[2] / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    (tmp_path / "c.toml").write_text(page.split("```toml\n")[1].split("```")[0])
+    rows = ["age,cholesterol,smoking,hospital,readmitted"]
+    for i in range(60):
+        smoking = ("never", "former", "current", "")[i % 4]
+        answer = "yes" if (i * 7) % 10 < 4 else "no"
+        cholesterol = "NA" if i % 9 == 0 else 150 + i
+        hospital = "north" if i % 3 else "south"
+        rows.append(f"{30 + i},{cholesterol},{smoking},{hospital},{answer}")
+    (tmp_path / "patients.csv").write_text("\n".join(rows) + "\n")
+    code, out, err = tacit("run", "c.toml", "--out", "out")
+    assert (code, err) == (0, "")
+    assert "cholesterol missing" in out
+    assert "smoking=never" not in out
+    assert tacit("run", "out/config.toml", "--out", "again")[0] == 0, "what is written can be read"
+
+
+def test_nothing_printed_by_accident_shows_a_record():
+    import tacit as package
+
+    hospitals = package.data.load("synthetic-cohort", parties=3, records=120, seed=1)
+    fitted = package.fit(
+        package.LogisticRegression, hospitals, privacy="none", schedule=package.Sequential(rounds=1)
+    )
+    for shown in (repr(hospitals), repr(fitted), repr(fitted.outcome), repr(fitted.posterior)):
+        assert "array(" not in shown
+        assert len(shown) < 2_000
+    assert "Not private" in fitted.summary()

@@ -109,7 +109,7 @@ def _row(
         return [accountant, "", "", "", str(refused)]
     if not math.isfinite(found):
         return [accountant, f"{chosen:.4f}", "no bound", "", ""]
-    remark = "tight; the one to report" if accountant == "pld" else ""
+    remark = "the one to report" if accountant == "pld" else ""
     return [accountant, f"{chosen:.4f}", f"{found:.4f}", f"{at:.2e}", remark]
 
 

@@ -15,13 +15,17 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Private federated Bayesian inference: one posterior, nobody's records shown.\n\n"
+    help="Federated Bayesian inference: one posterior, every record stays where it is. This "
+    "version applies no differential privacy to a run.\n\n"
     "Start with `tacit run examples/hospitals.toml --report`. Any command takes --debug to show "
     "a traceback. Exit codes: 2 bad configuration, 3 privacy ceiling, 4 bad or missing data, "
     "5 network or peer.",
 )
 data_app = typer.Typer(help="List the built-in data sets and fetch their files.")
-ledger_app = typer.Typer(help="A party's privacy ledger: show, verify, export, ceilings.")
+ledger_app = typer.Typer(
+    help="A party's privacy ledger: show, verify, export, ceilings. `tacit run` does not charge "
+    "one yet."
+)
 app.add_typer(data_app, name="data")
 app.add_typer(ledger_app, name="ledger")
 
@@ -155,7 +159,7 @@ def account(
 ) -> None:
     """Say what Gaussian releases cost in ε, or how much noise a target ε needs.
 
-    No data are read and nothing is spent. Examples:
+    No data are read and nothing is spent; no run of this version adds such noise yet. Examples:
 
       tacit account --noise-multiplier 4 --rounds 1000 --rate 0.05
 

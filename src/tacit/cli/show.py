@@ -138,10 +138,10 @@ def show_result(result: dict[str, Any]) -> None:
     ):
         if key in result:
             console.print(f"{words}: {result[key]:.3g}")
-    timing = result["timing"]
+    timing, ended = result["timing"], _ended(result["finished"])
     console.print(
         f"{len(result['parties'])} parties, {result['schedule']}, {result['rounds']} rounds "
-        f"({result['finished']}), {result['exchanges']} exchanges, {result['refused']} refused; "
+        f"({ended}), {result['exchanges']} exchanges, {result['refused']} refused; "
         f"{timing['wall_s']:.1f} s, of which {timing['compile_s']:.1f} s compiling",
         highlight=False,
     )
@@ -216,6 +216,10 @@ def _text(cell: Any) -> str:
     if isinstance(cell, float):
         return f"{cell:.4g}" if abs(cell) < 1e-3 and cell else f"{cell:.4f}"
     return "" if cell is None else str(cell)
+
+
+def _ended(reason: str | None) -> str:
+    return "converged" if reason == "converged" else "as many as asked"
 
 
 def _split(name: str) -> str:

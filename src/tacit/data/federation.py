@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -32,8 +32,8 @@ class Federation:
     whoever may see the records.
     """
 
-    parties: dict[str, Records]
-    test: Records | None
+    parties: dict[str, Records] = field(repr=False)  # records are not for notebooks and logs
+    test: Records | None = field(repr=False)
     names: tuple[str, ...]
     target: str
     output: Literal["bernoulli", "gaussian"]

@@ -101,7 +101,8 @@ def privacy_statement(result: Result) -> str:
             "of it; treat this run as not private.</p>"
         )
     lead = "This run was private" if result.privacy.private else "This run was not private"
-    rest = result.privacy.statement.strip().removeprefix(lead).lstrip(":.;, ")
+    rest = result.privacy.statement.strip().removeprefix(lead).removeprefix("Not private")
+    rest = rest.lstrip(":.;, ")
     kept = " kept" if result.privacy.private else ""
     end = f":</strong> {escape(rest)}" if rest else ".</strong>"
     return f'<p class="privacy{kept}"><strong>{lead}{end}</p>'
