@@ -118,6 +118,7 @@ def mean_experiment(*, seed: int, quick: bool) -> Experiment:
                 family="mean-field",
                 method=gradient_method(quick=quick),
                 rounds=10 if quick else 20,
+                damping=1.0,
             ),
             Setting(label="Exact", family="mean-field", method=Exact(), rounds=20),
         ),
@@ -170,7 +171,7 @@ def follow(experiment: Experiment, setting: Setting, mode: str, *, seed: int) ->
         experiment.parties,
         family=setting.family,
         method=setting.method,
-        schedule=SCHEDULES[mode](rounds=setting.rounds, damping=setting.damping),
+        schedule=SCHEDULES[mode](rounds=setting.rounds, damping=setting.damping, tolerance=0.0),
         seed=seed,
     )
     records = [experiment.records]
