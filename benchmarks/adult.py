@@ -30,7 +30,7 @@ def rows() -> list[Row]:
         found += [
             Row(name="adult", what=f"{split}: CPU, warm", value=seen["warm_s"], unit="s",
                 note=f"{rounds}; with compiling {seen['cold_s']:.2f} s"),
-            Row(name="adult", what=f"{split}: CPU / research code", unit="ratio", at_most=1.0,
+            Row(name="adult", what=f"{split}: CPU / research code", unit="ratio", at_most=0.01,
                 value=seen["warm_s"] / PUBLISHED_CPU_S, note="51 s, not run here"),
             Row(name="adult", what=f"{split}: held-out nats short of central VI", unit="nats",
                 value=seen["central"] - seen["federated"], at_most=0.001,
@@ -42,13 +42,16 @@ def rows() -> list[Row]:
 def child(split: str) -> dict[str, Any]:
     from tacit.federate import carry_out, make_plan
     from tacit.notebook import measure, pooled
+    from tacit.server import Synchronous
 
     prepared = adult(*SPLITS[split])
     plan = prepared.plan
     cold = cpu_s(lambda: carry_out(plan))
     warm = best_cpu_s(lambda: carry_out(plan), 3)
     train = pooled(plan.parties)
-    central = make_plan(plan.model, {"all": train}, schedule=plan.schedule)
+    # Run to the end: with the federation's own stopping rule it would stop where that does.
+    to_the_end = Synchronous(rounds=30, tolerance=0.0)
+    central = make_plan(plan.model, {"all": train}, schedule=to_the_end)
 
     def score(outcome: Any) -> float:
         metrics, _ = measure(outcome.posterior, prepared.federation.test, None, 100, 0)
