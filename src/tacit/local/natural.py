@@ -8,7 +8,7 @@ likelihood looks, from q, like the Gaussian site
 and λ ← (1 − β) λ + β (λ_cavity + (b, −½P)) is a natural-gradient step of length β (Khan and
 Lin 2017). Its fixed point is the local optimum of TMLR eq. 3.5; there is no learning rate to tune
 to the data and no Monte Carlo noise. With a full covariance, a federation of ten Adult parties
-agrees with central VI after three rounds, under label skew too (docs/decisions.md).
+agrees with central VI after six rounds, under label skew too (`make bench`).
 Not private.
 """
 
