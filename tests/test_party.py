@@ -71,15 +71,20 @@ def test_the_reply_is_the_damped_difference(records):
     assert (half.party, half.version, half.id) == ("a", 0, "r0")
 
 
+def arranged(records):
+    return Exact().arrange("a", records, seed=0)
+
+
 def test_padding_changes_nothing_but_rounding(records):
-    short, _ = stack_records([records], 30, Exact())
-    long, counts = stack_records([records], 64, Exact())
+    short, few = stack_records([arranged(records)], 30, Exact())
+    long, many = stack_records([arranged(records)], 64, Exact())
     assert short["x"].shape == (1, 30, 3)
     assert long["x"].shape == (1, 64, 3)
-    assert counts.tolist() == [30]
+    np.testing.assert_array_equal(many, [[1.0] * 30 + [0.0] * 34])
     np.testing.assert_array_equal(long["x"][0, 30:], np.repeat(records["x"][:1], 34, axis=0))
     answers = [
-        party_side.answer_many(AGREEMENT, stack, counts, [REQUEST])[0] for stack in (short, long)
+        party_side.answer_many(AGREEMENT, stack, weights, [REQUEST])[0]
+        for stack, weights in ((short, few), (long, many))
     ]
     np.testing.assert_allclose(answers[0].delta["linear"], answers[1].delta["linear"])
     np.testing.assert_allclose(answers[0].loss, answers[1].loss)
@@ -87,7 +92,7 @@ def test_padding_changes_nothing_but_rounding(records):
 
 def test_only_real_numbers_take_the_methods_precision():
     records = {"y": np.ones(3), "group": np.arange(3), "flag": np.ones(3, bool)}
-    stack, _ = stack_records([records], 3, GradientVI())
+    stack, _ = stack_records([arranged(records)], 3, GradientVI())
     assert {name: str(value.dtype) for name, value in stack.items()} == {
         "y": "float32",
         "group": "int64",
@@ -104,10 +109,10 @@ def test_an_update_that_is_no_number_is_refused_before_it_is_sent(records, bad):
 
 
 def test_requests_with_different_posteriors_are_not_answered_together(records):
-    stack, counts = stack_records([records, records], 30, Exact())
+    stack, weights = stack_records([arranged(records)] * 2, 30, Exact())
     other = REQUEST._replace(q={name: value.copy() for name, value in PRIOR.items()})
     with pytest.raises(ValueError, match="same q"):
-        party_side.answer_many(AGREEMENT, stack, counts, [REQUEST, other])
+        party_side.answer_many(AGREEMENT, stack, weights, [REQUEST, other])
 
 
 @given(count=st.integers(1, 200_000))

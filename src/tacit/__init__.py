@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tacit.data import Federation
     from tacit.errors import TacitError
     from tacit.expfam import Dirichlet, FullGaussian, Gamma, MeanFieldGaussian
-    from tacit.local import Exact, GradientVI, NaturalVI
+    from tacit.local import DPSGD, Exact, GradientVI, NaturalVI, PrivateUpdate
     from tacit.models import (
         BayesianNeuralNetwork,
         GaussianMean,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         from_numpyro,
     )
     from tacit.notebook import Fit, fit
+    from tacit.privacy.settings import PartyPrivacy, Privacy
     from tacit.server import Asynchronous, Sequential, Synchronous
 
 _HOMES = {
@@ -45,9 +46,11 @@ _HOMES = {
     "FullGaussian": "expfam",
     "Gamma": "expfam",
     "MeanFieldGaussian": "expfam",
+    "DPSGD": "local",
     "Exact": "local",
     "GradientVI": "local",
     "NaturalVI": "local",
+    "PrivateUpdate": "local",
     "BayesianNeuralNetwork": "models",
     "GaussianMean": "models",
     "LinearRegression": "models",
@@ -55,12 +58,15 @@ _HOMES = {
     "from_numpyro": "models",
     "Fit": "notebook",
     "fit": "notebook",
+    "PartyPrivacy": "privacy.settings",
+    "Privacy": "privacy.settings",
     "Asynchronous": "server",
     "Sequential": "server",
     "Synchronous": "server",
 }
 
 __all__ = [
+    "DPSGD",
     "Asynchronous",
     "BayesianNeuralNetwork",
     "Dirichlet",
@@ -75,6 +81,9 @@ __all__ = [
     "LogisticRegression",
     "MeanFieldGaussian",
     "NaturalVI",
+    "PartyPrivacy",
+    "Privacy",
+    "PrivateUpdate",
     "Sequential",
     "Synchronous",
     "TacitError",

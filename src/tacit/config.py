@@ -16,6 +16,7 @@ import msgspec
 
 from tacit.data.config import DataConfig, PartitionConfig, check_together
 from tacit.errors import ConfigError, DataError
+from tacit.privacy.settings import Privacy
 
 MAX_SEED = 2**32 - 1
 
@@ -44,12 +45,23 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class MethodConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a party answers. A key left out takes the method's own default."""
 
-    kind: Literal["auto", "exact", "natural-vi", "gradient-vi"] = "auto"
+    kind: Literal["auto", "exact", "natural-vi", "gradient-vi", "dpsgd", "private-update"] = "auto"
     steps: int | None = None
     step_size: float | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
     draws: int | None = None
+    clip: float | None = None
+    rate: float | None = None
+    sampling: Literal["poisson", "without-replacement"] | None = None
+    momentum: float | None = None
+    precision: Literal["isotropic", "per-coordinate", "fixed"] | None = None
+    precision_weight: float | None = None
+    most_noise: float | None = None
+    label_agnostic: bool | None = None
+    shards: int | None = None
+    objective: Literal["averaged", "virtual"] | None = None
+    averaged_share: float | None = None
     dtype: Literal["float32", "float64"] | None = None
 
 
@@ -104,8 +116,8 @@ class EvaluateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole run."""
 
-    privacy: Literal["none"]
-    """Has to be asked for by name: "none" sends exact updates."""
+    privacy: Literal["none"] | Privacy
+    """What is guaranteed. Training without has to be asked for by name: "none"."""
     name: str = "run"
     seed: int = 0
     family: Literal["auto", "mean-field", "full"] = "auto"
@@ -116,6 +128,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     schedule: ScheduleConfig = ScheduleConfig()
     engine: EngineConfig = EngineConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+    baseline: Literal["none", "committee-same-prior", "committee-split-prior", "central"] = "none"
+    """A comparison instead of a federation: parties that each learn alone and meet once, with the
+    whole prior or a share of it each, or all records in one place."""
+
+    @property
+    def private(self) -> Privacy | None:
+        """The privacy table, if there is one."""
+        return None if self.privacy == "none" else self.privacy
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed <= MAX_SEED:
@@ -148,8 +168,8 @@ def parse_config(raw: dict[str, Any]) -> Config:
     """
     if "privacy" not in raw:
         raise ConfigError(
-            "privacy is missing; this version trains without differential privacy: say privacy = "
-            '"none" at the top of the file if that is meant'
+            "privacy is missing; add a [privacy] table, e.g. epsilon = 1.0 and delta = 1e-5, or "
+            'say privacy = "none" at the top of the file if exact updates are meant'
         )
     try:
         return msgspec.convert(raw, Config)

@@ -5,23 +5,31 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from tacit.charging import Charging
 from tacit.engines.compilations import Compilations, compilations
 from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError, DataError
-from tacit.expfam import Family, make_family
-from tacit.local import Exact, LocalMethod, choose_method
+from tacit.expfam import Family, Natural, make_family
+from tacit.local import METHODS, Exact, LocalMethod, PrivateMethod, choose_method
 from tacit.models import ConjugateGaussian, GeneralisedLinear, Model, Records
 from tacit.models.base import GaussianPriorModel
 from tacit.models.prior import PRIOR_PARTY
 from tacit.party import Agreement, len_records
 from tacit.posterior import Posterior
+from tacit.privacy.guarantee import Guarantee
+from tacit.privacy.settings import Privacy
+from tacit.privacy.settle import PartyShape, Settled, settle
+from tacit.pvi import divide, power
 from tacit.server import (
     Checkpoint,
     Rules,
@@ -31,7 +39,7 @@ from tacit.server import (
     initial_state,
     resolved_damping,
 )
-from tacit.server.state import Log
+from tacit.server.state import Log, Noisy
 
 FULL_UP_TO = 256
 CONVERGED = 1e-5  # nats a round; 0.005 sd in one coordinate. `Exact` can do better and goes on.
@@ -49,6 +57,21 @@ class Plan:
     parties: dict[str, Records] = field(repr=False)  # records are not for notebooks and logs
     seed: int = 0
     batch_parties: bool = True
+    privacy: Privacy | None = None
+    settled: dict[str, Settled] = field(default_factory=dict)
+    """Noise, events and guarantee of every party; empty for a run without privacy."""
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What holds for everybody: parties hold different records, so the weakest counts."""
+        if not self.settled:
+            return None
+        each = [one.guarantee for one in self.settled.values()]
+        return msgspec.structs.replace(
+            each[0],
+            epsilon=max(one.epsilon for one in each),
+            delta=max(one.delta for one in each),
+        )
 
     @property
     def rules(self) -> Rules:
@@ -61,7 +84,24 @@ class Plan:
             seed=self.seed,
             prior=self.family.zero() if site else self.model.prior(self.family),
             site_prior=site,
+            average_last=math.ceil(self.method.averaged_share * self.schedule.rounds),
+            noisy=self._noisy,
+            most_visits=self.schedule.rounds if self.settled else None,
         )
+
+    @property
+    def _noisy(self) -> Noisy | None:
+        if not isinstance(self.method, PrivateMethod):
+            return None
+        method, model = self.method, self.model
+        noise = math.sqrt(sum(one.noise_sd**2 / one.shares for one in self.settled.values()))
+        prior = -2.0 * np.asarray(model.prior(self.family)["quadratic"])
+
+        def floor(q: Natural, number: int) -> np.ndarray:
+            damping = self.schedule.damping_at(number)
+            return np.maximum(prior, method.floor(model, q, number, noise, damping))
+
+        return Noisy(floor, method.server_momentum)
 
 
 @dataclass(frozen=True)
@@ -77,18 +117,19 @@ class Outcome:
     @property
     def posterior(self) -> Posterior:
         """The posterior."""
-        return Posterior(self.plan.model, self.plan.family, self.state.q)
+        return Posterior(self.plan.model, self.plan.family, self.state.result)
 
 
-def choose_family(kind: str, model: Model) -> Family:
+def choose_family(kind: str, model: Model, *, private: bool = False) -> Family:
     """The family of that name; "auto" is full covariance for a (generalised) linear model.
 
     Mean-field intervals are too narrow wherever coordinates are correlated, and many parties that
     correct a mean-field q at once converge slowly; up to 256 coordinates a full covariance costs
-    little. Other models get the mean-field family.
+    little. Other models get the mean-field family, and so does a private run: d² noisy numbers
+    instead of 2d would drown in their noise.
     """
     if kind == "auto":
-        linear = isinstance(model, GeneralisedLinear | ConjugateGaussian)
+        linear = not private and isinstance(model, GeneralisedLinear | ConjugateGaussian)
         kind = "full" if linear and model.dimension <= FULL_UP_TO else "mean-field"
     return make_family(kind, model.dimension)
 
@@ -102,15 +143,21 @@ def make_plan(
     schedule: Schedule | None = None,
     seed: int = 0,
     batch_parties: bool = True,
+    privacy: Privacy | None = None,
+    trust: str | None = None,
 ) -> Plan:
-    """Resolve every "auto" and refuse what cannot work, before anything runs."""
+    """Resolve every "auto" and refuse what cannot work, before anything runs or is spent.
+
+    `trust` says who must be trusted where the aggregation does not tell.
+    """
     if not 0 <= seed < 2**32:
         raise ConfigError(f"seed = {seed}; it must be in 0 … {2**32 - 1}")
     _check_records(model, parties)
     if PRIOR_PARTY in parties:
         raise ConfigError(f"a party is called {PRIOR_PARTY!r}; that name is the prior's")
-    chosen_family = choose_family(family, model)
-    method = method or choose_method(model)
+    chosen_family = choose_family(family, model, private=privacy is not None)
+    method = method or choose_method(model, private=privacy is not None)
+    method = _settled_method(method, privacy, parties)
     method.check(model, chosen_family)
     schedule = schedule or Synchronous()
     if schedule.parties_per_round is not None and schedule.parties_per_round > len(parties):
@@ -118,6 +165,8 @@ def make_plan(
             f"schedule.parties_per_round = {schedule.parties_per_round}; there are only "
             f"{len(parties)} parties"
         )
+    if schedule.damping is None and method.damping is not None:
+        schedule = replace(schedule, damping=method.damping)
     damping = resolved_damping(
         schedule,
         parties=len(parties),
@@ -127,9 +176,70 @@ def make_plan(
     )
     tolerance = schedule.tolerance
     if tolerance is None:
-        tolerance = 0.0 if isinstance(method, Exact) else CONVERGED
+        tolerance = 0.0 if isinstance(method, Exact | PrivateMethod) else CONVERGED
     schedule = replace(schedule, damping=damping, tolerance=tolerance)
-    return Plan(model, chosen_family, method, schedule, parties, seed, batch_parties)
+    plan = Plan(model, chosen_family, method, schedule, parties, seed, batch_parties)
+    if privacy is None:
+        return plan
+    assert isinstance(method, PrivateMethod)
+    settled = settle(
+        privacy,
+        method,
+        _shapes(method, schedule, parties, seed),
+        shares=_shares(privacy, schedule, len(parties)),
+        trust=trust,
+    )
+    return replace(plan, privacy=privacy, settled=settled)
+
+
+def _settled_method(
+    method: LocalMethod, privacy: Privacy | None, parties: dict[str, Records]
+) -> LocalMethod:
+    """The method, told what it protects; a method and a privacy that do not fit are refused."""
+    if privacy is None:
+        if method.private:
+            raise ConfigError(
+                f"method.kind = {method.kind!r} is private, but privacy = 'none'; say what it is "
+                "to guarantee, e.g. [privacy] epsilon = 1.0, or choose another method"
+            )
+        return method
+    if not isinstance(method, PrivateMethod):
+        private = ", ".join(kind for kind, one in METHODS.items() if one.private)
+        raise ConfigError(
+            f"method.kind = {method.kind!r} sends exact updates and cannot keep privacy.epsilon = "
+            f"{privacy.epsilon}; choose one of auto, {private}"
+        )
+    method = replace(method, unit=privacy.unit, relation=privacy.relation, parties=len(parties))
+    method.check_unit()
+    if privacy.relation == "substitute":
+        units = sum(method.count_units(name, records) for name, records in parties.items())
+        method = replace(method, total_units=units)
+    return method
+
+
+def _shapes(
+    method: PrivateMethod, schedule: Schedule, parties: dict[str, Records], seed: int
+) -> dict[str, PartyShape]:
+    """How often the schedule asks each party, which is public, and how many units it has."""
+    names = tuple(parties)
+    chosen = [schedule.chosen(names, seed, number + 1) for number in range(schedule.rounds)]
+    visits = Counter(name for names in chosen for name in names)
+    return {
+        name: PartyShape(visits[name], method.count_units(name, records))
+        for name, records in parties.items()
+    }
+
+
+def _shares(privacy: Privacy, schedule: Schedule, parties: int) -> int:
+    """How many messages are added up before anybody sees them."""
+    if privacy.aggregation != "trusted":
+        return 1
+    if schedule.kind != "synchronous":
+        raise ConfigError(
+            f"privacy.aggregation = 'trusted' with schedule.kind = {schedule.kind!r}, which shows "
+            "q after every single message; only 'synchronous' adds them up first"
+        )
+    return schedule.parties_per_round or parties
 
 
 def _check_records(model: Model, parties: dict[str, Records]) -> None:
@@ -189,10 +299,33 @@ def _check_readable(model: Model, records: Records) -> None:
         )
 
 
+def _first_factors(plan: Plan) -> dict[str, Natural]:
+    """What q is made of at the beginning, beside a prior in the family.
+
+    A method that does not learn the precision needs q to start with the model's own: every party
+    is given an equal share of start/prior, which is public.
+    """
+    prior = plan.model.prior(plan.family)
+    factors = {PRIOR_PARTY: prior} if plan.model.has_site_prior else {}
+    if isinstance(plan.method, PrivateMethod) and not plan.method.starts_at_prior(plan.model):
+        start = plan.model.start(plan.family) or prior
+        share = power(divide(start, prior), 1.0 / len(plan.parties))
+        factors |= dict.fromkeys(plan.parties, share)
+    return factors
+
+
 def carry_out(
-    plan: Plan, *, checkpoint: Checkpoint | None = None, observe: Observer | None = None
+    plan: Plan,
+    *,
+    checkpoint: Checkpoint | None = None,
+    observe: Observer | None = None,
+    charging: Charging | None = None,
 ) -> Outcome:
-    """Run the plan, from the checkpoint if that holds a state."""
+    """Run the plan, from the checkpoint if that holds a state.
+
+    Without `charging` a private run has its guarantee for itself alone: nobody adds it to what was
+    spent on the same records before.
+    """
     before, started = compilations(), time.perf_counter()
     rules = plan.rules
     lines: list[dict[str, Any]] = []
@@ -207,10 +340,17 @@ def carry_out(
         state, log = saved
         lines.extend(log)
     else:
-        site = plan.model.has_site_prior
-        state = initial_state(rules, {PRIOR_PARTY: plan.model.prior(plan.family)} if site else None)
-    agreement = Agreement(plan.model, plan.family, plan.method, plan.seed)
-    engine = InProcess(agreement, rules, dict(plan.parties), plan.batch_parties)
+        state = initial_state(rules, _first_factors(plan))
+    agreement = Agreement(
+        plan.model,
+        plan.family,
+        plan.method,
+        plan.seed,
+        None if plan.privacy is None else plan.privacy.noise_seed,
+    )
+    engine = InProcess(
+        agreement, rules, dict(plan.parties), plan.batch_parties, plan.settled, charging
+    )
     state = engine.run(state, checkpoint=checkpoint, observe=watch)
     return Outcome(
         plan, state, tuple(lines), time.perf_counter() - started, compilations().since(before)

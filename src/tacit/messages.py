@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
 
 from tacit.expfam import Natural
 
@@ -27,10 +30,40 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A party's update Δₘ = ρ (λ_{qₘ} − λ_q), and its loss at the q it was sent."""
+    """A party's update Δₘ = ρ (λ_{qₘ} − λ_q), and its loss at the q it was sent.
+
+    A private update comes without a loss, which would be one more release.
+    """
 
     id: str
     party: str
     version: int
     delta: Natural
-    loss: float
+    loss: float | None
+
+
+def pack_natural(natural: Natural) -> dict[str, Any]:
+    """Shape and little-endian float64 of each part, to the last bit."""
+    return {
+        name: [list(np.shape(value)), np.ascontiguousarray(value, "<f8").tobytes()]
+        for name, value in natural.items()
+    }
+
+
+def unpack_natural(body: dict[str, Any]) -> Natural:
+    """The inverse of `pack_natural`."""
+    return {
+        name: np.frombuffer(raw, "<f8").reshape(shape).copy() for name, (shape, raw) in body.items()
+    }
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """A reply as a party keeps it, to be sent again as it is."""
+    body = [reply.id, reply.party, reply.version, pack_natural(reply.delta), reply.loss]
+    return msgspec.msgpack.encode(body)
+
+
+def decode_reply(body: bytes) -> Reply:
+    """The inverse of `encode_reply`."""
+    key, party, version, delta, loss = msgspec.msgpack.decode(body)
+    return Reply(key, party, version, unpack_natural(delta), loss)

@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from tacit.data import Federation
 from tacit.errors import ConfigError
 from tacit.evaluate import predict, reliability, score
-from tacit.federate import Observer, Outcome, carry_out, make_plan
+from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
 from tacit.local import LocalMethod
 from tacit.models import Model, Records
 from tacit.party import len_records
 from tacit.posterior import Posterior
+from tacit.privacy.guarantee import Guarantee
+from tacit.privacy.settings import Privacy
 from tacit.server import Schedule
 
 NOT_PRIVATE = (
@@ -41,16 +44,21 @@ class Fit:
         return [line for line in self.outcome.log if line["event"] == "round"]
 
     @property
+    def guarantee(self) -> Guarantee | None:
+        """What this fit promises, counted on its own; None without privacy."""
+        return self.outcome.plan.guarantee
+
+    @property
     def privacy(self) -> str:
         """What this fit protects, in words."""
-        return NOT_PRIVATE
+        return statement(self.outcome.plan)
 
     def __repr__(self) -> str:
         """Never the records: they would end up in saved notebooks."""
         state = self.outcome.state
         return (
             f"Fit({self.posterior!r}, {len(self.outcome.plan.parties)} parties, "
-            f"{state.round} rounds, not private)"
+            f"{state.round} rounds, {'not private' if self.guarantee is None else self.guarantee})"
         )
 
     def predict(self, records: Records) -> np.ndarray:
@@ -86,7 +94,7 @@ def fit(
     model: Model | type[Model],
     parties: Federation | dict[str, Records],
     *,
-    privacy: Literal["none"],
+    privacy: Literal["none"] | Privacy,
     test: Records | None = None,
     family: str = "auto",
     method: LocalMethod | None = None,
@@ -97,7 +105,8 @@ def fit(
     """Federate a model over parties in this process.
 
     `model` may be a class such as `LogisticRegression`: it is then made for the federation's
-    column names. `privacy` has to be said; "none" is all there is in this version.
+    column names. `privacy` has to be said: `Privacy(epsilon=1.0)`, or "none" for exact updates. A
+    private fit keeps no ledger: what other fits spent on the same records is not counted.
 
     >>> import tacit
     >>> hospitals = tacit.data.load("synthetic-cohort", parties=3, records=300, seed=1)
@@ -105,9 +114,14 @@ def fit(
     >>> fitted.posterior.mean.shape == (len(hospitals.names),)
     True
     """
-    if privacy != "none":
-        raise ConfigError(f"privacy = {privacy!r}; this version trains with privacy='none' only")
+    if privacy != "none" and not isinstance(privacy, Privacy):
+        raise ConfigError(
+            f"privacy = {privacy!r}; give tacit.Privacy(epsilon=…, delta=…), or 'none' to train "
+            "without"
+        )
     if not isinstance(parties, dict):
+        if isinstance(privacy, Privacy):
+            check_bounded(parties)
         test = parties.test if test is None else test
         if isinstance(model, type):
             _check_fits(model, parties)
@@ -118,9 +132,39 @@ def fit(
             f"model = {model.__name__} is a class and the parties are plain records; pass an "
             f"instance, e.g. {model.__name__}(names)"
         )
-    plan = make_plan(model, parties, family=family, method=method, schedule=schedule, seed=seed)
+    plan = make_plan(
+        model,
+        parties,
+        family=family,
+        method=method,
+        schedule=schedule,
+        seed=seed,
+        privacy=None if privacy == "none" else privacy,
+    )
     outcome = carry_out(plan, observe=observe)
     return Fit(outcome, measure(outcome.posterior, pooled(parties), test, 100, seed)[0])
+
+
+def statement(plan: Plan) -> str:
+    """What a plan protects, in words."""
+    guarantee = plan.guarantee
+    if guarantee is None:
+        return NOT_PRIVATE
+    if guarantee.caveat is not None:
+        plain = msgspec.structs.replace(guarantee, caveat=None)
+        return f"{guarantee.caveat}. With secret noise it would be {plain}."
+    return f"Differential privacy: {guarantee}."
+
+
+def check_bounded(federation: Federation) -> None:
+    """Refuse a preparation that has looked at the data, or that no public bound limits."""
+    if federation.unbounded:
+        names = ", ".join(federation.unbounded[:5])
+        raise ConfigError(
+            f"a private run needs a public schema, but no declared bounds limit {names}; declare "
+            "low and high in data.columns (levels of a category): what is taken from the data "
+            "would be a release of its own"
+        )
 
 
 def _check_fits(model: type[Model], federation: Federation) -> None:
@@ -159,7 +203,7 @@ def pooled(parties: dict[str, Records]) -> Records:
 
 
 def measure(
-    posterior: Posterior, train: Records, test: Records | None, draws: int, seed: int
+    posterior: Posterior, train: Records | None, test: Records | None, draws: int, seed: int
 ) -> tuple[dict[str, Any], list[Any] | None]:
     """Metrics on the training and held-out records, and the reliability bins of the latter."""
     metrics: dict[str, Any] = {"train": None, "test": None}

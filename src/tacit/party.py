@@ -18,9 +18,11 @@ import numpy as np
 
 from tacit.errors import DataError
 from tacit.expfam import Family, Natural
-from tacit.local import LocalMethod, Task
+from tacit.local import Arranged, LocalMethod, Task, Terms
 from tacit.messages import Reply, Request
 from tacit.models import Model, Records
+from tacit.privacy.mechanisms import check_released, secret_key_data
+from tacit.privacy.settle import Settled
 from tacit.pvi import damped_update
 
 PAD_TO = 32
@@ -34,6 +36,8 @@ class Agreement:
     family: Family
     method: LocalMethod
     seed: int
+    noise_seed: int | None = None
+    """Where a private method's noise comes from; None: the operating system's entropy."""
 
 
 class PartyState(NamedTuple):
@@ -43,22 +47,30 @@ class PartyState(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Δₘ as arrays, the loss, and whether all of it is finite."""
+    """Δₘ as arrays, the loss, whether all of it is finite, and what it cost."""
 
     delta: Natural
-    loss: float
+    loss: float | None
     finite: bool
+    cost: Any = None
 
 
 def step(
-    agreement: Agreement, records: Records, state: PartyState, request: Request
+    agreement: Agreement,
+    records: Records,
+    state: PartyState,
+    request: Request,
+    settled: Settled | None = None,
 ) -> tuple[Reply, PartyState]:
-    """Answer one request of one party."""
+    """Answer one request of one party. A private answer has been charged before this is called."""
     known = recall(state, request)
     if known is not None:
         return known, state
-    stack, counts = stack_records([records], padded_rows(len_records(records)), agreement.method)
-    return conclude(request, answer_many(agreement, stack, counts, [request])[0])
+    arranged = agreement.method.arrange(request.party, records, agreement.seed)
+    rows = padded_rows(arranged.weights.shape[agreement.method.variable_axis])
+    stack, weights = stack_records([arranged], rows, agreement.method)
+    update = answer_many(agreement, stack, weights, [request], [settled])[0]
+    return conclude(request, update, settled)
 
 
 def recall(state: PartyState, request: Request) -> Reply | None:
@@ -68,19 +80,31 @@ def recall(state: PartyState, request: Request) -> Reply | None:
     return None
 
 
-def conclude(request: Request, update: Update) -> tuple[Reply, PartyState]:
-    """The reply to a request from the update, refused if a number in it is not finite."""
+def conclude(
+    request: Request, update: Update, settled: Settled | None = None
+) -> tuple[Reply, PartyState]:
+    """The reply to a request from the update.
+
+    Refused if a number in it is not finite, or if it cost anything but what was settled and
+    charged before it was computed.
+    """
     if not update.finite:
         raise DataError(
             f"party {request.party!r}, visit {request.visit}: its update is not finite; lower "
             "method.learning_rate or method.step_size, or look for extreme values in its data"
         )
+    if settled is not None:
+        check_released(update.cost, settled.events, request.party)
     reply = Reply(request.id, request.party, request.version, update.delta, update.loss)
     return reply, PartyState(last=reply)
 
 
 def answer_many(
-    agreement: Agreement, stack: Records, counts: np.ndarray, requests: Sequence[Request]
+    agreement: Agreement,
+    stack: Records,
+    weights: np.ndarray,
+    requests: Sequence[Request],
+    settled: Sequence[Settled | None] | None = None,
 ) -> list[Update]:
     """The updates of several parties in one call of one compiled function.
 
@@ -88,6 +112,8 @@ def answer_many(
     number of parties are the compiled shape. The requests must carry one and the same q, as those
     of a synchronous round do: what depends on q alone is then computed once for all of them.
     """
+    import jax
+
     first = requests[0]
     if any(r.q is not first.q or r.initial != first.initial for r in requests):
         raise ValueError("answer_many is for requests that carry the same q")
@@ -98,14 +124,53 @@ def answer_many(
         np.array(words, dtype=np.uint32),
         np.array([r.damping for r in requests]),
         {name: np.stack([r.factor[name] for r in requests]) for name in first.factor},
+        _private_parts(agreement, requests, settled),
     )
     run = compiled(agreement.method, agreement.model, agreement.family)
-    delta, losses, finite = run(stack, counts, own, shared)
-    delta = {name: np.asarray(value) for name, value in delta.items()}
-    return [
-        Update({name: value[i] for name, value in delta.items()}, float(loss), bool(sound))
-        for i, (loss, sound) in enumerate(zip(np.asarray(losses), np.asarray(finite), strict=True))
+    delta, loss, finite, cost = jax.tree.map(np.asarray, run(stack, weights, own, shared))
+    updates = [
+        Update(
+            {name: value[i] for name, value in delta.items()},
+            None if loss is None else float(loss[i]),
+            bool(finite[i]),
+        )
+        for i in range(len(requests))
     ]
+    if cost is not None:
+        updates = [
+            one._replace(cost=jax.tree.map(lambda leaf, i=i: leaf[i], cost))
+            for i, one in enumerate(updates)
+        ]
+    return updates
+
+
+def _private_parts(
+    agreement: Agreement, requests: Sequence[Request], settled: Sequence[Settled | None] | None
+) -> tuple[Terms, np.ndarray] | None:
+    """Terms and noise keys, one row a request; None for a method without privacy."""
+    if not agreement.method.private:
+        return None
+    known = [one for one in settled or () if one is not None]
+    if len(known) != len(requests):
+        raise ValueError("a private method needs its settled terms for every request")
+    if agreement.noise_seed is None:
+        keys = [secret_key_data() for _ in requests]
+    else:
+        keys = [seeded_key_data(agreement.noise_seed, r.party, r.visit) for r in requests]
+    terms = Terms(
+        clip=np.array([one.clip for one in known]),
+        noise_sd=np.array([one.noise_sd for one in known]),
+        shares=np.array([float(one.shares) for one in known]),
+        units=np.array([one.units for one in known]),
+        releases=np.array([sum(event.count for event in one.all_events) for one in known]),
+    )
+    return terms, np.stack(keys)
+
+
+def seeded_key_data(seed: int, party: str, visit: int) -> np.ndarray:
+    """A noise key for a repeatable simulation."""
+    body = f"{seed}/{visit}/{party}".encode()
+    return np.frombuffer(hashlib.blake2b(body, digest_size=8).digest(), np.uint32).copy()
 
 
 @functools.lru_cache(maxsize=64)
@@ -114,45 +179,54 @@ def compiled(method: LocalMethod, model: Model, family: Family) -> Callable[...,
     import jax
     import jax.numpy as jnp
 
-    def one(records: Any, count: Any, own: Any, shared: Any) -> Any:
-        words, damping, factor = own
+    def one(records: Any, weights: Any, own: Any, shared: Any) -> Any:
+        words, damping, factor, private = own
         q, start, initial = shared
-        weights = (jnp.arange(len_records(records)) < count).astype(method.dtype)
         key = jax.random.key(words[0])
         key = jax.random.fold_in(jax.random.fold_in(key, words[1]), words[2])
-        answer = method.answer(
-            model, family, key, Task(records, weights, q, factor, start, initial)
-        )
+        task = Task(records, weights.astype(method.dtype), q, factor, start, initial, words[2])
+        if private is not None:
+            terms, secret = private
+            task = task._replace(terms=terms, secret=jax.random.wrap_key_data(secret))
+        answer = method.answer(model, family, key, task)
         delta = damped_update(answer.natural, q, damping)
-        finite = jnp.isfinite(answer.loss)
+        finite = jnp.all(jnp.isfinite(0.0 if answer.loss is None else answer.loss))
         for value in delta.values():
             finite = finite & jnp.all(jnp.isfinite(value))
-        return delta, answer.loss, finite
+        return delta, answer.loss, finite, answer.cost
 
     return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))
 
 
 def stack_records(
-    parties: Sequence[Records], rows: int, method: LocalMethod
+    parties: Sequence[Arranged], rows: int, method: LocalMethod
 ) -> tuple[Records, np.ndarray]:
-    """Records of several parties as one device array a column, padded to `rows`.
+    """Records of several parties as one device array a column, padded to `rows`, and weights.
 
     Padding repeats the party's first record: a made-up one could lie outside the model's support
     and turn the zero that its weight makes of it into NaN.
     """
     import jax
 
-    counts = np.array([len_records(records) for records in parties], dtype=np.int32)
+    leading = np.max([one.weights.shape for one in parties], axis=0)
+    leading[method.variable_axis] = rows
+    axes = tuple(int(length) for length in leading)
+
+    def padded(values: Sequence[np.ndarray], dtype: Any, *, fill: bool) -> Any:
+        inner = values[0].shape[len(axes) :]
+        column = np.zeros((len(values), *axes, *inner), dtype=dtype)
+        for i, value in enumerate(values):
+            if fill:
+                column[i] = value[(0,) * len(axes)]
+            column[(i, *(slice(length) for length in value.shape[: len(axes)]))] = value
+        return jax.device_put(column)
+
     stack = {}
-    for name in parties[0]:
-        first = np.asarray(parties[0][name])
-        dtype = method.dtype if np.issubdtype(first.dtype, np.floating) else first.dtype
-        column = np.empty((len(parties), rows, *first.shape[1:]), dtype=dtype)
-        for i, records in enumerate(parties):
-            column[i, : counts[i]] = records[name]
-            column[i, counts[i] :] = records[name][0]
-        stack[name] = jax.device_put(column)
-    return stack, counts
+    for name in parties[0].records:
+        columns = [np.asarray(one.records[name]) for one in parties]
+        floating = np.issubdtype(columns[0].dtype, np.floating)
+        stack[name] = padded(columns, method.dtype if floating else columns[0].dtype, fill=True)
+    return stack, padded([one.weights for one in parties], method.dtype, fill=False)
 
 
 def len_records(records: Records) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tacit.baselines import as_baseline
 from tacit.build import make_method, make_model, make_schedule
 from tacit.config import Config, config_digest, resolved_toml
 from tacit.data import Federation, load_federation
@@ -25,9 +26,17 @@ from tacit.evaluate import check_nuts, exact_posterior, kl_to, nuts_reference
 from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
 from tacit.models import ConjugateGaussian, Records
 from tacit.models.prior import PRIOR_PARTY
-from tacit.notebook import NOT_PRIVATE, measure, pooled, site_summary
+from tacit.notebook import check_bounded, measure, pooled, site_summary
 from tacit.party import len_records
 from tacit.posterior import Posterior
+from tacit.private_run import (
+    check_room,
+    ledger_path,
+    open_charging,
+    privacy_block,
+    run_name,
+    spent,
+)
 from tacit.rundir import Events, check_out, make_directory, write_posterior, write_text
 from tacit.server import Checkpoint, ServerState
 
@@ -48,15 +57,26 @@ def prepare(config: Config) -> Prepared:
     """Load the data and make the plan; raises what is wrong and writes nothing."""
     started = time.perf_counter()
     federation = load_federation(config.data, config.partition, config.seed)
+    if config.private is not None:
+        check_bounded(federation)
     model = make_model(config, federation)
+    parties, method, schedule, trust = as_baseline(
+        config.baseline,
+        federation.parties,
+        make_method(config),
+        make_schedule(config),
+        private=config.private is not None,
+    )
     plan = make_plan(
         model,
-        federation.parties,
+        parties,
         family=config.family,
-        method=make_method(config),
-        schedule=make_schedule(config),
+        method=method,
+        schedule=schedule,
         seed=config.seed,
         batch_parties=config.engine.batch_parties,
+        privacy=config.private,
+        trust=trust,
     )
     if config.evaluate.reference == "nuts":
         check_nuts(model)
@@ -69,20 +89,36 @@ def run(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    ledger: Path | None = None,
     observe: Callable[[Prepared], Observer | None] | None = None,
 ) -> dict[str, Any]:
-    """Carry a configuration out and leave a run directory; the result as in result.json."""
+    """Carry a configuration out and leave a run directory; the result as in result.json.
+
+    A private run is charged to `ledger`, or where the configuration says, or to the user's own.
+    """
     cpu = time.process_time()
     started = time.perf_counter()
     check_out(out, resume=resume, overwrite=overwrite)
     prepared = prepare(config)
     resolved = resolved_toml(config)
+    book = ledger_path(config, out, ledger) if prepared.plan.settled else None
+    if book is not None and not resume:
+        check_room(prepared.plan, prepared.federation, book, inside=book.parent == out)
     if overwrite and out.exists():
         shutil.rmtree(out)
     make_directory(out)
     digest = config_digest(config, fingerprint(prepared.federation))
     checkpoint = Checkpoint(out / "checkpoint" / "server.sqlite", digest=digest)
+    charging = None
     try:
+        if book is not None:
+            charging = open_charging(
+                prepared.plan,
+                prepared.federation,
+                book,
+                run_name(out),
+                inside=book.parent == out,
+            )
         write_text(out / "config.toml", resolved)
         saved = checkpoint.load()
         events = Events(out / "events.jsonl", _start_line(prepared), saved[1] if saved else ())
@@ -93,8 +129,10 @@ def run(
             if watch is not None:
                 watch(state, log)
 
-        outcome = carry_out(prepared.plan, checkpoint=checkpoint, observe=both)
+        outcome = carry_out(prepared.plan, checkpoint=checkpoint, observe=both, charging=charging)
         result = _result(prepared, outcome)
+        if charging is not None and book is not None:
+            result["privacy"]["ledger"] = spent(charging, book)
         result["timing"]["wall_s"] = time.perf_counter() - started
         result["timing"]["cpu_s"] = time.process_time() - cpu
         events.write(
@@ -102,6 +140,8 @@ def run(
         )
     finally:
         checkpoint.close()
+        if charging is not None:
+            charging.ledger.close()
     write_posterior(out / "posterior.npz", outcome.posterior)
     write_text(out / "result.json", json.dumps(result, indent=1, allow_nan=False))
     return result
@@ -113,7 +153,8 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
     started = time.perf_counter()
     train = pooled(plan.parties)
     draws = config.evaluate.draws
-    metrics, bins = measure(posterior, train, federation.test, draws, config.seed)
+    measured = train if plan.privacy is None else None
+    metrics, bins = measure(posterior, measured, federation.test, draws, config.seed)
     result: dict[str, Any] = {
         "schema": SCHEMA,
         "name": config.name,
@@ -144,7 +185,7 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
             "target": federation.target,
             "notes": list(federation.notes),
         },
-        "privacy": {"private": False, "statement": NOT_PRIVATE},
+        "privacy": privacy_block(plan),
     }
     if bins is not None:
         result["reliability"] = {"test": bins}
@@ -171,7 +212,9 @@ def _visits_of_the_prior(state: ServerState) -> int:
 
 def _party_row(plan: Plan, name: str) -> dict[str, Any]:
     records = plan.parties[name]
-    positive = float(np.mean(records["y"])) if plan.model.output == "bernoulli" else None
+    # An exact fraction would be a release that nobody has paid for.
+    told = plan.model.output == "bernoulli" and plan.privacy is None
+    positive = float(np.mean(records["y"])) if told else None
     return {"name": name, "records": len_records(records), "positive_fraction": positive}
 
 

@@ -28,6 +28,23 @@ FILE = {"source": "file", "path": "a.csv", "target": "ill", "positive": "yes", "
         ({"keep": ("x",)}, r'data\.keep names "x"; x and y are taken'),
         ({"keep": ("site", "site")}, r'data\.keep names "site" twice'),
         ({"source": "adult", "target": "age"}, r'data\.target is set; source "adult" brings'),
+        (
+            {"person": "name"},
+            r'data\.person = "name"; source "synthetic-cohort" has no such column',
+        ),
+        ({"source": "adult", "person": "age"}, r'"adult" has no such column .*"subject" of mimic3'),
+        ({**FILE, "person": " "}, r"data\.person = "),
+        ({**FILE, "person": "ill"}, r'data\.person = "ill"; it is the target too'),
+        ({**FILE, "person": "age"}, r'data\.person = "age"; data\.columns declares it a feature'),
+        (
+            {"person": "patient", "keep": ("person",)},
+            r'data\.keep names "person"; with data\.person',
+        ),
+        (
+            {"source": "rugged", "balance": True},
+            r'data\.balance = true; the target of source "rugg',
+        ),
+        ({**FILE, "positive": None, "balance": True}, r"data\.balance = true; .*data\.positive"),
         ({**FILE, "path": None}, r"data\.path is missing"),
         ({**FILE, "target": None}, r"data\.target is missing"),
         ({**FILE, "columns": ()}, r"data\.columns is missing"),

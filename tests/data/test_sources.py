@@ -22,6 +22,7 @@ def test_every_source_is_listed():
         "adult",
         "rugged",
         "heart",
+        "mimic3",
     }
     assert {name for name, info in listed.items() if info.sites} == {"synthetic-cohort", "heart"}
 

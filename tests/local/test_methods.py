@@ -67,7 +67,7 @@ class Wrong(Exact):
             task = task._replace(weights=jnp.where(jnp.arange(len(task.weights)) < 5, 1.0, 0.0))
         if self.mistake == "forgets its factor":
             task = task._replace(factor=family.zero())
-        natural, loss = super().answer(model, family, key, task)
+        natural, loss, *_ = super().answer(model, family, key, task)
         if self.mistake == "single precision":
             natural = {name: value.astype(jnp.float32) for name, value in natural.items()}
         if self.mistake == "improper":
@@ -191,4 +191,5 @@ def test_auto_is_the_cheapest_method_that_serves():
         "natural-vi",
         "gradient-vi",
     ]
-    assert set(METHODS) == {"exact", "natural-vi", "gradient-vi"}
+    assert set(METHODS) == {"exact", "natural-vi", "gradient-vi", "dpsgd", "private-update"}
+    assert choose_method(LINEAR, private=True).kind == "dpsgd"

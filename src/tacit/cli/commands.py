@@ -19,6 +19,7 @@ def run_command(
     resume: bool,
     overwrite: bool,
     report: bool,
+    ledger: Path | None,
 ) -> None:
     """`tacit run`."""
     config = read_config(path, tuple(overrides or ()), seed)
@@ -27,7 +28,10 @@ def run_command(
     from tacit.run import run
 
     with RunProgress() as progress:
-        result = run(config, out, resume=resume, overwrite=overwrite, observe=progress.watch)
+        result = run(
+            config, out,
+            resume=resume, overwrite=overwrite, ledger=ledger, observe=progress.watch,
+        )  # fmt: skip
     show_result(result)
     console.print(f"run directory: {out}", highlight=False)
     if report:
@@ -45,6 +49,21 @@ def check_command(path: Path, seed: int | None, overrides: list[str] | None) -> 
     show_plan(prepare(config))
 
 
+def explain_command(
+    path: Path, seed: int | None, overrides: list[str] | None, colluding: int | None
+) -> None:
+    """`tacit explain`."""
+    config = read_config(path, tuple(overrides or ()), seed)
+    if colluding is not None and not colluding >= 1:
+        raise ConfigError(f"--colluding {colluding}; at least 1 party")
+    from tacit.cli.show_privacy import show_explanation
+    from tacit.explain import explain
+    from tacit.run import prepare
+
+    plan = prepare(config).plan
+    show_explanation(plan, explain(plan, colluding=colluding, central=config.baseline == "central"))
+
+
 def report_command(run_dir: Path) -> None:
     """`tacit report`."""
     from tacit.cli.show import console
@@ -53,7 +72,9 @@ def report_command(run_dir: Path) -> None:
     console.print(f"report: {write_report(run_dir)}", highlight=False)
 
 
-def reproduce_command(study: str | None, out: Path | None, seed: int, *, quick: bool) -> None:
+def reproduce_command(
+    study: str | None, out: Path | None, seed: int, *, quick: bool, figure: int | None = None
+) -> None:
     """`tacit reproduce`."""
     from tacit.cli.show import StepProgress, console, show_table
     from tacit.reproduce import STUDIES
@@ -68,7 +89,7 @@ def reproduce_command(study: str | None, out: Path | None, seed: int, *, quick: 
         raise ConfigError(f"study {study!r} is unknown; {advice}")
     out = out or Path("runs") / study
     with StepProgress(f"reproducing {study}") as progress:
-        result = STUDIES[study](out, seed=seed, quick=quick, progress=progress.step)
+        result = STUDIES[study](out, seed=seed, quick=quick, figure=figure, progress=progress.step)
     for table in result["tables"]:
         show_table(table["title"], table["columns"], table["shown"])
     console.print(f"tables and figures: {out / 'index.html'}", highlight=False)

@@ -66,11 +66,24 @@ def export_command(path: Path, out: Path) -> None:
 def ceiling_command(
     path: Path, dataset: str, ceiling: Ceiling, *, reason: str, raising: bool
 ) -> None:
-    """The operator's word on what may be spent."""
+    """The operator's word on what may be spent, on one data set or on all of a configuration's."""
     from tacit.cli.show import console
 
-    with Ledger.open(path) as ledger:
-        ledger.set_ceiling(DatasetId.parse(dataset), ceiling, reason=reason, raising=raising)
+    if dataset.endswith(".toml"):
+        from tacit.config import read_config
+        from tacit.private_run import datasets
+        from tacit.run import prepare
+
+        prepared = prepare(read_config(Path(dataset)))
+        with Ledger.open(path, create=True) as ledger:
+            found = datasets(prepared.plan, prepared.federation, ledger)
+            wanted = dict.fromkeys(found.values(), ceiling)
+            ledger.set_ceilings(wanted, reason=reason, raising=raising)
+        for party, identity in found.items():
+            console.print(f"{party}: {identity}", highlight=False)
+    else:
+        with Ledger.open(path) as ledger:
+            ledger.set_ceiling(DatasetId.parse(dataset), ceiling, reason=reason, raising=raising)
     console.print(
         f"ceiling of {dataset}: ε = {ceiling.epsilon:g} at δ = {ceiling.delta:g}, "
         f"{ceiling.relation}, unit = {ceiling.unit}",

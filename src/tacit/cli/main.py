@@ -15,16 +15,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Federated Bayesian inference: one posterior, every record stays where it is. This "
-    "version applies no differential privacy to a run.\n\n"
+    help="Private federated Bayesian inference: one posterior, every record stays where it is.\n\n"
     "Start with `tacit run examples/hospitals.toml --report`. Any command takes --debug to show "
     "a traceback. Exit codes: 2 bad configuration, 3 privacy ceiling, 4 bad or missing data, "
     "5 network or peer.",
 )
 data_app = typer.Typer(help="List the built-in data sets and fetch their files.")
 ledger_app = typer.Typer(
-    help="A party's privacy ledger: show, verify, export, ceilings. `tacit run` does not charge "
-    "one yet."
+    help="A party's privacy ledger: show, verify, export, ceilings. Every private `tacit run` is "
+    "charged to one before anything is computed."
 )
 app.add_typer(data_app, name="data")
 app.add_typer(ledger_app, name="ledger")
@@ -51,6 +50,10 @@ def run(
         bool, typer.Option("--overwrite", help="Replace an earlier run in that directory.")
     ] = False,
     report: Annotated[bool, typer.Option("--report", help="Write the HTML report too.")] = False,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Charge a private run here [default: your own ledger]."),
+    ] = None,
 ) -> None:
     """Run a federation and leave a run directory.
 
@@ -61,23 +64,52 @@ def run(
       tacit run examples/adult.toml --seed 3 --set schedule.kind=sequential --out runs/adult
 
       tacit run examples/adult.toml --out runs/adult --resume
+
+      tacit run examples/adult-private.toml --out runs/private
     """
     from tacit.cli.commands import run_command
 
-    run_command(config, out, seed, overrides, resume=resume, overwrite=overwrite, report=report)
+    run_command(
+        config, out, seed, overrides,
+        resume=resume, overwrite=overwrite, report=report, ledger=ledger,
+    )  # fmt: skip
 
 
 @app.command()
 def check(config: ConfigPath, seed: Seed = None, overrides: Overrides = None) -> None:
     """Say everything that is wrong with a configuration and its data, and what it would do.
 
-    Nothing is written and nothing leaves this process. Example:
+    Nothing is written, nothing leaves this process and no budget is spent: for a private run it
+    shows the guarantee, the noise that it takes and how much signal is left. Examples:
 
       tacit check examples/hospitals.toml --set partition.parties=50
+
+      tacit check examples/adult-private.toml --set privacy.epsilon=0.5
     """
     from tacit.cli.commands import check_command
 
     check_command(config, seed, overrides)
+
+
+@app.command()
+def explain(
+    config: ConfigPath,
+    seed: Seed = None,
+    overrides: Overrides = None,
+    colluding: Annotated[
+        int | None, typer.Option(help="How many parties collude [default: all but one].")
+    ] = None,
+) -> None:
+    """Say, adversary by adversary, whether and with what ε a configuration protects.
+
+    One record (or person) and a whole party, against readers of the model, eavesdroppers, curious
+    and colluding parties and the server. Nothing is spent. Example:
+
+      tacit explain examples/adult-private.toml --colluding 3
+    """
+    from tacit.cli.commands import explain_command
+
+    explain_command(config, seed, overrides, colluding)
 
 
 @app.command()
@@ -101,16 +133,21 @@ def reproduce(
     out: Out = None,
     seed: Annotated[int, typer.Option(help="The seed.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller version.")] = False,
+    figure: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Only this figure of the study.")
+    ] = None,
 ) -> None:
     """Repeat a published study with this library; without STUDY, list them.
 
-    Example:
+    Examples:
 
       tacit reproduce fedvi --out runs/fedvi
+
+      tacit reproduce tmlr --figure 1 --quick
     """
     from tacit.cli.commands import reproduce_command
 
-    reproduce_command(study, out, seed, quick=quick)
+    reproduce_command(study, out, seed, quick=quick, figure=figure)
 
 
 @data_app.command("list")
@@ -159,7 +196,7 @@ def account(
 ) -> None:
     """Say what Gaussian releases cost in ε, or how much noise a target ε needs.
 
-    No data are read and nothing is spent; no run of this version adds such noise yet. Examples:
+    No data are read and nothing is spent. Examples:
 
       tacit account --noise-multiplier 4 --rounds 1000 --rate 0.05
 
@@ -176,13 +213,20 @@ def account(
 
 
 LedgerPath = Annotated[
-    Path, typer.Option("--ledger", metavar="FILE", help="The party's ledger.sqlite.")
+    Path | None,
+    typer.Option("--ledger", metavar="FILE", help="The ledger [default: your own]."),
 ]
 Reason = Annotated[str, typer.Option(help="Why, for whoever reads the ledger later.")]
 
 
+def _book(path: Path | None) -> Path:
+    from tacit.privacy.place import own_ledger
+
+    return path or own_ledger()
+
+
 @ledger_app.command("show")
-def ledger_show(ledger: LedgerPath) -> None:
+def ledger_show(ledger: LedgerPath = None) -> None:
     """Show what was spent on each data set, and every entry.
 
     Example:
@@ -191,12 +235,12 @@ def ledger_show(ledger: LedgerPath) -> None:
     """
     from tacit.cli.ledger import show_command
 
-    show_command(ledger)
+    show_command(_book(ledger))
 
 
 @ledger_app.command("verify")
 def ledger_verify(
-    ledger: LedgerPath,
+    ledger: LedgerPath = None,
     receipt: Annotated[str | None, typer.Option(help="A receipt kept elsewhere.")] = None,
 ) -> None:
     """Check every entry and the end of the chain. Exit code 4 if anything is wrong.
@@ -207,12 +251,12 @@ def ledger_verify(
     """
     from tacit.cli.ledger import verify_command
 
-    verify_command(ledger, receipt)
+    verify_command(_book(ledger), receipt)
 
 
 @ledger_app.command("export")
 def ledger_export(
-    ledger: LedgerPath, out: Annotated[Path, typer.Option(help="A .json or .csv file.")]
+    out: Annotated[Path, typer.Option(help="A .json or .csv file.")], ledger: LedgerPath = None
 ) -> None:
     """Write the entries, without secrets, to a file.
 
@@ -222,23 +266,28 @@ def ledger_export(
     """
     from tacit.cli.ledger import export_command
 
-    export_command(ledger, out)
+    export_command(_book(ledger), out)
 
 
 @ledger_app.command("ceiling")
 def ledger_ceiling(
-    ledger: LedgerPath,
-    dataset: Annotated[str, typer.Argument(metavar="ID", help="The data set's id.")],
+    dataset: Annotated[
+        str, typer.Argument(metavar="ID|CONFIG.toml", help="A data set, or all of a run's.")
+    ],
     epsilon: Annotated[float, typer.Option(help="At most this ε in all.")],
     delta: Annotated[float, typer.Option(help="At this δ.")],
     reason: Reason,
     relation: Annotated[str, typer.Option(help="add-or-remove or substitute.")] = "substitute",
     unit: Annotated[str, typer.Option(help="record, person or party.")] = "record",
     raising: Annotated[bool, typer.Option("--raise", help="Allow more than before.")] = False,
+    ledger: LedgerPath = None,
 ) -> None:
-    """Set what may be spent on a data set. No server or configuration can do this.
+    """Set what may be spent on a data set. No server or run can do this.
 
-    Example:
+    With a configuration, the ceiling is set for each of its parties' records; the ledger is made
+    if there is none. Examples:
+
+      tacit ledger ceiling private.toml --epsilon 1 --delta 1e-5 --reason "board of 3 May"
 
       tacit ledger ceiling ID --ledger state/ledger.sqlite --epsilon 2 --delta 1e-5 --reason "board"
     """
@@ -251,15 +300,15 @@ def ledger_ceiling(
         relation=relation,  # pyright: ignore[reportArgumentType]
         unit=unit,  # pyright: ignore[reportArgumentType]
     )
-    ceiling_command(ledger, dataset, limit, reason=reason, raising=raising)
+    ceiling_command(_book(ledger), dataset, limit, reason=reason, raising=raising)
 
 
 @ledger_app.command("link")
 def ledger_link(
-    ledger: LedgerPath,
     newer: Annotated[str, typer.Argument(metavar="NEW", help="The later data set.")],
     older: Annotated[str, typer.Argument(metavar="OLD", help="The one it continues.")],
     reason: Reason,
+    ledger: LedgerPath = None,
 ) -> None:
     """Declare that a changed data set continues an old one, so that spending carries over.
 
@@ -269,7 +318,7 @@ def ledger_link(
     """
     from tacit.cli.ledger import link_command
 
-    link_command(ledger, newer, older, reason=reason)
+    link_command(_book(ledger), newer, older, reason=reason)
 
 
 @app.command()

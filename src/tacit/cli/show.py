@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +12,8 @@ from rich.table import Table
 
 from tacit.federate import Observer
 from tacit.local import LocalMethod
-from tacit.run import NOT_PRIVATE, Prepared
+from tacit.notebook import statement
+from tacit.run import Prepared
 from tacit.server import Damping
 
 console = Console(soft_wrap=True)
@@ -145,7 +147,15 @@ def show_result(result: dict[str, Any]) -> None:
         f"{timing['wall_s']:.1f} s, of which {timing['compile_s']:.1f} s compiling",
         highlight=False,
     )
-    console.print(f"privacy: {result['privacy']['statement']}", highlight=False)
+    privacy = result["privacy"]
+    console.print(f"privacy: {privacy['statement']}", highlight=False)
+    if "ledger" in privacy:
+        book = privacy["ledger"]
+        console.print(
+            f"ledger: {book['path']}, at most ε = {book['epsilon_spent']:.4g} spent on any party's "
+            "records so far",
+            highlight=False,
+        )
 
 
 def show_plan(prepared: Prepared) -> None:
@@ -176,9 +186,13 @@ def show_plan(prepared: Prepared) -> None:
             "schedule",
             f"{schedule.kind}, {schedule.rounds} rounds of {visited} exchanges, damping {damping}",
         ],
-        ["privacy", NOT_PRIVATE],
+        ["privacy", statement(plan)],
     ]
     show_table("In order: this would run", ["what", "value"], rows)
+    if plan.settled:
+        from tacit.cli.show_privacy import show_terms
+
+        show_terms(plan)
     for note in federation.notes:
         console.print(f"note: {note}", highlight=False)
 
@@ -206,7 +220,7 @@ def _show_coefficients(result: dict[str, Any]) -> None:
 
 def _method(method: LocalMethod) -> str:
     """Name and settings; a setting left to the method is not shown."""
-    names = getattr(type(method), "__dataclass_fields__", {})
+    names = [one.name for one in fields(method)] if is_dataclass(method) else []
     settings = {name: getattr(method, name) for name in names}
     shown = ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
     return f"{method.kind} ({shown})"

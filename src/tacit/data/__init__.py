@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tacit.data.config import ColumnConfig, DataConfig, PartitionConfig
 
 if TYPE_CHECKING:
+    from tacit.data.bounds import unbounded
     from tacit.data.catalogue import SourceInfo, sources
     from tacit.data.cohort import Cohort, synthetic_cohort
     from tacit.data.download import fetch
@@ -38,6 +39,7 @@ __all__ = [
     "sources",
     "split",
     "synthetic_cohort",
+    "unbounded",
 ]
 
 _HOME = {
@@ -52,6 +54,7 @@ _HOME = {
     "sources": "catalogue",
     "split": "federation",
     "synthetic_cohort": "cohort",
+    "unbounded": "bounds",
 }
 
 

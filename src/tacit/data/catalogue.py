@@ -7,8 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacit.data import cohort, download
-from tacit.data.config import WITH_SITES, DataConfig
-from tacit.data.readers import adult, breast_cancer, gaussian_mean, heart, rugged, user_file
+from tacit.data.config import WITH_SITES, ColumnConfig, DataConfig
+from tacit.data.readers import (
+    adult,
+    breast_cancer,
+    gaussian_mean,
+    heart,
+    mimic3,
+    mimic3_files,
+    mimic3_schema,
+    rugged,
+    user_file,
+)
 from tacit.data.table import Table
 
 DEFAULT_SITES = 10
@@ -26,7 +36,7 @@ class SourceInfo:
     origin: str
     licence: str
     file_based: bool
-    """True: `tacit data fetch` can get its files."""
+    """True: it needs files, which `tacit data fetch` gets, or says how to get."""
     present: bool
     """True: it can be loaded now without a download."""
     sites: bool
@@ -77,6 +87,14 @@ _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
         "Wolberg, Street and Mangasarian, UCI Machine Learning Repository; comes with scikit-learn",
         "CC BY 4.0",
     ),
+    "mimic3": (
+        "intensive-care stays, 48 hours of 17 channels; death in hospital",
+        mimic3.RECORDS,
+        mimic3_schema.TARGET,
+        "Johnson et al., MIMIC-III v1.4, PhysioNet, doi 10.13026/C2XW26, prepared by the benchmark"
+        " of Harutyunyan et al., Scientific Data 6, 2019",
+        "PhysioNet Credentialed Health Data License 1.5.0; access on application",
+    ),
     "file": (
         "a CSV or Parquet table of your own with a declared schema",
         None,
@@ -97,12 +115,41 @@ def sources() -> list[SourceInfo]:
             target=target,
             origin=origin,
             licence=licence,
-            file_based=name in download.REGISTRY,
-            present=name not in download.REGISTRY or download.locate(name) is not None,
+            file_based=name in download.REGISTRY or name == "mimic3",
+            present=_present(name),
             sites=name in WITH_SITES,
         )
         for name, (description, records, target, origin, licence) in _ABOUT.items()
     ]
+
+
+def _present(name: str) -> bool:
+    if name == "mimic3":
+        return mimic3_files.locate() is not None
+    return name not in download.REGISTRY or download.locate(name) is not None
+
+
+def schema(data: DataConfig) -> tuple[tuple[ColumnConfig, ...], str]:
+    """The public columns and the target of a source, known before any record is read."""
+    match data.source:
+        case "synthetic-cohort":
+            # How many sites there are is the partition's to say; bounded they are in any case.
+            site = ColumnConfig(name="site", kind="categorical", levels=("any",), feature=False)
+            return (*cohort.FEATURES, site), cohort.TARGET
+        case "gaussian-mean":
+            return (), "y"
+        case "adult":
+            return adult.COLUMNS, "income"
+        case "rugged":
+            return rugged.COLUMNS, rugged.TARGET
+        case "heart":
+            return heart.COLUMNS, "disease"
+        case "breast-cancer":
+            return breast_cancer.COLUMNS, "diagnosis"
+        case "mimic3":
+            return mimic3_schema.COLUMNS, mimic3_schema.TARGET
+    assert data.target is not None, "DataConfig requires it for a file"
+    return data.columns, data.target
 
 
 def read_table(data: DataConfig, *, sites: int | None, seed: int) -> Table:
@@ -125,4 +172,6 @@ def read_table(data: DataConfig, *, sites: int | None, seed: int) -> Table:
             return heart.read()
         case "breast-cancer":
             return breast_cancer.read()
+        case "mimic3":
+            return mimic3.read(path=data.path, balance=data.balance, seed=seed)
     return user_file.read(data)

@@ -20,7 +20,9 @@ from tacit.errors import ConfigError
 DEFAULT_RECORDS = 10_000
 RECORDS_A_SITE = 50
 SIZE_RATIO = 20.0
-GENERATE = 0
+GENERATE, PATIENTS = 0, 4
+"""Random streams of a seed: who the patients are leaves all other numbers as they are."""
+FIRST_STAY = 0.7
 
 TARGET = "readmitted"
 
@@ -107,6 +109,7 @@ def synthetic_cohort(*, records: int | None = None, sites: int = 10, seed: int =
     logit = x @ np.array(list(truth.values()))
     returned = rng.random(records) < 1 / (1 + np.exp(-logit))
     frame = frame.with_columns(
+        pl.Series("patient", _patients(frame, site, np.random.default_rng([seed, PATIENTS]))),
         pl.Series("site", np.array(names)[site], dtype=pl.String),
         pl.Series(TARGET, np.where(returned, "yes", "no"), dtype=pl.String),
     )
@@ -139,6 +142,21 @@ def _site_sizes(records: int, sites: int) -> np.ndarray:
     over = records - int(sizes.sum())
     sizes[np.argsort(-(ideal % 1), kind="stable")[:over]] += 1
     return sizes
+
+
+def _patients(frame: pl.DataFrame, site: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Number the patients: some have several stays, all at one site, of one sex and one age.
+
+    Nothing else about a patient's stays is alike, so the truth is the same with or without them.
+    """
+    age, male = frame["age"].to_numpy(), (frame["sex"] == "male").to_numpy()
+    order = np.lexsort((rng.random(len(site)), age, male, site))
+    alike = np.zeros(len(site), dtype=bool)
+    alike[1:] = np.all([np.diff(column[order]) == 0 for column in (site, male * 1, age)], axis=0)
+    begins = ~alike | (rng.random(len(site)) < FIRST_STAY)
+    patients = np.empty(len(site), dtype=np.int64)
+    patients[order] = np.cumsum(begins)
+    return patients
 
 
 def _stays(severity: np.ndarray, rng: np.random.Generator) -> pl.DataFrame:

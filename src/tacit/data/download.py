@@ -106,7 +106,14 @@ def locate(name: str) -> Path | None:
 
 
 def fetch(name: str, *, progress: Progress | None = None) -> Path:
-    """Download a source to the cache unless its files are here already; answer their folder."""
+    """Download a source to the cache unless its files are here already; answer their folder.
+
+    MIMIC-III may not be downloaded by a program: its error says what a person has to do.
+    """
+    if name == "mimic3":
+        from tacit.data.readers import mimic3_files
+
+        return mimic3_files.local_folder(None)
     if name not in REGISTRY:
         raise ConfigError(
             f'"{name}" has no files to fetch; the sources with files are {", ".join(REGISTRY)}'

@@ -15,12 +15,13 @@ from tacit.errors import ConfigError, DataError
 Rows = dict[str, np.ndarray]
 
 
-def _floor(value: float) -> int:
+def floor(value: float) -> int:
     """⌊value⌋ as on paper: 100 · (1 - 0.9) is 10 and not 9.999…98."""
     return math.floor(value + 1e-9)
 
 
-def _named(prefix: str, parts: Sequence[np.ndarray]) -> Rows:
+def named(prefix: str, parts: Sequence[np.ndarray]) -> Rows:
+    """Number the parties from 1, all names of one width so that they sort as they count."""
     width = len(str(len(parts)))
     return {f"{prefix}-{number:0{width}d}": rows for number, rows in enumerate(parts, start=1)}
 
@@ -41,7 +42,7 @@ def balanced(records: int, parties: int, rng: np.random.Generator) -> Rows:
     {'party-1': 3, 'party-2': 2, 'party-3': 2}
     """
     _refuse_too_many(parties, records)
-    return _named("party", np.array_split(rng.permutation(records), parties))
+    return named("party", np.array_split(rng.permutation(records), parties))
 
 
 def by_label(labels: np.ndarray, order: Sequence[str], column: str) -> Rows:
@@ -79,7 +80,7 @@ def skew(
     _refuse_too_many(parties, n)
     small = parties // 2
     large = parties - small
-    small_size = _floor(n / parties * (1 - size_skew))
+    small_size = floor(n / parties * (1 - size_skew))
     if small_size == 0:
         raise DataError(
             f'party "small-{1:0{len(str(small))}d}" has no records: partition.size_skew ='
@@ -94,8 +95,8 @@ def skew(
             f"partition.label_skew = {label_skew}; it needs a target of two classes: set it to 0"
         )
     rest = rng.permutation(np.setdiff1d(np.arange(n), chosen))
-    rows = _named("small", list(chosen)) | _named("large", np.array_split(rest, large))
-    over = len(rest) - large * _floor(n / parties * (1 + size_skew))
+    rows = named("small", list(chosen)) | named("large", np.array_split(rest, large))
+    over = len(rest) - large * floor(n / parties * (1 + size_skew))
     note = f"skewed partition: {small} small parties of {small_size} records, {large} large ones"
     if parties % 2 == 0 and over > 0:
         note += f"; {over} records left over by rounding went to large parties"
@@ -111,7 +112,7 @@ def _skewed_labels(
     with_minority = rng.permutation(np.flatnonzero(y != majority))
     fraction = len(with_majority) / len(y)
     target = fraction + (1 - fraction) * label_skew
-    from_majority = _floor(size * target)
+    from_majority = floor(size * target)
     from_minority = size - from_majority
     for name, each, there in (
         ("majority", from_majority, len(with_majority)),
@@ -150,7 +151,7 @@ def held_out_rows(
         return held
     spare: list[int] = []
     for rows in groups:
-        share = _floor(len(rows) * fraction)
+        share = floor(len(rows) * fraction)
         shuffled = rng.permutation(rows)
         held[shuffled[:share]] = True
         if share + 1 < len(rows):

@@ -23,6 +23,8 @@ class Table:
     """False: the records are y alone, with no x."""
     truth: dict[str, float] | None = None
     """For generated data: the weights, by name of the prepared column, that made y."""
+    notes: tuple[str, ...] = ()
+    """What the reader itself did to the data: values clipped, records left out."""
 
     def declared(self, name: str) -> ColumnConfig | None:
         return next((column for column in self.columns if column.name == name), None)

@@ -18,13 +18,15 @@ from threadpoolctl import threadpool_limits
 
 from tacit import party as party_side
 from tacit import server as server_side
+from tacit.charging import Charging
 from tacit.engines.buckets import bench_size, bucket_lengths
 from tacit.errors import DataError
-from tacit.local import GradientVI
+from tacit.local import Arranged, GradientVI
 from tacit.messages import Reply, Request
 from tacit.models import Records
 from tacit.models.prior import PRIOR_PARTY, PriorAsLikelihood, prior_records
 from tacit.party import Agreement, PartyState
+from tacit.privacy.settle import Settled
 from tacit.server import Checkpoint, Rules, ServerState
 from tacit.server.state import Log, Open
 
@@ -41,7 +43,7 @@ class _Bench:
     agreement: Agreement
     names: tuple[str, ...]
     stack: Records
-    counts: np.ndarray
+    weights: np.ndarray
 
 
 @dataclass
@@ -52,6 +54,10 @@ class InProcess:
     rules: Rules
     parties: dict[str, Records]
     batch_parties: bool = True
+    settled: dict[str, Settled] = field(default_factory=dict)
+    """The terms of every party of a private run."""
+    charging: Charging | None = None
+    """Who pays, before anything is computed; None: nobody keeps count (a notebook)."""
     _bench_of: dict[str, _Bench] = field(default_factory=dict, init=False)
     _states: dict[str, PartyState] = field(default_factory=dict, init=False)
     _arrivals: dict[str, float] = field(default_factory=dict, init=False)
@@ -100,30 +106,50 @@ class InProcess:
     def _answer(self, requests: Sequence[Request]) -> list[Reply]:
         """Replies in the order of the requests."""
         replies: dict[str, Reply] = {}
-        waiting: dict[str, Request] = {}
+        waiting: list[Request] = []
         for request in requests:
             known = party_side.recall(self._states.get(request.party, PartyState()), request)
             if known is not None:
                 replies[request.id] = known
             else:
-                waiting[request.party] = request
+                waiting.append(request)
+        charged = [request for request in waiting if request.party in self.settled]
+        if self.charging is None:
+            charged = []
+        else:
+            replies |= self.charging.answer(charged, self._compute)
+        replies |= self._compute([request for request in waiting if request not in charged])
+        return [replies[request.id] for request in requests]
+
+    def _compute(self, requests: Sequence[Request]) -> dict[str, Reply]:
+        """New answers, a bench at a time."""
+        replies: dict[str, Reply] = {}
+        waiting = {request.party: request for request in requests}
         for bench in dict.fromkeys(self._bench_of[name] for name in waiting):
             asked = [waiting[name] for name in bench.names if name in waiting]
             # A seat that is empty or was not asked repeats a request: one shape, one program.
             full = [waiting.get(name, asked[0]) for name in bench.names]
-            updates = party_side.answer_many(bench.agreement, bench.stack, bench.counts, full)
+            terms = [self.settled.get(request.party) for request in full]
+            updates = party_side.answer_many(
+                bench.agreement, bench.stack, bench.weights, full, terms
+            )
             for name, request, update in zip(bench.names, full, updates, strict=True):
                 if request.party == name and request.id not in replies:
-                    replies[request.id], self._states[name] = party_side.conclude(request, update)
-        return [replies[request.id] for request in requests]
+                    replies[request.id], self._states[name] = party_side.conclude(
+                        request, update, self.settled.get(name)
+                    )
+        return replies
 
     def _seat_parties(self) -> None:
         if self._bench_of:
             return
-        sizes = {name: party_side.len_records(records) for name, records in self.parties.items()}
-        for name, size in sizes.items():
-            if not size > 0:
+        method = self.agreement.method
+        arranged = {}
+        for name, records in self.parties.items():
+            if not party_side.len_records(records) > 0:
                 raise DataError(f"party {name!r} has no records; leave it out or give it some")
+            arranged[name] = method.arrange(name, records, self.agreement.seed)
+        sizes = {name: one.weights.shape[method.variable_axis] for name, one in arranged.items()}
         if self.batch_parties:
             lengths = bucket_lengths(list(sizes.values()), MOST_LENGTHS, cheap_rows=CHEAP_ROWS)
         else:
@@ -134,15 +160,18 @@ class InProcess:
             names = [name for name, size in sizes.items() if below < size <= length]
             seats = bench_size(len(names), length) if self.batch_parties and everybody else 1
             for start in range(0, len(names), seats):
-                self._seat(self.agreement, names[start : start + seats], length, seats)
+                group = {name: arranged[name] for name in names[start : start + seats]}
+                self._seat(self.agreement, group, length, seats)
         if self.rules.site_prior:
             self._seat_prior()
 
-    def _seat(self, agreement: Agreement, names: list[str], length: int, seats: int) -> None:
-        names = [*names, *([names[0]] * (seats - len(names)))]
-        records = [self.parties[name] for name in names]
-        stack, counts = party_side.stack_records(records, length, agreement.method)
-        bench = _Bench(agreement, tuple(names), stack, counts)
+    def _seat(
+        self, agreement: Agreement, group: dict[str, Arranged], length: int, seats: int
+    ) -> None:
+        names = [*group, *([next(iter(group))] * (seats - len(group)))]
+        arranged = [group[name] for name in names]
+        stack, weights = party_side.stack_records(arranged, length, agreement.method)
+        bench = _Bench(agreement, tuple(names), stack, weights)
         self._bench_of.update(dict.fromkeys(names, bench))
 
     def _seat_prior(self) -> None:
@@ -154,8 +183,8 @@ class InProcess:
             method if isinstance(method, GradientVI) else GradientVI(),
             self.agreement.seed,
         )
-        self.parties = {PRIOR_PARTY: prior_records(), **self.parties}
-        self._seat(agreement, [PRIOR_PARTY], 1, 1)
+        arranged = agreement.method.arrange(PRIOR_PARTY, prior_records(), agreement.seed)
+        self._seat(agreement, {PRIOR_PARTY: arranged}, 1, 1)
 
 
 def _save(checkpoint: Checkpoint | None, state: ServerState, log: Log) -> None:

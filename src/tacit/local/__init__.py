@@ -1,18 +1,26 @@
 """Local methods: how a party answers a round."""
 
-from tacit.local.base import Answer, LocalMethod, Task
+from tacit.local.base import Answer, Arranged, LocalMethod, Task
+from tacit.local.dpsgd import DPSGD
 from tacit.local.exact import Exact
 from tacit.local.gradient import GradientVI
 from tacit.local.natural import NaturalVI
+from tacit.local.private import PrivateMethod, Terms
+from tacit.local.update import PrivateUpdate
 from tacit.models import ConjugateGaussian, GeneralisedLinear, Model
 
 METHODS: dict[str, type[LocalMethod]] = {
-    method.kind: method for method in (Exact, NaturalVI, GradientVI)
+    method.kind: method for method in (Exact, NaturalVI, GradientVI, DPSGD, PrivateUpdate)
 }
 
 
-def choose_method(model: Model) -> LocalMethod:
-    """What method.kind = 'auto' means: closed form, else natural gradients, else Adam."""
+def choose_method(model: Model, *, private: bool = False) -> LocalMethod:
+    """What method.kind = 'auto' means: closed form, else natural gradients, else Adam.
+
+    With privacy it is noisy gradients, whatever the model.
+    """
+    if private:
+        return DPSGD()
     if isinstance(model, ConjugateGaussian):
         return Exact()
     if isinstance(model, GeneralisedLinear):
@@ -21,12 +29,17 @@ def choose_method(model: Model) -> LocalMethod:
 
 
 __all__ = [
+    "DPSGD",
     "METHODS",
     "Answer",
+    "Arranged",
     "Exact",
     "GradientVI",
     "LocalMethod",
     "NaturalVI",
+    "PrivateMethod",
+    "PrivateUpdate",
     "Task",
+    "Terms",
     "choose_method",
 ]

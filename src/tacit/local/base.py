@@ -10,6 +10,8 @@ from __future__ import annotations
 import abc
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from tacit.expfam import Family, Natural
 from tacit.models import Model, Records
 
@@ -20,7 +22,9 @@ class Task(NamedTuple):
     """What one party has to answer, as arrays.
 
     `weights` is 1 for a record and 0 for padding. `start` is where an optimiser begins: q, or,
-    while q is still the prior (`initial`), the model's own starting point.
+    while q is still the prior (`initial`), the model's own starting point. `visit` counts the
+    requests that this party has had. A private method also
+    gets its numbers (`terms`) and the key of its noise and batches (`secret`).
     """
 
     records: Records
@@ -29,13 +33,27 @@ class Task(NamedTuple):
     factor: Natural
     start: Natural
     initial: Array
+    visit: Array | int = 0
+    terms: Any = None
+    secret: Array = None
 
 
 class Answer(NamedTuple):
-    """λ of the local posterior qₘ, and the loss −E[log p(xₘ | θ)] at `Task.start`."""
+    """λ of the local posterior qₘ, and the loss −E[log p(xₘ | θ)] at `Task.start`.
+
+    A private method has no loss, which would be another release, but a cost.
+    """
 
     natural: Natural
-    loss: Array
+    loss: Array | None
+    cost: Any = None
+
+
+class Arranged(NamedTuple):
+    """A party's records as its method wants them: `weights` has their one or two leading axes."""
+
+    records: Records
+    weights: np.ndarray
 
 
 class LocalMethod(abc.ABC):
@@ -45,8 +63,22 @@ class LocalMethod(abc.ABC):
     second_order: ClassVar[bool] = False
     """True when answers carry the likelihood's curvature exactly, so that those of many parties
     may be multiplied into a full-covariance q at once without damping."""
+    private: ClassVar[bool] = False
+    """True when answers are releases with a cost: see `tacit.local.private`."""
     dtype: str
     """Floating-point type of the records: natural parameters are float64 whatever this is."""
+
+    damping: ClassVar[float | None] = None
+    """The damping that this method wants where none was asked for; None: `resolved_damping`."""
+    averaged_share: float = 0.0
+    """The share of the rounds, the last ones, over which the server averages q."""
+    variable_axis: ClassVar[int] = 0
+    """The leading axis of `arrange` that grows with the records and may be padded."""
+
+    def arrange(self, party: str, records: Records, seed: int) -> Arranged:
+        """The records as one row each; a private method may group them by person or by shard."""
+        del party, seed
+        return Arranged(records, np.ones(len(next(iter(records.values())))))
 
     @abc.abstractmethod
     def check(self, model: Model, family: Family) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import functools
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -49,6 +50,22 @@ class Model(abc.ABC):
     @abc.abstractmethod
     def prior(self, family: Family) -> Natural:
         """λ of the prior, or of its stand-in when `has_site_prior`."""
+
+    def clip_scales(self) -> Array | float:
+        """How much of a clip each coordinate's gradient may use: public, 1 if nothing is known."""
+        return 1.0
+
+    def score_parts(
+        self, theta: Array, records: Records, squares: Array, *, label_agnostic: bool
+    ) -> tuple[Array, Array, Callable[[Array], Array]] | None:
+        """Norms of ∇ log p(record | θ) and their weighted sum in closed form; None: no such form.
+
+        The first is √Σ_j squares_j (∂_j log p)² for each record, or, label-agnostic, the largest
+        over the labels; the second is the plain norm ‖∇ log p‖; the third maps weights w to
+        Σ wᵢ ∇ log p(recordᵢ | θ) and must not look at a record of weight 0.
+        """
+        del theta, records, squares, label_agnostic
+        return None
 
     def log_prior(self, theta: Array) -> Array:
         """log p(θ); needed only when `has_site_prior`."""
@@ -105,6 +122,11 @@ class GeneralisedLinear(GaussianPriorModel):
     @abc.abstractmethod
     def inverse_link(self, eta: Array) -> Array:
         """E[y | η], elementwise."""
+
+    def largest_slope(self, mean: Array, variance: Array) -> Array | None:
+        """The largest |E[ℓ'(η)]| over all labels, for label-agnostic clipping; None: unbounded."""
+        del mean, variance
+        return None
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
         return self.pointwise(records["x"] @ theta, records["y"])

@@ -26,6 +26,12 @@ class LogisticRegression(GeneralisedLinear):
     def pointwise(self, eta: Array, y: Array) -> Array:
         return bernoulli_log_likelihood(eta, y)
 
+    def largest_slope(self, mean: Array, variance: Array) -> Array:
+        """max(p, 1 − p) for p = E[sigmoid(η)]: E[ℓ'] is 1 − p for y = 1 and −p for y = 0."""
+        xp = namespace(mean, variance)
+        _, slope, _ = self.expected_derivatives(mean, variance, xp.ones_like(mean))
+        return xp.maximum(slope, 1.0 - slope)
+
     def inverse_link(self, eta: Array) -> Array:
         return 0.5 * (1.0 + namespace(eta).tanh(0.5 * eta))
 

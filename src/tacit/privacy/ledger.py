@@ -9,6 +9,9 @@ crash costs budget, never privacy. docs/ledger.md says what an attacker can and 
         body = ledger.answer(
             dataset, run, request, events, unit="record", relation="add-or-remove", compute=noised
         )
+
+What is asked of many data sets at once goes through `charge_many`, `store_replies`, `recall_many`
+and `answer_many`: one wait for the disk, and all or nothing. The others are those with one element.
 """
 
 from __future__ import annotations
@@ -23,22 +26,22 @@ import numpy as np
 from tacit.errors import ConfigError, PrivacyError
 from tacit.privacy.events import GaussianEvent, Relation
 from tacit.privacy.fingerprint import DatasetId, fingerprint
+from tacit.privacy.ledger_ask import Ask, Reply, check_distinct, check_release, check_text
 from tacit.privacy.ledger_audit import Report, Row, as_row, audit, write_export
-from tacit.privacy.ledger_book import Book
-from tacit.privacy.ledger_budget import Ceiling, Charge, Epsilon, Unit, under
+from tacit.privacy.ledger_book import Book, draft
+from tacit.privacy.ledger_budget import Ceiling, Charge, Epsilon, State, Unit, tally, under
 from tacit.privacy.ledger_chain import follow, reply_hash
 from tacit.privacy.ledger_price import Budget, Price, Spent, shown
 from tacit.privacy.ledger_rules import (
     LineageWarning,
-    check_id,
-    check_text,
+    answerable,
     known_charge,
     needed_ceiling,
     warn_of_lookalikes,
 )
 
-__all__ = ["Budget", "Ceiling", "Charge", "DatasetId", "Ledger", "LineageWarning"]
-__all__ += ["Report", "Row", "Spent", "audit"]
+__all__ = ["Ask", "Budget", "Ceiling", "Charge", "DatasetId", "Ledger", "LineageWarning"]
+__all__ += ["Reply", "Report", "Row", "Spent", "audit"]
 
 
 class Ledger:
@@ -75,27 +78,38 @@ class Ledger:
     def set_ceiling(
         self, dataset: DatasetId, ceiling: Ceiling, *, reason: str, raising: bool = False
     ) -> None:
-        """The operator's word on what may be spent on a data set and on those it continues.
+        """The operator's word on one data set: see `set_ceilings`."""
+        self.set_ceilings({dataset: ceiling}, reason=reason, raising=raising)
+
+    def set_ceilings(
+        self, ceilings: Mapping[DatasetId, Ceiling], *, reason: str, raising: bool = False
+    ) -> None:
+        """The operator's word on what may be spent on data sets and on those they continue.
 
         No run and no server may lead here. A ceiling that is not plainly below the present one has
-        to be asked for with `raising`. What was charged must have a meaning in its terms.
+        to be asked for with `raising`. What was charged must have a meaning in its terms. All are
+        set, or none; as if one after the other, so that of a family the last one counts.
         """
         check_text("reason", reason, needed=True)
+        said: dict[frozenset[str], Ceiling] = {}
         with self._book.writing() as state:
-            present = state.ceiling(dataset)
-            if present is not None and not raising and not ceiling.within(present):
-                raise PrivacyError(
-                    f"the ceiling of {dataset.short} is {shown(present)}; {shown(ceiling)} is not"
-                    " below it: to raise it say so (tacit ledger ceiling --raise)"
-                )
-            under(state.paid(dataset), ceiling)
-            if present is None:
-                warn_of_lookalikes(state, dataset)
-            body = msgspec.json.encode(ceiling).decode()
-            self._book.append(
-                state, "ceiling", dataset, body,
-                unit=ceiling.unit, relation=ceiling.relation, purpose=reason,
-            )  # fmt: skip
+            for dataset, ceiling in ceilings.items():
+                family = state.family(dataset)
+                present = said.get(family) or state.ceiling(dataset)
+                if present is not None and not raising and not ceiling.within(present):
+                    raise PrivacyError(
+                        f"the ceiling of {dataset.short} is {shown(present)}; {shown(ceiling)} is"
+                        " not below it: to raise it say so (tacit ledger ceiling --raise)"
+                    )
+                under(state.paid(dataset), ceiling)
+                if present is None:
+                    warn_of_lookalikes(state, dataset)
+                said[family] = ceiling
+            drafts = (
+                draft("ceiling", d, c, unit=c.unit, relation=c.relation, purpose=reason)
+                for d, c in ceilings.items()
+            )
+            self._book.append(state, drafts)
         self._book.publish()
 
     def ceiling(self, dataset: DatasetId) -> Ceiling | None:
@@ -123,18 +137,22 @@ class Ledger:
             ceiling = mine or theirs
             if ceiling is not None:
                 under(state.paid(newer) + state.paid(older), ceiling)
-            body = msgspec.json.encode(str(older)).decode()
-            self._book.append(state, "link", newer, body, purpose=reason)
+            self._book.append(state, [draft("link", newer, str(older), purpose=reason)])
         self._book.publish()
 
     def check(
         self, dataset: DatasetId, events: Sequence[GaussianEvent], *, unit: Unit, relation: Relation
     ) -> Budget:
-        """Whether `events`, say those of a whole run, would fit. Spends nothing."""
-        paid = self._price.ask(events, unit, relation)
+        """Whether `events`, say those of a whole run, would fit. Spends nothing.
+
+        Worth asking before the first round: while the run keeps to these events, its charges then
+        need no further evaluation (see `Price.fits`), so that none of them holds the file for long.
+        """
+        check_release(events, unit, relation)
+        asked = tally([(events, unit, relation)])
         with self._book.writing() as state:
             ceiling = needed_ceiling(state, dataset)
-            return self._price.budget(state.paid(dataset), paid, ceiling)
+            return self._price.budget(state.paid(dataset), asked, ceiling)
 
     def charge(
         self,
@@ -148,72 +166,95 @@ class Ledger:
         attempt: int = 1,
         purpose: str = "",
     ) -> Charge:
-        """Pay for a release, durably, before it is computed; refused if it would pass the ceiling.
-
-        The same attempt again returns the stored charge with `new` false: it pays for no second
-        draw of noise. After a crash between charge and `store_reply` the next attempt is charged
-        anew. Only a charge with `new` true allows noise to be drawn. `answer` keeps to all this.
-        """
-        asked = self._price.ask(events, unit, relation)
-        check_id("run", run)
-        check_id("request", request)
-        check_text("purpose", purpose)
-        wanted = Charge(
-            seq=0, time="", dataset=dataset, run=run, request=request, attempt=attempt,
-            unit=unit, relation=relation, events=tuple(events), purpose=purpose,
+        """Pay for one release: see `charge_many`."""
+        ask = Ask(
+            dataset=dataset, run=run, request=request, events=events,
+            unit=unit, relation=relation, attempt=attempt, purpose=purpose,
         )  # fmt: skip
+        return self.charge_many([ask])[0]
+
+    def charge_many(self, asks: Sequence[Ask]) -> list[Charge]:
+        """Pay for releases, durably, before they are computed: for all of them or for none.
+
+        Refused if together they would pass a ceiling. The same attempt again returns the stored
+        charge with `new` false: it pays for no second draw of noise. After a crash between charge
+        and `store_replies` the next attempt is charged anew. Only a charge with `new` true allows
+        noise to be drawn. `answer_many` keeps to all this.
+        """
         with self._book.writing() as state:
-            known = known_charge(state, wanted)
-            if known is None:
-                ceiling = needed_ceiling(state, dataset)
-                self._price.require_room(dataset.short, state.paid(dataset), asked, ceiling)
-                body = msgspec.json.encode(wanted.events).decode()
-                self._book.append(
-                    state, "charge", dataset, body, run=run, request=request, attempt=attempt,
-                    unit=unit, relation=relation, purpose=purpose,
-                )  # fmt: skip
+            new = self._charge(state, asks)
         state = self._book.publish()
-        stored = state.charges[run, request][attempt - 1]
-        return msgspec.structs.replace(stored, new=known is None)
+        stored = [state.charges[ask.place][ask.attempt - 1] for ask in asks]
+        return [
+            msgspec.structs.replace(charge, new=fresh)
+            for charge, fresh in zip(stored, new, strict=True)
+        ]
+
+    def _charge(self, state: State, asks: Sequence[Ask]) -> list[bool]:
+        """Write what is not charged yet; which of the asks those are.
+
+        The state does not move while it is written from, so whatever shares a budget is added up
+        here before it is held against the ceiling.
+        """
+        check_distinct(asks)
+        new = [known_charge(state, ask) is None for ask in asks]
+        wanted = [ask for ask, fresh in zip(asks, new, strict=True) if fresh]
+        together: dict[frozenset[str], list[Ask]] = {}
+        for ask in wanted:
+            together.setdefault(state.family(ask.dataset), []).append(ask)
+        for shared in together.values():
+            dataset = shared[0].dataset
+            ceiling = needed_ceiling(state, dataset)
+            asked = tally([(ask.events, ask.unit, ask.relation) for ask in shared])
+            self._price.require_room(dataset.short, state.paid(dataset), asked, ceiling)
+        drafts = (
+            draft(
+                "charge", ask.dataset, ask.events, run=ask.run, request=ask.request,
+                attempt=ask.attempt, unit=ask.unit, relation=ask.relation, purpose=ask.purpose,
+            )
+            for ask in wanted
+        )  # fmt: skip
+        self._book.append(state, drafts)
+        return new
 
     def next_attempt(self, run: str, request: str) -> int:
         """The number under which a request would now be charged."""
         with self._book.writing() as state:
-            return len(state.charges.get((run, request), ())) + 1
+            return state.next_attempt((run, request))
 
     def store_reply(self, run: str, request: str, body: bytes) -> bytes:
-        """Keep what a charged release has become, before it is sent; returns what was kept.
+        """Keep one reply: see `store_replies`."""
+        return self.store_replies([Reply(run, request, body)])[0]
 
-        A request has one reply: a second, different one is refused and must not be sent.
+    def store_replies(self, replies: Sequence[Reply]) -> list[bytes]:
+        """Keep what charged releases have become, before they are sent: all of them or none.
+
+        Returns what was kept. A request has one reply: a second, different one is refused and must
+        not be sent.
         """
-        digest = reply_hash(self._book.store.key, run, request, body)
+        check_distinct(replies)
+        digests = [reply_hash(self._book.store.key, *reply) for reply in replies]
         with self._book.writing() as state:
-            charges = state.charges.get((run, request))
-            if not charges:
-                raise PrivacyError(f"request {request} of run {run} was not charged; charge first")
-            answer = state.answers.get((run, request))
-            if answer is not None and answer.digest != digest:
-                raise PrivacyError(
-                    f"request {request} of run {run} has been answered otherwise; send the stored"
-                    " reply (recall), not a second one"
-                )
-            if answer is None:
-                text = msgspec.json.encode((digest, len(body))).decode()
-                seq = self._book.append(
-                    state, "reply", charges[-1].dataset, text,
-                    run=run, request=request, attempt=charges[-1].attempt,
-                )  # fmt: skip
-                self._book.store.db.execute("INSERT INTO replies VALUES (?, ?)", (seq, body))
+            drafts, bodies = [], []
+            for reply, digest in zip(replies, digests, strict=True):
+                charge = answerable(state, reply, digest)
+                if charge is not None:
+                    said = {"run": reply.run, "request": reply.request, "attempt": charge.attempt}
+                    drafts.append(draft("reply", charge.dataset, (digest, len(reply.body)), **said))
+                    bodies.append(reply.body)
+            first = self._book.append(state, drafts)
+            self._book.store.keep(first, bodies)
         self._book.publish()
-        return body
+        return [reply.body for reply in replies]
 
     def recall(self, run: str, request: str) -> bytes | None:
-        """The stored reply, to be sent again as it is; None if there is none."""
+        """One stored reply: see `recall_many`."""
+        return self.recall_many([(run, request)])[0]
+
+    def recall_many(self, requests: Sequence[tuple[str, str]]) -> list[bytes | None]:
+        """The stored replies to (run, request), to be sent again as they are; None for no reply."""
         with self._book.writing() as state:
-            answer = state.answers.get((run, request))
-            if answer is None:
-                return None
-            return self._book.reply(run, request, answer)
+            return [self._book.reply(state, place) for place in requests]
 
     def answer(
         self,
@@ -227,20 +268,41 @@ class Ledger:
         compute: Callable[[], bytes],
         purpose: str = "",
     ) -> bytes:
-        """Replay the stored reply, or charge, compute (draw the noise) and store, in that order."""
-        stored = self.recall(run, request)
-        if stored is not None:
-            return stored
-        attempt = self.next_attempt(run, request)
-        charge = self.charge(
-            dataset, run, request, events,
-            unit=unit, relation=relation, attempt=attempt, purpose=purpose,
+        """Answer one request: see `answer_many`."""
+        ask = Ask(
+            dataset=dataset, run=run, request=request, events=events,
+            unit=unit, relation=relation, purpose=purpose,
         )  # fmt: skip
-        if not charge.new:
-            raise PrivacyError(
-                f"request {request} of run {run} is being answered by another process; ask again"
-            )
-        return self.store_reply(run, request, compute())
+        return self.answer_many([ask], lambda _: [compute()])[0]
+
+    def answer_many(
+        self, asks: Sequence[Ask], compute: Callable[[list[Ask]], Sequence[bytes]]
+    ) -> list[bytes]:
+        """Replay stored replies; charge, compute (draw the noise) and store the others, in order.
+
+        `compute` is given the asks that have no reply yet, in their order, each with the attempt
+        that was charged for it, and answers each; it is not called when there are none. All are
+        charged in one transaction, and stored in one. If it fails, all that it was given are paid
+        for and lost: what can be refused without noise should be refused before.
+        """
+        check_distinct(asks)
+        with self._book.writing() as state:
+            replies = [self._book.reply(state, ask.place) for ask in asks]
+            wanted = [
+                msgspec.structs.replace(ask, attempt=state.next_attempt(ask.place))
+                for ask, reply in zip(asks, replies, strict=True)
+                if reply is None
+            ]
+            self._charge(state, wanted)
+        if not wanted:
+            return [reply for reply in replies if reply is not None]
+        self._book.publish()
+        bodies = compute(wanted)
+        if len(bodies) != len(wanted):
+            raise ValueError(f"{len(wanted)} requests were to be answered, not {len(bodies)}")
+        pairs = zip(wanted, bodies, strict=True)
+        stored = iter(self.store_replies([Reply(*ask.place, body) for ask, body in pairs]))
+        return [next(stored) if reply is None else reply for reply in replies]
 
     def spent(self, dataset: DatasetId) -> Spent:
         """The guarantee that still holds for a data set, after all that was charged."""
@@ -267,7 +329,7 @@ class Ledger:
     def lookalikes(self, dataset: DatasetId) -> list[DatasetId]:
         """Charged data sets of the same schema that it is not linked with."""
         with self._book.writing() as state:
-            return state.lookalikes(dataset)
+            return list(state.lookalikes(dataset))[::-1]
 
     def show(self, dataset: DatasetId | None = None) -> list[Row]:
         """The entries, checked once more on the way, of one data set's family or of all."""

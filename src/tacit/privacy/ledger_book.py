@@ -9,15 +9,18 @@ from __future__ import annotations
 import hmac
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from tacit.errors import DataError
 from tacit.privacy.fingerprint import DatasetId
-from tacit.privacy.ledger_budget import Answer, State
-from tacit.privacy.ledger_chain import ADVICE, Entry, Kind, follow, reply_hash
+from tacit.privacy.ledger_budget import State
+from tacit.privacy.ledger_chain import ADVICE, Entry, Kind, follow, reply_hash, sealed
 from tacit.privacy.ledger_store import Store, create_store
 
 
@@ -50,29 +53,19 @@ class Book:
         with self._lock, self.store.transaction():
             yield self._catch_up()
 
-    def append(
-        self,
-        state: State,
-        kind: Kind,
-        dataset: DatasetId,
-        body: str,
-        *,
-        run: str = "",
-        request: str = "",
-        attempt: int = 0,
-        unit: str = "",
-        relation: str = "",
-        purpose: str = "",
-    ) -> int:
-        """Write the next entry, inside `writing`, at most one each time; returns its number."""
-        seq = state.count + 1
-        entry = Entry(
-            seq=seq, time=_now(), kind=kind, dataset=str(dataset), run=run, request=request,
-            attempt=attempt, unit=unit, relation=relation, purpose=purpose, body=body,
-            previous=state.last,
-        )  # fmt: skip
-        self.store.append(entry)
-        return seq
+    def append(self, state: State, drafts: Iterable[Entry]) -> int:
+        """Write the next entries, inside `writing`, at most once each time.
+
+        Returns the number of the first. The state stays as it was: it will read them from the disk.
+        """
+        time, last, entries = _now(), state.last, []
+        for seq, draft in enumerate(drafts, state.count + 1):
+            entry = msgspec.structs.replace(draft, seq=seq, time=time, previous=last)
+            entries.append(sealed(self.store.key, entry))
+            last = entries[-1].hash
+        if entries:
+            self.store.append(entries)
+        return state.count + 1
 
     def publish(self) -> State:
         """Show the head outside the database; until this returns nothing may be released."""
@@ -82,8 +75,12 @@ class Book:
                 self.store.publish(head)
             return state
 
-    def reply(self, run: str, request: str, answer: Answer) -> bytes:
-        """A stored reply, or a refusal if it is not what was stored; inside `writing`."""
+    def reply(self, state: State, place: tuple[str, str]) -> bytes | None:
+        """The reply to a run's request, if there is one, as it was stored; inside `writing`."""
+        answer = state.answers.get(place)
+        if answer is None:
+            return None
+        run, request = place
         body = self.store.reply(answer.seq)
         if body is None or not hmac.compare_digest(
             reply_hash(self.store.key, run, request, body), answer.digest
@@ -114,6 +111,14 @@ class Book:
         store.check_reaches(store.outer_head(), state.count)
         self._state = state
         return state
+
+
+def draft(kind: Kind, dataset: DatasetId, body: Any, **fields: Any) -> Entry:
+    """An entry without its place in the chain, which `Book.append` gives it."""
+    text = msgspec.json.encode(body).decode()
+    return Entry(
+        seq=0, time="", previous=b"", kind=kind, dataset=str(dataset), body=text, **fields
+    )  # fmt: skip
 
 
 def _now() -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -74,11 +74,6 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[GaussianEvent, ...]
     purpose: str = ""
     new: bool = False
-
-    def same_release(self, other: Charge) -> bool:
-        """Whether both pay for the same thing, at whatever attempt."""
-        parts = ("dataset", "unit", "relation", "events")
-        return all(getattr(self, part) == getattr(other, part) for part in parts)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -211,16 +206,20 @@ class State:
         found = [self._ceilings[c] for c in self.family(dataset) if c in self._ceilings]
         return max(found, key=lambda pair: pair[0])[1] if found else None
 
-    def lookalikes(self, dataset: DatasetId) -> list[DatasetId]:
-        """Data sets with this schema, already charged and not linked: an older state of it?"""
+    def next_attempt(self, place: tuple[str, str]) -> int:
+        """The number under which a request would now be charged."""
+        return len(self.charges.get(place, ())) + 1
+
+    def lookalikes(self, dataset: DatasetId) -> Iterator[DatasetId]:
+        """Data sets with this schema, already charged and not linked: an older state of it?
+
+        The last first, one by one: who has thousands of data sets mostly needs to know of one.
+        """
         family = self.family(dataset)
-        return [
-            other
-            for other in self.datasets
-            if other.schema == dataset.schema
-            and other.content not in family
-            and self._paid.get(other.content)
-        ]
+        for other in reversed(self.datasets):
+            alike = other.schema == dataset.schema and other.content not in family
+            if alike and self._paid.get(other.content):
+                yield other
 
 
 def as_charge(entry: Entry, dataset: DatasetId) -> Charge:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 
 import msgspec
 
-from tacit.errors import ConfigError, PrivacyError
-from tacit.privacy.events import GaussianEvent, Relation
-from tacit.privacy.ledger_budget import Ceiling, Epsilon, Paid, Unit, check_terms, tally, under
-
-_REMEMBERED = 256
+from tacit.errors import PrivacyError
+from tacit.privacy.ledger_budget import Ceiling, Epsilon, Paid, under
+from tacit.privacy.ledger_known import Known, Question
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,41 +44,28 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Price:
-    """The accountant, asked once for each multiset of events."""
+    """The accountant, asked once for each multiset of events, and not at all where a bound does."""
 
     def __init__(self, epsilon: Epsilon | None) -> None:
         self._epsilon = epsilon
-        self._known: dict[tuple, float] = {}
-
-    def ask(self, events: Sequence[GaussianEvent], unit: Unit, relation: Relation) -> Counter[Paid]:
-        """Events as they would be charged; what is not an event is refused."""
-        check_terms(unit, relation)
-        for event in events:
-            if not isinstance(event, GaussianEvent):
-                raise ConfigError(
-                    f"unknown event of type {type(event).__name__}; the ledger charges"
-                    " GaussianEvent only"
-                )
-        if not events:
-            raise ConfigError("a charge without events; every private release has at least one")
-        return tally([(events, unit, relation)])
+        self._known = Known()
 
     def of(self, paid: Counter[Paid], ceiling: Ceiling) -> float:
         """An upper bound of ε of all that was paid for, in the ceiling's terms."""
-        events = under(paid, ceiling)
-        if not events:
-            return 0.0
-        key = (events, ceiling.delta, ceiling.relation)
-        if key not in self._known:
-            value = float(self._accountant()(events, ceiling.delta, ceiling.relation))
-            if not value >= 0:
-                raise PrivacyError(
-                    f"the accountant answered ε = {value}; nothing is charged: report this"
-                )
-            while len(self._known) >= _REMEMBERED:
-                del self._known[next(iter(self._known))]
-            self._known[key] = value
-        return self._known[key]
+        return self._value(_question(paid, ceiling))
+
+    def fits(self, paid: Counter[Paid], ceiling: Ceiling) -> bool:
+        """Whether all this stays within the ceiling.
+
+        More of the same releases reveal no less. So what is known of a larger multiset bounds this
+        one, and when that fits, this fits: after `check` of a whole run its rounds cost no more
+        evaluations. A bound only ever allows; to refuse, and to say a number, the accountant is
+        asked about exactly these events.
+        """
+        question = _question(paid, ceiling)
+        if self._known.at_most(question, ceiling.epsilon):
+            return True
+        return self._value(question) <= ceiling.epsilon
 
     def budget(self, spent: Counter[Paid], asked: Counter[Paid], ceiling: Ceiling) -> Budget:
         """The three numbers and the ceiling."""
@@ -96,7 +80,7 @@ class Price:
         self, dataset: str, spent: Counter[Paid], asked: Counter[Paid], ceiling: Ceiling
     ) -> None:
         """Refuse what would pass the ceiling."""
-        if self.of(spent + asked, ceiling) <= ceiling.epsilon:
+        if self.fits(spent + asked, ceiling):
             return
         found = self.budget(spent, asked, ceiling)
         why = "" if math.isfinite(found.asked) else " (the accountant has no finite bound for it)"
@@ -107,6 +91,19 @@ class Price:
             " --raise"
         )
 
+    def _value(self, question: Question) -> float:
+        if not question.events:
+            return 0.0
+        value = self._known.value(question)
+        if value is None:
+            value = float(self._accountant()(*question))
+            if not value >= 0:
+                raise PrivacyError(
+                    f"the accountant answered ε = {value}; nothing is charged: report this"
+                )
+            self._known.learn(question, value)
+        return value
+
     def _accountant(self) -> Epsilon:
         if self._epsilon is None:
             # Imported late: opening or showing a ledger should not wait for an accountant.
@@ -114,6 +111,10 @@ class Price:
 
             self._epsilon = epsilon
         return self._epsilon
+
+
+def _question(paid: Counter[Paid], ceiling: Ceiling) -> Question:
+    return Question(under(paid, ceiling), ceiling.delta, ceiling.relation)
 
 
 def shown(ceiling: Ceiling) -> str:

@@ -1,6 +1,6 @@
 """The ledger on disk: one SQLite file, its key and a copy of its head.
 
-    ledger.sqlite   header, entries, the head (written with each entry), stored replies
+    ledger.sqlite   header, entries, the head (written with each batch), stored replies
     ledger.key      32 secret bytes
     ledger.head     the head once more, written after the commit and before `charge` returns
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
@@ -39,7 +39,6 @@ from tacit.privacy.ledger_chain import (
     check_head,
     first_hash,
     make_head,
-    sealed,
 )
 from tacit.privacy.ledger_key import load_key, write_durably
 
@@ -194,13 +193,16 @@ class Store:
         rows = self.db.execute("SELECT body FROM replies WHERE seq = ?", (seq,)).fetchall()
         return rows[0][0] if rows and isinstance(rows[0][0], bytes) else None
 
-    def append(self, entry: Entry) -> None:
-        """Write an entry and the head that covers it, in the caller's transaction."""
-        entry = sealed(self.key, entry)
-        self.db.execute(_INSERT, [getattr(entry, name) for name in COLUMNS])
-        head = make_head(self.key, self.header.salt, entry.seq, entry.hash)
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Write sealed entries and the head that covers them, in the caller's transaction."""
+        self.db.executemany(_INSERT, ([getattr(e, name) for name in COLUMNS] for e in entries))
+        head = make_head(self.key, self.header.salt, entries[-1].seq, entries[-1].hash)
         row = (head.count, head.hash, head.code)
         self.db.execute("UPDATE head SET count = ?, hash = ?, code = ? WHERE id = 0", row)
+
+    def keep(self, first: int, bodies: Sequence[bytes]) -> None:
+        """Store the replies of the entries from number `first` on, in the caller's transaction."""
+        self.db.executemany("INSERT INTO replies VALUES (?, ?)", enumerate(bodies, first))
 
     def publish(self, head: Head) -> None:
         """Write the head outside; the caller holds the transaction, so heads never go back."""

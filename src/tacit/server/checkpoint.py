@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from tacit.errors import DataError
 from tacit.expfam import Natural
-from tacit.messages import Reply
+from tacit.messages import Reply, pack_natural, unpack_natural
 from tacit.server.state import Factor, Log, Open, ServerState
 
 _SCHEMA = """
@@ -30,9 +29,11 @@ CREATE TABLE requests (id TEXT PRIMARY KEY, place INTEGER NOT NULL, body BLOB NO
 CREATE TABLE replies (party TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE log (place INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
 """
-_BULKY = ("q", "factors", "open", "issued", "arrived", "previous")
+_BULKY = ("q", "factors", "open", "issued", "arrived", "previous", "total", "velocity")
 _SCALARS = tuple(f.name for f in fields(ServerState) if f.name not in _BULKY)
-_CURRENT, _PREVIOUS = -1, -2
+_NAMED = {-1: "q", -2: "previous", -3: "total"}
+"""The posteriors that a state has by name, and the numbers they are kept under."""
+_VELOCITY = -4
 _MALFORMED = (KeyError, ValueError, TypeError, AttributeError)
 
 
@@ -72,7 +73,7 @@ class Checkpoint:
             self._put_posteriors(state, old)
             for party, factor in state.factors.items():
                 if old is None or old.factors.get(party) is not factor:
-                    body = _pack([factor.version, factor.visits, _encode(factor.natural)])
+                    body = _pack([factor.version, factor.visits, pack_natural(factor.natural)])
                     db.execute("REPLACE INTO factors VALUES (?, ?)", (party, body))
             if old is None or old.open is not state.open:
                 before = {} if old is None else old.open
@@ -107,25 +108,28 @@ class Checkpoint:
         if scalars is None:
             return None
         posteriors = {
-            n: _decode(_unpack(b)) for n, b in db.execute("SELECT number, body FROM posteriors")
+            n: unpack_natural(_unpack(b))
+            for n, b in db.execute("SELECT number, body FROM posteriors")
         }
         factors = {}
         for party, body in db.execute("SELECT party, body FROM factors ORDER BY rowid"):
             version, visits, natural = _unpack(body)
-            factors[party] = Factor(_decode(natural), version, visits)
+            factors[party] = Factor(unpack_natural(natural), version, visits)
         requests = [
             Open(*_unpack(b)) for (b,) in db.execute("SELECT body FROM requests ORDER BY place")
         ]
         replies = {}
         for party, body in db.execute("SELECT party, body FROM replies ORDER BY rowid"):
             key, version, delta, loss = _unpack(body)
-            replies[party] = Reply(key, party, version, _decode(delta), loss)
+            replies[party] = Reply(key, party, version, unpack_natural(delta), loss)
         values: dict[str, Any] = _unpack(scalars[0])
         values["waiting"] = tuple(values["waiting"])
         values["heard"] = frozenset(values["heard"])
         state = ServerState(
-            q=posteriors[_CURRENT],
-            previous=posteriors.get(_PREVIOUS),
+            q=posteriors[-1],
+            previous=posteriors.get(-2),
+            total=posteriors.get(-3),
+            velocity=posteriors[_VELOCITY]["linear"] if _VELOCITY in posteriors else None,
             issued={n: natural for n, natural in posteriors.items() if n >= 0},
             factors=factors,
             open={request.id: request for request in requests},
@@ -137,19 +141,13 @@ class Checkpoint:
         return state, log
 
     def _put_posteriors(self, state: ServerState, old: ServerState | None) -> None:
-        now = {_CURRENT: state.q, **state.issued}
-        if state.previous is not None:
-            now[_PREVIOUS] = state.previous
-        before: dict[int, Natural] = {}
-        if old is not None:
-            before = {_CURRENT: old.q, **old.issued}
-            if old.previous is not None:
-                before[_PREVIOUS] = old.previous
+        now = _posteriors(state)
+        before = {} if old is None else _posteriors(old)
         for number in before.keys() - now.keys():
             self._db.execute("DELETE FROM posteriors WHERE number = ?", (number,))
         for number, natural in now.items():
             if before.get(number) is not natural:
-                row = (number, _pack(_encode(natural)))
+                row = (number, _pack(pack_natural(natural)))
                 self._db.execute("REPLACE INTO posteriors VALUES (?, ?)", row)
 
     def _put_replies(self, state: ServerState, old: ServerState | None) -> None:
@@ -160,7 +158,7 @@ class Checkpoint:
         self._db.executemany("DELETE FROM replies WHERE party = ?", gone)
         for party, reply in state.arrived.items():
             if before.get(party) is not reply:
-                body = _pack([reply.id, reply.version, _encode(reply.delta), reply.loss])
+                body = _pack([reply.id, reply.version, pack_natural(reply.delta), reply.loss])
                 self._db.execute("REPLACE INTO replies VALUES (?, ?)", (party, body))
 
     def _unreadable(self, error: Exception) -> DataError:
@@ -169,6 +167,14 @@ class Checkpoint:
             f"{self.path} cannot be read ({reason}); restore it from a copy or start anew with "
             "another --out"
         )
+
+
+def _posteriors(state: ServerState) -> dict[int, Natural]:
+    """Every q that a state holds, by the number it is kept under."""
+    named = {number: getattr(state, name) for number, name in _NAMED.items()}
+    if state.velocity is not None:
+        named[_VELOCITY] = {"linear": state.velocity}
+    return {number: q for number, q in named.items() if q is not None} | state.issued
 
 
 def _create(path: Path, digest: str) -> None:
@@ -194,20 +200,6 @@ class _transaction:  # noqa: N801 - reads as a statement
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         self.db.execute("COMMIT" if kind is None else "ROLLBACK")
-
-
-def _encode(natural: Natural) -> dict[str, Any]:
-    """Little-endian float64, to the last bit."""
-    return {
-        name: [list(np.shape(value)), np.ascontiguousarray(value, "<f8").tobytes()]
-        for name, value in natural.items()
-    }
-
-
-def _decode(body: dict[str, Any]) -> Natural:
-    return {
-        name: np.frombuffer(raw, "<f8").reshape(shape).copy() for name, (shape, raw) in body.items()
-    }
 
 
 def _pack(value: Any) -> bytes:

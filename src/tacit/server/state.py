@@ -6,12 +6,13 @@ objects, which is how the checkpoint knows what to write.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tacit.expfam import Family, Natural
 from tacit.messages import Reply, Request
-from tacit.pvi import product
+from tacit.pvi import power, product
 from tacit.schedule import Schedule
 
 Log = tuple[dict[str, Any], ...]
@@ -39,6 +40,18 @@ class Open(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Noisy:
+    """Rules for updates of a mean-field Gaussian that carry noise.
+
+    `floor(q, round)` is the least precision that q may have; `momentum` the share of the mean's
+    last step that is added to its next.
+    """
+
+    floor: Callable[[Natural, int], Any]
+    momentum: float = 0.0
+
+
+@dataclass(frozen=True)
 class Rules:
     """What does not change during a run."""
 
@@ -49,6 +62,12 @@ class Rules:
     prior: Natural
     site_prior: bool = False
     """True when the first party is the prior itself, kept as a factor (`Model.has_site_prior`)."""
+    average_last: int = 0
+    """Over how many of the last rounds q is averaged; 0: the last q is the result."""
+    noisy: Noisy | None = None
+    """How updates that carry noise are put together; None: they are exact and multiplied."""
+    most_visits: int | None = None
+    """How often a party may be asked, whatever its pace; None: no limit."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +84,16 @@ class ServerState:
     """Answers waiting for the rest of a synchronous round."""
     waiting: tuple[str, ...] = ()
     """Parties still to be visited in a sequential round."""
-    losses: dict[str, float] = field(default_factory=dict)
+    losses: dict[str, float | None] = field(default_factory=dict)
     heard: frozenset[str] = frozenset()
     """Parties whose updates were taken since a round last moved q by `tolerance` or more."""
     previous: Natural | None = None
     """q at the end of the last round."""
+    total: Natural | None = None
+    """Σ λ_q over the rounds that are averaged, and their number."""
+    totalled: int = 0
+    velocity: Any = None
+    """Where the mean was going, in a noisy run with momentum."""
     round: int = 0
     exchanges: int = 0
     applied: int = 0
@@ -79,6 +103,17 @@ class ServerState:
     caution: float = 1.0
     """Multiplies the damping: halved when an update is refused, doubled back when one is taken."""
     finished: str | None = None
+
+    @property
+    def result(self) -> Natural:
+        """What a run ends with: q, or its average over the last rounds.
+
+        Under noise every q is the answer plus that round's noise; a mean of natural parameters is
+        in the family and carries less of it.
+        """
+        if self.total is None:
+            return self.q
+        return power(self.total, 1.0 / self.totalled)
 
 
 def initial_state(rules: Rules, factors: dict[str, Natural] | None = None) -> ServerState:

@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tacit.errors import ConfigError, PeerError
+from tacit.expfam import Natural
 from tacit.messages import Reply
-from tacit.pvi import multiply, product
-from tacit.server.state import Factor, Log, Open, Rules, ServerState
+from tacit.pvi import divide, multiply, power, product
+from tacit.server.state import Factor, Log, Noisy, Open, Rules, ServerState
 
 MAX_REFUSED_IN_A_ROW = 20
 
@@ -61,16 +64,20 @@ def step_together(
 def negative_elbo(rules: Rules, state: ServerState) -> float | None:
     """Σ losses + KL(q ‖ p) at the q that the round started from, once everybody has reported.
 
+    None where a party keeps its loss to itself, as a private one does.
+
     Exact for a synchronous round after the first (in the first, losses are at the model's starting
     point); otherwise each loss is at the q its party last saw. With a site prior the prior's own
     loss −E_q[log p] is among the losses and −H(q) takes KL's place.
     """
-    if len(state.losses) < len(rules.parties):
+    losses = [state.losses.get(party) for party in rules.parties]
+    known = [loss for loss in losses if loss is not None]
+    if len(known) < len(losses):
         return None
     q = state.previous if state.previous is not None else state.q
     complexity = -rules.family.entropy(q) if rules.site_prior else rules.family.kl(q, rules.prior)
     # In the run's order, as q is: the order of arrival changes nothing.
-    return float(sum(state.losses[party] for party in rules.parties) + complexity)
+    return float(sum(known) + complexity)
 
 
 def _open_round(rules: Rules, state: ServerState, now: float) -> ServerState:
@@ -119,7 +126,7 @@ def _checked(rules: Rules, request: Open, reply: Reply) -> Reply:
             f"{request.version}, but {reply.party!r} answered for version {reply.version}; "
             "the party must rejoin and take the server's factor"
         )
-    if not math.isfinite(reply.loss):
+    if reply.loss is not None and not math.isfinite(reply.loss):
         raise PeerError(
             f"update of party {reply.party!r}: loss = {reply.loss} is not finite; "
             "the party must check its records"
@@ -172,30 +179,65 @@ def _asynchronous(
         log = (*log, *more)
     if state.finished:
         return replace(state, open={}, issued={}), log
+    limit = rules.most_visits
+    if limit is not None and state.factors[reply.party].visits >= limit:
+        return state, log
     return _ask(rules, state, [reply.party], now), log
 
 
 def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[ServerState, Log]:
-    """Multiply the updates into q and their factors, or refuse them all if q would be improper."""
-    q = product(state.q, (reply.delta for reply in replies))
+    """Put the updates into q and their factors, or refuse them all if q would be improper."""
+    velocity = state.velocity
+    if rules.noisy is None:
+        q = product(state.q, (reply.delta for reply in replies))
+        changes = {reply.party: reply.delta for reply in replies}
+    else:
+        q, velocity = noisy_step(rules.noisy, state, [reply.delta for reply in replies])
+        # Of a sum of noisy updates every party is given an equal part, which is public.
+        share = power(divide(q, state.q), 1.0 / len(rules.parties))
+        changes = dict.fromkeys(rules.parties, share)
     if not rules.family.is_proper(q):
         return _refuse(rules, state, replies)
     factors = dict(state.factors)
-    for reply in replies:
-        factor = factors[reply.party]
-        factors[reply.party] = Factor(
-            multiply(factor.natural, reply.delta), factor.version + 1, factor.visits
-        )
+    for party, change in changes.items():
+        natural, version, visits = factors[party]
+        factors[party] = Factor(multiply(natural, change), version + 1, visits)
     return replace(
         state,
         q=q,
         q_version=state.q_version + 1,
         factors=factors,
+        velocity=velocity,
         applied=state.applied + len(replies),
         heard=state.heard | {reply.party for reply in replies},
         refused_in_a_row=0,
         caution=min(1.0, 2.0 * state.caution),
     ), ()
+
+
+def noisy_step(noisy: Noisy, state: ServerState, deltas: list[Natural]) -> tuple[Natural, Any]:
+    """q after noisy updates of a mean-field Gaussian, and the new velocity.
+
+    With Δb and ΔΛ the sums of the updates and m the mean of q, the score is g = Δb − ΔΛ∘m:
+
+        v ← βv + g,    Λ ← max(Λ + ΔΛ, floor),    m ← m + v/Λ.
+
+    Without a floor and a momentum this is multiplication. A precision that is a noisy sum may come
+    out too small or negative; the mean's step is then taken at the floor and is as short as it has
+    to be (MEng §4.3.3). All of it is post-processing of what was released.
+    """
+    total = deltas[0]
+    for delta in deltas[1:]:
+        total = multiply(total, delta)
+    precision = -2.0 * state.q["quadratic"]
+    mean = state.q["linear"] / precision
+    change = -2.0 * total["quadratic"]
+    velocity = total["linear"] - change * mean
+    if noisy.momentum and state.velocity is not None:
+        velocity = velocity + noisy.momentum * state.velocity
+    precision = np.maximum(precision + change, noisy.floor(state.q, state.round + 1))
+    linear = precision * mean + velocity
+    return {"linear": linear, "quadratic": -0.5 * precision}, velocity
 
 
 def _refuse(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[ServerState, Log]:
@@ -249,10 +291,16 @@ def _close_round(rules: Rules, state: ServerState) -> tuple[ServerState, Log]:
         finished = "converged"
     elif number >= rules.schedule.rounds:
         finished = "rounds"
+    total, totalled = state.total, state.totalled
+    if number > rules.schedule.rounds - rules.average_last:
+        total = state.q if total is None else multiply(total, state.q)
+        totalled += 1
     return replace(
         state,
         round=number,
         previous=state.q,
+        total=total,
+        totalled=totalled,
         heard=state.heard if quiet else frozenset(),
         finished=finished,
     ), (event,)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tacit.errors import TacitError
 from tacit.privacy.events import GaussianEvent, Relation
-from tacit.privacy.ledger import Ceiling, Ledger
+from tacit.privacy.ledger import Ask, Ceiling, Ledger
 from tacit.privacy.ledger_store import Store, create_store
 
 
@@ -103,3 +103,60 @@ def die_at(path, dataset, point, made):
     with Ledger.open(path, create=not made, epsilon=zcdp) as ledger:
         patch()
         ledger.charge(dataset, "run", "doomed", [EVENT], **TERMS)
+
+
+def asks_of(datasets, run, number, event=EVENT):
+    """One round: the same question to every data set."""
+    return [
+        Ask(dataset=each, run=run, request=f"{number}.{place}", events=[event], **TERMS)
+        for place, each in enumerate(datasets)
+    ]
+
+
+def answer_rounds_forever(path, datasets, run, released, begun):
+    """Rounds of `answer_many`; what left the process is one line a round, after its return."""
+    with Ledger.open(path, epsilon=zcdp) as ledger:
+        for number in range(10**6):
+            bodies = ledger.answer_many(
+                asks_of(datasets, run, number), lambda asks: [os.urandom(500) for _ in asks]
+            )
+            release(released, f"{run} {number} " + " ".join(body.hex() for body in bodies))
+            begun.set()
+
+
+def answer_rounds_until_refused(path, datasets, run, released, gate):
+    gate.wait()
+    with Ledger.open(path, epsilon=zcdp) as ledger:
+        for number in range(10**6):
+            try:
+                ledger.answer_many(
+                    asks_of(datasets, run, number), lambda asks: [b"noise"] * len(asks)
+                )
+            except TacitError as error:
+                release(released, f"refused {type(error).__name__}")
+                return
+            release(released, f"{run} {number}")
+
+
+def die_in_answer_many(path, datasets, point):
+    """Answer one round and be killed at a point of it."""
+
+    def killed(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def compute(asks):
+        if point == "computing":
+            killed()
+        if point == "replies before the commit":
+            Store.keep = killed
+        if point == "replies before the head":
+            Store.publish = killed
+        return [b"noise"] * len(asks)
+
+    with Ledger.open(path, epsilon=zcdp) as ledger:
+        if point == "charges before the commit":
+            original = Store.append
+            Store.append = lambda *a: (original(*a), killed())  # pyright: ignore
+        if point == "charges before the head":
+            Store.publish = killed
+        ledger.answer_many(asks_of(datasets, "run", "doomed"), compute)

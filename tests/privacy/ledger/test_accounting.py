@@ -19,3 +19,19 @@ def test_the_default_accountant_decides(path, ledger, dataset):
         assert real.spent(dataset).epsilon == pytest.approx(cost)
         with pytest.raises(PrivacyError, match="together"):
             real.charge(dataset, "run", "r2", [step], **TERMS)
+
+
+def test_what_fits_as_a_whole_fits_round_by_round(path, ledger, dataset):
+    """The shortcut that leaves the rounds unevaluated decides as this accountant would."""
+    step = GaussianEvent(clip=1.0, noise_sd=50.0, count=10, sampling=Poisson(rate=0.1))
+    rounds = 4
+    with Ledger.open(path) as real:
+        assert real.check(dataset, [step] * rounds, **TERMS).fits
+        exact = []
+        for number in range(rounds):
+            real.charge(dataset, "run", f"r{number}", [step], **TERMS)
+            exact.append(real.spent(dataset).epsilon)
+    direct = [
+        accounting.epsilon([step] * count, 1e-5, "add-or-remove") for count in range(1, rounds + 1)
+    ]
+    assert exact == direct == sorted(direct)

@@ -1,15 +1,4 @@
-"""Conformance suites: run them on a family or a local method of your own.
-
-    from tacit.testing import check_family, check_local_method
-
-    check_family(MyFamily(3), [first_natural, second_natural])
-    check_local_method(MyMethod(), LogisticRegression(("a", "b")), FullGaussian(2))
-
-They need no test framework: what is wrong is an AssertionError that names the check, what was
-found and what was expected. Random numbers have a fixed seed. A Monte Carlo check allows five
-standard errors, a false alarm in about two million, and is one number of many: a family that
-passes for one seed passes for nearly all.
-"""
+"""A family of distributions, held against what it says about itself."""
 
 from __future__ import annotations
 
@@ -19,10 +8,8 @@ from typing import Any
 import numpy as np
 
 from tacit.errors import ConfigError
-from tacit.expfam import Family, FullGaussian, Gaussian, Natural
-from tacit.local.base import Answer, LocalMethod, Task
-from tacit.models import ConjugateGaussian, Model, Records
-from tacit.pvi import cavity, divide, multiply
+from tacit.expfam import Family, Natural
+from tacit.pvi import divide, multiply
 
 STANDARD_ERRORS = 5.0
 LogDensity = Callable[..., Any]
@@ -61,84 +48,6 @@ def check_family(
         _check_kl(family, natural, other, thetas[i])
         if log_density is not None:
             _check_density(family, natural, thetas[i], log_density)
-
-
-def check_local_method(
-    method: LocalMethod,
-    model: Model,
-    family: Family,
-    *,
-    records: Records | None = None,
-    wander: float = 0.0,
-    seed: int = 0,
-) -> None:
-    """Assert that a local method answers as `tacit.local.LocalMethod` promises.
-
-    `records` are made up for a model that takes x and y; give some for any other. A method with a
-    `batch_size` draws records by their position, so the order of its records may matter. `wander`
-    is how far, in posterior standard deviations, an answer may lie from a q that is already the
-    optimum (of a conjugate model): rounding only by default, more for a stochastic optimiser.
-    """
-    import jax
-
-    method.check(model, family)
-    plain = _as_dtype(made_up_records(model, seed) if records is None else records, method.dtype)
-    key = jax.random.key(seed)
-    answer_of = jax.jit(lambda key, task: method.answer(model, family, key, task))
-    prior = model.prior(family)
-    start = model.start(family) or prior
-    task = _task(method, plain, prior, family.zero(), start, initial=True)
-    first = answer_of(key, task)
-    _check_answer(family, first, "first round")
-    again = answer_of(key, task)
-    for name, value in first.natural.items():
-        assert np.array_equal(value, again.natural[name]), (
-            f"determinism: the same key and task gave two values of '{name}'"
-        )
-    tolerance = 1e-7 if method.dtype == "float64" else 2e-3
-    rows = np.arange(_count(plain))
-    padded = _pad(task, extra=13)
-    _check_same(family, first, answer_of(key, padded), "padding with weight 0", tolerance)
-    if getattr(method, "batch_size", None) is None:
-        turned = task._replace(records={k: v[rows[::-1]] for k, v in plain.items()})
-        _check_same(family, first, answer_of(key, turned), "records in reverse", tolerance)
-    _check_progress(model, family, task, first.natural, key)
-    factor = divide(_plain(first.natural), prior)
-    later = _task(method, plain, _plain(first.natural), factor, _plain(first.natural))
-    _check_answer(family, answer_of(key, later), "second round")
-    if isinstance(model, ConjugateGaussian) and isinstance(family, Gaussian):
-        best = conjugate_optimum(model, family, plain)
-        settled = _task(method, plain, best, divide(best, prior), best)
-        again = answer_of(key, settled)
-        _check_same(family, Answer(best, 0.0), again, "fixed point", max(wander, 10 * tolerance))
-
-
-def made_up_records(model: Model, seed: int = 0, count: int = 37) -> Records:
-    """Records with columns x and y that the regression models of `tacit.models` accept."""
-    rng = np.random.default_rng(seed)
-    width = getattr(model, "inputs", model.dimension)
-    x = rng.normal(size=(count, width))
-    noise = rng.logistic(size=count) if model.output == "bernoulli" else rng.normal(size=count)
-    y = x @ np.linspace(1.0, -1.0, width) + noise
-    return {"x": x, "y": (y > 0).astype(np.float64) if model.output == "bernoulli" else y}
-
-
-def conjugate_optimum(model: Model, family: Gaussian, records: Records) -> Natural:
-    """λ of the member of the family nearest to the exact posterior, for a conjugate model."""
-    assert isinstance(model, ConjugateGaussian), f"{model.kind!r} has no closed form"
-    full = FullGaussian(model.dimension)
-    plain = {name: np.asarray(value, np.float64) for name, value in records.items()}
-    form, linear = model.quadratic_form(plain, np.ones(_count(plain)))
-    exact = multiply(model.prior(full), {"linear": linear, "quadratic": -0.5 * form})
-    if isinstance(family, FullGaussian):
-        return exact
-    precision = -2.0 * exact["quadratic"]
-    mean = np.linalg.solve(precision, exact["linear"])
-    diagonal = np.diagonal(precision)
-    return {"linear": diagonal * mean, "quadratic": -0.5 * diagonal}
-
-
-# A family, check by check.
 
 
 def _check_structure(family: Family, natural: Natural) -> None:
@@ -308,86 +217,3 @@ def _on_device(natural: Natural) -> Natural:
     import jax.numpy as jnp
 
     return {name: jnp.asarray(value) for name, value in natural.items()}
-
-
-# A local method, check by check.
-
-
-def _task(
-    method: LocalMethod,
-    records: Records,
-    q: Natural,
-    factor: Natural,
-    start: Natural,
-    *,
-    initial: bool = False,
-) -> Task:
-    weights = np.ones(_count(records), method.dtype)
-    return Task(records, weights, q, factor, start, np.array(initial))
-
-
-def _pad(task: Task, extra: int) -> Task:
-    """The task with its first record repeated at weight 0, as an engine pads it."""
-    records = {
-        name: np.concatenate([value, np.repeat(value[:1], extra, axis=0)])
-        for name, value in task.records.items()
-    }
-    weights = np.concatenate([task.weights, np.zeros(extra, task.weights.dtype)])
-    return task._replace(records=records, weights=weights)
-
-
-def _check_answer(family: Family, answer: Answer, when: str) -> None:
-    assert set(answer.natural) == set(family.shapes), (
-        f"{when}: answers {sorted(answer.natural)}, but {family.kind} has {sorted(family.shapes)}"
-    )
-    for name, shape in family.shapes.items():
-        value = np.asarray(answer.natural[name])
-        assert value.shape == shape, f"{when}: '{name}' has shape {value.shape}, not {shape}"
-        assert value.dtype == np.float64, f"{when}: '{name}' is {value.dtype}, not float64"
-    assert family.is_proper(_plain(answer.natural)), f"{when}: the answer is not proper"
-    assert np.shape(answer.loss) == (), f"{when}: the loss has shape {np.shape(answer.loss)}"
-    assert np.isfinite(answer.loss), f"{when}: the loss {answer.loss} is not finite"
-
-
-def _check_same(family: Family, one: Answer, two: Answer, what: str, tolerance: float) -> None:
-    """Two answers agree, in units of the posterior's own standard deviation."""
-    (mean1, sd1), (mean2, sd2) = (family.location_scale(_plain(a.natural)) for a in (one, two))
-    gap = float(np.max(np.abs(mean1 - mean2) / sd1))
-    ratio = float(np.max(np.abs(np.log(sd2 / sd1))))
-    assert gap <= tolerance, f"{what}: the mean moves by {gap:.3g} sd, more than {tolerance:g}"
-    assert ratio <= tolerance, f"{what}: log sd moves by {ratio:.3g}, more than {tolerance:g}"
-
-
-def _check_progress(model: Model, family: Family, task: Task, answer: Natural, key: Any) -> None:
-    """E_q[log p(x|θ)] + ⟨λ_cavity, E_q[T]⟩ + H(q) is larger at the answer than at the start."""
-    import jax
-
-    rest = cavity(task.q, task.factor)
-
-    @jax.jit
-    def terms(natural: Natural) -> Any:
-        theta = family.sample(key, natural, (512,))
-        fit = jax.vmap(lambda at: model.log_likelihood(at, task.records).sum())(theta)
-        inner = sum((rest[name] * mean).sum() for name, mean in family.mean(natural).items())
-        return fit + inner + family.entropy(natural)
-
-    # The same draws for both: what is left of the noise is in their difference.
-    gain = np.asarray(terms(_plain(answer))) - np.asarray(terms(_plain(task.start)))
-    bound = -STANDARD_ERRORS * gain.std() / np.sqrt(len(gain)) - 1e-6
-    assert gain.mean() >= bound, f"progress: the local objective fell by {-gain.mean():.3g}"
-
-
-def _plain(natural: Natural) -> Natural:
-    return {name: np.asarray(value) for name, value in natural.items()}
-
-
-def _count(records: Records) -> int:
-    return len(next(iter(records.values())))
-
-
-def _as_dtype(records: Records, dtype: str) -> Records:
-    """Real numbers in the method's type, as an engine hands them over."""
-    return {
-        name: np.asarray(value, dtype if np.asarray(value).dtype.kind == "f" else None)
-        for name, value in records.items()
-    }

@@ -1,0 +1,77 @@
+"""Charge, then speak: a private answer is paid for before it is computed, and sent as stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tacit.errors import PrivacyError
+from tacit.messages import Reply, Request, decode_reply, encode_reply
+from tacit.privacy.events import Relation
+from tacit.privacy.fingerprint import DatasetId
+from tacit.privacy.guarantee import Unit
+from tacit.privacy.ledger import Ask, Ledger
+from tacit.privacy.settle import Settled
+
+Compute = Callable[[Sequence[Request]], dict[str, Reply]]
+
+
+@dataclass(frozen=True)
+class Charging:
+    """The ledger behind the parties of one process, and what each of their answers costs."""
+
+    ledger: Ledger
+    run: str
+    """Names this run for ever: the same request of a resumed run is the same request."""
+    datasets: dict[str, DatasetId]
+    settled: dict[str, Settled]
+    unit: Unit
+    relation: Relation
+
+    def require_room(self) -> None:
+        """Refuse the whole run now if it would pass a ceiling later. Spends nothing."""
+        for party, dataset in self.datasets.items():
+            settled = self.settled[party]
+            budget = self.ledger.check(
+                dataset, settled.all_events, unit=self.unit, relation=self.relation
+            )
+            if not budget.fits:
+                raise PrivacyError(
+                    f"party {party!r}: this run asks for ε = {budget.asked:.4g} after "
+                    f"{budget.spent:.4g} was spent, together {budget.total:.4g} > ceiling "
+                    f"{budget.ceiling.epsilon:.4g} (δ = {budget.ceiling.delta:g}, "
+                    f"{budget.ceiling.relation} a {budget.ceiling.unit}); ask for less, or have "
+                    "the operator raise it: tacit ledger ceiling --raise"
+                )
+
+    def answer(self, requests: Sequence[Request], compute: Compute) -> dict[str, Reply]:
+        """Replies by request id: stored ones as they are, new ones charged, computed, stored."""
+        for request in requests:
+            visits = self.settled[request.party].visits
+            if not request.visit < visits:
+                raise PrivacyError(
+                    f"party {request.party!r} is asked for answer {request.visit + 1}; {visits} "
+                    "were agreed on before the run, and no server may ask for more"
+                )
+        by_id = {request.id: request for request in requests}
+        asks = [self._ask(request) for request in requests]
+
+        def work(open_asks: Sequence[Ask]) -> list[bytes]:
+            replies = compute([by_id[ask.request] for ask in open_asks])
+            return [encode_reply(replies[ask.request]) for ask in open_asks]
+
+        bodies = self.ledger.answer_many(asks, work)
+        return {
+            request.id: decode_reply(body) for request, body in zip(requests, bodies, strict=True)
+        }
+
+    def _ask(self, request: Request) -> Ask:
+        return Ask(
+            dataset=self.datasets[request.party],
+            run=self.run,
+            request=request.id,
+            events=self.settled[request.party].events,
+            unit=self.unit,
+            relation=self.relation,
+            purpose=f"{request.party}, visit {request.visit}",
+        )

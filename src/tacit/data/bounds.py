@@ -1,0 +1,40 @@
+"""Which columns no public bound limits: what a private run has to refuse.
+
+A value without declared bounds can be as large as the one record that has it, and a statistic of
+the data says something of every record in it. Neither is covered by noise added later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tacit.data.catalogue import schema
+from tacit.data.config import ColumnConfig, DataConfig
+
+
+def unbounded(data: DataConfig) -> tuple[str, ...]:
+    """Names of the columns of x, and of kept columns, that the schema alone does not bound.
+
+    They are numbers without low and high (centre and scale bound nothing) and, where preparation
+    is "pooled", all numbers and every category whose levels are not declared. The target is not
+    among them. No file is opened: a source's schema is known without its records.
+
+    >>> unbounded(DataConfig(source="breast-cancer"))
+    ()
+    """
+    columns, target = schema(data)
+    return unbounded_columns(columns, target, data)
+
+
+def unbounded_columns(
+    columns: Sequence[ColumnConfig], target: str, data: DataConfig
+) -> tuple[str, ...]:
+    """The same for a schema at hand."""
+    pooled = data.preparation == "pooled"
+    return tuple(
+        column.name
+        for column in columns
+        if column.name != target
+        and (column.feature or column.name in data.keep)
+        and (not column.bounded or (pooled and column.kind == "numeric"))
+    )

@@ -1,0 +1,117 @@
+"""Several records of one person: found, kept together, never split without saying so.
+
+A guarantee for persons covers all that one party holds of a person. It covers the person as such
+only if no second party holds more, and a test is fair only if it holds nobody it was trained on.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from tacit.data.partition import Rows, floor, named
+from tacit.data.prepare import as_text
+from tacit.errors import ConfigError, DataError
+
+
+def by_appearance(codes: np.ndarray) -> np.ndarray:
+    """The same grouping numbered 0, 1, … in the order in which its members first appear.
+
+    >>> by_appearance(np.array([7, 3, 7, 9])).tolist()
+    [0, 1, 0, 2]
+    """
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first, kind="stable")] = np.arange(len(first))
+    return rank[inverse]
+
+
+def read_persons(series: pl.Series, there: np.ndarray, gaps: Sequence[str] = ()) -> np.ndarray:
+    """A code for each remaining row that tells whose it is; a row of nobody is an error."""
+    text = as_text(series)
+    text = text.set(text.is_in(gaps), None)
+    absent = text.is_null().to_numpy() & there
+    if absent.any():
+        raise DataError(
+            f'column "{series.name}", data row {int(np.argmax(absent)) + 1}: the value is missing,'
+            " so the record has no person; fill it in (data.person names the column)"
+        )
+    _, inverse = np.unique(text.to_numpy()[there].astype(str), return_inverse=True)
+    return by_appearance(inverse)
+
+
+def refuse_shared(rows: Rows, persons: np.ndarray, kind: str) -> None:
+    """Refuse parties that share a person: each would protect only its own part of that person."""
+    owners: dict[int, set[str]] = {}
+    for name, part in rows.items():
+        for person in np.unique(persons[part]).tolist():
+            owners.setdefault(person, set()).add(name)
+    shared = sum(len(names) > 1 for names in owners.values())
+    if shared:
+        raise DataError(
+            f'partition.kind = "{kind}" gives {shared} of {len(owners)} persons to more than one'
+            " party, and each would protect only its part of them; deal whole persons with"
+            ' partition.kind = "balanced", keep one record a person, or leave data.person out'
+        )
+
+
+def balanced_persons(persons: np.ndarray, parties: int, rng: np.random.Generator) -> Rows:
+    """Deal whole persons at random, those with most records first, each to the smallest party.
+
+    Party sizes then differ by no more than one person's records.
+    """
+    sizes = np.bincount(persons)
+    present = np.flatnonzero(sizes)
+    if parties > len(present):
+        raise ConfigError(
+            f"partition.parties = {parties}; there are only {len(present)} persons in the training"
+            " records: ask for fewer parties or hold out less"
+        )
+    shuffled = rng.permutation(present)
+    smallest = [(0, party) for party in range(parties)]
+    owner = np.full(len(sizes), -1, dtype=np.int64)
+    for person in shuffled[np.argsort(-sizes[shuffled], kind="stable")].tolist():
+        size, party = heapq.heappop(smallest)
+        owner[person] = party
+        heapq.heappush(smallest, (size + int(sizes[person]), party))
+    dealt = owner[persons]
+    return named("party", [rng.permutation(np.flatnonzero(dealt == p)) for p in range(parties)])
+
+
+def held_out_persons(
+    persons: np.ndarray,
+    fraction: float,
+    rng: np.random.Generator,
+    groups: Sequence[np.ndarray] | None = None,
+) -> np.ndarray:
+    """Mark the rows of the persons to hold out, at most `fraction` of all rows.
+
+    As with single records, natural parties each hold out a share of their own, persons drawn from
+    the spare ones make up the fraction of the whole, and nobody is left without a person.
+    """
+    sizes = np.bincount(persons)
+    out = np.zeros(len(sizes), dtype=bool)
+    spare: list[int] = []
+    held = 0
+    for rows in groups if groups is not None else [np.arange(len(persons))]:
+        share = floor(len(rows) * fraction)
+        taken = 0
+        # The last one is never asked: somebody must be left to train on.
+        *asked, _ = rng.permutation(np.unique(persons[rows])).tolist()
+        free = len(asked)
+        for person in asked:
+            if taken + sizes[person] <= share:
+                out[person] = True
+                taken += int(sizes[person])
+                free -= 1
+        if free:
+            spare.append(next(person for person in asked if not out[person]))
+        held += taken
+    for person in rng.permutation(np.array(spare, dtype=np.int64)).tolist():
+        if held + sizes[person] <= round(len(persons) * fraction):
+            out[person] = True
+            held += int(sizes[person])
+    return out[persons]

@@ -1,0 +1,140 @@
+"""From a raw table to checked rows: what is read, what is dropped, and whose each row is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacit.data.balance import balance_rng, surplus, surplus_note
+from tacit.data.config import DataConfig, PartitionConfig
+from tacit.data.partition import Rows, by_label
+from tacit.data.persons import read_persons
+from tacit.data.prepare import Column, as_text, read_column
+from tacit.data.table import Table
+from tacit.data.target import read_target
+from tacit.errors import ConfigError, DataError
+
+NAMES_SHOWN = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadRows:
+    """A table after reading and after the rows that a policy drops are gone."""
+
+    table: Table
+    features: list[Column]
+    kept: list[Column]
+    y: np.ndarray
+    groups: Rows | None
+    persons: np.ndarray | None
+    """Whose each row is, as a code; None without data.person."""
+    notes: tuple[str, ...]
+
+
+def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, seed: int) -> ReadRows:
+    """Read the columns that are used, drop the rows whose policy says so, and find the sites."""
+    label = table.site if partition.kind == "source" else partition.column
+    used = [c for c in table.columns if c.name != table.target and c.feature]
+    wanted = {column.name for column in used}
+    _refuse_unknown(table, data, label, wanted)
+    wanted.update(name for name in (*data.keep, label) if name and table.declared(name))
+    target = read_target(table)
+    columns = {
+        config.name: read_column(
+            table.frame[config.name], config, pooled=data.preparation == "pooled"
+        )
+        for config in table.columns
+        if config.name in wanted and config.name != table.target
+    }
+    there, notes = _remaining(target, columns, data, seed)
+    columns = {name: column.rows(there) for name, column in columns.items()}
+    columns_notes = [note for column in (target, *columns.values()) for note in column.notes]
+    return ReadRows(
+        table=table,
+        features=[columns[config.name] for config in used],
+        kept=[columns[name] for name in data.keep],
+        y=target.values[there].astype(np.float64),
+        groups=_groups(table, label, columns, there) if label else None,
+        persons=_persons(table, data.person, there) if data.person else None,
+        notes=(*table.notes, *notes, *columns_notes),
+    )
+
+
+def _remaining(
+    target: Column, columns: dict[str, Column], data: DataConfig, seed: int
+) -> tuple[np.ndarray, list[str]]:
+    """Mark the rows that no policy drops, and say which ones did."""
+    gone = np.zeros(len(target.values), dtype=bool)
+    notes: list[str] = []
+    for column in (target, *columns.values()):
+        if column.config.missing == "drop" and column.missing.any():
+            gone |= column.missing
+            notes.append(
+                f'column "{column.config.name}": rows dropped for want of a value:'
+                f" {column.missing.sum()}"
+            )
+    if gone.all():
+        raise DataError(f"no rows are left after dropping {len(gone)} with missing values")
+    if data.balance:
+        left = np.flatnonzero(~gone)
+        over = left[surplus(target.values[left], balance_rng(seed))]
+        gone[over] = True
+        if len(over):
+            notes.append(surplus_note(len(over), len(left) - len(over)))
+    return ~gone, notes
+
+
+def _refuse_unknown(table: Table, data: DataConfig, label: str | None, wanted: set[str]) -> None:
+    """Refuse a name that the configuration uses and the data has not."""
+    for name in data.keep:
+        if name == table.target or table.declared(name) is None:
+            others = [c.name for c in table.columns if c.name != table.target]
+            raise ConfigError(
+                f'data.keep names "{name}"; the columns that can be kept are {_listed(others)}'
+            )
+    reasons = {
+        "data.columns or data.target names it": [*sorted(wanted), *data.keep, table.target],
+        "partition.column names it": [label] if label else [],
+        "data.person names it": [data.person] if data.person else [],
+    }
+    there = set(table.frame.columns)
+    for why, names in reasons.items():
+        for name in names:
+            if name not in there:
+                raise DataError(
+                    f'column "{name}" is not in the data ({why}); the columns are'
+                    f" {_listed(table.frame.columns)}"
+                )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f", … ({len(names)} in all)" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more
+
+
+def _persons(table: Table, name: str, there: np.ndarray) -> np.ndarray:
+    declared = table.declared(name)
+    gaps = () if declared is None else declared.missing_values
+    return read_persons(table.frame[name], there, gaps)
+
+
+def _groups(table: Table, label: str, columns: dict[str, Column], there: np.ndarray) -> Rows:
+    """Rows of each natural party, in the declared order of levels, else in that of the text."""
+    column = columns.get(label)
+    if column is not None and column.config.kind == "categorical":
+        order = list(column.config.levels)
+        if column.missing.any():
+            order.append("missing")
+        codes = np.where(column.missing, len(column.config.levels), column.values)
+        return by_label(np.array(order, dtype=object)[codes], order, label)
+    text = as_text(table.frame[label])
+    absent = text.is_null().to_numpy() & there
+    if absent.any():
+        raise DataError(
+            f'column "{label}", data row {int(np.argmax(absent)) + 1}: the value is missing, so the'
+            ' record has no party; fill it in, or declare the column with missing = "drop"'
+        )
+    labels = text.to_numpy()[there]
+    return by_label(labels, sorted(set(labels.tolist())), label)

@@ -1,0 +1,326 @@
+"""`DPSGD`: every local step releases one clipped, noisy gradient (TMLR §4.1, MEng §4.2.1).
+
+Only the likelihood's part of the gradient depends on records. It is sampled, clipped unit by unit
+and noised; the cavity's part is exact and added afterwards. All steps of all rounds are counted.
+
+The step is a natural-gradient one. With q = N(m, Λ⁻¹), the party's factor (b, L) in natural
+parameters, the released gradient G of E_q[log p(xₘ|θ)] in m and the released information K,
+
+    v ← β v + (G − b + L∘m),   b ← b + η v + ΔL∘m,   ΔL = (K − L)/(t + 1),   L ← L + ΔL
+
+for the party's t-th release. G − b + L∘m is the gradient of the local ELBO, so that where the steps
+lead does not depend on L, which only sets their length in m. L is the mean of all K so far: what
+hardly changes is measured again and again, and its noise averages out. The momentum v is made of
+released numbers; between rounds the server keeps it (`Rules.momentum`), so a party has no state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tacit.errors import ConfigError
+from tacit.expfam import Family, MeanFieldGaussian, Natural
+from tacit.expfam.gaussian import Free
+from tacit.local.base import Answer, Arranged, Array, Task
+from tacit.local.clipping import clipped_gradient
+from tacit.local.private import PrivateMethod, by_unit
+from tacit.models import GeneralisedLinear, Model, Records
+from tacit.privacy.bounded import Bounded
+from tacit.privacy.events import GaussianEvent, Poisson, Sampling, WithoutReplacement
+from tacit.privacy.mechanisms import Cost, Drawn, Gaussian
+from tacit.privacy.sampling import chunk_length, poisson_sum, subset_sum
+from tacit.privacy.settings import check_clip
+from tacit.pvi import cavity, divide, multiply, power
+
+Precision = Literal["isotropic", "per-coordinate", "fixed"]
+ISOTROPIC_UP_TO = 256
+FIXED_STEP = 2.4
+
+
+class Local(NamedTuple):
+    """The party's factor on its way: b, L, and where b is going."""
+
+    linear: Array
+    precision: Array
+    velocity: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPSGD(PrivateMethod):
+    """`steps` noisy natural-gradient steps of length `step_size` a round.
+
+    `rate` < 1 draws a batch for each step, Poisson or without replacement; the whole of the data
+    is as good for the same budget, and takes fewer steps. `precision` says what is released
+    besides the gradient: one number, the mean information of a coordinate; one for each; or
+    nothing, which leaves Λ where the model starts. `precision_weight` is that part's share in the
+    clip (ω or κ of `tacit.local.clipping`). `most_noise` bounds the step where there is little to
+    hear: the noise of a whole run may move m about that far.
+
+    `step_size` left out is 4.4/d, at most ½. L measures the mean curvature and the steepest
+    direction may have d times as much; steps are stable up to 2(1 + β)/d then, and a little more
+    is safe where curvature is spread over a few directions, as it is in tables of many columns. A
+    "fixed" precision knows nothing of the curvature: the default there, 2.4 Λ/(C n), was found on
+    Adult.
+    """
+
+    kind: ClassVar[str] = "dpsgd"
+    damping: ClassVar[float | None] = 1.0  # `step_size` is all the damping that there is
+    steps: int = 1
+    rate: float = 1.0
+    sampling: Literal["poisson", "without-replacement"] = "poisson"
+    clip: float = 1.0
+    step_size: float | None = None
+    momentum: float = 0.5
+    precision: Precision | None = None
+    precision_weight: float = 10.0
+    most_noise: float = 4.0
+    label_agnostic: bool = True
+    prior_share: float = 1.0
+    averaged_share: float = 0.5
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if not self.steps >= 1:
+            raise ConfigError(f"method.steps = {self.steps}; at least 1 step a round is needed")
+        if not 0 < self.rate <= 1:
+            raise ConfigError(
+                f"method.rate = {self.rate}; the share of the records in a batch is in (0, 1]"
+            )
+        check_clip(self.clip, "method.clip")
+        check_clip(self.precision_weight, "method.precision_weight")
+        if self.step_size is not None and not 0 < self.step_size <= 1:
+            raise ConfigError(f"method.step_size = {self.step_size}; it must be in (0, 1]")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"method.momentum = {self.momentum}; it must be in [0, 1)")
+        if not self.most_noise > 0:
+            raise ConfigError(f"method.most_noise = {self.most_noise}; it must be > 0")
+        if not 0 <= self.averaged_share <= 1:
+            raise ConfigError(f"method.averaged_share = {self.averaged_share}; it is in [0, 1]")
+
+    def check(self, model: Model, family: Family) -> None:
+        if not isinstance(family, MeanFieldGaussian):
+            raise ConfigError(
+                f"method.kind = 'dpsgd' needs family = 'mean-field', not {family.kind!r}: a full "
+                "covariance would release d² noisy numbers"
+            )
+        fixed = self._precision(model) == "fixed"
+        if fixed and self.step_size is None and self.relation != "substitute":
+            raise ConfigError(
+                f"method.step_size is not given for {model.kind!r}, whose precision is not learnt, "
+                f"and privacy.relation = {self.relation!r} keeps the number of records secret; "
+                "choose one, e.g. 0.05"
+            )
+        if self.sampling == "without-replacement" and self.relation != "substitute":
+            raise ConfigError(
+                "method.sampling = 'without-replacement' with privacy.relation = "
+                f"{self.relation!r}; a batch of fixed size tells the number of records: use "
+                "'poisson' or privacy.relation = 'substitute'"
+            )
+
+    def arrange(self, party: str, records: Records, seed: int) -> Arranged:
+        del seed
+        return by_unit(party, records, self.unit)
+
+    def events(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+        sampling: Sampling | None = None
+        if self.rate < 1:
+            sampling = Poisson(rate=self.rate)
+            if self.sampling == "without-replacement":
+                sampling = WithoutReplacement(batch=self._batch(units), total=units)
+        return (GaussianEvent(clip=clip, noise_sd=noise_sd, count=self.steps, sampling=sampling),)
+
+    def numbers(self, dimension: int) -> int:
+        """How many numbers one release has, for a model that leaves `precision` to the method."""
+        return 2 * dimension if self.precision == "per-coordinate" else dimension
+
+    def starts_at_prior(self, model: Model) -> bool:
+        """Whether Λ is learnt; if not, q starts where the model does and keeps its Λ."""
+        return self._precision(model) != "fixed"
+
+    def floor(
+        self, model: Model, q: Natural, number: int, noise_sd: float, damping: float
+    ) -> Array:
+        """The prior's precision and the noise in the mean of what was released so far."""
+        del damping
+        prior = -2.0 * model.prior(MeanFieldGaussian(model.dimension))["quadratic"]
+        return prior + self.precision_noise(model, noise_sd) / math.sqrt(number * self.steps)
+
+    def precision_noise(self, model: Model, noise_sd: float) -> float:
+        """Sd of the noise in the released information of one party, in units of Λ."""
+        if self._precision(model) != "isotropic":
+            return 0.0
+        return noise_sd / (self.precision_weight * self.rate)
+
+    @property
+    def server_momentum(self) -> float:
+        """β between rounds; with several steps a round it is spent within the round."""
+        return self.momentum if self.steps == 1 else 0.0
+
+    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
+        assert isinstance(family, MeanFieldGaussian)
+        others = cavity(task.q, task.factor)
+        rest = power(others, self.prior_share)
+        least = -2.0 * model.prior(family)["quadratic"] * self.prior_share
+
+        doubt = self.precision_noise(model, 1.0) * task.terms.noise_sd
+
+        def step(local: Local, inputs: tuple[Array, Array, Array]) -> tuple[Local, Any]:
+            number, public, secret = inputs
+            q = multiply(rest, _natural(local))
+            floor = least + jnp.where(number > 0, doubt / jnp.sqrt(jnp.maximum(number, 1.0)), 0.0)
+            precision = jnp.maximum(-2.0 * q["quadratic"], floor)
+            mean = q["linear"] / precision
+            free = {"location": mean, "scale": -0.5 * jnp.log(precision)}
+            value, cost = self._released(model, family, free, public, secret, task)
+            known = -2.0 * q["quadratic"] - least
+            local = self._moved(model, local, value, mean, known, number, task)
+            return local, (local, cost)
+
+        start = -2.0 * task.factor["quadratic"]
+        start = Local(task.factor["linear"], start, jnp.zeros_like(start))
+        first = jnp.asarray(task.visit, jnp.float64) * self.steps
+        inputs = (
+            first + jnp.arange(self.steps),
+            jax.random.split(key, self.steps),
+            jax.random.split(task.secret, self.steps),
+        )
+        _, (path, costs) = jax.lax.scan(step, start, inputs)
+        last = max(1, math.ceil(self.averaged_share * self.steps))
+        local = Local(*(jnp.mean(value[-last:], axis=0) for value in path))
+        answer = multiply(multiply(rest, _natural(local)), divide(others, rest))
+        return Answer(answer, None, costs)
+
+    def _moved(
+        self,
+        model: Model,
+        local: Local,
+        value: Free,
+        mean: Array,
+        known: Array,
+        number: Array,
+        task: Task,
+    ) -> Local:
+        """One step from one release; everything here is post-processing."""
+        change = jnp.zeros_like(mean)
+        if "precision" in value:
+            change = (value["precision"] - local.precision) / (number + 1.0)
+        gradient = value["location"] - local.linear + local.precision * mean
+        velocity = self.momentum * local.velocity + gradient
+        length = self._length(model, jnp.mean(known), jnp.mean(change), number, task)
+        # A coordinate that may use less of the clip has more noise in it and takes shorter steps.
+        length = length * jnp.square(model.clip_scales())
+        linear = local.linear + length * velocity + change * mean
+        return Local(linear, local.precision + change, velocity)
+
+    def _length(
+        self, model: Model, known: Array, change: Array, number: Array, task: Task
+    ) -> Array:
+        """η, or less where the noise of the whole run would move m further than `most_noise`.
+
+        Each of T releases of each of M parties moves a coordinate of m by noise of sd
+        η s/(Λ(1 − β)) in the end, so that the whole run moves m by about η s √(TMd)/(Λ(1 − β)).
+        What is known of Λ is what q has of it and what every party adds now, if the others add as
+        much as this one; of that the noise is taken off first. It is no less than its noise.
+        """
+        size, dimension = self.step_size, model.dimension
+        if self._precision(model) == "fixed":
+            if size is None:
+                return jnp.minimum(0.5, FIXED_STEP * known / (self.clip * self.total_units))
+            return jnp.asarray(size)
+        size = min(0.5, 4.4 / dimension) if size is None else size
+        parties = math.sqrt(self.parties)
+        doubt = self.precision_noise(model, 1.0) * task.terms.noise_sd
+        adds = self.parties * jnp.maximum(0.0, change - doubt / (number + 1.0))
+        known = jnp.maximum(known + adds, parties * doubt / jnp.sqrt(number + 1.0))
+        walk = task.terms.noise_sd / self.rate * parties
+        walk = walk * jnp.sqrt(task.terms.releases * dimension)
+        return jnp.minimum(size, self.most_noise * (1.0 - self.momentum) * known / walk)
+
+    def _released(
+        self,
+        model: Model,
+        family: MeanFieldGaussian,
+        free: Free,
+        public: Array,
+        secret: Array,
+        task: Task,
+    ) -> tuple[Free, Cost]:
+        """(G, K) in natural units, and what they cost."""
+        maps = self._maps(model, free)
+        low = {name: value.astype(self.dtype) for name, value in free.items()}
+        noise = jax.random.normal(public, (family.dimension,), self.dtype)
+        batch_key, noise_key = jax.random.split(secret)
+
+        def clipped(records: Records, weights: Array) -> Bounded:
+            return clipped_gradient(
+                model, family, low, noise, records, weights, task.terms.clip, maps,
+                label_agnostic=self.label_agnostic,
+            )  # fmt: skip
+
+        bounded, drawn = self._sampled(batch_key, task, clipped)
+        mechanism = Gaussian(noise_sd=task.terms.noise_sd, shares=task.terms.shares)
+        release = mechanism.release(noise_key, bounded, drawn)
+        found = {
+            name: value.astype(jnp.float64) / (maps[name] * self.rate)
+            for name, value in release.value.items()
+        }
+        value = {"location": found["location"]}
+        if "information" in found:
+            value["precision"] = jnp.full(family.dimension, found["information"])
+        if "scale" in found:
+            value["precision"] = -found["scale"] * jnp.exp(-2.0 * free["scale"])
+        return value, release.cost
+
+    def _maps(self, model: Model, free: Free) -> Free:
+        """How much of the clip each part may use; public, for it depends on q alone."""
+        precision = self._precision(model)
+        scales = jnp.asarray(model.clip_scales(), self.dtype)
+        maps: Free = {"location": jnp.broadcast_to(scales, free["location"].shape)}
+        if precision == "isotropic":
+            maps["information"] = jnp.asarray(self.precision_weight, self.dtype)
+        if precision == "per-coordinate":
+            maps["scale"] = (self.precision_weight * jnp.exp(-2.0 * free["scale"])).astype(
+                self.dtype
+            )
+        return maps
+
+    def _precision(self, model: Model) -> Precision:
+        if self.precision is not None:
+            return self.precision
+        # In a large network most weights carry next to no information, and a mean over all of
+        # them says nothing about any.
+        known = isinstance(model, GeneralisedLinear) or model.dimension <= ISOTROPIC_UP_TO
+        return "isotropic" if known else "fixed"
+
+    def _sampled(
+        self, key: Array, task: Task, clipped: Callable[[Records, Array], Bounded]
+    ) -> tuple[Bounded, Drawn]:
+        """The clipped sum over a batch, and how the batch was drawn."""
+        if self.rate == 1:
+            return clipped(task.records, task.weights), Drawn()
+        present = task.weights if task.weights.ndim == 1 else jnp.max(task.weights, axis=1)
+        padded = present.shape[0]
+
+        def rows(chosen: Array, mask: Array) -> Bounded:
+            weights = task.weights[chosen]
+            mask = mask.astype(weights.dtype)
+            weights = weights * (mask if weights.ndim == 1 else mask[:, None])
+            return clipped({name: v[chosen] for name, v in task.records.items()}, weights)
+
+        if self.sampling == "poisson":
+            return poisson_sum(key, present, self.rate, chunk_length(self.rate, padded), rows)
+        batch = jnp.maximum(1, jnp.floor(self.rate * task.terms.units)).astype(jnp.int32)
+        return subset_sum(key, present, batch, self._batch(padded), rows)
+
+    def _batch(self, units: int) -> int:
+        return max(1, math.floor(self.rate * units))
+
+
+def _natural(local: Local) -> Natural:
+    return {"linear": local.linear, "quadratic": -0.5 * local.precision}

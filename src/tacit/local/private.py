@@ -1,0 +1,165 @@
+"""What private local methods share: terms, units, and how records are grouped into them."""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from tacit.errors import ConfigError, DataError
+from tacit.expfam import Natural
+from tacit.local.base import Arranged, Array, LocalMethod
+from tacit.models import Model, Records
+from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.guarantee import Aggregation, Unit
+
+PERSON = "person"
+"""The column of codes that says which records belong to one person."""
+
+
+class Terms(NamedTuple):
+    """One party's numbers as arrays: what may differ between parties of one compiled function."""
+
+    clip: Array
+    noise_sd: Array
+    shares: Array
+    units: Array
+    releases: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateMethod(LocalMethod, abc.ABC):
+    """A local method that answers with a release.
+
+    `unit` and `relation` are those of the run's guarantee: they decide how records are grouped and
+    how far one unit can move the answer. They, the number of parties and, where it is public, that
+    of all their units are set by the plan.
+    """
+
+    private: ClassVar[bool] = True
+    units: ClassVar[tuple[Unit, ...]] = ("record", "person")
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain",)
+    clip: float
+    unit: Unit = "record"
+    relation: Relation = "substitute"
+    parties: int = 1
+    total_units: int = 0
+
+    @abc.abstractmethod
+    def events(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+        """What one answer of a party with so many units releases: known before the run."""
+
+    def numbers(self, dimension: int) -> int:
+        """How many numbers one release has."""
+        return 2 * dimension
+
+    def starts_at_prior(self, model: Model) -> bool:
+        """Whether q starts at the prior, or where the model says."""
+        del model
+        return True
+
+    def floor(
+        self, model: Model, q: Natural, number: int, noise_sd: float, damping: float
+    ) -> Array:
+        """How precise the server's q has to be in round `number`, beyond the prior.
+
+        `noise_sd` is that of the sum of all parties' releases.
+        """
+        del model, q, number, noise_sd, damping
+        return 0.0
+
+    @property
+    def server_momentum(self) -> float:
+        """How much of a factor's last move the server adds to its next."""
+        return 0.0
+
+    def check_unit(self) -> None:
+        """Raise a ConfigError if this method cannot protect that unit."""
+        if self.unit not in self.units:
+            raise ConfigError(
+                f"privacy.unit = {self.unit!r} with method.kind = {self.kind!r}, which protects "
+                f"a {' or a '.join(self.units)}; choose one of these or another method"
+            )
+
+    def count_units(self, party: str, records: Records) -> int:
+        """How many units a party has."""
+        if self.unit == "party":
+            return 1
+        if self.unit == "person":
+            return int(person_codes(party, records).max()) + 1
+        return len(next(iter(records.values())))
+
+
+def person_codes(party: str, records: Records) -> np.ndarray:
+    """0 … k − 1: whose record each one is."""
+    if PERSON not in records:
+        raise DataError(
+            f"party {party!r}: privacy.unit = 'person', but its records do not say whose they are; "
+            "name the column in data.person, or protect a record"
+        )
+    return np.unique(np.asarray(records[PERSON]), return_inverse=True)[1]
+
+
+def without_person(records: Records) -> Records:
+    """The records as the model sees them."""
+    return {name: value for name, value in records.items() if name != PERSON}
+
+
+def by_unit(party: str, records: Records, unit: Unit) -> Arranged:
+    """One row a unit: a record, or all the records of a person."""
+    plain = without_person(records)
+    if unit == "record":
+        return Arranged(plain, np.ones(len(next(iter(plain.values())))))
+    codes = person_codes(party, records)
+    return group_rows(plain, codes, int(codes.max()) + 1)
+
+
+def group_rows(records: Records, groups: np.ndarray, count: int) -> Arranged:
+    """Records as (group, place in it): padded with copies of the first one, of weight 0."""
+    sizes = np.bincount(groups, minlength=count)
+    width = max(1, int(sizes.max()))
+    order = np.argsort(groups, kind="stable")
+    place = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    weights = np.zeros((count, width))
+    weights[groups[order], place] = 1.0
+    arranged: dict[str, Any] = {}
+    for name, value in records.items():
+        value = np.asarray(value)
+        column = np.broadcast_to(value[0], (count, width, *value.shape[1:])).copy()
+        column[groups[order], place] = value[order]
+        arranged[name] = column
+    return Arranged(arranged, weights)
+
+
+def shard_of_slots(party: str, units: int, shards: int, seed: int) -> np.ndarray:
+    """Which shard each of the units belongs to, by its number alone.
+
+    Under substitution the number of units is public and a unit keeps its number when its content
+    changes, so that only its own shard sees the change. The shards are of nearly equal size.
+    """
+    digest = hashlib.blake2b(party.encode(), digest_size=16).digest()
+    rng = np.random.default_rng([seed, 0x5A4D, *np.frombuffer(digest, np.uint32)])
+    return rng.permutation(np.arange(units) % shards)
+
+
+def shard_of_content(party: str, contents: list[bytes], shards: int, seed: int) -> np.ndarray:
+    """Which shard each of the units belongs to, by a keyed hash of its content.
+
+    Adding or removing a unit moves no other one.
+    """
+    key = hashlib.blake2b(f"{seed}/{party}".encode(), digest_size=32).digest()
+    digests = (hashlib.blake2b(body, key=key, digest_size=8).digest() for body in contents)
+    return np.array([int.from_bytes(digest, "big") % shards for digest in digests], dtype=np.int64)
+
+
+def contents(records: Records, units: np.ndarray, count: int) -> list[bytes]:
+    """The bytes of every unit's records, in an order that does not depend on other units."""
+    names = sorted(records)
+    rows: list[list[bytes]] = [[] for _ in range(count)]
+    for index, unit in enumerate(units):
+        body = b"".join(np.ascontiguousarray(records[name][index]).tobytes() for name in names)
+        rows[unit].append(body)
+    return [b"".join(sorted(bodies)) for bodies in rows]

@@ -1,0 +1,158 @@
+"""Sums of contributions whose norms were clipped: all that a mechanism may release.
+
+A unit (a record, a person, a shard, a party) contributes one vector, given as a pytree. `Bounded`
+is the sum of these after each was scaled to norm ≤ C, together with C. It is made by clipping and
+cannot be changed, so that no mechanism is handed a value whose sensitivity somebody typed. Sums are
+float64 whatever the contributions are: the rounding of a long float32 sum would count against C.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tacit.privacy.events import Relation
+
+Array = Any
+Tree = Any
+MARGIN = 1e-6
+"""Norms are clipped to C·(1 − MARGIN): float32 may exceed what it was scaled to by 1e-7."""
+
+
+@jax.tree_util.register_pytree_node_class
+class Bounded:
+    """Σᵢ cᵢ with ‖cᵢ‖ ≤ `clip` for every unit i, over units that are each in it at most once.
+
+    Formal guarantee: leaving a unit out moves `value` by at most `clip` in the norm over all
+    leaves; putting another in its place by at most 2·`clip`, or √2·`clip` where no coordinate of a
+    contribution is negative.
+    """
+
+    __slots__ = ("clip", "nonnegative", "value")
+    value: Tree
+    clip: Array
+    nonnegative: bool
+
+    def __init__(self) -> None:
+        raise TypeError("a Bounded is made by clipping: use clip_units, clip_sum or clip_whole")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Bounded does not change; clip again instead of setting {name}")
+
+    def sensitivity(self, relation: Relation) -> Array:
+        """How far one unit can move the value."""
+        if relation == "add-or-remove":
+            return self.clip
+        return self.clip * (math.sqrt(2.0) if self.nonnegative else 2.0)
+
+    def tree_flatten(self) -> tuple[tuple[Tree, Array], bool]:
+        """For JAX."""
+        return (self.value, self.clip), self.nonnegative
+
+    @classmethod
+    def tree_unflatten(cls, nonnegative: bool, parts: Any) -> Bounded:
+        """For JAX."""
+        return _make(*parts, nonnegative=nonnegative)
+
+
+def clip_weights(norms: Array, clip: Array, mask: Array) -> Array:
+    """min(1, C(1 − 1e-6)/‖cᵢ‖); 0 for a unit that is masked or whose norm is not finite."""
+    sound = jnp.isfinite(norms) & (mask != 0)
+    limit = jnp.asarray(clip, norms.dtype) * (1.0 - MARGIN)
+    scale = jnp.minimum(1.0, limit / jnp.where(sound & (norms > 0), norms, 1.0))
+    scale = jnp.where(norms > 0, scale, 1.0)
+    return jnp.where(sound, scale, 0.0)
+
+
+def clip_units(
+    contributions: Tree,
+    clip: Array,
+    mask: Array | None = None,
+    *,
+    nonnegative: bool = False,
+    norm_bound: Array | None = None,
+) -> Bounded:
+    """The sum over the leading axis, a unit at a time scaled to norm ≤ C.
+
+    A unit with a number that is not finite contributes nothing. `nonnegative` sets negative
+    coordinates to zero first, which halves the square of the sensitivity under substitution. A
+    `norm_bound` larger than a unit's norm takes its place; a smaller one does not.
+    """
+    leaves, treedef = jax.tree.flatten(contributions)
+    if not leaves:
+        raise ValueError("clip_units needs at least one array")
+    units = leaves[0].shape[0]
+    for leaf in leaves:
+        if leaf.dtype not in (jnp.float32, jnp.float64):
+            raise TypeError(f"contributions are float32 or float64, not {leaf.dtype}")
+    flat = [jnp.reshape(leaf, (units, math.prod(leaf.shape[1:]))) for leaf in leaves]
+    if nonnegative:
+        flat = [jnp.maximum(leaf, 0.0) for leaf in flat]
+    norms = row_norms(flat)
+    if norm_bound is not None:
+        norms = jnp.where(norm_bound > norms, norm_bound, norms)
+    weights = clip_weights(norms, clip, jnp.ones(units) if mask is None else mask)
+    summed = [
+        jnp.reshape(weights.astype(jnp.float64) @ kept_rows(weights, leaf), shape.shape[1:])
+        for leaf, shape in zip(flat, leaves, strict=True)
+    ]
+    return _make(jax.tree.unflatten(treedef, summed), clip, nonnegative=nonnegative)
+
+
+def within(bounded: Bounded) -> Bounded:
+    """The same sum, for units *inside* of the contributors.
+
+    One unit more inside of a shard does not add a contribution of norm ≤ C: it turns one into
+    another, which moves the sum by up to 2C. So what is inside is bounded by 2C a unit.
+    """
+    return _make(bounded.value, 2.0 * bounded.clip)
+
+
+def clip_sum(
+    norms: Array, clip: Array, mask: Array, weighted_sum: Callable[[Array], Tree]
+) -> Bounded:
+    """Σ wᵢ cᵢ where the norms are known in closed form and no cᵢ is ever written down.
+
+    `norms` must bound ‖cᵢ‖ from above: the norm itself, or the largest over all labels, which
+    makes the weight independent of the label. `weighted_sum(w)` must be Σ wᵢ cᵢ and must not look
+    at a unit of weight 0. `tacit.testing.check_clipping` compares it with `clip_units`.
+    """
+    return _make(weighted_sum(clip_weights(norms, clip, mask)), clip)
+
+
+def clip_whole(contribution: Tree, clip: Array) -> Bounded:
+    """One unit's contribution on its own: a whole party's update."""
+    return clip_units(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], contribution), clip)
+
+
+def add_disjoint(first: Bounded, second: Bounded) -> Bounded:
+    """The sum of two sums over different units of one data set; the larger clip bounds both."""
+    value = jax.tree.map(jnp.add, first.value, second.value)
+    clip = jnp.maximum(first.clip, second.clip)
+    return _make(value, clip, nonnegative=first.nonnegative and second.nonnegative)
+
+
+def kept_rows(weights: Array, rows: Array) -> Array:
+    """The rows in float64; those of weight 0 replaced, not multiplied: 0·NaN is NaN."""
+    kept = (weights > 0).reshape(weights.shape + (1,) * (rows.ndim - 1))
+    return jnp.where(kept, rows, 0.0).astype(jnp.float64)
+
+
+def row_norms(flat: list[Array]) -> Array:
+    """Norm of each row over several matrices, without overflow in the squares."""
+    peaks = [jnp.max(jnp.abs(leaf), axis=1, initial=0.0) for leaf in flat]
+    peak = jnp.max(jnp.stack(peaks), axis=0)
+    unit = jnp.where((peak > 0) & jnp.isfinite(peak), peak, 1.0)
+    squares = sum(jnp.sum(jnp.square(leaf / unit[:, None]), axis=1) for leaf in flat)
+    return jnp.where(jnp.isfinite(peak), unit * jnp.sqrt(squares), jnp.inf)
+
+
+def _make(value: Tree, clip: Array, *, nonnegative: bool = False) -> Bounded:
+    bounded = object.__new__(Bounded)
+    for name, part in (("value", value), ("clip", clip), ("nonnegative", nonnegative)):
+        object.__setattr__(bounded, name, part)
+    return bounded

@@ -1,0 +1,54 @@
+"""What a guarantee for one unit says about several of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from tacit.privacy.accounting import epsilon
+from tacit.privacy.events import GaussianEvent, Relation
+
+MOST = 1e6
+
+
+def group_guarantee(epsilon: float, delta: float, size: int) -> tuple[float, float]:
+    """(tε, δ(e^{tε} − 1)/(e^ε − 1)) for t units (MEng eq. 3.8); δ is cut off at 1.
+
+    >>> epsilon, delta = group_guarantee(0.5, 1e-6, 2)
+    >>> epsilon, round(1e6 * delta, 6)
+    (1.0, 2.648721)
+    """
+    together = size * epsilon
+    if together > 700 or epsilon <= 0:
+        return together, 1.0 if epsilon > 0 else min(1.0, size * delta)
+    return together, min(1.0, delta * math.expm1(together) / math.expm1(epsilon))
+
+
+def group_epsilon(
+    events: Sequence[GaussianEvent], delta: float, relation: Relation, size: int
+) -> float | None:
+    """ε at δ for t units at once, from the releases themselves; None if this cannot be bounded.
+
+    Without sampling t units move a sum t times as far as one, so t clips take the place of one:
+    far less than eq. 3.8 says. Sampled batches may hold any number of the t units, and only the
+    general argument is left: the smallest ε with t·ε₁ ≥ ε and δ(e^{tε₁} − 1)/(e^{ε₁} − 1) ≤ δ.
+    """
+    if size == 1:
+        return epsilon(events, delta, relation)
+    if all(event.sampling is None for event in events):
+        moved = [msgspec.structs.replace(event, clip=event.clip * size) for event in events]
+        found = epsilon(moved, delta, relation)
+        return found if found < MOST else None
+    # δ for one unit must be smaller for the group's to be δ; search on a few powers of ten.
+    best: float | None = None
+    for power in range(1, 300, 6):
+        small = delta * 10.0**-power
+        one = epsilon(events, small, relation)
+        together, total = group_guarantee(one, small, size)
+        if total <= delta and (best is None or together < best):
+            best = together
+        if together > MOST or (best is not None and together > 2 * best):
+            break
+    return best

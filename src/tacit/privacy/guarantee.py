@@ -1,0 +1,39 @@
+"""What a private run promises, always in full."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tacit.privacy.events import Relation
+
+Unit = Literal["record", "person", "party"]
+Aggregation = Literal["plain", "trusted"]
+
+TRUST = {
+    "plain": "nobody: what a party sends is already private",
+    "trusted": "the server: it sees each party's message, which carries only a share of the noise, "
+    "and must show nobody anything but their sum",
+    "central": "whoever holds all the records in one place",
+}
+
+
+class Guarantee(msgspec.Struct, frozen=True, kw_only=True):
+    """ε, δ, the unit, the relation and who must be trusted: none of them means much alone."""
+
+    epsilon: float
+    delta: float
+    unit: Unit
+    relation: Relation
+    trust: str
+    caveat: str | None = None
+    """What makes it void or weaker than it looks, e.g. a known seed."""
+
+    def __str__(self) -> str:
+        verb = "adding or removing" if self.relation == "add-or-remove" else "substituting"
+        text = (
+            f"(ε = {self.epsilon:.4g}, δ = {self.delta:g}) for {verb} one {self.unit}; "
+            f"trusted: {self.trust}"
+        )
+        return text if self.caveat is None else f"{text}. {self.caveat}"

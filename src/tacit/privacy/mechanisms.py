@@ -1,0 +1,165 @@
+"""Mechanisms: a bounded value goes in, a release with its cost comes out.
+
+Everything here runs under `jit` and `vmap`, where clip and noise are arrays that may differ from
+party to party. `Release.event` turns the cost back into the plain event that the ledger was charged
+with; a party compares the two before anything leaves it.
+"""
+
+from __future__ import annotations
+
+import abc
+import secrets
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tacit.errors import ConfigError, PrivacyError
+from tacit.privacy.bounded import Array, Bounded, Tree
+from tacit.privacy.events import GaussianEvent, Poisson, Sampling, WithoutReplacement
+
+
+class Drawn(NamedTuple):
+    """How a batch was drawn, as arrays: a Poisson rate, or a subset of `batch` out of `total`."""
+
+    rate: Array | None = None
+    batch: Array | None = None
+    total: Array | None = None
+
+    def sampling(self) -> Sampling | None:
+        """The same as plain data."""
+        if self.rate is not None:
+            return Poisson(rate=float(self.rate))
+        if self.batch is not None and self.total is not None:
+            return WithoutReplacement(batch=int(self.batch), total=int(self.total))
+        return None
+
+
+WHOLE = Drawn()
+"""Every unit is in it."""
+
+
+class Cost(NamedTuple):
+    """What one release cost, as arrays; `event` is the same as plain data."""
+
+    clip: Array
+    noise_sd: Array
+    drawn: Drawn
+    nonnegative: Array
+
+    def event(self, count: int = 1) -> GaussianEvent:
+        """The event, checked: an unusable scale is refused here at the latest."""
+        return GaussianEvent(
+            clip=float(self.clip),
+            noise_sd=float(self.noise_sd),
+            count=count,
+            sampling=self.drawn.sampling(),
+            nonnegative=bool(self.nonnegative),
+        )
+
+
+class Release(NamedTuple):
+    """A value that may leave, with what it cost."""
+
+    value: Tree
+    cost: Cost
+
+    @property
+    def event(self) -> GaussianEvent:
+        """The cost as an event."""
+        return self.cost.event()
+
+
+class Mechanism(abc.ABC):
+    """Turns a bounded value into a release. No method returns the value without its cost."""
+
+    @abc.abstractmethod
+    def release(self, key: Array, bounded: Bounded, drawn: Drawn = WHOLE) -> Release:
+        """Noise drawn with `key`; `drawn` says how the units of `bounded` were sampled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(Mechanism):
+    """value + N(0, noise_sd² I).
+
+    Formal guarantee: the release is one `GaussianEvent(clip, noise_sd)`, sampled as `drawn` says;
+    the accountants give its ε. With `shares` = M > 1 the party adds N(0, noise_sd²/M) only, and
+    the event is that of the sum of M such releases: it holds for whoever sees the sum alone (TMLR
+    Theorems 11 and 14) and against nobody who sees a single one.
+    """
+
+    noise_sd: Array | float
+    shares: Array | float = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.noise_sd, int | float) and not 0 < self.noise_sd < np.inf:
+            raise ConfigError(
+                f"noise_sd = {self.noise_sd}; a release without noise has no guarantee: it must be "
+                "a finite number > 0"
+            )
+        if isinstance(self.shares, int | float) and not self.shares >= 1:
+            raise ConfigError(f"shares = {self.shares}; there is at least one")
+
+    def release(self, key: Array, bounded: Bounded, drawn: Drawn = WHOLE) -> Release:
+        leaves, treedef = jax.tree.flatten(bounded.value)
+        added = self.noise_sd / jnp.sqrt(jnp.asarray(self.shares, jnp.float64))
+        noised = []
+        for index, leaf in enumerate(leaves):
+            dtype = leaf.dtype
+            if not jnp.issubdtype(dtype, jnp.floating):
+                raise TypeError(f"noise is added to floating-point numbers, not to {dtype}")
+            noise = jax.random.normal(jax.random.fold_in(key, index), leaf.shape, dtype)
+            noised.append(leaf + jnp.asarray(added, dtype) * noise)
+        cost = Cost(
+            jnp.asarray(bounded.clip, jnp.float64),
+            jnp.asarray(self.noise_sd, jnp.float64),
+            drawn,
+            jnp.asarray(bounded.nonnegative),
+        )
+        return Release(jax.tree.unflatten(treedef, noised), cost)
+
+
+def secret_key_data() -> np.ndarray:
+    """A fresh key for `jax.random.wrap_key_data` from the operating system's entropy."""
+    return np.frombuffer(secrets.token_bytes(8), dtype=np.uint32).copy()
+
+
+def released(costs: Cost) -> Counter[GaussianEvent]:
+    """How often each event occurred, from costs with one leading axis."""
+    rows = np.atleast_1d(np.asarray(costs.clip)).shape[0]
+
+    def at(row: int) -> GaussianEvent:
+        return jax.tree.map(lambda leaf: np.atleast_1d(np.asarray(leaf))[row], costs).event()
+
+    return Counter(at(row) for row in range(rows))
+
+
+def per_event(events: Iterable[GaussianEvent]) -> Counter[GaussianEvent]:
+    """Events with counts as a multiset of single events, to compare with `released`."""
+    import msgspec
+
+    found: Counter[GaussianEvent] = Counter()
+    for event in events:
+        found[msgspec.structs.replace(event, count=1)] += event.count
+    return found
+
+
+def check_released(costs: Cost, charged: Iterable[GaussianEvent], party: str) -> None:
+    """Refuse to send what cost anything else than what was charged."""
+    actual, paid = released(costs), per_event(charged)
+    if actual != paid:
+        raise PrivacyError(
+            f"party {party!r}: its answer cost {_shown(actual)}, but {_shown(paid)} was charged; "
+            "nothing is sent: the local method declares other events than it makes"
+        )
+
+
+def _shown(events: Counter[GaussianEvent]) -> str:
+    return " + ".join(
+        f"{count} × (clip {event.clip:g}, noise sd {event.noise_sd:g})"
+        for event, count in events.items()
+    )

@@ -1,0 +1,81 @@
+"""Batches drawn exactly as they are accounted for, in compiled code with fixed shapes.
+
+Poisson sampling has a random batch size. A batch is worked off in chunks of fixed length, padded
+and masked, until no chosen unit is left: nobody is dropped when a batch is large, nothing is
+computed twice, and an empty batch is an empty sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from tacit.privacy.bounded import Array, Bounded, add_disjoint
+from tacit.privacy.mechanisms import Drawn
+
+Clipped = Callable[[Array, Array], Bounded]
+"""(rows, mask) -> the bounded sum over the rows whose mask is 1."""
+
+
+def poisson_mask(key: Array, present: Array, rate: Array) -> Array:
+    """Which units are in the batch: each present one independently, with probability ≤ `rate`.
+
+    32 random bits are compared with ⌊rate·2³²⌋, so that the probability is never above the one
+    accounted for and at most 2⁻³² below it.
+    """
+    bits = jax.random.bits(key, present.shape, jnp.uint32)
+    rate = jnp.asarray(rate, jnp.float64)
+    threshold = jnp.minimum(jnp.floor(rate * 2.0**32), 2.0**32 - 1).astype(jnp.uint32)
+    return (present != 0) & ((bits < threshold) | (rate >= 1.0))
+
+
+def chunk_length(rate: float, units: int) -> int:
+    """A length that nearly always holds a whole Poisson batch: its mean and four deviations."""
+    mean = rate * units
+    length = math.ceil(mean + 4.0 * math.sqrt(mean * (1.0 - rate)) + 1.0)
+    return max(1, min(units, 8 * math.ceil(length / 8)))
+
+
+def poisson_sum(
+    key: Array, present: Array, rate: Array, length: int, clipped: Clipped
+) -> tuple[Bounded, Drawn]:
+    """Σ over a Poisson batch of the units' clipped contributions.
+
+    `length` sets the shape of the work and nothing else: a batch longer than that takes a second
+    chunk. The chunks hold different units, so their sum is bounded like one of them.
+    """
+    rank = jnp.cumsum(poisson_mask(key, present, rate).astype(jnp.int32))
+    count = rank[-1]
+
+    def chunk(number: Array) -> Bounded:
+        wanted = number * length + jnp.arange(1, length + 1)
+        rows = jnp.minimum(jnp.searchsorted(rank, wanted), present.shape[0] - 1)
+        return clipped(rows, wanted <= count)
+
+    def more(carry: tuple[Array, Bounded]) -> tuple[Array, Bounded]:
+        number, total = carry
+        return number + 1, add_disjoint(total, chunk(number))
+
+    first = (jnp.ones_like(count), chunk(jnp.zeros_like(count)))
+    _, total = jax.lax.while_loop(lambda carry: carry[0] * length < count, more, first)
+    return total, Drawn(rate=jnp.asarray(rate, jnp.float64))
+
+
+def subset_sum(
+    key: Array, present: Array, batch: Array, length: int, clipped: Clipped
+) -> tuple[Bounded, Drawn]:
+    """Σ over a uniformly random subset of `batch` of the present units.
+
+    `length` is a bound on `batch` that sets the shape of the work; the caller makes sure that
+    there are enough units. Rows are ordered by 52 random bits each: a tie, which would favour the
+    earlier row, has a probability below n²·2⁻⁵³.
+    """
+    order = jax.random.uniform(key, present.shape, jnp.float64)
+    order = jnp.where(present != 0, order, 2.0)
+    _, rows = jax.lax.top_k(-order, length)
+    chosen = (jnp.arange(length) < batch) & (present[rows] != 0)
+    total = jnp.sum(present != 0)
+    return clipped(rows, chosen), Drawn(batch=jnp.asarray(batch), total=total)

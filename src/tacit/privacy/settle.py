@@ -1,0 +1,223 @@
+"""From what was asked for to numbers: noise, events and guarantee of every party, before the run.
+
+Nothing here reads a record and nothing is spent. What comes out is all that a party will be
+charged: an answer whose cost differs from these events is not sent.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple, Protocol
+
+import msgspec
+
+from tacit.errors import ConfigError
+from tacit.privacy.accounting import calibrate, epsilon
+from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.guarantee import TRUST, Aggregation, Guarantee, Unit
+from tacit.privacy.settings import Privacy, check_clip
+
+SEED_KNOWN = (
+    "Not private: the noise was drawn from a known seed, so whoever knows it can subtract it; "
+    "leave privacy.noise_seed out for a guarantee"
+)
+
+
+class SmallDeltaWarning(UserWarning):
+    """δ is so large that publishing one record at random would satisfy it."""
+
+
+class Releasing(Protocol):
+    """What a private local method says about itself before a run."""
+
+    kind: ClassVar[str]
+    aggregations: ClassVar[tuple[Aggregation, ...]]
+
+    @property
+    def clip(self) -> float:
+        """The norm bound of one contribution."""
+        ...
+
+    @property
+    def unit(self) -> Unit:
+        """Whose contribution that is."""
+        ...
+
+    @property
+    def relation(self) -> Relation:
+        """What the unit's data set is compared with."""
+        ...
+
+    def events(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+        """What one answer releases, for a party of so many units."""
+        ...
+
+
+class PartyShape(NamedTuple):
+    """What the plan knows of a party: how often it is asked and how many units it has."""
+
+    visits: int
+    units: int
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """One party's numbers for a whole run."""
+
+    clip: float
+    noise_sd: float
+    """Of the noise in what is released: with `shares` > 1, of the sum over the parties."""
+    shares: int
+    visits: int
+    units: int
+    """How many records, persons or parties it has; public under substitution only."""
+    events: tuple[GaussianEvent, ...]
+    """Of one answer."""
+    guarantee: Guarantee
+
+    @property
+    def noise_multiplier(self) -> float:
+        """z = s / C."""
+        return self.noise_sd / self.clip
+
+    @property
+    def all_events(self) -> tuple[GaussianEvent, ...]:
+        """Of the whole run."""
+        return repeated(self.events, self.visits)
+
+
+def settle(
+    privacy: Privacy,
+    method: Releasing,
+    shapes: dict[str, PartyShape],
+    *,
+    shares: int = 1,
+    trust: str | None = None,
+) -> dict[str, Settled]:
+    """Calibrate every party's noise; refuse what cannot be kept.
+
+    `shares` is how many parties' messages are added up before anybody sees them.
+    """
+    shares = 1 if privacy.aggregation == "plain" else shares
+    _check(privacy, method, shapes, shares)
+    clips = {name: _clip(privacy, method, name) for name in shapes}
+    answers: dict[tuple, float] = {}
+    noise = {
+        name: clips[name] * _multiplier(privacy, method, name, shape, answers)
+        for name, shape in shapes.items()
+    }
+    if privacy.aggregation == "trusted":
+        # The sum carries one noise for all: as much as the neediest party asks for.
+        noise = dict.fromkeys(noise, max(noise.values()))
+    costs: dict[tuple, float] = {}
+    settled = {}
+    for name, shape in shapes.items():
+        events = method.events(clip=clips[name], noise_sd=noise[name], units=shape.units)
+        delta = privacy.of(name)[2]
+        key = (events, shape.visits, delta)
+        if key not in costs:
+            costs[key] = epsilon(
+                repeated(events, shape.visits), delta, privacy.relation,
+                accountant=privacy.accountant,
+            )  # fmt: skip
+        if not math.isfinite(costs[key]):
+            raise ConfigError(
+                f"party {name!r}: the accountant {privacy.accountant!r} has no finite ε for noise "
+                f"sd {noise[name]:g} at clip {clips[name]:g}; add noise"
+            )
+        guarantee = Guarantee(
+            epsilon=costs[key],
+            delta=delta,
+            unit=privacy.unit,
+            relation=privacy.relation,
+            trust=trust or TRUST[privacy.aggregation],
+            caveat=None if privacy.noise_seed is None else SEED_KNOWN,
+        )
+        settled[name] = Settled(
+            clip=clips[name],
+            noise_sd=noise[name],
+            shares=shares,
+            visits=shape.visits,
+            units=shape.units,
+            events=events,
+            guarantee=guarantee,
+        )
+    return settled
+
+
+def repeated(events: Sequence[GaussianEvent], times: int) -> tuple[GaussianEvent, ...]:
+    """Events that happen so many times over."""
+    return tuple(msgspec.structs.replace(event, count=event.count * times) for event in events)
+
+
+def _clip(privacy: Privacy, method: Releasing, party: str) -> float:
+    own = privacy.parties.get(party)
+    return method.clip if own is None or own.clip is None else check_clip(own.clip, "clip")
+
+
+def _multiplier(
+    privacy: Privacy,
+    method: Releasing,
+    party: str,
+    shape: PartyShape,
+    known: dict[tuple, float],
+) -> float:
+    """z for one party; parties that ask for the same share one calibration."""
+    target, given, delta = privacy.of(party)
+    if given is not None:
+        return given
+
+    def events(noise: float) -> tuple[GaussianEvent, ...]:
+        once = method.events(clip=1.0, noise_sd=noise, units=shape.units)
+        return repeated(once, shape.visits)
+
+    assert target is not None
+    key = (target, delta, events(1.0))
+    if key not in known:
+        known[key] = calibrate(
+            target, delta, privacy.relation, events, accountant=privacy.accountant
+        )
+    return known[key]
+
+
+def _check(privacy: Privacy, method: Releasing, shapes: dict[str, PartyShape], shares: int) -> None:
+    unknown = [name for name in privacy.parties if name not in shapes]
+    if unknown:
+        raise ConfigError(
+            f"privacy.parties has {unknown[0]!r}, which is not a party of this run; the parties "
+            f"are {', '.join(list(shapes)[:20])}"
+        )
+    if privacy.aggregation not in method.aggregations:
+        raise ConfigError(
+            f"privacy.aggregation = {privacy.aggregation!r} with method.kind = {method.kind!r}; "
+            f"it can do {', '.join(method.aggregations)}: its noise is inside the local work"
+        )
+    if privacy.aggregation == "trusted" and shares < 2:
+        raise ConfigError(
+            f"privacy.aggregation = 'trusted' with {shares} party a round; there is nobody to "
+            "share the noise with: use 'plain'"
+        )
+    for name, shape in shapes.items():
+        if shape.visits < 1:
+            raise ConfigError(
+                f"party {name!r} is never asked in this schedule; raise schedule.rounds or "
+                "schedule.parties_per_round"
+            )
+    if (method.unit, method.relation) != (privacy.unit, privacy.relation):
+        raise ConfigError(
+            f"the method protects a {method.unit} ({method.relation}), privacy asks for a "
+            f"{privacy.unit} ({privacy.relation}); the plan sets them alike"
+        )
+    name, units = max(
+        ((name, shape.units) for name, shape in shapes.items()),
+        key=lambda party: party[1] * privacy.of(party[0])[2],
+    )
+    delta = privacy.of(name)[2]
+    if privacy.unit != "party" and delta * units >= 1:
+        warnings.warn(
+            f"δ = {delta:g} is not below 1/n = {1 / units:.3g} of party {name!r}: publishing one "
+            f"{privacy.unit} at random would satisfy it; choose a smaller privacy.delta",
+            SmallDeltaWarning,
+            stacklevel=3,
+        )

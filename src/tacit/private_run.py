@@ -1,0 +1,152 @@
+"""The ledger of a configured run: where it lies, whether the run fits, what was spent.
+
+A run with noise from the operating system counts: it is charged to a ledger that outlives it, and
+nobody but the operator can set or raise the ceilings there. A run with a seeded noise guarantees
+nothing (its result says so); it is charged all the same, so that what is simulated is what would
+happen, but to a ledger of its own inside the run directory.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+from tacit.charging import Charging
+from tacit.config import Config
+from tacit.data import Federation
+from tacit.errors import PrivacyError
+from tacit.federate import Plan
+from tacit.notebook import statement
+from tacit.privacy.fingerprint import DatasetId
+from tacit.privacy.ledger import Ceiling, Ledger
+from tacit.privacy.place import LEDGER_NAME, own_ledger
+from tacit.rundir import write_text
+
+ROUNDING = 1e-9
+
+
+def ledger_path(config: Config, out: Path, asked: Path | None) -> Path:
+    """The file that a private run is charged to."""
+    assert config.private is not None
+    if asked is not None:
+        return asked
+    if config.private.ledger is not None:
+        return Path(config.private.ledger).expanduser()
+    if config.private.noise_seed is not None:
+        return out / LEDGER_NAME
+    return own_ledger()
+
+
+def datasets(plan: Plan, federation: Federation, ledger: Ledger) -> dict[str, DatasetId]:
+    """The name of every party's records under the ledger's key."""
+    schema = {"columns": list(federation.names), "target": federation.target}
+    return {name: ledger.identify(schema, records) for name, records in plan.parties.items()}
+
+
+def check_room(plan: Plan, federation: Federation, path: Path, *, inside: bool) -> None:
+    """Refuse a run that would pass a ceiling, before a directory is made or anything is spent."""
+    if inside:
+        return
+    if not path.exists():
+        raise PrivacyError(
+            f"{path} does not exist, so nobody has allowed anything to be spent on these records; "
+            f"the operator does: tacit ledger ceiling CONFIG.toml --ledger {path} --epsilon 1 "
+            "--delta 1e-5 --reason …; to simulate without a guarantee set privacy.noise_seed"
+        )
+    with Ledger.open(path) as ledger:
+        _charging(plan, federation, ledger, "check").require_room()
+
+
+def open_charging(
+    plan: Plan, federation: Federation, path: Path, run: str, *, inside: bool
+) -> Charging:
+    """The ledger, open, and what each party's answers cost."""
+    ledger = Ledger.open(path, create=inside)
+    try:
+        charging = _charging(plan, federation, ledger, run)
+        if inside:
+            _own_ceilings(charging)
+        return charging
+    except BaseException:
+        ledger.close()
+        raise
+
+
+def _charging(plan: Plan, federation: Federation, ledger: Ledger, run: str) -> Charging:
+    assert plan.privacy is not None
+    found = datasets(plan, federation, ledger)
+    return Charging(ledger, run, found, plan.settled, plan.privacy.unit, plan.privacy.relation)
+
+
+def _own_ceilings(charging: Charging) -> None:
+    """A simulation's ledger allows what the simulation was made to spend."""
+    wanted = {}
+    for party, settled in charging.settled.items():
+        dataset = charging.datasets[party]
+        if charging.ledger.ceiling(dataset) is None:
+            wanted[dataset] = Ceiling(
+                epsilon=settled.guarantee.epsilon * (1.0 + ROUNDING),
+                delta=settled.guarantee.delta,
+                relation=charging.relation,
+                unit=charging.unit,
+            )
+    if wanted:
+        charging.ledger.set_ceilings(wanted, reason="simulation with a seeded noise")
+
+
+def run_name(out: Path) -> str:
+    """What the ledger calls this run, for ever: drawn once and kept in the run directory."""
+    path = out / "checkpoint" / "run-name"
+    if not path.exists():
+        write_text(path, f"run-{secrets.token_hex(12)}\n")
+    return path.read_text(encoding="utf-8").strip()
+
+
+def privacy_block(plan: Plan) -> dict[str, Any]:
+    """What result.json says about privacy."""
+    guarantee = plan.guarantee
+    if guarantee is None or plan.privacy is None:
+        return {"private": False, "statement": statement(plan)}
+    return {
+        "private": guarantee.caveat is None,
+        "statement": statement(plan),
+        "guarantee": {
+            "epsilon": guarantee.epsilon,
+            "delta": guarantee.delta,
+            "unit": guarantee.unit,
+            "relation": guarantee.relation,
+            "trust": guarantee.trust,
+            "caveat": guarantee.caveat,
+        },
+        "accountant": plan.privacy.accountant,
+        "aggregation": plan.privacy.aggregation,
+        "parties": [
+            {
+                "name": name,
+                "epsilon": one.guarantee.epsilon,
+                "delta": one.guarantee.delta,
+                "clip": one.clip,
+                "noise_sd": one.noise_sd,
+                "noise_multiplier": one.noise_multiplier,
+                "answers": one.visits,
+                "releases": sum(event.count for event in one.all_events),
+            }
+            for name, one in plan.settled.items()
+        ],
+        "not_covered": (
+            "metrics of held-out records, record counts and reference posteriors in this file are "
+            "exact; they are for whoever may see the records"
+        ),
+    }
+
+
+def spent(charging: Charging, path: Path) -> dict[str, Any]:
+    """What the ledger says after the run."""
+    left = [charging.ledger.spent(dataset) for dataset in charging.datasets.values()]
+    return {
+        "path": str(path),
+        "run": charging.run,
+        "epsilon_spent": max((one.epsilon or 0.0 for one in left), default=0.0),
+        "receipt": charging.ledger.receipt(),
+    }

@@ -1,0 +1,37 @@
+"""Conformance suites: run them on a family, local method, mechanism or clipped sum of your own.
+
+    from tacit.testing import check_clipping, check_family, check_local_method, check_mechanism
+
+    check_family(MyFamily(3), [first_natural, second_natural])
+    check_local_method(MyMethod(), LogisticRegression(("a", "b")), FullGaussian(2))
+    check_mechanism(MyMechanism(noise_sd=2.0))
+    check_clipping(my_clipped_sum, my_contributions, records)
+
+They need no test framework: what is wrong is an AssertionError that names the check, what was
+found and what was expected. Random numbers have a fixed seed. A Monte Carlo check of a family
+allows five standard errors, a false alarm in about two million, and is one number of many: a family
+that passes for one seed passes for nearly all. A check of a noise's law has a false-alarm rate of
+at most one in a million, whatever the number of coordinates.
+"""
+
+from __future__ import annotations
+
+from tacit.testing.clipping import check_clipping
+from tacit.testing.families import STANDARD_ERRORS, LogDensity, check_family
+from tacit.testing.laws import FALSE_ALARM, gaussian_faults
+from tacit.testing.local_methods import check_local_method, conjugate_optimum, made_up_records
+from tacit.testing.mechanisms import Scaled, check_mechanism
+
+__all__ = [
+    "FALSE_ALARM",
+    "STANDARD_ERRORS",
+    "LogDensity",
+    "Scaled",
+    "check_clipping",
+    "check_family",
+    "check_local_method",
+    "check_mechanism",
+    "conjugate_optimum",
+    "gaussian_faults",
+    "made_up_records",
+]

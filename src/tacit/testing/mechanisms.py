@@ -1,0 +1,211 @@
+"""A mechanism, held against the event that it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tacit.privacy.bounded import Array, Bounded, Tree, clip_units
+from tacit.privacy.events import GaussianEvent
+from tacit.privacy.mechanisms import Cost, Drawn, Mechanism, Release
+from tacit.testing.laws import gaussian_faults
+
+Oracle = Callable[[Bounded, Drawn], GaussianEvent]
+SHAPES = {"nothing": (0,), "scalar": (), "table": (4, 8)}
+UNITS = 5
+DRAWS = 8_000
+UNSAMPLED = Drawn()
+_clip_units = jax.jit(clip_units, static_argnames="nonnegative")
+
+
+@dataclass(frozen=True)
+class Scaled(Mechanism):
+    """Another mechanism with its noise multiplied and its declared cost left alone: a wrong one."""
+
+    inner: Mechanism
+    factor: Array | float
+
+    def release(self, key: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED) -> Release:
+        found = self.inner.release(key, bounded, drawn)
+
+        def scaled(noised: Array, exact: Array) -> Array:
+            return exact + jnp.asarray(self.factor, exact.dtype) * (noised - exact)
+
+        return Release(jax.tree.map(scaled, found.value, bounded.value), found.cost)
+
+
+def check_mechanism(
+    mechanism: Mechanism,
+    *,
+    oracle: Oracle | None = None,
+    scale: float = 1.0,
+    shares: int = 1,
+    seed: int = 0,
+) -> None:
+    """Assert that a mechanism adds the Gaussian noise that its event declares, and declares it all.
+
+    `oracle(bounded, drawn)` is the event that the caller expects; without one the noise's standard
+    deviation is taken from the mechanism's own event and everything else from what it was given.
+    `scale` is the clip of the sums that it is handed: choose one for which float32 has digits for
+    both the sum and the noise. With `shares` = M a single release must carry N(0, s²/M) and the
+    sum of M of them N(0, s²).
+
+    A right mechanism fails a check once in a million seeds. The law's tests are also run on the
+    mechanism with 0.9 and 1.1 times its noise and must reject both: a run that passes has shown
+    that it could have failed.
+    """
+    sd = _check_release(mechanism, scale, seed)
+    _check_events(mechanism, oracle, scale, seed)
+    keys = jax.random.split(jax.random.key(seed), (DRAWS, shares))
+
+    def noise(bounded: Bounded, keys: Array, factor: Array | None = None) -> Array:
+        chosen = mechanism if factor is None else Scaled(mechanism, factor)
+        return _noise(chosen, bounded, keys)
+
+    sample = jax.jit(noise)
+    far, zero = (_bounded("float64", scale, seed, size=size) for size in (10.0, 0.0))
+    single = _bounded("float32", scale, seed, size=10.0)
+    _expect_law("one release, float32", sample(single, keys[:, :1]), sd / np.sqrt(shares))
+    _expect_law("releases added up", sample(far, keys), sd)
+    _expect_law("releases of a zero sum", sample(zero, keys), sd)
+    for factor in (0.9, 1.1):
+        faults = gaussian_faults(np.asarray(sample(far, keys, jnp.asarray(factor))), sd)
+        assert any(fault.startswith("variance") for fault in faults), (
+            f"power: {factor} times the noise was not told from the noise itself; found "
+            f"{faults or 'no fault'}, expected a wrong variance"
+        )
+
+
+def _expect_law(what: str, noise: Array, sd: float) -> None:
+    faults = gaussian_faults(np.asarray(noise), float(sd))
+    assert not faults, f"{what}: {'; '.join(faults)}"
+
+
+def _contributions(dtype: str, seed: int) -> dict[str, np.ndarray]:
+    """Of a few units, in leaves of every shape that a model may have; their norms are about 6."""
+    rng = np.random.default_rng(seed)
+    return {k: rng.normal(size=(UNITS, *shape)).astype(dtype) for k, shape in SHAPES.items()}
+
+
+def _bounded(
+    dtype: str, clip: float, seed: int, *, size: float = 1.0, nonnegative: bool = False
+) -> Bounded:
+    units = {k: (size * clip * v).astype(dtype) for k, v in _contributions(dtype, seed).items()}
+    return _clip_units(units, clip, nonnegative=nonnegative)
+
+
+def _noise(mechanism: Mechanism, bounded: Bounded, keys: Array) -> Array:
+    """What is added to the sum of one value a key, for each row of keys: (rows, coordinates)."""
+
+    def one(key: Array) -> Array:
+        found = mechanism.release(key, bounded).value
+        parts = jax.tree.map(
+            lambda noised, exact: (noised.astype(float) - exact.astype(float)).ravel(),
+            found,
+            bounded.value,
+        )
+        return jnp.concatenate(jax.tree.leaves(parts))
+
+    # Row by row: to map over all of them at once would take twice as long to compile.
+    return jax.lax.map(lambda row: jnp.sum(jax.vmap(one)(row), axis=0), keys)
+
+
+def _check_release(mechanism: Mechanism, scale: float, seed: int) -> float:
+    """A release has the value's shapes and types, a cost, and its key's noise; returns its sd."""
+    key, other = jax.random.split(jax.random.key(seed), 2)
+    bounded = _bounded("float64", scale, seed)
+    plain = mechanism.release(key, bounded)
+    assert isinstance(plain, Release), (
+        f"cost: release returned {type(plain).__name__}, expected a Release with its cost"
+    )
+    assert isinstance(plain.cost, Cost), (
+        f"cost: the release's cost is {type(plain.cost).__name__}, expected a Cost"
+    )
+    compiled = jax.jit(mechanism.release)
+    gap = float(np.max(np.abs(_flat(plain.value) - _flat(compiled(key, bounded).value))))
+    allowed = 1e-6 * (scale + plain.event.noise_sd)
+    assert gap <= allowed, f"jit: a compiled release differs by {gap:.3g} from a plain one"
+    for dtype in ("float32", "float64"):
+        bounded = _bounded(dtype, scale, seed)
+        found = compiled(key, bounded).value
+        _same_structure(found, bounded.value)
+        again, further = (_flat(compiled(k, bounded).value) for k in (key, other))
+        assert np.array_equal(_flat(found), again), "key: one key gave two releases"
+        same = int(np.sum(again == further))
+        assert not same, f"key: two keys gave the same noise in {same} of {again.size} numbers"
+        _check_not_finite(compiled, dtype, scale, seed)
+    _check_refusal(mechanism, key, bounded)
+    return plain.event.noise_sd
+
+
+def _check_refusal(mechanism: Mechanism, key: Array, bounded: Bounded) -> None:
+    try:
+        mechanism.release(key, bounded.value)
+    except Exception:
+        return
+    raise AssertionError("cost: released arrays that nothing bounds, expected an error")
+
+
+def _same_structure(found: Tree, expected: Tree) -> None:
+    layout, wanted = jax.tree.structure(found), jax.tree.structure(expected)
+    assert layout == wanted, f"shape: released {layout}, expected {wanted}"
+    for one, two in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert (one.shape, one.dtype) == (two.shape, two.dtype), (
+            f"shape: released {one.dtype}{one.shape}, expected {two.dtype}{two.shape}"
+        )
+
+
+def _check_not_finite(release: Callable[..., Release], dtype: str, scale: float, seed: int) -> None:
+    """Units that are not finite contribute nothing: what comes out is finite, and so bounded."""
+    units = _contributions(dtype, seed)
+    for unit, bad in enumerate((np.nan, np.inf, -np.inf)):
+        units["table"][unit, unit, unit] = bad
+    units["table"][3] = 1e30
+    bounded = _clip_units(units, scale, nonnegative=False)
+    reached, most = float(np.linalg.norm(_flat(bounded.value))), (UNITS - 3) * scale
+    assert reached <= most, f"not finite: the sum has norm {reached:g}, expected at most {most:g}"
+    found = _flat(release(jax.random.key(seed), bounded).value)
+    assert np.all(np.isfinite(found)), "not finite: released NaN or infinity from a finite sum"
+
+
+def _check_events(mechanism: Mechanism, oracle: Oracle | None, scale: float, seed: int) -> None:
+    """The event is the expected one, for every sampling, of a plain release and under vmap."""
+    key = jax.random.key(seed)
+    clips = scale * np.array([0.5, 1.0, 3.0])
+
+    def expect(how: str, found: GaussianEvent, bounded: Bounded, drawn: Drawn) -> None:
+        wanted = _expected(found, bounded, drawn) if oracle is None else oracle(bounded, drawn)
+        assert found == wanted, f"event ({how}): declared {found}, expected {wanted}"
+
+    plain = _bounded("float64", scale, seed)
+    expect("plain", mechanism.release(key, plain).event, plain, Drawn())
+    for drawn, nonnegative in (
+        (Drawn(), False),
+        (Drawn(rate=np.asarray(0.25)), True),
+        (Drawn(batch=np.asarray(2), total=np.asarray(UNITS)), False),
+    ):
+        each = [_bounded("float64", float(c), seed, nonnegative=nonnegative) for c in clips]
+        together = jax.tree.map(lambda *leaves: np.stack(leaves), *each)
+        many = jax.tree.map(lambda leaf: np.stack([leaf] * len(each)), drawn)  # noqa: B023
+        costs = jax.jit(jax.vmap(lambda b, d: mechanism.release(key, b, d).cost))(together, many)
+        for row, bounded in enumerate(each):
+            own: Cost = jax.tree.map(lambda leaf: leaf[row], costs)  # noqa: B023
+            expect("jit and vmap", own.event(), bounded, drawn)
+
+
+def _expected(found: GaussianEvent, bounded: Bounded, drawn: Drawn) -> GaussianEvent:
+    return GaussianEvent(
+        clip=float(bounded.clip),
+        noise_sd=found.noise_sd,
+        sampling=drawn.sampling(),
+        nonnegative=bounded.nonnegative,
+    )
+
+
+def _flat(tree: Any) -> np.ndarray:
+    return np.concatenate([np.ravel(np.asarray(x, np.float64)) for x in jax.tree.leaves(tree)])

@@ -1,0 +1,167 @@
+"""What is known of more releases allows fewer, and never more than the accountant would."""
+
+import math
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ledger_worker import EVENT, TERMS, asks_of, ceiling_of, zcdp
+
+from tacit.errors import PrivacyError
+from tacit.privacy.events import GaussianEvent, Poisson
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger_known import Known, Question
+from tacit.privacy.ledger_price import Price
+
+ROUND = GaussianEvent(clip=1.0, noise_sd=50.0, count=10, sampling=Poisson(rate=0.1))
+KINDS = [GaussianEvent(clip=1.0, noise_sd=sd) for sd in (20.0, 30.0, 40.0)]
+
+
+def times(event, count):
+    return msgspec.structs.replace(event, count=count)
+
+
+class Watched:
+    """An accountant that remembers what it was asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, *question):
+        self.asked.append(question)
+        return zcdp(*question)
+
+
+@pytest.fixture
+def watched(path, ledger, dataset):
+    """The accountant of a second, open ledger on the same file, and that ledger."""
+    accountant = Watched()
+    with Ledger.open(path, epsilon=accountant) as opened:
+        yield accountant, opened
+
+
+def test_after_a_check_the_rounds_of_a_run_ask_nothing(watched, dataset):
+    accountant, ledger = watched
+    ledger.charge(dataset, "before", "r1", [EVENT], **TERMS)
+    assert ledger.check(dataset, [ROUND] * 6, **TERMS).fits
+    before = len(accountant.asked)
+    for number in range(6):
+        ledger.charge_many(asks_of([dataset], "run", number, ROUND))
+    assert len(accountant.asked) == before
+    ledger.charge_many(asks_of([dataset], "run", "more", ROUND))
+    assert len(accountant.asked) == before + 1, "beyond what was checked"
+    assert ledger.spent(dataset).epsilon == zcdp([EVENT, times(ROUND, 70)], 1e-5, "add-or-remove")
+
+
+def test_parties_with_the_same_events_are_one_question(watched, dataset):
+    accountant, ledger = watched
+    parties = [ledger.identify([], {"y": [float(i)]}) for i in range(20)]
+    ledger.set_ceilings(dict.fromkeys(parties, ceiling_of(100.0)), reason="test")
+    for number in range(5):
+        ledger.charge_many(asks_of(parties, "run", number, ROUND))
+    assert [question[0][0].count for question in accountant.asked] == [10, 20, 30, 40, 50]
+
+
+def test_a_bound_is_never_reported_and_never_refuses(watched, dataset):
+    _, ledger = watched
+    many = [times(EVENT, 1000)]
+    assert not ledger.check(dataset, many, **TERMS).fits
+    ledger.charge(dataset, "run", "r1", [EVENT], **TERMS)
+    assert ledger.check(dataset, [times(EVENT, 9)], **TERMS).fits
+    ledger.charge(dataset, "run", "r2", [EVENT], **TERMS)
+    assert ledger.spent(dataset).epsilon == zcdp([times(EVENT, 2)], 1e-5, "add-or-remove")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ceiling_of(delta=1e-6),
+        ceiling_of(delta=1e-4),
+        ceiling_of(relation="substitute"),
+    ],
+)
+def test_a_bound_holds_in_its_own_terms_only(other):
+    accountant = Watched()
+    price = Price(accountant)
+    paid = lambda count: Counter({(EVENT, "record", "add-or-remove"): count})  # noqa: E731
+    assert price.fits(paid(20), ceiling_of())
+    assert price.fits(paid(5), ceiling_of())
+    assert len(accountant.asked) == 1
+    price.fits(paid(5), other)
+    assert accountant.asked[1][1:] == (other.delta, other.relation)
+
+
+# Few values, so that multisets often contain each other, or nearly.
+_counts = st.dictionaries(st.sampled_from(KINDS), st.sampled_from([1, 20, 80]), min_size=1)
+_steps = st.tuples(
+    _counts,
+    st.sampled_from(["fits", "check"]),
+    st.sampled_from([1.0, 2.0]),
+    st.sampled_from([1e-5, 1e-5, 1e-5, 1e-6]),
+    st.sampled_from(["add-or-remove", "add-or-remove", "add-or-remove", "substitute"]),
+)
+
+
+@given(st.lists(_steps, min_size=10, max_size=30), st.integers(1, 30))
+def test_it_decides_as_the_accountant_asked_directly(steps, size):
+    """Whatever was asked before, and however little of it is remembered."""
+    accountant = Watched()
+    price = Price(accountant)
+    price._known = Known(size)
+    for counts, what, epsilon, delta, relation in steps:
+        ceiling = ceiling_of(epsilon, delta=delta, relation=relation)
+        paid = Counter({(kind, "record", "add-or-remove"): n for kind, n in counts.items()})
+        direct = Price(zcdp).of(paid, ceiling)
+        if what == "check":
+            assert price.of(paid, ceiling) == direct
+        else:
+            assert price.fits(paid, ceiling) == (direct <= epsilon)
+        assert len(price._known._values) <= size
+    assert price._known._counts.keys() == price._known._values.keys()
+    held = {q for questions in price._known._holding.values() for q in questions}
+    assert held == set(price._known._values)
+
+
+def test_a_multiset_larger_in_one_kind_only_is_no_bound():
+    known, asked = (
+        Counter({(KINDS[i], "record", "add-or-remove"): n for i, n in enumerate(counts)})
+        for counts in ((80, 1), (20, 400))
+    )
+    price = Price(zcdp)
+    ceiling = ceiling_of(3.0)
+    assert price.fits(known, ceiling)
+    assert not price.fits(asked, ceiling)
+
+
+def test_what_is_used_is_remembered_longest():
+    known = Known(2)
+    large, small, other = (Question((times(EVENT, n),), 1e-5, "add-or-remove") for n in (9, 1, 20))
+    known.learn(large, 0.5)
+    known.learn(other, 0.9)
+    assert known.at_most(small, 0.6), "by the smaller of two bounds"
+    known.learn(Question((ROUND,), 1e-5, "add-or-remove"), 0.1)
+    assert known.at_most(small, 0.6)
+    assert known.value(other) is None
+    assert known.value(small) is None, "a bound is not an answer"
+
+
+def test_no_bound_says_nothing():
+    known = Known()
+    one = Question((EVENT,), 1e-5, "add-or-remove")
+    assert not known.at_most(one, 1.0)
+    known.learn(Question((times(EVENT, 5),), 1e-5, "add-or-remove"), math.inf)
+    assert not known.at_most(one, 1.0)
+    mixed = Question((EVENT, ROUND), 1e-5, "add-or-remove")
+    known.learn(Question((times(EVENT, 5),), 1e-5, "add-or-remove"), 0.1)
+    assert not known.at_most(mixed, 1.0), "another kind of event is in it"
+
+
+def test_a_refusal_is_the_accountants_own(watched, dataset):
+    accountant, ledger = watched
+    assert not ledger.check(dataset, [times(EVENT, 500)], **TERMS).fits
+    before = len(accountant.asked)
+    with pytest.raises(PrivacyError, match="ceiling"):
+        ledger.charge(dataset, "run", "r1", [times(EVENT, 400)], **TERMS)
+    assert accountant.asked[before][0] == (times(EVENT, 400),)

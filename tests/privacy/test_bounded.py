@@ -1,0 +1,229 @@
+"""A Bounded keeps the sensitivity that it declares, whatever the units hold."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.privacy.bounded import (
+    Bounded,
+    add_disjoint,
+    clip_sum,
+    clip_units,
+    clip_weights,
+    clip_whole,
+)
+from tacit.testing import check_clipping
+
+UNITS, WIDTH = 4, 3
+clip_jit = jax.jit(clip_units, static_argnames="nonnegative")
+anything = st.one_of(
+    st.floats(-10.0, 10.0),
+    st.sampled_from([0.0, 1e-30, 1e3, -1e10, 1e30, -1e30, np.nan, np.inf, -np.inf]),
+)
+rows = st.lists(st.lists(anything, min_size=WIDTH, max_size=WIDTH), min_size=UNITS, max_size=UNITS)
+
+
+def value(bounded):
+    return np.concatenate([np.ravel(np.asarray(x, float)) for x in jax.tree.leaves(bounded.value)])
+
+
+def data(count=12, width=WIDTH, seed=0, dtype="float64"):
+    rng = np.random.default_rng(seed)
+    return {
+        "x": rng.normal(size=(count, width)).astype(dtype),
+        "y": rng.normal(size=count).astype(dtype),
+    }
+
+
+# A squared loss at a fixed θ: the contribution (y − x·θ) x has a norm in closed form.
+
+THETA = np.array([0.5, -1.0, 2.0])
+
+
+def contributions(records):
+    x = jnp.asarray(records["x"])
+    return (records["y"] - x @ THETA.astype(x.dtype))[:, None] * x
+
+
+def fused(records, clip, mask, *, shrink=1.0, careful=True, own_norms=None):
+    x = jnp.asarray(records["x"])
+    residual = records["y"] - x @ THETA.astype(x.dtype)
+    norms = jnp.abs(residual) * jnp.linalg.norm(x, axis=1)
+    norms = shrink * (norms if own_norms is None else own_norms(norms))
+
+    def weighted_sum(weights):
+        if not careful:
+            return (weights * residual) @ x
+        heavy = weights > 0
+        return jnp.where(heavy, weights * residual, 0.0) @ jnp.where(heavy[:, None], x, 0.0)
+
+    return clip_sum(norms, clip, mask, weighted_sum)
+
+
+def test_a_bounded_is_not_made_by_its_constructor():
+    with pytest.raises(TypeError, match="clip_units"):
+        Bounded()
+    with pytest.raises(TypeError):
+        Bounded(np.zeros(3), 1.0)  # type: ignore[call-arg]
+
+
+def test_a_bounded_survives_jit_and_flattening():
+    bounded = clip_units({"a": jnp.ones((2, 3))}, 1.0, nonnegative=True)
+    leaves, treedef = jax.tree.flatten(bounded)
+    for again in (jax.tree.unflatten(treedef, leaves), jax.jit(lambda same: same)(bounded)):
+        assert isinstance(again, Bounded)
+        assert again.nonnegative is True
+        assert float(again.clip) == 1.0
+        assert np.array_equal(value(again), value(bounded))
+
+
+def test_clip_units_needs_an_array():
+    with pytest.raises(ValueError, match="at least one array"):
+        clip_units({}, 1.0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("nonnegative", [False, True])
+@given(units=rows, other=st.lists(anything, min_size=WIDTH, max_size=WIDTH), clip=st.floats(0.1, 9))
+def test_no_unit_moves_the_sum_by_more_than_declared(dtype, nonnegative, units, other, clip):
+    units = np.array(units, dtype)
+    changed = units.copy()
+    changed[0] = other
+    without = np.ones(UNITS)
+    without[0] = 0.0
+    whole = clip_jit(units, clip, nonnegative=nonnegative)
+    absent = clip_jit(units, clip, without, nonnegative=nonnegative)
+    replaced = clip_jit(changed, clip, nonnegative=nonnegative)
+    rounding = UNITS * clip * np.finfo(dtype).eps
+    for one, two, relation in (
+        (whole, absent, "add-or-remove"),
+        (replaced, absent, "add-or-remove"),
+        (whole, replaced, "substitute"),
+    ):
+        moved = np.linalg.norm(value(one) - value(two))
+        assert np.isfinite(moved)
+        assert moved <= float(whole.sensitivity(relation)) + rounding
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e200])
+def test_a_unit_that_cannot_be_clipped_contributes_nothing(bad):
+    units = np.ones((3, 2), np.float32)
+    with np.errstate(over="ignore"):
+        units[1, 0] = bad
+    found, rest = clip_units(units, 1.0), clip_units(units[[0, 2]], 1.0)
+    assert np.allclose(value(found), value(rest))
+    weights = clip_weights(jnp.array([1.0, bad if bad < 1e100 else np.inf]), 0.5, jnp.ones(2))
+    assert np.asarray(weights)[1] == 0.0
+
+
+def test_what_is_short_is_not_stretched_and_a_zero_stays_zero():
+    units = np.array([[0.3, 0.4], [0.0, 0.0], [30.0, 40.0]])
+    found = value(clip_units(units, 1.0))
+    assert np.allclose(found, [0.3 + 0.6, 0.4 + 0.8], rtol=2e-6)
+    assert np.all(np.asarray(clip_weights(jnp.zeros(2), 1.0, jnp.array([1.0, 0.0]))) == [1, 0])
+
+
+@given(size=st.floats(1e-30, 1e30), clip=st.floats(1e-3, 1e3), dtype=st.sampled_from("fd"))
+def test_a_clipped_norm_stays_below_the_clip_in_either_precision(size, clip, dtype):
+    unit = (size * np.array([[3.0, -1.0, 7.0]])).astype(dtype)
+    assert np.linalg.norm(value(clip_jit(unit, clip))) <= clip
+
+
+def test_the_norm_is_taken_over_all_leaves_together():
+    tree = {"a": np.full((1, 2, 2), 5.0), "b": np.full((1,), 5.0), "c": np.zeros((1, 0))}
+    found = clip_units(tree, 2.0)
+    assert found.value["a"].shape == (2, 2)
+    assert found.value["b"].shape == ()
+    assert found.value["c"].shape == (0,)
+    assert np.isclose(np.linalg.norm(value(found)), 2.0, rtol=2e-6)
+    assert np.allclose(value(clip_whole({"a": tree["a"][0]}, 2.0)), 1.0, rtol=2e-6)
+
+
+def test_nonnegative_units_are_at_most_root_two_apart():
+    axes = np.eye(2) * 100.0
+    first, second = (value(clip_units(axes[i : i + 1], 1.0, nonnegative=True)) for i in (0, 1))
+    moved = np.linalg.norm(first - second)
+    bounded = clip_units(-axes, 1.0, nonnegative=True)
+    assert np.all(value(bounded) == 0.0)
+    assert 0.999 * np.sqrt(2.0) < moved <= float(bounded.sensitivity("substitute"))
+    signed = clip_units(axes, 1.0)
+    assert float(signed.sensitivity("substitute")) == 2.0
+    assert float(signed.sensitivity("add-or-remove")) == 1.0
+
+
+def test_parts_of_a_data_set_add_up_to_the_whole():
+    units = data(10)["x"]
+    mask = np.arange(10) < 4
+    parts = [clip_units(units, 0.7, which) for which in (mask, ~mask)]
+    both = add_disjoint(*parts)
+    assert np.allclose(value(both), value(clip_units(units, 0.7)))
+    assert float(both.clip) == 0.7
+    assert both.nonnegative is False
+    positive = clip_units(units, 0.7, nonnegative=True)
+    assert add_disjoint(positive, positive).nonnegative is True
+    assert add_disjoint(positive, parts[0]).nonnegative is False
+
+
+def test_parts_that_were_clipped_differently_have_the_larger_clip():
+    small, large = clip_units(np.ones((1, 2)), 0.1), clip_units(np.ones((1, 2)), 10.0)
+    assert float(add_disjoint(small, large).clip) == 10.0
+    assert float(add_disjoint(large, small).clip) == 10.0
+
+
+@pytest.mark.parametrize("bound", [np.full(3, 10.0), np.full(3, np.inf), np.full(3, np.nan)])
+def test_a_norm_bound_only_ever_shrinks_a_contribution(bound):
+    units = np.array([[3.0, 4.0], [0.0, 1.0], [20.0, 0.0]])
+    found = clip_units(units, 1.0, norm_bound=bound)
+    weights = np.where(np.isnan(bound), [0.2, 1.0, 0.05], np.minimum(0.1, 1 / bound))
+    weights = np.minimum(weights, [0.2, 1.0, 0.05])
+    assert np.allclose(value(found), weights @ units, rtol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_closed_form_passes_the_clipping_suite(dtype):
+    check_clipping(fused, contributions, data(dtype=dtype), clip=0.5)
+
+
+def test_clip_units_passes_the_clipping_suite_with_nonnegative_units():
+    def clipped(records, clip, mask):
+        return clip_units({"x": records["x"]}, clip, mask, nonnegative=True)
+
+    check_clipping(clipped, lambda records: {"x": records["x"]}, data())
+
+
+def test_a_norm_bound_that_no_unit_reaches_is_reported():
+    def bound(records):
+        return 2.0 * jnp.linalg.norm(contributions(records), axis=1)
+
+    def clipped(records, clip, mask):
+        return fused(records, clip, mask, own_norms=lambda norms: 2.0 * norms)
+
+    with pytest.raises(AssertionError, match=r"reach: .* noise is added for a norm that never"):
+        check_clipping(clipped, contributions, data(), norm_bound=bound)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"shrink": 0.5}, "agreement"),
+        ({"shrink": 1.5}, "agreement"),
+        ({"careful": False}, "not finite"),
+    ],
+)
+def test_a_wrong_closed_form_is_caught(options, said):
+    def clipped(records, clip, mask):
+        return fused(records, clip, mask, **options)
+
+    with pytest.raises(AssertionError, match=said):
+        check_clipping(clipped, contributions, data())
+
+
+def test_norms_that_are_wrong_for_large_units_only_are_caught_by_the_search():
+    def clipped(records, clip, mask):
+        return fused(records, clip, mask, own_norms=lambda n: jnp.where(n < 1e30, n % 1e4, n))
+
+    with pytest.raises(AssertionError, match=r"sensitivity: unit 0 replaced by .* moves the sum"):
+        check_clipping(clipped, contributions, data())
