@@ -19,8 +19,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,arviz]'
 	@touch $@
 
-demo: setup ## ten hospitals learn one posterior; leaves a report to open
+demo: setup ## ten hospitals learn one posterior, exactly and with privacy; leaves reports to open
 	$(BIN)/tacit run examples/hospitals.toml --out $(DEMO) --overwrite --report
+	$(BIN)/tacit explain examples/hospitals-private.toml
+	$(BIN)/tacit run examples/hospitals-private.toml --out $(DEMO)-private --overwrite --report
 
 test: setup lint ## everything that is checked
 	$(BIN)/python -m pytest -n 2

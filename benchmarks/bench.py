@@ -1,7 +1,9 @@
-"""Speed, as ratios: `python benchmarks/bench.py [--only NAME]`; about four minutes.
+"""Speed, as ratios: `python benchmarks/bench.py [--only NAME]`; about seven minutes.
 
 Every measurement is CPU time in a child process pinned to one core, the best of a few, because
-other users of the machine only ever add. Results also go to benchmarks/results/latest.json.
+other users of the machine only ever add (in `private` the median). TACIT_PEERS_PYTHON names a
+Python with requirements-peers.txt for the comparison with Opacus. Results also go to
+benchmarks/results/latest.json, or to NAME.json there.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Skipped
 
-NAMES = ("adult", "svi", "parties", "engine", "start")
-RESULTS = Path(__file__).resolve().parent / "results" / "latest.json"
+NAMES = ("adult", "svi", "parties", "engine", "private", "start")
+RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def main() -> int:
@@ -48,7 +50,8 @@ def main() -> int:
         seconds[name] = time.perf_counter() - started
     missed = [f"{row.name}: {row.what}" for row in rows if row.met is False]
     versions = {name: metadata.version(name) for name in ("jax", "numpyro", "numpy")}
-    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{only or 'latest'}.json"
     body = {
         "schema": "tacit/bench/1",
         "machine": platform.processor() or platform.machine(),
@@ -59,9 +62,9 @@ def main() -> int:
         "failed": failed,
         "seconds": seconds,
     }
-    RESULTS.write_text(json.dumps(body, indent=1))
+    path.write_text(json.dumps(body, indent=1))
     print(f"\n{len(missed)} of {sum(row.met is not None for row in rows)} targets missed", end="")
-    print(f"; {sum(seconds.values()):.0f} s in all; {RESULTS}")
+    print(f"; {sum(seconds.values()):.0f} s in all; {path}")
     return 1 if failed else 0
 
 

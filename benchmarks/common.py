@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -61,6 +62,11 @@ def cpu_s(work: Callable[[], Any]) -> float:
 def best_cpu_s(work: Callable[[], Any], times: int) -> float:
     """The least of several calls: other users of the machine only ever add."""
     return min(cpu_s(work) for _ in range(times))
+
+
+def median_cpu_s(work: Callable[[], Any], times: int) -> float:
+    """The median of several calls, for a ratio whose other side is a median too."""
+    return statistics.median(cpu_s(work) for _ in range(times))
 
 
 def adult(*overrides: str) -> Any:

@@ -17,7 +17,7 @@ from tacit.config import Config
 from tacit.data import Federation
 from tacit.errors import PrivacyError
 from tacit.federate import Plan
-from tacit.notebook import statement
+from tacit.notebook import pooled, statement
 from tacit.privacy.fingerprint import DatasetId
 from tacit.privacy.ledger import Ceiling, Ledger
 from tacit.privacy.place import LEDGER_NAME, own_ledger
@@ -40,8 +40,11 @@ def ledger_path(config: Config, out: Path, asked: Path | None) -> Path:
 
 def datasets(plan: Plan, federation: Federation, ledger: Ledger) -> dict[str, DatasetId]:
     """The name of every party's records under the ledger's key."""
-    schema = {"columns": list(federation.names), "target": federation.target}
-    return {name: ledger.identify(schema, records) for name, records in plan.parties.items()}
+    raw = federation.raw
+    if set(raw) != set(plan.parties):  # a baseline that has all the records in one place
+        raw = dict.fromkeys(plan.parties, pooled(federation.raw))
+    schema = {"columns": sorted(next(iter(raw.values()))), "target": federation.target}
+    return {name: ledger.identify(schema, records) for name, records in raw.items()}
 
 
 def check_room(plan: Plan, federation: Federation, path: Path, *, inside: bool) -> None:

@@ -22,6 +22,7 @@ from tacit.baselines import as_baseline
 from tacit.build import make_method, make_model, make_schedule
 from tacit.config import Config, config_digest, resolved_toml
 from tacit.data import Federation, load_federation
+from tacit.errors import ConfigError
 from tacit.evaluate import check_nuts, exact_posterior, kl_to, nuts_reference
 from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
 from tacit.models import ConjugateGaussian, Records
@@ -59,6 +60,11 @@ def prepare(config: Config) -> Prepared:
     federation = load_federation(config.data, config.partition, config.seed)
     if config.private is not None:
         check_bounded(federation)
+        if config.data.balance and config.private.noise_seed is None:
+            raise ConfigError(
+                "data.balance = true in a private run; which records are dropped depends on all of "
+                "them, and no noise covers that: leave it out, or simulate with privacy.noise_seed"
+            )
     model = make_model(config, federation)
     parties, method, schedule, trust = as_baseline(
         config.baseline,
@@ -102,8 +108,11 @@ def run(
     prepared = prepare(config)
     resolved = resolved_toml(config)
     book = ledger_path(config, out, ledger) if prepared.plan.settled else None
+    # A run that counts may not allow itself anything, wherever its ledger lies.
+    inside = config.private is not None and config.private.noise_seed is not None
+    inside = inside and book is not None and book.parent == out
     if book is not None and not resume:
-        check_room(prepared.plan, prepared.federation, book, inside=book.parent == out)
+        check_room(prepared.plan, prepared.federation, book, inside=inside)
     if overwrite and out.exists():
         shutil.rmtree(out)
     make_directory(out)
@@ -117,7 +126,7 @@ def run(
                 prepared.federation,
                 book,
                 run_name(out),
-                inside=book.parent == out,
+                inside=inside,
             )
         write_text(out / "config.toml", resolved)
         saved = checkpoint.load()

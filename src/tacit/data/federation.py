@@ -40,6 +40,9 @@ class Federation:
     output: Literal["bernoulli", "gaussian"]
     preparation: str
     notes: tuple[str, ...]
+    raw: dict[str, Records] = field(default_factory=dict, repr=False)
+    """The same records before they were scaled and encoded: what a ledger knows them by, so that
+    another preparation of the same records is not a new data set."""
     truth: dict[str, float] | None = None
     """For generated data: the weights, by name, that made y."""
     unbounded: tuple[str, ...] = ()
@@ -216,11 +219,15 @@ def _assemble(
     if data.held_out > 0 and not held.any():
         notes = (*notes, f"data.held_out = {data.held_out} rounds to no record: there is no test")
     parties = {name: _take(records, part) for name, part in rows.items()}
+    raw: Records = {"target " + read.table.target: read.y}
+    for column in (*features, *kept):
+        raw[column.config.name] = np.where(column.missing, np.nan, column.values)
     if read.persons is not None:
         for name, part in rows.items():
             parties[name]["person"] = by_appearance(read.persons[part])
     return Federation(
         parties=parties,
+        raw={name: _take(raw, part) for name, part in rows.items()},
         test=_take(records, np.flatnonzero(held)) if held.any() else None,
         names=names,
         target=read.table.target,

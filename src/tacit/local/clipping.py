@@ -123,7 +123,7 @@ def _scores(
     """By the model's own closed form, if it has one."""
     deviation = jnp.exp(free["scale"]) * noise
     theta = free["location"] + deviation
-    squares = jnp.square(maps["location"])
+    squares = maps["location"] * maps["location"]
     if "scale" in maps:
         squares = squares + jnp.square(maps["scale"] * deviation)
     parts = model.score_parts(theta, records, squares, label_agnostic=agnostic)
@@ -132,9 +132,11 @@ def _scores(
     norms, own, score_sum = parts
     information = jnp.square(own) / theta.shape[0]
     if "information" in maps:
-        # Σ squares·g² ≥ min(squares)·‖g‖²: a bound whatever the weights α are.
-        largest = jnp.square(norms) / (theta.shape[0] * jnp.min(squares))
-        most = largest if agnostic else information
+        # Information is of the plain norm, whatever α is; so is its bound over the labels.
+        most = information
+        plain = model.score_parts(theta, records, jnp.ones_like(theta), label_agnostic=agnostic)
+        if agnostic and plain is not None:
+            most = jnp.square(plain[0]) / theta.shape[0]
         norms = jnp.sqrt(jnp.square(norms) + jnp.square(maps["information"] * most))
 
     def weighted_sum(weights: Array) -> Free:

@@ -19,10 +19,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tacit.errors import ConfigError
 from tacit.expfam import Family, MeanFieldGaussian, Natural
@@ -59,8 +60,8 @@ class DPSGD(PrivateMethod):
     is as good for the same budget, and takes fewer steps. `precision` says what is released
     besides the gradient: one number, the mean information of a coordinate; one for each; or
     nothing, which leaves Λ where the model starts. `precision_weight` is that part's share in the
-    clip (ω or κ of `tacit.local.clipping`). `most_noise` bounds the step where there is little to
-    hear: the noise of a whole run may move m about that far.
+    clip (ω or κ of `tacit.local.clipping`), left out max(1, d/11) or 1. `most_noise` bounds the
+    step where there is little to hear: the noise of a whole run may move m about that far.
 
     `step_size` left out is 4.4/d, at most ½. L measures the mean curvature and the steepest
     direction may have d times as much; steps are stable up to 2(1 + β)/d then, and a little more
@@ -78,7 +79,7 @@ class DPSGD(PrivateMethod):
     step_size: float | None = None
     momentum: float = 0.5
     precision: Precision | None = None
-    precision_weight: float = 10.0
+    precision_weight: float | None = None
     most_noise: float = 4.0
     label_agnostic: bool = True
     prior_share: float = 1.0
@@ -93,7 +94,8 @@ class DPSGD(PrivateMethod):
                 f"method.rate = {self.rate}; the share of the records in a batch is in (0, 1]"
             )
         check_clip(self.clip, "method.clip")
-        check_clip(self.precision_weight, "method.precision_weight")
+        if self.precision_weight is not None:
+            check_clip(self.precision_weight, "method.precision_weight")
         if self.step_size is not None and not 0 < self.step_size <= 1:
             raise ConfigError(f"method.step_size = {self.step_size}; it must be in (0, 1]")
         if not 0 <= self.momentum < 1:
@@ -148,14 +150,21 @@ class DPSGD(PrivateMethod):
     ) -> Array:
         """The prior's precision and the noise in the mean of what was released so far."""
         del damping
-        prior = -2.0 * model.prior(MeanFieldGaussian(model.dimension))["quadratic"]
+        prior = -2.0 * model.prior(_family(model))["quadratic"]
         return prior + self.precision_noise(model, noise_sd) / math.sqrt(number * self.steps)
 
     def precision_noise(self, model: Model, noise_sd: float) -> float:
         """Sd of the noise in the released information of one party, in units of Λ."""
         if self._precision(model) != "isotropic":
             return 0.0
-        return noise_sd / (self.precision_weight * self.rate)
+        return noise_sd / (self._weight(model) * self.rate)
+
+    def _weight(self, model: Model) -> float:
+        """ω or κ. The mean information of a coordinate is of the order 1/d of a record's."""
+        if self.precision_weight is not None:
+            return self.precision_weight
+        isotropic = self._precision(model) == "isotropic"
+        return max(1.0, model.dimension / 11.0) if isotropic else 1.0
 
     @property
     def server_momentum(self) -> float:
@@ -170,17 +179,23 @@ class DPSGD(PrivateMethod):
 
         doubt = self.precision_noise(model, 1.0) * task.terms.noise_sd
 
-        def step(local: Local, inputs: tuple[Array, Array, Array]) -> tuple[Local, Any]:
-            number, public, secret = inputs
+        last = max(1, math.ceil(self.averaged_share * self.steps))
+
+        def step(
+            carry: tuple[Local, Local], inputs: tuple[Array, Array, Array]
+        ) -> tuple[tuple[Local, Local], Cost]:
+            (local, total), (number, public, secret) = carry, inputs
             q = multiply(rest, _natural(local))
             floor = least + jnp.where(number > 0, doubt / jnp.sqrt(jnp.maximum(number, 1.0)), 0.0)
             precision = jnp.maximum(-2.0 * q["quadratic"], floor)
             mean = q["linear"] / precision
-            free = {"location": mean, "scale": -0.5 * jnp.log(precision)}
+            free = {"location": mean, "scale": -0.5 * jnp.log(precision.astype(self.dtype))}
             value, cost = self._released(model, family, free, public, secret, task)
             known = -2.0 * q["quadratic"] - least
             local = self._moved(model, local, value, mean, known, number, task)
-            return local, (local, cost)
+            late = number >= first + (self.steps - last)
+            total = jax.tree.map(lambda old, new: jnp.where(late, old + new, old), total, local)
+            return (local, total), cost
 
         start = -2.0 * task.factor["quadratic"]
         start = Local(task.factor["linear"], start, jnp.zeros_like(start))
@@ -190,9 +205,9 @@ class DPSGD(PrivateMethod):
             jax.random.split(key, self.steps),
             jax.random.split(task.secret, self.steps),
         )
-        _, (path, costs) = jax.lax.scan(step, start, inputs)
-        last = max(1, math.ceil(self.averaged_share * self.steps))
-        local = Local(*(jnp.mean(value[-last:], axis=0) for value in path))
+        nothing = jax.tree.map(jnp.zeros_like, start)
+        (_, total), costs = jax.lax.scan(step, (start, nothing), inputs)
+        local = Local(*(value / last for value in total))
         answer = multiply(multiply(rest, _natural(local)), divide(others, rest))
         return Answer(answer, None, costs)
 
@@ -225,18 +240,20 @@ class DPSGD(PrivateMethod):
 
         Each of T releases of each of M parties moves a coordinate of m by noise of sd
         η s/(Λ(1 − β)) in the end, so that the whole run moves m by about η s √(TMd)/(Λ(1 − β)).
-        What is known of Λ is what q has of it and what every party adds now, if the others add as
-        much as this one; of that the noise is taken off first. It is no less than its noise.
+        What is known of Λ is what q has of it, and no less than the noise in it.
         """
         size, dimension = self.step_size, model.dimension
         if self._precision(model) == "fixed":
             if size is None:
-                return jnp.minimum(0.5, FIXED_STEP * known / (self.clip * self.total_units))
+                precision = known - 2.0 * jnp.mean(model.prior(_family(model))["quadratic"])
+                return jnp.minimum(0.5, FIXED_STEP * precision / (self.clip * self.total_units))
             return jnp.asarray(size)
         size = min(0.5, 4.4 / dimension) if size is None else size
         parties = math.sqrt(self.parties)
         doubt = self.precision_noise(model, 1.0) * task.terms.noise_sd
-        adds = self.parties * jnp.maximum(0.0, change - doubt / (number + 1.0))
+        # In the first round q tells nothing yet: suppose that the others add as much as this one.
+        first = self.parties * jnp.maximum(0.0, change - doubt)
+        adds = change if self.parties == 1 else jnp.where(number < 1, first, 0.0)
         known = jnp.maximum(known + adds, parties * doubt / jnp.sqrt(number + 1.0))
         walk = task.terms.noise_sd / self.rate * parties
         walk = walk * jnp.sqrt(task.terms.releases * dimension)
@@ -254,7 +271,11 @@ class DPSGD(PrivateMethod):
         """(G, K) in natural units, and what they cost."""
         maps = self._maps(model, free)
         low = {name: value.astype(self.dtype) for name, value in free.items()}
-        noise = jax.random.normal(public, (family.dimension,), self.dtype)
+        if self._precision(model) == "fixed":
+            # The variance is no part of what is learnt: the gradient is that at q's mean.
+            noise = jnp.zeros(family.dimension, self.dtype)
+        else:
+            noise = jax.random.normal(public, (family.dimension,), self.dtype)
         batch_key, noise_key = jax.random.split(secret)
 
         def clipped(records: Records, weights: Array) -> Bounded:
@@ -280,14 +301,14 @@ class DPSGD(PrivateMethod):
     def _maps(self, model: Model, free: Free) -> Free:
         """How much of the clip each part may use; public, for it depends on q alone."""
         precision = self._precision(model)
-        scales = jnp.asarray(model.clip_scales(), self.dtype)
-        maps: Free = {"location": jnp.broadcast_to(scales, free["location"].shape)}
+        # NumPy, a constant of the compiled code: what it does not tell apart need not be computed.
+        scales = np.asarray(model.clip_scales(), self.dtype)
+        maps: Free = {"location": np.broadcast_to(scales, free["location"].shape)}
         if precision == "isotropic":
-            maps["information"] = jnp.asarray(self.precision_weight, self.dtype)
+            maps["information"] = jnp.asarray(self._weight(model), self.dtype)
         if precision == "per-coordinate":
-            maps["scale"] = (self.precision_weight * jnp.exp(-2.0 * free["scale"])).astype(
-                self.dtype
-            )
+            scale = self._weight(model) * jnp.exp(-2.0 * free["scale"])
+            maps["scale"] = scale.astype(self.dtype)
         return maps
 
     def _precision(self, model: Model) -> Precision:
@@ -320,6 +341,10 @@ class DPSGD(PrivateMethod):
 
     def _batch(self, units: int) -> int:
         return max(1, math.floor(self.rate * units))
+
+
+def _family(model: Model) -> MeanFieldGaussian:
+    return MeanFieldGaussian(model.dimension)
 
 
 def _natural(local: Local) -> Natural:

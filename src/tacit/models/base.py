@@ -136,7 +136,7 @@ class GeneralisedLinear(GaussianPriorModel):
 
     def expected_log_likelihood(self, mean: Array, variance: Array, y: Array) -> Array:
         """E[log p(y | η)] for η ~ N(mean, variance), elementwise."""
-        nodes, weights = _hermite(self.quadrature_nodes)
+        nodes, weights = hermite(self.quadrature_nodes)
         sd = namespace(mean, variance).sqrt(variance)
         eta = mean + nodes[:, None].astype(mean.dtype) * sd
         return weights.astype(mean.dtype) @ self.pointwise(eta, y)
@@ -148,7 +148,7 @@ class GeneralisedLinear(GaussianPriorModel):
         import jax
         import jax.numpy as jnp
 
-        nodes, weights = _hermite(self.quadrature_nodes)
+        nodes, weights = hermite(self.quadrature_nodes)
         eta = mean + nodes[:, None].astype(mean.dtype) * jnp.sqrt(variance)
         weights = weights.astype(mean.dtype)
 
@@ -161,7 +161,7 @@ class GeneralisedLinear(GaussianPriorModel):
 
 
 @functools.cache
-def _hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
+def hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Gauss-Hermite nodes and weights for a standard normal."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(count)
     return nodes, weights / weights.sum()

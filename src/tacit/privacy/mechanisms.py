@@ -130,12 +130,12 @@ def secret_key_data() -> np.ndarray:
 
 def released(costs: Cost) -> Counter[GaussianEvent]:
     """How often each event occurred, from costs with one leading axis."""
-    rows = np.atleast_1d(np.asarray(costs.clip)).shape[0]
-
-    def at(row: int) -> GaussianEvent:
-        return jax.tree.map(lambda leaf: np.atleast_1d(np.asarray(leaf))[row], costs).event()
-
-    return Counter(at(row) for row in range(rows))
+    leaves, treedef = jax.tree.flatten(costs)
+    columns = [np.atleast_1d(np.asarray(leaf)).tolist() for leaf in leaves]
+    found: Counter[GaussianEvent] = Counter()
+    for row, count in Counter(zip(*columns, strict=True)).items():
+        found[jax.tree.unflatten(treedef, row).event()] += count
+    return found
 
 
 def per_event(events: Iterable[GaussianEvent]) -> Counter[GaussianEvent]:

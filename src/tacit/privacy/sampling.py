@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from tacit.privacy.bounded import Array, Bounded, add_disjoint
 from tacit.privacy.mechanisms import Drawn
 
+WORD = 32
 Clipped = Callable[[Array, Array], Bounded]
 """(rows, mask) -> the bounded sum over the rows whose mask is 1."""
 
@@ -26,7 +27,9 @@ def poisson_mask(key: Array, present: Array, rate: Array) -> Array:
     32 random bits are compared with ⌊rate·2³²⌋, so that the probability is never above the one
     accounted for and at most 2⁻³² below it.
     """
-    bits = jax.random.bits(key, present.shape, jnp.uint32)
+    # The generator makes 64 bits at a time: two units' worth.
+    pairs = jax.random.bits(key, (-(-present.shape[0] // 2),), jnp.uint64)
+    bits = jax.lax.bitcast_convert_type(pairs, jnp.uint32).reshape(-1)[: present.shape[0]]
     rate = jnp.asarray(rate, jnp.float64)
     threshold = jnp.minimum(jnp.floor(rate * 2.0**32), 2.0**32 - 1).astype(jnp.uint32)
     return (present != 0) & ((bits < threshold) | (rate >= 1.0))
@@ -47,13 +50,16 @@ def poisson_sum(
     `length` sets the shape of the work and nothing else: a batch longer than that takes a second
     chunk. The chunks hold different units, so their sum is bounded like one of them.
     """
-    rank = jnp.cumsum(poisson_mask(key, present, rate).astype(jnp.int32))
+    words = _packed(poisson_mask(key, present, rate))
+    rank = jnp.cumsum(jax.lax.population_count(words).astype(jnp.int32))
     count = rank[-1]
 
     def chunk(number: Array) -> Bounded:
-        wanted = number * length + jnp.arange(1, length + 1)
-        rows = jnp.minimum(jnp.searchsorted(rank, wanted), present.shape[0] - 1)
-        return clipped(rows, wanted <= count)
+        wanted = number * length + jnp.arange(1, length + 1, dtype=jnp.int32)
+        word = jnp.minimum(jnp.searchsorted(rank, wanted), rank.shape[0] - 1)
+        before = jnp.where(word > 0, rank[word - 1], 0)
+        rows = WORD * word + _place(words[word], wanted - before)
+        return clipped(jnp.minimum(rows, present.shape[0] - 1), wanted <= count)
 
     def more(carry: tuple[Array, Bounded]) -> tuple[Array, Bounded]:
         number, total = carry
@@ -62,6 +68,25 @@ def poisson_sum(
     first = (jnp.ones_like(count), chunk(jnp.zeros_like(count)))
     _, total = jax.lax.while_loop(lambda carry: carry[0] * length < count, more, first)
     return total, Drawn(rate=jnp.asarray(rate, jnp.float64))
+
+
+def _packed(mask: Array) -> Array:
+    """The mask as words of 32 bits, the first unit in the lowest bit of the first word."""
+    mask = jnp.pad(mask, (0, -mask.shape[0] % WORD)).reshape(-1, WORD)
+    bits = mask.astype(jnp.uint32) << jnp.arange(WORD, dtype=jnp.uint32)
+    return jnp.sum(bits, axis=1, dtype=jnp.uint32)
+
+
+def _place(words: Array, number: Array) -> Array:
+    """Where the `number`-th set bit of a word, counted from 1, lies; 31 if there are fewer."""
+    place = jnp.zeros_like(number)
+    for width in (16, 8, 4, 2, 1):
+        low = jax.lax.population_count(words & jnp.uint32(2**width - 1)).astype(number.dtype)
+        above = number > low
+        number = jnp.where(above, number - low, number)
+        words = jnp.where(above, words >> width, words)
+        place = jnp.where(above, place + width, place)
+    return place
 
 
 def subset_sum(

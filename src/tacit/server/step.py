@@ -188,14 +188,18 @@ def _asynchronous(
 def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[ServerState, Log]:
     """Put the updates into q and their factors, or refuse them all if q would be improper."""
     velocity = state.velocity
-    if rules.noisy is None:
-        q = product(state.q, (reply.delta for reply in replies))
-        changes = {reply.party: reply.delta for reply in replies}
-    else:
-        q, velocity = noisy_step(rules.noisy, state, [reply.delta for reply in replies])
+    first = rules.parties[:1] if rules.site_prior else ()
+    exact = [r for r in replies if rules.noisy is None or r.party in first]
+    noisy = [r.delta for r in replies if r not in exact]
+    q = product(state.q, (reply.delta for reply in exact))
+    changes = {reply.party: reply.delta for reply in exact}
+    if rules.noisy is not None and noisy:
+        before = q
+        q, velocity = noisy_step(rules.noisy, before, noisy, state.velocity, state.round + 1)
         # Of a sum of noisy updates every party is given an equal part, which is public.
-        share = power(divide(q, state.q), 1.0 / len(rules.parties))
-        changes = dict.fromkeys(rules.parties, share)
+        parties = rules.parties[len(first) :]
+        share = power(divide(q, before), 1.0 / len(parties))
+        changes |= dict.fromkeys(parties, share)
     if not rules.family.is_proper(q):
         return _refuse(rules, state, replies)
     factors = dict(state.factors)
@@ -215,7 +219,9 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
     ), ()
 
 
-def noisy_step(noisy: Noisy, state: ServerState, deltas: list[Natural]) -> tuple[Natural, Any]:
+def noisy_step(
+    noisy: Noisy, q: Natural, deltas: list[Natural], velocity: Any, number: int
+) -> tuple[Natural, Any]:
     """q after noisy updates of a mean-field Gaussian, and the new velocity.
 
     With Δb and ΔΛ the sums of the updates and m the mean of q, the score is g = Δb − ΔΛ∘m:
@@ -229,15 +235,15 @@ def noisy_step(noisy: Noisy, state: ServerState, deltas: list[Natural]) -> tuple
     total = deltas[0]
     for delta in deltas[1:]:
         total = multiply(total, delta)
-    precision = -2.0 * state.q["quadratic"]
-    mean = state.q["linear"] / precision
+    precision = -2.0 * q["quadratic"]
+    mean = q["linear"] / precision
     change = -2.0 * total["quadratic"]
-    velocity = total["linear"] - change * mean
-    if noisy.momentum and state.velocity is not None:
-        velocity = velocity + noisy.momentum * state.velocity
-    precision = np.maximum(precision + change, noisy.floor(state.q, state.round + 1))
-    linear = precision * mean + velocity
-    return {"linear": linear, "quadratic": -0.5 * precision}, velocity
+    score = total["linear"] - change * mean
+    if noisy.momentum and velocity is not None:
+        score = score + noisy.momentum * velocity
+    precision = np.maximum(precision + change, noisy.floor(q, number))
+    linear = precision * mean + score
+    return {"linear": linear, "quadratic": -0.5 * precision}, score
 
 
 def _refuse(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[ServerState, Log]:

@@ -1,0 +1,263 @@
+"""Private runs at the command line: what is refused, what is shown, what an operator does."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.settle import SmallDeltaWarning
+
+GOOD = """
+name = "private"
+seed = 3
+
+[privacy]
+epsilon = 2.0
+delta = 1e-4
+noise_seed = 7
+
+[data]
+source = "synthetic-cohort"
+records = 120
+
+[partition]
+parties = 3
+
+[method]
+kind = "dpsgd"
+
+[schedule]
+rounds = 2
+
+[evaluate]
+draws = 10
+"""
+
+TABLE = """
+[data]
+source = "file"
+path = "table.csv"
+target = "ill"
+positive = "yes"
+[[data.columns]]
+name = "age"
+{bounds}
+[[data.columns]]
+name = "ill"
+kind = "categorical"
+levels = ["no", "yes"]
+[partition]
+parties = 2
+[privacy]
+{privacy}
+"""
+
+
+@pytest.fixture
+def config(tmp_path) -> Path:
+    path = tmp_path / "good.toml"
+    path.write_text(GOOD)
+    return path
+
+
+@pytest.fixture
+def secret(tmp_path) -> str:
+    path = tmp_path / "secret.toml"
+    path.write_text(GOOD.replace("noise_seed = 7\n", ""))
+    return str(path)
+
+
+def refused(answer, words, code=2):
+    """One line with its exit code, and nothing on standard output."""
+    found, out, err = answer
+    assert (found, out) == (code, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert words in err
+
+
+NO_EPSILON = "privacy={delta=1e-4, noise_seed=7, noise_multiplier=%s}"
+TRUSTED = ["privacy.aggregation=trusted", "method.kind=private-update"]
+BAD = {
+    "epsilon 0": (["privacy.epsilon=0.0"], "privacy.epsilon = 0.0; it must be a finite number > 0"),
+    "epsilon negative": (["privacy.epsilon=-1.0"], "privacy.epsilon = -1.0"),
+    "epsilon nan": (["privacy.epsilon=nan"], "privacy.epsilon = nan"),
+    "epsilon infinite": (["privacy.epsilon=inf"], "privacy.epsilon = inf"),
+    "epsilon words": (["privacy.epsilon=small"], "privacy.epsilon = 'small'"),
+    "noise 0": ([NO_EPSILON % "0.0"], "privacy.noise_multiplier = 0.0; without noise"),
+    "noise negative": ([NO_EPSILON % "-2.0"], "privacy.noise_multiplier = -2.0"),
+    "noise nan": ([NO_EPSILON % "nan"], "privacy.noise_multiplier = nan"),
+    "noise infinite": ([NO_EPSILON % "inf"], "privacy.noise_multiplier = inf"),
+    "both": (["privacy.noise_multiplier=3.0"], "one follows from the other"),
+    "neither": (["privacy={delta=1e-4}"], "neither epsilon nor noise_multiplier"),
+    "delta 0": (["privacy.delta=0.0"], "privacy.delta = 0.0; it must be in (0, 1)"),
+    "delta 1": (["privacy.delta=1.0"], "privacy.delta = 1.0"),
+    "delta nan": (["privacy.delta=nan"], "privacy.delta = nan"),
+    "accountant": (["privacy.accountant=zcdp"], "pld, rdp, moments, strong"),
+    "relation": (["privacy.relation=replace"], "add-or-remove, substitute"),
+    "unknown key": (["privacy.epsilom=1.0"], "did you mean 'epsilon'"),
+    "seed": (["privacy.noise_seed=-1"], "privacy.noise_seed = -1"),
+    "clip 0": (["method.clip=0.0"], "method.clip = 0.0"),
+    "clip nan": (["method.clip=nan"], "method.clip = nan"),
+    "rate 0": (["method.rate=0.0"], "method.rate = 0.0"),
+    "steps 0": (["method.steps=0"], "method.steps = 0"),
+    "trusted, one party": ([*TRUSTED, "method.shards=1", "partition.parties=1"], "with 1 party"),
+    "trusted, one a round": (
+        [*TRUSTED, "schedule.parties_per_round=1"],
+        "privacy.aggregation = 'trusted' with 1 party a round",
+    ),
+    "trusted, dpsgd": (
+        ["privacy.aggregation=trusted"],
+        "privacy.aggregation = 'trusted' with method.kind = 'dpsgd'",
+    ),
+    "trusted, sequential": (
+        [*TRUSTED, "schedule.kind=sequential"],
+        "privacy.aggregation = 'trusted' with schedule.kind = 'sequential'",
+    ),
+    "trusted, asynchronous": ([*TRUSTED, "schedule.kind=asynchronous"], "asynchronous"),
+    "private method, no privacy": (["privacy=none"], "method.kind = 'dpsgd' is private"),
+    "privacy, exact method": (["method.kind=natural-vi"], "sends exact updates and cannot keep"),
+    "full covariance": (["family=full"], "needs family = 'mean-field'"),
+    "unknown party": (["privacy.parties.party-9.epsilon=1.0"], "'party-9', which is not a party"),
+    "a party's epsilon": (["privacy.parties.party-1.epsilon=0.0"], "\"party-1\".epsilon = 0.0"),
+    "a party's both": (
+        ["privacy.parties.party-1={epsilon=1.0, noise_multiplier=1.0}"],
+        "one follows from the other",
+    ),
+    "unit": (["privacy.unit=hospital"], "record, person, party"),
+    "unit of another method": (["privacy.unit=party"], "privacy.unit = 'party' with method.kind"),
+    "sampling that tells the number": (
+        ["method.rate=0.5", "method.sampling=without-replacement",
+         "privacy.relation=add-or-remove"],
+        "a batch of fixed size tells the number of records",
+    ),
+    "pooled preparation": (["data.preparation=pooled"], "needs a public schema"),
+    "never asked": (["schedule.parties_per_round=1", "schedule.rounds=1"], "is never asked"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_kept_is_refused_in_one_line(tacit, config, tmp_path, case):
+    overrides, words = BAD[case]
+    settings = [part for override in overrides for part in ("--set", override)]
+    refused(tacit("check", str(config), *settings), words)
+    refused(tacit("run", str(config), "--out", "out", *settings), words)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["good.toml"]
+
+
+def test_a_person_has_to_be_named(tacit, config):
+    answer = tacit("check", str(config), "--set", "privacy.unit=person")
+    assert answer[0] in (2, 4)
+    refused(answer, "name the column in data.person", code=answer[0])
+
+
+def test_a_person_that_is_named_is_the_unit(tacit, config):
+    settings = ("--set", "privacy.unit=person", "--set", "data.person=patient")
+    code, out, _ = tacit("check", str(config), *settings)
+    assert code == 0
+    assert "substituting one person" in out
+
+
+def test_a_table_without_bounds_is_refused(tacit, tmp_path):
+    rows = "\n".join(f"{20 + i},{'yes' if i % 3 else 'no'}" for i in range(40))
+    (tmp_path / "table.csv").write_text(f"age,ill\n{rows}\n")
+    asked = "epsilon = 1.0\ndelta = 1e-3\nnoise_seed = 1"
+    (tmp_path / "c.toml").write_text(TABLE.format(bounds="", privacy=asked))
+    answer = tacit("check", "c.toml")
+    assert answer[0] == 2
+    refused(answer, "age")
+    (tmp_path / "c.toml").write_text(TABLE.format(bounds="low = 0\nhigh = 120", privacy=asked))
+    assert tacit("check", "c.toml")[0] == 0
+
+
+def test_a_delta_that_is_too_large_is_shown(tacit, config):
+    with pytest.warns(SmallDeltaWarning, match=r"not below 1/n .*choose a smaller privacy\.delta"):
+        code, _, _ = tacit("check", str(config), "--set", "privacy.delta=0.1")
+    assert code == 0
+    assert tacit("check", str(config))[0] == 0, "and a small one is not: a warning is an error here"
+
+
+def test_check_shows_the_price_and_spends_nothing(tacit, secret, tmp_path):
+    code, out, err = tacit("check", secret)
+    assert (code, err) == (0, "")
+    for words in (
+        "Differential privacy: (ε = 2, δ = 0.0001)",
+        "substituting one record",
+        "trusted: nobody",
+        "noise sd",
+        "signal to noise",
+        "No budget has been spent.",
+    ):
+        assert words in out
+    assert [path.name for path in tmp_path.iterdir()] == ["secret.toml"]
+
+
+def test_check_warns_of_a_run_that_hears_nothing(tacit, config):
+    code, out, _ = tacit("check", str(config), "--set", "privacy.epsilon=0.01")
+    assert code == 0
+    assert "warning: party" in out
+
+
+def test_explain_lists_the_adversaries_and_spends_nothing(tacit, secret, tmp_path):
+    code, out, _ = tacit("explain", secret, "--colluding", "1")
+    assert code == 0
+    for words in (
+        "reads the final model",
+        "eavesdrops",
+        "curious",
+        "the server",
+        "several records",
+    ):
+        assert words in out.replace("Several", "several")
+    refused(tacit("explain", secret, "--colluding", "0"), "--colluding 0")
+    assert [path.name for path in tmp_path.iterdir()] == ["secret.toml"]
+
+
+def test_explain_of_a_central_run_trusts_who_holds_the_records(tacit, config):
+    code, out, _ = tacit("explain", str(config), "--set", "baseline=central")
+    assert code == 0
+    row = next(line for line in out.splitlines() if "the server" in line)
+    assert row.count("not protected") == 2
+    assert "whoever holds all the records in one place" in out
+
+
+def test_an_operator_allows_one_run_and_no_second(tacit, secret, tmp_path, monkeypatch):
+    """The user's own ledger, from nothing to exhausted."""
+    monkeypatch.setenv("TACIT_STATE", str(tmp_path / "state"))
+    run = ("run", secret, "--out", "out")
+    answer = tacit(*run)
+    refused(answer, "tacit ledger ceiling CONFIG.toml", code=3)
+    assert "privacy.noise_seed" in answer[2]
+    assert not Path("out").exists()
+
+    allow = ("ledger", "ceiling", secret, "--delta", "1e-4", "--reason", "study 7")
+    code, out, err = tacit(*allow, "--epsilon", "2")
+    assert (code, err) == (0, "")
+    assert len(re.findall(r"^party-\d: ", out, re.MULTILINE)) == 3
+
+    code, out, _ = tacit(*run)
+    assert code == 0
+    assert "privacy: Differential privacy: (ε = 2, δ = 0.0001)" in out
+    assert "training" not in out, "metrics of the training records are a release"
+    book = tmp_path / "state" / "ledger.sqlite"
+    assert f"ledger: {book}" in out
+    assert json.loads(Path("out/result.json").read_text())["privacy"]["private"] is True
+    with Ledger.open(book) as ledger:
+        spent: list[Any] = [ledger.spent(dataset) for dataset in ledger.datasets()]
+    assert len(spent) == 3
+    assert all(one.epsilon <= 2.0 and one.charges == 2 for one in spent)
+
+    second = ("run", secret, "--out", "second")
+    refused(tacit(*second), "--raise", code=3)
+    assert not Path("second").exists()
+    assert tacit("ledger", "verify")[0] == 0
+    code, out, _ = tacit("ledger", "show")
+    assert code == 0
+    assert "study 7" in out
+    # Resuming what is finished costs nothing.
+    assert tacit(*run, "--resume")[0] == 0
+    with Ledger.open(book) as ledger:
+        assert all(ledger.spent(dataset).charges == 2 for dataset in ledger.datasets())
