@@ -24,6 +24,7 @@ NOT_PRIVATE = (
     "Not private: parties send exact updates. Records stay where they are, but the updates and the "
     "posterior may reveal them; no differential privacy is applied."
 )
+TOO_NARROW = "Intervals do not contain the noise that was added for privacy."
 
 
 @dataclass(frozen=True, repr=False)
@@ -152,8 +153,8 @@ def statement(plan: Plan) -> str:
         return NOT_PRIVATE
     if guarantee.caveat is not None:
         plain = msgspec.structs.replace(guarantee, caveat=None)
-        return f"{guarantee.caveat}. With secret noise it would be {plain}."
-    return f"Differential privacy: {guarantee}."
+        return f"{guarantee.caveat}. With secret noise it would be {plain}. {TOO_NARROW}"
+    return f"Differential privacy: {guarantee}. {TOO_NARROW}"
 
 
 def check_bounded(federation: Federation) -> None:

@@ -60,6 +60,11 @@ def prepare(config: Config) -> Prepared:
     federation = load_federation(config.data, config.partition, config.seed)
     if config.private is not None:
         check_bounded(federation)
+        if config.private.unit == "person" and config.data.person is None:
+            raise ConfigError(
+                'privacy.unit = "person", but data.person names no column that says whose a record '
+                "is; name it, or protect a record"
+            )
         if config.data.balance and config.private.noise_seed is None:
             raise ConfigError(
                 "data.balance = true in a private run; which records are dropped depends on all of "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -331,6 +332,7 @@ def version() -> None:
 
 def main() -> None:
     """Entry point: one line for an error, its exit code, a traceback only with --debug."""
+    warnings.showwarning = _warn
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     if arguments in ([], ["data"], ["ledger"]):
@@ -349,6 +351,11 @@ def main() -> None:
             name = type(error).__name__
             code = _fail(f"internal: {name}: {error}; repeat with --debug", 1, debug=debug)
     sys.exit(code or 0)
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning in one line, without the place in our code that gave it."""
+    typer.echo("warning: " + " ".join(str(message).split()), err=True)
 
 
 def _fail(message: str, code: int, *, debug: bool) -> int:

@@ -205,14 +205,16 @@ def _one_by_one(
 
 def _largest(contributions: Any, records: Records, weights: Array, own: Free) -> Array:
     """A bound on a unit's norm that no label changes: records at their worst, added up."""
-    places = weights.shape[1]
-    each = weights[:, None, :] * jnp.eye(places, dtype=weights.dtype)
-    total = jnp.zeros(weights.shape[0], weights.dtype)
-    for place in range(places):
+    alone = jnp.eye(weights.shape[1], dtype=weights.dtype)
+
+    def worst(place: Array) -> Array:
+        """Of every unit, the record at that place on its own."""
         norms = [
-            _norms(contributions(_labelled(records, label), each[:, place])) for label in LABELS
+            _norms(contributions(_labelled(records, label), weights * place)) for label in LABELS
         ]
-        total = total + jnp.maximum(*norms)
+        return jnp.maximum(*norms)
+
+    total = jnp.sum(jax.lax.map(worst, alone), axis=0)
     # With labels outside of LABELS, or rounding, the own norm is still bounded.
     return jnp.maximum(total, _norms(own))
 

@@ -227,20 +227,19 @@ class DPSGD(PrivateMethod):
             change = (value["precision"] - local.precision) / (number + 1.0)
         gradient = value["location"] - local.linear + local.precision * mean
         velocity = self.momentum * local.velocity + gradient
-        length = self._length(model, jnp.mean(known), jnp.mean(change), number, task)
+        length = self._length(model, jnp.mean(known), number, task)
         # A coordinate that may use less of the clip has more noise in it and takes shorter steps.
         length = length * jnp.square(model.clip_scales())
         linear = local.linear + length * velocity + change * mean
         return Local(linear, local.precision + change, velocity)
 
-    def _length(
-        self, model: Model, known: Array, change: Array, number: Array, task: Task
-    ) -> Array:
+    def _length(self, model: Model, known: Array, number: Array, task: Task) -> Array:
         """η, or less where the noise of the whole run would move m further than `most_noise`.
 
         Each of T releases of each of M parties moves a coordinate of m by noise of sd
         η s/(Λ(1 − β)) in the end, so that the whole run moves m by about η s √(TMd)/(Λ(1 − β)).
-        What is known of Λ is what q has of it, and no less than the noise in it.
+        What is known of Λ is what q has of it, and no less than the noise in it: in the first round
+        next to nothing, which is as well; a wide q does not show how steep a narrow one will be.
         """
         size, dimension = self.step_size, model.dimension
         if self._precision(model) == "fixed":
@@ -251,10 +250,7 @@ class DPSGD(PrivateMethod):
         size = min(0.5, 4.4 / dimension) if size is None else size
         parties = math.sqrt(self.parties)
         doubt = self.precision_noise(model, 1.0) * task.terms.noise_sd
-        # In the first round q tells nothing yet: suppose that the others add as much as this one.
-        first = self.parties * jnp.maximum(0.0, change - doubt)
-        adds = change if self.parties == 1 else jnp.where(number < 1, first, 0.0)
-        known = jnp.maximum(known + adds, parties * doubt / jnp.sqrt(number + 1.0))
+        known = jnp.maximum(known, parties * doubt / jnp.sqrt(number + 1.0))
         walk = task.terms.noise_sd / self.rate * parties
         walk = walk * jnp.sqrt(task.terms.releases * dimension)
         return jnp.minimum(size, self.most_noise * (1.0 - self.momentum) * known / walk)

@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tacit.errors import ConfigError
+
 Progress = Callable[[int, int, str], None]
 """Called with the steps done, the steps in all and what comes next."""
 
@@ -22,6 +24,8 @@ class Study:
     name: str
     description: str
     module: str
+    figures: tuple[int, ...] = ()
+    """Figures that can be done alone; none: the study is done as a whole."""
 
     def __call__(
         self,
@@ -29,11 +33,22 @@ class Study:
         *,
         seed: int = 0,
         quick: bool = False,
+        figure: int | None = None,
         progress: Progress | None = None,
     ) -> dict[str, Any]:
         """Write tables, figures and a page to `out`; the tables as data."""
+        only: dict[str, int] = {}
+        if figure is not None:
+            if figure not in self.figures:
+                raise ConfigError(f"--figure {figure}; {self._choice()}")
+            only["figure"] = figure
         run = import_module(self.module).reproduce
-        return run(out, seed=seed, quick=quick, progress=progress)
+        return run(out, seed=seed, quick=quick, progress=progress, **only)
+
+    def _choice(self) -> str:
+        if not self.figures:
+            return f"study {self.name} is done as a whole: leave it out"
+        return f"choose one of {', '.join(map(str, self.figures))}"
 
 
 STUDIES: dict[str, Study] = {
@@ -44,6 +59,13 @@ STUDIES: dict[str, Study] = {
             description="the federated VI thesis, ch. 4: a Gaussian mean and rugged terrain, "
             "sequential, synchronous and asynchronous",
             module="tacit.reproduce.fedvi",
+        ),
+        Study(
+            name="tmlr",
+            description="differentially private PVI, TMLR 2023: Adult, MIMIC-III, a network and "
+            "the number of shards, against the published curves",
+            module="tacit.reproduce.tmlr",
+            figures=(1, 2, 3, 4, 5),
         ),
     )
 }

@@ -1,4 +1,4 @@
-"""The experiments of the federated VI thesis (seeds/3, ch. 4), done again.
+"""The experiments of the federated VI thesis (chapter 4), done again.
 
 Ten thousand draws of N(5, 1) at ten parties, and the rugged terrain data at three, each in the
 sequential, synchronous and asynchronous mode. Both models are conjugate, so that the answer is

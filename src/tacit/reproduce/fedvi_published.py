@@ -1,4 +1,4 @@
-"""What the thesis published (seeds/3, Tables 4.1 and 4.2): facts, to compare with."""
+"""What the thesis published (Tables 4.1 and 4.2): facts, to compare with."""
 
 from __future__ import annotations
 
