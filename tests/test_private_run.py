@@ -17,7 +17,7 @@ import pytest
 import tacit.party as party_side
 from tacit.cli.ledger import ceiling_command
 from tacit.config import config_digest, parse_config, resolved_toml
-from tacit.errors import PrivacyError
+from tacit.errors import ConfigError, PrivacyError
 from tacit.federate import _first_factors
 from tacit.messages import decode_reply
 from tacit.privacy.ledger import Ceiling, Ledger
@@ -196,7 +196,7 @@ def test_a_second_run_is_refused_before_a_directory_is_made(secret, tmp_path):
 def test_a_run_that_counts_does_not_allow_itself_anything(tmp_path):
     """A ledger inside its own directory is for a seeded run: this one would set its own ceiling."""
     out = tmp_path / "out"
-    with pytest.raises(PrivacyError):
+    with pytest.raises(ConfigError, match="would be overwritten with it"):
         run(parse_config(SECRET), out, ledger=out / "ledger.sqlite")
     assert not out.exists()
 

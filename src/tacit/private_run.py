@@ -15,7 +15,7 @@ from typing import Any
 from tacit.charging import Charging
 from tacit.config import Config
 from tacit.data import Federation
-from tacit.errors import PrivacyError
+from tacit.errors import ConfigError, PrivacyError
 from tacit.federate import Plan
 from tacit.notebook import pooled, statement
 from tacit.privacy.fingerprint import DatasetId
@@ -36,6 +36,21 @@ def ledger_path(config: Config, out: Path, asked: Path | None) -> Path:
     if config.private.noise_seed is not None:
         return out / LEDGER_NAME
     return own_ledger()
+
+
+def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
+    """Whether a run is a simulation with a ledger of its own; one that counts may have none.
+
+    It would allow itself what it likes, and --overwrite would delete what was spent.
+    """
+    assert config.private is not None
+    within = out.resolve() in path.resolve().parents
+    if within and config.private.noise_seed is None:
+        raise ConfigError(
+            f"the ledger {path} lies in the run directory {out} and would be overwritten with it; "
+            "keep it elsewhere, or simulate with privacy.noise_seed"
+        )
+    return within
 
 
 def datasets(plan: Plan, federation: Federation, ledger: Ledger) -> dict[str, DatasetId]:

@@ -34,6 +34,7 @@ from tacit.private_run import (
     check_room,
     ledger_path,
     open_charging,
+    own_ledger_of_run,
     privacy_block,
     run_name,
     spent,
@@ -113,9 +114,7 @@ def run(
     prepared = prepare(config)
     resolved = resolved_toml(config)
     book = ledger_path(config, out, ledger) if prepared.plan.settled else None
-    # A run that counts may not allow itself anything, wherever its ledger lies.
-    inside = config.private is not None and config.private.noise_seed is not None
-    inside = inside and book is not None and book.parent == out
+    inside = book is not None and own_ledger_of_run(config, book, out)
     if book is not None and not resume:
         check_room(prepared.plan, prepared.federation, book, inside=inside)
     if overwrite and out.exists():
