@@ -41,7 +41,8 @@ class Charging:
                     f"{budget.spent:.4g} was spent, together {budget.total:.4g} > ceiling "
                     f"{budget.ceiling.epsilon:.4g} (δ = {budget.ceiling.delta:g}, "
                     f"{budget.ceiling.relation} a {budget.ceiling.unit}); ask for less, or have "
-                    "the operator raise it: tacit ledger ceiling --raise"
+                    "the operator raise it: tacit ledger ceiling CONFIG.toml --epsilon … --delta … "
+                    "--reason … --raise"
                 )
 
     def answer(self, requests: Sequence[Request], compute: Compute) -> dict[str, Reply]:

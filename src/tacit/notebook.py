@@ -143,7 +143,9 @@ def fit(
         privacy=None if privacy == "none" else privacy,
     )
     outcome = carry_out(plan, observe=observe)
-    return Fit(outcome, measure(outcome.posterior, pooled(parties), test, 100, seed)[0])
+    # An exact training score would be a release that nobody has paid for.
+    train = pooled(parties) if privacy == "none" else None
+    return Fit(outcome, measure(outcome.posterior, train, test, 100, seed)[0])
 
 
 def statement(plan: Plan) -> str:
@@ -200,7 +202,14 @@ def site_summary(posterior: Posterior, seed: int) -> dict[str, dict[str, float]]
 def pooled(parties: dict[str, Records]) -> Records:
     """All records in one place: for evaluation of a simulation, never for training."""
     first = next(iter(parties.values()))
-    return {key: np.concatenate([records[key] for records in parties.values()]) for key in first}
+    whole = {key: np.concatenate([records[key] for records in parties.values()]) for key in first}
+    if (
+        "person" in first
+    ):  # a party's codes mean nothing at another: nobody may become one with them
+        counts = [int(records["person"].max()) + 1 for records in parties.values()]
+        sizes = [len_records(records) for records in parties.values()]
+        whole["person"] = whole["person"] + np.repeat(np.cumsum(counts) - counts, sizes)
+    return whole
 
 
 def measure(

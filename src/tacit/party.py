@@ -218,6 +218,8 @@ def stack_records(
         for i, value in enumerate(values):
             if fill:
                 column[i] = value[(0,) * len(axes)]
+                if len(axes) == 2:  # within a unit only its own records may stand in
+                    column[i, : len(value)] = value[:, :1]
             column[(i, *(slice(length) for length in value.shape[: len(axes)]))] = value
         return jax.device_put(column)
 

@@ -24,6 +24,7 @@ from tacit.privacy.place import LEDGER_NAME, own_ledger
 from tacit.rundir import write_text
 
 ROUNDING = 1e-9
+SIMULATION = "simulation with a seeded noise"
 
 
 def ledger_path(config: Config, out: Path, asked: Path | None) -> Path:
@@ -73,6 +74,11 @@ def check_room(plan: Plan, federation: Federation, path: Path, *, inside: bool) 
             "--delta 1e-5 --reason …; to simulate without a guarantee set privacy.noise_seed"
         )
     with Ledger.open(path) as ledger:
+        if any(row.kind == "ceiling" and row.purpose == SIMULATION for row in ledger.show()):
+            raise ConfigError(
+                f"{path} is the ledger of a simulation, which allowed itself what it liked; name "
+                "another one with --ledger"
+            )
         _charging(plan, federation, ledger, "check").require_room()
 
 
@@ -110,7 +116,7 @@ def _own_ceilings(charging: Charging) -> None:
                 unit=charging.unit,
             )
     if wanted:
-        charging.ledger.set_ceilings(wanted, reason="simulation with a seeded noise")
+        charging.ledger.set_ceilings(wanted, reason=SIMULATION)
 
 
 def run_name(out: Path) -> str:

@@ -66,6 +66,7 @@ def prepare(config: Config) -> Prepared:
                 'privacy.unit = "person", but data.person names no column that says whose a record '
                 "is; name it, or protect a record"
             )
+        _check_counts(config)
         if config.data.balance and config.private.noise_seed is None:
             raise ConfigError(
                 "data.balance = true in a private run; which records are dropped depends on all of "
@@ -93,6 +94,23 @@ def prepare(config: Config) -> Prepared:
     if config.evaluate.reference == "nuts":
         check_nuts(model)
     return Prepared(config, federation, plan, time.perf_counter() - started)
+
+
+def _check_counts(config: Config) -> None:
+    """Refuse what would look at records outside of a release, in a run that counts."""
+    if config.private is None or config.private.noise_seed is not None:
+        return
+    if config.evaluate.reference == "nuts":
+        raise ConfigError(
+            'evaluate.reference = "nuts" in a private run; it would write an exact posterior of '
+            "the records into the result: leave it out, or simulate with privacy.noise_seed"
+        )
+    if config.partition.label_skew != 0:
+        raise ConfigError(
+            f"partition.label_skew = {config.partition.label_skew} in a private run; who is dealt "
+            "which record would depend on all labels: leave it out, or simulate with "
+            "privacy.noise_seed"
+        )
 
 
 def run(
@@ -235,7 +253,8 @@ def _references(config: Config, plan: Plan, posterior: Posterior, train: Records
     """KL from q to the exact posterior, or to NUTS on the pooled records, where asked."""
     found: dict[str, Any] = {}
     how = config.evaluate.reference
-    if how == "auto" and isinstance(plan.model, ConjugateGaussian):
+    secret = plan.privacy is not None and plan.privacy.noise_seed is None
+    if how == "auto" and not secret and isinstance(plan.model, ConjugateGaussian):
         mean, covariance = exact_posterior(plan.model, [train])
         found["kl_to_exact"] = kl_to(plan.family, posterior.natural, mean, covariance)
     if how == "nuts":

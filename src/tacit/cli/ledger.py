@@ -64,17 +64,37 @@ def export_command(path: Path, out: Path) -> None:
 
 
 def ceiling_command(
-    path: Path, dataset: str, ceiling: Ceiling, *, reason: str, raising: bool
+    path: Path,
+    dataset: str,
+    epsilon: float,
+    delta: float,
+    relation: str | None,
+    unit: str | None,
+    *,
+    reason: str,
+    raising: bool,
 ) -> None:
     """The operator's word on what may be spent, on one data set or on all of a configuration's."""
     from tacit.cli.show import console
 
+    def limit(own_relation: str, own_unit: str) -> Ceiling:
+        return Ceiling(
+            epsilon=epsilon,
+            delta=delta,
+            relation=relation or own_relation,  # pyright: ignore[reportArgumentType]
+            unit=unit or own_unit,  # pyright: ignore[reportArgumentType]
+        )
+
+    ceiling = limit("substitute", "record")
     if dataset.endswith(".toml"):
         from tacit.config import read_config
         from tacit.private_run import datasets
         from tacit.run import prepare
 
-        prepared = prepare(read_config(Path(dataset)))
+        config = read_config(Path(dataset))
+        if config.private is not None:
+            ceiling = limit(config.private.relation, config.private.unit)
+        prepared = prepare(config)
         with Ledger.open(path, create=True) as ledger:
             found = datasets(prepared.plan, prepared.federation, ledger)
             wanted = dict.fromkeys(found.values(), ceiling)

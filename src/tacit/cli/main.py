@@ -278,8 +278,12 @@ def ledger_ceiling(
     epsilon: Annotated[float, typer.Option(help="At most this ε in all.")],
     delta: Annotated[float, typer.Option(help="At this δ.")],
     reason: Reason,
-    relation: Annotated[str, typer.Option(help="add-or-remove or substitute.")] = "substitute",
-    unit: Annotated[str, typer.Option(help="record, person or party.")] = "record",
+    relation: Annotated[
+        str | None, typer.Option(help="add-or-remove or substitute [default: the configuration's].")
+    ] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="record, person or party [default: the configuration's].")
+    ] = None,
     raising: Annotated[bool, typer.Option("--raise", help="Allow more than before.")] = False,
     ledger: LedgerPath = None,
 ) -> None:
@@ -293,15 +297,10 @@ def ledger_ceiling(
       tacit ledger ceiling ID --ledger state/ledger.sqlite --epsilon 2 --delta 1e-5 --reason "board"
     """
     from tacit.cli.ledger import ceiling_command
-    from tacit.privacy.ledger import Ceiling
 
-    limit = Ceiling(
-        epsilon=epsilon,
-        delta=delta,
-        relation=relation,  # pyright: ignore[reportArgumentType]
-        unit=unit,  # pyright: ignore[reportArgumentType]
+    ceiling_command(
+        _book(ledger), dataset, epsilon, delta, relation, unit, reason=reason, raising=raising
     )
-    ceiling_command(_book(ledger), dataset, limit, reason=reason, raising=raising)
 
 
 @ledger_app.command("link")
@@ -332,13 +331,14 @@ def version() -> None:
 
 def main() -> None:
     """Entry point: one line for an error, its exit code, a traceback only with --debug."""
-    warnings.showwarning = _warn
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     if arguments in ([], ["data"], ["ledger"]):
         arguments.append("--help")
     try:
-        code = app(arguments, standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            code = app(arguments, standalone_mode=False)
     except TacitError as error:
         code = _fail(str(error), error.exit_code, debug=debug)
     except (KeyboardInterrupt, typer.Abort):

@@ -118,7 +118,11 @@ def by_unit(party: str, records: Records, unit: Unit) -> Arranged:
 
 
 def group_rows(records: Records, groups: np.ndarray, count: int) -> Arranged:
-    """Records as (group, place in it): padded with copies of the first one, of weight 0."""
+    """Records as (group, place in it), padded with records of weight 0.
+
+    A group is padded with copies of its own first record, an empty one with zeros: weight 0 times a
+    number that is not finite is not 0, and no record may reach into another group that way.
+    """
     sizes = np.bincount(groups, minlength=count)
     width = max(1, int(sizes.max()))
     order = np.argsort(groups, kind="stable")
@@ -128,7 +132,9 @@ def group_rows(records: Records, groups: np.ndarray, count: int) -> Arranged:
     arranged: dict[str, Any] = {}
     for name, value in records.items():
         value = np.asarray(value)
-        column = np.broadcast_to(value[0], (count, width, *value.shape[1:])).copy()
+        column = np.zeros((count, width, *value.shape[1:]), dtype=value.dtype)
+        first = np.flatnonzero(place == 0)
+        column[groups[order][first]] = value[order][first][:, None]
         column[groups[order], place] = value[order]
         arranged[name] = column
     return Arranged(arranged, weights)
