@@ -27,10 +27,12 @@ def test_python_examples_of_a_page_run_in_order(page):
 
 
 def test_toml_example_of_the_quickstart_is_a_configuration():
-    (source,) = blocks("docs/quickstart.md", "toml")
-    config = parse_config(tomllib.loads(source))
+    sources = blocks("docs/quickstart.md", "toml")
+    config, private = (parse_config(tomllib.loads(source)) for source in sources)
     assert config.data.target == "readmitted"
     assert config.partition.column == "hospital"
+    assert private.private is not None
+    assert private.private.of("hospital-03")[0] == 0.5
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.name)

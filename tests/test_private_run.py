@@ -20,7 +20,7 @@ from tacit.config import config_digest, parse_config, resolved_toml
 from tacit.errors import ConfigError, PrivacyError
 from tacit.federate import _first_factors
 from tacit.messages import decode_reply
-from tacit.privacy.ledger import Ceiling, Ledger
+from tacit.privacy.ledger import Ledger
 from tacit.run import fingerprint, prepare, run
 from tacit.server import Checkpoint, begin, initial_state, open_requests, step_together
 
@@ -45,10 +45,9 @@ def config_with(raw, **changes):
 
 def allow(path, config, epsilon=2.0 * (1.0 + 1e-6)):
     """As the operator does: tacit ledger ceiling CONFIG.toml."""
-    limit = Ceiling(epsilon=epsilon, delta=1e-4, relation="substitute", unit="record")
     file = path.with_name("config.toml")
     file.write_text(resolved_toml(config))
-    ceiling_command(path, str(file), limit, reason="test", raising=False)
+    ceiling_command(path, str(file), epsilon, 1e-4, None, None, reason="test", raising=False)
     with Ledger.open(path) as ledger:
         return ledger.datasets()
 
