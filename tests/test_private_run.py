@@ -200,6 +200,20 @@ def test_a_run_that_counts_does_not_allow_itself_anything(tmp_path):
     assert not out.exists()
 
 
+def test_a_simulation_and_a_ledger_that_counts_stay_apart(tmp_path):
+    config = parse_config(SEEDED)
+    with pytest.raises(ConfigError, match="charged in the run directory only"):
+        run(config, tmp_path / "a", ledger=tmp_path / "ledger.sqlite")
+    run(config, tmp_path / "b")
+    for resume in (False, True):
+        place = tmp_path / ("b" if resume else "c")
+        with pytest.raises((ConfigError, PrivacyError)):
+            run(
+                parse_config(SECRET), place,
+                ledger=tmp_path / "b" / "ledger.sqlite", resume=resume,
+            )  # fmt: skip
+
+
 def test_overwriting_a_run_does_not_forget_what_it_spent(secret):
     folder, result, _ = secret
     options = {"ledger": folder / "ledger.sqlite", "overwrite": True}

@@ -40,12 +40,20 @@ def ledger_path(config: Config, out: Path, asked: Path | None) -> Path:
 
 
 def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
-    """Whether a run is a simulation with a ledger of its own; one that counts may have none.
+    """Whether a run is a simulation, which has a ledger of its own and charges no other.
 
-    It would allow itself what it likes, and --overwrite would delete what was spent.
+    One that counts may not have it there: it would allow itself what it likes, and --overwrite
+    would delete what was spent. A simulation in a ledger that counts would be a finite ε in it for
+    a release that has none.
     """
     assert config.private is not None
     within = out.resolve() in path.resolve().parents
+    if not within and config.private.noise_seed is not None:
+        raise ConfigError(
+            f"privacy.noise_seed = {config.private.noise_seed} with the ledger {path}; noise from "
+            "a known seed guarantees nothing and is charged in the run directory only: leave out "
+            "one of the two"
+        )
     if within and config.private.noise_seed is None:
         raise ConfigError(
             f"the ledger {path} lies in the run directory {out} and would be overwritten with it; "
@@ -74,12 +82,17 @@ def check_room(plan: Plan, federation: Federation, path: Path, *, inside: bool) 
             "--delta 1e-5 --reason …; to simulate without a guarantee set privacy.noise_seed"
         )
     with Ledger.open(path) as ledger:
-        if any(row.kind == "ceiling" and row.purpose == SIMULATION for row in ledger.show()):
-            raise ConfigError(
-                f"{path} is the ledger of a simulation, which allowed itself what it liked; name "
-                "another one with --ledger"
-            )
+        _refuse_simulated(ledger, path)
         _charging(plan, federation, ledger, "check").require_room()
+
+
+def _refuse_simulated(ledger: Ledger, path: Path) -> None:
+    """A simulation sets its own ceilings; what they allow, no operator has allowed."""
+    if any(row.kind == "ceiling" and row.purpose == SIMULATION for row in ledger.show()):
+        raise ConfigError(
+            f"{path} is the ledger of a simulation, which allowed itself what it liked; name "
+            "another one with --ledger"
+        )
 
 
 def open_charging(
@@ -91,6 +104,8 @@ def open_charging(
         charging = _charging(plan, federation, ledger, run)
         if inside:
             _own_ceilings(charging)
+        else:
+            _refuse_simulated(ledger, path)
         return charging
     except BaseException:
         ledger.close()

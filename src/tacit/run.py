@@ -130,26 +130,21 @@ def run(
     started = time.perf_counter()
     check_out(out, resume=resume, overwrite=overwrite)
     prepared = prepare(config)
+    plan, federation = prepared.plan, prepared.federation
     resolved = resolved_toml(config)
-    book = ledger_path(config, out, ledger) if prepared.plan.settled else None
+    book = ledger_path(config, out, ledger) if plan.settled else None
     inside = book is not None and own_ledger_of_run(config, book, out)
     if book is not None and not resume:
-        check_room(prepared.plan, prepared.federation, book, inside=inside)
+        check_room(plan, federation, book, inside=inside)
     if overwrite and out.exists():
         shutil.rmtree(out)
     make_directory(out)
-    digest = config_digest(config, fingerprint(prepared.federation))
+    digest = config_digest(config, fingerprint(federation))
     checkpoint = Checkpoint(out / "checkpoint" / "server.sqlite", digest=digest)
     charging = None
     try:
         if book is not None:
-            charging = open_charging(
-                prepared.plan,
-                prepared.federation,
-                book,
-                run_name(out),
-                inside=inside,
-            )
+            charging = open_charging(plan, federation, book, run_name(out), inside=inside)
         write_text(out / "config.toml", resolved)
         saved = checkpoint.load()
         events = Events(out / "events.jsonl", _start_line(prepared), saved[1] if saved else ())
@@ -160,7 +155,7 @@ def run(
             if watch is not None:
                 watch(state, log)
 
-        outcome = carry_out(prepared.plan, checkpoint=checkpoint, observe=both, charging=charging)
+        outcome = carry_out(plan, checkpoint=checkpoint, observe=both, charging=charging)
         result = _result(prepared, outcome)
         if charging is not None and book is not None:
             result["privacy"]["ledger"] = spent(charging, book)

@@ -38,7 +38,7 @@ class Bounded:
     nonnegative: bool
 
     def __init__(self) -> None:
-        raise TypeError("a Bounded is made by clipping: use clip_units, clip_sum or clip_whole")
+        raise TypeError("a Bounded is made by clipping: use clip_units or clip_sum")
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Bounded does not change; clip again instead of setting {name}")
@@ -122,11 +122,6 @@ def clip_sum(
     at a unit of weight 0. `tacit.testing.check_clipping` compares it with `clip_units`.
     """
     return _make(weighted_sum(clip_weights(norms, clip, mask)), clip)
-
-
-def clip_whole(contribution: Tree, clip: Array) -> Bounded:
-    """One unit's contribution on its own: a whole party's update."""
-    return clip_units(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], contribution), clip)
 
 
 def add_disjoint(first: Bounded, second: Bounded) -> Bounded:
