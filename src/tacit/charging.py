@@ -45,6 +45,18 @@ class Charging:
                     "--reason … --raise"
                 )
 
+    def require_turn(self, request: Request) -> None:
+        """Refuse a request beyond those agreed on, whatever visit a server says that it is."""
+        dataset = self.datasets[request.party]
+        rows = self.ledger.show(dataset)
+        known = {row.request for row in rows if row.kind == "charge" and row.run == self.run}
+        visits = self.settled[request.party].visits
+        if request.id not in known and not len(known) < visits:
+            raise PrivacyError(
+                f"party {request.party!r} has answered {len(known)} requests of {self.run}; "
+                f"{visits} were agreed on before the run, and no server may ask for more"
+            )
+
     def answer(self, requests: Sequence[Request], compute: Compute) -> dict[str, Reply]:
         """Replies by request id: stored ones as they are, new ones charged, computed, stored."""
         for request in requests:

@@ -10,7 +10,7 @@ import hashlib
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from tacit.errors import ConfigError, DataError
 from tacit.privacy.settings import Privacy
 
 MAX_SEED = 2**32 - 1
+C = TypeVar("C", bound=msgspec.Struct)
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -145,6 +146,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def read_config(path: Path, overrides: tuple[str, ...] = (), seed: int | None = None) -> Config:
     """The configuration in a TOML file, with `--set key=value` and `--seed` applied."""
+    raw = read_toml(path, overrides)
+    for key, command in (("serve", "tacit serve"), ("join", "tacit join"), ("parties", "")):
+        if key in raw:
+            raise ConfigError(
+                f"{path} has {key!r}: it belongs to a live federation, not to a run in one "
+                f"process; see docs/live.md{'' if key == 'parties' else f' and {command} --help'}"
+            )
+    if seed is not None:
+        raw["seed"] = seed
+    return parse_config(raw)
+
+
+def read_toml(path: Path, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A TOML file as it is, with `--set key=value` applied."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -155,9 +170,7 @@ def read_config(path: Path, overrides: tuple[str, ...] = (), seed: int | None = 
         raise ConfigError(f"{path}: not valid TOML: {error}; mend that line") from None
     for override in overrides:
         _override(raw, override)
-    if seed is not None:
-        raw["seed"] = seed
-    return parse_config(raw)
+    return raw
 
 
 def parse_config(raw: dict[str, Any]) -> Config:
@@ -166,15 +179,21 @@ def parse_config(raw: dict[str, Any]) -> Config:
     >>> parse_config({"privacy": "none", "schedule": {"rounds": 3}}).schedule.rounds
     3
     """
-    if "privacy" not in raw:
+    return convert_config(raw, Config)
+
+
+def convert_config(raw: dict[str, Any], kind: type[C]) -> C:
+    """A plain dictionary as a configuration of some kind; one line says what is wrong with it."""
+    named = {field.name for field in msgspec.structs.fields(kind)}
+    if "privacy" in named and "privacy" not in raw:
         raise ConfigError(
             "privacy is missing; add a [privacy] table, e.g. epsilon = 1.0 and delta = 1e-5, or "
             'say privacy = "none" at the top of the file if exact updates are meant'
         )
     try:
-        return msgspec.convert(raw, Config)
+        return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(_explain(str(error), raw)) from None
+        raise ConfigError(_explain(str(error), raw, kind)) from None
 
 
 def resolved_toml(config: Config) -> str:
@@ -215,7 +234,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
     place[last] = value
 
 
-def _explain(message: str, raw: dict[str, Any]) -> str:
+def _explain(message: str, raw: dict[str, Any], root: Any) -> str:
     """msgspec's complaint with the key as the user writes it, the value, and what to do."""
     found = re.search(r" - at `\$\.?(.*)`$", message)
     path = found.group(1) if found else ""
@@ -223,7 +242,7 @@ def _explain(message: str, raw: dict[str, Any]) -> str:
     unknown = re.match(r"Object contains unknown field `(.*)`", body)
     if unknown:
         key = f"{path}.{unknown.group(1)}" if path else unknown.group(1)
-        known = _fields(path)
+        known = _fields(path, root)
         near = difflib.get_close_matches(unknown.group(1), known, n=1)
         advice = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
         return f"{key} is not a known key; {advice}"
@@ -233,14 +252,14 @@ def _explain(message: str, raw: dict[str, Any]) -> str:
         return f"{key} is missing; add it"
     value = _lookup(raw, path)
     advice = body[0].lower() + body[1:]
-    choices = _choices(path)
+    choices = _choices(path, root)
     if choices:
         advice += f"; choose one of {', '.join(choices)}"
     return f"{path} = {value!r}: {advice.replace('`', '')}"
 
 
-def _struct_at(path: str) -> Any:
-    struct: Any = Config
+def _struct_at(path: str, root: Any) -> Any:
+    struct: Any = root
     for part in [p for p in re.split(r"\.|\[.*?\]", path) if p]:
         hints = {f.name: f.type for f in msgspec.structs.fields(struct)}
         nested = [t for t in _types(hints.get(part)) if _is_struct(t)]
@@ -259,15 +278,15 @@ def _is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
-def _fields(path: str) -> list[str]:
-    struct = _struct_at(path)
+def _fields(path: str, root: Any) -> list[str]:
+    struct = _struct_at(path, root)
     return [] if struct is None else [f.name for f in msgspec.structs.fields(struct)]
 
 
-def _choices(path: str) -> list[str]:
+def _choices(path: str, root: Any) -> list[str]:
     """The values of a Literal key."""
     parent, _, last = path.rpartition(".")
-    struct = _struct_at(parent)
+    struct = _struct_at(parent, root)
     if struct is None:
         return []
     hint = {f.name: f.type for f in msgspec.structs.fields(struct)}.get(last)

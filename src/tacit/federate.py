@@ -46,6 +46,18 @@ CONVERGED = 1e-5  # nats a round; 0.005 sd in one coordinate. `Exact` can do bet
 Observer = Callable[[ServerState, Log], None]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """What a plan has to be told of a federation whose records are elsewhere."""
+
+    total_units: int = 0
+    """How many units all parties have together, where that is public; 0: it is not."""
+    quorum: int | None = None
+    """With how many answers a round may do; None: everybody's."""
+    divide_out: bool = False
+    """Whether a party that leaves for good takes its factor with it."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """Everything a run does, decided: the same plan gives the same posterior."""
@@ -60,6 +72,7 @@ class Plan:
     privacy: Privacy | None = None
     settled: dict[str, Settled] = field(default_factory=dict)
     """Noise, events and guarantee of every party; empty for a run without privacy."""
+    live: Live | None = None
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -87,7 +100,21 @@ class Plan:
             average_last=math.ceil(self.method.averaged_share * self.schedule.rounds),
             noisy=self._noisy,
             most_visits=self.schedule.rounds if self.settled else None,
+            quorum=self._quorum,
+            divide_out=self.live is not None and self.live.divide_out,
         )
+
+    @property
+    def agreement(self) -> Agreement:
+        """The parties' side of the plan."""
+        noise_seed = None if self.privacy is None else self.privacy.noise_seed
+        return Agreement(self.model, self.family, self.method, self.seed, noise_seed)
+
+    @property
+    def _quorum(self) -> int | None:
+        """With shared noise a sum of fewer messages would carry less than was promised."""
+        shares = max((one.shares for one in self.settled.values()), default=1)
+        return shares if shares > 1 else None if self.live is None else self.live.quorum
 
     @property
     def _noisy(self) -> Noisy | None:
@@ -145,19 +172,24 @@ def make_plan(
     batch_parties: bool = True,
     privacy: Privacy | None = None,
     trust: str | None = None,
+    live: Live | None = None,
 ) -> Plan:
     """Resolve every "auto" and refuse what cannot work, before anything runs or is spent.
 
-    `trust` says who must be trusted where the aggregation does not tell.
+    `trust` says who must be trusted where the aggregation does not tell. With `live`, records that
+    are elsewhere are an empty dictionary.
     """
     if not 0 <= seed < 2**32:
         raise ConfigError(f"seed = {seed}; it must be in 0 … {2**32 - 1}")
-    _check_records(model, parties)
+    if not parties:
+        raise DataError("there are no parties; give at least one")
+    _check_records(model, {name: one for name, one in parties.items() if one or live is None})
     if PRIOR_PARTY in parties:
         raise ConfigError(f"a party is called {PRIOR_PARTY!r}; that name is the prior's")
     chosen_family = choose_family(family, model, private=privacy is not None)
     method = method or choose_method(model, private=privacy is not None)
-    method = _settled_method(method, privacy, parties)
+    units = _units(method, privacy, parties, live)
+    method = _settled_method(method, privacy, units, live)
     method.check(model, chosen_family)
     schedule = schedule or Synchronous()
     if schedule.parties_per_round is not None and schedule.parties_per_round > len(parties):
@@ -178,22 +210,37 @@ def make_plan(
     if tolerance is None:
         tolerance = 0.0 if isinstance(method, Exact | PrivateMethod) else CONVERGED
     schedule = replace(schedule, damping=damping, tolerance=tolerance)
-    plan = Plan(model, chosen_family, method, schedule, parties, seed, batch_parties)
+    plan = Plan(model, chosen_family, method, schedule, parties, seed, batch_parties, live=live)
     if privacy is None:
         return plan
     assert isinstance(method, PrivateMethod)
     settled = settle(
         privacy,
         method,
-        _shapes(method, schedule, parties, seed),
-        shares=_shares(privacy, schedule, len(parties)),
+        _shapes(schedule, units, seed),
+        shares=_shares(privacy, schedule, len(parties), live),
         trust=trust,
     )
     return replace(plan, privacy=privacy, settled=settled)
 
 
+def _units(
+    method: LocalMethod, privacy: Privacy | None, parties: dict[str, Records], live: Live | None
+) -> dict[str, int]:
+    """How many units each party has; where its records are elsewhere, about how many."""
+    if privacy is None or not isinstance(method, PrivateMethod):
+        return {}
+    method = replace(method, unit=privacy.unit)
+    method.check_unit()
+    share = 1 if live is None else max(1, math.ceil(live.total_units / len(parties)))
+    return {
+        name: method.count_units(name, records) if records else share
+        for name, records in parties.items()
+    }
+
+
 def _settled_method(
-    method: LocalMethod, privacy: Privacy | None, parties: dict[str, Records]
+    method: LocalMethod, privacy: Privacy | None, units: dict[str, int], live: Live | None
 ) -> LocalMethod:
     """The method, told what it protects; a method and a privacy that do not fit are refused."""
     if privacy is None:
@@ -209,28 +256,27 @@ def _settled_method(
             f"method.kind = {method.kind!r} sends exact updates and cannot keep privacy.epsilon = "
             f"{privacy.epsilon}; choose one of auto, {private}"
         )
-    method = replace(method, unit=privacy.unit, relation=privacy.relation, parties=len(parties))
-    method.check_unit()
+    total = 0
     if privacy.relation == "substitute":
-        units = sum(method.count_units(name, records) for name, records in parties.items())
-        method = replace(method, total_units=units)
-    return method
+        total = sum(units.values()) if live is None else live.total_units
+    return replace(
+        method,
+        unit=privacy.unit,
+        relation=privacy.relation,
+        parties=len(units),
+        total_units=total,
+    )
 
 
-def _shapes(
-    method: PrivateMethod, schedule: Schedule, parties: dict[str, Records], seed: int
-) -> dict[str, PartyShape]:
+def _shapes(schedule: Schedule, units: dict[str, int], seed: int) -> dict[str, PartyShape]:
     """How often the schedule asks each party, which is public, and how many units it has."""
-    names = tuple(parties)
+    names = tuple(units)
     chosen = [schedule.chosen(names, seed, number + 1) for number in range(schedule.rounds)]
     visits = Counter(name for names in chosen for name in names)
-    return {
-        name: PartyShape(visits[name], method.count_units(name, records))
-        for name, records in parties.items()
-    }
+    return {name: PartyShape(visits[name], count) for name, count in units.items()}
 
 
-def _shares(privacy: Privacy, schedule: Schedule, parties: int) -> int:
+def _shares(privacy: Privacy, schedule: Schedule, parties: int, live: Live | None) -> int:
     """How many messages are added up before anybody sees them."""
     if privacy.aggregation != "trusted":
         return 1
@@ -239,13 +285,12 @@ def _shares(privacy: Privacy, schedule: Schedule, parties: int) -> int:
             f"privacy.aggregation = 'trusted' with schedule.kind = {schedule.kind!r}, which shows "
             "q after every single message; only 'synchronous' adds them up first"
         )
-    return schedule.parties_per_round or parties
+    asked = schedule.parties_per_round or parties
+    return asked if live is None or live.quorum is None else min(asked, live.quorum)
 
 
 def _check_records(model: Model, parties: dict[str, Records]) -> None:
     """Refuse records that differ in form between parties, or that the model cannot read."""
-    if not parties:
-        raise DataError("there are no parties; give at least one")
     forms = {}
     for name, records in parties.items():
         if not records or len_records(records) == 0:
@@ -262,6 +307,8 @@ def _check_records(model: Model, parties: dict[str, Records]) -> None:
                     f"party {name!r}, column {key!r}: a value is not finite; mend it or drop "
                     "the record"
                 )
+    if not forms:
+        return
     first = next(iter(parties))
     for name, form in forms.items():
         if form != forms[first]:
@@ -299,7 +346,7 @@ def _check_readable(model: Model, records: Records) -> None:
         )
 
 
-def _first_factors(plan: Plan) -> dict[str, Natural]:
+def first_factors(plan: Plan) -> dict[str, Natural]:
     """What q is made of at the beginning, beside a prior in the family.
 
     A method that does not learn the precision needs q to start with the model's own: every party
@@ -340,16 +387,9 @@ def carry_out(
         state, log = saved
         lines.extend(log)
     else:
-        state = initial_state(rules, _first_factors(plan))
-    agreement = Agreement(
-        plan.model,
-        plan.family,
-        plan.method,
-        plan.seed,
-        None if plan.privacy is None else plan.privacy.noise_seed,
-    )
+        state = initial_state(rules, first_factors(plan))
     engine = InProcess(
-        agreement, rules, dict(plan.parties), plan.batch_parties, plan.settled, charging
+        plan.agreement, rules, dict(plan.parties), plan.batch_parties, plan.settled, charging
     )
     state = engine.run(state, checkpoint=checkpoint, observe=watch)
     return Outcome(

@@ -66,11 +66,29 @@ def step(
     known = recall(state, request)
     if known is not None:
         return known, state
-    arranged = agreement.method.arrange(request.party, records, agreement.seed)
-    rows = padded_rows(arranged.weights.shape[agreement.method.variable_axis])
-    stack, weights = stack_records([arranged], rows, agreement.method)
-    update = answer_many(agreement, stack, weights, [request], [settled])[0]
-    return conclude(request, update, settled)
+    return Seat(agreement, request.party, records, settled).answer(request)
+
+
+class Seat:
+    """One party that answers alone: its records are arranged once, for all requests."""
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        party: str,
+        records: Records,
+        settled: Settled | None = None,
+        rows: int | None = None,
+    ) -> None:
+        arranged = agreement.method.arrange(party, records, agreement.seed)
+        rows = rows or padded_rows(arranged.weights.shape[agreement.method.variable_axis])
+        self.agreement, self.settled = agreement, settled
+        self._stack = stack_records([arranged], rows, agreement.method)
+
+    def answer(self, request: Request) -> tuple[Reply, PartyState]:
+        """Compute; a private answer has been charged before this is called."""
+        update = answer_many(self.agreement, *self._stack, [request], [self.settled])[0]
+        return conclude(request, update, self.settled)
 
 
 def recall(state: PartyState, request: Request) -> Reply | None:

@@ -17,6 +17,7 @@ from tacit.config import Config
 from tacit.data import Federation
 from tacit.errors import ConfigError, PrivacyError
 from tacit.federate import Plan
+from tacit.models import Records
 from tacit.notebook import pooled, statement
 from tacit.privacy.fingerprint import DatasetId
 from tacit.privacy.ledger import Ceiling, Ledger
@@ -67,8 +68,12 @@ def datasets(plan: Plan, federation: Federation, ledger: Ledger) -> dict[str, Da
     raw = federation.raw
     if set(raw) != set(plan.parties):  # a baseline that has all the records in one place
         raw = dict.fromkeys(plan.parties, pooled(federation.raw))
-    schema = {"columns": sorted(next(iter(raw.values()))), "target": federation.target}
-    return {name: ledger.identify(schema, records) for name, records in raw.items()}
+    return {name: identify(ledger, federation, records) for name, records in raw.items()}
+
+
+def identify(ledger: Ledger, federation: Federation, raw: Records) -> DatasetId:
+    """The name of a party's records under the ledger's key, in whatever run they are used."""
+    return ledger.identify({"columns": sorted(raw), "target": federation.target}, raw)
 
 
 def check_room(plan: Plan, federation: Federation, path: Path, *, inside: bool) -> None:
@@ -82,11 +87,11 @@ def check_room(plan: Plan, federation: Federation, path: Path, *, inside: bool) 
             "--delta 1e-5 --reason …; to simulate without a guarantee set privacy.noise_seed"
         )
     with Ledger.open(path) as ledger:
-        _refuse_simulated(ledger, path)
+        refuse_simulated(ledger, path)
         _charging(plan, federation, ledger, "check").require_room()
 
 
-def _refuse_simulated(ledger: Ledger, path: Path) -> None:
+def refuse_simulated(ledger: Ledger, path: Path) -> None:
     """A simulation sets its own ceilings; what they allow, no operator has allowed."""
     if any(row.kind == "ceiling" and row.purpose == SIMULATION for row in ledger.show()):
         raise ConfigError(
@@ -103,9 +108,9 @@ def open_charging(
     try:
         charging = _charging(plan, federation, ledger, run)
         if inside:
-            _own_ceilings(charging)
+            own_ceilings(charging)
         else:
-            _refuse_simulated(ledger, path)
+            refuse_simulated(ledger, path)
         return charging
     except BaseException:
         ledger.close()
@@ -118,7 +123,7 @@ def _charging(plan: Plan, federation: Federation, ledger: Ledger, run: str) -> C
     return Charging(ledger, run, found, plan.settled, plan.privacy.unit, plan.privacy.relation)
 
 
-def _own_ceilings(charging: Charging) -> None:
+def own_ceilings(charging: Charging) -> None:
     """A simulation's ledger allows what the simulation was made to spend."""
     wanted = {}
     for party, settled in charging.settled.items():

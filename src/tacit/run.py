@@ -59,19 +59,7 @@ def prepare(config: Config) -> Prepared:
     """Load the data and make the plan; raises what is wrong and writes nothing."""
     started = time.perf_counter()
     federation = load_federation(config.data, config.partition, config.seed)
-    if config.private is not None:
-        check_bounded(federation)
-        if config.private.unit == "person" and config.data.person is None:
-            raise ConfigError(
-                'privacy.unit = "person", but data.person names no column that says whose a record '
-                "is; name it, or protect a record"
-            )
-        _check_counts(config)
-        if config.data.balance and config.private.noise_seed is None:
-            raise ConfigError(
-                "data.balance = true in a private run; which records are dropped depends on all of "
-                "them, and no noise covers that: leave it out, or simulate with privacy.noise_seed"
-            )
+    check_private(config, federation)
     model = make_model(config, federation)
     parties, method, schedule, trust = as_baseline(
         config.baseline,
@@ -94,6 +82,24 @@ def prepare(config: Config) -> Prepared:
     if config.evaluate.reference == "nuts":
         check_nuts(model)
     return Prepared(config, federation, plan, time.perf_counter() - started)
+
+
+def check_private(config: Config, federation: Federation) -> None:
+    """Refuse a private run that would look at records outside of a release."""
+    if config.private is None:
+        return
+    check_bounded(federation)
+    if config.private.unit == "person" and config.data.person is None:
+        raise ConfigError(
+            'privacy.unit = "person", but data.person names no column that says whose a record '
+            "is; name it, or protect a record"
+        )
+    _check_counts(config)
+    if config.data.balance and config.private.noise_seed is None:
+        raise ConfigError(
+            "data.balance = true in a private run; which records are dropped depends on all of "
+            "them, and no noise covers that: leave it out, or simulate with privacy.noise_seed"
+        )
 
 
 def _check_counts(config: Config) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         load_party,
         split,
     )
+    from tacit.data.schema import public_schema
 
 __all__ = [
     "Cohort",
@@ -36,6 +37,7 @@ __all__ = [
     "load",
     "load_federation",
     "load_party",
+    "public_schema",
     "sources",
     "split",
     "synthetic_cohort",
@@ -51,6 +53,7 @@ _HOME = {
     "load": "federation",
     "load_federation": "federation",
     "load_party": "federation",
+    "public_schema": "schema",
     "sources": "catalogue",
     "split": "federation",
     "synthetic_cohort": "cohort",

@@ -6,10 +6,9 @@ the data says something of every record in it. Neither is covered by noise added
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tacit.data.catalogue import schema
-from tacit.data.config import ColumnConfig, DataConfig
+from tacit.data.catalogue import declared
+from tacit.data.config import DataConfig
+from tacit.data.table import Schema
 
 
 def unbounded(data: DataConfig) -> tuple[str, ...]:
@@ -22,19 +21,16 @@ def unbounded(data: DataConfig) -> tuple[str, ...]:
     >>> unbounded(DataConfig(source="breast-cancer"))
     ()
     """
-    columns, target = schema(data)
-    return unbounded_columns(columns, target, data)
+    return unbounded_columns(declared(data), data)
 
 
-def unbounded_columns(
-    columns: Sequence[ColumnConfig], target: str, data: DataConfig
-) -> tuple[str, ...]:
+def unbounded_columns(schema: Schema, data: DataConfig) -> tuple[str, ...]:
     """The same for a schema at hand."""
     pooled = data.preparation == "pooled"
     return tuple(
         column.name
-        for column in columns
-        if column.name != target
+        for column in schema.columns
+        if column.name != schema.target
         and (column.feature or column.name in data.keep)
         and (not column.bounded or (pooled and column.kind == "numeric"))
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacit.data import cohort, download
-from tacit.data.config import WITH_SITES, ColumnConfig, DataConfig
+from tacit.data.config import WITH_SITES, DataConfig
 from tacit.data.readers import (
     adult,
     breast_cancer,
@@ -19,9 +19,8 @@ from tacit.data.readers import (
     rugged,
     user_file,
 )
-from tacit.data.table import Table
-
-DEFAULT_SITES = 10
+from tacit.data.table import Schema, Table, listed
+from tacit.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,34 +128,54 @@ def _present(name: str) -> bool:
     return name not in download.REGISTRY or download.locate(name) is not None
 
 
-def schema(data: DataConfig) -> tuple[tuple[ColumnConfig, ...], str]:
-    """The public columns and the target of a source, known before any record is read."""
+def declared(data: DataConfig, *, sites: int | None = None) -> Schema:
+    """The public schema of a source, known before any record is read and without its files."""
     match data.source:
         case "synthetic-cohort":
-            # How many sites there are is the partition's to say; bounded they are in any case.
-            site = ColumnConfig(name="site", kind="categorical", levels=("any",), feature=False)
-            return (*cohort.FEATURES, site), cohort.TARGET
+            return cohort.schema(cohort.DEFAULT_SITES if sites is None else sites)
         case "gaussian-mean":
-            return (), "y"
+            return gaussian_mean.SCHEMA
         case "adult":
-            return adult.COLUMNS, "income"
+            return adult.SCHEMA
         case "rugged":
-            return rugged.COLUMNS, rugged.TARGET
+            return rugged.SCHEMA
         case "heart":
-            return heart.COLUMNS, "disease"
+            return heart.SCHEMA
         case "breast-cancer":
-            return breast_cancer.COLUMNS, "diagnosis"
+            return breast_cancer.SCHEMA
         case "mimic3":
-            return mimic3_schema.COLUMNS, mimic3_schema.TARGET
-    assert data.target is not None, "DataConfig requires it for a file"
-    return data.columns, data.target
+            return mimic3_schema.SCHEMA
+    return user_file.schema(data)
+
+
+def _check_site(data: DataConfig, sites: int | None) -> None:
+    """Refuse a site that the source has not."""
+    if data.site is None:
+        return
+    schema = declared(data, sites=sites)
+    column = schema.declared(schema.site or "")
+    assert column is not None, "DataConfig refuses a site of a source without sites"
+    if data.site not in column.levels:
+        raise ConfigError(
+            f'data.site = "{data.site}"; the sites of source "{data.source}" are'
+            f" {listed(column.levels)}: name one of them"
+        )
 
 
 def read_table(data: DataConfig, *, sites: int | None, seed: int) -> Table:
-    """The raw table of a source; `sites` is for the synthetic cohort, `seed` for generated data."""
+    """The raw table of a source, or of its data.site alone.
+
+    `sites` is for the synthetic cohort, `seed` for generated data.
+    """
+    _check_site(data, sites)
     match data.source:
         case "synthetic-cohort":
-            return cohort.read(records=data.records, sites=sites or DEFAULT_SITES, seed=seed)
+            return cohort.read(
+                records=data.records,
+                sites=cohort.DEFAULT_SITES if sites is None else sites,
+                seed=seed,
+                site=data.site,
+            )
         case "gaussian-mean":
             return gaussian_mean.read(
                 records=data.records or gaussian_mean.DEFAULT_RECORDS,
@@ -169,7 +188,7 @@ def read_table(data: DataConfig, *, sites: int | None, seed: int) -> Table:
         case "rugged":
             return rugged.read()
         case "heart":
-            return heart.read()
+            return heart.read(heart.HOSPITALS if data.site is None else (data.site,))
         case "breast-cancer":
             return breast_cancer.read()
         case "mimic3":

@@ -14,10 +14,11 @@ import polars as pl
 
 from tacit.data.config import ColumnConfig
 from tacit.data.prepare import encode, read_column
-from tacit.data.table import Table
+from tacit.data.table import Schema, Table
 from tacit.errors import ConfigError
 
 DEFAULT_RECORDS = 10_000
+DEFAULT_SITES = 10
 RECORDS_A_SITE = 50
 SIZE_RATIO = 20.0
 GENERATE, PATIENTS = 0, 4
@@ -78,6 +79,20 @@ _WEIGHTS = {
 }
 
 
+def schema(sites: int = DEFAULT_SITES) -> Schema:
+    """The public schema, in which only the names of the sites depend on how many there are."""
+    if not sites >= 1:
+        raise ConfigError(f"sites = {sites}; it must be at least 1")
+    width = len(str(sites))
+    names = tuple(f"hospital-{number:0{width}d}" for number in range(1, sites + 1))
+    columns = (
+        *FEATURES,
+        ColumnConfig(name="site", kind="categorical", levels=names, feature=False),
+        ColumnConfig(name=TARGET, kind="categorical", levels=("no", "yes")),
+    )
+    return Schema(columns=columns, target=TARGET, positive="yes", site="site")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cohort:
     """The raw table, the public schema that prepares it, and the weights that made the outcome."""
@@ -87,7 +102,9 @@ class Cohort:
     truth: dict[str, float]
 
 
-def synthetic_cohort(*, records: int | None = None, sites: int = 10, seed: int = 0) -> Cohort:
+def synthetic_cohort(
+    *, records: int | None = None, sites: int = DEFAULT_SITES, seed: int = 0
+) -> Cohort:
     """Generate the cohort: ten sites of about 150 to 3,000 stays unless told otherwise.
 
     Without `records` there are 10,000, or 50 a site where that is more. Which site has which case
@@ -97,8 +114,9 @@ def synthetic_cohort(*, records: int | None = None, sites: int = 10, seed: int =
     if not 1 <= sites <= records:
         raise ConfigError(f"{sites} sites cannot share {records} records; each needs at least one")
     rng = np.random.default_rng([seed, GENERATE])
-    width = len(str(sites))
-    names = [f"hospital-{number:0{width}d}" for number in range(1, sites + 1)]
+    public = schema(sites)
+    named = public.declared("site")
+    assert named is not None
     site = np.repeat(np.arange(sites), _site_sizes(records, sites))
     # Multiples of the golden ratio fill [-1, 1] evenly and in no order of size.
     severity = 2 * ((0.5 + np.arange(sites) * (np.sqrt(5) - 1) / 2) % 1) - 1
@@ -110,28 +128,17 @@ def synthetic_cohort(*, records: int | None = None, sites: int = 10, seed: int =
     returned = rng.random(records) < 1 / (1 + np.exp(-logit))
     frame = frame.with_columns(
         pl.Series("patient", _patients(frame, site, np.random.default_rng([seed, PATIENTS]))),
-        pl.Series("site", np.array(names)[site], dtype=pl.String),
+        pl.Series("site", np.array(named.levels)[site], dtype=pl.String),
         pl.Series(TARGET, np.where(returned, "yes", "no"), dtype=pl.String),
     )
-    schema = (
-        *FEATURES,
-        ColumnConfig(name="site", kind="categorical", levels=tuple(names), feature=False),
-        ColumnConfig(name=TARGET, kind="categorical", levels=("no", "yes")),
-    )
-    return Cohort(frame=frame, columns=schema, truth=truth)
+    return Cohort(frame=frame, columns=public.columns, truth=truth)
 
 
-def read(*, records: int | None, sites: int, seed: int) -> Table:
-    """The cohort as a source."""
+def read(*, records: int | None, sites: int, seed: int, site: str | None = None) -> Table:
+    """The cohort as a source: generated as a whole, even if only one site's rows are kept."""
     cohort = synthetic_cohort(records=records, sites=sites, seed=seed)
-    return Table(
-        frame=cohort.frame,
-        columns=cohort.columns,
-        target=TARGET,
-        positive="yes",
-        site="site",
-        truth=cohort.truth,
-    )
+    frame = cohort.frame if site is None else cohort.frame.filter(pl.col("site") == site)
+    return Table(frame=frame, schema=schema(sites), truth=cohort.truth)
 
 
 def _site_sizes(records: int, sites: int) -> np.ndarray:

@@ -58,6 +58,8 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The column that says whose a record is; a person's records then stay together."""
     balance: bool = False
     """True: keep only as many records of the larger class as there are of the smaller one."""
+    site: str | None = None
+    """For one party: which of the source's own sites it is; None: all records are its own."""
 
     def __post_init__(self) -> None:
         if self.source not in SOURCES:
@@ -90,6 +92,11 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                         ' leave the key out, or say source = "file"'
                     )
         self._check_person()
+        if self.site is not None and self.source not in WITH_SITES:
+            raise ConfigError(
+                f'data.site = "{self.site}"; source "{self.source}" has no sites of its own'
+                f" ({' and '.join(WITH_SITES)} have): leave the key out"
+            )
         numeric = self.source == "file" and self.positive is None
         if self.balance and (numeric or self.source in NUMERIC_TARGET):
             raise ConfigError(

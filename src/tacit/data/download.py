@@ -11,7 +11,7 @@ import os
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,15 +94,19 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tacit" / "data"
 
 
-def locate(name: str) -> Path | None:
-    """The folder that already has all the files of a source, or None."""
+def locate(name: str, *, only: Sequence[str] = ()) -> Path | None:
+    """The folder that already has all the files of a source, or those named in `only`; or None."""
     given = os.environ.get("TACIT_DATA")
     folders = [Path(given).expanduser() / name] if given else []
     folders.append(cache_folder() / name)
     for folder in folders:
-        if all((folder / file.name).is_file() for file in REGISTRY[name]):
+        if all((folder / file.name).is_file() for file in _files(name, only)):
             return folder
     return None
+
+
+def _files(name: str, only: Sequence[str]) -> list[PublicFile]:
+    return [file for file in REGISTRY[name] if not only or file.name in only]
 
 
 def fetch(name: str, *, progress: Progress | None = None) -> Path:
@@ -126,15 +130,15 @@ def fetch(name: str, *, progress: Progress | None = None) -> Path:
     return local_files(name)
 
 
-def local_files(name: str) -> Path:
+def local_files(name: str, *, only: Sequence[str] = ()) -> Path:
     """The folder with a source's checked files. Never downloads: that has to be asked for."""
-    folder = locate(name)
+    folder = locate(name, only=only)
     if folder is None:
         raise DataError(
             f'the files of "{name}" are not here; run `tacit data fetch {name}`, or set TACIT_DATA'
-            f" to a folder with {name}/{REGISTRY[name][0].name}"
+            f" to a folder with {name}/{_files(name, only)[0].name}"
         )
-    for file in REGISTRY[name]:
+    for file in _files(name, only):
         found = hashlib.sha256((folder / file.name).read_bytes()).hexdigest()
         if found != file.sha256:
             raise DataError(

@@ -55,31 +55,44 @@ def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> 
     The same configuration and seed give the same federation on every machine.
     """
     check_together(data, partition)
+    if data.site is not None:
+        raise ConfigError(
+            f'data.site = "{data.site}"; it is for one party that loads its own records: leave it'
+            " out, or load them with `load_party`"
+        )
     sites = partition.parties if partition.kind == "source" else None
     table = read_table(data, sites=sites, seed=_checked(seed))
+    schema = table.schema
     read = read_rows(table, data, partition, seed=seed)
     if read.groups is not None and read.persons is not None:
         refuse_shared(read.groups, read.persons, partition.kind)
     held = _hold_out(read, data, seed)
     train = np.flatnonzero(~held)
     y = read.y[train]
-    if table.positive is not None and (y == y[0]).all():
+    if schema.positive is not None and (y == y[0]).all():
         raise DataError(
-            f'column "{table.target}": all {len(y)} training records have y = {y[0]:g}; nothing'
-            f' can be learnt from one class: check data.positive = "{table.positive}" and the file'
+            f'column "{schema.target}": all {len(y)} training records have y = {y[0]:g}; nothing'
+            f' can be learnt from one class: check data.positive = "{schema.positive}" and the file'
         )
     if read.groups is not None:
         rows, notes = {name: part[~held[part]] for name, part in read.groups.items()}, ()
     else:
         persons = None if read.persons is None else read.persons[train]
-        binary = table.positive is not None
+        binary = schema.positive is not None
         dealt, notes = _deal(partition, y, persons, binary=binary, seed=seed)
         rows = {name: train[part] for name, part in dealt.items()}
-    return _assemble(read, data, rows, held, notes)
+    return assemble(read, data, rows, held, notes)
 
 
-def load_party(data: DataConfig, name: str, seed: int = 0) -> Federation:
-    """What one site loads at its own place: all its records as one party, of whatever classes."""
+def load_party(
+    data: DataConfig, name: str, seed: int = 0, *, sites: int | None = None
+) -> Federation:
+    """What one site loads at its own place: all its records as one party, of whatever classes.
+
+    With `data.site` they are that site's alone, the same ones in the same order that
+    `load_federation` gives it with partition.kind = "source". `sites` is how many sites the
+    synthetic cohort is generated with, there partition.parties; other sources do not need it.
+    """
     if data.preparation == "pooled":
         raise ConfigError(
             'data.preparation = "pooled"; one party alone has nothing to pool: declare the schema'
@@ -90,10 +103,10 @@ def load_party(data: DataConfig, name: str, seed: int = 0) -> Federation:
             "data.balance = true; one party alone must not choose records by everybody's labels:"
             " leave it out"
         )
-    table = read_table(data, sites=None, seed=_checked(seed))
+    table = read_table(data, sites=sites, seed=_checked(seed))
     read = read_rows(table, data, PartitionConfig(), seed=seed)
     held = _hold_out(read, data, seed)
-    return _assemble(read, data, {name: np.flatnonzero(~held)}, held, ())
+    return assemble(read, data, {name: np.flatnonzero(~held)}, held, ())
 
 
 def load(
@@ -190,7 +203,7 @@ def _deal(
     return rows, notes
 
 
-def _assemble(
+def assemble(
     read: ReadRows, data: DataConfig, rows: Rows, held: np.ndarray, notes: tuple[str, ...]
 ) -> Federation:
     """Prepare all rows at once, then hand each party its own."""
@@ -211,7 +224,7 @@ def _assemble(
         )
     records: Records = {"y": read.y}
     names: tuple[str, ...] = ("mean",)
-    if read.table.design:
+    if read.schema.design:
         x, names = encode(features, len(read.y))
         records = {"x": x, "y": read.y}
     for column in kept:
@@ -219,7 +232,7 @@ def _assemble(
     if data.held_out > 0 and not held.any():
         notes = (*notes, f"data.held_out = {data.held_out} rounds to no record: there is no test")
     parties = {name: _take(records, part) for name, part in rows.items()}
-    raw: Records = {"target " + read.table.target: read.y}
+    raw: Records = {"target " + read.schema.target: read.y}
     for column in (*features, *kept):
         raw[column.config.name] = np.where(column.missing, np.nan, column.values)
     if read.persons is not None:
@@ -230,10 +243,10 @@ def _assemble(
         raw={name: _take(raw, part) for name, part in rows.items()},
         test=_take(records, np.flatnonzero(held)) if held.any() else None,
         names=names,
-        target=read.table.target,
-        output="gaussian" if read.table.positive is None else "bernoulli",
+        target=read.schema.target,
+        output="gaussian" if read.schema.positive is None else "bernoulli",
         preparation=data.preparation,
         notes=(*read.notes, *notes),
-        truth=read.table.truth,
-        unbounded=unbounded_columns(read.table.columns, read.table.target, data),
+        truth=read.truth,
+        unbounded=unbounded_columns(read.schema, data),
     )

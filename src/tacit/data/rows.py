@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,52 +11,53 @@ from tacit.data.config import DataConfig, PartitionConfig
 from tacit.data.partition import Rows, by_label
 from tacit.data.persons import read_persons
 from tacit.data.prepare import Column, as_text, read_column
-from tacit.data.table import Table
+from tacit.data.table import Schema, Table, listed
 from tacit.data.target import read_target
 from tacit.errors import ConfigError, DataError
-
-NAMES_SHOWN = 50
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRows:
     """A table after reading and after the rows that a policy drops are gone."""
 
-    table: Table
+    schema: Schema
     features: list[Column]
     kept: list[Column]
     y: np.ndarray
     groups: Rows | None
     persons: np.ndarray | None
     """Whose each row is, as a code; None without data.person."""
-    notes: tuple[str, ...]
+    truth: dict[str, float] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, seed: int) -> ReadRows:
     """Read the columns that are used, drop the rows whose policy says so, and find the sites."""
-    label = table.site if partition.kind == "source" else partition.column
-    used = [c for c in table.columns if c.name != table.target and c.feature]
-    wanted = {column.name for column in used}
+    schema = table.schema
+    label = schema.site if partition.kind == "source" else partition.column
+    wanted = {column.name for column in schema.features}
+    check_keep(schema, data)
     _refuse_unknown(table, data, label, wanted)
-    wanted.update(name for name in (*data.keep, label) if name and table.declared(name))
+    wanted.update(name for name in (*data.keep, label) if name and schema.declared(name))
     target = read_target(table)
     columns = {
         config.name: read_column(
             table.frame[config.name], config, pooled=data.preparation == "pooled"
         )
-        for config in table.columns
-        if config.name in wanted and config.name != table.target
+        for config in schema.columns
+        if config.name in wanted and config.name != schema.target
     }
     there, notes = _remaining(target, columns, data, seed)
     columns = {name: column.rows(there) for name, column in columns.items()}
     columns_notes = [note for column in (target, *columns.values()) for note in column.notes]
     return ReadRows(
-        table=table,
-        features=[columns[config.name] for config in used],
+        schema=schema,
+        features=[columns[config.name] for config in schema.features],
         kept=[columns[name] for name in data.keep],
         y=target.values[there].astype(np.float64),
         groups=_groups(table, label, columns, there) if label else None,
         persons=_persons(table, data.person, there) if data.person else None,
+        truth=table.truth,
         notes=(*table.notes, *notes, *columns_notes),
     )
 
@@ -86,16 +86,20 @@ def _remaining(
     return ~gone, notes
 
 
+def check_keep(schema: Schema, data: DataConfig) -> None:
+    """Refuse to keep what the schema does not declare: nobody would know what it holds."""
+    for name in data.keep:
+        if name == schema.target or schema.declared(name) is None:
+            others = [c.name for c in schema.columns if c.name != schema.target]
+            raise ConfigError(
+                f'data.keep names "{name}"; the columns that can be kept are {listed(others)}'
+            )
+
+
 def _refuse_unknown(table: Table, data: DataConfig, label: str | None, wanted: set[str]) -> None:
     """Refuse a name that the configuration uses and the data has not."""
-    for name in data.keep:
-        if name == table.target or table.declared(name) is None:
-            others = [c.name for c in table.columns if c.name != table.target]
-            raise ConfigError(
-                f'data.keep names "{name}"; the columns that can be kept are {_listed(others)}'
-            )
     reasons = {
-        "data.columns or data.target names it": [*sorted(wanted), *data.keep, table.target],
+        "data.columns or data.target names it": [*sorted(wanted), *data.keep, table.schema.target],
         "partition.column names it": [label] if label else [],
         "data.person names it": [data.person] if data.person else [],
     }
@@ -105,17 +109,12 @@ def _refuse_unknown(table: Table, data: DataConfig, label: str | None, wanted: s
             if name not in there:
                 raise DataError(
                     f'column "{name}" is not in the data ({why}); the columns are'
-                    f" {_listed(table.frame.columns)}"
+                    f" {listed(table.frame.columns)}"
                 )
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f", … ({len(names)} in all)" if len(names) > NAMES_SHOWN else ""
-    return ", ".join(names[:NAMES_SHOWN]) + more
-
-
 def _persons(table: Table, name: str, there: np.ndarray) -> np.ndarray:
-    declared = table.declared(name)
+    declared = table.schema.declared(name)
     gaps = () if declared is None else declared.missing_values
     return read_persons(table.frame[name], there, gaps)
 

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
 from tacit.data.config import ColumnConfig
+
+NAMES_SHOWN = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """What is public about a source: known to everybody before anyone opens a record."""
+
+    columns: tuple[ColumnConfig, ...]
+    target: str
+    positive: str | None = None
+    """The level of the target that is y = 1; None: the target is a number."""
+    site: str | None = None
+    """The column that says which party a row belongs to by nature, where there is one."""
+    design: bool = True
+    """False: the records are y alone, with no x."""
+
+    def declared(self, name: str) -> ColumnConfig | None:
+        return next((column for column in self.columns if column.name == name), None)
+
+    @property
+    def features(self) -> list[ColumnConfig]:
+        """The columns that become x."""
+        return [column for column in self.columns if column.name != self.target and column.feature]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,17 +39,14 @@ class Table:
     """Rows as they were read. Columns of `frame` that the schema does not name are not used."""
 
     frame: pl.DataFrame
-    columns: tuple[ColumnConfig, ...]
-    target: str
-    positive: str | None = None
-    site: str | None = None
-    """The column that says which party a row belongs to by nature, where there is one."""
-    design: bool = True
-    """False: the records are y alone, with no x."""
+    schema: Schema
     truth: dict[str, float] | None = None
     """For generated data: the weights, by name of the prepared column, that made y."""
     notes: tuple[str, ...] = ()
     """What the reader itself did to the data: values clipped, records left out."""
 
-    def declared(self, name: str) -> ColumnConfig | None:
-        return next((column for column in self.columns if column.name == name), None)
+
+def listed(names: Sequence[str]) -> str:
+    """Names for an error, the first of them if there are many."""
+    more = f", … ({len(names)} in all)" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more

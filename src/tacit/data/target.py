@@ -10,7 +10,7 @@ import polars as pl
 
 from tacit.data.config import ColumnConfig
 from tacit.data.prepare import Column, as_text, read_column
-from tacit.data.table import Table
+from tacit.data.table import Schema, Table
 from tacit.errors import DataError
 
 
@@ -19,26 +19,35 @@ def read_target(table: Table) -> Column:
 
     The target is never rescaled by pooled statistics, so a prediction keeps its unit.
     """
-    declared = table.declared(table.target)
-    series = table.frame[table.target]
-    if table.positive is None:
-        config = declared or ColumnConfig(name=table.target)
-        column = read_column(series, config, pooled=False)
-        if config.center is None or config.scale is None:
-            return column
-        return replace(column, values=(column.values - config.center) / config.scale)
-    config = declared or ColumnConfig(name=table.target, kind="categorical")
-    if not config.levels:
+    schema = table.schema
+    config = target_config(schema)
+    series = table.frame[schema.target]
+    if schema.positive is not None and not config.levels:
         config = msgspec.structs.replace(config, levels=_two_levels(series, config))
     column = read_column(series, config, pooled=False)
-    if table.positive not in column.config.levels:
+    if schema.positive is not None and schema.positive not in config.levels:
         raise DataError(
-            f'data.positive = "{table.positive}" does not occur in column "{table.target}", whose'
-            f" values are {', '.join(column.config.levels)}; name one of them, or"
+            f'data.positive = "{schema.positive}" does not occur in column "{schema.target}", whose'
+            f" values are {', '.join(config.levels)}; name one of them, or"
             " declare the target's levels in data.columns"
         )
-    y = column.values == column.config.levels.index(table.positive)
-    return replace(column, values=y.astype(np.float64))
+    return replace(column, values=as_y(column, schema.positive))
+
+
+def target_config(schema: Schema) -> ColumnConfig:
+    """The target's column as it is declared, or as a column without a declaration is."""
+    kind = "numeric" if schema.positive is None else "categorical"
+    return schema.declared(schema.target) or ColumnConfig(name=schema.target, kind=kind)
+
+
+def as_y(column: Column, positive: str | None) -> np.ndarray:
+    """What a target that was read is as y: 0/1, or a number in its declared unit."""
+    config = column.config
+    if positive is not None:
+        return (column.values == config.levels.index(positive)).astype(np.float64)
+    if config.center is None or config.scale is None:
+        return column.values
+    return (column.values - config.center) / config.scale
 
 
 def _two_levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:

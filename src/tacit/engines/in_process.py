@@ -175,16 +175,20 @@ class InProcess:
         self._bench_of.update(dict.fromkeys(names, bench))
 
     def _seat_prior(self) -> None:
-        """The prior is a party too: it sits with the server and its likelihood is log p(θ)."""
-        method = self.agreement.method
-        agreement = Agreement(
-            PriorAsLikelihood(self.agreement.model),
-            self.agreement.family,
-            method if isinstance(method, GradientVI) else GradientVI(),
-            self.agreement.seed,
-        )
+        agreement = prior_agreement(self.agreement)
         arranged = agreement.method.arrange(PRIOR_PARTY, prior_records(), agreement.seed)
         self._seat(agreement, {PRIOR_PARTY: arranged}, 1, 1)
+
+
+def prior_agreement(agreement: Agreement) -> Agreement:
+    """The prior is a party too: it sits with the server and its likelihood is log p(θ)."""
+    method = agreement.method
+    return Agreement(
+        PriorAsLikelihood(agreement.model),
+        agreement.family,
+        method if isinstance(method, GradientVI) else GradientVI(),
+        agreement.seed,
+    )
 
 
 def _save(checkpoint: Checkpoint | None, state: ServerState, log: Log) -> None:

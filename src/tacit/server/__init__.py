@@ -9,6 +9,7 @@ from tacit.schedule import (
     Synchronous,
     resolved_damping,
 )
+from tacit.server.attendance import leave, may_skip, skip, welcome
 from tacit.server.checkpoint import Checkpoint
 from tacit.server.state import (
     Factor,
@@ -18,7 +19,7 @@ from tacit.server.state import (
     initial_state,
     open_requests,
 )
-from tacit.server.step import begin, negative_elbo, step, step_together
+from tacit.server.step import begin, check_reply, negative_elbo, step, step_together
 
 __all__ = [
     "SCHEDULES",
@@ -33,10 +34,15 @@ __all__ = [
     "ServerState",
     "Synchronous",
     "begin",
+    "check_reply",
     "initial_state",
+    "leave",
+    "may_skip",
     "negative_elbo",
     "open_requests",
     "resolved_damping",
+    "skip",
     "step",
     "step_together",
+    "welcome",
 ]

@@ -124,7 +124,8 @@ class Checkpoint:
             replies[party] = Reply(key, party, version, unpack_natural(delta), loss)
         values: dict[str, Any] = _unpack(scalars[0])
         values["waiting"] = tuple(values["waiting"])
-        values["heard"] = frozenset(values["heard"])
+        for name in ("heard", "absent", "left"):
+            values[name] = frozenset(values[name])
         state = ServerState(
             q=posteriors[-1],
             previous=posteriors.get(-2),

@@ -68,6 +68,10 @@ class Rules:
     """How updates that carry noise are put together; None: they are exact and multiplied."""
     most_visits: int | None = None
     """How often a party may be asked, whatever its pace; None: no limit."""
+    quorum: int | None = None
+    """With how many answers a round may do when others are late; None: everybody's."""
+    divide_out: bool = False
+    """True: the factor of a party that leaves for good is divided out of q; False: it stays."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,10 @@ class ServerState:
     losses: dict[str, float | None] = field(default_factory=dict)
     heard: frozenset[str] = frozenset()
     """Parties whose updates were taken since a round last moved q by `tolerance` or more."""
+    absent: frozenset[str] = frozenset()
+    """Parties that were late and are not asked until they are back."""
+    left: frozenset[str] = frozenset()
+    """Parties that are gone for good."""
     previous: Natural | None = None
     """q at the end of the last round."""
     total: Natural | None = None

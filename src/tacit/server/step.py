@@ -48,15 +48,15 @@ def step_together(
         if reply.id in fresh or reply.id not in state.open or state.finished:
             log = (*log, {"event": "ignored", "id": reply.id, "party": reply.party})
             continue
-        fresh[reply.id] = _checked(rules, state.open[reply.id], reply)
+        fresh[reply.id] = check_reply(rules, state.open[reply.id], reply)
     if rules.schedule.kind == "synchronous":
-        state, more = _synchronous(rules, _close_requests(state, fresh), fresh, now)
+        state, more = _synchronous(rules, close_requests(state, fresh), fresh, now)
         return state, (*log, *more)
     for key, reply in fresh.items():
         if state.finished:
             break
         follow = _sequential if rules.schedule.kind == "sequential" else _asynchronous
-        state, more = follow(rules, _close_requests(state, {key: reply}), reply, now)
+        state, more = follow(rules, close_requests(state, {key: reply}), reply, now)
         log = (*log, *more)
     return state, log
 
@@ -81,16 +81,32 @@ def negative_elbo(rules: Rules, state: ServerState) -> float | None:
 
 
 def _open_round(rules: Rules, state: ServerState, now: float) -> ServerState:
-    number = state.round + 1
+    """Ask the next round's parties: those that are here, or all of them where too few are."""
     prior = rules.parties[:1] if rules.site_prior else ()
-    chosen = prior + rules.schedule.chosen(rules.parties[len(prior) :], rules.seed, number)
-    if rules.schedule.kind == "sequential":
-        state = replace(state, waiting=chosen[1:])
-        chosen = chosen[:1]
-    return _ask(rules, state, chosen, now)
+    others = rules.parties[len(prior) :]
+    while not state.finished:
+        number = state.round + 1
+        chosen = [
+            p for p in rules.schedule.chosen(others, rules.seed, number) if p not in state.left
+        ]
+        here = [party for party in chosen if party not in state.absent]
+        asked = here if len(here) >= (rules.quorum or 1) else chosen
+        if asked:
+            asked = [*prior, *asked]
+            if rules.schedule.kind == "sequential":
+                state = replace(state, waiting=tuple(asked[1:]))
+                asked = asked[:1]
+            return ask(rules, state, asked, now)
+        if state.left.issuperset(others):
+            state = replace(state, finished="everybody left")
+        elif number >= rules.schedule.rounds:
+            state = replace(state, finished="rounds")
+        state = replace(state, round=number)
+    return state
 
 
-def _ask(rules: Rules, state: ServerState, parties: Sequence[str], now: float) -> ServerState:
+def ask(rules: Rules, state: ServerState, parties: Sequence[str], now: float) -> ServerState:
+    """One new request for each of these parties."""
     damping = rules.schedule.damping_at(state.round + 1) * state.caution
     asked = {
         f"r{number}": Open(
@@ -119,7 +135,8 @@ def _ask(rules: Rules, state: ServerState, parties: Sequence[str], now: float) -
     )
 
 
-def _checked(rules: Rules, request: Open, reply: Reply) -> Reply:
+def check_reply(rules: Rules, request: Open, reply: Reply) -> Reply:
+    """The reply to an open request, float64 and finite, or an error that names what is wrong."""
     if request.party != reply.party or request.version != reply.version:
         raise PeerError(
             f"request {reply.id} was for party {request.party!r}, factor version "
@@ -135,8 +152,12 @@ def _checked(rules: Rules, request: Open, reply: Reply) -> Reply:
     return reply._replace(delta=delta)
 
 
-def _close_requests(state: ServerState, replies: dict[str, Reply]) -> ServerState:
-    still_open = {key: value for key, value in state.open.items() if key not in replies}
+def close_requests(
+    state: ServerState, replies: dict[str, Reply], *, unanswered: Sequence[str] = ()
+) -> ServerState:
+    """Requests that are answered, or never will be, and the posteriors that only they carried."""
+    closed = {*replies, *unanswered}
+    still_open = {key: value for key, value in state.open.items() if key not in closed}
     needed = {request.posterior for request in still_open.values()}
     return replace(
         state,
@@ -152,21 +173,54 @@ def _synchronous(
 ) -> tuple[ServerState, Log]:
     arrived = state.arrived | {reply.party: reply for reply in fresh.values()}
     state = replace(state, arrived=arrived)
-    if state.open or not fresh:
+    return go_on(rules, state, now) if fresh else (state, ())
+
+
+def go_on(rules: Rules, state: ServerState, now: float) -> tuple[ServerState, Log]:
+    """What follows once nobody is waited for."""
+    if state.open or state.finished:
         return state, ()
+    if rules.schedule.kind == "sequential":
+        return _next_in_turn(rules, state, now, ())
+    if rules.schedule.kind == "asynchronous":
+        return replace(state, finished="rounds"), ()
+    others = rules.parties[1:] if rules.site_prior else rules.parties
+    answered = [name for name in others if name in state.arrived]
+    if rules.quorum is not None and len(answered) < rules.quorum:
+        return _below_quorum(rules, state, others, now)
     # Summed in the run's order, whoever was first: the order of arrival changes nothing.
     replies = [state.arrived[name] for name in rules.parties if name in state.arrived]
-    state, log = _apply(rules, replace(state, arrived={}), replies)
+    log: Log = ()
+    if replies:
+        state, log = _apply(rules, replace(state, arrived={}), replies)
     return _end_round(rules, state, now, log)
+
+
+def _below_quorum(
+    rules: Rules, state: ServerState, others: Sequence[str], now: float
+) -> tuple[ServerState, Log]:
+    """Somebody left. Ask those passed over before; a round below the quorum is never applied."""
+    chosen = rules.schedule.chosen(tuple(others), rules.seed, state.round + 1)
+    more = [party for party in chosen if party not in state.arrived and party not in state.left]
+    if not more:
+        event = {"event": "too few", "round": state.round + 1, "quorum": rules.quorum}
+        return replace(state, finished="too few parties", arrived={}), (event,)
+    return ask(rules, state, more, now), ()
 
 
 def _sequential(
     rules: Rules, state: ServerState, reply: Reply, now: float
 ) -> tuple[ServerState, Log]:
     state, log = _apply(rules, state, [reply])
+    return _next_in_turn(rules, state, now, log)
+
+
+def _next_in_turn(
+    rules: Rules, state: ServerState, now: float, log: Log
+) -> tuple[ServerState, Log]:
     if state.waiting:
         following, state = state.waiting[0], replace(state, waiting=state.waiting[1:])
-        return _ask(rules, state, [following], now), log
+        return ask(rules, state, [following], now), log
     return _end_round(rules, state, now, log)
 
 
@@ -181,8 +235,9 @@ def _asynchronous(
         return replace(state, open={}, issued={}), log
     limit = rules.most_visits
     if limit is not None and state.factors[reply.party].visits >= limit:
-        return state, log
-    return _ask(rules, state, [reply.party], now), log
+        state, more = go_on(rules, state, now)
+        return state, (*log, *more)
+    return ask(rules, state, [reply.party], now), log
 
 
 def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[ServerState, Log]:
@@ -293,7 +348,7 @@ def _close_round(rules: Rules, state: ServerState) -> tuple[ServerState, Log]:
     finished = None
     quiet = state.refused_in_a_row == 0 and moved < (rules.schedule.tolerance or 0.0)
     # A party that was not asked, or is slow, may still have much to say.
-    if quiet and len(state.heard) == len(rules.parties):
+    if quiet and state.heard.issuperset(set(rules.parties) - state.left - state.absent):
         finished = "converged"
     elif number >= rules.schedule.rounds:
         finished = "rounds"

@@ -6,7 +6,7 @@ import polars as pl
 
 from tacit.data.config import ColumnConfig
 from tacit.data.download import local_files
-from tacit.data.table import Table
+from tacit.data.table import Schema, Table
 
 _ORDER = [
     "age",
@@ -75,6 +75,7 @@ COLUMNS = (
     ),
     ColumnConfig(name="income", kind="categorical", levels=("<=50K", ">50K")),
 )
+SCHEMA = Schema(columns=COLUMNS, target="income", positive=">50K")
 
 
 def read() -> Table:
@@ -93,4 +94,4 @@ def read() -> Table:
     frame = pl.concat(parts).filter(pl.col("income").is_not_null())
     # The test file's labels end in a full stop.
     frame = frame.with_columns(pl.col("income").str.strip_chars(" ."))
-    return Table(frame=frame, columns=COLUMNS, target="income", positive=">50K")
+    return Table(frame=frame, schema=SCHEMA)

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from tacit.data.config import ColumnConfig
-from tacit.data.table import Table
+from tacit.data.table import Schema, Table
 
 _FEATURES: dict[str, tuple[float, float, float, float]] = {
     # low, high, center, scale: rounded from the ranges, means and deviations of this public set.
@@ -50,6 +50,7 @@ COLUMNS = (
     ),
     ColumnConfig(name="diagnosis", kind="categorical", levels=("benign", "malignant")),
 )
+SCHEMA = Schema(columns=COLUMNS, target="diagnosis", positive="malignant")
 
 
 def read() -> Table:
@@ -60,4 +61,4 @@ def read() -> Table:
     frame = pl.DataFrame(bunch.data, schema=list(bunch.feature_names))
     names = [bunch.target_names[code] for code in bunch.target]
     frame = frame.with_columns(pl.Series("diagnosis", names, dtype=pl.String))
-    return Table(frame=frame, columns=COLUMNS, target="diagnosis", positive="malignant")
+    return Table(frame=frame, schema=SCHEMA)

@@ -6,11 +6,13 @@ every column but age, sex and chest pain says what missing means.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from tacit.data.config import ColumnConfig
 from tacit.data.download import local_files
-from tacit.data.table import Table
+from tacit.data.table import Schema, Table
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 
@@ -71,6 +73,7 @@ COLUMNS = (
     ColumnConfig(name="hospital", kind="categorical", levels=HOSPITALS, feature=False),
     ColumnConfig(name="disease", kind="categorical", levels=("no", "yes")),
 )
+SCHEMA = Schema(columns=COLUMNS, target="disease", positive="yes", site="hospital")
 
 
 def _plain_code(name: str) -> pl.Expr:
@@ -79,17 +82,18 @@ def _plain_code(name: str) -> pl.Expr:
     return text.replace(_CODES[name]).alias(name)
 
 
-def read() -> Table:
-    """The four hospitals' files, one after the other, with the hospital as a column."""
-    folder = local_files("heart")
+def read(hospitals: Sequence[str] = HOSPITALS) -> Table:
+    """The hospitals' files, one after the other, with the hospital as a column."""
+    files = {hospital: f"processed.{hospital}.data" for hospital in hospitals}
+    folder = local_files("heart", only=tuple(files.values()))
     parts = [
         pl.read_csv(
-            folder / f"processed.{hospital}.data",
+            folder / file,
             has_header=False,
             new_columns=_ORDER,
             infer_schema=False,
         ).with_columns(pl.lit(hospital).alias("hospital"))
-        for hospital in HOSPITALS
+        for hospital, file in files.items()
     ]
     frame = pl.concat(parts).with_columns(
         *(_plain_code(name) for name in _CODES),
@@ -98,4 +102,4 @@ def read() -> Table:
         .otherwise(pl.lit("yes"))
         .alias("disease"),
     )
-    return Table(frame=frame, columns=COLUMNS, target="disease", positive="yes", site="hospital")
+    return Table(frame=frame, schema=SCHEMA)

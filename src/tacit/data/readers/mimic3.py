@@ -20,9 +20,9 @@ from tacit.data.readers.mimic3_files import (
 )
 from tacit.data.readers.mimic3_schema import (
     CHANNELS,
-    COLUMNS,
     FEATURES,
     PERSON,
+    SCHEMA,
     SPANS,
     STATISTICS,
     TARGET,
@@ -54,9 +54,7 @@ def read(*, path: str | None, balance: bool, seed: int) -> Table:
             notes.append(f'channel "{name}": measurements clipped to {bounds}: {clipped}')
     return Table(
         frame=_frame(stays, statistics),
-        columns=COLUMNS,
-        target=TARGET,
-        positive="yes",
+        schema=SCHEMA,
         notes=tuple(notes),
     )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from tacit.data.config import ColumnConfig
+from tacit.data.table import Schema
 
 TARGET = "died"
 PERSON = "subject"
@@ -116,3 +117,4 @@ def _column(channel: str, span: str, statistic: str) -> ColumnConfig:
 
 FEATURES = tuple(_column(*which) for which in product(CHANNELS, SPANS, STATISTICS))
 COLUMNS = (*FEATURES, ColumnConfig(name=TARGET, kind="categorical", levels=("no", "yes")))
+SCHEMA = Schema(columns=COLUMNS, target=TARGET, positive="yes")

@@ -6,7 +6,7 @@ import polars as pl
 
 from tacit.data.config import ColumnConfig
 from tacit.data.download import local_files
-from tacit.data.table import Table
+from tacit.data.table import Schema, Table
 
 TARGET = "log(rgdppc_2000)"
 
@@ -17,6 +17,7 @@ COLUMNS = (
     ColumnConfig(name="cont_africa*rugged", low=0, high=10, center=0, scale=1),
     ColumnConfig(name=TARGET, missing="drop"),
 )
+SCHEMA = Schema(columns=COLUMNS, target=TARGET)
 
 
 def read() -> Table:
@@ -28,4 +29,4 @@ def read() -> Table:
         (pl.col("cont_africa") * pl.col("rugged")).alias("cont_africa*rugged"),
         pl.col("rgdppc_2000").log().alias(TARGET),
     )
-    return Table(frame=frame, columns=COLUMNS, target=TARGET)
+    return Table(frame=frame, schema=SCHEMA)

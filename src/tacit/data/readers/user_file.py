@@ -8,14 +8,19 @@ import polars as pl
 from polars.exceptions import PolarsError
 
 from tacit.data.config import DataConfig
-from tacit.data.table import Table
+from tacit.data.table import Schema, Table
 from tacit.errors import DataError
+
+
+def schema(data: DataConfig) -> Schema:
+    """What the configuration declares, whether or not there is a file."""
+    assert data.target is not None, "DataConfig requires it for a file"
+    return Schema(columns=data.columns, target=data.target, positive=data.positive)
 
 
 def read(data: DataConfig) -> Table:
     """CSV cells stay text until their column is read, so that an error can show the cell itself."""
     assert data.path is not None, "DataConfig requires it for a file"
-    assert data.target is not None, "DataConfig requires it for a file"
     path = Path(data.path).expanduser()
     if not path.is_file():
         raise DataError(f'data.path = "{data.path}"; there is no such file: check the path')
@@ -34,4 +39,4 @@ def read(data: DataConfig) -> Table:
         ) from error
     if frame.is_empty():
         raise DataError(f'data.path = "{data.path}"; the file has no rows: give it data')
-    return Table(frame=frame, columns=data.columns, target=data.target, positive=data.positive)
+    return Table(frame=frame, schema=schema(data))

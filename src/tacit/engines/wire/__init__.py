@@ -1,0 +1,1 @@
+"""The engine between organisations: a server and parties over TLS."""

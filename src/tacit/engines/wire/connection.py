@@ -1,0 +1,79 @@
+"""One party's connection as the server sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from tacit.engines.wire.roster import Member
+from tacit.expfam import Natural
+from tacit.wire import numbers
+from tacit.wire.codec import Encoding, encode
+from tacit.wire.frames import HangupError, write_frame
+from tacit.wire.messages import (
+    Distribution,
+    EarlyCloseOfConnection,
+    EndOfTraining,
+    SelectedForTraining,
+    ServerMessage,
+)
+from tacit.wire.session import shut
+from tacit.wire.tables import ServerSide
+from tacit.wire.tls import Peer
+
+
+@dataclass(eq=False)
+class Connection:
+    """Streams, state, and what was said over them."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    peer: Peer
+    address: str
+    frame_s: float
+    side: ServerSide = ServerSide.CONNECTED
+    encoding: Encoding = "json"
+    member: Member | None = None
+    sent: str | None = None
+    """The id of the last request sent here."""
+    errors: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the peer knows the thesis's messages only."""
+        return self.member is None or self.member.protocol == 0
+
+    def pack(self, natural: Natural) -> Distribution:
+        """A distribution as this peer reads it."""
+        if self.plain:
+            return numbers.pack_normal(natural)
+        return numbers.pack(natural, self.encoding)
+
+    async def tell(self, message: ServerMessage) -> None:
+        """Send, after what was sent before; a peer that is gone is nobody's trouble."""
+        async with self._turn:
+            if self.side is ServerSide.GONE:
+                return
+            payload = encode(message, self.encoding)
+            try:
+                await write_frame(self.writer, payload, frame_s=self.frame_s)
+            except HangupError:
+                await self.drop()
+            self.bytes_out += len(payload) + 4
+
+    def moved_by(self, message: ServerMessage) -> None:
+        """The state after sending a message that changes it."""
+        if isinstance(message, SelectedForTraining):
+            self.side = ServerSide.TRAINING
+        elif isinstance(message, EndOfTraining):
+            self.side = ServerSide.ENDING
+        elif isinstance(message, EarlyCloseOfConnection):
+            self.side = ServerSide.CLOSING
+
+    async def drop(self) -> None:
+        """Hang up."""
+        self.side = ServerSide.GONE
+        await shut(self.writer, within_s=1.0)

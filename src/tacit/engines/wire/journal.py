@@ -1,0 +1,49 @@
+"""Structured logs: one JSON object a line, for people's tools and for `tacit status`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+Line = dict[str, Any]
+Watch = Callable[[Line], None]
+
+
+class Journal:
+    """Appends to a file, and shows each line to whoever watches.
+
+    What strangers send is never quoted; how often one kind of refusal happens is counted, and
+    only the first hundred of a kind are written, so that no stranger can fill the disk.
+    """
+
+    MOST_REFUSALS = 100
+
+    def __init__(self, path: Path | None = None, watch: Watch | None = None) -> None:
+        self._file = None if path is None else path.open("a", encoding="utf-8", buffering=1)
+        self._watch = watch
+        self.refusals: dict[str, int] = {}
+
+    def write(self, event: str, **fields: Any) -> None:
+        """One line; None fields are left out."""
+        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event}
+        line |= {key: value for key, value in fields.items() if value is not None}
+        if self._file is not None:
+            self._file.write(json.dumps(line, default=str) + "\n")
+        if self._watch is not None:
+            self._watch(line)
+
+    def refusal(self, kind: str, reason: str, **fields: Any) -> None:
+        """Somebody was turned away."""
+        seen = self.refusals[kind] = self.refusals.get(kind, 0) + 1
+        if seen <= self.MOST_REFUSALS:
+            self.write("refused", kind=kind, reason=reason, **fields)
+        elif seen == self.MOST_REFUSALS + 1:
+            self.write("refused", kind=kind, reason="more of these are only counted from now on")
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()

@@ -1,0 +1,285 @@
+"""A live run without its network: who may take part, what is asked, what is kept on disk.
+
+Every change is on the disk before anything that follows from it is sent. A server that is killed
+at any moment finds here what it had asked and applied, and asks again what is still open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+import numpy as np
+from msgspec import UNSET
+
+from tacit import server as server_side
+from tacit.engines.wire.roster import Member, Roster, load_roster, save_roster
+from tacit.errors import PeerError
+from tacit.expfam import Natural
+from tacit.messages import Reply, Request, pack_natural, unpack_natural
+from tacit.pvi import multiply
+from tacit.server import Checkpoint, Rules, ServerState
+from tacit.server.state import Log
+from tacit.wire import messages as m
+from tacit.wire.numbers import is_scalar_normal
+from tacit.wire.tls import Peer
+
+CONSISTENT = 1e-6
+"""How far a peer's new factor may be from the old one times its ratio, relatively."""
+
+
+Void = Callable[[int], bool]
+"""Whether the certificate with this serial was revoked."""
+
+
+class RefusedError(PeerError):
+    """A party may not take part; what RejectionFromCluster tells it."""
+
+    def __init__(self, reason: str, *, fixable: bool, code: str | None = None) -> None:
+        super().__init__(reason)
+        self.fixable, self.code = fixable, code
+
+
+class LiveRun:
+    """The durable state of one run and the rules by which it changes."""
+
+    def __init__(
+        self,
+        directory: Path,
+        rules: Rules,
+        first_factors: dict[str, Natural],
+        digest: str,
+        *,
+        private: bool,
+        accept_returned: bool = False,
+    ) -> None:
+        self.directory, self.rules, self.digest = directory, rules, digest
+        self.private, self.accept_returned = private, accept_returned
+        self._first_factors = first_factors
+        self._roster_path = directory / "roster"
+        self.roster: Roster = load_roster(self._roster_path, digest)
+        self.checkpoint = Checkpoint(directory / "server.sqlite", digest=digest)
+        saved = self.checkpoint.load()
+        self.state: ServerState | None = None if saved is None else saved[0]
+        self.history: list[dict[str, Any]] = [] if saved is None else list(saved[1])
+        self.parties = rules.parties[1:] if rules.site_prior else rules.parties
+
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        return self.roster.run
+
+    @property
+    def finished(self) -> str | None:
+        """Why it ended, or None."""
+        return None if self.state is None else self.state.finished
+
+    @property
+    def members(self) -> dict[str, Member]:
+        """Parties that have joined."""
+        return self.roster.members
+
+    def join(
+        self, peer: Peer, message: m.JoinCluster, now: float, void: Void | None = None
+    ) -> Member:
+        """Take a party in, or refuse it; `void` as in `rejoin`."""
+        self._check_listed(peer)
+        known = self.members.get(peer.name)
+        if known is not None:
+            self._check_same(peer, known, void)
+            if self.state is not None:
+                raise RefusedError(
+                    f"{peer.name} is a member since before; send ReJoinCluster",
+                    fixable=True,
+                    code="rejoin",
+                )
+        if message.configuration is not UNSET and message.configuration != self.digest:
+            raise RefusedError(
+                f"you approved configuration {message.configuration[:12]}…, this run follows "
+                f"{self.digest[:12]}…; compare the federation files",
+                fixable=True,
+                code="configuration",
+            )
+        protocol = 0 if message.protocol is UNSET else min(message.protocol, m.PROTOCOL)
+        self._check_plain(protocol)
+        member = Member(
+            key=peer.key_fingerprint,
+            serial=f"{peer.serial:x}",
+            data_size=message.data_size,
+            protocol=protocol,
+            guarantee=None if message.guarantee is UNSET else message.guarantee,
+        )
+        self._save(self.roster.having(members=self.members | {peer.name: member}))
+        self._welcome(peer.name, now)
+        return member
+
+    def rejoin(
+        self, peer: Peer, now: float, void: Void | None = None
+    ) -> tuple[Member, Natural, int]:
+        """Take a party back: its membership, its factor and that one's version.
+
+        `void` tells whether a certificate's serial was revoked: only then may another key have
+        taken the place of the one that joined.
+        """
+        self._check_listed(peer)
+        known = self.members.get(peer.name)
+        if known is None:
+            raise RefusedError(
+                f"{peer.name} has not joined yet; send JoinCluster", fixable=True, code="join"
+            )
+        self._check_same(peer, known, void)
+        known = msgspec.structs.replace(known, key=peer.key_fingerprint, serial=f"{peer.serial:x}")
+        self._save(self.roster.having(members=self.members | {peer.name: known}))
+        self._welcome(peer.name, now)
+        if self.state is None:
+            return known, self.rules.family.zero(), 0
+        factor = self.state.factors[peer.name]
+        return known, factor.natural, factor.version
+
+    def start(self, now: float) -> Log:
+        """Begin training; parties that have not joined are taken in when they come."""
+        assert self.state is None
+        returned = {name: unpack_natural(body) for name, body in self.roster.returned.items()}
+        state = server_side.initial_state(self.rules, self._first_factors | returned)
+        if self.rules.quorum is not None:
+            state = replace(state, absent=frozenset(set(self.parties) - set(self.members)))
+        state = server_side.begin(self.rules, state, now)
+        line: dict[str, Any] = {"event": "begin", "parties": len(self.members)}
+        self._commit(state, (line,))
+        self._save(self.roster.having(started=True))
+        return (line,)
+
+    def requests(self) -> dict[str, Request]:
+        """What is asked of each party now."""
+        if self.state is None or self.state.finished:
+            return {}
+        return {request.party: request for request in server_side.open_requests(self.state)}
+
+    def check(self, reply: Reply) -> Reply:
+        """A reply to an open request, checked; PeerError says what is wrong with it."""
+        assert self.state is not None
+        return server_side.check_reply(self.rules, self.state.open[reply.id], reply)
+
+    def is_open(self, key: str, party: str) -> bool:
+        """Whether that request of that party still waits for its answer."""
+        request = None if self.state is None else self.state.open.get(key)
+        return request is not None and request.party == party
+
+    def check_consistent(self, party: str, delta: Natural, new: Natural) -> None:
+        """A peer that keeps its own factor must mean the same one as we do."""
+        assert self.state is not None
+        expected = multiply(self.state.factors[party].natural, delta)
+        for name, value in expected.items():
+            reach = CONSISTENT * (np.abs(value) + np.abs(new[name]) + np.abs(delta[name]) + 1e-12)
+            if not np.all(np.abs(value - new[name]) <= reach):
+                raise PeerError(
+                    "new_likelihood is not your last factor times delta; send ReJoinCluster and "
+                    "start from last_likelihood"
+                )
+
+    def take(self, replies: Sequence[Reply], now: float) -> Log:
+        """Apply checked replies, all in one durable write."""
+        assert self.state is not None
+        state, log = server_side.step_together(self.rules, self.state, replies, now)
+        self._commit(state, log)
+        return log
+
+    def skip(self, late: Sequence[str], now: float) -> Log:
+        """Go on without late parties, if a quorum is left."""
+        if self.state is None or not server_side.may_skip(self.rules, self.state, late):
+            return ()
+        state, log = server_side.skip(self.rules, self.state, late, now)
+        self._commit(state, log)
+        return log
+
+    def part(self, party: str, *, for_good: bool, now: float) -> Log:
+        """A party has said good-bye; one that will be back is waited for."""
+        if not for_good:
+            return ()
+        if self.state is None:
+            members = {name: one for name, one in self.members.items() if name != party}
+            self._save(self.roster.having(members=members))
+            return ()
+        state, log = server_side.leave(self.rules, self.state, party, now)
+        self._commit(state, log)
+        return log
+
+    def restore(self, party: str, factor: Natural) -> str:
+        """What becomes of a factor that a party returns."""
+        if self.state is not None:
+            ours = self.state.factors[party].natural
+            same = all(np.allclose(ours[name], factor[name], rtol=1e-6) for name in ours)
+            return "the same as ours" if same else "not the same as ours, which counts"
+        if not self.accept_returned:
+            raise PeerError(
+                "this server starts from the prior; its operator allows factors to be returned "
+                "with serve.accept_returned = true"
+            )
+        returned = self.roster.returned | {party: pack_natural(factor)}
+        self._save(self.roster.having(returned=returned))
+        return "taken over"
+
+    def delivered(self, party: str) -> None:
+        """A party has been given the result."""
+        member = msgspec.structs.replace(self.members[party], delivered=True)
+        self._save(self.roster.having(members=self.members | {party: member}))
+
+    def undelivered(self) -> set[str]:
+        """Members that still have to hear the result."""
+        left = set() if self.state is None else self.state.left
+        return {name for name, one in self.members.items() if not one.delivered} - left
+
+    def close(self) -> None:
+        """Close the files."""
+        self.checkpoint.close()
+
+    def _check_listed(self, peer: Peer) -> None:
+        if peer.name not in self.parties:
+            raise RefusedError(
+                f"{peer.name} is not on the list of parties of this run", fixable=False
+            )
+        if self.state is not None and peer.name in self.state.left:
+            raise RefusedError(f"{peer.name} has left this run for good", fixable=False)
+
+    def _check_same(self, peer: Peer, known: Member, void: Void | None) -> None:
+        replaced = void is not None and void(int(known.serial, 16))
+        if known.key != peer.key_fingerprint and not replaced:
+            raise RefusedError(
+                f"{peer.name} joined with another key; have the authority revoke that "
+                "certificate first if the key was replaced",
+                fixable=False,
+            )
+
+    def _check_plain(self, protocol: int) -> None:
+        """A peer written from the thesis knows scalar normals, and no guarantee."""
+        if protocol:
+            return
+        if self.private:
+            _refuse_plain("this run is private")
+        if not is_scalar_normal(self.rules.prior):
+            _refuse_plain("its posterior is not a scalar normal")
+
+    def _welcome(self, party: str, now: float) -> None:
+        if self.state is not None and not self.state.finished:
+            state = server_side.welcome(self.rules, self.state, party, now)
+            self._commit(state, ())
+
+    def _commit(self, state: ServerState, log: Log) -> None:
+        if state is not self.state:
+            self.checkpoint.save(state, log)
+            self.state = state
+            self.history.extend(log)
+
+    def _save(self, roster: Roster) -> None:
+        if roster != self.roster:
+            save_roster(self._roster_path, roster)
+            self.roster = roster
+
+
+def _refuse_plain(why: str) -> NoReturn:
+    raise RefusedError(
+        f"{why}: a peer has to announce protocol {m.PROTOCOL} in JoinCluster", fixable=False
+    )

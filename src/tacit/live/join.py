@@ -1,0 +1,245 @@
+"""`tacit join`: one party of a live federation, from its file to the posterior."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tacit.charging import Charging
+from tacit.data import Federation as Loaded
+from tacit.engines.wire.journal import Journal, Watch
+from tacit.engines.wire.party import LiveParty
+from tacit.engines.wire.store import PartyStore
+from tacit.errors import ConfigError, PrivacyError
+from tacit.federate import Plan
+from tacit.live.config import PartySetup
+from tacit.live.plan import party_plan
+from tacit.live.state_dir import held, make_private
+from tacit.notebook import measure, statement
+from tacit.party import Seat, len_records
+from tacit.posterior import Posterior
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.place import LEDGER_NAME, own_ledger
+from tacit.private_run import identify, own_ceilings, refuse_simulated
+from tacit.rundir import write_posterior, write_text
+from tacit.wire.messages import Promise
+from tacit.wire.session import Introduction
+from tacit.wire.settings import told_count
+from tacit.wire.tls import Credentials, name_of
+
+APPROVED = "approved.json"
+
+
+@dataclass(frozen=True)
+class ReadyParty:
+    """A party whose files, records and budget have been looked at."""
+
+    setup: PartySetup
+    name: str
+    credentials: Credentials
+    plan: Plan
+    loaded: Loaded
+
+    @property
+    def told_records(self) -> int:
+        """What the server is told of the number of records."""
+        join, privacy = self.setup.own.join, self.plan.privacy
+        count = len_records(self.loaded.parties[self.name])
+        if privacy is not None and privacy.relation == "add-or-remove":
+            return 0  # under this relation the number of records is what is protected
+        return told_count(count, join.record_count)
+
+    @property
+    def promise(self) -> Promise | None:
+        """What the server is told of the guarantee."""
+        settled = self.plan.settled.get(self.name)
+        if settled is None:
+            return None
+        guarantee = settled.guarantee
+        return Promise(
+            epsilon=guarantee.epsilon,
+            delta=guarantee.delta,
+            unit=guarantee.unit,
+            relation=guarantee.relation,
+            answers=settled.visits,
+        )
+
+    @property
+    def ledger_path(self) -> Path:
+        """The file that a private run is charged to."""
+        assert self.plan.privacy is not None
+        if self.plan.privacy.noise_seed is not None:
+            return self.setup.state / LEDGER_NAME
+        named = self.setup.own.ledger
+        return own_ledger() if named is None else self.setup.base / Path(named).expanduser()
+
+
+def prepare_party(setup: PartySetup) -> ReadyParty:
+    """Read the certificate and the records; raises what is wrong, writes and sends nothing."""
+    credentials = setup.own.join.credentials(setup.base)
+    credentials.check()
+    name = name_of(credentials.certificate)
+    if name not in setup.agreed.federation.parties:
+        raise ConfigError(
+            f"the certificate is {name!r}'s, who is not among the parties of "
+            f"{setup.agreed.path.name}: {', '.join(setup.agreed.federation.parties[:20])}"
+        )
+    plan, loaded = party_plan(setup, name)
+    return ReadyParty(setup, name, credentials, plan, loaded)
+
+
+def check_budget(ready: ReadyParty) -> Any:
+    """Whether the whole run fits under the party's ceiling, before anything is spent."""
+    assert ready.plan.privacy is not None
+    path = ready.ledger_path
+    if ready.plan.privacy.noise_seed is not None:
+        return None
+    if not path.exists():
+        raise PrivacyError(
+            f"{path} does not exist, so nobody has allowed anything to be spent on these records; "
+            "the operator does: tacit ledger ceiling party.toml --epsilon 1 --delta 1e-5 --reason …"
+        )
+    with Ledger.open(path) as ledger:
+        refuse_simulated(ledger, path)
+        charging = _charging(ready, ledger, "check")
+        charging.require_room()
+        return ledger.spent(charging.datasets[ready.name])
+
+
+def approve(setup: PartySetup) -> Path:
+    """Write down that the operator agrees to what the agreed file says now."""
+    make_private(setup.state)
+    with held(setup.state):
+        path = setup.state / APPROVED
+        body = {
+            "configuration": setup.agreed.digest,
+            "name": setup.agreed.federation.name,
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        write_text(path, json.dumps(body, indent=1) + "\n")
+        # An approval is for one run: the memory of an earlier one must not speak for this one.
+        store = setup.state / "party"
+        if store.exists():
+            store.rename(setup.state / "party.before")
+    return path
+
+
+def approved_digest(setup: PartySetup) -> str | None:
+    """The digest that the operator has approved, if any."""
+    path = setup.state / APPROVED
+    if not path.exists():
+        return None
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["configuration"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def require_approval(setup: PartySetup) -> None:
+    """Refuse to take part in anything but what was approved."""
+    found = approved_digest(setup)
+    if found is None:
+        raise ConfigError(
+            f"nobody has approved {setup.agreed.path} here; read and approve it: tacit approve "
+            "party.toml"
+        )
+    if found != setup.agreed.digest:
+        raise ConfigError(
+            f"{setup.agreed.path} has changed since it was approved (digest {found[:12]}…, now "
+            f"{setup.agreed.digest[:12]}…); read and approve it again: tacit approve party.toml"
+        )
+
+
+async def join(setup: PartySetup, watch: Watch | None = None) -> dict[str, Any]:
+    """Take part until the end; the result, also left in the state directory."""
+    require_approval(setup)
+    ready = prepare_party(setup)
+    if ready.plan.settled:
+        check_budget(ready)
+    with held(setup.state):
+        journal = Journal(setup.state / "log.jsonl", watch)
+        ledger = _open_ledger(ready)
+        try:
+            party = _live_party(ready, journal, ledger)
+            final = await party.take_part()
+            return _result(ready, Posterior(ready.plan.model, ready.plan.family, final), party)
+        finally:
+            if ledger is not None:
+                ledger.close()
+            journal.close()
+
+
+def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> LiveParty:
+    setup, plan, name = ready.setup, ready.plan, ready.name
+    settled = plan.settled.get(name)
+    return LiveParty(
+        name=name,
+        seat=Seat(plan.agreement, name, plan.parties[name], settled),
+        settings=setup.own.join,
+        credentials=ready.credentials,
+        introduction=Introduction(
+            data_size=ready.told_records,
+            configuration=setup.agreed.digest,
+            guarantee=ready.promise,
+            family=plan.family,
+        ),
+        store=PartyStore(setup.state / "party", setup.agreed.digest),
+        journal=journal,
+        charging=None if ledger is None else _charger(ready, ledger),
+    )
+
+
+def _charger(ready: ReadyParty, ledger: Ledger) -> Callable[[str], Charging]:
+    simulated = ready.plan.privacy is not None and ready.plan.privacy.noise_seed is not None
+
+    def charging(run: str) -> Charging:
+        found = _charging(ready, ledger, run)
+        if simulated:
+            own_ceilings(found)
+        return found
+
+    return charging
+
+
+def _open_ledger(ready: ReadyParty) -> Ledger | None:
+    if not ready.plan.settled or ready.plan.privacy is None:
+        return None
+    return Ledger.open(ready.ledger_path, create=ready.plan.privacy.noise_seed is not None)
+
+
+def _charging(ready: ReadyParty, ledger: Ledger, run: str) -> Charging:
+    privacy = ready.plan.privacy
+    assert privacy is not None
+    dataset = identify(ledger, ready.loaded, ready.loaded.raw[ready.name])
+    settled = {ready.name: ready.plan.settled[ready.name]}
+    return Charging(ledger, run, {ready.name: dataset}, settled, privacy.unit, privacy.relation)
+
+
+def _result(ready: ReadyParty, posterior: Posterior, party: LiveParty) -> dict[str, Any]:
+    """The posterior, and how it does on this party's own held-out records; all stays here."""
+    setup = ready.setup
+    metrics, _ = measure(posterior, None, ready.loaded.test, 100, ready.plan.seed)
+    result = {
+        "schema": "tacit/party-result/1",
+        "name": setup.agreed.federation.name,
+        "party": ready.name,
+        "run": party.store.run,
+        "configuration": setup.agreed.digest,
+        "answers": party.store.visits,
+        "sent_bytes": party.sent_bytes,
+        "received_bytes": party.received_bytes,
+        "privacy": statement(ready.plan),
+        "metrics": metrics,
+        "posterior": {
+            "names": list(posterior.names),
+            "mean": posterior.mean.tolist(),
+            "sd": posterior.sd.tolist(),
+        },
+    }
+    write_posterior(setup.state / "posterior.npz", posterior)
+    write_text(setup.state / "result.json", json.dumps(result, indent=1))
+    return result

@@ -1,0 +1,65 @@
+"""From the agreed file to a plan: the server's without any records, a party's with its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tacit.build import make_method, make_model, make_schedule
+from tacit.config import Config
+from tacit.data import Federation as Records_
+from tacit.data import load_party, public_schema
+from tacit.federate import Live, Plan, make_plan
+from tacit.live.config import Agreed, PartySetup
+from tacit.run import check_private
+
+
+def server_plan(agreed: Agreed) -> Plan:
+    """What the server follows: model and schedule, and records nowhere."""
+    federation = agreed.federation
+    config = _located(federation.as_config(), agreed.path.parent)
+    schema = public_schema(federation.data, sites=len(federation.parties))
+    return _plan(agreed, config, schema, {name: {} for name in federation.parties})
+
+
+def party_plan(setup: PartySetup, name: str) -> tuple[Plan, Records_]:
+    """What one party follows, and its records, which are all that is read."""
+    federation = setup.agreed.federation
+    config = _located(federation.as_config(setup.data), setup.agreed.path.parent)
+    loaded = load_party(config.data, name, federation.seed, sites=len(federation.parties))
+    parties = {other: {} for other in federation.parties} | {name: loaded.parties[name]}
+    schema = public_schema(federation.data, sites=len(federation.parties))
+    return _plan(setup.agreed, config, schema, parties), loaded
+
+
+def _plan(agreed: Agreed, config: Config, schema: Records_, parties: dict) -> Plan:
+    """The same model for everybody: made from the public schema, not from anybody's records."""
+    federation = agreed.federation
+    check_private(config, schema)
+    return make_plan(
+        make_model(config, schema),
+        parties,
+        family=federation.family,
+        method=make_method(config),
+        schedule=make_schedule(config),
+        seed=federation.seed,
+        batch_parties=False,
+        privacy=federation.private,
+        live=Live(
+            total_units=federation.records or 0,
+            quorum=federation.quorum,
+            divide_out=federation.on_leave == "divide-out",
+        ),
+    )
+
+
+def _located(config: Config, base: Path) -> Config:
+    """A model program lies beside the agreed file, wherever the command is given."""
+    place, _, function = (config.model.program or "").rpartition(":")
+    if not place.endswith(".py"):
+        return config
+    program = f"{base / place}:{function}"
+    return msgspec.structs.replace(
+        config, model=msgspec.structs.replace(config.model, program=program)
+    )

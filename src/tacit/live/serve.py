@@ -1,0 +1,169 @@
+"""`tacit serve`: the server of a live federation, from its file to the posterior."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tacit.engines.in_process import prior_agreement
+from tacit.engines.wire.journal import Journal, Watch
+from tacit.engines.wire.live_run import LiveRun
+from tacit.engines.wire.server import WireServer
+from tacit.federate import Plan, first_factors
+from tacit.live.config import ServerSetup
+from tacit.live.plan import server_plan
+from tacit.live.state_dir import held
+from tacit.messages import Reply, Request
+from tacit.models.prior import PRIOR_PARTY, prior_records
+from tacit.notebook import site_summary
+from tacit.party import Seat
+from tacit.posterior import Posterior
+from tacit.private_run import privacy_block
+from tacit.rundir import Events, write_posterior, write_text
+
+
+async def serve(
+    setup: ServerSetup,
+    *,
+    watch: Watch | None = None,
+    observe: Callable[[Any], None] | None = None,
+    ready: Callable[[int], None] | None = None,
+    standby: bool = False,
+) -> dict[str, Any] | None:
+    """Serve until the end; the result, or None when the server was told to close before it."""
+    credentials = setup.own.serve.credentials(setup.base)
+    credentials.check()
+    plan = server_plan(setup.agreed)
+
+    def waiting() -> None:
+        if watch is not None:
+            watch({"event": "stand-by", "state": str(setup.state)})
+
+    hold = held(setup.state, wait=waiting if standby else None)
+    await asyncio.to_thread(hold.__enter__)
+    try:
+        return await _serve(setup, plan, credentials, watch, observe, ready)
+    finally:
+        hold.__exit__(None, None, None)
+
+
+async def _serve(
+    setup: ServerSetup, plan: Plan, credentials: Any, watch: Any, observe: Any, ready: Any
+) -> dict[str, Any] | None:
+    started = time.perf_counter()
+    journal = Journal(setup.state / "log.jsonl", watch)
+    live = LiveRun(
+        setup.state,
+        plan.rules,
+        first_factors(plan),
+        setup.agreed.digest,
+        private=plan.privacy is not None,
+        accept_returned=setup.own.serve.accept_returned,
+    )
+    events = Events(setup.state / "events.jsonl", _start_line(setup, plan), tuple(live.history))
+
+    def both(log: Any) -> None:
+        events.write(log)
+        if observe is not None:
+            observe(log)
+
+    server = WireServer(
+        live, credentials, setup.own.serve, journal, prior=_prior(plan), observe=both
+    )
+    _close_on_signal(server, setup)
+    try:
+        how = await server.serve(ready)
+        if how != "finished":
+            return None
+        return _result(setup, plan, live, time.perf_counter() - started)
+    finally:
+        live.close()
+        journal.close()
+
+
+def _prior(plan: Plan) -> Callable[[Request], Reply] | None:
+    """Answers for a prior that is not in the family; it has no records."""
+    if not plan.model.has_site_prior:
+        return None
+    seat = Seat(prior_agreement(plan.agreement), PRIOR_PARTY, prior_records(), rows=1)
+    return lambda request: seat.answer(request)[0]
+
+
+def _close_on_signal(server: WireServer, setup: ServerSetup) -> None:
+    loop = asyncio.get_running_loop()
+    back = setup.own.serve.return_in_s
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            loop.add_signal_handler(number, server.close, "the server is stopped", back)
+        except (ValueError, NotImplementedError, RuntimeError):
+            return  # not the main thread, or a platform without: whoever runs us closes us
+
+
+def _start_line(setup: ServerSetup, plan: Plan) -> dict[str, Any]:
+    return {
+        "event": "start",
+        "name": setup.agreed.federation.name,
+        "parties": len(plan.parties),
+        "dimension": plan.model.dimension,
+        "schedule": plan.schedule.kind,
+        "rounds": plan.schedule.rounds,
+    }
+
+
+def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dict[str, Any]:
+    """The result as in a run directory; what only the parties could measure is not in it."""
+    state = live.state
+    assert state is not None
+    posterior = Posterior(plan.model, plan.family, state.result)
+    result: dict[str, Any] = {
+        "schema": "tacit/result/1",
+        "name": setup.agreed.federation.name,
+        "seed": plan.seed,
+        "engine": "wire",
+        "run": live.run,
+        "configuration": live.digest,
+        "model": {
+            "kind": plan.model.kind,
+            "dimension": plan.model.dimension,
+            "output": plan.model.output,
+        },
+        "family": plan.family.kind,
+        "method": plan.method.kind,
+        "schedule": plan.schedule.kind,
+        "rounds": state.round,
+        "finished": state.finished,
+        "exchanges": state.exchanges,
+        "refused": state.refused,
+        "posterior": {
+            "names": list(posterior.names),
+            "mean": posterior.mean.tolist(),
+            "sd": posterior.sd.tolist(),
+        },
+        "metrics": {"train": None, "test": None},
+        "parties": [
+            {
+                "name": name,
+                "records": live.members[name].data_size or None if name in live.members else None,
+                "positive_fraction": None,
+            }
+            for name in live.parties
+        ],
+        "data": {
+            "source": setup.agreed.federation.data.source,
+            "preparation": "public",
+            "target": setup.agreed.federation.data.target,
+            "notes": [],
+        },
+        "privacy": privacy_block(plan),
+        "timing": {"train_s": wall_s},
+    }
+    sites = site_summary(posterior, plan.seed)
+    if sites:
+        result["sites"] = sites
+    write_posterior(setup.state / "posterior.npz", posterior)
+    write_text(setup.state / "result.json", json.dumps(result, indent=1, allow_nan=False))
+    return result

@@ -1,0 +1,91 @@
+"""Who is here: late parties are passed over and taken back, others leave for good.
+
+Like `step`, each function is (state, …) -> (state, log), pure, and keeps q = prior × ∏ factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tacit.pvi import divide
+from tacit.server.state import Log, Rules, ServerState
+from tacit.server.step import ask, close_requests, go_on
+
+
+def may_skip(rules: Rules, state: ServerState, late: Sequence[str]) -> bool:
+    """Whether a round may do without these parties: a quorum must be left."""
+    if rules.quorum is None or not late:
+        return False
+    if rules.schedule.kind == "synchronous":
+        first = rules.parties[:1] if rules.site_prior else ()
+        answered = [party for party in state.arrived if party not in first]
+        return len(answered) >= rules.quorum
+    if rules.schedule.kind == "sequential":
+        return len(set(rules.parties) - state.absent - state.left - set(late)) >= rules.quorum
+    return False
+
+
+def skip(
+    rules: Rules, state: ServerState, late: Sequence[str], now: float = 0.0
+) -> tuple[ServerState, Log]:
+    """Go on without late parties. Their requests are closed: an answer that still comes is ignored.
+
+    They are not asked again before `welcome`.
+    """
+    log = tuple(
+        {"event": "skipped", "round": state.round + 1, "party": request.party, "id": request.id}
+        for request in state.open.values()
+        if request.party in late
+    )
+    state = _without_requests(state, late)
+    state, more = go_on(rules, replace(state, absent=state.absent | set(late)), now)
+    return state, (*log, *more)
+
+
+def welcome(rules: Rules, state: ServerState, party: str, now: float = 0.0) -> ServerState:
+    """Take a party back: it is asked in the next round, or at once in an asynchronous run."""
+    state = replace(state, absent=state.absent - {party})
+    asked = any(request.party == party for request in state.open.values())
+    if rules.schedule.kind != "asynchronous" or asked or state.finished or party in state.left:
+        return state
+    if rules.most_visits is not None and state.factors[party].visits >= rules.most_visits:
+        return state
+    return ask(rules, state, [party], now)
+
+
+def leave(
+    rules: Rules, state: ServerState, party: str, now: float = 0.0
+) -> tuple[ServerState, Log]:
+    """A party goes for good: its factor stays in q or, where the rules say so, is divided out."""
+    if party in state.left or state.finished:
+        return state, ()
+    state = replace(_without_requests(state, [party]), left=state.left | {party})
+    state = replace(state, waiting=tuple(name for name in state.waiting if name != party))
+    kept = "kept"
+    if rules.divide_out and rules.noisy is None:
+        factor = state.factors[party]
+        q = divide(state.q, factor.natural)
+        if rules.family.is_proper(q):
+            kept = "divided out"
+            nothing = factor._replace(natural=rules.family.zero(), version=factor.version + 1)
+            # A waiting answer was made against the factor that has just been taken out.
+            arrived = {name: reply for name, reply in state.arrived.items() if name != party}
+            state = replace(
+                state,
+                q=q,
+                q_version=state.q_version + 1,
+                factors=state.factors | {party: nothing},
+                arrived=arrived,
+            )
+        else:
+            kept = "kept, q would not be proper without it"
+    log: Log = ({"event": "left", "round": state.round + 1, "party": party, "factor": kept},)
+    state, more = go_on(rules, state, now)
+    return state, (*log, *more)
+
+
+def _without_requests(state: ServerState, parties: Sequence[str]) -> ServerState:
+    """Close what was asked of these parties, unanswered."""
+    keys = [key for key, request in state.open.items() if request.party in parties]
+    return close_requests(state, {}, unanswered=keys)

@@ -1,0 +1,1 @@
+"""The protocol between organisations: messages, encodings, frames, TLS, state machines."""

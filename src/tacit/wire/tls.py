@@ -1,0 +1,292 @@
+"""TLS between organisations: who we are, who is at the other end, and who no longer counts.
+
+TLS 1.3 only, both ends show a certificate, and one private authority is trusted: no public one.
+Revocation is looked up by the application, after the handshake and again while connected, because
+OpenSSL looks once, at the handshake, at a list that it read when the context was made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import ssl
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tacit.errors import DataError, PeerError
+
+_OTHERS = 0o077
+_TICK_NS = 2_000_000_000  # two writes within a file system's tick can leave the same times
+_USES = {
+    ssl.PROTOCOL_TLS_SERVER: (ExtendedKeyUsageOID.SERVER_AUTH, "server"),
+    ssl.PROTOCOL_TLS_CLIENT: (ExtendedKeyUsageOID.CLIENT_AUTH, "party"),
+}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Whoever is at the other end, as the authority knows them."""
+
+    name: str
+    serial: int
+    key_fingerprint: str  # stays the same when a certificate is renewed
+    not_after: datetime
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The files with which one end shows who it is and knows the other."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+    revoked: Path | None = None
+
+    def check(self) -> None:
+        """Refuse, in one line, files that could not make a connection."""
+        authority = read_certificate(self.authority, "authority")
+        certificate = read_certificate(self.certificate, "certificate")
+        key = read_key(self.key)
+        if fingerprint(key.public_key()) != fingerprint(certificate.public_key()):
+            raise DataError(
+                f"key {self.key} does not belong to certificate {self.certificate}; "
+                "use the two files that were made together"
+            )
+        if not signed_by(certificate, authority):
+            raise DataError(
+                f"certificate {self.certificate} is not signed by authority {self.authority}; "
+                "use the ca.pem of whoever issued the certificate"
+            )
+        _check_dates(self.authority, authority, "make a new authority with: tacit certs init")
+        _check_dates(self.certificate, certificate, "ask whoever issued it to --renew it")
+        serial = certificate.serial_number
+        if self.revoked and Revoked(self.revoked, self.authority).contains(serial):
+            raise DataError(
+                f"certificate {self.certificate} (serial {serial:x}) was revoked; "
+                "ask whoever issued it for a new one"
+            )
+
+
+class _List(NamedTuple):
+    """A revocation list as it was read; replaced as a whole, so that threads may share it."""
+
+    stamp: tuple[int, ...]
+    settled: bool  # whether a later change is sure to have another stamp
+    number: int
+    serials: frozenset[int]
+
+
+class Revoked:
+    """The serials that the authority took back, always as the file has them now.
+
+    A list that is missing, torn, older than one seen before or signed by anybody else is a
+    `DataError` at every question until it is mended: not knowing never counts as not revoked.
+    """
+
+    def __init__(self, path: Path, authority: Path) -> None:
+        self._path = path
+        self._authority = read_certificate(authority, "authority")
+        self._list = self._read(None)
+
+    def contains(self, serial: int) -> bool:
+        """Whether this serial was revoked; reads the file again if it has changed."""
+        return serial in self._current().serials
+
+    def _current(self) -> _List:
+        try:
+            same = _stamp(self._path.stat()) == self._list.stamp
+        except OSError as error:
+            raise self._unusable(error.strerror or str(error)) from error
+        if not (same and self._list.settled):
+            self._list = self._read(self._list)
+        return self._list
+
+    def _read(self, before: _List | None) -> _List:
+        try:
+            with self._path.open("rb") as file:
+                stamp = _stamp(os.fstat(file.fileno()))  # of the very file that is read
+                settled = time.time_ns() - stamp[1] > _TICK_NS
+                found = x509.load_pem_x509_crl(file.read())
+            number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+            serials = frozenset(entry.serial_number for entry in found)
+        except OSError as error:
+            raise self._unusable(error.strerror or str(error)) from error
+        except (ValueError, x509.ExtensionNotFound, UnsupportedAlgorithm) as error:
+            raise self._unusable("not a whole revocation list") from error
+        if not _list_signed_by(found, self._authority):
+            raise self._unusable("not signed by our authority")
+        if before is not None and number < before.number:
+            raise self._unusable(f"number {number} is older than {before.number}, read before")
+        return _List(stamp, settled, number, serials)
+
+    def _unusable(self, why: str) -> DataError:
+        return DataError(
+            f"revocation list {self._path}: {why}; nobody is let in until the authority's "
+            "revoked.pem is there (copy it beside, then rename it)"
+        )
+
+
+def server_context(credentials: Credentials) -> ssl.SSLContext:
+    """For the server: TLS 1.3, and a certificate of our authority asked of everybody."""
+    context = _context(credentials, ssl.PROTOCOL_TLS_SERVER)
+    # A ticket would resume a session without the certificate being looked at again.
+    context.num_tickets = 0
+    context.options |= ssl.OP_NO_TICKET
+    return context
+
+
+def client_context(credentials: Credentials) -> ssl.SSLContext:
+    """For a party: TLS 1.3, our certificate shown, the server's checked against its host name."""
+    context = _context(credentials, ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = True
+    context.hostname_checks_common_name = False  # only the names that were issued as host names
+    return context
+
+
+def peer_of(ssl_object: ssl.SSLSocket | ssl.SSLObject) -> Peer:
+    """Who is at the other end of a finished handshake."""
+    der = ssl_object.getpeercert(True)
+    if der is None:
+        raise PeerError("the peer showed no certificate; connect with the one issued to it")
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    except ValueError as error:
+        raise PeerError(
+            f"the peer's certificate cannot be read ({error}); issue it with: tacit certs"
+        ) from error
+    if len(names) != 1:
+        raise PeerError(
+            f"the peer's certificate (serial {certificate.serial_number:x}) has {len(names)} "
+            "common names, not 1; issue it with: tacit certs party"
+        )
+    return Peer(
+        name=str(names[0].value),
+        serial=certificate.serial_number,
+        key_fingerprint=fingerprint(certificate.public_key()),
+        not_after=certificate.not_valid_after_utc,
+    )
+
+
+def name_of(path: Path) -> str:
+    """The name in one's own certificate: who one is."""
+    names = read_certificate(path).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    if len(names) != 1:
+        raise DataError(f"certificate {path} has {len(names)} common names, not 1; issue it anew")
+    return str(names[0].value)
+
+
+def fingerprint(public_key: Any) -> str:
+    """SHA-256 of a public key: the identity that outlives a certificate."""
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return hashlib.sha256(public_key.public_bytes(serialization.Encoding.DER, form)).hexdigest()
+
+
+def read_certificate(path: Path, what: str = "certificate") -> x509.Certificate:
+    """The one certificate of a PEM file; `what` it is goes into the message if it is not."""
+    try:
+        found = x509.load_pem_x509_certificates(_bytes(path, what))
+    except ValueError as error:
+        raise DataError(f"{what} {path} is not a whole PEM certificate; copy it anew") from error
+    if len(found) != 1:
+        raise DataError(f"{what} {path} holds {len(found)} certificates, not 1; leave one in it")
+    return found[0]
+
+
+def read_key(path: Path) -> Any:
+    """A private key that nobody else can read; a key with a passphrase would stop to ask."""
+    data = _bytes(path, "key")
+    mode = path.stat().st_mode & 0o777
+    if os.name == "posix" and mode & _OTHERS:
+        raise DataError(f"key {path} has mode {mode:04o}, others may use it; chmod 600 '{path}'")
+    try:
+        return serialization.load_pem_private_key(data, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise DataError(
+            f"key {path} is not a whole PEM private key without a passphrase; copy it anew"
+        ) from error
+
+
+def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether the authority itself, with no other in between, signed a certificate."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _list_signed_by(found: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+    key: Any = authority.public_key()
+    try:
+        return found.issuer == authority.subject and found.is_signature_valid(key)
+    except (TypeError, ValueError, UnsupportedAlgorithm):
+        return False
+
+
+def _context(credentials: Credentials, protocol: ssl._SSLMethod) -> ssl.SSLContext:
+    """What both ends share."""
+    credentials.check()
+    _check_use(credentials.certificate, protocol)
+    # `ssl.create_default_context` would trust the system's authorities too, and write the keys of
+    # every session to wherever $SSLKEYLOGFILE says.
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.maximum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    context.options |= ssl.OP_NO_COMPRESSION
+    try:
+        authority = read_certificate(credentials.authority, "authority")
+        context.load_verify_locations(cadata=authority.public_bytes(serialization.Encoding.DER))
+        context.load_cert_chain(credentials.certificate, credentials.key)
+    except (ssl.SSLError, OSError) as error:
+        raise DataError(
+            f"certificate {credentials.certificate}: {error}; issue a new one with: tacit certs"
+        ) from error
+    return context
+
+
+def _check_use(path: Path, protocol: ssl._SSLMethod) -> None:
+    """A certificate for the other end would only fail later, at somebody else's handshake."""
+    wanted, role = _USES[protocol]
+    try:
+        extensions = read_certificate(path).extensions
+        uses = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        uses = []
+    if wanted not in uses:
+        raise DataError(
+            f"certificate {path} is not for a {role}; issue one with: tacit certs {role}"
+        )
+
+
+def _check_dates(path: Path, certificate: x509.Certificate, remedy: str) -> None:
+    now = datetime.now(UTC)
+    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now > end:
+        raise DataError(f"certificate {path} expired on {end:%Y-%m-%d}; {remedy}")
+    if now < start:
+        raise DataError(
+            f"certificate {path} is not valid before {start:%Y-%m-%d %H:%M} UTC and it is "
+            f"{now:%Y-%m-%d %H:%M}; check this machine's clock"
+        )
+
+
+def _bytes(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{what} {path}: {error.strerror or error}; check the path") from error
+
+
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
