@@ -66,6 +66,8 @@ class LiveRun:
         self.state: ServerState | None = None if saved is None else saved[0]
         self.history: list[dict[str, Any]] = [] if saved is None else list(saved[1])
         self.parties = rules.parties[1:] if rules.site_prior else rules.parties
+        self._held: dict[str, Reply] = {}
+        self._asked: tuple[ServerState | None, dict[str, Request]] = (None, {})
 
     @property
     def run(self) -> str:
@@ -153,10 +155,14 @@ class LiveRun:
         return (line,)
 
     def requests(self) -> dict[str, Request]:
-        """What is asked of each party now."""
+        """What is asked of each party now and not answered yet."""
         if self.state is None or self.state.finished:
             return {}
-        return {request.party: request for request in server_side.open_requests(self.state)}
+        if self._asked[0] is not self.state:
+            asked = {one.party: one for one in server_side.open_requests(self.state)}
+            self._asked = (self.state, asked)
+        asked = self._asked[1]
+        return {party: one for party, one in asked.items() if one.id not in self._held}
 
     def check(self, reply: Reply) -> Reply:
         """A reply to an open request, checked; PeerError says what is wrong with it."""
@@ -166,7 +172,7 @@ class LiveRun:
     def is_open(self, key: str, party: str) -> bool:
         """Whether that request of that party still waits for its answer."""
         request = None if self.state is None else self.state.open.get(key)
-        return request is not None and request.party == party
+        return request is not None and request.party == party and key not in self._held
 
     def check_consistent(self, party: str, delta: Natural, new: Natural) -> None:
         """A peer that keeps its own factor must mean the same one as we do."""
@@ -181,19 +187,39 @@ class LiveRun:
                 )
 
     def take(self, replies: Sequence[Reply], now: float) -> Log:
-        """Apply checked replies, all in one durable write."""
+        """Apply checked replies in one durable write.
+
+        Those of an unfinished synchronous round are held until it is complete: a server that is
+        killed meanwhile asks again, and hears the same.
+        """
         assert self.state is not None
-        state, log = server_side.step_together(self.rules, self.state, replies, now)
+        for reply in replies:
+            self._held.setdefault(reply.id, reply)
+        if (
+            self.rules.schedule.kind == "synchronous"
+            and not self._held.keys() >= self.state.open.keys()
+        ):
+            return ()
+        return self._apply_held(now)
+
+    def _apply_held(self, now: float) -> Log:
+        if self.state is None or not self._held:
+            return ()
+        held, self._held = list(self._held.values()), {}
+        state, log = server_side.step_together(self.rules, self.state, held, now)
         self._commit(state, log)
         return log
 
     def skip(self, late: Sequence[str], now: float) -> Log:
         """Go on without late parties, if a quorum is left."""
-        if self.state is None or not server_side.may_skip(self.rules, self.state, late):
+        if self.state is None or self.rules.quorum is None:
             return ()
-        state, log = server_side.skip(self.rules, self.state, late, now)
-        self._commit(state, log)
-        return log
+        log = self._apply_held(now)
+        if not server_side.may_skip(self.rules, self.state, late):
+            return log
+        state, more = server_side.skip(self.rules, self.state, late, now)
+        self._commit(state, more)
+        return (*log, *more)
 
     def part(self, party: str, *, for_good: bool, now: float) -> Log:
         """A party has said good-bye; one that will be back is waited for."""
@@ -203,9 +229,10 @@ class LiveRun:
             members = {name: one for name, one in self.members.items() if name != party}
             self._save(self.roster.having(members=members))
             return ()
-        state, log = server_side.leave(self.rules, self.state, party, now)
-        self._commit(state, log)
-        return log
+        log = self._apply_held(now)
+        state, more = server_side.leave(self.rules, self.state, party, now)
+        self._commit(state, more)
+        return (*log, *more)
 
     def restore(self, party: str, factor: Natural) -> str:
         """What becomes of a factor that a party returns."""

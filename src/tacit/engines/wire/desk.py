@@ -1,0 +1,224 @@
+"""What the server does with a party's messages: the table of `tacit.wire.tables`, carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec import UNSET
+
+from tacit.engines.wire.connection import Connection
+from tacit.engines.wire.journal import Journal
+from tacit.engines.wire.live_run import LiveRun, RefusedError
+from tacit.engines.wire.roster import Member
+from tacit.errors import PeerError
+from tacit.messages import Reply
+from tacit.wire import messages as m
+from tacit.wire import numbers
+from tacit.wire.codec import ENCODINGS, decode, detect
+from tacit.wire.frames import FIRST_LIMIT, HangupError, read_frame
+from tacit.wire.settings import Serve
+from tacit.wire.tables import ServerSide, after
+
+MOST_ERRORS = 3
+
+
+class Desk:
+    """Talks to one connection at a time each in a task of its own; nothing raises out of one."""
+
+    def __init__(
+        self,
+        live: LiveRun,
+        settings: Serve,
+        journal: Journal,
+        *,
+        is_void: Callable[[int], bool],
+        spawn: Callable[[Awaitable[None]], None],
+        wake: Callable[[], None],
+        tell_log: Callable[[Any], None],
+    ) -> None:
+        self.live, self.settings, self.journal = live, settings, journal
+        self.connections: dict[str, Connection] = {}
+        """The members that are here, by name."""
+        self.inbox: list[Reply] = []
+        self._is_void, self._spawn, self._wake = is_void, spawn, wake
+        self._tell_log = tell_log
+        count = sum(value.size for value in live.rules.prior.values())
+        self._limit = FIRST_LIMIT + 100 * count  # three distributions of JSON numbers, and some
+
+    async def converse(self, connection: Connection) -> None:
+        """From the first message to the last."""
+        try:
+            await self._read(connection)
+        except HangupError as error:
+            self.journal.write("hung up", party=connection.peer.name, reason=str(error))
+        except PeerError as error:
+            self.refuse("protocol", str(error), connection)
+        finally:
+            await connection.drop()
+            if self.connections.get(connection.peer.name) is connection:
+                del self.connections[connection.peer.name]
+            self._wake()
+
+    async def _read(self, connection: Connection) -> None:
+        first = True
+        while connection.side is not ServerSide.GONE:
+            known = connection.side is not ServerSide.CONNECTED
+            payload = await read_frame(
+                connection.reader,
+                limit=self._limit if known else FIRST_LIMIT,
+                idle_s=None if known else self.settings.handshake_s,
+                frame_s=self.settings.frame_s if known else self.settings.handshake_s,
+            )
+            connection.bytes_in += len(payload) + 4
+            try:
+                if first:
+                    connection.encoding, first = detect(payload), False
+                await self._heed(connection, payload)
+            except HangupError:
+                raise
+            except PeerError as error:
+                await self._complain(connection, str(error))
+
+    async def _heed(self, connection: Connection, payload: bytes) -> None:
+        """Look a message up in the table and do what stands there."""
+        message = decode(payload, connection.encoding, m.CLIENT_MESSAGES)
+        do = after(connection.side, message)
+        if do is None:
+            raise PeerError(f"{message.name} while {connection.side.value}")
+        try:
+            await getattr(self, f"_{do.action}")(connection, message)
+        except RefusedError as error:
+            code = UNSET if error.code is None else error.code
+            await connection.tell(
+                m.RejectionFromCluster(reason=str(error), fixable=error.fixable, code=code)
+            )
+            self.refuse("party", str(error), connection)
+            connection.side = ServerSide.GONE
+            return
+        assert isinstance(do.then, ServerSide)
+        if connection.side is not ServerSide.GONE:
+            connection.side = do.then
+        self._wake()
+
+    async def _complain(self, connection: Connection, reason: str) -> None:
+        connection.errors += 1
+        self.refuse("message", reason, connection)
+        await connection.tell(m.ServerError(error=reason, reason=reason))
+        if connection.errors >= MOST_ERRORS:
+            connection.side = ServerSide.GONE
+
+    def refuse(self, kind: str, reason: str, connection: Connection) -> None:
+        """Write down that a peer with a certificate was turned away."""
+        party = connection.peer.name
+        self.journal.refusal(kind, reason, party=party, address=connection.address)
+
+    async def _admit(self, connection: Connection, message: m.JoinCluster) -> None:
+        member = self.live.join(connection.peer, message, time.time(), self._is_void)
+        self._seat(connection, member)
+        ours = self._ours(connection)
+        if ours and self.live.state is None:
+            ours["return_likelihood"] = self.live.accept_returned
+        await connection.tell(
+            m.AcceptedIntoCluster(expected_start_time=self.settings.start.at, **ours)
+        )
+        self.journal.write(
+            "joined",
+            party=connection.peer.name,
+            address=connection.address,
+            data_size=member.data_size,
+            encoding=connection.encoding,
+            protocol=member.protocol,
+        )
+
+    async def _readmit(self, connection: Connection, message: m.ReJoinCluster) -> None:
+        member, factor, version = self.live.rejoin(connection.peer, time.time(), self._is_void)
+        self._seat(connection, member)
+        ours = self._ours(connection)
+        if ours:
+            ours["factor_version"] = version
+        await connection.tell(
+            m.ReAcceptanceIntoCluster(last_likelihood=connection.pack(factor), **ours)
+        )
+        self.journal.write("rejoined", party=connection.peer.name, address=connection.address)
+
+    def _ours(self, connection: Connection) -> dict[str, Any]:
+        """What a peer is told that knows more than the thesis."""
+        if connection.plain:
+            return {}
+        return {
+            "protocol": m.PROTOCOL,
+            "configuration": self.live.digest,
+            "run": self.live.run,
+            "parties": len(self.live.parties),
+            "encodings": ENCODINGS,
+        }
+
+    def _seat(self, connection: Connection, member: Member) -> None:
+        """The newest connection of a party is the party: an older one is a broken line."""
+        connection.member = member
+        older = self.connections.get(connection.peer.name)
+        self.connections[connection.peer.name] = connection
+        if older is not None:
+            self.journal.write("replaced", party=connection.peer.name, address=older.address)
+            self._spawn(self._retire(older))
+
+    async def _retire(self, older: Connection) -> None:
+        reason = "another connection of this party has taken over"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await older.tell(m.EarlyCloseOfConnection(reason=reason))
+        await older.drop()
+
+    async def _take(self, connection: Connection, message: m.UpdatedLikelihood) -> None:
+        party = connection.peer.name
+        key = connection.sent if message.request is UNSET else message.request
+        if key is None or not self.live.is_open(key, party):
+            self.journal.write("ignored", party=party, id=key)
+            return
+        assert self.live.state is not None
+        what = f"update of party {party!r}"
+        version = self.live.state.open[key].version
+        delta = numbers.unpack(message.delta, self.live.rules.family, what)
+        if message.new_likelihood is not None:
+            new = numbers.unpack(message.new_likelihood, self.live.rules.family, what)
+            self.live.check_consistent(party, delta, new)
+        if message.factor_version is not UNSET:
+            version = message.factor_version
+        elif not connection.plain:
+            raise PeerError(f"{what} without factor_version; it is needed")
+        self.inbox.append(self.live.check(Reply(key, party, version, delta, message.loss)))
+
+    async def _restore(self, connection: Connection, message: m.ReturnLastLikelihood) -> None:
+        party = connection.peer.name
+        factor = numbers.unpack(message.likelihood, self.live.rules.family, "likelihood")
+        self.journal.write("returned", party=party, factor=self.live.restore(party, factor))
+
+    async def _part(self, connection: Connection, message: m.EarlyLeaveCluster) -> None:
+        party, absence = connection.peer.name, message.expected_absence
+        self.journal.write(
+            "parted",
+            party=party,
+            reason=message.reason,
+            back_in_s=None if absence is None else absence.seconds,
+        )
+        replies, self.inbox[:] = list(self.inbox), []  # its last answer came before its good-bye
+        if replies:
+            self._tell_log(self.live.take(replies, time.time()))
+        self._tell_log(self.live.part(party, for_good=absence is None, now=time.time()))
+        await connection.tell(m.ServerAcknowledgement())
+
+    async def _finish(self, connection: Connection, message: m.ClientMessage) -> None:
+        if connection.side is ServerSide.ENDING:
+            self.live.delivered(connection.peer.name)
+        self.journal.write("finished with", party=connection.peer.name)
+
+    async def _note(self, connection: Connection, message: m.ClientError) -> None:
+        reason = " ".join((message.error or message.reason or "").split())[:300]
+        self.journal.write("party error", party=connection.peer.name, reason=reason)
+        connection.errors += 1
+        if connection.errors >= MOST_ERRORS:
+            connection.side = ServerSide.GONE

@@ -1,0 +1,128 @@
+"""The server's door: who may come in, within which time, and who is shown out again.
+
+A stranger costs a handshake and a line in the log, and never the time of a party: handshakes have
+a deadline, their number is limited, and whatever goes wrong in one ends there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from tacit.engines.wire.connection import Connection
+from tacit.engines.wire.journal import Journal
+from tacit.errors import ConfigError, DataError, PeerError
+from tacit.wire.session import BUFFER, keep_alive, shut
+from tacit.wire.settings import Serve, parse_address
+from tacit.wire.tls import Credentials, Peer, Revoked, peer_of, server_context
+
+BACKLOG = 512
+PAUSE_S = 0.25
+
+
+class Door:
+    """Listens, shakes hands, and hands over connections whose peer is known."""
+
+    def __init__(self, credentials: Credentials, settings: Serve, journal: Journal) -> None:
+        self._settings, self._journal = settings, journal
+        self._context = server_context(credentials)
+        self._revoked = credentials.revoked and Revoked(credentials.revoked, credentials.authority)
+        self._listener: socket.socket | None = None
+        self._inside = 0
+        """Connections that are open, known or not."""
+        self.port = 0
+
+    def open(self) -> str:
+        """Listen; the address."""
+        host, port = parse_address(self._settings.listen, "serve.listen")
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        except OSError as error:
+            raise ConfigError(
+                f"serve.listen = {self._settings.listen!r}: {error.strerror}; choose another "
+                "address or port"
+            ) from None
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        return f"{host}:{self.port}"
+
+    def close(self) -> None:
+        """Let nobody else in."""
+        if self._listener is not None:
+            self._listener.close()
+
+    async def welcome(
+        self,
+        converse: Callable[[Connection], Awaitable[None]],
+        spawn: Callable[[Awaitable[None]], None],
+    ) -> None:
+        """Accept for ever, one task of `converse` for each connection."""
+        assert self._listener is not None
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, address = await loop.sock_accept(self._listener)
+            except OSError as error:  # out of file descriptors, say: those in use are served on
+                self._journal.refusal("accept", f"cannot accept ({error.strerror})")
+                await asyncio.sleep(PAUSE_S)
+                continue
+            where = f"{address[0]}:{address[1]}"
+            if self._inside >= self._settings.most_connections:
+                self._journal.refusal("full", "too many connections", address=where)
+                sock.close()
+                continue
+            self._inside += 1
+            spawn(self._admit(sock, where, converse))
+
+    async def _admit(
+        self, sock: socket.socket, where: str, converse: Callable[[Connection], Awaitable[None]]
+    ) -> None:
+        try:
+            connection = await self._handshake(sock, where)
+            if connection is not None:
+                await converse(connection)
+        finally:
+            self._inside -= 1
+
+    async def _handshake(self, sock: socket.socket, where: str) -> Connection | None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=BUFFER, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        try:
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol,
+                sock,
+                ssl=self._context,
+                ssl_handshake_timeout=self._settings.handshake_s,
+                ssl_shutdown_timeout=1.0,
+            )
+        except (OSError, ssl.SSLError, TimeoutError) as error:
+            reason = getattr(error, "verify_message", None) or getattr(error, "reason", None)
+            self._journal.refusal("tls", str(reason or type(error).__name__), address=where)
+            sock.close()
+            return None
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        try:
+            keep_alive(writer)
+            peer = peer_of(writer.get_extra_info("ssl_object"))
+            self.check(peer)
+        except (PeerError, DataError, OSError) as error:
+            self._journal.refusal("certificate", str(error), address=where)
+            await shut(writer, within_s=1.0)
+            return None
+        return Connection(reader, writer, peer, where, self._settings.frame_s)
+
+    def check(self, peer: Peer) -> None:
+        """Refuse a certificate that has ended or was revoked; also one of somebody inside."""
+        if peer.not_after < datetime.now(UTC):
+            raise PeerError(f"{peer.name}: its certificate ended {peer.not_after:%Y-%m-%d}")
+        if self.is_void(peer.serial):
+            raise PeerError(f"{peer.name}: its certificate was revoked")
+
+    def is_void(self, serial: int) -> bool:
+        """Whether the authority has revoked this certificate."""
+        return bool(self._revoked) and self._revoked.contains(serial)
