@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 DEMO := runs/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo live-demo test lint bench clean
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 setup: $(VENV)/.ready ## make the virtual environment
 
@@ -23,6 +23,9 @@ demo: setup ## ten hospitals learn one posterior, exactly and with privacy; leav
 	$(BIN)/tacit run examples/hospitals.toml --out $(DEMO) --overwrite --report
 	$(BIN)/tacit explain examples/hospitals-private.toml
 	$(BIN)/tacit run examples/hospitals-private.toml --out $(DEMO)-private --overwrite --report
+
+live-demo: setup ## a server and four hospitals as processes over TLS on this machine; leaves runs/live
+	$(BIN)/python examples/live/demo.py
 
 test: setup lint ## everything that is checked
 	$(BIN)/python -m pytest -n 2

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Skipped
 
-NAMES = ("adult", "svi", "parties", "engine", "private", "start")
+NAMES = ("adult", "svi", "parties", "engine", "private", "live", "start")
 RESULTS = Path(__file__).resolve().parent / "results"
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tacit.notebook import Fit, fit
     from tacit.privacy.settings import PartyPrivacy, Privacy
     from tacit.server import Asynchronous, Sequential, Synchronous
+    from tacit.wire.blocking import connect, connect_async
 
 _HOMES = {
     "data": "",
@@ -63,6 +64,8 @@ _HOMES = {
     "Asynchronous": "server",
     "Sequential": "server",
     "Synchronous": "server",
+    "connect": "wire.blocking",
+    "connect_async": "wire.blocking",
 }
 
 __all__ = [
@@ -87,6 +90,8 @@ __all__ = [
     "Sequential",
     "Synchronous",
     "TacitError",
+    "connect",
+    "connect_async",
     "data",
     "fit",
     "from_numpyro",

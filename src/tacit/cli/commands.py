@@ -6,7 +6,7 @@ import difflib
 import re
 from pathlib import Path
 
-from tacit.config import Config, read_config
+from tacit.config import Config, read_config, read_toml
 from tacit.errors import ConfigError
 
 
@@ -42,6 +42,11 @@ def run_command(
 
 def check_command(path: Path, seed: int | None, overrides: list[str] | None) -> None:
     """`tacit check`."""
+    if _is_live(path):
+        from tacit.cli.live import check_live
+
+        check_live(path, overrides, seed)
+        return
     config = read_config(path, tuple(overrides or ()), seed)
     from tacit.cli.show import show_plan
     from tacit.run import prepare
@@ -53,15 +58,18 @@ def explain_command(
     path: Path, seed: int | None, overrides: list[str] | None, colluding: int | None
 ) -> None:
     """`tacit explain`."""
-    config = read_config(path, tuple(overrides or ()), seed)
+    live = _is_live(path)
+    config = None if live else read_config(path, tuple(overrides or ()), seed)
     if colluding is not None and not colluding >= 1:
         raise ConfigError(f"--colluding {colluding}; at least 1 party")
+    from tacit.cli.live import live_plan
     from tacit.cli.show_privacy import show_explanation
     from tacit.explain import explain
     from tacit.run import prepare
 
-    plan = prepare(config).plan
-    show_explanation(plan, explain(plan, colluding=colluding, central=config.baseline == "central"))
+    plan = live_plan(path, overrides, seed) if config is None else prepare(config).plan
+    central = config is not None and config.baseline == "central"
+    show_explanation(plan, explain(plan, colluding=colluding, central=central))
 
 
 def report_command(run_dir: Path) -> None:
@@ -123,6 +131,11 @@ def data_fetch_command(name: str) -> None:
     with DownloadProgress() as progress:
         folder = fetch(name, progress=progress.step)
     console.print(f"{name}: {folder}", highlight=False)
+
+
+def _is_live(path: Path) -> bool:
+    """Whether this is one of the three files of a live federation."""
+    return not {"serve", "join", "parties"}.isdisjoint(read_toml(path))
 
 
 def default_out(config: Config) -> Path:

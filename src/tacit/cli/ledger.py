@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from tacit.errors import ConfigError, DataError
 from tacit.privacy.ledger import Ceiling, DatasetId, Ledger, Spent, audit
+from tacit.privacy.place import own_ledger
+from tacit.privacy.settings import Privacy
 
 
 def show_command(path: Path) -> None:
@@ -64,7 +67,7 @@ def export_command(path: Path, out: Path) -> None:
 
 
 def ceiling_command(
-    path: Path,
+    path: Path | None,
     dataset: str,
     epsilon: float,
     delta: float,
@@ -87,28 +90,62 @@ def ceiling_command(
 
     ceiling = limit("substitute", "record")
     if dataset.endswith(".toml"):
-        from tacit.config import read_config
-        from tacit.private_run import datasets
-        from tacit.run import prepare
-
-        config = read_config(Path(dataset))
-        if config.private is not None:
-            ceiling = limit(config.private.relation, config.private.unit)
-        prepared = prepare(config)
-        with Ledger.open(path, create=True) as ledger:
-            found = datasets(prepared.plan, prepared.federation, ledger)
+        place, terms, name = _records_of(Path(dataset))
+        if terms is not None:
+            ceiling = limit(terms.relation, terms.unit)
+        with Ledger.open(path or place, create=True) as ledger:
+            found = name(ledger)
             wanted = dict.fromkeys(found.values(), ceiling)
             ledger.set_ceilings(wanted, reason=reason, raising=raising)
         for party, identity in found.items():
             console.print(f"{party}: {identity}", highlight=False)
     else:
-        with Ledger.open(path) as ledger:
+        with Ledger.open(path or own_ledger()) as ledger:
             ledger.set_ceiling(DatasetId.parse(dataset), ceiling, reason=reason, raising=raising)
     console.print(
         f"ceiling of {dataset}: ε = {ceiling.epsilon:g} at δ = {ceiling.delta:g}, "
         f"{ceiling.relation}, unit = {ceiling.unit}",
         highlight=False,
     )
+
+
+def _records_of(
+    path: Path,
+) -> tuple[Path, Privacy | None, Callable[[Ledger], dict[str, DatasetId]]]:
+    """The ledger unless another is named, what is promised, and the data sets by party."""
+    from tacit.live.config import kind_of, read_party
+
+    kind = kind_of(path)
+    if kind == "run":
+        from tacit.config import read_config
+        from tacit.private_run import datasets
+        from tacit.run import prepare
+
+        config = read_config(path)
+        prepared = prepare(config)
+
+        def all_parties(ledger: Ledger) -> dict[str, DatasetId]:
+            return datasets(prepared.plan, prepared.federation, ledger)
+
+        return own_ledger(), config.private, all_parties
+    if kind != "party":
+        raise ConfigError(
+            f"{path} has no records; a ceiling is each party's own: give its party.toml"
+        )
+    from tacit.live.join import prepare_party
+    from tacit.private_run import identify
+
+    setup = read_party(path)
+    private = setup.agreed.federation.private
+    if private is None or private.noise_seed is not None:
+        why = 'privacy = "none"' if private is None else "privacy.noise_seed is set"
+        raise ConfigError(f"{setup.agreed.path}: {why}; nothing is charged under a ceiling")
+    ready = prepare_party(setup)
+
+    def one_party(ledger: Ledger) -> dict[str, DatasetId]:
+        return {ready.name: identify(ledger, ready.loaded, ready.loaded.raw[ready.name])}
+
+    return ready.ledger_path, private, one_party
 
 
 def link_command(path: Path, newer: str, older: str, *, reason: str) -> None:

@@ -10,15 +10,17 @@ from typing import Annotated
 
 import typer
 
-from tacit.errors import TacitError
+from tacit.cli.certs import certs_app
+from tacit.errors import ConfigError, TacitError
 
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Private federated Bayesian inference: one posterior, every record stays where it is.\n\n"
-    "Start with `tacit run examples/hospitals.toml --report`. Any command takes --debug to show "
-    "a traceback. Exit codes: 2 bad configuration, 3 privacy ceiling, 4 bad or missing data, "
+    "Start with `tacit run examples/hospitals.toml --report`; between organisations with certs, "
+    "approve, serve and join (docs/live.md). Any command takes --debug to show a traceback. Exit "
+    "codes: 2 bad configuration, 3 privacy ceiling, 4 bad or missing data, "
     "5 network or peer.",
 )
 data_app = typer.Typer(help="List the built-in data sets and fetch their files.")
@@ -28,6 +30,7 @@ ledger_app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(certs_app, name="certs")
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The configuration.")]
 Overrides = Annotated[
@@ -81,11 +84,15 @@ def check(config: ConfigPath, seed: Seed = None, overrides: Overrides = None) ->
     """Say everything that is wrong with a configuration and its data, and what it would do.
 
     Nothing is written, nothing leaves this process and no budget is spent: for a private run it
-    shows the guarantee, the noise that it takes and how much signal is left. Examples:
+    shows the guarantee, the noise that it takes and how much signal is left. Of a live federation
+    it takes any of the three files: for a party it looks at certificate, records, approval and
+    budget, for a server at certificate, address and state. Examples:
 
       tacit check examples/hospitals.toml --set partition.parties=50
 
       tacit check examples/adult-private.toml --set privacy.epsilon=0.5
+
+      tacit check party.toml
     """
     from tacit.cli.commands import check_command
 
@@ -104,13 +111,139 @@ def explain(
     """Say, adversary by adversary, whether and with what ε a configuration protects.
 
     One record (or person) and a whole party, against readers of the model, eavesdroppers, curious
-    and colluding parties and the server. Nothing is spent. Example:
+    and colluding parties and the server. Nothing is spent. Examples:
 
       tacit explain examples/adult-private.toml --colluding 3
+
+      tacit explain federation.toml
     """
     from tacit.cli.commands import explain_command
 
     explain_command(config, seed, overrides, colluding)
+
+
+ServerFile = Annotated[Path, typer.Argument(metavar="SERVER.toml", help="The server's file.")]
+PartyFile = Annotated[Path, typer.Argument(metavar="PARTY.toml", help="The party's file.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of words.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+@app.command()
+def serve(
+    config: ServerFile,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait until the server of this state is gone.")
+    ] = False,
+    json: Json = False,
+    overrides: Overrides = None,
+) -> None:
+    """Serve a live federation until its end, or until told to close.
+
+    Killed or closed at any moment, the same command goes on where it stopped. SIGTERM and Ctrl-C
+    tell the parties when to be back. Examples:
+
+      tacit serve server.toml
+
+      tacit serve server.toml --standby --json
+
+      tacit serve server.toml --set serve.listen=0.0.0.0:7443
+    """
+    from tacit.cli.live import serve_command
+
+    serve_command(config, overrides, standby=standby, as_json=json)
+
+
+@app.command()
+def join(
+    config: PartyFile,
+    json: Json = False,
+    leave: Annotated[
+        bool, typer.Option("--leave", help="Leave the run for good instead of taking part.")
+    ] = False,
+    reason: Annotated[str | None, typer.Option(help="With --leave: why, for the server.")] = None,
+    yes: Yes = False,
+    overrides: Overrides = None,
+) -> None:
+    """Take part in a live federation until its end.
+
+    Ctrl-C or SIGTERM leave for now (exit code 130): the same command joins again, with nothing
+    lost and nothing paid twice. Examples:
+
+      tacit join party.toml
+
+      tacit join party.toml --leave --reason "consent withdrawn"
+    """
+    from tacit.cli.live import join_command, leave_command
+
+    if leave:
+        leave_command(config, overrides, reason, yes=yes)
+    elif reason is not None:
+        raise ConfigError(f"--reason {reason!r} without --leave; it is for leaving for good")
+    else:
+        join_command(config, overrides, as_json=json)
+
+
+@app.command()
+def approve(config: PartyFile, yes: Yes = False) -> None:
+    """Read in plain words what a federation is, and allow this party to take part in it once.
+
+    What is written down is the digest of the agreed file: a changed one has to be approved anew,
+    and a server that follows another one is refused. Example:
+
+      tacit approve party.toml
+    """
+    from tacit.cli.live import approve_command
+
+    approve_command(config, yes=yes)
+
+
+@app.command()
+def status(
+    place: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SERVER.toml|PARTY.toml|DIR", help="A server's or party's file, or its state."
+        ),
+    ],
+    json: Annotated[bool, typer.Option("--json", help="JSON instead of words.")] = False,
+) -> None:
+    """Say how a server or a party is doing, on the machine where it runs.
+
+    Examples:
+
+      tacit status server.toml
+
+      tacit status party.toml --json
+    """
+    from tacit.cli.live import status_command
+
+    status_command(place, as_json=json)
+
+
+@app.command()
+def control(
+    config: ServerFile,
+    action: Annotated[str, typer.Argument(metavar="start|close", help="What the server is to do.")],
+    return_in: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="When parties shall be back [serve.return_in_s]."),
+    ] = None,
+    reason: Annotated[str, typer.Option(help="What the parties are told.")] = "planned close",
+    for_good: Annotated[
+        bool, typer.Option("--for-good", help="Tell the parties not to come back.")
+    ] = False,
+) -> None:
+    """Tell a running server to start training now, or to close.
+
+    Examples:
+
+      tacit control server.toml start
+
+      tacit control server.toml close --return-in 600 --reason "new kernel"
+    """
+    from tacit.cli.live import control_command
+
+    control_command(config, action, return_in=return_in, reason=reason, for_good=for_good)
 
 
 @app.command()
@@ -273,7 +406,10 @@ def ledger_export(
 @ledger_app.command("ceiling")
 def ledger_ceiling(
     dataset: Annotated[
-        str, typer.Argument(metavar="ID|CONFIG.toml", help="A data set, or all of a run's.")
+        str,
+        typer.Argument(
+            metavar="ID|CONFIG.toml|PARTY.toml", help="A data set, all of a run's, or a party's."
+        ),
     ],
     epsilon: Annotated[float, typer.Option(help="At most this ε in all.")],
     delta: Annotated[float, typer.Option(help="At this δ.")],
@@ -289,18 +425,20 @@ def ledger_ceiling(
 ) -> None:
     """Set what may be spent on a data set. No server or run can do this.
 
-    With a configuration, the ceiling is set for each of its parties' records; the ledger is made
-    if there is none. Examples:
+    With a configuration, the ceiling is set for each of its parties' records, with a party's file
+    for that party's, in the ledger that the file names. A ledger is made if there is none.
+
+    Examples:
 
       tacit ledger ceiling private.toml --epsilon 1 --delta 1e-5 --reason "board of 3 May"
+
+      tacit ledger ceiling party.toml --epsilon 1 --delta 1e-5 --reason "board of 3 May"
 
       tacit ledger ceiling ID --ledger state/ledger.sqlite --epsilon 2 --delta 1e-5 --reason "board"
     """
     from tacit.cli.ledger import ceiling_command
 
-    ceiling_command(
-        _book(ledger), dataset, epsilon, delta, relation, unit, reason=reason, raising=raising
-    )
+    ceiling_command(ledger, dataset, epsilon, delta, relation, unit, reason=reason, raising=raising)
 
 
 @ledger_app.command("link")
@@ -333,7 +471,7 @@ def main() -> None:
     """Entry point: one line for an error, its exit code, a traceback only with --debug."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
-    if arguments in ([], ["data"], ["ledger"]):
+    if arguments in ([], ["data"], ["ledger"], ["certs"]):
         arguments.append("--help")
     try:
         with warnings.catch_warnings():

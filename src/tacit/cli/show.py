@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tacit.federate import Observer
+from tacit.federate import Observer, Plan
 from tacit.local import LocalMethod
 from tacit.notebook import statement
 from tacit.run import Prepared
@@ -26,16 +26,16 @@ NORMAL_95 = 1.959963984540054
 
 
 class _Bar:
-    """A progress bar on standard error, and nothing at all when that is not a terminal."""
+    """A progress bar, and nothing at all where there is no terminal to draw it on."""
 
-    def __init__(self, *columns: TextColumn) -> None:
+    def __init__(self, *columns: TextColumn, on: Console = errors) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             *columns,
             TimeRemainingColumn(),
-            console=errors,
-            disable=not errors.is_terminal,
+            console=on,
+            disable=not on.is_terminal,
             transient=True,
         )
         self._task: Any = None
@@ -126,25 +126,18 @@ def show_result(result: dict[str, Any]) -> None:
         title = f"{result['name']}: posterior of the model's sites with 95 % intervals"
         show_table(title, ["site", "mean", "2.5 %", "97.5 %"], rows)
     else:
-        _show_coefficients(result)
-    metrics = {split: values for split, values in result["metrics"].items() if values}
-    if metrics:
-        names = list(next(iter(metrics.values())))
-        rows = [
-            [_split(split), *(values[name] for name in names)] for split, values in metrics.items()
-        ]
-        show_table("How good", ["records", *(_metric(name) for name in names)], rows)
+        show_coefficients(result)
+    show_metrics(result["metrics"])
     for key, words in (
         ("kl_to_exact", "KL(q ‖ exact posterior)"),
         ("kl_to_reference", "KL(q ‖ NUTS)"),
     ):
         if key in result:
             console.print(f"{words}: {result[key]:.3g}")
-    timing, ended = result["timing"], _ended(result["finished"])
     console.print(
         f"{len(result['parties'])} parties, {result['schedule']}, {result['rounds']} rounds "
-        f"({ended}), {result['exchanges']} exchanges, {result['refused']} refused; "
-        f"{timing['wall_s']:.1f} s, of which {timing['compile_s']:.1f} s compiling",
+        f"({_ended(result['finished'])}), {result['exchanges']} exchanges, "
+        f"{result['refused']} refused; {_took(result['timing'])}",
         highlight=False,
     )
     privacy = result["privacy"]
@@ -158,16 +151,21 @@ def show_result(result: dict[str, Any]) -> None:
         )
 
 
+def show_metrics(measured: dict[str, Any]) -> None:
+    """How good the posterior is on the records that it was measured with, if any."""
+    metrics = {split: values for split, values in measured.items() if values}
+    if metrics:
+        names = list(next(iter(metrics.values())))
+        rows = [
+            [_split(split), *(values[name] for name in names)] for split, values in metrics.items()
+        ]
+        show_table("How good", ["records", *(_metric(name) for name in names)], rows)
+
+
 def show_plan(prepared: Prepared) -> None:
     """What `tacit check` says of a configuration that is in order."""
     plan, federation = prepared.plan, prepared.federation
     sizes = [len(next(iter(records.values()))) for records in plan.parties.values()]
-    schedule = plan.schedule
-    damping = schedule.damping
-    if isinstance(damping, Damping):
-        damping = f"{damping.start} to {damping.end} over {damping.rounds} rounds"
-    numbers = sum(value.size for value in plan.family.zero().values())
-    visited = schedule.parties_per_round or len(plan.parties)
     rows = [
         ["data", f"{prepared.config.data.source}, prepared by {federation.preparation} schema"],
         [
@@ -176,16 +174,7 @@ def show_plan(prepared: Prepared) -> None:
         ],
         ["held out", f"{0 if federation.test is None else len(federation.test['y']):,} records"],
         ["target", f"{federation.target} ({federation.output})"],
-        ["model", f"{plan.model.kind}, {plan.model.dimension} parameters"],
-        [
-            "family",
-            f"{plan.family.kind} ({numbers:,} natural parameters, {8 * numbers:,} bytes a message)",
-        ],
-        ["method", _method(plan.method)],
-        [
-            "schedule",
-            f"{schedule.kind}, {schedule.rounds} rounds of {visited} exchanges, damping {damping}",
-        ],
+        *plan_rows(plan),
         ["privacy", statement(plan)],
     ]
     show_table("In order: this would run", ["what", "value"], rows)
@@ -197,7 +186,34 @@ def show_plan(prepared: Prepared) -> None:
         console.print(f"note: {note}", highlight=False)
 
 
-def _show_coefficients(result: dict[str, Any]) -> None:
+def numbers_sent(plan: Plan) -> int:
+    """How many numbers one answer is made of."""
+    return sum(value.size for value in plan.family.zero().values())
+
+
+def plan_rows(plan: Plan) -> list[list[str]]:
+    """Model, family, method and schedule."""
+    schedule, numbers = plan.schedule, numbers_sent(plan)
+    damping = schedule.damping
+    if isinstance(damping, Damping):
+        damping = f"{damping.start} to {damping.end} over {damping.rounds} rounds"
+    visited = schedule.parties_per_round or len(plan.parties)
+    return [
+        ["model", f"{plan.model.kind}, {plan.model.dimension} parameters"],
+        [
+            "family",
+            f"{plan.family.kind} ({numbers:,} natural parameters, {8 * numbers:,} bytes a message)",
+        ],
+        ["method", _method(plan.method)],
+        [
+            "schedule",
+            f"{schedule.kind}, {schedule.rounds} rounds of {visited} exchanges, damping {damping}",
+        ],
+    ]
+
+
+def show_coefficients(result: dict[str, Any]) -> None:
+    """Every coefficient with its interval; of many, those whose sign is surest."""
     posterior, truth = result["posterior"], result.get("truth")
     rows = []
     order = range(len(posterior["names"]))
@@ -232,8 +248,14 @@ def _text(cell: Any) -> str:
     return "" if cell is None else str(cell)
 
 
+def _took(timing: dict[str, float]) -> str:
+    if "wall_s" not in timing:
+        return f"{timing['train_s']:.1f} s since the server was started"
+    return f"{timing['wall_s']:.1f} s, of which {timing['compile_s']:.1f} s compiling"
+
+
 def _ended(reason: str | None) -> str:
-    return "converged" if reason == "converged" else "as many as asked"
+    return "as many as asked" if reason in (None, "rounds") else reason
 
 
 def _split(name: str) -> str:

@@ -69,6 +69,12 @@ class Federation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ConfigError(
                 f"quorum = {self.quorum}; it must be between 1 and the {len(self.parties)} parties"
             )
+        asked = self.schedule.parties_per_round
+        if self.quorum is not None and asked is not None and self.quorum > asked:
+            raise ConfigError(
+                f"quorum = {self.quorum}, but schedule.parties_per_round = {asked}; a round never "
+                "has so many answers: lower the quorum or ask more parties"
+            )
         if self.records is not None and not self.records >= 1:
             raise ConfigError(f"records = {self.records}; it must be at least 1")
         if self.data.preparation != "public":

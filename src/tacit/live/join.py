@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from tacit.charging import Charging
 from tacit.data import Federation as Loaded
@@ -15,6 +17,7 @@ from tacit.engines.wire.journal import Journal, Watch
 from tacit.engines.wire.party import LiveParty
 from tacit.engines.wire.store import PartyStore
 from tacit.errors import ConfigError, PrivacyError
+from tacit.expfam import Natural
 from tacit.federate import Plan
 from tacit.live.config import PartySetup
 from tacit.live.plan import party_plan
@@ -24,6 +27,7 @@ from tacit.party import Seat, len_records
 from tacit.posterior import Posterior
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.place import LEDGER_NAME, own_ledger
+from tacit.privacy.settle import Settled
 from tacit.private_run import identify, own_ceilings, refuse_simulated
 from tacit.rundir import write_posterior, write_text
 from tacit.wire.messages import Promise
@@ -32,6 +36,7 @@ from tacit.wire.settings import told_count
 from tacit.wire.tls import Credentials, name_of
 
 APPROVED = "approved.json"
+RESULT = "result.json"
 
 
 @dataclass(frozen=True)
@@ -106,8 +111,18 @@ def check_budget(ready: ReadyParty) -> Any:
     with Ledger.open(path) as ledger:
         refuse_simulated(ledger, path)
         charging = _charging(ready, ledger, "check")
-        charging.require_room()
+        left = _still_to_pay(ready, ledger)
+        if left.visits > 0:
+            replace(charging, settled={ready.name: left}).require_room()
         return ledger.spent(charging.datasets[ready.name])
+
+
+def _still_to_pay(ready: ReadyParty, ledger: Ledger) -> Settled:
+    """What a run costs from here: a party that comes back has paid for its answers so far."""
+    settled = ready.plan.settled[ready.name]
+    run = PartyStore(ready.setup.state / "party", ready.setup.agreed.digest).run
+    paid = 0 if run is None else answers_charged(ledger, run)
+    return msgspec.structs.replace(settled, visits=max(settled.visits - paid, 0))
 
 
 def approve(setup: PartySetup) -> Path:
@@ -154,23 +169,44 @@ def require_approval(setup: PartySetup) -> None:
         )
 
 
-async def join(setup: PartySetup, watch: Watch | None = None) -> dict[str, Any]:
-    """Take part until the end; the result, also left in the state directory."""
+async def join(
+    setup: PartySetup,
+    watch: Watch | None = None,
+    prepared: Callable[[ReadyParty], None] | None = None,
+) -> dict[str, Any]:
+    """Take part until the end; the result, also left in the state directory.
+
+    `prepared` is called once everything here is in order, before the first connection.
+    """
     require_approval(setup)
     ready = prepare_party(setup)
     if ready.plan.settled:
         check_budget(ready)
+    if prepared is not None:
+        prepared(ready)
     with held(setup.state):
         journal = Journal(setup.state / "log.jsonl", watch)
         ledger = _open_ledger(ready)
         try:
             party = _live_party(ready, journal, ledger)
-            final = await party.take_part()
-            return _result(ready, Posterior(ready.plan.model, ready.plan.family, final), party)
+            final = _heard_before(setup, party.store)
+            if final is None:
+                final = await party.take_part()
+            posterior = Posterior(ready.plan.model, ready.plan.family, final)
+            return _result(ready, posterior, party, ledger)
         finally:
             if ledger is not None:
                 ledger.close()
             journal.close()
+
+
+def _heard_before(setup: PartySetup, store: PartyStore) -> Natural | None:
+    """A result that was heard but not written down, since we were killed in between."""
+    try:
+        written = json.loads((setup.state / RESULT).read_text(encoding="utf-8"))["run"]
+    except (OSError, ValueError, KeyError, TypeError):
+        written = None
+    return None if written == store.run else store.result
 
 
 def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> LiveParty:
@@ -219,7 +255,15 @@ def _charging(ready: ReadyParty, ledger: Ledger, run: str) -> Charging:
     return Charging(ledger, run, {ready.name: dataset}, settled, privacy.unit, privacy.relation)
 
 
-def _result(ready: ReadyParty, posterior: Posterior, party: LiveParty) -> dict[str, Any]:
+def answers_charged(ledger: Ledger, run: str | None) -> int:
+    """How many requests of a run were paid for."""
+    rows = ledger.show()
+    return len({row.request for row in rows if row.kind == "charge" and row.run == run})
+
+
+def _result(
+    ready: ReadyParty, posterior: Posterior, party: LiveParty, ledger: Ledger | None
+) -> dict[str, Any]:
     """The posterior, and how it does on this party's own held-out records; all stays here."""
     setup = ready.setup
     metrics, _ = measure(posterior, None, ready.loaded.test, 100, ready.plan.seed)
@@ -229,7 +273,9 @@ def _result(ready: ReadyParty, posterior: Posterior, party: LiveParty) -> dict[s
         "party": ready.name,
         "run": party.store.run,
         "configuration": setup.agreed.digest,
-        "answers": party.store.visits,
+        "answers": party.store.visits
+        if ledger is None
+        else answers_charged(ledger, party.store.run),
         "sent_bytes": party.sent_bytes,
         "received_bytes": party.received_bytes,
         "privacy": statement(ready.plan),
@@ -241,5 +287,5 @@ def _result(ready: ReadyParty, posterior: Posterior, party: LiveParty) -> dict[s
         },
     }
     write_posterior(setup.state / "posterior.npz", posterior)
-    write_text(setup.state / "result.json", json.dumps(result, indent=1))
+    write_text(setup.state / RESULT, json.dumps(result, indent=1))
     return result

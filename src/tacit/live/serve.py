@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import time
@@ -16,7 +17,7 @@ from tacit.engines.wire.server import WireServer
 from tacit.federate import Plan, first_factors
 from tacit.live.config import ServerSetup
 from tacit.live.plan import server_plan
-from tacit.live.state_dir import held
+from tacit.live.state_dir import InUseError, held
 from tacit.messages import Reply, Request
 from tacit.models.prior import PRIOR_PARTY, prior_records
 from tacit.notebook import site_summary
@@ -24,6 +25,8 @@ from tacit.party import Seat
 from tacit.posterior import Posterior
 from tacit.private_run import privacy_block
 from tacit.rundir import Events, write_posterior, write_text
+
+POLL_S = 0.2
 
 
 async def serve(
@@ -39,16 +42,27 @@ async def serve(
     credentials.check()
     plan = server_plan(setup.agreed)
 
-    def waiting() -> None:
-        if watch is not None:
-            watch({"event": "stand-by", "state": str(setup.state)})
-
-    hold = held(setup.state, wait=waiting if standby else None)
-    await asyncio.to_thread(hold.__enter__)
-    try:
+    with contextlib.ExitStack() as hold:
+        await _take_over(hold, setup, watch, standby=standby)
         return await _serve(setup, plan, credentials, watch, observe, ready)
-    finally:
-        hold.__exit__(None, None, None)
+
+
+async def _take_over(
+    hold: contextlib.ExitStack, setup: ServerSetup, watch: Watch | None, *, standby: bool
+) -> None:
+    """The state directory for ourselves; a stand-by waits until whoever holds it is gone."""
+    waited = False
+    while True:
+        try:
+            hold.enter_context(held(setup.state))
+            return
+        except InUseError:
+            if not standby:
+                raise
+        if watch is not None and not waited:
+            watch({"event": "stand-by", "state": str(setup.state)})
+        waited = True
+        await asyncio.sleep(POLL_S)
 
 
 async def _serve(

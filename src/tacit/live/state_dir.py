@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from tacit.errors import ConfigError
 
-POLL_S = 0.2
+
+class InUseError(ConfigError):
+    """Another process holds the directory."""
 
 
 def make_private(path: Path) -> None:
@@ -24,26 +25,27 @@ def make_private(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def held(path: Path, *, wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """The directory for oneself, until the end or until the process dies.
-
-    With `wait`, which is called once, another holder is waited for; otherwise it is an error.
-    """
+def held(path: Path) -> Iterator[None]:
+    """The directory for oneself, until the end or until the process dies."""
     make_private(path)
     with (path / "lock").open("a") as lock:
-        waited = False
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if wait is None:
-                    raise ConfigError(
-                        f"{path} is in use by another process; end that one, or choose another "
-                        "state directory"
-                    ) from None
-                if not waited:
-                    wait()
-                    waited = True
-                time.sleep(POLL_S)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InUseError(
+                f"{path} is in use by another process; end that one, or choose another state "
+                "directory"
+            ) from None
         yield
+
+
+def in_use(path: Path) -> bool:
+    """Whether a process holds the directory now; nothing is made or kept."""
+    try:
+        with (path / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

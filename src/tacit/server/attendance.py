@@ -17,12 +17,11 @@ def may_skip(rules: Rules, state: ServerState, late: Sequence[str]) -> bool:
     """Whether a round may do without these parties: a quorum must be left."""
     if rules.quorum is None or not late:
         return False
+    others = set(_others(rules))
     if rules.schedule.kind == "synchronous":
-        first = rules.parties[:1] if rules.site_prior else ()
-        answered = [party for party in state.arrived if party not in first]
-        return len(answered) >= rules.quorum
+        return len(others & set(state.arrived)) >= rules.quorum
     if rules.schedule.kind == "sequential":
-        return len(set(rules.parties) - state.absent - state.left - set(late)) >= rules.quorum
+        return len(others - state.absent - state.left - set(late)) >= rules.quorum
     return False
 
 
@@ -45,7 +44,8 @@ def skip(
 
 def welcome(rules: Rules, state: ServerState, party: str, now: float = 0.0) -> ServerState:
     """Take a party back: it is asked in the next round, or at once in an asynchronous run."""
-    state = replace(state, absent=state.absent - {party})
+    if party in state.absent:
+        state = replace(state, absent=state.absent - {party})
     asked = any(request.party == party for request in state.open.values())
     if rules.schedule.kind != "asynchronous" or asked or state.finished or party in state.left:
         return state
@@ -81,8 +81,16 @@ def leave(
         else:
             kept = "kept, q would not be proper without it"
     log: Log = ({"event": "left", "round": state.round + 1, "party": party, "factor": kept},)
+    if rules.schedule.kind == "asynchronous" and state.left.issuperset(_others(rules)):
+        # Also where the prior is asked for ever.
+        state = replace(state, open={}, issued={}, finished="everybody left")
     state, more = go_on(rules, state, now)
     return state, (*log, *more)
+
+
+def _others(rules: Rules) -> tuple[str, ...]:
+    """All but the prior, which is nobody."""
+    return rules.parties[1:] if rules.site_prior else rules.parties
 
 
 def _without_requests(state: ServerState, parties: Sequence[str]) -> ServerState:

@@ -14,9 +14,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,13 +31,15 @@ from tacit.pvi import damped_update, divide, multiply
 from tacit.wire import messages as m
 from tacit.wire import numbers
 from tacit.wire.codec import ENCODINGS, Encoding, decode, encode
-from tacit.wire.frames import HangupError, read_frame, write_frame
+from tacit.wire.frames import FIRST_LIMIT, LIMIT, HangupError, read_frame, write_frame
 from tacit.wire.settings import parse_address
 from tacit.wire.tables import PartySide, after
 from tacit.wire.tls import Credentials, Revoked, client_context, peer_of
 
 CONNECT_S = 10.0
 MOST_ERRORS = 3
+MOST_VISITS = 2**32 - 1
+"""A party's random numbers are made from a visit, as 32 bits."""
 BUFFER = 1 << 20
 
 
@@ -113,7 +118,13 @@ class AsyncSession:
         self.visits = visits
         self.sent_bytes = 0
         self.received_bytes = 0
+        self.check_server: Callable[[], None] = lambda: None
+        """Raises if the server's certificate has ended or was revoked; before every turn."""
         self._errors = 0
+        self._limit = LIMIT
+        if introduction.family is not None:
+            count = sum(math.prod(shape) for shape in introduction.family.shapes.values())
+            self._limit = FIRST_LIMIT + 100 * count
 
     async def join(self, *, rejoin: bool) -> None:
         """Introduce oneself; raises RejectedError if that is not enough."""
@@ -134,7 +145,7 @@ class AsyncSession:
         message = await self._next(timeout_s=CONNECT_S)
         if isinstance(message, m.RejectionFromCluster):
             raise RejectedError(
-                f"the server does not let us in: {message.reason or 'no reason given'}",
+                f"the server does not let us in: {_shown(message.reason)}",
                 fixable=message.fixable,
                 code=_given(message.code),
             )
@@ -162,10 +173,7 @@ class AsyncSession:
             if isinstance(message, m.SelectedForTraining):
                 return self._turn(message)
             if isinstance(message, m.EndOfTraining):
-                self.final_posterior = self._unpack(message.final_posterior, "final_posterior")
-                with contextlib.suppress(HangupError):
-                    await self._send(m.FinalLeaveTraining(available_for_future_training=True))
-                await self.close()
+                await self._end(message)
                 return None
             if isinstance(message, m.EarlyCloseOfConnection):
                 await self._close_early(message)
@@ -211,8 +219,13 @@ class AsyncSession:
         await self._send(m.EarlyLeaveCluster(reason=reason, expected_absence=absence))
         self.side = PartySide.LEAVING
         try:
-            while self.side is not PartySide.GONE:
-                await self._next(timeout_s=CONNECT_S)
+            async with asyncio.timeout(CONNECT_S):  # however much a server still has to say
+                while self.side is not PartySide.GONE:
+                    message = await self._next()
+                    if isinstance(message, m.EndOfTraining):
+                        await self._end(message)
+        except TimeoutError:
+            raise HangupError(f"no acknowledgement within {CONNECT_S:g} s of leaving") from None
         finally:
             await self.close()
 
@@ -224,7 +237,7 @@ class AsyncSession:
     async def _next(self, timeout_s: float | None = None) -> m.ServerMessage:
         """The next message that means something in this state; others are answered with Error."""
         while True:
-            payload = await read_frame(self._reader, idle_s=timeout_s)
+            payload = await read_frame(self._reader, limit=self._limit, idle_s=timeout_s)
             self.received_bytes += len(payload) + 4
             try:
                 message = decode(payload, self.encoding, m.SERVER_MESSAGES)
@@ -253,6 +266,7 @@ class AsyncSession:
             raise PeerError(f"{reason} ({self._errors} times; see the server's log)")
 
     def _turn(self, message: m.SelectedForTraining) -> Turn:
+        self.check_server()
         posterior = self._unpack(message.current_posterior, "current_posterior")
         damping = 1.0 if message.damping_factor is None else message.damping_factor
         if not 0 < damping <= 1:
@@ -265,6 +279,8 @@ class AsyncSession:
         request, visit = _given(message.request), _given(message.visit)
         if self.announced and (request is None or visit is None or message.factor is UNSET):
             raise PeerError("SelectedForTraining without request, visit and factor; all are needed")
+        if visit is not None and not visit <= MOST_VISITS:
+            raise PeerError(f"visit = {visit}; at most {MOST_VISITS} are counted")
         self.side = PartySide.TRAINING
         return Turn(
             posterior=posterior,
@@ -278,12 +294,22 @@ class AsyncSession:
             round=_given(message.round) or 0,
         )
 
+    async def _end(self, message: m.EndOfTraining) -> None:
+        final = self._unpack(message.final_posterior, "final_posterior")
+        family = self.introduction.family
+        if family is not None and not family.is_proper(final):
+            raise PeerError("final_posterior is not a proper distribution; ask the operator")
+        self.final_posterior = final
+        with contextlib.suppress(HangupError):
+            await self._send(m.FinalLeaveTraining(available_for_future_training=True))
+        await self.close()
+
     async def _close_early(self, message: m.EarlyCloseOfConnection) -> None:
         with contextlib.suppress(HangupError):
             await self._send(m.ClientAcknowledgement())
         await self.close()
         back = None if message.return_in is None else message.return_in.seconds
-        raise ClosedError(f"the server closes: {message.reason or 'no reason given'}", back)
+        raise ClosedError(f"the server closes: {_shown(message.reason)}", back)
 
     def _pack(self, natural: Natural) -> m.Distribution:
         if self.announced:
@@ -312,11 +338,12 @@ async def open_session(
 ) -> AsyncSession:
     """Connect and join; a server that knows us already is asked to take us back."""
     for again in (rejoin, True):
-        reader, writer = await _dial(server, credentials, context)
+        reader, writer, check = await _dial(server, credentials, context)
         session = AsyncSession(
             reader, writer,
             encoding=encoding, introduction=introduction, factor=factor, visits=visits,
         )  # fmt: skip
+        session.check_server = check
         try:
             await session.join(rejoin=again)
             return session
@@ -332,7 +359,7 @@ async def open_session(
 
 async def _dial(
     server: str, credentials: Credentials, context: ssl.SSLContext | None
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Callable[[], None]]:
     host, port = parse_address(server, "server")
     context = context or client_context(credentials)
     try:
@@ -351,12 +378,21 @@ async def _dial(
         reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
         raise HangupError(f"{server} cannot be reached ({reason})") from None
     keep_alive(writer)
-    peer = peer_of(writer.get_extra_info("ssl_object"))
-    revoked = credentials.revoked and Revoked(credentials.revoked, credentials.authority)
-    if revoked and revoked.contains(peer.serial):
+    try:
+        peer = peer_of(writer.get_extra_info("ssl_object"))
+        revoked = credentials.revoked and Revoked(credentials.revoked, credentials.authority)
+
+        def check() -> None:
+            if revoked and revoked.contains(peer.serial):
+                raise PeerError(f"{server} shows a certificate that was revoked; ask its operator")
+            if peer.not_after < datetime.now(UTC):
+                raise PeerError(f"{server} shows a certificate that has ended; ask its operator")
+
+        check()
+    except BaseException:
         await shut(writer)
-        raise PeerError(f"{server} shows a certificate that was revoked; ask its operator")
-    return reader, writer
+        raise
+    return reader, writer, check
 
 
 def keep_alive(writer: asyncio.StreamWriter) -> None:
@@ -391,5 +427,10 @@ def _given(value: Any) -> Any:
 
 
 def _words(message: Any) -> str:
-    text = message.error or message.reason or "no reason given"
-    return " ".join(str(text).split())[:300]
+    return _shown(message.error or message.reason)
+
+
+def _shown(text: str | None) -> str:
+    """A peer's words on one line, without what could steer a terminal."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in text or "")
+    return " ".join(plain.split())[:300] or "no reason given"

@@ -44,6 +44,8 @@ class Desk:
         self.connections: dict[str, Connection] = {}
         """The members that are here, by name."""
         self.inbox: list[Reply] = []
+        self.traffic: dict[str, tuple[int, int]] = {}
+        """Bytes in and out of each party's connections that are over."""
         self._is_void, self._spawn, self._wake = is_void, spawn, wake
         self._tell_log = tell_log
         count = sum(value.size for value in live.rules.prior.values())
@@ -59,6 +61,11 @@ class Desk:
             self.refuse("protocol", str(error), connection)
         finally:
             await connection.drop()
+            before = self.traffic.get(connection.peer.name, (0, 0))
+            self.traffic[connection.peer.name] = (
+                before[0] + connection.bytes_in,
+                before[1] + connection.bytes_out,
+            )
             if self.connections.get(connection.peer.name) is connection:
                 del self.connections[connection.peer.name]
             self._wake()
@@ -178,6 +185,7 @@ class Desk:
         key = connection.sent if message.request is UNSET else message.request
         if key is None or not self.live.is_open(key, party):
             self.journal.write("ignored", party=party, id=key)
+            self.live.welcome(party, time.time())  # late, but here: the next round asks it again
             return
         assert self.live.state is not None
         what = f"update of party {party!r}"

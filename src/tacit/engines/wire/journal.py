@@ -16,18 +16,24 @@ class Journal:
     """Appends to a file, and shows each line to whoever watches.
 
     What strangers send is never quoted; how often one kind of refusal happens is counted, and
-    only the first hundred of a kind are written, so that no stranger can fill the disk.
+    only the first hundred of a kind are written, so that no stranger can fill the disk; likewise
+    of what a party can repeat without end.
     """
 
     MOST_REFUSALS = 100
+    LIMITED = ("ignored", "returned")
+    """What a party can make us write as often as it likes, over one connection."""
 
     def __init__(self, path: Path | None = None, watch: Watch | None = None) -> None:
         self._file = None if path is None else path.open("a", encoding="utf-8", buffering=1)
         self._watch = watch
         self.refusals: dict[str, int] = {}
+        self._seen: dict[str, int] = {}
 
     def write(self, event: str, **fields: Any) -> None:
         """One line; None fields are left out."""
+        if event in self.LIMITED and not self._within(f"{event} {fields.get('party')}"):
+            return
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event}
         line |= {key: value for key, value in fields.items() if value is not None}
         if self._file is not None:
@@ -42,6 +48,10 @@ class Journal:
             self.write("refused", kind=kind, reason=reason, **fields)
         elif seen == self.MOST_REFUSALS + 1:
             self.write("refused", kind=kind, reason="more of these are only counted from now on")
+
+    def _within(self, key: str) -> bool:
+        seen = self._seen[key] = self._seen.get(key, 0) + 1
+        return seen <= self.MOST_REFUSALS
 
     def close(self) -> None:
         """Close the file."""

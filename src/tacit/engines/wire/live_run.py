@@ -29,6 +29,10 @@ from tacit.wire.tls import Peer
 
 CONSISTENT = 1e-6
 """How far a peer's new factor may be from the old one times its ratio, relatively."""
+SYMMETRIC = 1e-9
+"""How far a matrix may be from its transpose, relatively: rounding, and no more."""
+LARGEST = 1e100
+"""The largest natural parameter in an update; squares of larger ones overflow."""
 
 
 Void = Callable[[int], bool]
@@ -115,7 +119,7 @@ class LiveRun:
             guarantee=None if message.guarantee is UNSET else message.guarantee,
         )
         self._save(self.roster.having(members=self.members | {peer.name: member}))
-        self._welcome(peer.name, now)
+        self.welcome(peer.name, now)
         return member
 
     def rejoin(
@@ -135,11 +139,16 @@ class LiveRun:
         self._check_same(peer, known, void)
         known = msgspec.structs.replace(known, key=peer.key_fingerprint, serial=f"{peer.serial:x}")
         self._save(self.roster.having(members=self.members | {peer.name: known}))
-        self._welcome(peer.name, now)
+        self.welcome(peer.name, now)
         if self.state is None:
             return known, self.rules.family.zero(), 0
         factor = self.state.factors[peer.name]
         return known, factor.natural, factor.version
+
+    def welcome(self, party: str, now: float) -> None:
+        """Ask a party again that was passed over and has shown itself."""
+        if self.state is not None and not self.state.finished and party in self.members:
+            self._commit(server_side.welcome(self.rules, self.state, party, now), ())
 
     def start(self, now: float) -> Log:
         """Begin training; parties that have not joined are taken in when they come."""
@@ -151,7 +160,6 @@ class LiveRun:
         state = server_side.begin(self.rules, state, now)
         line: dict[str, Any] = {"event": "begin", "parties": len(self.members)}
         self._commit(state, (line,))
-        self._save(self.roster.having(started=True))
         return (line,)
 
     def requests(self) -> dict[str, Request]:
@@ -167,6 +175,7 @@ class LiveRun:
     def check(self, reply: Reply) -> Reply:
         """A reply to an open request, checked; PeerError says what is wrong with it."""
         assert self.state is not None
+        _check_numbers(reply.delta, f"update of party {reply.party!r}")
         return server_side.check_reply(self.rules, self.state.open[reply.id], reply)
 
     def is_open(self, key: str, party: str) -> bool:
@@ -245,7 +254,12 @@ class LiveRun:
                 "this server starts from the prior; its operator allows factors to be returned "
                 "with serve.accept_returned = true"
             )
+        _check_numbers(factor, "likelihood")
         returned = self.roster.returned | {party: pack_natural(factor)}
+        factors = {name: unpack_natural(body) for name, body in returned.items()}
+        start = server_side.initial_state(self.rules, self._first_factors | factors)
+        if not self.rules.family.is_proper(start.q):
+            raise PeerError("likelihood: with it q would not be a proper distribution")
         self._save(self.roster.having(returned=returned))
         return "taken over"
 
@@ -289,11 +303,6 @@ class LiveRun:
         if not is_scalar_normal(self.rules.prior):
             _refuse_plain("its posterior is not a scalar normal")
 
-    def _welcome(self, party: str, now: float) -> None:
-        if self.state is not None and not self.state.finished:
-            state = server_side.welcome(self.rules, self.state, party, now)
-            self._commit(state, ())
-
     def _commit(self, state: ServerState, log: Log) -> None:
         if state is not self.state:
             self.checkpoint.save(state, log)
@@ -304,6 +313,16 @@ class LiveRun:
         if roster != self.roster:
             save_roster(self._roster_path, roster)
             self.roster = roster
+
+
+def _check_numbers(natural: Natural, what: str) -> None:
+    """Refuse numbers that pass for a proper q but with which nothing can be computed."""
+    for name, value in natural.items():
+        size = np.max(np.abs(value), initial=0.0)
+        if not size <= LARGEST:
+            raise PeerError(f"{what}: {name!r} has a value beyond {LARGEST:g}; no honest one has")
+        if value.ndim == 2 and not np.all(np.abs(value - value.T) <= SYMMETRIC * size):
+            raise PeerError(f"{what}: {name!r} is not symmetric; send a symmetric matrix")
 
 
 def _refuse_plain(why: str) -> NoReturn:

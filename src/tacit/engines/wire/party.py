@@ -13,13 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tacit.charging import Charging
 from tacit.engines.wire.journal import Journal
+from tacit.engines.wire.live_run import LARGEST
 from tacit.engines.wire.store import PartyStore
 from tacit.errors import PeerError, PrivacyError, TacitError
 from tacit.expfam import Natural
 from tacit.messages import Reply, Request
 from tacit.party import Seat
+from tacit.wire.frames import HangupError
 from tacit.wire.session import (
     AsyncSession,
     ClosedError,
@@ -53,6 +57,8 @@ class LiveParty:
     received_bytes: int = 0
     _unknown_there: bool = False
     """Whether the server has said that it does not know us, though we have joined before."""
+    _work: asyncio.Future[Reply] | None = None
+    """The answer that is being computed."""
 
     async def take_part(self) -> Natural:
         """Stay until the end, over as many connections as that takes; the final posterior."""
@@ -66,7 +72,7 @@ class LiveParty:
                     self._check_final(error)
                     self.journal.write("no connection", server=server, reason=str(error))
                     continue
-                wait_s = FIRST_WAIT_S
+                waited_s, wait_s = wait_s, FIRST_WAIT_S
                 try:
                     return await self._converse(session)
                 except ClosedError as error:
@@ -76,6 +82,9 @@ class LiveParty:
                     await asyncio.sleep(error.return_in_s)
                 except PeerError as error:
                     self.journal.write("cut off", server=server, reason=str(error))
+                    if not isinstance(error, HangupError):
+                        wait_s = waited_s  # it is there, but makes no sense: as good as nobody
+                        continue
                 finally:
                     self.sent_bytes += session.sent_bytes
                     self.received_bytes += session.received_bytes
@@ -156,6 +165,8 @@ class LiveParty:
                 await self._answer(session, turn)
         except asyncio.CancelledError:
             await self._leave(session, "the party was stopped; it will be back")
+            if self._work is not None:  # it may be paid for: finish and keep it, send it later
+                await asyncio.wait([self._work])
             raise
         assert session.final_posterior is not None
         self.store.finish(session.final_posterior)
@@ -166,7 +177,9 @@ class LiveParty:
         self.journal.write("asked", round=turn.round, visit=turn.visit, id=turn.request)
         began = time.perf_counter()
         try:
-            reply = await asyncio.to_thread(self._reply, session, turn)
+            self._work = asyncio.ensure_future(asyncio.to_thread(self._reply, session, turn))
+            reply = await asyncio.shield(self._work)
+            self._work = None
         except PrivacyError as error:
             self.journal.write("ceiling", reason=str(error))
             await self._leave(session, "this party's privacy budget allows no further answer", None)
@@ -186,7 +199,18 @@ class LiveParty:
             seconds=round(time.perf_counter() - began, 4),
             bytes=session.sent_bytes - before,
             sent_bytes=self.sent_bytes + session.sent_bytes,
+            **(await asyncio.to_thread(self._spent, session.run)),
         )
+
+    def _spent(self, run: str) -> dict[str, float]:
+        """ε spent on these records so far, in all runs, and its ceiling."""
+        if self.charging is None:
+            return {}
+        charging = self.charging(run)
+        spent = charging.ledger.spent(charging.datasets[self.name])
+        if spent.ceiling is None or spent.epsilon is None:
+            return {}
+        return {"epsilon_spent": spent.epsilon, "ceiling": spent.ceiling.epsilon}
 
     def _reply(self, session: AsyncSession, turn: Turn) -> Reply:
         """The stored answer if there is one; otherwise a new one: charged, computed, stored."""
@@ -201,12 +225,23 @@ class LiveParty:
             initial=turn.initial,
         )
         if self.charging is not None:
+            self._require_sense(request)
             charging = self.charging(session.run)
             charging.require_turn(request)
             return charging.answer([request], self._compute)[request.id]
         reply = self.store.recall(request.id) or self._compute([request])[request.id]
         self.store.keep(request.id, reply, turn.factor)
         return reply
+
+    def _require_sense(self, request: Request) -> None:
+        """Refuse, before anything is paid, what could only be paid for and lost."""
+        for natural in (request.q, request.factor):
+            if any(np.max(np.abs(value), initial=0.0) > LARGEST for value in natural.values()):
+                raise PeerError(f"asked with numbers beyond {LARGEST:g}; nothing was charged")
+        agreement = self.seat.agreement
+        site = request.initial and agreement.model.has_site_prior
+        if not site and not agreement.family.is_proper(request.q):
+            raise PeerError("asked with a q that is no proper distribution; nothing was charged")
 
     def _compute(self, requests: Any) -> dict[str, Reply]:
         return {request.id: self.seat.answer(request)[0] for request in requests}

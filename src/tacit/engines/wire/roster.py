@@ -31,7 +31,6 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
 
     run: str
     digest: str
-    started: bool = False
     members: dict[str, Member] = {}
     returned: dict[str, Any] = {}
     """Factors that parties gave back before the start, as `pack_natural` makes them."""

@@ -74,6 +74,11 @@ class WireServer:
         """The members that are here, by name."""
         return self._desk.connections
 
+    def traffic(self, party: str) -> tuple[int, int]:
+        """Bytes in and out of a party since this server was started."""
+        one, over = self.connections.get(party), self._desk.traffic.get(party, (0, 0))
+        return over if one is None else (over[0] + one.bytes_in, over[1] + one.bytes_out)
+
     @property
     def port(self) -> int:
         """Where we listen."""

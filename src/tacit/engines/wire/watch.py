@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tacit.errors import ConfigError
 from tacit.wire.settings import parse_address
 
@@ -33,6 +35,7 @@ class Commands:
     def __init__(self, directory: Path) -> None:
         self._directory = directory / CONTROL
         self._directory.mkdir(mode=0o700, exist_ok=True)
+        (self._directory / "close").unlink(missing_ok=True)  # meant for the server before us
         self.start = False
         self.close: tuple[str, float | None] | None = None
 
@@ -81,8 +84,8 @@ def describe(server: WireServer) -> dict[str, Any]:
             else {"epsilon": member.guarantee.epsilon, "delta": member.guarantee.delta},
             "visits": 0 if factor is None else factor.visits,
             "factor_version": 0 if factor is None else factor.version,
-            "bytes_in": connection.bytes_in if connection else 0,
-            "bytes_out": connection.bytes_out if connection else 0,
+            "bytes_in": server.traffic(name)[0],
+            "bytes_out": server.traffic(name)[1],
         }
     last = next((line for line in reversed(live.history) if line["event"] == "round"), {})
     phase = "waiting for parties" if state is None else state.finished or "training"
@@ -115,7 +118,7 @@ def write_status(server: WireServer, *, running: bool = True) -> None:
     }
     path = server.live.directory / STATUS
     part = path.with_name(STATUS + ".part")
-    part.write_text(json.dumps(body, indent=1), encoding="utf-8")
+    part.write_bytes(msgspec.json.encode(body))
     os.replace(part, path)  # noqa: PTH105 - atomic on every platform
 
 
@@ -144,7 +147,8 @@ def metrics_text(server: WireServer) -> str:
         if name not in seen:
             lines.append(f"# TYPE {name} {kind}")
             seen.add(name)
-        lines.append(f"{name}{{{labels}}} {value:g}" if labels else f"{name} {value:g}")
+        number = repr(float(value))  # whole: a rounded counter would stand still, and jump
+        lines.append(f"{name}{{{labels}}} {number}" if labels else f"{name} {number}")
     return "\n".join(lines) + "\n"
 
 

@@ -1,0 +1,83 @@
+"""Servers and parties in processes that can be killed: one import for many of them.
+
+Reads a JSON line a command and answers with one: {"what": "serve" | "join", "file"} forks and
+answers with the process's id; {"what": "wait", "pid", "within_s"} with its exit code or null.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from tacit.live.config import read_party, read_server
+from tacit.live.join import join
+from tacit.live.serve import serve
+
+
+def work(command: dict[str, Any]) -> None:
+    path = Path(command["file"])
+    if command["what"] == "serve":
+        asyncio.run(serve(read_server(path), standby=command.get("standby", False)))
+    else:
+        asyncio.run(join(read_party(path)))
+
+
+def child(command: dict[str, Any]) -> int:
+    """Fork; the exit code tells the kind of the error, the standard error what it was."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        if command.get("namespace"):
+            enter(command["namespace"])
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        work(command)
+        code = 0
+    except BaseException as error:
+        code = getattr(error, "exit_code", 1)
+        print(f"{command['what']} {command['file']}: {error!r}", file=sys.stderr)
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def enter(namespace: str) -> None:
+    """Into a network namespace that `ip netns` has made."""
+    import ctypes
+
+    library = ctypes.CDLL(None, use_errno=True)
+    with Path(f"/run/netns/{namespace}").open() as file:
+        if library.setns(file.fileno(), 0x40000000):  # CLONE_NEWNET
+            raise OSError(ctypes.get_errno(), "setns")
+
+
+def wait(pid: int, within_s: float) -> int | None:
+    end = time.monotonic() + within_s
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() >= end:
+            return None
+        time.sleep(0.01)
+
+
+def main() -> None:
+    """One command after another."""
+    warnings.filterwarnings("ignore", message=".*fork.*")
+    for line in sys.stdin:
+        command = json.loads(line)
+        if command["what"] == "wait":
+            answer = wait(command["pid"], command["within_s"])
+        else:
+            answer = child(command)
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
