@@ -18,7 +18,7 @@ import tacit.party as party_side
 from tacit.cli.ledger import ceiling_command
 from tacit.config import config_digest, parse_config, resolved_toml
 from tacit.errors import ConfigError, PrivacyError
-from tacit.federate import _first_factors
+from tacit.federate import first_factors
 from tacit.messages import decode_reply
 from tacit.privacy.ledger import Ledger
 from tacit.run import fingerprint, prepare, run
@@ -359,7 +359,7 @@ def test_a_killed_run_never_speaks_unpaid_nor_twice(worker, tmp_path):
         assert result["privacy"]["ledger"]["epsilon_spent"] >= claimed * (1 - 1e-9)
     # The posterior is what the stored replies make of the prior, to the last bit.
     plan = prepare(config).plan
-    state = begin(plan.rules, initial_state(plan.rules, _first_factors(plan)))
+    state = begin(plan.rules, initial_state(plan.rules, first_factors(plan)))
     while not state.finished:
         bodies = [heard[run_name(out), request.id] for request in open_requests(state)]
         state, _ = step_together(plan.rules, state, [decode_reply(body) for body in bodies])

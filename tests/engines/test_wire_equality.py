@@ -7,7 +7,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from wire_harness import BINARY, NUMBERS, Fed, assert_identity, assert_same_bits, run_all
+from wire_harness import (
+    BINARY,
+    NUMBERS,
+    Fed,
+    assert_identity,
+    assert_same_bits,
+    run_all,
+    shared_model,
+)
 
 from tacit.federate import carry_out, first_factors
 from tacit.live.config import read_agreed
@@ -50,7 +58,7 @@ MODELS = {
             "program": "hierarchy.py:readmission",
             "static": {"sites": len(NAMES)},
         },
-        "method": {"kind": "gradient-vi", "steps": 4, "batch_size": 8},
+        "method": {"kind": "gradient-vi", "steps": 4},
     },
     "private": {**PRIVATE, "privacy": SEEDED, "method": {"kind": "dpsgd"}},
     "private, shared noise": {
@@ -136,8 +144,9 @@ def test_the_wire_changes_no_bit(tmp_path, what, kind, encodings):
     assert set(told.values()) == set(encodings)
 
 
-def test_a_run_of_the_same_file_in_one_process_says_the_same(tmp_path):
+def test_a_run_of_the_same_file_in_one_process_says_the_same(tmp_path, monkeypatch):
     """Not through the parties' own loading: `tacit run` of what was agreed on."""
+    monkeypatch.setattr("tacit.run.make_model", shared_model)
     fed = federation(tmp_path / "fed", "logistic", "synchronous", rounds=2)
     results = asyncio.run(run_all(fed))
     config = read_agreed(fed.base / "federation.toml").federation.as_config()

@@ -131,6 +131,9 @@ async def one_pair(federation: Federation, side: ServerSide, name: str) -> None:
         await south.send(table.message(name))
         if reply is not None:
             assert isinstance(await south.receive(), reply)
+        if (side, name) == (ServerSide.TRAINING, "Error"):  # what is open is asked again
+            assert isinstance(await south.receive(), m.SelectedForTraining)
+            then = ServerSide.TRAINING
         if then is ServerSide.GONE:
             assert await south.closed(3.0)
             await running.until(lambda: table.side is ServerSide.GONE)

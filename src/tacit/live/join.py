@@ -121,7 +121,7 @@ def _still_to_pay(ready: ReadyParty, ledger: Ledger) -> Settled:
     """What a run costs from here: a party that comes back has paid for its answers so far."""
     settled = ready.plan.settled[ready.name]
     run = PartyStore(ready.setup.state / "party", ready.setup.agreed.digest).run
-    paid = 0 if run is None else answers_charged(ledger, run)
+    paid = 0 if run is None else answers_charged(ledger, run_in_ledger(ready.setup, run))
     return msgspec.structs.replace(settled, visits=max(settled.visits - paid, 0))
 
 
@@ -252,10 +252,16 @@ def _charging(ready: ReadyParty, ledger: Ledger, run: str) -> Charging:
     assert privacy is not None
     dataset = identify(ledger, ready.loaded, ready.loaded.raw[ready.name])
     settled = {ready.name: ready.plan.settled[ready.name]}
-    return Charging(ledger, run, {ready.name: dataset}, settled, privacy.unit, privacy.relation)
+    name = run_in_ledger(ready.setup, run)
+    return Charging(ledger, name, {ready.name: dataset}, settled, privacy.unit, privacy.relation)
 
 
-def answers_charged(ledger: Ledger, run: str | None) -> int:
+def run_in_ledger(setup: PartySetup, run: str) -> str:
+    """A run's name is the server's word: bound to what was approved, it cannot mean another run."""
+    return f"{run}@{setup.agreed.digest[:16]}"
+
+
+def answers_charged(ledger: Ledger, run: str) -> int:
     """How many requests of a run were paid for."""
     rows = ledger.show()
     return len({row.request for row in rows if row.kind == "charge" and row.run == run})
@@ -275,7 +281,7 @@ def _result(
         "configuration": setup.agreed.digest,
         "answers": party.store.visits
         if ledger is None
-        else answers_charged(ledger, party.store.run),
+        else answers_charged(ledger, run_in_ledger(setup, party.store.run or "")),
         "sent_bytes": party.sent_bytes,
         "received_bytes": party.received_bytes,
         "privacy": statement(ready.plan),

@@ -35,6 +35,7 @@ from tacit.privacy.ledger_price import Budget, Price, Spent, shown
 from tacit.privacy.ledger_rules import (
     LineageWarning,
     answerable,
+    check_same_release,
     known_charge,
     needed_ceiling,
     warn_of_lookalikes,
@@ -287,6 +288,8 @@ class Ledger:
         """
         check_distinct(asks)
         with self._book.writing() as state:
+            for ask in asks:
+                check_same_release(state, ask)
             replies = [self._book.reply(state, ask.place) for ask in asks]
             wanted = [
                 msgspec.structs.replace(ask, attempt=state.next_attempt(ask.place))

@@ -14,15 +14,24 @@ class LineageWarning(UserWarning):
     """A data set looks like the successor of one that has already been charged."""
 
 
-def known_charge(state: State, wanted: Ask) -> Charge | None:
-    """The stored charge of this attempt; None if it is the next to be made; otherwise refused."""
+def check_same_release(state: State, wanted: Ask) -> list[Charge]:
+    """The charges of a request; refused if they were for other records or another release.
+
+    Ids come from a server: one that uses an id again must not be handed what others paid for.
+    """
     done = state.charges.get(wanted.place, [])
-    place = f"request {wanted.request} of run {wanted.run}"
     if done and not wanted.same_release(done[0]):
         raise PrivacyError(
-            f"{place} was charged for another release (entry {done[0].seq}); a request is answered"
-            " once: use a new request id"
+            f"request {wanted.request} of run {wanted.run} was charged for another release (entry "
+            f"{done[0].seq}); a request is answered once: use a new request id"
         )
+    return done
+
+
+def known_charge(state: State, wanted: Ask) -> Charge | None:
+    """The stored charge of this attempt; None if it is the next to be made; otherwise refused."""
+    done = check_same_release(state, wanted)
+    place = f"request {wanted.request} of run {wanted.run}"
     if 1 <= wanted.attempt <= len(done):
         return done[wanted.attempt - 1]
     if wanted.place in state.answers:

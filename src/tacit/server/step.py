@@ -255,7 +255,7 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
         parties = rules.parties[len(first) :]
         share = power(divide(q, before), 1.0 / len(parties))
         changes |= dict.fromkeys(parties, share)
-    if not rules.family.is_proper(q):
+    if not _usable(rules, state, q):
         return _refuse(rules, state, replies)
     factors = dict(state.factors)
     for party, change in changes.items():
@@ -272,6 +272,16 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
         refused_in_a_row=0,
         caution=min(1.0, 2.0 * state.caution),
     ), ()
+
+
+def _usable(rules: Rules, state: ServerState, q: Natural) -> bool:
+    """Proper, and not so strange that the end of the round cannot be computed with it."""
+    if not rules.family.is_proper(q):
+        return False
+    try:
+        return math.isfinite(rules.family.kl(q, state.previous if state.previous else state.q))
+    except (ArithmeticError, ValueError):  # a matrix that has no Cholesky factor, say
+        return False
 
 
 def noisy_step(
@@ -311,10 +321,16 @@ def _refuse(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Ser
             "'sequential'"
         )
     party = replies[0].party if len(replies) == 1 else None
+    alone = [
+        reply.party
+        for reply in replies
+        if not rules.family.is_proper(multiply(state.q, reply.delta))
+    ]
     event = {
         "event": "refused",
         "round": state.round + 1,
         "party": party,
+        "improper_alone": alone,
         "reason": "q would not be a proper distribution; rolled back, damping halved",
     }
     return replace(

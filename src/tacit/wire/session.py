@@ -113,6 +113,8 @@ class AsyncSession:
         self.parties: int | None = None
         self.wants_factor = False
         self.final_posterior: Natural | None = None
+        self.keep_result: Callable[[Natural], None] = lambda _: None
+        """Is given the final posterior before the server is told that we have it."""
         self.factor = factor
         """For a server that does not send it: one's own factor."""
         self.visits = visits
@@ -299,6 +301,7 @@ class AsyncSession:
         family = self.introduction.family
         if family is not None and not family.is_proper(final):
             raise PeerError("final_posterior is not a proper distribution; ask the operator")
+        self.keep_result(final)
         self.final_posterior = final
         with contextlib.suppress(HangupError):
             await self._send(m.FinalLeaveTraining(available_for_future_training=True))
@@ -399,7 +402,12 @@ def keep_alive(writer: asyncio.StreamWriter) -> None:
     """Notice, within a minute or two, a peer whose machine or network has gone without a word."""
     sock = writer.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6)):
+    for name, value in (
+        ("TCP_KEEPIDLE", 30),
+        ("TCP_KEEPINTVL", 10),
+        ("TCP_KEEPCNT", 6),
+        ("TCP_USER_TIMEOUT", 90_000),  # without it, none of these count while data are under way
+    ):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

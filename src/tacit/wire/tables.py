@@ -104,7 +104,7 @@ MEANING = {
     "part": "EndOfConnectionAcknowledgement; keep or divide out the factor; with an expected "
     "absence wait for the return",
     "finish": "close the connection",
-    "note": "log it; the third one of a connection closes it",
+    "note": "log it; what is open is asked again; the third one of a connection closes it",
     "enter": "compare the configuration digest with the approved one; leave if it differs",
     "turn_away": "stop, or use ReJoinCluster where the code says so",
     "train": "charge, compute, UpdatedLikelihood; a request that is known is answered as before; "

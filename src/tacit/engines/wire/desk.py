@@ -14,7 +14,7 @@ from tacit.engines.wire.connection import Connection
 from tacit.engines.wire.journal import Journal
 from tacit.engines.wire.live_run import LiveRun, RefusedError
 from tacit.engines.wire.roster import Member
-from tacit.errors import PeerError
+from tacit.errors import ConfigError, PeerError, TacitError
 from tacit.messages import Reply
 from tacit.wire import messages as m
 from tacit.wire import numbers
@@ -39,6 +39,7 @@ class Desk:
         spawn: Callable[[Awaitable[None]], None],
         wake: Callable[[], None],
         tell_log: Callable[[Any], None],
+        fail: Callable[[TacitError], None],
     ) -> None:
         self.live, self.settings, self.journal = live, settings, journal
         self.connections: dict[str, Connection] = {}
@@ -47,7 +48,7 @@ class Desk:
         self.traffic: dict[str, tuple[int, int]] = {}
         """Bytes in and out of each party's connections that are over."""
         self._is_void, self._spawn, self._wake = is_void, spawn, wake
-        self._tell_log = tell_log
+        self._tell_log, self._fail = tell_log, fail
         count = sum(value.size for value in live.rules.prior.values())
         self._limit = FIRST_LIMIT + 100 * count  # three distributions of JSON numbers, and some
 
@@ -174,10 +175,17 @@ class Desk:
             self._spawn(self._retire(older))
 
     async def _retire(self, older: Connection) -> None:
-        reason = "another connection of this party has taken over"
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                await older.tell(m.EarlyCloseOfConnection(reason=reason))
+        """Its party may be at work and speak first: one that is cut off would only come back."""
+        if older.side in (ServerSide.WAITING, ServerSide.TRAINING):
+            goodbye = m.EarlyCloseOfConnection(
+                reason="another connection of this party has taken over"
+            )
+            older.moved_by(goodbye)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.frame_s):
+                    await older.tell(goodbye)
+                    while older.side is ServerSide.CLOSING:
+                        await asyncio.sleep(0.05)
         await older.drop()
 
     async def _take(self, connection: Connection, message: m.UpdatedLikelihood) -> None:
@@ -213,10 +221,15 @@ class Desk:
             reason=message.reason,
             back_in_s=None if absence is None else absence.seconds,
         )
+        if connection.side is ServerSide.ENDING:
+            self.live.delivered(party)
         replies, self.inbox[:] = list(self.inbox), []  # its last answer came before its good-bye
-        if replies:
-            self._tell_log(self.live.take(replies, time.time()))
-        self._tell_log(self.live.part(party, for_good=absence is None, now=time.time()))
+        try:
+            if replies:
+                self._tell_log(self.live.take(replies, time.time()))
+            self._tell_log(self.live.part(party, for_good=absence is None, now=time.time()))
+        except ConfigError as error:  # the run cannot go on, whoever was the last to speak
+            self._fail(error)
         await connection.tell(m.ServerAcknowledgement())
 
     async def _finish(self, connection: Connection, message: m.ClientMessage) -> None:
@@ -228,5 +241,7 @@ class Desk:
         reason = " ".join((message.error or message.reason or "").split())[:300]
         self.journal.write("party error", party=connection.peer.name, reason=reason)
         connection.errors += 1
+        if connection.side is ServerSide.TRAINING:
+            connection.sent = None  # ask again: what is open waits for an answer
         if connection.errors >= MOST_ERRORS:
             connection.side = ServerSide.GONE

@@ -21,8 +21,8 @@ class Journal:
     """
 
     MOST_REFUSALS = 100
-    LIMITED = ("ignored", "returned")
-    """What a party can make us write as often as it likes, over one connection."""
+    LIMITED = ("ignored", "returned", "rejoined", "replaced", "hung up", "party error")
+    """What a party can make us write as often as it likes."""
 
     def __init__(self, path: Path | None = None, watch: Watch | None = None) -> None:
         self._file = None if path is None else path.open("a", encoding="utf-8", buffering=1)

@@ -29,7 +29,7 @@ from tacit.wire.tls import Peer
 
 CONSISTENT = 1e-6
 """How far a peer's new factor may be from the old one times its ratio, relatively."""
-SYMMETRIC = 1e-9
+SYMMETRIC = 1e-6
 """How far a matrix may be from its transpose, relatively: rounding, and no more."""
 LARGEST = 1e100
 """The largest natural parameter in an update; squares of larger ones overflow."""
@@ -111,6 +111,13 @@ class LiveRun:
             )
         protocol = 0 if message.protocol is UNSET else min(message.protocol, m.PROTOCOL)
         self._check_plain(protocol)
+        if self.private and (message.guarantee is UNSET or message.configuration is UNSET):
+            raise RefusedError(
+                "this run is private: JoinCluster has to say which configuration was approved and "
+                "which guarantee is kept",
+                fixable=True,
+                code="guarantee",
+            )
         member = Member(
             key=peer.key_fingerprint,
             serial=f"{peer.serial:x}",
@@ -175,7 +182,7 @@ class LiveRun:
     def check(self, reply: Reply) -> Reply:
         """A reply to an open request, checked; PeerError says what is wrong with it."""
         assert self.state is not None
-        _check_numbers(reply.delta, f"update of party {reply.party!r}")
+        _check_numbers(reply.delta, self.state.q, f"update of party {reply.party!r}")
         return server_side.check_reply(self.rules, self.state.open[reply.id], reply)
 
     def is_open(self, key: str, party: str) -> bool:
@@ -254,7 +261,7 @@ class LiveRun:
                 "this server starts from the prior; its operator allows factors to be returned "
                 "with serve.accept_returned = true"
             )
-        _check_numbers(factor, "likelihood")
+        _check_numbers(factor, self.rules.prior, "likelihood")
         returned = self.roster.returned | {party: pack_natural(factor)}
         factors = {name: unpack_natural(body) for name, body in returned.items()}
         start = server_side.initial_state(self.rules, self._first_factors | factors)
@@ -315,14 +322,15 @@ class LiveRun:
             self.roster = roster
 
 
-def _check_numbers(natural: Natural, what: str) -> None:
+def _check_numbers(natural: Natural, q: Natural, what: str) -> None:
     """Refuse numbers that pass for a proper q but with which nothing can be computed."""
     for name, value in natural.items():
-        size = np.max(np.abs(value), initial=0.0)
-        if not size <= LARGEST:
+        if not np.max(np.abs(value), initial=0.0) <= LARGEST:
             raise PeerError(f"{what}: {name!r} has a value beyond {LARGEST:g}; no honest one has")
-        if value.ndim == 2 and not np.all(np.abs(value - value.T) <= SYMMETRIC * size):
-            raise PeerError(f"{what}: {name!r} is not symmetric; send a symmetric matrix")
+        if value.ndim == 2:
+            size = np.sqrt(np.abs(np.diagonal(value)) + np.abs(np.diagonal(q[name])))
+            if not np.all(np.abs(value - value.T) <= SYMMETRIC * np.outer(size, size)):
+                raise PeerError(f"{what}: {name!r} is not symmetric; send a symmetric matrix")
 
 
 def _refuse_plain(why: str) -> NoReturn:

@@ -37,6 +37,8 @@ from tacit.wire.tls import Credentials, client_context
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 30.0
 BACK_SOON_S = 600.0
+LONGEST_ABSENCE_S = 86_400.0
+"""However long a server says that it will be away, a party looks again after a day."""
 CANNOT = "this party cannot answer at present; its operator has been told why"
 
 
@@ -79,7 +81,7 @@ class LiveParty:
                     if error.return_in_s is None:
                         raise
                     self.journal.write("server closes", reason=str(error), back=error.return_in_s)
-                    await asyncio.sleep(error.return_in_s)
+                    await asyncio.sleep(min(error.return_in_s, LONGEST_ABSENCE_S))
                 except PeerError as error:
                     self.journal.write("cut off", server=server, reason=str(error))
                     if not isinstance(error, HangupError):
@@ -116,6 +118,7 @@ class LiveParty:
             raise
         self._unknown_there = False
         self.store.joined(session.run)
+        session.keep_result = self.store.finish
         self.journal.write(
             "connected", server=server, run=session.run or None, parties=session.parties
         )
@@ -169,7 +172,6 @@ class LiveParty:
                 await asyncio.wait([self._work])
             raise
         assert session.final_posterior is not None
-        self.store.finish(session.final_posterior)
         self.journal.write("end of training")
         return session.final_posterior
 

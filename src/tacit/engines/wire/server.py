@@ -56,6 +56,7 @@ class WireServer:
         self._asked_at: dict[str, float] = {}
         self._closing: tuple[str, float | None] | None = None
         self._over_at: float | None = None
+        self._failure: TacitError | None = None
         self._waits_for_quorum = False
         self._commands = Commands(live.directory)
         self._door = Door(credentials, settings, journal)
@@ -67,6 +68,7 @@ class WireServer:
             spawn=self._spawn,
             wake=self._wake.set,
             tell_log=self._tell_log,
+            fail=self._fail,
         )
 
     @property
@@ -125,6 +127,8 @@ class WireServer:
                 async with asyncio.timeout(TICK_S):
                     await self._wake.wait()
             self._wake.clear()
+            if self._failure is not None:
+                raise self._failure
             self._commands.read()
             self._closing = self._closing or self._commands.close
             if self._closing is not None:
@@ -180,8 +184,12 @@ class WireServer:
             return
 
         async def answer(prior: Callable[[Request], Reply], asked: Request) -> None:
-            self._desk.inbox.append(await asyncio.to_thread(prior, asked))
-            self._wake.set()
+            try:
+                reply = await asyncio.to_thread(prior, asked)
+                self._desk.inbox.append(self.live.check(reply))
+                self._wake.set()
+            except TacitError as error:
+                self._fail(error)
 
         assert self._prior is not None
         self._spawn(answer(self._prior, request), name=request.id)
@@ -243,6 +251,11 @@ class WireServer:
                 except (PeerError, DataError) as error:
                     self._desk.refuse("certificate", str(error), connection)
                     await connection.drop()
+
+    def _fail(self, error: TacitError) -> None:
+        """End the run with this error."""
+        self._failure = error
+        self._wake.set()
 
     def _tell_log(self, log: Any) -> None:
         for line in log:
