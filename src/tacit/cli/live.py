@@ -148,7 +148,8 @@ async def _leave_for_good(setup: PartySetup, credentials: Any, reason: str | Non
 def approve_command(path: Path, *, yes: bool) -> None:
     """`tacit approve`."""
     setup = read_party(path)
-    from tacit.cli.show_live import say, show_approval
+    from tacit.cli.show_agreed import show_approval
+    from tacit.cli.show_live import say
     from tacit.live.join import approve, approved_digest, prepare_party
 
     show_approval(prepare_party(setup))
@@ -164,7 +165,7 @@ def approve_command(path: Path, *, yes: bool) -> None:
 def check_live(path: Path, overrides: list[str] | None, seed: int | None) -> None:
     """`tacit check` on one of the three files."""
     kind = _refuse_for_agreed(path, overrides, seed)
-    from tacit.cli.show_live import show_agreed
+    from tacit.cli.show_agreed import show_agreed
     from tacit.live.plan import server_plan
 
     if kind == "federation":
@@ -304,7 +305,8 @@ def _refuse_for_agreed(
 
 
 def _check_server(setup: ServerSetup) -> None:
-    from tacit.cli.show_live import say, show_server_check
+    from tacit.cli.show_agreed import show_server_check
+    from tacit.cli.show_live import say
     from tacit.engines.wire.roster import load_roster
     from tacit.live.plan import server_plan
     from tacit.live.state_dir import in_use
@@ -347,7 +349,8 @@ def _not_free(listen: str) -> ConfigError | None:
 
 
 def _check_party(setup: PartySetup, path: Path) -> None:
-    from tacit.cli.show_live import say, show_party_check
+    from tacit.cli.show_agreed import show_party_check
+    from tacit.cli.show_live import say
     from tacit.live.join import check_budget, prepare_party, require_approval
     from tacit.wire.tls import client_context
 
@@ -421,6 +424,7 @@ def _server_status(state: Path) -> dict[str, Any]:
 
 def _party_status(state: Path, ledger_path: Path | None) -> dict[str, Any]:
     from tacit.engines.wire.store import PartyStore
+    from tacit.live.join import run_in_ledger
     from tacit.live.state_dir import in_use
 
     approved = None
@@ -434,7 +438,7 @@ def _party_status(state: Path, ledger_path: Path | None) -> dict[str, Any]:
                 log.append(json.loads(line))
     answers, ledger = store.visits, None
     if ledger_path is not None and ledger_path.exists():
-        answers, ledger = _charged(ledger_path, store.run)
+        answers, ledger = _charged(ledger_path, run_in_ledger(approved or "", store.run or ""))
     return {
         "state": str(state),
         "running": in_use(state),
@@ -447,7 +451,7 @@ def _party_status(state: Path, ledger_path: Path | None) -> dict[str, Any]:
     }
 
 
-def _charged(path: Path, run: str | None) -> tuple[int, dict[str, Any] | None]:
+def _charged(path: Path, run: str) -> tuple[int, dict[str, Any] | None]:
     """How many answers a run was charged for, and what was spent on those records in all."""
     from tacit.privacy.ledger import DatasetId, Ledger
 

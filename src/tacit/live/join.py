@@ -121,7 +121,9 @@ def _still_to_pay(ready: ReadyParty, ledger: Ledger) -> Settled:
     """What a run costs from here: a party that comes back has paid for its answers so far."""
     settled = ready.plan.settled[ready.name]
     run = PartyStore(ready.setup.state / "party", ready.setup.agreed.digest).run
-    paid = 0 if run is None else answers_charged(ledger, run_in_ledger(ready.setup, run))
+    paid = (
+        0 if run is None else answers_charged(ledger, run_in_ledger(ready.setup.agreed.digest, run))
+    )
     return msgspec.structs.replace(settled, visits=max(settled.visits - paid, 0))
 
 
@@ -252,13 +254,13 @@ def _charging(ready: ReadyParty, ledger: Ledger, run: str) -> Charging:
     assert privacy is not None
     dataset = identify(ledger, ready.loaded, ready.loaded.raw[ready.name])
     settled = {ready.name: ready.plan.settled[ready.name]}
-    name = run_in_ledger(ready.setup, run)
+    name = run_in_ledger(ready.setup.agreed.digest, run)
     return Charging(ledger, name, {ready.name: dataset}, settled, privacy.unit, privacy.relation)
 
 
-def run_in_ledger(setup: PartySetup, run: str) -> str:
+def run_in_ledger(digest: str, run: str) -> str:
     """A run's name is the server's word: bound to what was approved, it cannot mean another run."""
-    return f"{run}@{setup.agreed.digest[:16]}"
+    return f"{run}@{digest[:16]}"
 
 
 def answers_charged(ledger: Ledger, run: str) -> int:
@@ -281,7 +283,7 @@ def _result(
         "configuration": setup.agreed.digest,
         "answers": party.store.visits
         if ledger is None
-        else answers_charged(ledger, run_in_ledger(setup, party.store.run or "")),
+        else answers_charged(ledger, run_in_ledger(setup.agreed.digest, party.store.run or "")),
         "sent_bytes": party.sent_bytes,
         "received_bytes": party.received_bytes,
         "privacy": statement(ready.plan),

@@ -8,14 +8,11 @@ certificate is, so that none exists that could not be revoked). Several processe
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -25,54 +22,33 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tacit.errors import ConfigError, DataError
-from tacit.wire.tls import Revoked, fingerprint, read_certificate, read_key
+from tacit.wire.authority import (
+    AUTHORITY,
+    INDEX,
+    KEY,
+    PUBLIC,
+    REVOKED,
+    SECRET,
+    Authority,
+    Index,
+    Issued,
+    Role,
+    index_bytes,
+    locked,
+    make_directory,
+    opened,
+    read_index,
+    write,
+)
+from tacit.wire.tls import Revoked, fingerprint, read_key
 
-AUTHORITY, KEY, REVOKED, INDEX = "ca.pem", "ca.key", "revoked.pem", "issued.json"
 PARTY_URI = "urn:tacit:party:"
 MOST_DAYS = 36_500
-_SECRET, _PUBLIC, _DIRECTORY = 0o600, 0o644, 0o755
 _SKEW = timedelta(minutes=5)  # clocks of other organisations that are a little late
 _LIST_LIFE = timedelta(days=3650)  # an old list must never lock everybody out
 _NAME = re.compile(r"[A-Za-z0-9._-]([A-Za-z0-9 ._-]{0,62}[A-Za-z0-9._-])?")
 _HOST = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*"
                    r"(?=[^.]*[a-z_-])[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")  # fmt: skip
-
-Role = Literal["server", "party"]
-
-
-class Issued(msgspec.Struct, frozen=True):
-    """One certificate in the index."""
-
-    serial: str  # hexadecimal
-    name: str
-    role: Role
-    hosts: tuple[str, ...]
-    not_after: datetime
-    key_fingerprint: str
-    public_key: bytes  # so that a renewal needs neither the old files nor the private key
-    revoked: bool = False
-    revoked_at: datetime | None = None
-    reason: str = ""
-
-    @property
-    def state(self) -> Literal["live", "expired", "revoked"]:
-        """What a listing says about it."""
-        if self.revoked:
-            return "revoked"
-        return "live" if self.not_after > datetime.now(UTC) else "expired"
-
-
-class _Index(msgspec.Struct):
-    issued: list[Issued] = []
-    format: Literal[1] = 1
-
-
-@dataclass(frozen=True)
-class _Authority:
-    directory: Path
-    certificate: x509.Certificate
-    key: Any
-    index: _Index
 
 
 def init_authority(directory: Path, *, name: str = "tacit", days: int = 3650) -> Path:
@@ -85,20 +61,20 @@ def init_authority(directory: Path, *, name: str = "tacit", days: int = 3650) ->
     builder = _builder(subject, subject, key.public_key(), now, end, key.public_key())
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_key_usage(authority=True), critical=True)
-    made = _Authority(directory, builder.sign(key, hashes.SHA256()), key, _Index())
-    _make_directory(directory)
-    with _locked(directory):
+    made = Authority(directory, builder.sign(key, hashes.SHA256()), key, Index())
+    make_directory(directory)
+    with locked(directory):
         present = [each for each in (AUTHORITY, KEY, REVOKED, INDEX) if (directory / each).exists()]
         if present:
             raise ConfigError(
                 f"{directory} already holds {', '.join(present)} of an authority, which is never "
                 "overwritten; choose another --dir"
             )
-        _write(
-            (directory / KEY, _private_pem(key), _SECRET),
-            (directory / INDEX, _index_bytes(made), _PUBLIC),
-            (directory / REVOKED, _revocation_list(made, now), _PUBLIC),
-            (directory / AUTHORITY, _pem(made.certificate), _PUBLIC),  # last: now it exists
+        write(
+            (directory / KEY, _private_pem(key), SECRET),
+            (directory / INDEX, index_bytes(made), PUBLIC),
+            (directory / REVOKED, _revocation_list(made, now), PUBLIC),
+            (directory / AUTHORITY, _pem(made.certificate), PUBLIC),  # last: now it exists
         )
     return directory / AUTHORITY
 
@@ -148,7 +124,7 @@ def revoke(directory: Path, name_or_serial: str, reason: str = "") -> list[Issue
     now = _now()
     wanted = name_or_serial.strip()
     serial = wanted.lower().removeprefix("0x").replace(":", "").lstrip("0")
-    with _opened(directory) as authority:
+    with opened(directory) as authority:
         rows = authority.index.issued
         found = [at for at, row in enumerate(rows) if row.name == wanted or row.serial == serial]
         if not found:
@@ -161,16 +137,16 @@ def revoke(directory: Path, name_or_serial: str, reason: str = "") -> list[Issue
                 rows[at] = msgspec.structs.replace(
                     rows[at], revoked=True, revoked_at=now, reason=" ".join(reason.split())
                 )
-        _write(  # the index first: the list is made from it and must never know more
-            (directory / INDEX, _index_bytes(authority), _PUBLIC),
-            (directory / REVOKED, _revocation_list(authority, now), _PUBLIC),
+        write(  # the index first: the list is made from it and must never know more
+            (directory / INDEX, index_bytes(authority), PUBLIC),
+            (directory / REVOKED, _revocation_list(authority, now), PUBLIC),
         )
         return [rows[at] for at in found]
 
 
 def show(directory: Path) -> list[Issued]:
     """Everything that was issued, oldest first; refused if the revocation list does not say so."""
-    rows = _read_index(directory).issued
+    rows = read_index(directory).issued
     listed = Revoked(directory / REVOKED, directory / AUTHORITY)
     for row in rows:
         if row.revoked and not listed.contains(int(row.serial, 16)):
@@ -196,7 +172,7 @@ def _issue(
     place = out or directory
     stem = f"{role}-{name.replace(':', '_')}"  # scp takes what precedes a colon for a machine
     certificate_path, key_path = place / f"{stem}.pem", place / f"{stem}.key"
-    with _opened(directory) as authority:
+    with opened(directory) as authority:
         end = _end(days, now, authority.certificate)
         rows = authority.index.issued
         mine = [row for row in rows if row.role == role and row.name == name]
@@ -219,12 +195,12 @@ def _issue(
                 public_key=_public_der(public),
             )
         )
-        _make_directory(place)
-        keys = [(key_path, _private_pem(secret), _SECRET)] if secret else []
-        _write(
-            (directory / INDEX, _index_bytes(authority), _PUBLIC),
+        make_directory(place)
+        keys = [(key_path, _private_pem(secret), SECRET)] if secret else []
+        write(
+            (directory / INDEX, index_bytes(authority), PUBLIC),
             *keys,
-            (certificate_path, _pem(certificate), _PUBLIC),
+            (certificate_path, _pem(certificate), PUBLIC),
         )
     return certificate_path, key_path
 
@@ -259,7 +235,7 @@ def _known_key(mine: list[Issued], who: str, key_path: Path) -> Any:
 
 
 def _sign_leaf(
-    authority: _Authority,
+    authority: Authority,
     role: Role,
     name: str,
     alternatives: list[x509.GeneralName],
@@ -312,7 +288,7 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
     )
 
 
-def _revocation_list(authority: _Authority, now: datetime) -> bytes:
+def _revocation_list(authority: Authority, now: datetime) -> bytes:
     """All that was ever revoked. Its number is how many: it only grows, so an old list shows."""
     revoked = [row for row in authority.index.issued if row.revoked]
     signer = authority.key.public_key()
@@ -383,95 +359,3 @@ def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 def _public_der(key: Any) -> bytes:
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return key.public_bytes(serialization.Encoding.DER, form)
-
-
-def _index_bytes(authority: _Authority) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(authority.index), indent=1) + b"\n"
-
-
-def _read_index(directory: Path) -> _Index:
-    path = directory / INDEX
-    if not (directory / AUTHORITY).exists():
-        raise DataError(
-            f"{directory} holds no authority; make one with: tacit certs init --dir {directory}"
-        )
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=_Index)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; restore it from a backup") from error
-    except msgspec.MsgspecError as error:
-        raise DataError(f"{path} is damaged ({error}); restore it from a backup") from error
-
-
-@contextmanager
-def _opened(directory: Path) -> Iterator[_Authority]:
-    """The authority with its key, for one process at a time."""
-    _read_index(directory)  # says what is wrong before anything is locked
-    with _locked(directory):
-        certificate, key = read_certificate(directory / AUTHORITY), read_key(directory / KEY)
-        if fingerprint(certificate.public_key()) != fingerprint(key.public_key()):
-            raise DataError(
-                f"{directory / KEY} does not belong to {directory / AUTHORITY}; restore both "
-                "from one backup"
-            )
-        yield _Authority(directory, certificate, key, _read_index(directory))
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Two writers at once could lose a revocation. The lock is on the directory: no file stays."""
-    if os.name != "posix":
-        yield
-        return
-    import fcntl
-
-    try:
-        descriptor = os.open(directory, os.O_RDONLY)
-    except OSError as error:
-        raise DataError(f"{directory}: {error.strerror}; mend its rights") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _make_directory(path: Path) -> None:
-    try:
-        path.mkdir(mode=_DIRECTORY, parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; choose another directory") from error
-
-
-def _write(*files: tuple[Path, bytes, int]) -> None:
-    """Each file whole or as before, in this order; what can fail comes before the first rename."""
-    parts = [path.with_name(path.name + ".part") for path, _, _ in files]
-    try:
-        for part, (_, body, mode) in zip(parts, files, strict=True):
-            part.unlink(missing_ok=True)
-            # Never readable by others for a moment: the file is born with its mode.
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
-        for part, (path, _, _) in zip(parts, files, strict=True):
-            os.replace(part, path)  # noqa: PTH105 - atomic on every platform
-            _sync(path.parent)
-    except OSError as error:
-        at = error.filename or files[0][0].parent
-        raise DataError(f"{at}: {error.strerror}; mend that and repeat") from error
-    finally:
-        for part in parts:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
-
-
-def _sync(directory: Path) -> None:
-    """A rename that survives a power cut."""
-    if os.name == "posix":
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

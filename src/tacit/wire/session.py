@@ -15,11 +15,9 @@ import asyncio
 import contextlib
 import hashlib
 import math
-import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,15 +30,13 @@ from tacit.wire import messages as m
 from tacit.wire import numbers
 from tacit.wire.codec import ENCODINGS, Encoding, decode, encode
 from tacit.wire.frames import FIRST_LIMIT, LIMIT, HangupError, read_frame, write_frame
-from tacit.wire.settings import parse_address
+from tacit.wire.line import CONNECT_S, dial, shut
 from tacit.wire.tables import PartySide, after
-from tacit.wire.tls import Credentials, Revoked, client_context, peer_of
+from tacit.wire.tls import Credentials
 
-CONNECT_S = 10.0
 MOST_ERRORS = 3
 MOST_VISITS = 2**32 - 1
 """A party's random numbers are made from a visit, as 32 bits."""
-BUFFER = 1 << 20
 
 
 class RejectedError(PeerError):
@@ -341,7 +337,7 @@ async def open_session(
 ) -> AsyncSession:
     """Connect and join; a server that knows us already is asked to take us back."""
     for again in (rejoin, True):
-        reader, writer, check = await _dial(server, credentials, context)
+        reader, writer, check = await dial(server, credentials, context)
         session = AsyncSession(
             reader, writer,
             encoding=encoding, introduction=introduction, factor=factor, visits=visits,
@@ -358,67 +354,6 @@ async def open_session(
             await session.close()
             raise
     raise AssertionError("unreachable")
-
-
-async def _dial(
-    server: str, credentials: Credentials, context: ssl.SSLContext | None
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Callable[[], None]]:
-    host, port = parse_address(server, "server")
-    context = context or client_context(credentials)
-    try:
-        async with asyncio.timeout(CONNECT_S):
-            reader, writer = await asyncio.open_connection(
-                host, port, ssl=context, server_hostname=host, limit=BUFFER
-            )
-    except TimeoutError:
-        raise HangupError(f"{server} does not answer within {CONNECT_S:g} s") from None
-    except ssl.SSLCertVerificationError as error:
-        raise PeerError(
-            f"{server} shows a certificate that we do not accept: {error.verify_message}; check "
-            "the address and the authority file"
-        ) from None
-    except (OSError, ssl.SSLError) as error:
-        reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
-        raise HangupError(f"{server} cannot be reached ({reason})") from None
-    keep_alive(writer)
-    try:
-        peer = peer_of(writer.get_extra_info("ssl_object"))
-        revoked = credentials.revoked and Revoked(credentials.revoked, credentials.authority)
-
-        def check() -> None:
-            if revoked and revoked.contains(peer.serial):
-                raise PeerError(f"{server} shows a certificate that was revoked; ask its operator")
-            if peer.not_after < datetime.now(UTC):
-                raise PeerError(f"{server} shows a certificate that has ended; ask its operator")
-
-        check()
-    except BaseException:
-        await shut(writer)
-        raise
-    return reader, writer, check
-
-
-def keep_alive(writer: asyncio.StreamWriter) -> None:
-    """Notice, within a minute or two, a peer whose machine or network has gone without a word."""
-    sock = writer.get_extra_info("socket")
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", 30),
-        ("TCP_KEEPINTVL", 10),
-        ("TCP_KEEPCNT", 6),
-        ("TCP_USER_TIMEOUT", 90_000),  # without it, none of these count while data are under way
-    ):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-async def shut(writer: asyncio.StreamWriter, within_s: float = 5.0) -> None:
-    """Close a connection whatever state it is in."""
-    writer.close()
-    with contextlib.suppress(OSError, ssl.SSLError, TimeoutError):
-        async with asyncio.timeout(within_s):
-            await writer.wait_closed()
 
 
 def _content_id(posterior: Natural, factor: Natural, damping: float) -> str:

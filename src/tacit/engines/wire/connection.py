@@ -10,6 +10,7 @@ from tacit.expfam import Natural
 from tacit.wire import numbers
 from tacit.wire.codec import Encoding, encode
 from tacit.wire.frames import HangupError, write_frame
+from tacit.wire.line import shut
 from tacit.wire.messages import (
     Distribution,
     EarlyCloseOfConnection,
@@ -17,7 +18,6 @@ from tacit.wire.messages import (
     SelectedForTraining,
     ServerMessage,
 )
-from tacit.wire.session import shut
 from tacit.wire.tables import ServerSide
 from tacit.wire.tls import Peer
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from tacit.engines.wire.connection import Connection
 from tacit.engines.wire.journal import Journal
 from tacit.errors import ConfigError, DataError, PeerError
-from tacit.wire.session import BUFFER, keep_alive, shut
+from tacit.wire.line import BUFFER, keep_alive, shut
 from tacit.wire.settings import Serve, parse_address
 from tacit.wire.tls import Credentials, Peer, Revoked, peer_of, server_context
 
