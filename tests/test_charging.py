@@ -178,3 +178,20 @@ def test_a_private_answer_without_terms_is_not_computed(plan):
     agreement = Agreement(MODEL, FAMILY, plan.method, seed=0)
     with pytest.raises(ValueError, match="settled terms"):
         step(agreement, plan.parties["site-0"], PartyState(), request("site-0", 0))
+
+
+def test_an_id_used_again_is_not_handed_what_others_paid_for(charging):
+    """Two parties of one ledger, and a server that gives both the same run and request."""
+    charging.answer([request("site-0", 0, key="r0")], made_up)
+    with pytest.raises(PrivacyError, match="charged for another release"):
+        charging.answer([request("site-1", 0, key="r0")], made_up)
+
+
+def test_answers_are_counted_whatever_visit_a_server_says(charging):
+    for number in range(ROUNDS):
+        asked = request("site-0", 0, key=f"r{number}")
+        charging.require_turn(asked)
+        charging.answer([asked], made_up)
+    charging.require_turn(request("site-0", 0, key="r0"))
+    with pytest.raises(PrivacyError, match="no server may ask for more"):
+        charging.require_turn(request("site-0", 0, key="one-more"))

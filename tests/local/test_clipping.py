@@ -301,3 +301,32 @@ def test_an_empty_place_of_a_person_contributes_nothing(name):
         person = {key: np.concatenate([v, np.full_like(v[:1], fill)]) for key, v in table.items()}
         wide = {key: np.stack([v, np.full_like(v, fill)], axis=1) for key, v in person.items()}
         np.testing.assert_allclose(flat(summed(wide, weights)), plain, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_no_q_that_a_server_sends_switches_the_clip_off(name, fast, dtype):
+    """q comes from outside: however far it lies, a person moves the sum by the clip at most."""
+    model = MODELS[name]
+    records = {key: value.astype(dtype) for key, value in records_of(model, count=4).items()}
+    free, noise = point(model)
+    maps = {key: value.astype(dtype) for key, value in maps_of(model, ["information"]).items()}
+    # Powers of two and in between, up to the last number: thresholds lie anywhere.
+    reach = [1e10, 1e18, 1e19, 3e30, 8.4e37, 8.6e37, 9e37, 1.7e38, 3.3e38]
+    if dtype == np.float64:
+        reach += [1e100, 1e150, 8.6e307, 1.7e308]
+    run = jax.jit(
+        functools.partial(clipped_gradient, model, MeanFieldGaussian(model.dimension), fast=fast)
+    )
+    grouped = by_unit("site", records | {"person": np.array([0, 0, 1, 1])}, "person")
+    for weights, each in ((np.ones(4, dtype), records), (grouped.weights, grouped.records)):
+        for far in reach:
+            for place in range(model.dimension):
+                location = np.array(free["location"], dtype)
+                location[place] = far
+                at = {"location": location, "scale": np.asarray(free["scale"], dtype)}
+                found = run(at, noise.astype(dtype), each, weights.astype(dtype), 1.0, maps)
+                flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(found.value)])
+                units = len(weights)
+                assert np.linalg.norm(flat) <= units * 1.0 + ROUNDING, (far, place)

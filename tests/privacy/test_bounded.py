@@ -225,3 +225,14 @@ def test_norms_that_are_wrong_for_large_units_only_are_caught_by_the_search():
 
     with pytest.raises(AssertionError, match=r"sensitivity: unit 0 replaced by .* moves the sum"):
         check_clipping(clipped, contributions, data())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_size_of_number_escapes_the_clip(dtype):
+    """Also where 1/x is denormal and a compiler makes 0 of it."""
+    top = float(np.log10(np.finfo(dtype).max))
+    sizes = [*np.logspace(-30, top - 1e-3, 400), 8.6e37, np.finfo(dtype).max / 4]
+    clipped = jax.jit(lambda rows: clip_units(rows, 1.0).value)
+    for size in sizes:
+        rows = np.array([[size, 1.0, 1.0]], dtype)
+        assert np.linalg.norm(np.asarray(clipped(rows), np.float64)) <= 1.0, size

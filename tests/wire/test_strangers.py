@@ -499,7 +499,7 @@ def test_a_member_that_leaves_for_a_while_and_returns(unharmed):
     unharmed(attack)
 
 
-@pytest.mark.parametrize("value", [1e99, 10.0])
+@pytest.mark.parametrize("value", [1e29, 10.0])
 def test_numbers_so_large_that_q_would_be_improper(value, tmp_path, pki):
     """Refused together with the round, which is gone over again; the result is still right."""
     schedule = {"kind": "synchronous", "rounds": 40, "damping": 0.5}

@@ -180,6 +180,7 @@ _PARTY_EVENTS: dict[str, Callable[[Line], str | None]] = {
         f"round {line['round']}: answer {line['visit'] + 1} sent after "
         f"{line['seconds']:.2f} s; {line['sent_bytes']:,} bytes sent so far{_spent(line)}"
     ),
+    "server error": lambda line: f"the server answers with an error: {line['reason']}",
     "server closes": lambda line: f"{line['reason']}; back in {line['back']:g} s",
     "cut off": lambda line: f"cut off from {line['server']}: {line['reason']}; connecting again",
     "end of training": lambda _: "end of training: the posterior is here",
@@ -287,6 +288,8 @@ def _presence(one: dict[str, Any], *, running: bool) -> str:
         return "a member"
     if not one["connected"]:
         return "away, passed over" if one["passed_over"] else "away"
+    if one["asked"] and one["refused"]:
+        return "its answer was refused"
     return "at work" if one["asked"] else "here"
 
 

@@ -54,8 +54,9 @@ class ReadyParty:
         """What the server is told of the number of records."""
         join, privacy = self.setup.own.join, self.plan.privacy
         count = len_records(self.loaded.parties[self.name])
-        if privacy is not None and privacy.relation == "add-or-remove":
-            return 0  # under this relation the number of records is what is protected
+        public = privacy is None or (privacy.relation, privacy.unit) == ("substitute", "record")
+        if not public:
+            return 0  # only substituting a record leaves the number of records as it is
         return told_count(count, join.record_count)
 
     @property

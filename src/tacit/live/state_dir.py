@@ -18,6 +18,8 @@ def make_private(path: Path) -> None:
     """Make the directory, for its owner only."""
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o700)  # what is said in confidence is kept here
     except OSError as error:
         raise ConfigError(
             f"the state directory {path} cannot be made ({error.strerror}); choose another"

@@ -96,6 +96,7 @@ def likelihood_site(
     slope, curvature = weights * slope, weights * curvature
     if isinstance(family, FullGaussian):
         form = (x * curvature[:, None]).T @ x
+        form = 0.5 * (form + form.T)  # single precision does not give the same twice
         linear = x.T @ (slope + curvature * eta)
     else:
         form = curvature @ (x * x)

@@ -19,6 +19,8 @@ from tacit.privacy.events import Relation
 
 Array = Any
 Tree = Any
+LARGEST_NORM = 1e15
+"""A unit beyond it contributes nothing: near the ends of its range no norm can be trusted."""
 MARGIN = 1e-6
 """Norms are clipped to C·(1 − MARGIN): float32 may exceed what it was scaled to by 1e-7."""
 
@@ -60,8 +62,8 @@ class Bounded:
 
 
 def clip_weights(norms: Array, clip: Array, mask: Array) -> Array:
-    """min(1, C(1 − 1e-6)/‖cᵢ‖); 0 for a unit that is masked or whose norm is not finite."""
-    sound = jnp.isfinite(norms) & (mask != 0)
+    """min(1, C(1 − 1e-6)/‖cᵢ‖); 0 for a unit that is masked or has no norm up to `LARGEST_NORM`."""
+    sound = (jnp.abs(norms) <= LARGEST_NORM) & (mask != 0)  # False for NaN
     limit = jnp.asarray(clip, norms.dtype) * (1.0 - MARGIN)
     scale = jnp.minimum(1.0, limit / jnp.where(sound & (norms > 0), norms, 1.0))
     scale = jnp.where(norms > 0, scale, 1.0)
@@ -138,12 +140,17 @@ def kept_rows(weights: Array, rows: Array) -> Array:
 
 
 def row_norms(flat: list[Array]) -> Array:
-    """Norm of each row over several matrices, without overflow in the squares."""
-    peaks = [jnp.max(jnp.abs(leaf), axis=1, initial=0.0) for leaf in flat]
-    peak = jnp.max(jnp.stack(peaks), axis=0)
-    unit = jnp.where((peak > 0) & jnp.isfinite(peak), peak, 1.0)
-    squares = sum(jnp.sum(jnp.square(leaf / unit[:, None]), axis=1) for leaf in flat)
-    return jnp.where(jnp.isfinite(peak), unit * jnp.sqrt(squares), jnp.inf)
+    """Norm of each row over several matrices, in float64; infinite beyond `LARGEST_NORM`.
+
+    In float32 neither the squares nor a division by the largest number will do: the reciprocal
+    of one above 8.5e37 is denormal, a compiler may flush it to 0, and the row would count as
+    having no norm at all. In float64 squares of anything up to `LARGEST_NORM` are exact enough.
+    """
+    wide = [leaf.astype(jnp.float64) for leaf in flat]
+    peaks = [jnp.max(jnp.abs(leaf), axis=1, initial=0.0) for leaf in wide]
+    sound = jnp.max(jnp.stack(peaks), axis=0) <= LARGEST_NORM  # False for NaN
+    squares = sum(jnp.sum(jnp.square(leaf), axis=1) for leaf in wide)
+    return jnp.where(sound, jnp.sqrt(squares), jnp.inf)
 
 
 def _make(value: Tree, clip: Array, *, nonnegative: bool = False) -> Bounded:

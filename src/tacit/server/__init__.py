@@ -19,7 +19,7 @@ from tacit.server.state import (
     initial_state,
     open_requests,
 )
-from tacit.server.step import begin, check_reply, negative_elbo, step, step_together
+from tacit.server.step import begin, check_reply, is_plausible, negative_elbo, step, step_together
 
 __all__ = [
     "SCHEDULES",
@@ -36,6 +36,7 @@ __all__ = [
     "begin",
     "check_reply",
     "initial_state",
+    "is_plausible",
     "leave",
     "may_skip",
     "negative_elbo",

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from tacit.errors import ConfigError, PeerError
-from tacit.expfam import Natural
+from tacit.expfam import Family, Natural
 from tacit.messages import Reply
 from tacit.pvi import divide, multiply, power, product
 from tacit.server.state import Factor, Log, Noisy, Open, Rules, ServerState
 
 MAX_REFUSED_IN_A_ROW = 20
+FARTHEST = 1e12
+"""How far from 0, and how wide, a q may be that somebody goes on from."""
 
 
 def begin(rules: Rules, state: ServerState, now: float = 0.0) -> ServerState:
@@ -274,9 +276,19 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
     ), ()
 
 
+def is_plausible(family: Family, q: Natural) -> bool:
+    """Whether location and scale of q are numbers that data could have led to.
+
+    Others come from a peer that wants to see what they do to somebody's arithmetic.
+    """
+    with np.errstate(all="ignore"):
+        location, scale = family.location_scale(q)
+        return bool(np.all(np.abs(location) <= FARTHEST) and np.all(scale <= FARTHEST))
+
+
 def _usable(rules: Rules, state: ServerState, q: Natural) -> bool:
-    """Proper, and not so strange that the end of the round cannot be computed with it."""
-    if not rules.family.is_proper(q):
+    """Proper, and not so strange that nobody could go on from it."""
+    if not rules.family.is_proper(q) or not is_plausible(rules.family, q):
         return False
     try:
         return math.isfinite(rules.family.kl(q, state.previous if state.previous else state.q))

@@ -20,7 +20,7 @@ Columns = dict[str, Any]
 ClippedSum = Callable[[Columns, Array, Array], Bounded]
 Contributions = Callable[[Columns], Tree]
 Norms = Callable[[Columns], Array]
-SIZES = (0.0, 1e-30, 1e-3, 1.0, 1e3, 1e10, 1e30, np.inf, np.nan)
+SIZES = (0.0, 1e-30, 1e-3, 1.0, 1e3, 1e10, 1e18, 1e30, 9e37, 3e38, np.inf, np.nan)
 MOST_UNITS = 12
 REACHED = 0.99
 
@@ -41,7 +41,7 @@ def check_clipping(
     `contributions(records)` writes down what the units contribute, a row each; `norm_bound` says
     what is clipped by if that is more than their norms. Units are then left out, and replaced by
     records whose `extreme` columns (all floating-point ones, if not given) hold anything from
-    0 to 1e30, NaN and infinity, while the others hold what some record holds. No replacement may
+    0 to 3e38, NaN and infinity, while the others hold what some record holds. No replacement may
     move the sum by more than it declares for either relation, beyond the rounding of the sum, and
     some unit must use 0.99 of the clip, since a sum that never reaches it pays for nothing.
     """

@@ -109,6 +109,8 @@ class AsyncSession:
         self.parties: int | None = None
         self.wants_factor = False
         self.final_posterior: Natural | None = None
+        self.noted: Callable[[str], None] = lambda _: None
+        """Is given the words of every Error that the server sends."""
         self.keep_result: Callable[[Natural], None] = lambda _: None
         """Is given the final posterior before the server is told that we have it."""
         self.factor = factor
@@ -250,6 +252,7 @@ class AsyncSession:
             if do.action != "train":  # a turn that makes no sense leaves us where we were
                 self.side = do.then
             if do.action == "note":
+                self.noted(_words(message))
                 self._count(f"the server answers with an error: {_words(message)}")
                 continue
             return message

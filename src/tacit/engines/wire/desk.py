@@ -97,6 +97,7 @@ class Desk:
         do = after(connection.side, message)
         if do is None:
             raise PeerError(f"{message.name} while {connection.side.value}")
+        before = connection.side
         try:
             await getattr(self, f"_{do.action}")(connection, message)
         except RefusedError as error:
@@ -108,7 +109,7 @@ class Desk:
             connection.side = ServerSide.GONE
             return
         assert isinstance(do.then, ServerSide)
-        if connection.side is not ServerSide.GONE:
+        if connection.side is before:
             connection.side = do.then
         self._wake()
 
@@ -201,12 +202,25 @@ class Desk:
         delta = numbers.unpack(message.delta, self.live.rules.family, what)
         if message.new_likelihood is not None:
             new = numbers.unpack(message.new_likelihood, self.live.rules.family, what)
-            self.live.check_consistent(party, delta, new)
+            try:
+                self.live.check_consistent(party, delta, new)
+            except PeerError as error:
+                if not connection.plain:
+                    raise
+                self.refuse("factor", str(error), connection)
+                await self.send_back(connection, str(error))
+                return
         if message.factor_version is not UNSET:
             version = message.factor_version
         elif not connection.plain:
             raise PeerError(f"{what} without factor_version; it is needed")
         self.inbox.append(self.live.check(Reply(key, party, version, delta, message.loss)))
+
+    async def send_back(self, connection: Connection, reason: str) -> None:
+        """Have a peer that keeps its own factor rejoin: it is then told the one that counts."""
+        goodbye = m.EarlyCloseOfConnection(reason=reason, return_in=m.Duration(0))
+        connection.moved_by(goodbye)
+        await connection.tell(goodbye)
 
     async def _restore(self, connection: Connection, message: m.ReturnLastLikelihood) -> None:
         party = connection.peer.name
@@ -218,7 +232,7 @@ class Desk:
         self.journal.write(
             "parted",
             party=party,
-            reason=message.reason,
+            reason=None if message.reason is None else " ".join(message.reason.split())[:300],
             back_in_s=None if absence is None else absence.seconds,
         )
         if connection.side is ServerSide.ENDING:

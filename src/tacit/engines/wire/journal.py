@@ -21,7 +21,9 @@ class Journal:
     """
 
     MOST_REFUSALS = 100
-    LIMITED = ("ignored", "returned", "rejoined", "replaced", "hung up", "party error")
+    LIMITED = (
+        "ignored", "returned", "joined", "rejoined", "parted", "replaced", "hung up", "party error"
+    )  # fmt: skip
     """What a party can make us write as often as it likes."""
 
     def __init__(self, path: Path | None = None, watch: Watch | None = None) -> None:

@@ -31,7 +31,7 @@ CONSISTENT = 1e-6
 """How far a peer's new factor may be from the old one times its ratio, relatively."""
 SYMMETRIC = 1e-6
 """How far a matrix may be from its transpose, relatively: rounding, and no more."""
-LARGEST = 1e100
+LARGEST = 1e30
 """The largest natural parameter in an update; squares of larger ones overflow."""
 
 
@@ -198,8 +198,8 @@ class LiveRun:
             reach = CONSISTENT * (np.abs(value) + np.abs(new[name]) + np.abs(delta[name]) + 1e-12)
             if not np.all(np.abs(value - new[name]) <= reach):
                 raise PeerError(
-                    "new_likelihood is not your last factor times delta; send ReJoinCluster and "
-                    "start from last_likelihood"
+                    "new_likelihood is not your last factor times delta; rejoin and start from "
+                    "last_likelihood"
                 )
 
     def take(self, replies: Sequence[Reply], now: float) -> Log:

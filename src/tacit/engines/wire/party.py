@@ -23,6 +23,7 @@ from tacit.errors import PeerError, PrivacyError, TacitError
 from tacit.expfam import Natural
 from tacit.messages import Reply, Request
 from tacit.party import Seat
+from tacit.server import is_plausible
 from tacit.wire.frames import HangupError
 from tacit.wire.session import (
     AsyncSession,
@@ -119,6 +120,7 @@ class LiveParty:
         self._unknown_there = False
         self.store.joined(session.run)
         session.keep_result = self.store.finish
+        session.noted = lambda reason: self.journal.write("server error", reason=reason)
         self.journal.write(
             "connected", server=server, run=session.run or None, parties=session.parties
         )
@@ -242,8 +244,12 @@ class LiveParty:
                 raise PeerError(f"asked with numbers beyond {LARGEST:g}; nothing was charged")
         agreement = self.seat.agreement
         site = request.initial and agreement.model.has_site_prior
-        if not site and not agreement.family.is_proper(request.q):
+        if site:
+            return
+        if not agreement.family.is_proper(request.q):
             raise PeerError("asked with a q that is no proper distribution; nothing was charged")
+        if not is_plausible(agreement.family, request.q):
+            raise PeerError("asked with a q that no data could have led to; nothing was charged")
 
     def _compute(self, requests: Any) -> dict[str, Reply]:
         return {request.id: self.seat.answer(request)[0] for request in requests}

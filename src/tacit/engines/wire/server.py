@@ -250,6 +250,10 @@ class WireServer:
                     self._door.check(connection.peer)
                 except (PeerError, DataError) as error:
                     self._desk.refuse("certificate", str(error), connection)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(1.0):
+                            reason = "your certificate has ended or was revoked"
+                            await connection.tell(m.EarlyCloseOfConnection(reason=reason))
                     await connection.drop()
 
     def _fail(self, error: TacitError) -> None:
@@ -261,6 +265,11 @@ class WireServer:
         for line in log:
             fields = {key: value for key, value in line.items() if key != "event"}
             self.journal.write(line["event"], **fields)
+            if line["event"] == "refused":  # a peer that keeps its factor has moved it already
+                for connection in self._talking():
+                    if connection.plain:
+                        reason = "this update was refused; rejoin and start from last_likelihood"
+                        self._spawn(self._desk.send_back(connection, reason))
         if self._observe is not None and log:
             self._observe(log)
 

@@ -75,6 +75,7 @@ def describe(server: WireServer) -> dict[str, Any]:
             "joined": member is not None,
             "connected": connection is not None,
             "asked": name in asked,
+            "refused": 0 if connection is None else connection.errors,
             "left": state is not None and name in state.left,
             "passed_over": state is not None and name in state.absent,
             "data_size": member.data_size if member else None,
