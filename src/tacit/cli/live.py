@@ -460,6 +460,11 @@ def _charged(path: Path, run: str) -> tuple[int, dict[str, Any] | None]:
         if not rows:
             return 0, None
         spent = ledger.spent(DatasetId.parse(rows[-1].dataset))
-    ceiling = None if spent.ceiling is None else spent.ceiling.epsilon
-    body = {"path": str(path), "epsilon": spent.epsilon, "ceiling": ceiling}
+    limit = spent.ceiling
+    body = {
+        "path": str(path),
+        "epsilon": spent.epsilon,
+        "ceiling": None if limit is None else limit.epsilon,
+        "terms": "" if limit is None else f"δ = {limit.delta:g}, {limit.relation} a {limit.unit}",
+    }
     return len({row.request for row in rows}), body

@@ -167,7 +167,10 @@ class PartyLines:
 def _spent(line: Line) -> str:
     if "epsilon_spent" not in line:
         return ""
-    return f"; ε = {line['epsilon_spent']:.3g} of {line['ceiling']:g} spent"
+    return (
+        f"; ε = {line['epsilon_spent']:.3g} of {line['ceiling']:g} spent "
+        f"(δ = {line['delta']:g}, {line['relation']} a {line['unit']})"
+    )
 
 
 _PARTY_EVENTS: dict[str, Callable[[Line], str | None]] = {
@@ -229,7 +232,8 @@ def _of_ceiling(spent: Spent | None) -> str:
     if spent is None or spent.epsilon is None or spent.ceiling is None:
         return "nothing spent"
     return (
-        f"ε = {spent.epsilon:.4g} spent of {spent.ceiling.epsilon:g} (δ = {spent.ceiling.delta:g})"
+        f"ε = {spent.epsilon:.4g} spent of {spent.ceiling.epsilon:g} (δ = {spent.ceiling.delta:g}, "
+        f"{spent.ceiling.relation} a {spent.ceiling.unit})"
     )
 
 
@@ -263,7 +267,7 @@ def show_server_status(status: dict[str, Any], *, running: bool) -> None:
         say(f"the last round moved q by {status['step_kl']:.3g} nats")
     rows = [
         [name, _presence(one, running=running), one["visits"], one["data_size"] or "not told",
-         one["guarantee"]["epsilon"] if one["guarantee"] else "", one["bytes_in"], one["bytes_out"]]
+         _promised(one["guarantee"]), one["bytes_in"], one["bytes_out"]]
         for name, one in status["parties"].items()
     ]  # fmt: skip
     columns = ["party", "is", "asked", "records told", "ε promised", "bytes in", "bytes out"]
@@ -277,6 +281,15 @@ def _phase(phase: str) -> str:
     if phase in ("waiting for parties", "training"):
         return phase
     return f"finished ({'all rounds' if phase == 'rounds' else phase})"
+
+
+def _promised(guarantee: dict[str, Any] | None) -> str:
+    if guarantee is None:
+        return ""
+    return (
+        f"{guarantee['epsilon']:.4g} (δ = {guarantee['delta']:g}, {guarantee['relation']} a "
+        f"{guarantee['unit']})"
+    )
 
 
 def _presence(one: dict[str, Any], *, running: bool) -> str:
@@ -304,7 +317,10 @@ def show_party_status(status: dict[str, Any]) -> None:
     say(f"approved: {approved[:12]}…" if approved else "approved: nothing; tacit approve")
     if status["ledger"] is not None:
         book = status["ledger"]
-        say(f"ledger {book['path']}: ε = {book['epsilon']:.4g} spent of {book['ceiling']:g}")
+        say(
+            f"ledger {book['path']}: ε = {book['epsilon']:.4g} spent of {book['ceiling']:g} "
+            f"({book['terms']})"
+        )
     for line, following in zip(status["log"], [*status["log"][1:], None], strict=True):
         if line["event"] == "asked" and following is not None:
             continue  # the answer says it too

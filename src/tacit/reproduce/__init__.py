@@ -61,6 +61,13 @@ STUDIES: dict[str, Study] = {
             module="tacit.reproduce.fedvi",
         ),
         Study(
+            name="meng",
+            description="the DP-PVI report, ch. 4: one regression coefficient, both levels of "
+            "protection, claims and coverage; --figure 8 is its Figure 4.8",
+            module="tacit.reproduce.meng",
+            figures=tuple(range(1, 18)),
+        ),
+        Study(
             name="tmlr",
             description="differentially private PVI, TMLR 2023: Adult, MIMIC-III, a network and "
             "the number of shards, against the published curves",

@@ -206,7 +206,7 @@ class LiveParty:
             **(await asyncio.to_thread(self._spent, session.run)),
         )
 
-    def _spent(self, run: str) -> dict[str, float]:
+    def _spent(self, run: str) -> dict[str, Any]:
         """ε spent on these records so far, in all runs, and its ceiling."""
         if self.charging is None:
             return {}
@@ -214,7 +214,13 @@ class LiveParty:
         spent = charging.ledger.spent(charging.datasets[self.name])
         if spent.ceiling is None or spent.epsilon is None:
             return {}
-        return {"epsilon_spent": spent.epsilon, "ceiling": spent.ceiling.epsilon}
+        return {
+            "epsilon_spent": spent.epsilon,
+            "ceiling": spent.ceiling.epsilon,
+            "delta": spent.ceiling.delta,
+            "unit": spent.ceiling.unit,
+            "relation": spent.ceiling.relation,
+        }
 
     def _reply(self, session: AsyncSession, turn: Turn) -> Reply:
         """The stored answer if there is one; otherwise a new one: charged, computed, stored."""

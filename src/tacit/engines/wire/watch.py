@@ -82,7 +82,7 @@ def describe(server: WireServer) -> dict[str, Any]:
             "protocol": member.protocol if member else None,
             "guarantee": None
             if member is None or member.guarantee is None
-            else {"epsilon": member.guarantee.epsilon, "delta": member.guarantee.delta},
+            else msgspec.to_builtins(member.guarantee),
             "visits": 0 if factor is None else factor.visits,
             "factor_version": 0 if factor is None else factor.version,
             "bytes_in": server.traffic(name)[0],
