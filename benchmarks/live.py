@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.common import ROOT, Row, in_child
 
-PARTIES, DIMENSION, ROUNDS = 200, 2000, 10
+PARTIES, DIMENSION, ROUNDS, REPEATS = 200, 2000, 10, 3
 EXCHANGES = PARTIES * ROUNDS
 MOST_S = 120.0
 ENCODINGS = ("msgpack", "cbor", "json")
@@ -27,8 +27,12 @@ ENCODINGS = ("msgpack", "cbor", "json")
 
 def rows() -> list[Row]:
     seen = {encoding: in_child("live", "server", encoding) for encoding in ENCODINGS}
-    first = seen["msgpack"]
-    echo = in_child("live", "echo", first["bytes_in"], first["bytes_out"])
+    tries, echoes = [seen["msgpack"]], []
+    for _ in range(REPEATS):  # in turn: what else the machine does meets both
+        echoes.append(in_child("live", "echo", tries[0]["bytes_in"], tries[0]["bytes_out"]))
+        tries.append(in_child("live", "server", "msgpack"))
+    first = min(tries, key=lambda one: one["cpu_ms"])
+    echo = min(echoes, key=lambda one: one["cpu_ms"])
     note = f"{PARTIES} parties, {ROUNDS} rounds, {DIMENSION} coordinates"
     found = [
         Row(name="live", what="msgpack: CPU of an exchange, server", unit="ms", at_most=5,

@@ -50,7 +50,9 @@ def step_together(
         if reply.id in fresh or reply.id not in state.open or state.finished:
             log = (*log, {"event": "ignored", "id": reply.id, "party": reply.party})
             continue
-        fresh[reply.id] = check_reply(rules, state.open[reply.id], reply)
+        what = f"update of party {reply.party!r}"
+        checked = check_reply(state.open[reply.id], reply)
+        fresh[reply.id] = checked._replace(delta=rules.family.check(reply.delta, what=what))
     if rules.schedule.kind == "synchronous":
         state, more = _synchronous(rules, close_requests(state, fresh), fresh, now)
         return state, (*log, *more)
@@ -137,8 +139,8 @@ def ask(rules: Rules, state: ServerState, parties: Sequence[str], now: float) ->
     )
 
 
-def check_reply(rules: Rules, request: Open, reply: Reply) -> Reply:
-    """The reply to an open request, float64 and finite, or an error that names what is wrong."""
+def check_reply(request: Open, reply: Reply) -> Reply:
+    """A reply that is for this request and this factor, or an error that names what is wrong."""
     if request.party != reply.party or request.version != reply.version:
         raise PeerError(
             f"request {reply.id} was for party {request.party!r}, factor version "
@@ -150,8 +152,7 @@ def check_reply(rules: Rules, request: Open, reply: Reply) -> Reply:
             f"update of party {reply.party!r}: loss = {reply.loss} is not finite; "
             "the party must check its records"
         )
-    delta = rules.family.check(reply.delta, what=f"update of party {reply.party!r}")
-    return reply._replace(delta=delta)
+    return reply
 
 
 def close_requests(

@@ -183,7 +183,7 @@ class LiveRun:
         """A reply to an open request, checked; PeerError says what is wrong with it."""
         assert self.state is not None
         _check_numbers(reply.delta, self.state.q, f"update of party {reply.party!r}")
-        return server_side.check_reply(self.rules, self.state.open[reply.id], reply)
+        return server_side.check_reply(self.state.open[reply.id], reply)
 
     def is_open(self, key: str, party: str) -> bool:
         """Whether that request of that party still waits for its answer."""
