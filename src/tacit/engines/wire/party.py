@@ -246,7 +246,7 @@ class LiveParty:
     def _require_sense(self, request: Request) -> None:
         """Refuse, before anything is paid, what could only be paid for and lost."""
         for natural in (request.q, request.factor):
-            if any(np.max(np.abs(value), initial=0.0) > LARGEST for value in natural.values()):
+            if not all(np.max(np.abs(value), initial=0.0) <= LARGEST for value in natural.values()):
                 raise PeerError(f"asked with numbers beyond {LARGEST:g}; nothing was charged")
         agreement = self.seat.agreement
         site = request.initial and agreement.model.has_site_prior
