@@ -163,13 +163,13 @@ def test_an_answer_that_cost_what_was_settled_is_sent(answered):
 )
 def test_an_answer_that_cost_anything_else_is_not_sent(answered, change):
     asked, update, settled = answered
-    (event,) = settled.events
+    (event,) = settled.events_at(0)
     ((name, value),) = change.items()
     old = getattr(event, name)
     value = value if isinstance(old, bool) else type(old)(old * value)
     other = (msgspec.structs.replace(event, **{name: value}),)
     with pytest.raises(PrivacyError, match="nothing is sent"):
-        conclude(asked, update, msgspec.structs.replace(settled, events=other))
+        conclude(asked, update, msgspec.structs.replace(settled, answers=(other,)))
     with pytest.raises((PrivacyError, AttributeError, TypeError)):
         conclude(asked, update._replace(cost=None), settled)
 

@@ -83,7 +83,7 @@ class Charging:
             dataset=self.datasets[request.party],
             run=self.run,
             request=request.id,
-            events=self.settled[request.party].events,
+            events=self.settled[request.party].events_at(request.visit),
             unit=self.unit,
             relation=self.relation,
             purpose=f"{request.party}, visit {request.visit}",

@@ -19,8 +19,9 @@ from tacit.charging import Charging
 from tacit.engines.compilations import Compilations, compilations
 from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError, DataError
-from tacit.expfam import Family, Natural, make_family
+from tacit.expfam import Family, Natural, make_family, without_sums
 from tacit.local import METHODS, Exact, LocalMethod, PrivateMethod, choose_method
+from tacit.local.combine import Combine, Run
 from tacit.models import ConjugateGaussian, GeneralisedLinear, Model, Records
 from tacit.models.base import GaussianPriorModel
 from tacit.models.prior import PRIOR_PARTY
@@ -39,7 +40,7 @@ from tacit.server import (
     initial_state,
     resolved_damping,
 )
-from tacit.server.state import Log, Noisy
+from tacit.server.state import Log
 
 FULL_UP_TO = 256
 CONVERGED = 1e-5  # nats a round; 0.005 sd in one coordinate. `Exact` can do better and goes on.
@@ -98,7 +99,7 @@ class Plan:
             prior=self.family.zero() if site else self.model.prior(self.family),
             site_prior=site,
             average_last=math.ceil(self.method.averaged_share * self.schedule.rounds),
-            noisy=self._noisy,
+            combine=self._combine,
             most_visits=self.schedule.rounds if self.settled else None,
             quorum=self._quorum,
             divide_out=self.live is not None and self.live.divide_out,
@@ -117,18 +118,31 @@ class Plan:
         return shares if shares > 1 else None if self.live is None else self.live.quorum
 
     @property
-    def _noisy(self) -> Noisy | None:
+    def _combine(self) -> Combine | None:
         if not isinstance(self.method, PrivateMethod):
             return None
-        method, model = self.method, self.model
-        noise = math.sqrt(sum(one.noise_sd**2 / one.shares for one in self.settled.values()))
-        prior = -2.0 * np.asarray(model.prior(self.family)["quadratic"])
+        asked = self.schedule.parties_per_round or len(self.parties)
 
-        def floor(q: Natural, number: int) -> np.ndarray:
-            damping = self.schedule.damping_at(number)
-            return np.maximum(prior, method.floor(model, q, number, noise, damping))
+        def noise_sd(number: int) -> float:
+            """Of the round's sum: as many parties' releases as are asked."""
+            each = [
+                max(event.noise_sd for event in one.events_at(min(number, one.visits) - 1)) ** 2
+                / one.shares
+                for one in self.settled.values()
+            ]
+            return math.sqrt(sum(each) * asked / len(each))
 
-        return Noisy(floor, method.server_momentum)
+        return self.method.server(
+            Run(
+                self.model,
+                self.family,
+                parties=len(self.parties),
+                asked=asked,
+                rounds=self.schedule.rounds,
+                damping_at=self.schedule.damping_at,
+                noise_sd=noise_sd,
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -144,7 +158,7 @@ class Outcome:
     @property
     def posterior(self) -> Posterior:
         """The posterior."""
-        return Posterior(self.plan.model, self.plan.family, self.state.result)
+        return Posterior(self.plan.model, *without_sums(self.plan.family, self.state.result))
 
 
 def choose_family(kind: str, model: Model, *, private: bool = False) -> Family:
@@ -191,6 +205,7 @@ def make_plan(
     units = _units(method, privacy, parties, live)
     method = _settled_method(method, privacy, units, live)
     method.check(model, chosen_family)
+    chosen_family = method.family(model, chosen_family)
     schedule = schedule or Synchronous()
     if schedule.parties_per_round is not None and schedule.parties_per_round > len(parties):
         raise ConfigError(

@@ -41,18 +41,20 @@ class Agreement:
 
 
 class PartyState(NamedTuple):
-    """What a party remembers between requests: its answer to the last one."""
+    """What a party remembers between requests: its answer to the last one, what its method kept."""
 
     last: Reply | None = None
+    memory: Natural | None = None
 
 
 class Update(NamedTuple):
-    """Δₘ as arrays, the loss, whether all of it is finite, and what it cost."""
+    """Δₘ as arrays, the loss, whether all of it is finite, what it cost, and what is kept of it."""
 
     delta: Natural
     loss: float | None
     finite: bool
     cost: Any = None
+    memory: Natural | None = None
 
 
 def step(
@@ -66,7 +68,7 @@ def step(
     known = recall(state, request)
     if known is not None:
         return known, state
-    return Seat(agreement, request.party, records, settled).answer(request)
+    return Seat(agreement, request.party, records, settled).answer(request, state.memory)
 
 
 class Seat:
@@ -85,9 +87,9 @@ class Seat:
         self.agreement, self.settled = agreement, settled
         self._stack = stack_records([arranged], rows, agreement.method)
 
-    def answer(self, request: Request) -> tuple[Reply, PartyState]:
+    def answer(self, request: Request, memory: Natural | None = None) -> tuple[Reply, PartyState]:
         """Compute; a private answer has been charged before this is called."""
-        update = answer_many(self.agreement, *self._stack, [request], [self.settled])[0]
+        update = answer_many(self.agreement, *self._stack, [request], [self.settled], [memory])[0]
         return conclude(request, update, self.settled)
 
 
@@ -112,9 +114,9 @@ def conclude(
             "method.learning_rate or method.step_size, or look for extreme values in its data"
         )
     if settled is not None:
-        check_released(update.cost, settled.events, request.party)
+        check_released(update.cost, settled.events_at(request.visit), request.party)
     reply = Reply(request.id, request.party, request.version, update.delta, update.loss)
-    return reply, PartyState(last=reply)
+    return reply, PartyState(last=reply, memory=update.memory)
 
 
 def answer_many(
@@ -123,18 +125,21 @@ def answer_many(
     weights: np.ndarray,
     requests: Sequence[Request],
     settled: Sequence[Settled | None] | None = None,
+    memories: Sequence[Natural | None] | None = None,
 ) -> list[Update]:
     """The updates of several parties in one call of one compiled function.
 
     `stack` holds the records of these parties, one request each, padded to one length; length and
     number of parties are the compiled shape. The requests must carry one and the same q, as those
-    of a synchronous round do: what depends on q alone is then computed once for all of them.
+    of a synchronous round do: what depends on q alone is then computed once for all of them; and
+    their visits must be of one stage.
     """
     import jax
 
     first = requests[0]
     if any(r.q is not first.q or r.initial != first.initial for r in requests):
         raise ValueError("answer_many is for requests that carry the same q")
+    (stage,) = {agreement.method.stage(r.visit) for r in requests}
     start = agreement.model.start(agreement.family) if first.initial else None
     shared = (first.q, start or first.q, np.bool_(first.initial))
     words = [[agreement.seed, party_word(r.party), r.visit] for r in requests]
@@ -143,9 +148,10 @@ def answer_many(
         np.array([r.damping for r in requests]),
         {name: np.stack([r.factor[name] for r in requests]) for name in first.factor},
         _private_parts(agreement, requests, settled),
+        _stacked_memories(agreement, memories or [None] * len(requests)),
     )
-    run = compiled(agreement.method, agreement.model, agreement.family)
-    delta, loss, finite, cost = jax.tree.map(np.asarray, run(stack, weights, own, shared))
+    run = compiled(agreement.method, agreement.model, agreement.family, stage)
+    delta, loss, finite, cost, kept = jax.tree.map(np.asarray, run(stack, weights, own, shared))
     updates = [
         Update(
             {name: value[i] for name, value in delta.items()},
@@ -154,12 +160,24 @@ def answer_many(
         )
         for i in range(len(requests))
     ]
-    if cost is not None:
+    if cost is not None or kept is not None:
         updates = [
-            one._replace(cost=jax.tree.map(lambda leaf, i=i: leaf[i], cost))
+            one._replace(
+                cost=jax.tree.map(lambda leaf, i=i: leaf[i], cost),
+                memory=jax.tree.map(lambda leaf, i=i: leaf[i], kept),
+            )
             for i, one in enumerate(updates)
         ]
     return updates
+
+
+def _stacked_memories(agreement: Agreement, memories: Sequence[Natural | None]) -> Natural | None:
+    """What parties kept, one row each; at the first visit what the method starts with."""
+    start = agreement.method.memory(agreement.model, agreement.family)
+    if start is None:
+        return None
+    known = [start if memory is None else memory for memory in memories]
+    return {name: np.stack([memory[name] for memory in known]) for name in start}
 
 
 def _private_parts(
@@ -175,12 +193,18 @@ def _private_parts(
         keys = [secret_key_data() for _ in requests]
     else:
         keys = [seeded_key_data(agreement.noise_seed, r.party, r.visit) for r in requests]
+    now = [one.events_at(r.visit) for r, one in zip(requests, known, strict=True)]
     terms = Terms(
         clip=np.array([one.clip for one in known]),
         noise_sd=np.array([one.noise_sd for one in known]),
         shares=np.array([float(one.shares) for one in known]),
         units=np.array([one.units for one in known]),
-        releases=np.array([sum(event.count for event in one.all_events) for one in known]),
+        releases=np.array([one.releases for one in known]),
+        clips=np.array([[event.clip for event in events] for events in now]),
+        noise_sds=np.array([[event.noise_sd for event in events] for events in now]),
+        progress=np.array(
+            [r.visit / max(1, one.visits - 1) for r, one in zip(requests, known, strict=True)]
+        ),
     )
     return terms, np.stack(keys)
 
@@ -192,13 +216,15 @@ def seeded_key_data(seed: int, party: str, visit: int) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=64)
-def compiled(method: LocalMethod, model: Model, family: Family) -> Callable[..., Any]:
+def compiled(
+    method: LocalMethod, model: Model, family: Family, stage: int = 0
+) -> Callable[..., Any]:
     """Answer and damped update, mapped over parties and jitted. Data are arguments, no closure."""
     import jax
     import jax.numpy as jnp
 
     def one(records: Any, weights: Any, own: Any, shared: Any) -> Any:
-        words, damping, factor, private = own
+        words, damping, factor, private, memory = own
         q, start, initial = shared
         key = jax.random.key(words[0])
         key = jax.random.fold_in(jax.random.fold_in(key, words[1]), words[2])
@@ -206,12 +232,15 @@ def compiled(method: LocalMethod, model: Model, family: Family) -> Callable[...,
         if private is not None:
             terms, secret = private
             task = task._replace(terms=terms, secret=jax.random.wrap_key_data(secret))
+        task = task._replace(stage=stage, memory=memory, damping=damping)
         answer = method.answer(model, family, key, task)
         delta = damped_update(answer.natural, q, damping)
         finite = jnp.all(jnp.isfinite(0.0 if answer.loss is None else answer.loss))
         for value in delta.values():
             finite = finite & jnp.all(jnp.isfinite(value))
-        return delta, answer.loss, finite, answer.cost
+        for value in jax.tree.leaves(answer.memory):
+            finite = finite & jnp.all(jnp.isfinite(value))
+        return delta, answer.loss, finite, answer.cost, answer.memory
 
     return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))
 

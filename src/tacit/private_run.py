@@ -174,7 +174,7 @@ def privacy_block(plan: Plan) -> dict[str, Any]:
                 "noise_sd": one.noise_sd,
                 "noise_multiplier": one.noise_multiplier,
                 "answers": one.visits,
-                "releases": sum(event.count for event in one.all_events),
+                "releases": one.releases,
             }
             for name, one in plan.settled.items()
         ],

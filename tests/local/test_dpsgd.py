@@ -73,7 +73,7 @@ def test_an_answer_costs_what_was_declared_for_it(parties, how):
     q = MODEL.prior(FAMILY)
     for party, records in parties.items():
         settled = plan.settled[party]
-        (event,) = settled.events
+        (event,) = settled.events_at(0)
         assert event.count == plan.method.steps
         if how == "poisson":
             assert event.sampling == Poisson(rate=0.3)

@@ -11,7 +11,7 @@ from tacit.privacy.accounting import epsilon
 from tacit.privacy.events import GaussianEvent, Poisson
 from tacit.privacy.guarantee import TRUST
 from tacit.privacy.settings import PartyPrivacy, Privacy
-from tacit.privacy.settle import PartyShape, SmallDeltaWarning, repeated, settle
+from tacit.privacy.settle import PartyShape, SmallDeltaWarning, settle
 
 SHAPES = {"a": PartyShape(visits=4, units=500), "b": PartyShape(visits=9, units=2000)}
 
@@ -27,7 +27,7 @@ class Sums:
     rate: float | None = None
     aggregations: tuple = field(default=("plain", "trusted"))
 
-    def events(self, *, clip, noise_sd, units):
+    def events(self, *, visit, visits, clip, noise_sd, units):
         sampling = None if self.rate is None else Poisson(rate=self.rate)
         return (
             GaussianEvent(clip=clip, noise_sd=noise_sd),
@@ -55,7 +55,7 @@ def test_noise_is_calibrated_to_the_target_and_not_beyond(relation, rate, target
         assert party.guarantee.trust == TRUST["plain"]
         assert party.guarantee.caveat is None
         assert (party.clip, party.shares, party.visits) == (2.0, 1, SHAPES[name].visits)
-        assert all(event.noise_sd == party.noise_sd for event in party.events)
+        assert all(event.noise_sd == party.noise_sd for event in party.events_at(0))
         assert party.noise_multiplier == pytest.approx(party.noise_sd / 2.0)
     assert found["b"].noise_sd > found["a"].noise_sd, "more visits need more noise"
 
@@ -75,7 +75,7 @@ def test_a_party_may_ask_for_something_else():
         assert found[name].guarantee.delta == delta
         assert 0.995 * target <= found[name].guarantee.epsilon <= target
     assert found["b"].clip == 0.5
-    assert {event.clip for event in found["b"].events} == {0.5}
+    assert {event.clip for event in found["b"].events_at(0)} == {0.5}
     assert found["c"].noise_sd == 22.0
     assert found["c"].guarantee.epsilon == spent(found["c"], privacy, 1e-6)
 
@@ -100,7 +100,8 @@ def test_shared_noise_is_that_of_the_neediest_party():
     for name, party in found.items():
         assert party.noise_sd == neediest
         assert party.shares == 2
-        assert {event.noise_sd for event in party.events} == {neediest}, "of the sum, not a share"
+        (noise,) = {event.noise_sd for event in party.events_at(0)}
+        assert noise == neediest, "of the sum, not a share"
         assert party.guarantee.epsilon == spent(party, trusted, 1e-6) <= 1.0
         assert party.guarantee.trust == TRUST["trusted"]
         assert party.clip == alone[name].clip
@@ -108,10 +109,27 @@ def test_shared_noise_is_that_of_the_neediest_party():
 
 
 def test_all_events_are_those_of_every_visit():
-    (first, second) = Sums().events(clip=1.0, noise_sd=2.0, units=1)
-    assert [event.count for event in repeated((first, second), 5)] == [5, 15]
-    found = settle(Privacy(noise_multiplier=5.0, delta=1e-6), Sums(), SHAPES)
+    found = settle(Privacy(noise_multiplier=5.0, delta=1e-6), Sums(rate=0.1), SHAPES)
     assert [event.count for event in found["b"].all_events] == [9, 27]
+    alike = settle(Privacy(noise_multiplier=5.0, delta=1e-6), Sums(), SHAPES)
+    assert [event.count for event in alike["b"].all_events] == [36]
+
+
+@dataclass(frozen=True)
+class Fading(Sums):
+    """Every answer has more noise than the one before."""
+
+    def events(self, *, visit, visits, clip, noise_sd, units):
+        return (GaussianEvent(clip=clip, noise_sd=noise_sd * 2.0**visit),)
+
+
+def test_answers_that_differ_by_visit_are_each_what_is_charged():
+    privacy = Privacy(epsilon=1.0, delta=1e-6)
+    found = settle(privacy, Fading(), SHAPES)["b"]
+    sds = [found.events_at(visit)[0].noise_sd for visit in range(found.visits)]
+    assert sds == [found.noise_sd * 2.0**visit for visit in range(found.visits)]
+    assert [event.noise_sd for event in found.all_events] == sds
+    assert 0.99 < spent(found, privacy, 1e-6) <= 1.0
 
 
 def test_a_known_seed_is_said_in_the_guarantee():

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.expfam import FullGaussian, MeanFieldGaussian
+from tacit.local.combine import floored_step
 from tacit.messages import Reply
 from tacit.models.prior import PRIOR_PARTY
 from tacit.pvi import product
@@ -26,7 +27,6 @@ from tacit.server import (
     step_together,
     welcome,
 )
-from tacit.server.state import Noisy
 
 FULL = FullGaussian(2)
 FIELD = MeanFieldGaussian(2)
@@ -53,7 +53,7 @@ def rules_for(kind, *, quorum=None, noisy=False, site_prior=False, names=NAMES, 
         prior=family.zero() if site_prior else prior,
         site_prior=site_prior,
         quorum=quorum,
-        noisy=Noisy(lambda _q, _number: np.full(2, 1e-3)) if noisy else None,
+        combine=floored_step(lambda _q, _number: np.full(2, 1e-3)) if noisy else None,
         **options,
     )
 
@@ -415,7 +415,7 @@ def _play(data, rules, state, rng, writer, reader):
         if act in ("reply", "ruin"):
             party = data.draw(st.sampled_from(asked(state)))
             delta = None
-            if act == "ruin" and rules.noisy is None:
+            if act == "ruin" and rules.combine is None:
                 delta = {"linear": np.zeros(2), "quadratic": 1e6 * np.eye(2)}
             reply = answer(rules, state, party, rng, delta)
             state, log = step(rules, state, reply)
@@ -469,7 +469,7 @@ def _check(rules, state, settled):
         assert not state.left.issuperset(NAMES) or here == {PRIOR_PARTY}
     limited = rules.schedule.kind != "asynchronous" or rules.most_visits is not None
     # Dividing out takes an answer back: a round without privacy may then ask once more.
-    if limited and not (rules.divide_out and rules.noisy is None):
+    if limited and not (rules.divide_out and rules.combine is None):
         for name in NAMES:
             assert state.factors[name].visits <= settled[name]
     assert state.round <= rules.schedule.rounds

@@ -66,7 +66,7 @@ def _guarantee(ready: ReadyParty) -> list[str]:
         f"same if one {guarantee.unit} is {verb}",
         f"trusted: {guarantee.trust}",
         f"noise in an answer: standard deviation {settled.noise_sd:.4g}{shares}, on contributions "
-        f"of at most {settled.clip:g}; {sum(one.count for one in settled.all_events)} releases",
+        f"of at most {settled.clip:g}; {settled.releases} releases",
     ]
     if guarantee.caveat is not None:
         rows.insert(0, f"NOT PRIVATE: {guarantee.caveat.removeprefix('Not private: ')}")

@@ -55,7 +55,7 @@ def _row(names: list[str], settled: Settled, heard: float) -> list[Any]:
         settled.clip,
         f"{settled.noise_sd:.4g}{share}",
         f"{settled.noise_multiplier:.4g}",
-        sum(event.count for event in settled.all_events),
+        settled.releases,
         f"{heard:.2g}",
     ]
 

@@ -61,6 +61,7 @@ class InProcess:
     _bench_of: dict[str, _Bench] = field(default_factory=dict, init=False)
     _states: dict[str, PartyState] = field(default_factory=dict, init=False)
     _arrivals: dict[str, float] = field(default_factory=dict, init=False)
+    _checkpoint: Checkpoint | None = field(default=None, init=False)
 
     def run(
         self,
@@ -73,6 +74,10 @@ class InProcess:
         # The server's matrices are small: a second BLAS thread would only spin.
         with threadpool_limits(limits=1, user_api="blas"):
             self._seat_parties()
+            self._checkpoint = checkpoint
+            if checkpoint is not None and self._remembers:
+                kept = checkpoint.kept()
+                self._states |= {name: PartyState(memory=one) for name, one in kept.items()}
             clock = max((request.issued_at for request in state.open.values()), default=0.0)
             if not state.open and not state.finished:
                 state = server_side.begin(self.rules, state)
@@ -122,20 +127,39 @@ class InProcess:
         return [replies[request.id] for request in requests]
 
     def _compute(self, requests: Sequence[Request]) -> dict[str, Reply]:
-        """New answers, a bench at a time."""
-        replies: dict[str, Reply] = {}
+        """New answers, those of one stage together."""
+        stage = self.agreement.method.stage
+        found: dict[str, tuple[Reply, PartyState]] = {}
+        for one in dict.fromkeys(stage(request.visit) for request in requests):
+            found |= self._compute_stage([r for r in requests if stage(r.visit) == one])
+        self._states |= {reply.party: state for reply, state in found.values()}
+        if self._checkpoint is not None and self._remembers:
+            self._checkpoint.keep(
+                {r.party: s.memory for r, s in found.values() if s.memory is not None}
+            )
+        return {key: reply for key, (reply, _) in found.items()}
+
+    @property
+    def _remembers(self) -> bool:
+        agreement = self.agreement
+        return agreement.method.memory(agreement.model, agreement.family) is not None
+
+    def _compute_stage(self, requests: Sequence[Request]) -> dict[str, tuple[Reply, PartyState]]:
+        """A bench at a time."""
+        replies: dict[str, tuple[Reply, PartyState]] = {}
         waiting = {request.party: request for request in requests}
         for bench in dict.fromkeys(self._bench_of[name] for name in waiting):
             asked = [waiting[name] for name in bench.names if name in waiting]
             # A seat that is empty or was not asked repeats a request: one shape, one program.
             full = [waiting.get(name, asked[0]) for name in bench.names]
             terms = [self.settled.get(request.party) for request in full]
+            memories = [self._states.get(r.party, PartyState()).memory for r in full]
             updates = party_side.answer_many(
-                bench.agreement, bench.stack, bench.weights, full, terms
+                bench.agreement, bench.stack, bench.weights, full, terms, memories
             )
             for name, request, update in zip(bench.names, full, updates, strict=True):
                 if request.party == name and request.id not in replies:
-                    replies[request.id], self._states[name] = party_side.conclude(
+                    replies[request.id] = party_side.conclude(
                         request, update, self.settled.get(name)
                     )
         return replies

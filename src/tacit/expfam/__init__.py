@@ -6,6 +6,7 @@ from tacit.expfam.base import Family, Mean, Natural
 from tacit.expfam.dirichlet import Dirichlet
 from tacit.expfam.gamma import Gamma
 from tacit.expfam.gaussian import FullGaussian, Gaussian, MeanFieldGaussian
+from tacit.expfam.summed import SummedGaussian, with_sums, without_sums
 
 FAMILIES: dict[str, type[Family]] = {
     family.kind: family for family in (MeanFieldGaussian, FullGaussian, Dirichlet, Gamma)
@@ -33,6 +34,9 @@ __all__ = [
     "Mean",
     "MeanFieldGaussian",
     "Natural",
+    "SummedGaussian",
     "make_family",
     "namespace",
+    "with_sums",
+    "without_sums",
 ]

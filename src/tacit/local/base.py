@@ -24,7 +24,10 @@ class Task(NamedTuple):
     `weights` is 1 for a record and 0 for padding. `start` is where an optimiser begins: q, or,
     while q is still the prior (`initial`), the model's own starting point. `visit` counts the
     requests that this party has had. A private method also
-    gets its numbers (`terms`) and the key of its noise and batches (`secret`).
+    gets its numbers (`terms`) and the key of its noise and batches (`secret`). `stage` is what
+    the method makes of the visit (`LocalMethod.stage`), a number known when it is compiled;
+    `memory` is what it kept at this party (`LocalMethod.memory`), and `damping` the part of
+    its change that will be sent.
     """
 
     records: Records
@@ -36,17 +39,22 @@ class Task(NamedTuple):
     visit: Array | int = 0
     terms: Any = None
     secret: Array = None
+    stage: int = 0
+    memory: Any = None
+    damping: Array | float = 1.0
 
 
 class Answer(NamedTuple):
     """λ of the local posterior qₘ, and the loss −E[log p(xₘ | θ)] at `Task.start`.
 
-    A private method has no loss, which would be another release, but a cost.
+    A private method has no loss, which would be another release, but a cost. `memory` stays with
+    the party until its next visit.
     """
 
     natural: Natural
     loss: Array | None
     cost: Any = None
+    memory: Any = None
 
 
 class Arranged(NamedTuple):
@@ -79,6 +87,24 @@ class LocalMethod(abc.ABC):
         """The records as one row each; a private method may group them by person or by shard."""
         del party, seed
         return Arranged(records, np.ones(len(next(iter(records.values())))))
+
+    def family(self, model: Model, family: Family) -> Family:
+        """The family that requests and replies are in: the run's, perhaps with sums beside q."""
+        del model
+        return family
+
+    def stage(self, visit: int) -> int:
+        """Which of a method's kinds of answer that visit asks for; one program is compiled each."""
+        del visit
+        return 0
+
+    def memory(self, model: Model, family: Family) -> Natural | None:
+        """What a party starts with, as arrays, if the method keeps anything there between visits.
+
+        It never leaves the party. None: nothing is kept.
+        """
+        del model, family
+        return None
 
     @abc.abstractmethod
     def check(self, model: Model, family: Family) -> None:

@@ -93,7 +93,7 @@ class DPSGD(PrivateMethod):
             raise ConfigError(
                 f"method.rate = {self.rate}; the share of the records in a batch is in (0, 1]"
             )
-        check_clip(self.clip, "method.clip")
+        super().__post_init__()
         if self.precision_weight is not None:
             check_clip(self.precision_weight, "method.precision_weight")
         if self.step_size is not None and not 0 < self.step_size <= 1:
@@ -129,7 +129,7 @@ class DPSGD(PrivateMethod):
         del seed
         return by_unit(party, records, self.unit)
 
-    def events(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+    def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
         sampling: Sampling | None = None
         if self.rate < 1:
             sampling = Poisson(rate=self.rate)
@@ -177,7 +177,7 @@ class DPSGD(PrivateMethod):
         rest = power(others, self.prior_share)
         least = -2.0 * model.prior(family)["quadratic"] * self.prior_share
 
-        doubt = self.precision_noise(model, 1.0) * task.terms.noise_sd
+        doubt = self.precision_noise(model, 1.0) * task.terms.noise_sds[0]
 
         last = max(1, math.ceil(self.averaged_share * self.steps))
 
@@ -249,9 +249,9 @@ class DPSGD(PrivateMethod):
             return jnp.asarray(size)
         size = min(0.5, 4.4 / dimension) if size is None else size
         parties = math.sqrt(self.parties)
-        doubt = self.precision_noise(model, 1.0) * task.terms.noise_sd
+        doubt = self.precision_noise(model, 1.0) * task.terms.noise_sds[0]
         known = jnp.maximum(known, parties * doubt / jnp.sqrt(number + 1.0))
-        walk = task.terms.noise_sd / self.rate * parties
+        walk = task.terms.noise_sds[0] / self.rate * parties
         walk = walk * jnp.sqrt(task.terms.releases * dimension)
         return jnp.minimum(size, self.most_noise * (1.0 - self.momentum) * known / walk)
 
@@ -276,12 +276,12 @@ class DPSGD(PrivateMethod):
 
         def clipped(records: Records, weights: Array) -> Bounded:
             return clipped_gradient(
-                model, family, low, noise, records, weights, task.terms.clip, maps,
+                model, family, low, noise, records, weights, task.terms.clips[0], maps,
                 label_agnostic=self.label_agnostic,
             )  # fmt: skip
 
         bounded, drawn = self._sampled(batch_key, task, clipped)
-        mechanism = Gaussian(noise_sd=task.terms.noise_sd, shares=task.terms.shares)
+        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
         release = mechanism.release(noise_key, bounded, drawn)
         found = {
             name: value.astype(jnp.float64) / (maps[name] * self.rate)

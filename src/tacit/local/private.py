@@ -12,22 +12,32 @@ import numpy as np
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Natural
 from tacit.local.base import Arranged, Array, LocalMethod
+from tacit.local.combine import Combine, Run, floored_step
 from tacit.models import Model, Records
 from tacit.privacy.events import GaussianEvent, Relation
 from tacit.privacy.guarantee import Aggregation, Unit
+from tacit.privacy.settings import check_clip
 
 PERSON = "person"
 """The column of codes that says which records belong to one person."""
 
 
 class Terms(NamedTuple):
-    """One party's numbers as arrays: what may differ between parties of one compiled function."""
+    """One party's numbers as arrays: what may differ between parties of one compiled function.
+
+    `clips` and `noise_sds` are those of this visit's events, in the order of
+    `PrivateMethod.events`; `clip` and `noise_sd` the run's. `releases` counts the whole run's, and
+    `progress` goes from 0 at the first visit to 1 at the last.
+    """
 
     clip: Array
     noise_sd: Array
     shares: Array
     units: Array
     releases: Array
+    clips: Array
+    noise_sds: Array
+    progress: Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +57,41 @@ class PrivateMethod(LocalMethod, abc.ABC):
     relation: Relation = "substitute"
     parties: int = 1
     total_units: int = 0
+    clip_end: float = 1.0
+    noise_end: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_clip(self.clip, "method.clip")
+        check_clip(self.clip_end, "method.clip_end")
+        check_clip(self.noise_end, "method.noise_end")
 
     @abc.abstractmethod
-    def events(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
-        """What one answer of a party with so many units releases: known before the run."""
+    def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+        """What one answer of a party with so many units releases, at that clip and noise."""
+
+    def events(
+        self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
+    ) -> tuple[GaussianEvent, ...]:
+        """What that visit's answer releases: known before the run.
+
+        The run's noise is calibrated with a clip of 1, so both are scales here. With a schedule
+        the clip goes from C to C·`clip_end` and the noise multiplier z to z·`noise_end`, each by
+        the same factor a visit.
+        """
+        progress = visit / max(1, visits - 1)
+        clip_now = self.clip_end**progress
+        noise_now = clip_now * self.noise_end**progress
+        return self.release(clip=clip * clip_now, noise_sd=noise_sd * noise_now, units=units)
+
+    def server(self, run: Run) -> Combine:
+        """The server's half: `floored_step` with this method's `floor` and `server_momentum`."""
+        prior = -2.0 * np.asarray(run.model.prior(run.family)["quadratic"])
+
+        def floor(q: Natural, number: int) -> Array:
+            damping, noise_sd = run.damping_at(number), run.noise_sd(number)
+            return np.maximum(prior, self.floor(run.model, q, number, noise_sd, damping))
+
+        return floored_step(floor, self.server_momentum)
 
     def numbers(self, dimension: int) -> int:
         """How many numbers one release has."""

@@ -91,7 +91,7 @@ class PrivateUpdate(PrivateMethod):
     def __post_init__(self) -> None:
         if self.shards is not None and not self.shards >= 1:
             raise ConfigError(f"method.shards = {self.shards}; at least 1 is needed")
-        check_clip(self.clip, "method.clip")
+        super().__post_init__()
         check_clip(self.precision_weight, "method.precision_weight")
         if not 0 <= self.averaged_share <= 1:
             raise ConfigError(f"method.averaged_share = {self.averaged_share}; it is in [0, 1]")
@@ -137,7 +137,7 @@ class PrivateUpdate(PrivateMethod):
             units = math.ceil(self.total_units / self.parties)
         return math.ceil(units / UNITS_A_SHARD)
 
-    def events(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+    def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
         del units
         return (GaussianEvent(clip=clip if self._adds else 2.0 * clip, noise_sd=noise_sd),)
 
@@ -171,10 +171,11 @@ class PrivateUpdate(PrivateMethod):
             "precision": added / scales["precision"],
         }
         present = jnp.arange(task.weights.shape[0]) < self._count(task)
-        bounded = clip_units(contributions, task.terms.clip, present)
+        clip = task.terms.clips[0] if self._adds else task.terms.clips[0] / 2.0
+        bounded = clip_units(contributions, clip, present)
         if not self._adds:
             bounded = within(bounded)
-        mechanism = Gaussian(noise_sd=task.terms.noise_sd, shares=task.terms.shares)
+        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
         release = mechanism.release(task.secret, bounded)
         score, added = (release.value[name] * scales[name] for name in ("score", "precision"))
         change = {"linear": score + added * mean, "quadratic": -0.5 * added}

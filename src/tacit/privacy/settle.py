@@ -50,8 +50,10 @@ class Releasing(Protocol):
         """What the unit's data set is compared with."""
         ...
 
-    def events(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
-        """What one answer releases, for a party of so many units."""
+    def events(
+        self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
+    ) -> tuple[GaussianEvent, ...]:
+        """What the answer to that visit releases, for a party of so many units."""
         ...
 
 
@@ -72,8 +74,8 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     visits: int
     units: int
     """How many records, persons or parties it has; public under substitution only."""
-    events: tuple[GaussianEvent, ...]
-    """Of one answer."""
+    answers: tuple[tuple[GaussianEvent, ...], ...]
+    """The events of every answer, by visit; of one only where all are alike."""
     guarantee: Guarantee
 
     @property
@@ -81,10 +83,19 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
         """z = s / C."""
         return self.noise_sd / self.clip
 
+    def events_at(self, visit: int) -> tuple[GaussianEvent, ...]:
+        """Of the answer to that visit: 0, 1, …"""
+        return self.answers[0 if len(self.answers) == 1 else visit]
+
+    @property
+    def releases(self) -> int:
+        """How many noisy sums leave in the whole run."""
+        return sum(event.count for event in self.all_events)
+
     @property
     def all_events(self) -> tuple[GaussianEvent, ...]:
         """Of the whole run."""
-        return repeated(self.events, self.visits)
+        return _together(self.answers, self.visits)
 
 
 def settle(
@@ -102,9 +113,9 @@ def settle(
     shares = 1 if privacy.aggregation == "plain" else shares
     _check(privacy, method, shapes, shares)
     clips = {name: _clip(privacy, method, name) for name in shapes}
-    answers: dict[tuple, float] = {}
+    known: dict[tuple, float] = {}
     noise = {
-        name: clips[name] * _multiplier(privacy, method, name, shape, answers)
+        name: clips[name] * _multiplier(privacy, method, name, shape, known)
         for name, shape in shapes.items()
     }
     if privacy.aggregation == "trusted":
@@ -113,12 +124,12 @@ def settle(
     costs: dict[tuple, float] = {}
     settled = {}
     for name, shape in shapes.items():
-        events = method.events(clip=clips[name], noise_sd=noise[name], units=shape.units)
+        answers = _answers(method, shape, clip=clips[name], noise_sd=noise[name])
         delta = privacy.of(name)[2]
-        key = (events, shape.visits, delta)
+        key = (answers, shape.visits, delta)
         if key not in costs:
             costs[key] = epsilon(
-                repeated(events, shape.visits), delta, privacy.relation,
+                _together(answers, shape.visits), delta, privacy.relation,
                 accountant=privacy.accountant,
             )  # fmt: skip
         if not math.isfinite(costs[key]):
@@ -140,15 +151,35 @@ def settle(
             shares=shares,
             visits=shape.visits,
             units=shape.units,
-            events=events,
+            answers=answers,
             guarantee=guarantee,
         )
     return settled
 
 
-def repeated(events: Sequence[GaussianEvent], times: int) -> tuple[GaussianEvent, ...]:
-    """Events that happen so many times over."""
-    return tuple(msgspec.structs.replace(event, count=event.count * times) for event in events)
+def _answers(
+    method: Releasing, shape: PartyShape, *, clip: float, noise_sd: float
+) -> tuple[tuple[GaussianEvent, ...], ...]:
+    """The events of every visit; one entry where all are alike."""
+    answers = tuple(
+        method.events(
+            visit=visit, visits=shape.visits, clip=clip, noise_sd=noise_sd, units=shape.units
+        )
+        for visit in range(shape.visits)
+    )
+    return answers[:1] if len(set(answers)) == 1 else answers
+
+
+def _together(
+    answers: Sequence[tuple[GaussianEvent, ...]], visits: int
+) -> tuple[GaussianEvent, ...]:
+    """All events of a run, those that are alike counted together."""
+    each = visits if len(answers) == 1 else 1
+    counts: dict[GaussianEvent, int] = {}
+    for event in (event for answer in answers for event in answer):
+        once = msgspec.structs.replace(event, count=1)
+        counts[once] = counts.get(once, 0) + event.count * each
+    return tuple(msgspec.structs.replace(once, count=count) for once, count in counts.items())
 
 
 def _clip(privacy: Privacy, method: Releasing, party: str) -> float:
@@ -169,8 +200,7 @@ def _multiplier(
         return given
 
     def events(noise: float) -> tuple[GaussianEvent, ...]:
-        once = method.events(clip=1.0, noise_sd=noise, units=shape.units)
-        return repeated(once, shape.visits)
+        return _together(_answers(method, shape, clip=1.0, noise_sd=noise), shape.visits)
 
     assert target is not None
     key = (target, delta, events(1.0))

@@ -63,7 +63,7 @@ def leave(
     state = replace(_without_requests(state, [party]), left=state.left | {party})
     state = replace(state, waiting=tuple(name for name in state.waiting if name != party))
     kept = "kept"
-    if rules.divide_out and rules.noisy is None:
+    if rules.divide_out and rules.combine is None:
         factor = state.factors[party]
         q = divide(state.q, factor.natural)
         if rules.family.is_proper(q):

@@ -27,13 +27,13 @@ CREATE TABLE factors (party TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE posteriors (number INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE requests (id TEXT PRIMARY KEY, place INTEGER NOT NULL, body BLOB NOT NULL);
 CREATE TABLE replies (party TEXT PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE memories (party TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE log (place INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
 """
-_BULKY = ("q", "factors", "open", "issued", "arrived", "previous", "total", "velocity")
+_BULKY = ("q", "factors", "open", "issued", "arrived", "previous", "total", "memory")
 _SCALARS = tuple(f.name for f in fields(ServerState) if f.name not in _BULKY)
-_NAMED = {-1: "q", -2: "previous", -3: "total"}
-"""The posteriors that a state has by name, and the numbers they are kept under."""
-_VELOCITY = -4
+_NAMED = {-1: "q", -2: "previous", -3: "total", -4: "memory"}
+"""What a state has by name, and the numbers under which it is kept."""
 _MALFORMED = (KeyError, ValueError, TypeError, AttributeError)
 
 
@@ -98,6 +98,20 @@ class Checkpoint:
         except (sqlite3.DatabaseError, msgspec.MsgspecError, *_MALFORMED) as error:
             raise self._unreadable(error) from error
 
+    def keep(self, memories: dict[str, Natural]) -> None:
+        """Write what parties of this process keep to themselves, before their answers are seen."""
+        rows = [(party, _pack(pack_natural(memory))) for party, memory in memories.items()]
+        with _transaction(self._db):
+            self._db.executemany("REPLACE INTO memories VALUES (?, ?)", rows)
+
+    def kept(self) -> dict[str, Natural]:
+        """What they last kept."""
+        try:
+            rows = self._db.execute("SELECT party, body FROM memories")
+            return {party: unpack_natural(_unpack(body)) for party, body in rows}
+        except (sqlite3.DatabaseError, msgspec.MsgspecError, *_MALFORMED) as error:
+            raise self._unreadable(error) from error
+
     def close(self) -> None:
         """Close the file."""
         self._db.close()
@@ -130,7 +144,7 @@ class Checkpoint:
             q=posteriors[-1],
             previous=posteriors.get(-2),
             total=posteriors.get(-3),
-            velocity=posteriors[_VELOCITY]["linear"] if _VELOCITY in posteriors else None,
+            memory=posteriors.get(-4),
             issued={n: natural for n, natural in posteriors.items() if n >= 0},
             factors=factors,
             open={request.id: request for request in requests},
@@ -173,8 +187,6 @@ class Checkpoint:
 def _posteriors(state: ServerState) -> dict[int, Natural]:
     """Every q that a state holds, by the number it is kept under."""
     named = {number: getattr(state, name) for number, name in _NAMED.items()}
-    if state.velocity is not None:
-        named[_VELOCITY] = {"linear": state.velocity}
     return {number: q for number, q in named.items() if q is not None} | state.issued
 
 

@@ -6,11 +6,11 @@ objects, which is how the checkpoint knows what to write.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tacit.expfam import Family, Natural
+from tacit.local.combine import Combine, Memory
 from tacit.messages import Reply, Request
 from tacit.pvi import power, product
 from tacit.schedule import Schedule
@@ -40,18 +40,6 @@ class Open(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Noisy:
-    """Rules for updates of a mean-field Gaussian that carry noise.
-
-    `floor(q, round)` is the least precision that q may have; `momentum` the share of the mean's
-    last step that is added to its next.
-    """
-
-    floor: Callable[[Natural, int], Any]
-    momentum: float = 0.0
-
-
-@dataclass(frozen=True)
 class Rules:
     """What does not change during a run."""
 
@@ -64,7 +52,7 @@ class Rules:
     """True when the first party is the prior itself, kept as a factor (`Model.has_site_prior`)."""
     average_last: int = 0
     """Over how many of the last rounds q is averaged; 0: the last q is the result."""
-    noisy: Noisy | None = None
+    combine: Combine | None = None
     """How updates that carry noise are put together; None: they are exact and multiplied."""
     most_visits: int | None = None
     """How often a party may be asked, whatever its pace; None: no limit."""
@@ -100,8 +88,8 @@ class ServerState:
     total: Natural | None = None
     """Σ λ_q over the rounds that are averaged, and their number."""
     totalled: int = 0
-    velocity: Any = None
-    """Where the mean was going, in a noisy run with momentum."""
+    memory: Memory | None = None
+    """What `Rules.combine` keeps from one round to the next."""
     round: int = 0
     exchanges: int = 0
     applied: int = 0

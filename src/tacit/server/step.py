@@ -17,7 +17,7 @@ from tacit.errors import ConfigError, PeerError
 from tacit.expfam import Family, Natural
 from tacit.messages import Reply
 from tacit.pvi import divide, multiply, power, product
-from tacit.server.state import Factor, Log, Noisy, Open, Rules, ServerState
+from tacit.server.state import Factor, Log, Open, Rules, ServerState
 
 MAX_REFUSED_IN_A_ROW = 20
 FARTHEST = 1e12
@@ -245,15 +245,15 @@ def _asynchronous(
 
 def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[ServerState, Log]:
     """Put the updates into q and their factors, or refuse them all if q would be improper."""
-    velocity = state.velocity
+    memory = state.memory
     first = rules.parties[:1] if rules.site_prior else ()
-    exact = [r for r in replies if rules.noisy is None or r.party in first]
+    exact = [r for r in replies if rules.combine is None or r.party in first]
     noisy = [r.delta for r in replies if r not in exact]
     q = product(state.q, (reply.delta for reply in exact))
     changes = {reply.party: reply.delta for reply in exact}
-    if rules.noisy is not None and noisy:
+    if rules.combine is not None and noisy:
         before = q
-        q, velocity = noisy_step(rules.noisy, before, noisy, state.velocity, state.round + 1)
+        q, memory = rules.combine(before, noisy, memory, state.round + 1)
         # Of a sum of noisy updates every party is given an equal part, which is public.
         parties = rules.parties[len(first) :]
         share = power(divide(q, before), 1.0 / len(parties))
@@ -269,7 +269,7 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
         q=q,
         q_version=state.q_version + 1,
         factors=factors,
-        velocity=velocity,
+        memory=memory,
         applied=state.applied + len(replies),
         heard=state.heard | {reply.party for reply in replies},
         refused_in_a_row=0,
@@ -297,37 +297,10 @@ def _usable(rules: Rules, state: ServerState, q: Natural) -> bool:
         return False
 
 
-def noisy_step(
-    noisy: Noisy, q: Natural, deltas: list[Natural], velocity: Any, number: int
-) -> tuple[Natural, Any]:
-    """q after noisy updates of a mean-field Gaussian, and the new velocity.
-
-    With Δb and ΔΛ the sums of the updates and m the mean of q, the score is g = Δb − ΔΛ∘m:
-
-        v ← βv + g,    Λ ← max(Λ + ΔΛ, floor),    m ← m + v/Λ.
-
-    Without a floor and a momentum this is multiplication. A precision that is a noisy sum may come
-    out too small or negative; the mean's step is then taken at the floor and is as short as it has
-    to be (MEng §4.3.3). All of it is post-processing of what was released.
-    """
-    total = deltas[0]
-    for delta in deltas[1:]:
-        total = multiply(total, delta)
-    precision = -2.0 * q["quadratic"]
-    mean = q["linear"] / precision
-    change = -2.0 * total["quadratic"]
-    score = total["linear"] - change * mean
-    if noisy.momentum and velocity is not None:
-        score = score + noisy.momentum * velocity
-    precision = np.maximum(precision + change, noisy.floor(q, number))
-    linear = precision * mean + score
-    return {"linear": linear, "quadratic": -0.5 * precision}, score
-
-
 def _refuse(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[ServerState, Log]:
     """q and the factors stay as they were; the next requests ask for smaller steps."""
     in_a_row = state.refused_in_a_row + 1
-    if in_a_row > MAX_REFUSED_IN_A_ROW:
+    if in_a_row > MAX_REFUSED_IN_A_ROW and rules.combine is None:
         raise ConfigError(
             f"{in_a_row} updates in a row would have made q improper; lower schedule.damping "
             f"(now {rules.schedule.damping_at(state.round + 1)}) or use schedule.kind = "

@@ -258,7 +258,12 @@ class LiveParty:
             raise PeerError("asked with a q that no data could have led to; nothing was charged")
 
     def _compute(self, requests: Any) -> dict[str, Reply]:
-        return {request.id: self.seat.answer(request)[0] for request in requests}
+        replies = {}
+        for request in requests:
+            replies[request.id], state = self.seat.answer(request, self.store.memory)
+            if state.memory is not None:
+                self.store.remember(state.memory)
+        return replies
 
     async def _leave(
         self, session: AsyncSession, reason: str, absence_s: float | None = BACK_SOON_S

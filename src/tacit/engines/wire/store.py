@@ -22,6 +22,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     factor: Any = None
     visits: int = 0
     result: Any = None
+    memory: Any = None
 
 
 class PartyStore:
@@ -62,6 +63,15 @@ class PartyStore:
     def result(self) -> Natural | None:
         """The final posterior, once it was heard."""
         return None if self._kept.result is None else unpack_natural(self._kept.result)
+
+    @property
+    def memory(self) -> Natural | None:
+        """What the party's method keeps to itself."""
+        return None if self._kept.memory is None else unpack_natural(self._kept.memory)
+
+    def remember(self, memory: Natural) -> None:
+        """Keep it, before the answer that belongs to it is seen."""
+        self._write(msgspec.structs.replace(self._kept, memory=pack_natural(memory)))
 
     def joined(self, run: str) -> None:
         """Remember the run; another one starts from nothing."""
