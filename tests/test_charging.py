@@ -189,9 +189,18 @@ def test_an_id_used_again_is_not_handed_what_others_paid_for(charging):
 
 def test_answers_are_counted_whatever_visit_a_server_says(charging):
     for number in range(ROUNDS):
-        asked = request("site-0", 0, key=f"r{number}")
+        asked = request("site-0", number, key=f"r{number}")
         charging.require_turn(asked)
         charging.answer([asked], made_up)
     charging.require_turn(request("site-0", 0, key="r0"))
     with pytest.raises(PrivacyError, match="no server may ask for more"):
-        charging.require_turn(request("site-0", 0, key="one-more"))
+        charging.require_turn(request("site-0", ROUNDS, key="one-more"))
+
+
+def test_a_visit_is_answered_under_one_id(charging):
+    """Visits may differ in their cost: nobody is to be asked for the dearest again and again."""
+    charging.answer([request("site-0", 0, key="r0")], made_up)
+    charging.require_turn(request("site-0", 0, key="r0"))
+    with pytest.raises(PrivacyError, match="a visit is one answer"):
+        charging.require_turn(request("site-0", 0, key="r1"))
+    charging.require_turn(request("site-0", 1, key="r1"))

@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     from tacit.data import Federation
     from tacit.errors import TacitError
     from tacit.expfam import Dirichlet, FullGaussian, Gamma, MeanFieldGaussian
-    from tacit.local import DPSGD, Exact, GradientVI, NaturalVI, PrivateUpdate
+    from tacit.local import (
+        DPSGD,
+        Exact,
+        GradientVI,
+        Hybrid,
+        NaturalVI,
+        PrivateStatistics,
+        PrivateUpdate,
+    )
     from tacit.models import (
         BayesianNeuralNetwork,
         GaussianMean,
@@ -51,6 +59,8 @@ _HOMES = {
     "Exact": "local",
     "GradientVI": "local",
     "NaturalVI": "local",
+    "Hybrid": "local",
+    "PrivateStatistics": "local",
     "PrivateUpdate": "local",
     "BayesianNeuralNetwork": "models",
     "GaussianMean": "models",
@@ -80,12 +90,14 @@ __all__ = [
     "Gamma",
     "GaussianMean",
     "GradientVI",
+    "Hybrid",
     "LinearRegression",
     "LogisticRegression",
     "MeanFieldGaussian",
     "NaturalVI",
     "PartyPrivacy",
     "Privacy",
+    "PrivateStatistics",
     "PrivateUpdate",
     "Sequential",
     "Synchronous",

@@ -49,8 +49,15 @@ class Charging:
         """Refuse a request beyond those agreed on, whatever visit a server says that it is."""
         dataset = self.datasets[request.party]
         rows = self.ledger.show(dataset)
-        known = {row.request for row in rows if row.kind == "charge" and row.run == self.run}
+        charged = [row for row in rows if row.kind == "charge" and row.run == self.run]
+        known = {row.request for row in charged}
         visits = self.settled[request.party].visits
+        taken = {row.request for row in charged if row.purpose == _purpose(request)}
+        if taken - {request.id}:
+            raise PrivacyError(
+                f"party {request.party!r} has answered visit {request.visit} of {self.run} as "
+                f"request {min(taken)}; a visit is one answer, and visits differ in their cost"
+            )
         if request.id not in known and not len(known) < visits:
             raise PrivacyError(
                 f"party {request.party!r} has answered {len(known)} requests of {self.run}; "
@@ -66,17 +73,19 @@ class Charging:
                     f"party {request.party!r} is asked for answer {request.visit + 1}; {visits} "
                     "were agreed on before the run, and no server may ask for more"
                 )
-        by_id = {request.id: request for request in requests}
-        asks = [self._ask(request) for request in requests]
+        free = [r for r in requests if not self.settled[r.party].events_at(r.visit)]
+        paid = [request for request in requests if request not in free]
+        by_id = {request.id: request for request in paid}
+        asks = [self._ask(request) for request in paid]
 
         def work(open_asks: Sequence[Ask]) -> list[bytes]:
             replies = compute([by_id[ask.request] for ask in open_asks])
             return [encode_reply(replies[ask.request]) for ask in open_asks]
 
-        bodies = self.ledger.answer_many(asks, work)
-        return {
-            request.id: decode_reply(body) for request, body in zip(requests, bodies, strict=True)
-        }
+        bodies = self.ledger.answer_many(asks, work) if asks else []
+        replies = {r.id: decode_reply(body) for r, body in zip(paid, bodies, strict=True)}
+        # What is made of earlier releases alone is neither charged nor stored: it can be remade.
+        return replies | (compute(free) if free else {})
 
     def _ask(self, request: Request) -> Ask:
         return Ask(
@@ -86,5 +95,9 @@ class Charging:
             events=self.settled[request.party].events_at(request.visit),
             unit=self.unit,
             relation=self.relation,
-            purpose=f"{request.party}, visit {request.visit}",
+            purpose=_purpose(request),
         )
+
+
+def _purpose(request: Request) -> str:
+    return f"{request.party}, visit {request.visit}"

@@ -46,7 +46,16 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class MethodConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a party answers. A key left out takes the method's own default."""
 
-    kind: Literal["auto", "exact", "natural-vi", "gradient-vi", "dpsgd", "private-update"] = "auto"
+    kind: Literal[
+        "auto",
+        "exact",
+        "natural-vi",
+        "gradient-vi",
+        "dpsgd",
+        "private-update",
+        "private-statistics",
+        "hybrid",
+    ] = "auto"
     steps: int | None = None
     step_size: float | None = None
     batch_size: int | None = None
@@ -63,6 +72,16 @@ class MethodConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     shards: int | None = None
     objective: Literal["averaged", "virtual"] | None = None
     averaged_share: float | None = None
+    repair: Literal["none", "truncate"] | None = None
+    noise_aware: bool | None = None
+    once: bool | None = None
+    share: float | None = None
+    gradient_clip: float | None = None
+    form: Literal["even", "roll-back", "server-factor", "log-precision"] | None = None
+    clip_end: float | None = None
+    noise_end: float | None = None
+    step_end: float | None = None
+    adaptive: float | None = None
     dtype: Literal["float32", "float64"] | None = None
 
 

@@ -100,6 +100,7 @@ class Plan:
             site_prior=site,
             average_last=math.ceil(self.method.averaged_share * self.schedule.rounds),
             combine=self._combine,
+            own_factors=self._noise_rng is not None,
             most_visits=self.schedule.rounds if self.settled else None,
             quorum=self._quorum,
             divide_out=self.live is not None and self.live.divide_out,
@@ -118,6 +119,14 @@ class Plan:
         return shares if shares > 1 else None if self.live is None else self.live.quorum
 
     @property
+    def _noise_rng(self) -> Callable[[int], np.random.Generator] | None:
+        """The server's own noise, by round, where it is the server that adds it."""
+        if self.privacy is None or self.privacy.aggregation != "server":
+            return None
+        seed = self.privacy.noise_seed
+        return lambda number: np.random.default_rng(None if seed is None else [seed, number])
+
+    @property
     def _combine(self) -> Combine | None:
         if not isinstance(self.method, PrivateMethod):
             return None
@@ -126,7 +135,11 @@ class Plan:
         def noise_sd(number: int) -> float:
             """Of the round's sum: as many parties' releases as are asked."""
             each = [
-                max(event.noise_sd for event in one.events_at(min(number, one.visits) - 1)) ** 2
+                max(
+                    (event.noise_sd for event in one.events_at(min(number, one.visits) - 1)),
+                    default=0.0,
+                )
+                ** 2
                 / one.shares
                 for one in self.settled.values()
             ]
@@ -141,6 +154,7 @@ class Plan:
                 rounds=self.schedule.rounds,
                 damping_at=self.schedule.damping_at,
                 noise_sd=noise_sd,
+                noise_rng=self._noise_rng,
             )
         )
 
@@ -200,8 +214,9 @@ def make_plan(
     _check_records(model, {name: one for name, one in parties.items() if one or live is None})
     if PRIOR_PARTY in parties:
         raise ConfigError(f"a party is called {PRIOR_PARTY!r}; that name is the prior's")
-    chosen_family = choose_family(family, model, private=privacy is not None)
     method = method or choose_method(model, private=privacy is not None)
+    noisy = isinstance(method, PrivateMethod) and not method.wants_full
+    chosen_family = choose_family(family, model, private=noisy)
     units = _units(method, privacy, parties, live)
     method = _settled_method(method, privacy, units, live)
     method.check(model, chosen_family)
@@ -225,6 +240,7 @@ def make_plan(
     if tolerance is None:
         tolerance = 0.0 if isinstance(method, Exact | PrivateMethod) else CONVERGED
     schedule = replace(schedule, damping=damping, tolerance=tolerance)
+    _check_memory(method, model, chosen_family, schedule, live)
     plan = Plan(model, chosen_family, method, schedule, parties, seed, batch_parties, live=live)
     if privacy is None:
         return plan
@@ -278,6 +294,7 @@ def _settled_method(
         method,
         unit=privacy.unit,
         relation=privacy.relation,
+        aggregation=privacy.aggregation,
         parties=len(units),
         total_units=total,
     )
@@ -293,15 +310,35 @@ def _shapes(schedule: Schedule, units: dict[str, int], seed: int) -> dict[str, P
 
 def _shares(privacy: Privacy, schedule: Schedule, parties: int, live: Live | None) -> int:
     """How many messages are added up before anybody sees them."""
-    if privacy.aggregation != "trusted":
+    if privacy.aggregation == "plain":
         return 1
+    if privacy.aggregation == "server" and live is not None:
+        raise ConfigError(
+            "privacy.aggregation = 'server' in a live federation; a party cannot see that a server "
+            "far away adds the noise that its ledger is charged for: use 'trusted' or 'plain'"
+        )
     if schedule.kind != "synchronous":
         raise ConfigError(
-            f"privacy.aggregation = 'trusted' with schedule.kind = {schedule.kind!r}, which shows "
-            "q after every single message; only 'synchronous' adds them up first"
+            f"privacy.aggregation = {privacy.aggregation!r} with schedule.kind = "
+            f"{schedule.kind!r}, which shows q after every single message; only 'synchronous' "
+            "adds them up first"
         )
     asked = schedule.parties_per_round or parties
     return asked if live is None or live.quorum is None else min(asked, live.quorum)
+
+
+def _check_memory(
+    method: LocalMethod, model: Model, family: Family, schedule: Schedule, live: Live | None
+) -> None:
+    """What a party keeps to itself is right only if it can tell whether its round was applied."""
+    everybody = schedule.kind == "synchronous" and schedule.parties_per_round is None
+    everybody = everybody and (live is None or live.quorum is None)
+    if not everybody and method.memory(model, family) is not None:
+        raise ConfigError(
+            f"method.kind = {method.kind!r} here keeps a factor at each party, which needs rounds "
+            f"of everybody: schedule.kind = {schedule.kind!r}, parties_per_round = "
+            f"{schedule.parties_per_round}; use 'synchronous' without it, or method.rate"
+        )
 
 
 def _check_records(model: Model, parties: dict[str, Records]) -> None:

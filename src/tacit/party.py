@@ -148,7 +148,7 @@ def answer_many(
         np.array([r.damping for r in requests]),
         {name: np.stack([r.factor[name] for r in requests]) for name in first.factor},
         _private_parts(agreement, requests, settled),
-        _stacked_memories(agreement, memories or [None] * len(requests)),
+        _stacked_memories(agreement, requests, memories or [None] * len(requests)),
     )
     run = compiled(agreement.method, agreement.model, agreement.family, stage)
     delta, loss, finite, cost, kept = jax.tree.map(np.asarray, run(stack, weights, own, shared))
@@ -171,11 +171,20 @@ def answer_many(
     return updates
 
 
-def _stacked_memories(agreement: Agreement, memories: Sequence[Natural | None]) -> Natural | None:
+def _stacked_memories(
+    agreement: Agreement, requests: Sequence[Request], memories: Sequence[Natural | None]
+) -> Natural | None:
     """What parties kept, one row each; at the first visit what the method starts with."""
     start = agreement.method.memory(agreement.model, agreement.family)
     if start is None:
         return None
+    for request, memory in zip(requests, memories, strict=True):
+        if memory is None and request.visit > 0:
+            raise DataError(
+                f"party {request.party!r}, visit {request.visit}: what it kept of its earlier "
+                "answers is lost, and without it this one would be wrong; restore its state "
+                "directory or begin a new run"
+            )
     known = [start if memory is None else memory for memory in memories]
     return {name: np.stack([memory[name] for memory in known]) for name in start}
 

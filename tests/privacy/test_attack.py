@@ -22,7 +22,7 @@ from scipy.stats import beta
 
 import tacit.party as party_side
 from tacit.federate import make_plan
-from tacit.local import DPSGD, PrivateMethod, PrivateUpdate
+from tacit.local import DPSGD, Hybrid, PrivateMethod, PrivateStatistics, PrivateUpdate
 from tacit.messages import Request
 from tacit.models import LinearRegression, LogisticRegression, Model
 from tacit.party import Agreement
@@ -48,6 +48,9 @@ TARGETS = {"x": np.full((UNITS, 1), 1e-2), "y": np.append(1e9, np.zeros(UNITS - 
 OTHER_TARGET = {"x": TARGETS["x"], "y": -TARGETS["y"]}
 
 
+PARTY = {"unit": "party"}
+
+
 @dataclass(frozen=True)
 class Path:
     """One way out of a party, and two data sets that differ in one record."""
@@ -57,6 +60,7 @@ class Path:
     pair: tuple = field(default=(LABELS, OTHER_LABEL), hash=False)
     noise_multiplier: float = 2.0
     """At 2 a substituted record moves the sum by one noise sd."""
+    privacy: dict[str, str] = field(default_factory=dict, hash=False)
     tight: float = 0.4
     """The share of the claimed ε that the attack has to reach: it would be blind otherwise."""
 
@@ -80,6 +84,21 @@ PATHS = {
     "update, virtual": Path(
         PrivateUpdate(shards=4, objective="virtual"), LINEAR, (TARGETS, OTHER_TARGET)
     ),
+    "dpsgd, adaptive clip": Path(DPSGD(precision="fixed", step_size=0.08, adaptive=0.5)),
+    "statistics": Path(PrivateStatistics(), LINEAR, (TARGETS, OTHER_TARGET)),
+    "statistics, truncated": Path(
+        PrivateStatistics(repair="truncate"), LINEAR, (TARGETS, OTHER_TARGET)
+    ),
+    "hybrid, first answer": Path(Hybrid(), LINEAR, (TARGETS, OTHER_TARGET)),
+    **{
+        f"party, {form}": Path(
+            PrivateUpdate(shards=1, form=form), LINEAR, (TARGETS, OTHER_TARGET), privacy=PARTY
+        )
+        for form in ("roll-back", "server-factor", "log-precision")
+    },
+    "party, now and then": Path(
+        PrivateUpdate(shards=1, rate=0.5), LINEAR, (TARGETS, OTHER_TARGET), 0.8, privacy=PARTY
+    ),
 }
 
 
@@ -90,7 +109,7 @@ def plan_of(path) -> Any:
         {"clinic": path.pair[0]},
         method=path.method,
         schedule=Synchronous(rounds=1),
-        privacy=Privacy(noise_multiplier=path.noise_multiplier, delta=DELTA),
+        privacy=Privacy(noise_multiplier=path.noise_multiplier, delta=DELTA, **path.privacy),
     )
 
 
@@ -142,7 +161,9 @@ def test_neighbours_are_told_apart_no_better_than_claimed(name):
     assert found >= path.tight * claimed, f"ε ≥ {found:.3g} is all that the attack finds"
 
 
-@pytest.mark.parametrize("name", ["dpsgd, all records", "update, whole"])
+@pytest.mark.parametrize(
+    "name", ["dpsgd, all records", "update, whole", "statistics", "party, log-precision"]
+)
 def test_half_the_noise_is_caught(name, monkeypatch):
     """The party believes that it adds what was settled: only the attack can tell."""
     path = PATHS[name]

@@ -4,13 +4,16 @@ from tacit.local.base import Answer, Arranged, LocalMethod, Task
 from tacit.local.dpsgd import DPSGD
 from tacit.local.exact import Exact
 from tacit.local.gradient import GradientVI
+from tacit.local.hybrid import Hybrid
 from tacit.local.natural import NaturalVI
 from tacit.local.private import PrivateMethod, Terms
+from tacit.local.statistics import PrivateStatistics
 from tacit.local.update import PrivateUpdate
 from tacit.models import ConjugateGaussian, GeneralisedLinear, Model
 
 METHODS: dict[str, type[LocalMethod]] = {
-    method.kind: method for method in (Exact, NaturalVI, GradientVI, DPSGD, PrivateUpdate)
+    method.kind: method
+    for method in (Exact, NaturalVI, GradientVI, DPSGD, PrivateUpdate, PrivateStatistics, Hybrid)
 }
 
 
@@ -35,9 +38,11 @@ __all__ = [
     "Arranged",
     "Exact",
     "GradientVI",
+    "Hybrid",
     "LocalMethod",
     "NaturalVI",
     "PrivateMethod",
+    "PrivateStatistics",
     "PrivateUpdate",
     "Task",
     "Terms",

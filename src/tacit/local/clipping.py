@@ -52,22 +52,24 @@ def clipped_gradient(
     maps: Free,
     *,
     label_agnostic: bool = True,
+    tally: Array | None = None,
     fast: bool = True,
 ) -> Bounded:
     """Σ over units of clipped contributions, weighted by `maps`: α, and κ or ω where given.
 
     `maps` has "location" and may have "scale" (κ) and "information" (ω); what it does not have is
     neither computed nor released. `weights` is (units,) or (units, records of a unit); `noise` is
-    the standard normal draw that a model without quadrature uses.
+    the standard normal draw that a model without quadrature uses. `tally` is that of
+    `tacit.privacy.bounded.clip_units`.
     """
     agnostic = label_agnostic and model.output == "bernoulli"
     if fast and weights.ndim == 1:
         if isinstance(model, GeneralisedLinear):
-            return _linear(model, free, records, weights, clip, maps, agnostic=agnostic)
-        found = _scores(model, free, noise, records, weights, clip, maps, agnostic=agnostic)
+            return _linear(model, free, records, weights, clip, maps, agnostic, tally)
+        found = _scores(model, free, noise, records, weights, clip, maps, agnostic, tally)
         if found is not None:
             return found
-    return _one_by_one(model, family, free, noise, records, weights, clip, maps, agnostic=agnostic)
+    return _one_by_one(model, family, free, noise, records, weights, clip, maps, agnostic, tally)
 
 
 def _linear(
@@ -77,8 +79,8 @@ def _linear(
     mask: Array,
     clip: Array,
     maps: Free,
-    *,
     agnostic: bool,
+    tally: Array | None,
 ) -> Bounded:
     x, y = records["x"], records["y"]
     variance = jnp.exp(2.0 * free["scale"])
@@ -106,7 +108,7 @@ def _linear(
             found["information"] = maps["information"] * total
         return found
 
-    return clip_sum(jnp.sqrt(norms), clip, mask, weighted_sum)
+    return clip_sum(jnp.sqrt(norms), clip, mask, weighted_sum, tally=tally)
 
 
 def _scores(
@@ -117,8 +119,8 @@ def _scores(
     mask: Array,
     clip: Array,
     maps: Free,
-    *,
     agnostic: bool,
+    tally: Array | None,
 ) -> Bounded | None:
     """By the model's own closed form, if it has one."""
     deviation = jnp.exp(free["scale"]) * noise
@@ -149,7 +151,7 @@ def _scores(
             found["information"] = maps["information"] * total
         return found
 
-    return clip_sum(norms, clip, mask, weighted_sum)
+    return clip_sum(norms, clip, mask, weighted_sum, tally=tally)
 
 
 def _one_by_one(
@@ -161,8 +163,8 @@ def _one_by_one(
     weights: Array,
     clip: Array,
     maps: Free,
-    *,
     agnostic: bool,
+    tally: Array | None,
 ) -> Bounded:
     """A gradient a unit, by automatic differentiation."""
     if weights.ndim == 1:
@@ -199,8 +201,9 @@ def _one_by_one(
     own = contributions(records, weights)
     mask = jnp.any(weights > 0, axis=1)
     if not agnostic:
-        return clip_units(own, clip, mask)
-    return clip_units(own, clip, mask, norm_bound=_largest(contributions, records, weights, own))
+        return clip_units(own, clip, mask, tally=tally)
+    largest = _largest(contributions, records, weights, own)
+    return clip_units(own, clip, mask, norm_bound=largest, tally=tally)
 
 
 def _largest(contributions: Any, records: Records, weights: Array, own: Free) -> Array:

@@ -33,6 +33,8 @@ class Run(NamedTuple):
     damping_at: Callable[[int], float]
     noise_sd: Callable[[int], float]
     """Of the noise in the sum of all that is released in that round (1, 2, …), before damping."""
+    noise_rng: Callable[[int], np.random.Generator] | None = None
+    """Where the server's own noise of that round comes from, if it is the server that adds it."""
 
 
 def floored_step(

@@ -26,10 +26,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.errors import ConfigError
-from tacit.expfam import Family, MeanFieldGaussian, Natural
+from tacit.expfam import Family, MeanFieldGaussian, Natural, with_sums, without_sums
 from tacit.expfam.gaussian import Free
+from tacit.local.adaptive import SCALE, WEIGHT, adapted, tally_clip
 from tacit.local.base import Answer, Arranged, Array, Task
 from tacit.local.clipping import clipped_gradient
+from tacit.local.combine import Combine, Run
 from tacit.local.private import PrivateMethod, by_unit
 from tacit.models import GeneralisedLinear, Model, Records
 from tacit.privacy.bounded import Bounded
@@ -61,7 +63,9 @@ class DPSGD(PrivateMethod):
     besides the gradient: one number, the mean information of a coordinate; one for each; or
     nothing, which leaves Λ where the model starts. `precision_weight` is that part's share in the
     clip (ω or κ of `tacit.local.clipping`), left out max(1, d/11) or 1. `most_noise` bounds the
-    step where there is little to hear: the noise of a whole run may move m about that far.
+    step where there is little to hear: the noise of a whole run may move m about that far. The step
+    is `step_end` times as long at the last visit as at the first. `adaptive` = γ lets the clip walk
+    from `clip` to the γ-quantile of the contributions' norms (`tacit.local.adaptive`).
 
     `step_size` left out is 4.4/d, at most ½. L measures the mean curvature and the steepest
     direction may have d times as much; steps are stable up to 2(1 + β)/d then, and a little more
@@ -80,6 +84,8 @@ class DPSGD(PrivateMethod):
     momentum: float = 0.5
     precision: Precision | None = None
     precision_weight: float | None = None
+    step_end: float = 1.0
+    adaptive: float | None = None
     most_noise: float = 4.0
     label_agnostic: bool = True
     prior_share: float = 1.0
@@ -98,14 +104,33 @@ class DPSGD(PrivateMethod):
             check_clip(self.precision_weight, "method.precision_weight")
         if self.step_size is not None and not 0 < self.step_size <= 1:
             raise ConfigError(f"method.step_size = {self.step_size}; it must be in (0, 1]")
+        check_clip(self.step_end, "method.step_end")
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"method.momentum = {self.momentum}; it must be in [0, 1)")
+        if self.adaptive is not None and not 0 < self.adaptive < 1:
+            raise ConfigError(
+                f"method.adaptive = {self.adaptive}; the share of units within the clip must be in "
+                "(0, 1)"
+            )
         if not self.most_noise > 0:
             raise ConfigError(f"method.most_noise = {self.most_noise}; it must be > 0")
         if not 0 <= self.averaged_share <= 1:
             raise ConfigError(f"method.averaged_share = {self.averaged_share}; it is in [0, 1]")
 
+    def family(self, model: Model, family: Family) -> Family:
+        del model
+        if self.adaptive is None:
+            return family
+        assert isinstance(family, MeanFieldGaussian)
+        return with_sums(family, {SCALE: ()})
+
     def check(self, model: Model, family: Family) -> None:
+        if self.adaptive is not None and self.relation != "substitute":
+            raise ConfigError(
+                f"method.adaptive = {self.adaptive} with privacy.relation = {self.relation!r}, "
+                "which keeps the number of records secret: a share of them cannot be told; use "
+                "'substitute' or a fixed clip"
+            )
         if not isinstance(family, MeanFieldGaussian):
             raise ConfigError(
                 f"method.kind = 'dpsgd' needs family = 'mean-field', not {family.kind!r}: a full "
@@ -135,6 +160,8 @@ class DPSGD(PrivateMethod):
             sampling = Poisson(rate=self.rate)
             if self.sampling == "without-replacement":
                 sampling = WithoutReplacement(batch=self._batch(units), total=units)
+        if self.adaptive is not None:
+            clip = tally_clip(clip)
         return (GaussianEvent(clip=clip, noise_sd=noise_sd, count=self.steps, sampling=sampling),)
 
     def numbers(self, dimension: int) -> int:
@@ -171,31 +198,48 @@ class DPSGD(PrivateMethod):
         """β between rounds; with several steps a round it is spent within the round."""
         return self.momentum if self.steps == 1 else 0.0
 
+    def server(self, run: Run) -> Combine:
+        if self.adaptive is None:
+            return super().server(run)
+        return adapted(super().server, run, self.adaptive, self.total_units)
+
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
+        if self.adaptive is None:
+            return self._answer(model, family, key, task, jnp.ones(()))[0]
+        plain, q = without_sums(family, task.q)
+        parts = (without_sums(family, natural)[1] for natural in (task.factor, task.start))
+        bare = task._replace(q=q, **dict(zip(("factor", "start"), parts, strict=True)))
+        answer, within = self._answer(model, plain, key, bare, jnp.exp(task.q[SCALE]))
+        return answer._replace(natural={**answer.natural, SCALE: task.q[SCALE] + within})
+
+    def _answer(
+        self, model: Model, family: Family, key: Array, task: Task, scale: Array
+    ) -> tuple[Answer, Array]:
+        """The answer and, with an adaptive clip, Σ ±½ over the units: were they within it?"""
         assert isinstance(family, MeanFieldGaussian)
         others = cavity(task.q, task.factor)
         rest = power(others, self.prior_share)
         least = -2.0 * model.prior(family)["quadratic"] * self.prior_share
 
-        doubt = self.precision_noise(model, 1.0) * task.terms.noise_sds[0]
-
+        task = task._replace(terms=task.terms._replace(noise_sd=scale * task.terms.noise_sds[0]))
+        doubt = self.precision_noise(model, 1.0) * task.terms.noise_sd
         last = max(1, math.ceil(self.averaged_share * self.steps))
 
         def step(
             carry: tuple[Local, Local], inputs: tuple[Array, Array, Array]
-        ) -> tuple[tuple[Local, Local], Cost]:
+        ) -> tuple[tuple[Local, Local], tuple[Cost, Array]]:
             (local, total), (number, public, secret) = carry, inputs
             q = multiply(rest, _natural(local))
             floor = least + jnp.where(number > 0, doubt / jnp.sqrt(jnp.maximum(number, 1.0)), 0.0)
             precision = jnp.maximum(-2.0 * q["quadratic"], floor)
             mean = q["linear"] / precision
             free = {"location": mean, "scale": -0.5 * jnp.log(precision.astype(self.dtype))}
-            value, cost = self._released(model, family, free, public, secret, task)
+            value, cost, within = self._released(model, family, free, public, secret, task, scale)
             known = -2.0 * q["quadratic"] - least
             local = self._moved(model, local, value, mean, known, number, task)
             late = number >= first + (self.steps - last)
             total = jax.tree.map(lambda old, new: jnp.where(late, old + new, old), total, local)
-            return (local, total), cost
+            return (local, total), (cost, within)
 
         start = -2.0 * task.factor["quadratic"]
         start = Local(task.factor["linear"], start, jnp.zeros_like(start))
@@ -206,10 +250,10 @@ class DPSGD(PrivateMethod):
             jax.random.split(task.secret, self.steps),
         )
         nothing = jax.tree.map(jnp.zeros_like, start)
-        (_, total), costs = jax.lax.scan(step, (start, nothing), inputs)
+        (_, total), (costs, within) = jax.lax.scan(step, (start, nothing), inputs)
         local = Local(*(value / last for value in total))
         answer = multiply(multiply(rest, _natural(local)), divide(others, rest))
-        return Answer(answer, None, costs)
+        return Answer(answer, None, costs), jnp.mean(within)
 
     def _moved(
         self,
@@ -228,6 +272,7 @@ class DPSGD(PrivateMethod):
         gradient = value["location"] - local.linear + local.precision * mean
         velocity = self.momentum * local.velocity + gradient
         length = self._length(model, jnp.mean(known), number, task)
+        length = length * jnp.power(self.step_end, task.terms.progress)
         # A coordinate that may use less of the clip has more noise in it and takes shorter steps.
         length = length * jnp.square(model.clip_scales())
         linear = local.linear + length * velocity + change * mean
@@ -249,9 +294,9 @@ class DPSGD(PrivateMethod):
             return jnp.asarray(size)
         size = min(0.5, 4.4 / dimension) if size is None else size
         parties = math.sqrt(self.parties)
-        doubt = self.precision_noise(model, 1.0) * task.terms.noise_sds[0]
+        doubt = self.precision_noise(model, 1.0) * task.terms.noise_sd
         known = jnp.maximum(known, parties * doubt / jnp.sqrt(number + 1.0))
-        walk = task.terms.noise_sds[0] / self.rate * parties
+        walk = task.terms.noise_sd / self.rate * parties
         walk = walk * jnp.sqrt(task.terms.releases * dimension)
         return jnp.minimum(size, self.most_noise * (1.0 - self.momentum) * known / walk)
 
@@ -263,9 +308,15 @@ class DPSGD(PrivateMethod):
         public: Array,
         secret: Array,
         task: Task,
-    ) -> tuple[Free, Cost]:
-        """(G, K) in natural units, and what they cost."""
+        scale: Array,
+    ) -> tuple[Free, Cost, Array]:
+        """(G, K) in natural units, what they cost, and how many units were within the clip."""
         maps = self._maps(model, free)
+        clip, tally = task.terms.clips[0], None
+        if self.adaptive is not None:
+            clip = clip / tally_clip(1.0)
+            tally = WEIGHT * clip
+            maps = {name: value / scale.astype(self.dtype) for name, value in maps.items()}
         low = {name: value.astype(self.dtype) for name, value in free.items()}
         if self._precision(model) == "fixed":
             # The variance is no part of what is learnt: the gradient is that at q's mean.
@@ -276,23 +327,26 @@ class DPSGD(PrivateMethod):
 
         def clipped(records: Records, weights: Array) -> Bounded:
             return clipped_gradient(
-                model, family, low, noise, records, weights, task.terms.clips[0], maps,
-                label_agnostic=self.label_agnostic,
+                model, family, low, noise, records, weights, clip, maps,
+                label_agnostic=self.label_agnostic, tally=tally,
             )  # fmt: skip
 
         bounded, drawn = self._sampled(batch_key, task, clipped)
         mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
         release = mechanism.release(noise_key, bounded, drawn)
+        sums, within = release.value, jnp.zeros(())
+        if tally is not None:
+            sums, within = sums[0], sums[1] / (tally * self.rate)
         found = {
             name: value.astype(jnp.float64) / (maps[name] * self.rate)
-            for name, value in release.value.items()
+            for name, value in sums.items()
         }
         value = {"location": found["location"]}
         if "information" in found:
             value["precision"] = jnp.full(family.dimension, found["information"])
         if "scale" in found:
             value["precision"] = -found["scale"] * jnp.exp(-2.0 * free["scale"])
-        return value, release.cost
+        return value, release.cost, within
 
     def _maps(self, model: Model, free: Free) -> Free:
         """How much of the clip each part may use; public, for it depends on q alone."""

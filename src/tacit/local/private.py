@@ -45,18 +45,22 @@ class PrivateMethod(LocalMethod, abc.ABC):
     """A local method that answers with a release.
 
     `unit` and `relation` are those of the run's guarantee: they decide how records are grouped and
-    how far one unit can move the answer. They, the number of parties and, where it is public, that
-    of all their units are set by the plan.
+    how far one unit can move the answer. They, the aggregation, the number of parties and, where it
+    is public, that of all their units are set by the plan. `clip_end` and `noise_end` are what clip
+    and noise multiplier are times at the last visit.
     """
 
     private: ClassVar[bool] = True
     units: ClassVar[tuple[Unit, ...]] = ("record", "person")
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain",)
+    wants_full: ClassVar[bool] = False
+    """Whether family = "auto" is a full covariance all the same: d² noisy numbers, used at once."""
     clip: float
     unit: Unit = "record"
     relation: Relation = "substitute"
     parties: int = 1
     total_units: int = 0
+    aggregation: Aggregation = "plain"
     clip_end: float = 1.0
     noise_end: float = 1.0
 

@@ -21,9 +21,9 @@ everything that is made of releases. Private factors, a record of what each shar
 are valid too as long as no noise gets into them (or a shard's next answer would depend on the
 others' records); but then the noise in q is never taken back and adds up as a random walk.
 
-**Coordinates.** Clip and noise act on u = ((Δb + 2Δη∘m)/A, −2Δη/B) with η the quadratic part, m and
-Λ mean and precision of q, A = (Λ/max Λ)^¼ and B = A²/κ: the score and the precision that a shard
-adds, each on the scale of what q knows of it. The map depends on q alone, so it is public.
+**Forms.** Clip and noise act in coordinates that depend on q alone, so they are public; forms
+differ in these, in what the server does with a q that noise has made improper, and in the factor
+that a party's next answer divides by (`tacit.local.forms`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,18 @@ import numpy as np
 from tacit.errors import ConfigError
 from tacit.expfam import Family, MeanFieldGaussian, Natural
 from tacit.local.base import Answer, Arranged, Array, LocalMethod, Task
+from tacit.local.combine import Combine, Run
 from tacit.local.exact import Exact
+from tacit.local.forms import (
+    FORMS,
+    Even,
+    Form,
+    FormName,
+    blank,
+    noised_by_server,
+    own_factor,
+    remembered,
+)
 from tacit.local.gradient import GradientVI
 from tacit.local.natural import NaturalVI
 from tacit.local.private import (
@@ -53,13 +64,12 @@ from tacit.local.private import (
 )
 from tacit.models import ConjugateGaussian, GeneralisedLinear, Model, Records
 from tacit.privacy.bounded import clip_units, within
-from tacit.privacy.events import GaussianEvent
+from tacit.privacy.events import GaussianEvent, Poisson
 from tacit.privacy.guarantee import Aggregation, Unit
-from tacit.privacy.mechanisms import Gaussian
+from tacit.privacy.mechanisms import Drawn, Gaussian
 from tacit.privacy.settings import check_clip
 from tacit.pvi import divide, multiply, power
 
-EVENNESS = 0.25
 UNITS_A_SHARD = 2
 DOUBTS = 1.5
 
@@ -72,12 +82,16 @@ class PrivateUpdate(PrivateMethod):
     (relation = "substitute"); "averaged" takes the same number at every party. `steps` and
     `step_size` are those of the natural-gradient steps by which a shard of a generalised linear
     model answers: one whole step is enough, because the next round starts where it led.
-    `precision_weight` is κ, the precision's share in the clip.
+    `precision_weight` is κ, the precision's share in the clip of the form "even".
+
+    `form` left out is "even" for records and persons and "roll-back" for parties. With
+    `unit = "party"` a party takes part in a round with probability `rate`, by a coin that nobody
+    else sees; it adds its share of the noise in any case.
     """
 
     kind: ClassVar[str] = "private-update"
     units: ClassVar[tuple[Unit, ...]] = ("record", "person", "party")
-    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted")
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted", "server")
     damping: ClassVar[float | None] = 0.1
     shards: int | None = None
     objective: Literal["averaged", "virtual"] = "virtual"
@@ -86,6 +100,8 @@ class PrivateUpdate(PrivateMethod):
     steps: int = 1
     step_size: float = 1.0
     averaged_share: float = 0.0
+    form: FormName | None = None
+    rate: float = 1.0
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
@@ -95,6 +111,10 @@ class PrivateUpdate(PrivateMethod):
         check_clip(self.precision_weight, "method.precision_weight")
         if not 0 <= self.averaged_share <= 1:
             raise ConfigError(f"method.averaged_share = {self.averaged_share}; it is in [0, 1]")
+        if not 0 < self.rate <= 1:
+            raise ConfigError(
+                f"method.rate = {self.rate}; the chance that a party takes part is in (0, 1]"
+            )
         NaturalVI(steps=self.steps, step_size=self.step_size)  # says what is wrong with them
 
     def check(self, model: Model, family: Family) -> None:
@@ -107,6 +127,17 @@ class PrivateUpdate(PrivateMethod):
             raise ConfigError(
                 f"method.shards = {self.shards} with privacy.unit = 'party'; the party is one "
                 "contribution: set shards = 1"
+            )
+        if self.unit != "party" and (self.rate < 1 or self.form not in (None, "even")):
+            raise ConfigError(
+                f"method.rate = {self.rate} and method.form = {self.form!r} with privacy.unit = "
+                f"{self.unit!r}; they are for whole parties: leave them out"
+            )
+        if self.unit != "party" and self.aggregation == "server":
+            raise ConfigError(
+                f"privacy.aggregation = 'server' with privacy.unit = {self.unit!r}; a factor that "
+                "the server keeps exactly would carry one shard's records into another's answers: "
+                "it is for privacy.unit = 'party'"
             )
         if self.shards is None and self.relation != "substitute":
             raise ConfigError(
@@ -139,7 +170,9 @@ class PrivateUpdate(PrivateMethod):
 
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
         del units
-        return (GaussianEvent(clip=clip if self._adds else 2.0 * clip, noise_sd=noise_sd),)
+        sampling = Poisson(rate=self.rate) if self.rate < 1 else None
+        clip = clip if self._adds else 2.0 * clip
+        return (GaussianEvent(clip=clip, noise_sd=noise_sd, sampling=sampling),)
 
     @property
     def _adds(self) -> bool:
@@ -148,39 +181,63 @@ class PrivateUpdate(PrivateMethod):
 
     def starts_at_prior(self, model: Model) -> bool:
         """Under a wide prior there is next to no curvature, and a first step could go anywhere."""
-        return not isinstance(model, GeneralisedLinear)
+        return not (isinstance(self._form, Even) and isinstance(model, GeneralisedLinear))
 
-    def floor(
-        self, model: Model, q: Natural, number: int, noise_sd: float, damping: float
-    ) -> Array:
-        """1.5 standard deviations of the noise that damping leaves in the precision."""
-        del number
-        precision = -2.0 * q["quadratic"]
-        even = (precision / np.max(precision)) ** (2.0 * EVENNESS) / self.precision_weight
-        return DOUBTS * noise_sd * even * math.sqrt(damping / (2.0 - damping))
+    @property
+    def _form(self) -> Form:
+        name = self.form or ("roll-back" if self.unit == "party" else "even")
+        return FORMS[name](self.precision_weight)
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether a party keeps its own factor, free of noise."""
+        return self._form.own_factor and self.aggregation != "server"
+
+    def memory(self, model: Model, family: Family) -> Natural | None:
+        """The party's factor, what it said last, and the q that it was asked with."""
+        del model
+        return blank(family) if self._keeps else None
+
+    def server(self, run: Run) -> Combine:
+        """As the form says; with aggregation = "server" after the noise that the server draws."""
+
+        def floor(q: Natural, number: int) -> Array:
+            """1.5 standard deviations of the noise that damping leaves in the precision."""
+            damping = run.damping_at(number)
+            scale = self._form.scales(q)["precision"]
+            return DOUBTS * run.noise_sd(number) * scale * math.sqrt(damping / (2.0 - damping))
+
+        prior = -2.0 * np.asarray(run.model.prior(run.family)["quadratic"])
+        combine = self._form.combine(lambda q, number: np.maximum(prior, floor(q, number)))
+        return noised_by_server(combine, self._form, run) if run.noise_rng else combine
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
-        precision = -2.0 * task.q["quadratic"]
-        mean = task.q["linear"] / precision
-        even = (precision / jnp.max(precision)) ** EVENNESS
-        scales = {"score": even, "precision": jnp.square(even) / self.precision_weight}
-        changes = self._changes(model, family, key, task)
-        added = -2.0 * changes["quadratic"]
-        contributions = {
-            "score": (changes["linear"] - added * mean) / scales["score"],
-            "precision": added / scales["precision"],
-        }
+        form = self._form
+        if self._keeps:
+            task = task._replace(factor=own_factor(task.memory, task.q))
         present = jnp.arange(task.weights.shape[0]) < self._count(task)
+        coin, noise_key, drawn = task.secret, task.secret, Drawn()
+        if self.rate < 1:
+            coin, noise_key = jax.random.split(task.secret)
+            present = present & jax.random.bernoulli(coin, self.rate)
+            drawn = Drawn(rate=jnp.asarray(self.rate))
+        changes = jax.vmap(form.coordinates, in_axes=(None, 0))(
+            task.q, self._changes(model, family, key, task)
+        )
         clip = task.terms.clips[0] if self._adds else task.terms.clips[0] / 2.0
-        bounded = clip_units(contributions, clip, present)
+        bounded = clip_units(changes, clip, present)
         if not self._adds:
             bounded = within(bounded)
-        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
-        release = mechanism.release(task.secret, bounded)
-        score, added = (release.value[name] * scales[name] for name in ("score", "precision"))
-        change = {"linear": score + added * mean, "quadratic": -0.5 * added}
+        shares = jnp.inf if self.aggregation == "server" else task.terms.shares
+        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=shares)
+        release = mechanism.release(noise_key, bounded, drawn)
+        change = form.natural(task.q, release.value)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
-        return Answer(multiply(task.q, change), None, costs)
+        kept = None
+        if self._keeps:
+            own = power(form.natural(task.q, bounded.value), task.damping)
+            kept = remembered(task.factor, own, task.q)
+        return Answer(multiply(task.q, change), None, costs, kept)
 
     def _count(self, task: Task) -> Array:
         """The number of shards as an array: parties of one batch may differ in it."""

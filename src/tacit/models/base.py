@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,17 @@ from tacit.expfam._backend import Array, namespace
 Records = dict[str, Array]
 Output = Literal["bernoulli", "gaussian", "other"]
 SMALLEST_SD = 1e-100
+
+
+class Working(NamedTuple):
+    """Records as terms s·(x·θ) − ½ω(x·θ)² of a log-likelihood: x is (n, d), s and ω are (n,).
+
+    Their statistics, s·x and ω·xxᵀ, are what a conjugate update adds up.
+    """
+
+    x: Array
+    slope: Array
+    weight: Array
 
 
 class Model(abc.ABC):
@@ -46,6 +57,11 @@ class Model(abc.ABC):
     @abc.abstractmethod
     def response(self, theta: Array, records: Records) -> Array:
         """E[y | record, θ] for each record, shape (n,): a probability for a Bernoulli output."""
+
+    def working(self, family: Family, q: Natural, records: Records) -> Working | None:
+        """Expected statistics where E_q[log p(record | θ)] is quadratic in θ; None: it is not."""
+        del family, q, records
+        return None
 
     @abc.abstractmethod
     def prior(self, family: Family) -> Natural:
@@ -203,6 +219,7 @@ __all__ = [
     "Model",
     "Output",
     "Records",
+    "Working",
     "check_sd",
     "gaussian_natural",
 ]

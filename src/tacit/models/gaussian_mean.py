@@ -5,9 +5,17 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+from tacit.expfam import Family, Natural
 from tacit.expfam._backend import Array, namespace
 from tacit.expfam.gaussian import LOG_2PI
-from tacit.models.base import ConjugateGaussian, GaussianPriorModel, Output, Records, check_sd
+from tacit.models.base import (
+    ConjugateGaussian,
+    GaussianPriorModel,
+    Output,
+    Records,
+    Working,
+    check_sd,
+)
 
 
 class GaussianMean(GaussianPriorModel, ConjugateGaussian):
@@ -28,6 +36,12 @@ class GaussianMean(GaussianPriorModel, ConjugateGaussian):
 
     def response(self, theta: Array, records: Records) -> Array:
         return theta[0] + namespace(theta).zeros_like(records["y"])
+
+    def working(self, family: Family, q: Natural, records: Records) -> Working:
+        del family, q
+        y, scale = records["y"], 1.0 / self.noise_sd**2
+        ones = namespace(y).ones_like(y)
+        return Working(ones[..., None], scale * y, scale * ones)
 
     def quadratic_form(self, records: Records, weights: Array) -> tuple[Array, Array]:
         scale = 1.0 / self.noise_sd**2

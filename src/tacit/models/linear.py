@@ -5,9 +5,17 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from tacit.expfam._backend import Array
+from tacit.expfam import Family, Natural
+from tacit.expfam._backend import Array, namespace
 from tacit.expfam.gaussian import LOG_2PI
-from tacit.models.base import ConjugateGaussian, GeneralisedLinear, Output, Records, check_sd
+from tacit.models.base import (
+    ConjugateGaussian,
+    GeneralisedLinear,
+    Output,
+    Records,
+    Working,
+    check_sd,
+)
 
 
 class LinearRegression(GeneralisedLinear, ConjugateGaussian):
@@ -36,6 +44,11 @@ class LinearRegression(GeneralisedLinear, ConjugateGaussian):
 
     def expected_log_likelihood(self, mean: Array, variance: Array, y: Array) -> Array:
         return self.pointwise(mean, y) - 0.5 * variance / self.noise_sd**2
+
+    def working(self, family: Family, q: Natural, records: Records) -> Working:
+        del family, q
+        y, scale = records["y"], 1.0 / self.noise_sd**2
+        return Working(records["x"], scale * y, scale * namespace(y).ones_like(y))
 
     def quadratic_form(self, records: Records, weights: Array) -> tuple[Array, Array]:
         x, scale = records["x"], 1.0 / self.noise_sd**2

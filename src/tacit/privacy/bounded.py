@@ -77,12 +77,14 @@ def clip_units(
     *,
     nonnegative: bool = False,
     norm_bound: Array | None = None,
+    tally: Array | None = None,
 ) -> Bounded:
     """The sum over the leading axis, a unit at a time scaled to norm ≤ C.
 
     A unit with a number that is not finite contributes nothing. `nonnegative` sets negative
     coordinates to zero first, which halves the square of the sensitivity under substitution. A
-    `norm_bound` larger than a unit's norm takes its place; a smaller one does not.
+    `norm_bound` larger than a unit's norm takes its place; a smaller one does not. `tally` = ω adds
+    a coordinate that tells how many units were within the clip: see `_tallied`.
     """
     leaves, treedef = jax.tree.flatten(contributions)
     if not leaves:
@@ -97,12 +99,14 @@ def clip_units(
     norms = row_norms(flat)
     if norm_bound is not None:
         norms = jnp.where(norm_bound > norms, norm_bound, norms)
-    weights = clip_weights(norms, clip, jnp.ones(units) if mask is None else mask)
+    mask = jnp.ones(units) if mask is None else mask
+    weights = clip_weights(norms, clip, mask)
     summed = [
         jnp.reshape(weights.astype(jnp.float64) @ kept_rows(weights, leaf), shape.shape[1:])
         for leaf, shape in zip(flat, leaves, strict=True)
     ]
-    return _make(jax.tree.unflatten(treedef, summed), clip, nonnegative=nonnegative)
+    bounded = _make(jax.tree.unflatten(treedef, summed), clip, nonnegative=nonnegative)
+    return bounded if tally is None else _tallied(bounded, norms, mask, tally)
 
 
 def within(bounded: Bounded) -> Bounded:
@@ -115,15 +119,35 @@ def within(bounded: Bounded) -> Bounded:
 
 
 def clip_sum(
-    norms: Array, clip: Array, mask: Array, weighted_sum: Callable[[Array], Tree]
+    norms: Array,
+    clip: Array,
+    mask: Array,
+    weighted_sum: Callable[[Array], Tree],
+    *,
+    tally: Array | None = None,
 ) -> Bounded:
     """Σ wᵢ cᵢ where the norms are known in closed form and no cᵢ is ever written down.
 
     `norms` must bound ‖cᵢ‖ from above: the norm itself, or the largest over all labels, which
     makes the weight independent of the label. `weighted_sum(w)` must be Σ wᵢ cᵢ and must not look
-    at a unit of weight 0. `tacit.testing.check_clipping` compares it with `clip_units`.
+    at a unit of weight 0. `tacit.testing.check_clipping` compares it with `clip_units`. `tally` is
+    as there.
     """
-    return _make(weighted_sum(clip_weights(norms, clip, mask)), clip)
+    bounded = _make(weighted_sum(clip_weights(norms, clip, mask)), clip)
+    return bounded if tally is None else _tallied(bounded, norms, mask, tally)
+
+
+def _tallied(bounded: Bounded, norms: Array, mask: Array, weight: Array) -> Bounded:
+    """The sum, and how many units were within the clip, as one vector to be released together.
+
+    `value` becomes (value, ω Σ ±½): + for a unit whose norm is at most C, − for one that was scaled
+    down or left out. A contribution (cᵢ, ±ω/2) has norm ≤ √(C² + ω²/4), which is the new clip.
+    """
+    limit = jnp.asarray(bounded.clip, norms.dtype) * (1.0 - MARGIN)
+    below = jnp.where(norms <= limit, 0.5, -0.5)  # −½ for NaN
+    total = jnp.sum(jnp.where(mask != 0, below, 0.0)).astype(jnp.float64)
+    clip = jnp.sqrt(jnp.square(bounded.clip) + 0.25 * jnp.square(weight))
+    return _make((bounded.value, weight * total), clip)
 
 
 def add_disjoint(first: Bounded, second: Bounded) -> Bounded:

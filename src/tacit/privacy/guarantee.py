@@ -9,12 +9,13 @@ import msgspec
 from tacit.privacy.events import Relation
 
 Unit = Literal["record", "person", "party"]
-Aggregation = Literal["plain", "trusted"]
+Aggregation = Literal["plain", "trusted", "server"]
 
 TRUST = {
     "plain": "nobody: what a party sends is already private",
     "trusted": "the server: it sees each party's message, which carries only a share of the noise, "
     "and must show nobody anything but their sum",
+    "server": "the server: it is sent exact updates, and adds the noise itself",
     "central": "whoever holds all the records in one place",
 }
 

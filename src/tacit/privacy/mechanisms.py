@@ -128,8 +128,13 @@ def secret_key_data() -> np.ndarray:
     return np.frombuffer(secrets.token_bytes(8), dtype=np.uint32).copy()
 
 
-def released(costs: Cost) -> Counter[GaussianEvent]:
-    """How often each event occurred, from costs with one leading axis."""
+def released(costs: Cost | None) -> Counter[GaussianEvent]:
+    """How often each event occurred, from costs with one leading axis; None: nothing was released.
+
+    What is made of earlier releases alone has no cost.
+    """
+    if costs is None:
+        return Counter()
     leaves, treedef = jax.tree.flatten(costs)
     columns = [np.atleast_1d(np.asarray(leaf)).tolist() for leaf in leaves]
     found: Counter[GaussianEvent] = Counter()
@@ -148,7 +153,7 @@ def per_event(events: Iterable[GaussianEvent]) -> Counter[GaussianEvent]:
     return found
 
 
-def check_released(costs: Cost, charged: Iterable[GaussianEvent], party: str) -> None:
+def check_released(costs: Cost | None, charged: Iterable[GaussianEvent], party: str) -> None:
     """Refuse to send what cost anything else than what was charged."""
     actual, paid = released(costs), per_event(charged)
     if actual != paid:
@@ -159,6 +164,8 @@ def check_released(costs: Cost, charged: Iterable[GaussianEvent], party: str) ->
 
 
 def _shown(events: Counter[GaussianEvent]) -> str:
+    if not events:
+        return "nothing"
     return " + ".join(
         f"{count} × (clip {event.clip:g}, noise sd {event.noise_sd:g})"
         for event, count in events.items()

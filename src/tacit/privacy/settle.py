@@ -118,7 +118,7 @@ def settle(
         name: clips[name] * _multiplier(privacy, method, name, shape, known)
         for name, shape in shapes.items()
     }
-    if privacy.aggregation == "trusted":
+    if privacy.aggregation != "plain":
         # The sum carries one noise for all: as much as the neediest party asks for.
         noise = dict.fromkeys(noise, max(noise.values()))
     costs: dict[tuple, float] = {}

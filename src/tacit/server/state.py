@@ -54,6 +54,8 @@ class Rules:
     """Over how many of the last rounds q is averaged; 0: the last q is the result."""
     combine: Combine | None = None
     """How updates that carry noise are put together; None: they are exact and multiplied."""
+    own_factors: bool = False
+    """True when updates are exact and a factor takes its party's own, whatever `combine` adds."""
     most_visits: int | None = None
     """How often a party may be asked, whatever its pace; None: no limit."""
     quorum: int | None = None

@@ -254,10 +254,13 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
     if rules.combine is not None and noisy:
         before = q
         q, memory = rules.combine(before, noisy, memory, state.round + 1)
-        # Of a sum of noisy updates every party is given an equal part, which is public.
-        parties = rules.parties[len(first) :]
-        share = power(divide(q, before), 1.0 / len(parties))
-        changes |= dict.fromkeys(parties, share)
+        if rules.own_factors:
+            changes |= {r.party: r.delta for r in replies if r not in exact}
+        else:
+            # Of a sum of noisy updates every party is given an equal part, which is public.
+            parties = rules.parties[len(first) :]
+            share = power(divide(q, before), 1.0 / len(parties))
+            changes |= dict.fromkeys(parties, share)
     if not _usable(rules, state, q):
         return _refuse(rules, state, replies)
     factors = dict(state.factors)
@@ -317,13 +320,15 @@ def _refuse(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Ser
         "round": state.round + 1,
         "party": party,
         "improper_alone": alone,
-        "reason": "q would not be a proper distribution; rolled back, damping halved",
+        "reason": "q would not be a proper distribution; rolled back"
+        + ("" if rules.combine else ", damping halved"),
     }
     return replace(
         state,
         refused=state.refused + len(replies),
         refused_in_a_row=in_a_row,
-        caution=0.5 * state.caution,
+        # Where noise has made q improper, the next draw may not, and no step was too long.
+        caution=state.caution if rules.combine else 0.5 * state.caution,
     ), (event,)
 
 
