@@ -41,6 +41,7 @@ from tacit.reproduce.meng_kernel import (
 )
 from tacit.reproduce.meng_records import RECORD_FORMS
 from tacit.reproduce.meng_tables import coverage_rows, released_sums
+from tacit.reproduce.meng_unequal import unequal_kl
 from tacit.testing import gaussian_faults
 
 PRIOR = natural_prior()
@@ -79,6 +80,20 @@ def ran(records):
 
 def noisy(name):
     return Setting(clip=0.3 if name == "log_precision" else 20.0, rate=0.4, share=0.5)
+
+
+def test_one_clip_serves_unequal_parties_better_than_clips_by_scale():
+    """Noise follows a party's clip: the widest one would drown everybody."""
+    best = [
+        min(np.median(unequal_kl(0, 200, clip, 1.0, power)) for clip in (0.5, 1.0, 5.0, 20.0))
+        for power in (0.0, 1.0, 2.0)
+    ]
+    assert best[0] < best[1] < best[2]
+
+
+def test_a_figure_may_be_named_as_the_report_names_it(tmp_path):
+    with pytest.raises(ConfigError, match=r"--figure 4\.18; choose one of 4\.1, 4\.2"):
+        STUDIES["meng"](tmp_path, figure="4.18")
 
 
 def test_without_noise_and_clip_the_exact_posterior_is_reached(ran, records):
@@ -128,6 +143,19 @@ def loop_party(name, q, t, s, setting, z, u):
         new = [eta * grow, eta * grow * (mu + a * R[1] / (math.sqrt(eta) * grow))]
         own = [[eta * b[0], math.sqrt(eta) * b[1] + mu * eta * b[0]] for b in h]
         return new, [[t[m][k] + a * own[m][k] for k in (0, 1)] for m in range(M)]
+    if name in ("equal_parts", "even"):
+        part = [(q[0] - 0.04) / M, q[1] / M]
+        gaps = [[s[m][k] - part[k] for k in (0, 1)] for m in range(M)]
+        mu = q[1] / q[0]
+        if name == "even":
+            gaps = [[0.2 * g[0], g[1] - mu * g[0]] for g in gaps]
+        R = [sum(cut(g, C)[k] for g in gaps) + total[k] for k in (0, 1)]
+        if name == "equal_parts":
+            new = [q[k] + a * R[k] for k in (0, 1)]
+            return (new if new[0] > 0 else q), t
+        floor = max(0.04, 1.5 * setting.noise * C / 0.2 * math.sqrt(a / (2 - a)))
+        eta = max(q[0] + a * R[0] / 0.2, floor)
+        return [eta, eta * mu + a * R[1]], t
     if name == "random_subset":
         answers = [b if u[m] < setting.share else [0.0, 0.0] for m, b in enumerate(answers)]
     if name in ("roll_back", "published_invalid"):

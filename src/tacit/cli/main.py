@@ -268,7 +268,7 @@ def reproduce(
     seed: Annotated[int, typer.Option(help="The seed.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller version.")] = False,
     figure: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Only this figure of the study.")
+        str | None, typer.Option(metavar="NUMBER", help="Only this figure of the study.")
     ] = None,
 ) -> None:
     """Repeat a published study with this library; without STUDY, list them.
@@ -278,6 +278,7 @@ def reproduce(
       tacit reproduce fedvi --out runs/fedvi
 
       tacit reproduce tmlr --figure 1 --quick
+      tacit reproduce meng --figure 4.8
     """
     from tacit.cli.commands import reproduce_command
 

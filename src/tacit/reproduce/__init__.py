@@ -26,6 +26,8 @@ class Study:
     module: str
     figures: tuple[int, ...] = ()
     """Figures that can be done alone; none: the study is done as a whole."""
+    chapter: str = ""
+    """What the source writes before their numbers, which may be left out."""
 
     def __call__(
         self,
@@ -33,22 +35,24 @@ class Study:
         *,
         seed: int = 0,
         quick: bool = False,
-        figure: int | None = None,
+        figure: str | int | None = None,
         progress: Progress | None = None,
     ) -> dict[str, Any]:
         """Write tables, figures and a page to `out`; the tables as data."""
         only: dict[str, int] = {}
         if figure is not None:
-            if figure not in self.figures:
+            known = {str(number): number for number in self.figures}
+            number = known.get(str(figure).removeprefix(self.chapter))
+            if number is None:
                 raise ConfigError(f"--figure {figure}; {self._choice()}")
-            only["figure"] = figure
+            only["figure"] = number
         run = import_module(self.module).reproduce
         return run(out, seed=seed, quick=quick, progress=progress, **only)
 
     def _choice(self) -> str:
         if not self.figures:
             return f"study {self.name} is done as a whole: leave it out"
-        return f"choose one of {', '.join(map(str, self.figures))}"
+        return f"choose one of {', '.join(f'{self.chapter}{one}' for one in self.figures)}"
 
 
 STUDIES: dict[str, Study] = {
@@ -63,9 +67,10 @@ STUDIES: dict[str, Study] = {
         Study(
             name="meng",
             description="the DP-PVI report, ch. 4: one regression coefficient, both levels of "
-            "protection, claims and coverage; --figure 8 is its Figure 4.8",
+            "protection, claims and coverage",
             module="tacit.reproduce.meng",
             figures=tuple(range(1, 18)),
+            chapter="4.",
         ),
         Study(
             name="tmlr",

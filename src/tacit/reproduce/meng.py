@@ -26,6 +26,7 @@ from tacit.reproduce.meng_tables import (
     prior_table,
     summary_table,
 )
+from tacit.reproduce.meng_unequal import unequal_table
 from tacit.reproduce.tables import Table
 from tacit.reproduce.write import make_folder, write_study
 from tacit.rundir import write_text
@@ -49,7 +50,7 @@ def reproduce(
     """
     out = Path(out)
     if figure is not None and figure not in FIGURES:
-        raise ConfigError(f"--figure {figure}; choose one of 1 to 17, for Figures 4.1 to 4.17")
+        raise ConfigError(f"--figure 4.{figure}; choose one of 4.1 to 4.17")
     if not 0 <= seed < MAX_SEED:
         raise ConfigError(f"--seed {seed}; it must be a whole number from 0 to {MAX_SEED - 1}")
     make_folder(out)
@@ -74,6 +75,7 @@ def _tables(context: Context) -> list[Table]:
         accounting_table(),
         claims_table(context),
         coverage_table(context),
+        unequal_table(context),
         prior_table(context),
     ]
 
@@ -87,7 +89,7 @@ def _write(
     out: Path, context: Context, figure: int | None, tables: list[Table], made: list[Made]
 ) -> dict[str, Any]:
     command = f"tacit reproduce meng --seed {context.seed}"
-    command += f" --figure {figure}" if figure is not None else ""
+    command += f" --figure 4.{figure}" if figure is not None else ""
     command += " --quick" if context.quick else ""
     facts = {
         "study": "meng",

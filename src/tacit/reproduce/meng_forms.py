@@ -115,6 +115,41 @@ def random_subset(state: State, problem: Problem, setting: Setting, noise: Noise
     return _unless_improper(state, state.q + setting.rate * total, following)
 
 
+def equal_parts(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
+    """(g) As (a), but every factor is an equal part of what was released: t_m = (q − prior)/M.
+
+    The library's form "roll-back". Sensitivity C: given q, which is public, the parties' answers
+    depend on nothing that others have not seen. Valid. The noise is taken back, as q is; but a
+    party's own part is not its share, and a clip smaller than the difference biases q.
+    """
+    factor = (state.q - problem.prior) / len(state.t)
+    total = clipped(problem.statistic - factor, setting.clip).sum(axis=0) + _central(noise, setting)
+    q = state.q + setting.rate * total
+    part = jnp.broadcast_to((q - problem.prior) / len(state.t), state.t.shape)
+    return _unless_improper(state, q, part)
+
+
+def even(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
+    """(h) As (g), clipped as a score and a precision, and a precision that has a floor.
+
+    The library's form "even": h_m = (Δ₂ − μΔ₁, κΔ₁), κ = 0.2; η₁ ← max(η₁ + αR₁/κ, floor), where
+    the floor is the prior's η₁ or 1.5 sd of the noise that damping leaves in it; μ ← μ + αR₂/η₁.
+    Sensitivity C, as (g). Valid.
+    """
+    weight, doubts = 0.2, 1.5
+    mean = state.q[1] / state.q[0]
+    change = problem.statistic - (state.q - problem.prior) / len(state.t)
+    h = jnp.stack([weight * change[:, 0], change[:, 1] - mean * change[:, 0]], axis=-1)
+    released = clipped(h, setting.clip).sum(axis=0) + _central(noise, setting)
+    left = setting.rate / (2.0 - setting.rate)
+    floor = doubts * setting.noise * setting.clip / weight * jnp.sqrt(left)
+    floor = jnp.maximum(problem.prior[0], floor)
+    precision = jnp.maximum(state.q[0] + setting.rate * released[0] / weight, floor)
+    q = jnp.stack([precision, precision * mean + setting.rate * released[1]])
+    part = jnp.broadcast_to((q - problem.prior) / len(state.t), state.t.shape)
+    return State(q, part, state.count)
+
+
 def published_invalid(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
     """(f) The published form, MEng 4.28: as (a), each precision update max(−t_m1, ·) at its party.
 
@@ -244,6 +279,24 @@ DATASET_FORMS: dict[str, Form] = {
             step=random_subset,
             unit="party",
             sensitivity="C, Poisson-sampled, noise σC",
+            trust=_SERVER,
+            events=_of_sum,
+        ),
+        Form(
+            name="equal_parts",
+            label="(g) reject, equal public factors",
+            step=equal_parts,
+            unit="party",
+            sensitivity="C, noise σC",
+            trust=_SERVER,
+            events=_of_sum,
+        ),
+        Form(
+            name="even",
+            label="(h) score and precision, floor",
+            step=even,
+            unit="party",
+            sensitivity="C, noise σC",
             trust=_SERVER,
             events=_of_sum,
         ),

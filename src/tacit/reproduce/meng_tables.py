@@ -221,6 +221,8 @@ def _candidates() -> list[tuple[str, str, int, list[Setting]]]:
         ("server_factor", "server_factor", rounds, each(wide, noise=SIGMA)),
         ("server_side", "server_side", rounds, each(wide, noise=far)),
         ("random_subset", "random_subset", rounds, each(wide, noise=half, share=0.5)),
+        ("equal_parts", "equal_parts", rounds, each(wide, noise=SIGMA)),
+        ("even", "even", rounds, each(wide, noise=SIGMA)),
         ("published_invalid", "published_invalid", rounds, each(wide, noise=SIGMA)),
         ("truncated_statistics", "truncated_statistics", rounds, each(small, noise=SIGMA)),
         ("raw_statistics", "raw_statistics", rounds, each(small, noise=SIGMA)),
