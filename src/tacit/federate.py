@@ -263,7 +263,9 @@ def _units(
         return {}
     method = replace(method, unit=privacy.unit)
     method.check_unit()
-    share = 1 if live is None else max(1, math.ceil(live.total_units / len(parties)))
+    share = 1
+    if live is not None and privacy.unit != "party":
+        share = max(1, math.ceil(live.total_units / len(parties)))
     return {
         name: method.count_units(name, records) if records else share
         for name, records in parties.items()
@@ -289,7 +291,9 @@ def _settled_method(
         )
     total = 0
     if privacy.relation == "substitute":
-        total = sum(units.values()) if live is None else live.total_units
+        total = sum(units.values())
+        if live is not None and privacy.unit != "party":
+            total = live.total_units
     return replace(
         method,
         unit=privacy.unit,

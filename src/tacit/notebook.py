@@ -12,7 +12,7 @@ from tacit.data import Federation
 from tacit.errors import ConfigError
 from tacit.evaluate import predict, reliability, score
 from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
-from tacit.local import LocalMethod
+from tacit.local import LocalMethod, PrivateMethod
 from tacit.models import Model, Records
 from tacit.party import len_records
 from tacit.posterior import Posterior
@@ -25,6 +25,7 @@ NOT_PRIVATE = (
     "posterior may reveal them; no differential privacy is applied."
 )
 TOO_NARROW = "Intervals do not contain the noise that was added for privacy."
+WIDE_ENOUGH = "Intervals contain the noise that was added for privacy, but not what clipping does."
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,10 +154,12 @@ def statement(plan: Plan) -> str:
     guarantee = plan.guarantee
     if guarantee is None:
         return NOT_PRIVATE
+    assert isinstance(plan.method, PrivateMethod)
+    intervals = WIDE_ENOUGH if plan.method.knows_noise(plan.family) else TOO_NARROW
     if guarantee.caveat is not None:
         plain = msgspec.structs.replace(guarantee, caveat=None)
-        return f"{guarantee.caveat}. With secret noise it would be {plain}. {TOO_NARROW}"
-    return f"Differential privacy: {guarantee}. {TOO_NARROW}"
+        return f"{guarantee.caveat}. With secret noise it would be {plain}. {intervals}"
+    return f"Differential privacy: {guarantee}. {intervals}"
 
 
 def check_bounded(federation: Federation) -> None:

@@ -66,6 +66,23 @@ MODELS = {
         "privacy": {**SEEDED, "aggregation": "trusted"},
         "method": {"kind": "private-update"},
     },
+    "private, with a memory": {
+        **PRIVATE,
+        "privacy": {**SEEDED, "aggregation": "trusted", "unit": "party"},
+        "method": {"kind": "private-update", "form": "log-precision", "shards": 1, "clip": 0.1},
+    },
+    "private, in stages": {
+        "data": NUMBERS,
+        "model": {"kind": "gaussian-mean"},
+        "records": 72,
+        "privacy": SEEDED,
+        "method": {"kind": "private-statistics", "once": True},
+    },
+    "private, with sums": {
+        **PRIVATE,
+        "privacy": SEEDED,
+        "method": {"kind": "dpsgd", "adaptive": 0.5},
+    },
 }
 
 
@@ -110,7 +127,13 @@ def assert_equal(fed, plan, results):
         assert_same_bits(ours.natural, theirs.natural)
     assert state.losses == outcome.state.losses
     assert all(one["posterior"] == results[0]["posterior"] for one in results[1:])
-    assert [one["answers"] for one in results[1:]] == [state.factors[n].visits for n in fed.names]
+    assert [one["answers"] for one in results[1:]] == [
+        sum(
+            name not in plan.settled or bool(plan.settled[name].events_at(visit))
+            for visit in range(state.factors[name].visits)
+        )
+        for name in fed.names
+    ]
 
 
 CASES = [
@@ -128,6 +151,9 @@ CASES = [
     ("private", "sequential", MIX),
     ("private", "synchronous", ("json",)),
     ("private, shared noise", "synchronous", MIX),
+    ("private, with a memory", "synchronous", MIX),
+    ("private, in stages", "synchronous", MIX),
+    ("private, with sums", "synchronous", MIX),
 ]
 
 

@@ -45,8 +45,7 @@ def aware_q(
     """The Gaussian that knows how much noise is in the sums."""
     if family.dimension == 1:
         return _mixed(prior, sums, noise_sd, precision_sd)
-    if not isinstance(family, FullGaussian):
-        return plain_q(family, prior, sums, noise_sd, precision_sd)
+    assert isinstance(family, FullGaussian)
     known, start = -2.0 * prior["quadratic"], prior["linear"]
     matrix, linear = -2.0 * sums["quadratic"], sums["linear"]
     identity = np.eye(family.dimension)

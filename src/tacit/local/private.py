@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from tacit.errors import ConfigError, DataError
-from tacit.expfam import Natural
+from tacit.expfam import Family, Natural
 from tacit.local.base import Arranged, Array, LocalMethod
 from tacit.local.combine import Combine, Run, floored_step
 from tacit.models import Model, Records
@@ -120,6 +120,11 @@ class PrivateMethod(LocalMethod, abc.ABC):
     def server_momentum(self) -> float:
         """How much of a factor's last move the server adds to its next."""
         return 0.0
+
+    def knows_noise(self, family: Family) -> bool:
+        """Whether the noise of the releases is part of q's uncertainty."""
+        del family
+        return False
 
     def check_unit(self) -> None:
         """Raise a ConfigError if this method cannot protect that unit."""

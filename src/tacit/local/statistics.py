@@ -83,6 +83,9 @@ class PrivateStatistics(PrivateMethod):
                 "statistics depend on q; use a conjugate model with family = 'full'"
             )
 
+    def knows_noise(self, family: Family) -> bool:
+        return self.noise_aware and self.repair == "none" and _whole(family)
+
     def arrange(self, party: str, records: Records, seed: int) -> Arranged:
         del seed
         return by_unit(party, records, self.unit)
@@ -127,7 +130,7 @@ class PrivateStatistics(PrivateMethod):
         raw sum, R ← R − ρ(k/M)R + ΣΔₘ + ρ(k/M)u.
         """
         prior = run.model.prior(run.family)
-        read = aware_q if self.noise_aware and self.repair == "none" else plain_q
+        read = aware_q if self.knows_noise(run.family) else plain_q
 
         def combine(
             q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
