@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tacit.data.bounds import unbounded
     from tacit.data.catalogue import SourceInfo, sources
     from tacit.data.cohort import Cohort, synthetic_cohort
+    from tacit.data.corpus import Corpus, load_corpus
     from tacit.data.download import fetch
     from tacit.data.federation import (
         Federation,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Cohort",
     "ColumnConfig",
+    "Corpus",
     "DataConfig",
     "Federation",
     "PartitionConfig",
@@ -35,6 +37,7 @@ __all__ = [
     "SourceInfo",
     "fetch",
     "load",
+    "load_corpus",
     "load_federation",
     "load_party",
     "public_schema",
@@ -46,11 +49,13 @@ __all__ = [
 
 _HOME = {
     "Cohort": "cohort",
+    "Corpus": "corpus",
     "Federation": "federation",
     "Records": "federation",
     "SourceInfo": "catalogue",
     "fetch": "download",
     "load": "federation",
+    "load_corpus": "corpus",
     "load_federation": "federation",
     "load_party": "federation",
     "public_schema": "schema",

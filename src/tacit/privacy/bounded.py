@@ -124,6 +124,7 @@ def clip_sum(
     mask: Array,
     weighted_sum: Callable[[Array], Tree],
     *,
+    least: Array | None = None,
     tally: Array | None = None,
 ) -> Bounded:
     """Σ wᵢ cᵢ where the norms are known in closed form and no cᵢ is ever written down.
@@ -132,8 +133,13 @@ def clip_sum(
     makes the weight independent of the label. `weighted_sum(w)` must be Σ wᵢ cᵢ and must not look
     at a unit of weight 0. `tacit.testing.check_clipping` compares it with `clip_units`. `tally` is
     as there.
+
+    Where no coordinate of a contribution is negative, `least` must be at most the smallest one of
+    each unit: the sum is then `nonnegative`, and a unit below 0 (or NaN) contributes nothing.
     """
-    bounded = _make(weighted_sum(clip_weights(norms, clip, mask)), clip)
+    kept = mask if least is None else (mask != 0) & (least >= 0)  # False for NaN
+    summed = weighted_sum(clip_weights(norms, clip, kept))
+    bounded = _make(summed, clip, nonnegative=least is not None)
     return bounded if tally is None else _tallied(bounded, norms, mask, tally)
 
 

@@ -89,18 +89,26 @@ def _place(words: Array, number: Array) -> Array:
     return place
 
 
+def subset_rows(key: Array, present: Array, length: int) -> Array:
+    """The first `length` of a random order of the present units; any others come after them.
+
+    Rows are ordered by 52 random bits each: a tie, which would favour the earlier row, has a
+    probability below n²·2⁻⁵³.
+    """
+    order = jax.random.uniform(key, present.shape, jnp.float64)
+    order = jnp.where(present != 0, order, 2.0)
+    return jax.lax.top_k(-order, length)[1]
+
+
 def subset_sum(
     key: Array, present: Array, batch: Array, length: int, clipped: Clipped
 ) -> tuple[Bounded, Drawn]:
     """Σ over a uniformly random subset of `batch` of the present units.
 
     `length` is a bound on `batch` that sets the shape of the work; the caller makes sure that
-    there are enough units. Rows are ordered by 52 random bits each: a tie, which would favour the
-    earlier row, has a probability below n²·2⁻⁵³.
+    there are enough units.
     """
-    order = jax.random.uniform(key, present.shape, jnp.float64)
-    order = jnp.where(present != 0, order, 2.0)
-    _, rows = jax.lax.top_k(-order, length)
+    rows = subset_rows(key, present, length)
     chosen = (jnp.arange(length) < batch) & (present[rows] != 0)
     total = jnp.sum(present != 0)
     return clipped(rows, chosen), Drawn(batch=jnp.asarray(batch), total=total)

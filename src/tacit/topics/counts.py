@@ -1,0 +1,92 @@
+"""Documents as counts of words: checked once, before anything is learnt, drawn or charged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from tacit.errors import ConfigError, DataError
+
+LARGEST_COUNT = 2**24
+"""Up to here every whole number is a float32."""
+
+Documents = Any
+"""A scipy.sparse.csr_array: one row a document, one column a word; sorted columns, float32 counts
+> 0 and no others."""
+
+
+def check_documents(counts: Any, *, words: int | None = None) -> Documents:
+    """The counts in the form that the E-step needs, or a DataError that names the document.
+
+    `words` is the size of the vocabulary that the topics have; None: whatever the counts have.
+
+    >>> check_documents([[2, 0, 1]]).nnz
+    2
+    """
+    found: Any
+    if sparse.issparse(counts):
+        found = sparse.csr_array(counts)
+    else:
+        dense = np.asarray(counts)
+        if dense.ndim != 2 or dense.dtype.kind not in "biuf":
+            raise DataError(
+                f"documents of shape {dense.shape} and type {dense.dtype}; give a matrix of counts,"
+                " one row a document, best as scipy.sparse.csr_array"
+            )
+        found = sparse.csr_array(dense)
+    if found.dtype.kind not in "biuf":
+        raise DataError(f"counts of type {found.dtype}; they are whole numbers: convert them")
+    if not (found.shape[0] >= 1 and found.shape[1] >= 1):
+        raise DataError(f"documents of shape {found.shape}; there must be at least one, and a word")
+    if words is not None and found.shape[1] != words:
+        raise DataError(
+            f"documents over {found.shape[1]} words, topics over {words}; count the words of one"
+            " vocabulary, in one order"
+        )
+    _check_counts(found)
+    if not found.has_canonical_format or not found.data.all():
+        found = found.copy()
+        found.sum_duplicates()
+        found.eliminate_zeros()
+    lengths = np.diff(found.indptr)
+    if not lengths.min() > 0:
+        raise DataError(
+            f"document {int(np.argmin(lengths))} has no word of the vocabulary; leave it out, e.g."
+            " counts[counts.sum(axis=1) > 0]"
+        )
+    return found.astype(np.float32)
+
+
+def _check_counts(found: Any) -> None:
+    data = found.data
+    for wrong, what in (
+        (~np.isfinite(data), "is not a number"),
+        (data < 0, "is negative"),
+        (data != np.floor(data), "is not a whole number"),
+        (data > LARGEST_COUNT, f"is above {LARGEST_COUNT}"),
+    ):
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            row = int(np.searchsorted(found.indptr, at, side="right")) - 1
+            raise DataError(
+                f"document {row}, word {int(found.indices[at])}: count {data[at]:g} {what}; counts"
+                " say how often a word occurs: 0, 1, 2, …"
+            )
+
+
+def rows_of(documents: Documents) -> np.ndarray:
+    """The document of every stored count."""
+    return np.repeat(np.arange(documents.shape[0]), np.diff(documents.indptr))
+
+
+def check_vocabulary(vocabulary: Any, words: int) -> list[str]:
+    """The words as texts, if there are as many as the topics have."""
+    found = [str(word) for word in vocabulary]
+    if len(found) != words:
+        raise ConfigError(
+            f"a vocabulary of {len(found)} words for topics over {words}; give one word a column,"
+            " in the columns' order"
+        )
+    return found

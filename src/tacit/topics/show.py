@@ -1,0 +1,100 @@
+"""Topics for people: the most probable words of each, as a table and as a figure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tacit.errors import ConfigError
+
+BAR, INK, SOFT = "#0072B2", "#222222", "#7A7A7A"
+COLUMNS = 5
+MOST_TOPICS = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicTable:
+    """For each topic, the largest first: its share of all words, and its top words."""
+
+    numbers: tuple[int, ...]
+    """Rows of `components_`."""
+    shares: tuple[float, ...]
+    words: tuple[tuple[str, ...], ...]
+    chances: tuple[tuple[float, ...], ...]
+    """E[β] of these words."""
+
+    @classmethod
+    def of(cls, concentration: np.ndarray, vocabulary: list[str], top: int) -> TopicTable:
+        """From λ, topics × words."""
+        if not 1 <= top <= len(vocabulary):
+            raise ConfigError(f"top = {top}; it must be in 1 … {len(vocabulary)}, all the words")
+        sums = concentration.sum(axis=1)
+        order = np.argsort(-sums, kind="stable")
+        best = np.argsort(-concentration, axis=1, kind="stable")[:, :top]
+        return cls(
+            numbers=tuple(int(k) for k in order),
+            shares=tuple(float(share) for share in (sums / sums.sum())[order]),
+            words=tuple(tuple(vocabulary[w] for w in best[k]) for k in order),
+            chances=tuple(tuple((concentration[k, best[k]] / sums[k]).tolist()) for k in order),
+        )
+
+    def shared(self, other: TopicTable) -> tuple[float, ...]:
+        """For each topic, the largest share of its top words that one topic of `other` has."""
+        theirs = [frozenset(words) for words in other.words]
+        return tuple(
+            max(len(own.intersection(words)) for words in theirs) / len(own)
+            for own in map(frozenset, self.words)
+        )
+
+    def __str__(self) -> str:
+        lines = [
+            f"{number:>3}  {share:6.1%}  {' '.join(words)}"
+            for number, share, words in zip(self.numbers, self.shares, self.words, strict=True)
+        ]
+        return "\n".join(["  #   share  top words", *lines])
+
+    __repr__ = __str__
+
+    def plot(self, *, title: str = "Topics") -> Any:
+        """A matplotlib figure: a panel a topic, a bar a word; at most the 50 largest topics."""
+        from matplotlib.figure import Figure
+
+        shown = min(len(self.numbers), MOST_TOPICS)
+        columns = min(COLUMNS, shown)
+        rows = math.ceil(shown / columns)
+        top = len(self.words[0])
+        height = 0.55 + 0.155 * top
+        figure = Figure(figsize=(2.35 * columns, 0.55 + height * rows), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes in grid.flat[shown:]:
+            axes.set_visible(False)
+        for place, axes in enumerate(grid.flat[:shown]):
+            self._panel(axes, place)
+        few = "" if shown == len(self.numbers) else f", the {shown} largest of {len(self.numbers)}"
+        figure.suptitle(
+            f"{title}: top words and their probabilities{few}", x=0.01, ha="left", color=INK,
+            fontsize=12, fontweight="bold",
+        )  # fmt: skip
+        return figure
+
+    def _panel(self, axes: Any, place: int) -> None:
+        chances, words = self.chances[place], self.words[place]
+        at = np.arange(len(words))
+        axes.barh(at, chances, height=0.72, color=BAR, alpha=0.30)
+        for y, word in zip(at, words, strict=True):
+            axes.text(0.0, y, f" {word}", va="center", ha="left", fontsize=8, color=INK)
+        axes.set_ylim(len(words) - 0.4, -0.6)
+        axes.set_yticks([])
+        axes.set_xlim(0.0, max(chances) * 1.05)
+        axes.set_xticks([max(chances)], [f"{max(chances):.3f}"], fontsize=7, color=SOFT)
+        axes.tick_params(length=0)
+        axes.set_title(
+            f"{self.numbers[place]} · {self.shares[place]:.1%} of all words", loc="left",
+            fontsize=8, color=SOFT,
+        )  # fmt: skip
+        for side in ("top", "right", "bottom"):
+            axes.spines[side].set_visible(False)
+        axes.spines["left"].set_color(SOFT)
