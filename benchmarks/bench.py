@@ -1,8 +1,9 @@
-"""Speed, as ratios: `python benchmarks/bench.py [--only NAME]`; about seven minutes.
+"""Speed, as ratios: `python benchmarks/bench.py [--only NAME]`; about ten minutes.
 
 Every measurement is CPU time in a child process pinned to one core, the best of a few, because
 other users of the machine only ever add (in `private` the median). TACIT_PEERS_PYTHON names a
-Python with requirements-peers.txt for the comparison with Opacus. Results also go to
+Python with requirements-peers.txt for the comparisons with Opacus and with gensim and
+scikit-learn. Results also go to
 benchmarks/results/latest.json, or to NAME.json there.
 """
 
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Skipped
 
-NAMES = ("adult", "svi", "parties", "engine", "private", "live", "start")
+NAMES = ("adult", "svi", "parties", "engine", "private", "topics", "live", "start")
 RESULTS = Path(__file__).resolve().parent / "results"
 
 

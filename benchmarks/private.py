@@ -56,7 +56,7 @@ def child(which: str, *arguments: str) -> dict[str, Any]:
 
 def _steps() -> list[Row]:
     found: list[Row] = []
-    python = _peers()
+    python = peers("torch", "opacus")
     if python is None:
         found.append(
             Row(name="private", what="Opacus: skipped", value=0.0, unit="",
@@ -83,12 +83,12 @@ def _steps() -> list[Row]:
     return found
 
 
-def _peers() -> str | None:
-    """An interpreter with torch and Opacus."""
+def peers(*modules: str) -> str | None:
+    """An interpreter with these modules: the one that is named, or this one if it has them."""
     asked = os.environ.get(PEERS)
     if asked is not None:
         return asked
-    here = all(importlib.util.find_spec(name) for name in ("torch", "opacus"))
+    here = all(importlib.util.find_spec(name) for name in modules)
     return sys.executable if here else None
 
 

@@ -236,3 +236,38 @@ def test_no_size_of_number_escapes_the_clip(dtype):
     for size in sizes:
         rows = np.array([[size, 1.0, 1.0]], dtype)
         assert np.linalg.norm(np.asarray(clipped(rows), np.float64)) <= 1.0, size
+
+
+def shares(records, clip, mask, *, least=None):
+    """Each unit contributes its x, of which no number may be negative."""
+    x = jnp.asarray(records["x"])
+
+    def weighted_sum(weights):
+        return weights @ jnp.where(weights[:, None] > 0, x, 0.0)
+
+    own = jnp.min(x, axis=1) if least is None else least(x)
+    return clip_sum(jnp.linalg.norm(x, axis=1), clip, mask, weighted_sum, least=own)
+
+
+def test_a_closed_form_of_what_is_not_negative_keeps_the_smaller_sensitivity():
+    records = {"x": np.abs(data()["x"])}
+    found = shares(records, 0.5, np.ones(12))
+    assert found.nonnegative
+    assert float(found.sensitivity("substitute")) == pytest.approx(0.5 * np.sqrt(2))
+    check_clipping(shares, lambda r: jnp.asarray(r["x"]), records, clip=0.5)
+
+
+def test_a_unit_with_a_negative_number_contributes_nothing():
+    x = np.array([[1.0, 2.0], [3.0, -1e-9], [np.nan, 1.0], [0.0, 0.0]])
+    found = shares({"x": x}, 100.0, np.ones(4))
+    assert np.array_equal(value(found), [1.0, 2.0])
+
+
+def test_a_least_that_does_not_look_is_found_out():
+    records = {"x": np.abs(data()["x"])}
+
+    def blind(records, clip, mask):
+        return shares(records, clip, mask, least=lambda x: jnp.zeros(len(x)))
+
+    with pytest.raises(AssertionError, match="sensitivity"):
+        check_clipping(blind, lambda r: jnp.asarray(r["x"]), records, clip=0.5)

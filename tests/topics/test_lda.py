@@ -137,7 +137,7 @@ def test_a_private_fit_says_what_it_promises(sampling):
     assert 7.9 < guarantee.epsilon <= 8.0
     assert (guarantee.delta, guarantee.unit, guarantee.relation) == (1e-4, "record", "substitute")
     assert "known seed" in str(guarantee.caveat)
-    assert settled.clip == 0.1 * 30
+    assert settled.clip == 0.05 * 30
     assert settled.all_events[0].count == model.n_batch_iter_ == 20
     assert settled.all_events[0].nonnegative
     assert (model.components_ > 0).all()
@@ -182,8 +182,13 @@ def test_every_private_partial_fit_is_counted():
     model = LDA(**PRIVATE, privacy=privacy, total_samples=300)
     for calls in (1, 2, 3):
         model.partial_fit(planted(100, seed=calls))
-        event = GaussianEvent(clip=3.0, noise_sd=12.0, count=calls, nonnegative=True)
+        event = GaussianEvent(clip=1.5, noise_sd=6.0, count=calls, nonnegative=True)
         assert model.guarantee_.epsilon == pytest.approx(epsilon([event], 1e-4, "substitute"))
+    model.set_params(privacy=Privacy(noise_multiplier=40.0, delta=1e-4, noise_seed=0))
+    model.partial_fit(planted(100))
+    quieter = GaussianEvent(clip=1.5, noise_sd=60.0, nonnegative=True)
+    assert model.guarantee_.epsilon == pytest.approx(epsilon([event, quieter], 1e-4, "substitute"))
+    assert model.epsilons()["pld"] == pytest.approx(model.guarantee_.epsilon)
     with pytest.raises(ConfigError, match="give noise_multiplier"):
         LDA(**PRIVATE, privacy=Privacy(epsilon=1.0), total_samples=9).partial_fit(planted(9))
 
@@ -246,6 +251,7 @@ def test_a_step_that_fails_is_paid_for(book, monkeypatch):
         ({"sampling": "shuffle"}, None, ConfigError),
         ({"denoise": "no"}, None, ConfigError),
         ({"privacy": None}, None, ConfigError),
+        ({"sampling": "without-replacement", "total_samples": 500}, None, ConfigError),
         ({}, -1.0, DataError),
         ({}, 0.5, DataError),
         ({}, 0.0, DataError),

@@ -12,10 +12,12 @@ import inspect
 import math
 from typing import Any, Literal, get_args
 
+import msgspec
 import numpy as np
 
 from tacit.errors import ConfigError
 from tacit.privacy.accounting import ACCOUNTANTS, epsilon, supported
+from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.mechanisms import Gaussian, check_released
 from tacit.privacy.settings import Privacy
@@ -64,7 +66,7 @@ class LDA:
     guarantee_: Guarantee | None
     """What everything learnt so far promises, counted on its own; None without privacy."""
     settled_: Settled | None
-    """Clip, noise and events of a private fit; None without privacy."""
+    """Clip, noise and events of the last private call; None without privacy."""
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class LDA:
         max_doc_update_iter: int = 100,
         sampling: SamplingName = "poisson",
         document_words: int = 500,
-        clip_share: float = 0.1,
+        clip_share: float = 0.05,
         denoise: DenoiseName = "shrink",
         n_jobs: int = 1,
         random_state: int = 0,
@@ -185,6 +187,7 @@ class LDA:
         self.n_batch_iter_ = 0
         self.guarantee_, self.settled_ = None, None
         self._noisy: Noisy | None = None
+        self._released: tuple[GaussianEvent, ...] = ()
 
     def _learn(self, batch: Documents, total: int) -> None:
         self._move(self._expect(batch).total(), total / batch.shape[0])
@@ -219,6 +222,11 @@ class LDA:
     def _fit_privately(self, documents: Documents, privacy: Privacy) -> None:
         total = self._total(documents.shape[0])
         method = self._method(privacy, min(self.batch_size, total), total, self.sampling)
+        if self.sampling == "without-replacement" and total != documents.shape[0]:
+            raise ConfigError(
+                f"total_samples = {total} with {documents.shape[0]} documents; a batch without"
+                " replacement is drawn from those that are here: leave total_samples out"
+            )
         steps = self.max_iter * math.ceil(total / method.batch)
         settled = method.settled(privacy, steps)
         payment = Payment(privacy, documents, privacy.relation)
@@ -226,8 +234,8 @@ class LDA:
             payment.require_room(settled.all_events)
             draws = Draws(privacy.noise_seed)
             for step in range(steps):
-                self._release(documents, method, settled, draws, payment, step)
                 self.settled_, self.guarantee_ = settled, settled.guarantee
+                self._release(documents, method, settled, draws, payment, step)
         finally:
             payment.close()
 
@@ -241,13 +249,16 @@ class LDA:
         known = privacy.relation == "substitute"
         size = documents.shape[0] if known else self.batch_size
         method = self._method(privacy, size, self._total(size), "all")
-        settled = method.settled(privacy, self.n_batch_iter_ + 1)
+        settled = method.settled(privacy, 1)
+        events = (*self._released, *settled.events)
+        spent = epsilon(events, privacy.delta, privacy.relation, accountant=privacy.accountant)
         payment = Payment(privacy, documents, privacy.relation)
         try:
             payment.require_room(settled.events)
             draws = Draws(privacy.noise_seed)
+            self.settled_ = settled
+            self.guarantee_ = msgspec.structs.replace(settled.guarantee, epsilon=spent)
             self._release(documents, method, settled, draws, payment, self.n_batch_iter_)
-            self.settled_, self.guarantee_ = settled, settled.guarantee
         finally:
             payment.close()
 
@@ -262,6 +273,7 @@ class LDA:
     ) -> None:
         """One private step: pay, compute behind the wall, release, learn from the release alone."""
         payment.pay(step, settled.events)
+        self._released += settled.events
         rows, drawn = draws.rows(step, method, documents.shape[0])
         batch = draws.resampled(documents[rows], self.document_words)
         length = batch_length(method, documents.shape[0])
@@ -322,9 +334,10 @@ class LDA:
         The guarantee is that of `privacy.accountant`; choosing the least of them afterwards is not
         a loss of privacy, since each of them is a valid bound.
         """
-        if self.settled_ is None:
+        self._fitted()
+        if self.guarantee_ is None:
             raise ConfigError("nothing private was learnt; there is no ε")
-        guarantee, events = self.settled_.guarantee, self.settled_.all_events
+        guarantee, events = self.guarantee_, self._released
         return {
             name: None
             if any(supported(event, guarantee.relation, name) for event in events)
