@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.common import Row, Skipped, best_cpu_s, cpu_s, in_child
 from benchmarks.private import PEERS, peers
+from benchmarks.topics_peer import DECAY, OFFSET, STEPS, TOLERANCE
 
 DOCUMENTS, TOPICS, BATCH, SEEDS = 20_480, 50, 2048, 2
 PRIVATE_BATCH, EPSILON, DELTA = 20_000, 2.4, 1e-6
@@ -96,7 +97,11 @@ def _judged(corpus: Any, topics: list[Any]) -> dict[str, float]:
 def _model(**settings: Any) -> Any:
     from tacit.topics import LDA
 
-    return LDA(TOPICS, **{"privacy": "none", "batch_size": BATCH, **settings})
+    common = {
+        "privacy": "none", "batch_size": BATCH, "mean_change_tol": TOLERANCE,
+        "max_doc_update_iter": STEPS, "learning_offset": OFFSET, "learning_decay": DECAY,
+    }  # fmt: skip
+    return LDA(TOPICS, **{**common, **settings})
 
 
 def _ours() -> dict[str, Any]:

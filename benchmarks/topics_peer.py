@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-TOLERANCE, STEPS, OFFSET, DECAY = 1e-3, 100, 1.0, 0.7
+TOLERANCE, STEPS, OFFSET, DECAY = 1e-3, 30, 1.0, 0.7
 
 
 def main() -> None:

@@ -105,10 +105,14 @@ def expect(
     *,
     alpha: float,
     tolerance: float = 1e-3,
-    most_steps: int = 100,
+    most_steps: int = 30,
     threads: int = 1,
 ) -> Expected:
-    """q(z, θ) of every document, each until its γ moves by less than `tolerance` on average."""
+    """q(z, θ) of every document, each until its γ moves by less than `tolerance` on average.
+
+    More steps are not better in learning: while topics are still rough, documents that are followed
+    to the end commit themselves to a few of them too early (docs/studies/topics.md).
+    """
     count, topics = documents.shape[0], table.shape[1]
     gamma = np.empty((count, topics), np.float32)
     theta = np.empty((count, topics), np.float32)

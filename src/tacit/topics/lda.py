@@ -81,7 +81,7 @@ class LDA:
         batch_size: int = 4096,
         total_samples: int | None = None,
         mean_change_tol: float = 1e-3,
-        max_doc_update_iter: int = 100,
+        max_doc_update_iter: int = 30,
         sampling: SamplingName = "poisson",
         document_words: int = 500,
         clip_share: float = 0.05,
