@@ -30,13 +30,11 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from tacit.expfam import Dirichlet
-from tacit.topics.counts import Documents, rows_of
+from tacit.topics.counts import Documents
 
 Array = np.ndarray
 BLOCK = 1_000_000
 """Numbers of t that a block of documents gathers: enough for NumPy's calls to cost little."""
-CACHED = 50_000
-"""Numbers that stay near the processor while they are squared and added."""
 LEAST = np.float32(1e-30)
 """Of u: a topic that a document does not have still cannot make its word impossible."""
 SHRINK = 0.25
@@ -55,15 +53,10 @@ class Expected:
 
     def norms(self) -> Array:
         """‖n φ‖ of each document, in float64: the root of Σ_w r_w² Σ_k u_k² t_wk²."""
-        table = np.square(self.table, dtype=np.float64)
-        theta = np.square(self.theta, dtype=np.float64)
-        rows, words = rows_of(self.documents), self.documents.indices
-        squares = np.square(self.ratios, dtype=np.float64)
-        step = max(1, CACHED // table.shape[1])
-        for first in range(0, len(words), step):
-            some = slice(first, first + step)
-            squares[some] *= np.einsum("ik,ik->i", theta[rows[some]], table[words[some]])
-        return np.sqrt(np.bincount(rows, weights=squares, minlength=len(theta)))
+        squares = self._sparse(np.square(self.ratios, dtype=np.float64))
+        inner = squares @ np.square(self.table, dtype=np.float64)
+        inner *= np.square(self.theta, dtype=np.float64)
+        return np.sqrt(inner.sum(axis=1))
 
     def least(self) -> Array:
         """No entry of a document's statistics is below it, unless it is itself negative."""
@@ -76,9 +69,12 @@ class Expected:
         if weights is not None:
             weights = np.asarray(weights, np.float64)[:, None]
             theta = np.where(weights > 0, theta * weights, 0.0)
-        parts = (self.ratios.astype(np.float64), self.documents.indices, self.documents.indptr)
-        whole = sparse.csr_array(parts, shape=self.documents.shape)
-        return (whole.T @ theta * self.table).T
+        return (self._sparse(self.ratios.astype(np.float64)).T @ theta * self.table).T
+
+    def _sparse(self, entries: Array) -> Documents:
+        """A number a word, as a matrix of the documents' form."""
+        parts = (entries, self.documents.indices, self.documents.indptr)
+        return sparse.csr_array(parts, shape=self.documents.shape)
 
 
 def word_table(concentration: Array) -> Array:
