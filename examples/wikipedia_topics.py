@@ -78,9 +78,10 @@ def show(model: LDA, corpus: Corpus, name: str, others: TopicTable | None, out: 
         model.perplexity(corpus.test, form=form) for form in ("completion", "bound")
     )
     print(f"| {name} | {completion:.0f} | {bound:.0f} {common}", flush=True)
-    stem = "".join(letter if letter.isalnum() else "-" for letter in name)
+    stem = "".join(sign if sign.isascii() and sign.isalnum() else "-" for sign in name).strip("-")
     (out / f"{stem}.txt").write_text(f"{table}\n", encoding="utf-8")
-    table.plot(title=f"Topics of Wikipedia, {name}").savefig(out / f"{stem}.png", dpi=110)
+    what = name if model.guarantee_ is None else f"{name} for substituting one document"
+    table.plot(title=f"Topics of Wikipedia, {what}").savefig(out / f"{stem}.png", dpi=110)
 
 
 if __name__ == "__main__":
