@@ -2,8 +2,8 @@
 
 TACIT_PEERS_PYTHON names an interpreter with requirements-peers.txt; gensim and scikit-learn run
 there (`topics_peer.py`), pinned to the same core with one thread. All three make one pass over the
-same documents in the same order of size: same topics, priors, batches, learning rate, tolerance
-and limit of steps. Their topics come back, and one function judges everybody's.
+same documents with the same number of topics, priors, batch size, learning rate, tolerance and
+limit of steps. Their topics come back, and one function judges everybody's.
 """
 
 from __future__ import annotations
