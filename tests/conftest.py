@@ -1,5 +1,6 @@
 """What all tests share: 64 bits, repeatable examples, and a small regression to federate."""
 
+import sys
 from collections.abc import Callable
 
 import jax
@@ -52,3 +53,20 @@ def pool() -> Callable[[Parties], dict[str, np.ndarray]]:
         return {name: np.concatenate([p[name] for p in parties.values()]) for name in first}
 
     return pooled
+
+
+@pytest.fixture
+def tacit(monkeypatch, capsys, tmp_path):
+    """Call the command in this process: (exit code, standard output, standard error)."""
+    from tacit.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["tacit", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        printed = capsys.readouterr()
+        return stopped.value.code, printed.out, printed.err
+
+    return call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -20,6 +21,7 @@ from tacit.models import (
     LogisticRegression,
     Model,
 )
+from tacit.models.base import Output
 from tacit.party import len_records
 from tacit.server import SCHEDULES, Damping, Schedule
 
@@ -32,30 +34,36 @@ def make_model(config: Config, federation: Federation) -> Model:
         regression = "logistic" if federation.output == "bernoulli" else "linear"
         kind = "gaussian-mean" if config.data.source == "gaussian-mean" else regression
     _check_output(kind, federation)
-    names = federation.names
+    if kind == "numpyro":
+        return _numpyro_model(config, federation)
+    # Only a network starts from the seed; equal models of any run are then one object.
+    seed = config.seed if kind == "bnn" else 0
+    numbers = (options.prior_mean, options.prior_sd, options.noise_sd, options.hidden)
+    return _built_in(kind, federation.names, federation.output, *numbers, seed)
+
+
+@functools.lru_cache(maxsize=32)
+def _built_in(
+    kind: str,
+    names: tuple[str, ...],
+    output: Output,
+    prior_mean: float,
+    prior_sd: float,
+    noise_sd: float,
+    hidden: int,
+    seed: int,
+) -> Model:
+    """One object for equal models: what one run compiled serves the next in the same process."""
+    prior = {"prior_mean": prior_mean, "prior_sd": prior_sd}
     if kind == "logistic":
-        return LogisticRegression(names, prior_mean=options.prior_mean, prior_sd=options.prior_sd)
+        return LogisticRegression(names, **prior)
     if kind == "linear":
-        return LinearRegression(
-            names,
-            noise_sd=options.noise_sd,
-            prior_mean=options.prior_mean,
-            prior_sd=options.prior_sd,
-        )
+        return LinearRegression(names, noise_sd=noise_sd, **prior)
     if kind == "gaussian-mean":
-        return GaussianMean(
-            noise_sd=options.noise_sd, prior_mean=options.prior_mean, prior_sd=options.prior_sd
-        )
-    if kind == "bnn":
-        return BayesianNeuralNetwork(
-            names,
-            hidden=options.hidden,
-            output=federation.output,
-            noise_sd=options.noise_sd,
-            prior_sd=options.prior_sd,
-            start_seed=config.seed,
-        )
-    return _numpyro_model(config, federation)
+        return GaussianMean(noise_sd=noise_sd, **prior)
+    return BayesianNeuralNetwork(
+        names, hidden=hidden, output=output, noise_sd=noise_sd, prior_sd=prior_sd, start_seed=seed
+    )
 
 
 def make_method(config: Config) -> LocalMethod | None:

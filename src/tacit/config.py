@@ -116,9 +116,31 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What carries the messages."""
 
-    kind: Literal["in-process"] = "in-process"
+    kind: Literal["in-process", "ray"] = "in-process"
+    """"ray": parties on the actors of a Ray cluster of one organisation (docs/scale.md)."""
     batch_parties: bool = True
     """False answers each party alone: the same bits as over a network, but slower."""
+    address: str | None = None
+    """For kind = "ray": a running cluster, HOST:PORT; None: one of its own on this machine."""
+    actors: int | None = None
+    """For kind = "ray": how many processes hold parties; None: one a core of the cluster."""
+    clock: Literal["simulated", "wall"] = "simulated"
+    """For kind = "ray" with an asynchronous schedule: "simulated" applies answers in the seeded
+    order of the in-process engine, so that a run is repeatable; "wall" as they arrive."""
+
+    def __post_init__(self) -> None:
+        if self.kind != "ray":
+            given = {"address": self.address, "actors": self.actors}
+            if self.clock != "simulated":
+                given["clock"] = self.clock
+            for key, value in given.items():
+                if value is not None:
+                    raise ConfigError(
+                        f"engine.{key} = {value!r} with engine.kind = {self.kind!r}; it is for "
+                        'engine.kind = "ray": set that, or leave it out'
+                    )
+        if self.actors is not None and not self.actors >= 1:
+            raise ConfigError(f"engine.actors = {self.actors}; at least 1 is needed")
 
 
 class EvaluateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -187,8 +209,8 @@ def read_toml(path: Path, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}; mend that line") from None
-    for override in overrides:
-        _override(raw, override)
+    for asked in overrides:
+        override(raw, asked)
     return raw
 
 
@@ -223,8 +245,12 @@ def resolved_toml(config: Config) -> str:
 
 
 def config_digest(config: Config, data_fingerprint: str) -> str:
-    """What a checkpoint belongs to: the configuration (its name aside) and the data."""
-    body = msgspec.json.encode(msgspec.structs.replace(config, name=""), order="deterministic")
+    """What a checkpoint belongs to: the configuration and the data.
+
+    Not its name, and not the engine, whose choice changes a posterior by rounding only.
+    """
+    same = msgspec.structs.replace(config, name="", engine=EngineConfig())
+    body = msgspec.json.encode(same, order="deterministic")
     return hashlib.sha256(body + data_fingerprint.encode()).hexdigest()
 
 
@@ -236,21 +262,33 @@ def _without_none(value: Any) -> Any:
     return value
 
 
-def _override(raw: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"--set {override!r}; write --set key=value, e.g. schedule.rounds=20")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    *parents, last = key.strip().split(".")
+def set_key(raw: dict[str, Any], key: str, value: Any) -> None:
+    """Change one dotted key of a plain configuration.
+
+    >>> raw = {"schedule": {"rounds": 3}}
+    >>> set_key(raw, "schedule.rounds", 5)
+    >>> raw
+    {'schedule': {'rounds': 5}}
+    """
+    *parents, last = key.split(".")
     place = raw
     for parent in parents:
         place = place.setdefault(parent, {})
         if not isinstance(place, dict):
-            raise ConfigError(f"--set {override!r}; {parent!r} is a value, not a section")
+            raise ConfigError(f"{key} = {value!r}; {parent!r} is a value, not a section")
     place[last] = value
+
+
+def override(raw: dict[str, Any], asked: str) -> None:
+    """Apply one `--set key=value`."""
+    key, equals, text = asked.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {asked!r}; write --set key=value, e.g. schedule.rounds=20")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    set_key(raw, key.strip(), value)
 
 
 def _explain(message: str, raw: dict[str, Any], root: Any) -> str:

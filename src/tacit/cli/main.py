@@ -285,6 +285,49 @@ def reproduce(
     reproduce_command(study, out, seed, quick=quick, figure=figure)
 
 
+@app.command()
+def sweep(
+    config: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="The sweep.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write [default: runs/NAME].")] = None,
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on; finished runs are not run again.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier sweep in that directory.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="How many runs at a time [default: one a core].")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray to spread over machines.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="With --engine ray: a cluster [default: one of its own].")
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Charge private runs here [default: your own ledger]."),
+    ] = None,
+) -> None:
+    """Run a configuration with other keys and seeds, in parallel: a row a run, a summary.
+
+    Killed at any moment, the same command with --resume goes on. The exit code is not 0 if a run
+    failed; all others are run all the same. Examples:
+
+      tacit sweep examples/sweeps/privacy.toml
+
+      tacit sweep examples/sweeps/privacy.toml --workers 8 --set schedule.rounds=5 --out runs/quick
+
+      tacit sweep examples/sweeps/privacy.toml --resume
+    """
+    from tacit.cli.sweep import sweep_command
+
+    sweep_command(
+        config, out, overrides,
+        resume=resume, overwrite=overwrite, workers=workers, engine=engine, address=address,
+        ledger=ledger,
+    )  # fmt: skip
+
+
 @data_app.command("list")
 def data_list() -> None:
     """List the data sources and whether their files are here.

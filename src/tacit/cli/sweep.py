@@ -1,0 +1,115 @@
+"""`tacit sweep`: parse, call, show."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tacit.errors import ConfigError
+
+MOST_COLUMNS = 12
+WORST_FIRST = ("test.", "kl_to_")
+
+
+def sweep_command(
+    path: Path,
+    out: Path | None,
+    overrides: list[str] | None,
+    *,
+    resume: bool,
+    overwrite: bool,
+    workers: int | None,
+    engine: str,
+    address: str | None,
+    ledger: Path | None,
+) -> None:
+    """Carry it out; exit code 1 if a run failed, after everything else has been run."""
+    from tacit.sweep import read_sweep, sweep
+
+    if engine not in ("local", "ray"):
+        raise ConfigError(f"--engine {engine!r}; choose local or ray")
+    if address is not None and engine != "ray":
+        raise ConfigError(f"--address {address!r} without --engine ray; leave it out")
+    asked = read_sweep(path, tuple(overrides or ()))
+    slug = re.sub(r"[^a-z0-9]+", "-", asked.name.lower()).strip("-") or "sweep"
+    out = out or Path("runs") / slug
+    from tacit.cli.show import StepProgress, console
+
+    spread = None
+    if engine == "ray":
+        from tacit.sweep.on_ray import OnRay
+
+        spread = OnRay(out / "runs", workers, ledger, address)
+    with StepProgress(asked.name) as progress:
+        swept = sweep(
+            asked, out,
+            resume=resume, overwrite=overwrite, workers=workers, ledger=ledger,
+            spread=spread, progress=progress.step,
+        )  # fmt: skip
+    show_summary(asked.name, swept)
+    console.print(f"tables: {out / 'table.parquet'}, {out / 'table.csv'}", highlight=False)
+    for row in swept.failed:
+        typer.echo(f"failed: {row['id']}: {row['error']}", err=True)
+    if swept.failed:
+        typer.echo(
+            f"error: {len(swept.failed)} of {len(swept.jobs)} runs failed; mend them and go on "
+            "with --resume",
+            err=True,
+        )
+        raise typer.Exit(max(row.get("exit_code") or 1 for row in swept.failed))
+
+
+def show_summary(name: str, swept: Any) -> None:
+    """A row a case, mean ± standard error; the guarantee below, with all its parts."""
+    from tacit.cli.show import console, show_table
+
+    cases = swept.summary
+    changed = list(swept.jobs[0].case)
+    measured = dict.fromkeys(
+        key.removesuffix(" ±") for case in cases for key in case if key.endswith(" ±")
+    )
+    order = sorted(measured, key=lambda key: not key.startswith(WORST_FIRST))
+    shown = order[: max(1, MOST_COLUMNS - len(changed))]
+    counted = ["runs", *(["failed"] if swept.failed else [])]
+    private = any("guarantee.epsilon" in case for case in cases)
+    told = ["guarantee.epsilon"] if private else []
+    table = [
+        [*(_value(case.get(key)) for key in (*changed, *counted, *told)),
+         *(_measured(case, key) for key in shown)]
+        for case in cases
+    ]  # fmt: skip
+    titles = [*changed, *counted, *("ε" for _ in told), *(_title(key) for key in shown)]
+    show_table(f"{name}: mean ± standard error over seeds", titles, table)
+    said = {
+        f"(ε above, δ = {case['guarantee.delta']:g}) a {case['guarantee.unit']}, "
+        f"{case['guarantee.relation']}; trusted: {case['guarantee.trust']}"
+        for case in cases
+        if "guarantee.epsilon" in case
+    }
+    for line in sorted(said):
+        console.print(f"privacy: {line}", highlight=False)
+    caveats = {row["guarantee.caveat"] for row in swept.rows if row.get("guarantee.caveat")}
+    for line in sorted(caveats):
+        console.print(f"note: {line}", highlight=False)
+    if swept.found:
+        console.print(f"{swept.found} of {len(swept.jobs)} runs had been done before")
+
+
+def _measured(case: dict[str, Any], key: str) -> str:
+    if key not in case:
+        return ""
+    error = case[f"{key} ±"]
+    return f"{case[key]:.4g}" + ("" if error is None else f" ± {error:.2g}")
+
+
+def _value(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _title(key: str) -> str:
+    return key.removeprefix("test.").replace("_", " ") + (
+        " (held out)" if key.startswith("test.") else ""
+    )

@@ -1,0 +1,122 @@
+"""A Ray cluster: one that runs already, or one of our own that nobody else can reach.
+
+Ray tells its makers about its use unless told not to, binds its ports to every network interface,
+and lets whoever reaches them run code. Here nothing is reported, a cluster of our own listens on
+loopback only and asks for a secret of this process, and no dashboard is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tacit.errors import ConfigError, PeerError
+
+OBJECT_STORE_BYTES = 1 << 30
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # silences a warning about GPUs of later versions
+}
+LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's switch for systems whose firewalls ask about every port; 0 binds all of them to 127.0.0.1
+on any system."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What a run needs to know of the machines it runs on."""
+
+    cores: int
+    nodes: int
+    own: bool
+    """Whether it was started for this run and ends with it."""
+
+
+def import_ray() -> Any:
+    """The package, without its telemetry."""
+    for key, value in QUIET.items():
+        os.environ.setdefault(key, value)
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError:
+        raise ConfigError(
+            "the Ray engine needs the package ray, which is not installed: pip install "
+            "'tacit[ray]', or leave --engine ray (engine.kind = \"ray\") out"
+        ) from None
+    return ray
+
+
+@contextlib.contextmanager
+def connected(address: str | None = None) -> Iterator[Cluster]:
+    """A cluster for as long as the block lasts.
+
+    One that this process is connected to already is used and left as it is.
+    """
+    if address is None and "ray" not in sys.modules:  # both are read when ray is imported
+        os.environ.setdefault(LOOPBACK_ONLY, "0")
+        if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token":
+            # A token of this process's own: none is left in anybody's home directory.
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    ray = import_ray()
+    if ray.is_initialized():
+        if address not in (None, ray.get_runtime_context().gcs_address):
+            raise ConfigError(
+                f"engine.address = {address!r}, but this process is connected to "
+                f"{ray.get_runtime_context().gcs_address}; call ray.shutdown() first"
+            )
+        yield _cluster(ray, own=False)
+        return
+    if address is None:
+        _start(ray)
+    else:
+        _join(ray, address)
+    try:
+        yield _cluster(ray, own=address is None)
+    finally:
+        ray.shutdown()
+
+
+def _start(ray: Any) -> None:
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        configure_logging=False,
+        log_to_driver=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        _node_ip_address="127.0.0.1",
+    )
+    here = ray.util.get_node_ip_address()
+    if not ipaddress.ip_address(here).is_loopback:
+        ray.shutdown()
+        raise ConfigError(
+            f"the cluster would have listened on {here}, because ray was imported before tacit "
+            f"could tell it not to; set {LOOPBACK_ONLY}=0 before that, or connect with ray.init "
+            "yourself"
+        )
+
+
+def _join(ray: Any, address: str) -> None:
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise ConfigError(f"engine.address = {address!r}; write HOST:PORT of a cluster's head")
+    try:
+        ray.init(address=address, configure_logging=False, log_to_driver=False)
+    except (ConnectionError, TimeoutError, RuntimeError, ray.exceptions.RayError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise PeerError(
+            f"no Ray cluster at {address} ({reason}); start one with ray start --head, and give "
+            "this process its token in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+        ) from None
+
+
+def _cluster(ray: Any, *, own: bool) -> Cluster:
+    cores = int(ray.cluster_resources().get("CPU", 1))
+    alive = sum(bool(node["Alive"]) for node in ray.nodes())
+    return Cluster(max(1, cores), alive, own)
