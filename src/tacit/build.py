@@ -6,12 +6,15 @@ import functools
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from tacit.config import Config, DampingConfig
 from tacit.data import Federation
+from tacit.engines.driver import Driver
+from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError
 from tacit.local import METHODS, LocalMethod
 from tacit.models import (
@@ -96,6 +99,21 @@ def make_schedule(config: Config) -> Schedule:
     if isinstance(config.schedule.damping, DampingConfig):
         options["damping"] = Damping(**msgspec.structs.asdict(config.schedule.damping))
     return SCHEDULES[kind](**options)
+
+
+def make_engine(config: Config) -> Callable[..., Driver]:
+    """The engine that a configuration names, if what it needs is installed."""
+    if config.engine.kind == "in-process":
+        return InProcess
+    from tacit.engines.ray import RayEngine, import_ray
+
+    import_ray(own=config.engine.address is None)
+    return functools.partial(
+        RayEngine,
+        address=config.engine.address,
+        actors=config.engine.actors,
+        wall_clock=config.engine.clock == "wall",
+    )
 
 
 def _check_output(kind: str, federation: Federation) -> None:

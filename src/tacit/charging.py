@@ -11,6 +11,7 @@ from tacit.privacy.events import Relation
 from tacit.privacy.fingerprint import DatasetId
 from tacit.privacy.guarantee import Unit
 from tacit.privacy.ledger import Ask, Ledger
+from tacit.privacy.ledger import Reply as Kept
 from tacit.privacy.settle import Settled
 
 Compute = Callable[[Sequence[Request]], dict[str, Reply]]
@@ -66,6 +67,11 @@ class Charging:
 
     def answer(self, requests: Sequence[Request], compute: Compute) -> dict[str, Reply]:
         """Replies by request id: stored ones as they are, new ones charged, computed, stored."""
+        stored, wanted = self.open(requests)
+        return stored | (self.store(wanted, compute(wanted)) if wanted else {})
+
+    def open(self, requests: Sequence[Request]) -> tuple[dict[str, Reply], list[Request]]:
+        """Stored replies by id, and the requests that have none: what those cost is charged now."""
         for request in requests:
             visits = self.settled[request.party].visits
             if not request.visit < visits:
@@ -73,19 +79,28 @@ class Charging:
                     f"party {request.party!r} is asked for answer {request.visit + 1}; {visits} "
                     "were agreed on before the run, and no server may ask for more"
                 )
-        free = [r for r in requests if not self.settled[r.party].events_at(r.visit)]
-        paid = [request for request in requests if request not in free]
-        by_id = {request.id: request for request in paid}
-        asks = [self._ask(request) for request in paid]
+        paid = [request for request in requests if self._costs(request)]
+        bodies = self.ledger.open_many([self._ask(request) for request in paid])[0] if paid else []
+        stored = {
+            request.id: decode_reply(body)
+            for request, body in zip(paid, bodies, strict=True)
+            if body is not None
+        }
+        return stored, [request for request in requests if request.id not in stored]
 
-        def work(open_asks: Sequence[Ask]) -> list[bytes]:
-            replies = compute([by_id[ask.request] for ask in open_asks])
-            return [encode_reply(replies[ask.request]) for ask in open_asks]
+    def store(self, requests: Sequence[Request], replies: dict[str, Reply]) -> dict[str, Reply]:
+        """Keep the answers to opened requests; what is sent is what was kept, by request id.
 
-        bodies = self.ledger.answer_many(asks, work) if asks else []
-        replies = {r.id: decode_reply(body) for r, body in zip(paid, bodies, strict=True)}
-        # What is made of earlier releases alone is neither charged nor stored: it can be remade.
-        return replies | (compute(free) if free else {})
+        What is made of earlier releases alone is neither charged nor stored: it can be remade.
+        """
+        paid = [request.id for request in requests if self._costs(request)]
+        kept = [Kept(self.run, key, encode_reply(replies[key])) for key in paid]
+        bodies = self.ledger.store_replies(kept) if kept else []
+        same = {key: decode_reply(body) for key, body in zip(paid, bodies, strict=True)}
+        return {request.id: replies[request.id] for request in requests} | same
+
+    def _costs(self, request: Request) -> bool:
+        return bool(self.settled[request.party].events_at(request.visit))
 
     def _ask(self, request: Request) -> Ask:
         return Ask(

@@ -17,6 +17,7 @@ import numpy as np
 
 from tacit.charging import Charging
 from tacit.engines.compilations import Compilations, compilations
+from tacit.engines.driver import Driver
 from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, Natural, make_family, without_sums
@@ -168,6 +169,8 @@ class Outcome:
     log: Log = field(repr=False)
     train_s: float
     compiled: Compilations
+    report: dict[str, Any] = field(default_factory=dict)
+    """What the engine has to say about itself."""
 
     @property
     def posterior(self) -> Posterior:
@@ -423,8 +426,9 @@ def carry_out(
     checkpoint: Checkpoint | None = None,
     observe: Observer | None = None,
     charging: Charging | None = None,
+    engine: Callable[..., Driver] = InProcess,
 ) -> Outcome:
-    """Run the plan, from the checkpoint if that holds a state.
+    """Run the plan, from the checkpoint if that holds a state, on an engine of that kind.
 
     Without `charging` a private run has its guarantee for itself alone: nobody adds it to what was
     spent on the same records before.
@@ -444,10 +448,15 @@ def carry_out(
         lines.extend(log)
     else:
         state = initial_state(rules, first_factors(plan))
-    engine = InProcess(
+    driver = engine(
         plan.agreement, rules, dict(plan.parties), plan.batch_parties, plan.settled, charging
     )
-    state = engine.run(state, checkpoint=checkpoint, observe=watch)
+    state = driver.run(state, checkpoint=checkpoint, observe=watch)
     return Outcome(
-        plan, state, tuple(lines), time.perf_counter() - started, compilations().since(before)
+        plan,
+        state,
+        tuple(lines),
+        time.perf_counter() - started,
+        compilations().since(before).plus(driver.elsewhere),
+        driver.report,
     )

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tacit.baselines import as_baseline
-from tacit.build import make_method, make_model, make_schedule
+from tacit.build import make_engine, make_method, make_model, make_schedule
 from tacit.config import Config, config_digest, resolved_toml
 from tacit.data import Federation, load_federation
 from tacit.errors import ConfigError
@@ -135,6 +135,7 @@ def run(
     cpu = time.process_time()
     started = time.perf_counter()
     check_out(out, resume=resume, overwrite=overwrite)
+    engine = make_engine(config)
     prepared = prepare(config)
     plan, federation = prepared.plan, prepared.federation
     resolved = resolved_toml(config)
@@ -161,7 +162,9 @@ def run(
             if watch is not None:
                 watch(state, log)
 
-        outcome = carry_out(plan, checkpoint=checkpoint, observe=both, charging=charging)
+        outcome = carry_out(
+            plan, checkpoint=checkpoint, observe=both, charging=charging, engine=engine
+        )
         result = _result(prepared, outcome)
         if charging is not None and book is not None:
             result["privacy"]["ledger"] = spent(charging, book)
@@ -234,6 +237,8 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
         "compile_s": outcome.compiled.seconds,
     }
     result["compilations"] = outcome.compiled.count
+    if outcome.report:
+        result["cluster"] = outcome.report
     return result
 
 

@@ -58,6 +58,12 @@ def run(
         Path | None,
         typer.Option(metavar="FILE", help="Charge a private run here [default: your own ledger]."),
     ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="in-process, or ray for many machines [engine.kind].")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="With --engine ray: a cluster, HOST:PORT [engine.address].")
+    ] = None,
 ) -> None:
     """Run a federation and leave a run directory.
 
@@ -70,9 +76,15 @@ def run(
       tacit run examples/adult.toml --out runs/adult --resume
 
       tacit run examples/adult-private.toml --out runs/private
+
+      tacit run examples/adult.toml --engine ray --set engine.actors=4
     """
     from tacit.cli.commands import run_command
 
+    if engine is not None:
+        overrides = [*(overrides or []), f"engine.kind={engine}"]
+    if address is not None:
+        overrides = [*(overrides or []), f"engine.address={address}"]
     run_command(
         config, out, seed, overrides,
         resume=resume, overwrite=overwrite, report=report, ledger=ledger,

@@ -21,6 +21,10 @@ class Compilations(NamedTuple):
         """What was added since an earlier reading."""
         return Compilations(self.count - earlier.count, self.seconds - earlier.seconds)
 
+    def plus(self, other: Compilations) -> Compilations:
+        """Both together."""
+        return Compilations(self.count + other.count, self.seconds + other.seconds)
+
 
 def compilations() -> Compilations:
     """Compilations in this process since the first call of this function."""

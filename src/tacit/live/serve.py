@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tacit.engines.in_process import prior_agreement
+from tacit.engines.benches import prior_agreement
 from tacit.engines.wire.journal import Journal, Watch
 from tacit.engines.wire.live_run import LiveRun
 from tacit.engines.wire.server import WireServer

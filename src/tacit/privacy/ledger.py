@@ -286,6 +286,22 @@ class Ledger:
         charged in one transaction, and stored in one. If it fails, all that it was given are paid
         for and lost: what can be refused without noise should be refused before.
         """
+        replies, wanted = self.open_many(asks)
+        if not wanted:
+            return [reply for reply in replies if reply is not None]
+        bodies = compute(wanted)
+        if len(bodies) != len(wanted):
+            raise ValueError(f"{len(wanted)} requests were to be answered, not {len(bodies)}")
+        pairs = zip(wanted, bodies, strict=True)
+        stored = iter(self.store_replies([Reply(*ask.place, body) for ask, body in pairs]))
+        return [next(stored) if reply is None else reply for reply in replies]
+
+    def open_many(self, asks: Sequence[Ask]) -> tuple[list[bytes | None], list[Ask]]:
+        """The first half of `answer_many`, for answers that are computed elsewhere meanwhile.
+
+        Stored replies, None where there is none yet; and those asks, now charged, each with its
+        attempt. Noise may be drawn for each of them once; `store_replies` is the second half.
+        """
         check_distinct(asks)
         with self._book.writing() as state:
             for ask in asks:
@@ -297,15 +313,9 @@ class Ledger:
                 if reply is None
             ]
             self._charge(state, wanted)
-        if not wanted:
-            return [reply for reply in replies if reply is not None]
-        self._book.publish()
-        bodies = compute(wanted)
-        if len(bodies) != len(wanted):
-            raise ValueError(f"{len(wanted)} requests were to be answered, not {len(bodies)}")
-        pairs = zip(wanted, bodies, strict=True)
-        stored = iter(self.store_replies([Reply(*ask.place, body) for ask, body in pairs]))
-        return [next(stored) if reply is None else reply for reply in replies]
+        if wanted:
+            self._book.publish()
+        return replies, wanted
 
     def spent(self, dataset: DatasetId) -> Spent:
         """The guarantee that still holds for a data set, after all that was charged."""

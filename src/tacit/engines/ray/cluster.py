@@ -8,7 +8,6 @@ loopback only and asks for a secret of this process, and no dashboard is started
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import secrets
 import sys
@@ -38,18 +37,24 @@ class Cluster:
     """Whether it was started for this run and ends with it."""
 
 
-def import_ray() -> Any:
-    """The package, without its telemetry."""
+def import_ray(*, own: bool = False) -> Any:
+    """The package, without its telemetry; `own` for a cluster of this process's own."""
     for key, value in QUIET.items():
         os.environ.setdefault(key, value)
+    if own and "ray" not in sys.modules:  # both are read when ray is imported
+        os.environ.setdefault(LOOPBACK_ONLY, "0")
+        if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token":
+            # A token of this process's own: none is left in anybody's home directory.
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         import ray
-        import ray.exceptions
     except ImportError:
+        ray = None
+    if not hasattr(ray, "init"):  # a folder of that name is found as an empty package
         raise ConfigError(
             "the Ray engine needs the package ray, which is not installed: pip install "
             "'tacit[ray]', or leave --engine ray (engine.kind = \"ray\") out"
-        ) from None
+        )
     return ray
 
 
@@ -59,12 +64,7 @@ def connected(address: str | None = None) -> Iterator[Cluster]:
 
     One that this process is connected to already is used and left as it is.
     """
-    if address is None and "ray" not in sys.modules:  # both are read when ray is imported
-        os.environ.setdefault(LOOPBACK_ONLY, "0")
-        if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token":
-            # A token of this process's own: none is left in anybody's home directory.
-            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    ray = import_ray()
+    ray = import_ray(own=address is None)
     if ray.is_initialized():
         if address not in (None, ray.get_runtime_context().gcs_address):
             raise ConfigError(
@@ -84,6 +84,11 @@ def connected(address: str | None = None) -> Iterator[Cluster]:
 
 
 def _start(ray: Any) -> None:
+    if os.environ.get(LOOPBACK_ONLY) != "0":
+        raise ConfigError(
+            "ray was imported before tacit could tell it to listen on loopback only; set "
+            f"{LOOPBACK_ONLY}=0 before that, or connect with ray.init yourself"
+        )
     ray.init(
         address="local",
         include_dashboard=False,
@@ -92,14 +97,6 @@ def _start(ray: Any) -> None:
         object_store_memory=OBJECT_STORE_BYTES,
         _node_ip_address="127.0.0.1",
     )
-    here = ray.util.get_node_ip_address()
-    if not ipaddress.ip_address(here).is_loopback:
-        ray.shutdown()
-        raise ConfigError(
-            f"the cluster would have listened on {here}, because ray was imported before tacit "
-            f"could tell it not to; set {LOOPBACK_ONLY}=0 before that, or connect with ray.init "
-            "yourself"
-        )
 
 
 def _join(ray: Any, address: str) -> None:
@@ -107,7 +104,13 @@ def _join(ray: Any, address: str) -> None:
     if not colon or not host or not port.isdigit():
         raise ConfigError(f"engine.address = {address!r}; write HOST:PORT of a cluster's head")
     try:
-        ray.init(address=address, configure_logging=False, log_to_driver=False)
+        ray.init(
+            address=address,
+            configure_logging=False,
+            log_to_driver=False,
+            # Of several nodes on one machine, the head is the one that this process belongs to.
+            _node_ip_address=host if host.startswith("127.") else None,
+        )
     except (ConnectionError, TimeoutError, RuntimeError, ray.exceptions.RayError) as error:
         reason = " ".join(str(error).split())[:200]
         raise PeerError(

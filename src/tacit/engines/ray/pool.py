@@ -7,6 +7,7 @@ is never read by anybody.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,11 +58,10 @@ class Pool:
         self._ray = import_ray()
         self._most_losses = most_losses
         # No core is reserved: a successor must find a place when a node is gone.
-        self._kind = self._ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(
-            kind
-        )
+        self._kind = self._ray.remote(num_cpus=0, max_restarts=0)(kind)
         self._arguments = list(arguments)
-        self._actors = [self._kind.remote(*each) for each in self._arguments]
+        self._node_of: dict[int, str] = {}
+        self._actors = [self._start(place) for place in range(len(self._arguments))]
         self._generations = [0] * len(self._actors)
         self.lost = 0
 
@@ -108,7 +108,11 @@ class Pool:
             if isinstance(error.cause, TacitError):
                 raise error.cause from None
             raise
-        except (errors.RayActorError, errors.ObjectLostError) as error:
+        except (
+            errors.RayActorError,
+            errors.ActorUnschedulableError,
+            errors.ObjectLostError,
+        ) as error:
             call.losses += 1
             if call.losses > self._most_losses:
                 reason = " ".join(str(error).split())[:200]
@@ -123,9 +127,24 @@ class Pool:
     def renew(self, place: int) -> None:
         """Start the successor of an actor; one that only seemed lost must not go on."""
         self._ray.kill(self._actors[place])
-        self._actors[place] = self._kind.remote(*self._arguments[place])
+        self._actors[place] = self._start(place)
         self._generations[place] += 1
         self.lost += 1
+
+    def _start(self, place: int) -> Any:
+        """On the node that has the fewest actors a core; if it turns out to be gone, on another."""
+        self._node_of.pop(place, None)
+        here = Counter(self._node_of.values())
+        cores = {
+            node["NodeID"]: node["Resources"].get("CPU", 0.5)
+            for node in self._ray.nodes()
+            if node["Alive"]
+        }
+        best = min(cores, key=lambda node: ((here[node] + 1) / cores[node], node))
+        self._node_of[place] = best
+        near = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        kind = self._kind.options(scheduling_strategy=near(best, soft=False))
+        return kind.remote(*self._arguments[place])
 
     def _again(self, call: Call) -> None:
         if call.generation == self._generations[call.place]:

@@ -1,0 +1,123 @@
+"""Parties of one process on benches: many answered by one compiled call.
+
+Parties are padded to a few lengths and answered a bench at a time; where they are not batched each
+has a bench of its own, padded as it would be over a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacit import party as party_side
+from tacit.engines.buckets import bench_size, bucket_lengths
+from tacit.errors import DataError
+from tacit.expfam import Natural
+from tacit.local import Arranged, GradientVI
+from tacit.messages import Reply, Request
+from tacit.models import Records
+from tacit.models.prior import PRIOR_PARTY, PriorAsLikelihood, prior_records
+from tacit.party import Agreement, PartyState
+from tacit.privacy.settle import Settled
+
+MOST_LENGTHS = 3
+CHEAP_ROWS = 32_768
+
+Answers = dict[str, tuple[Reply, PartyState]]
+"""Replies and what the parties remember of them, by request id."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Bench:
+    """Parties that answer together: their records in one array, padded to one length."""
+
+    agreement: Agreement
+    names: tuple[str, ...]
+    stack: Records
+    weights: np.ndarray
+
+
+class Benches:
+    """The parties that answer here, each with its seat."""
+
+    def __init__(self, agreement: Agreement, settled: Mapping[str, Settled]) -> None:
+        self.agreement, self.settled = agreement, settled
+        self._bench_of: dict[str, _Bench] = {}
+
+    def seat(self, parties: Mapping[str, Records], *, batch_parties: bool, everybody: bool) -> None:
+        """Give every party a seat; with `everybody` all of them are asked at once."""
+        method = self.agreement.method
+        arranged = {}
+        for name, records in parties.items():
+            if not party_side.len_records(records) > 0:
+                raise DataError(f"party {name!r} has no records; leave it out or give it some")
+            arranged[name] = method.arrange(name, records, self.agreement.seed)
+        sizes = {name: one.weights.shape[method.variable_axis] for name, one in arranged.items()}
+        if batch_parties:
+            lengths = bucket_lengths(list(sizes.values()), MOST_LENGTHS, cheap_rows=CHEAP_ROWS)
+        else:
+            lengths = sorted({party_side.padded_rows(size) for size in sizes.values()})
+        for below, length in zip([0, *lengths], lengths, strict=False):
+            names = [name for name, size in sizes.items() if below < size <= length]
+            seats = bench_size(len(names), length) if batch_parties and everybody else 1
+            for start in range(0, len(names), seats):
+                group = {name: arranged[name] for name in names[start : start + seats]}
+                self._seat(self.agreement, group, length, seats)
+
+    def seat_prior(self) -> None:
+        """A prior outside the family is a party too, and sits with the server."""
+        agreement = prior_agreement(self.agreement)
+        arranged = agreement.method.arrange(PRIOR_PARTY, prior_records(), agreement.seed)
+        self._seat(agreement, {PRIOR_PARTY: arranged}, 1, 1)
+
+    def answer(
+        self, requests: Sequence[Request], memories: Mapping[str, Natural | None]
+    ) -> Answers:
+        """New answers, those of one stage together."""
+        stage = self.agreement.method.stage
+        found: Answers = {}
+        for one in dict.fromkeys(stage(request.visit) for request in requests):
+            found |= self._stage([r for r in requests if stage(r.visit) == one], memories)
+        return found
+
+    def _stage(
+        self, requests: Sequence[Request], memories: Mapping[str, Natural | None]
+    ) -> Answers:
+        """A bench at a time."""
+        found: Answers = {}
+        waiting = {request.party: request for request in requests}
+        for bench in dict.fromkeys(self._bench_of[name] for name in waiting):
+            asked = [waiting[name] for name in bench.names if name in waiting]
+            # A seat that is empty or was not asked repeats a request: one shape, one program.
+            full = [waiting.get(name, asked[0]) for name in bench.names]
+            terms = [self.settled.get(request.party) for request in full]
+            updates = party_side.answer_many(
+                bench.agreement, bench.stack, bench.weights, full, terms,
+                [memories.get(request.party) for request in full],
+            )  # fmt: skip
+            for name, request, update in zip(bench.names, full, updates, strict=True):
+                if request.party == name and request.id not in found:
+                    found[request.id] = party_side.conclude(request, update, self.settled.get(name))
+        return found
+
+    def _seat(
+        self, agreement: Agreement, group: dict[str, Arranged], length: int, seats: int
+    ) -> None:
+        names = [*group, *([next(iter(group))] * (seats - len(group)))]
+        arranged = [group[name] for name in names]
+        stack, weights = party_side.stack_records(arranged, length, agreement.method)
+        bench = _Bench(agreement, tuple(names), stack, weights)
+        self._bench_of.update(dict.fromkeys(names, bench))
+
+
+def prior_agreement(agreement: Agreement) -> Agreement:
+    """The prior is a party too: it sits with the server and its likelihood is log p(θ)."""
+    method = agreement.method
+    return Agreement(
+        PriorAsLikelihood(agreement.model),
+        agreement.family,
+        method if isinstance(method, GradientVI) else GradientVI(),
+        agreement.seed,
+    )

@@ -1,0 +1,158 @@
+"""What drives a run whose parties all belong to one organisation, wherever they compute.
+
+An engine seats the parties and gives their answers; asking, charging, applying and keeping are the
+same for all of them. Charging and what parties remember stay in this process: a party that has to
+be seated elsewhere in the middle of a run has lost nothing.
+
+Asynchronous runs happen on a simulated clock: each party has a seeded speed and each of its
+answers a seeded delay, so that a run is repeatable and can be resumed.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from tacit import party as party_side
+from tacit import server as server_side
+from tacit.charging import Charging
+from tacit.engines.benches import Answers
+from tacit.engines.compilations import Compilations
+from tacit.expfam import Natural
+from tacit.messages import Reply, Request
+from tacit.models import Records
+from tacit.party import Agreement, PartyState
+from tacit.privacy.settle import Settled
+from tacit.server import Checkpoint, Rules, ServerState
+from tacit.server.state import Log, Open
+
+Observer = Callable[[ServerState, Log], None]
+
+
+@dataclass
+class Driver(abc.ABC):
+    """Runs a federation; its engines say how parties are seated and how they answer."""
+
+    agreement: Agreement
+    rules: Rules
+    parties: dict[str, Records]
+    batch_parties: bool = True
+    settled: dict[str, Settled] = field(default_factory=dict)
+    """The terms of every party of a private run."""
+    charging: Charging | None = None
+    """Who pays, before anything is computed; None: nobody keeps count (a notebook)."""
+    states: dict[str, PartyState] = field(default_factory=dict, init=False)
+    elsewhere: Compilations = field(default=Compilations(0, 0.0), init=False)
+    """The most that any other process has compiled for this run."""
+    report: dict[str, Any] = field(default_factory=dict, init=False)
+    """What an engine has to say about itself after a run."""
+    _arrivals: dict[str, float] = field(default_factory=dict, init=False)
+    _checkpoint: Checkpoint | None = field(default=None, init=False)
+
+    @abc.abstractmethod
+    def seat(self) -> None:
+        """Make the parties ready to answer."""
+
+    @abc.abstractmethod
+    def compute(self, requests: Sequence[Request]) -> Answers:
+        """New answers to requests that are paid for."""
+
+    def run(
+        self,
+        state: ServerState,
+        *,
+        checkpoint: Checkpoint | None = None,
+        observe: Observer | None = None,
+    ) -> ServerState:
+        """Drive the schedule to its end from `state`, which may be one that was resumed."""
+        # The server's matrices are small: a second BLAS thread would only spin.
+        with threadpool_limits(limits=1, user_api="blas"):
+            self.seat()
+            self._checkpoint = checkpoint
+            if checkpoint is not None and self._remembers:
+                kept = checkpoint.kept()
+                self.states |= {name: PartyState(memory=one) for name, one in kept.items()}
+            clock = max((request.issued_at for request in state.open.values()), default=0.0)
+            if not state.open and not state.finished:
+                state = server_side.begin(self.rules, state)
+                _save(checkpoint, state, ())
+            while not state.finished:
+                batch, clock = self.following(state, clock)
+                replies = self.answer(batch)
+                state, log = server_side.step_together(self.rules, state, replies, clock)
+                _save(checkpoint, state, log)
+                if observe is not None:
+                    observe(state, log)
+        return state
+
+    def following(self, state: ServerState, clock: float) -> tuple[list[Request], float]:
+        """The requests answered next, and the simulated time at which their answers arrive."""
+        if self.rules.schedule.kind != "asynchronous":
+            return server_side.open_requests(state), clock
+        for key, request in state.open.items():
+            if key not in self._arrivals:
+                self._arrivals[key] = self._arrival(request)
+        first = min(state.open, key=self._arrivals.__getitem__)
+        return server_side.open_requests(state, only=first), self._arrivals.pop(first)
+
+    def answer(self, requests: Sequence[Request]) -> list[Reply]:
+        """Replies in the order of the requests."""
+        replies: dict[str, Reply] = {}
+        paid: list[Request] = []
+        free: list[Request] = []
+        for request in requests:
+            known = party_side.recall(self.states.get(request.party, PartyState()), request)
+            if known is not None:
+                replies[request.id] = known
+            elif self.charging is not None and request.party in self.settled:
+                paid.append(request)
+            else:
+                free.append(request)
+        if self.charging is not None:
+            replies |= self.charging.answer(paid, self._computed)
+        replies |= self._computed(free)
+        return [replies[request.id] for request in requests]
+
+    def _computed(self, requests: Sequence[Request]) -> dict[str, Reply]:
+        return self.remember(self.compute(requests)) if requests else {}
+
+    def remember(self, found: Answers) -> dict[str, Reply]:
+        """Keep what parties keep, before their answers are seen."""
+        self.states |= {reply.party: state for reply, state in found.values()}
+        if self._checkpoint is not None and self._remembers:
+            self._checkpoint.keep(
+                {r.party: s.memory for r, s in found.values() if s.memory is not None}
+            )
+        return {key: reply for key, (reply, _) in found.items()}
+
+    @property
+    def everybody(self) -> bool:
+        """Whether all parties are asked at once, so that it pays to answer them together."""
+        schedule = self.rules.schedule
+        return schedule.kind == "synchronous" and schedule.parties_per_round is None
+
+    def memories(self, requests: Sequence[Request]) -> Mapping[str, Natural | None]:
+        """What the parties of these requests kept."""
+        return {r.party: self.states.get(r.party, PartyState()).memory for r in requests}
+
+    @property
+    def _remembers(self) -> bool:
+        agreement = self.agreement
+        return agreement.method.memory(agreement.model, agreement.family) is not None
+
+    def _arrival(self, request: Open) -> float:
+        """Issue time plus a seeded delay: lognormal, around a speed of the party's own."""
+        word = party_side.party_word(request.party)
+        pace = np.random.default_rng([self.rules.seed, word, 0xA5]).lognormal(0.0, 0.5)
+        rng = np.random.default_rng([self.rules.seed, word, request.visit, 0xA6])
+        return request.issued_at + pace * rng.lognormal(0.0, 0.25)
+
+
+def _save(checkpoint: Checkpoint | None, state: ServerState, log: Log) -> None:
+    if checkpoint is not None:
+        checkpoint.save(state, log)

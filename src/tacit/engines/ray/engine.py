@@ -1,0 +1,215 @@
+"""The Ray engine: parties on the actors of one organisation's cluster.
+
+The server, the ledger and what parties remember are in this process; actors hold records and
+compute. A request that an actor was lost over is asked again with the same id. What the lost actor
+may have drawn is seen by nobody, so that the one charge pays for the one answer that is kept.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tacit import server as server_side
+from tacit.engines.benches import Answers, Benches
+from tacit.engines.compilations import Compilations
+from tacit.engines.driver import Driver, Observer
+from tacit.engines.ray.cluster import Cluster, connected
+from tacit.engines.ray.host import Host
+from tacit.engines.ray.pack import pack_requests, unpack_answers
+from tacit.engines.ray.pool import Call, Pool, share
+from tacit.errors import DataError
+from tacit.messages import Reply, Request
+from tacit.models import Records
+from tacit.models.prior import PRIOR_PARTY
+from tacit.party import len_records
+from tacit.server import Checkpoint, ServerState
+
+
+@dataclass
+class RayEngine(Driver):
+    """Runs a federation on the actors of a Ray cluster."""
+
+    address: str | None = None
+    """A running cluster, HOST:PORT; None: one of its own, on this machine's loopback."""
+    actors: int | None = None
+    """How many; None: one a core."""
+    wall_clock: bool = False
+    """Whether asynchronous answers are applied as they arrive, which no seed repeats."""
+    _cluster: Cluster | None = field(default=None, init=False)
+    _pool: Any = field(default=None, init=False)
+    _prior: Benches | None = field(default=None, init=False)
+    _place_of: dict[str, int] = field(default_factory=dict, init=False)
+    _calls: dict[str, Call] = field(default_factory=dict, init=False)
+    """Asynchronous requests under way, by id."""
+    _ready: dict[str, Reply] = field(default_factory=dict, init=False)
+    """Asynchronous replies that are known and not yet applied."""
+
+    def run(
+        self,
+        state: ServerState,
+        *,
+        checkpoint: Checkpoint | None = None,
+        observe: Observer | None = None,
+    ) -> ServerState:
+        """Drive the schedule to its end on a cluster that is there for as long."""
+        with connected(self.address) as self._cluster:
+            try:
+                state = super().run(state, checkpoint=checkpoint, observe=observe)
+                self._tell()
+            finally:
+                if self._pool is not None:
+                    self._pool.close()
+                self._pool = None
+        return state
+
+    def seat(self) -> None:
+        """Deal the parties out to the actors, by their records, and start these."""
+        assert self._cluster is not None
+        for name, records in self.parties.items():
+            if not len_records(records) > 0:
+                raise DataError(f"party {name!r} has no records; leave it out or give it some")
+        count = min(self.actors or self._cluster.cores, len(self.parties))
+        groups = deal(self.parties, count)
+        threads = max(1, self._cluster.cores // count)
+        agreement = share(self.agreement)
+        self._pool = Pool(
+            Host,
+            [
+                (
+                    agreement,
+                    share({name: self.parties[name] for name in names}),
+                    {name: self.settled[name] for name in names if name in self.settled},
+                    self.batch_parties,
+                    self.everybody,
+                    threads,
+                )
+                for names in groups
+            ],
+        )
+        self._place_of = {name: place for place, names in enumerate(groups) for name in names}
+        if self.rules.site_prior:
+            self._prior = Benches(self.agreement, {})
+            self._prior.seat_prior()
+
+    def compute(self, requests: Sequence[Request]) -> Answers:
+        """All actors at once; the prior, which sits with the server, meanwhile here."""
+        calls = self._ask([r for r in requests if r.party != PRIOR_PARTY])
+        found = self._here([r for r in requests if r.party == PRIOR_PARTY])
+        for call in calls:
+            found |= unpack_answers(self._pool.result(call))
+        return found
+
+    def following(self, state: ServerState, clock: float) -> tuple[list[Request], float]:
+        """Asynchronously, all that is open is under way before one answer is taken."""
+        if self.rules.schedule.kind != "asynchronous":
+            return super().following(state, clock)
+        under_way = self._calls.keys() | self._ready.keys()
+        fresh = [r for r in server_side.open_requests(state) if r.id not in under_way]
+        if fresh:
+            self._send(fresh)
+        if not self.wall_clock:
+            return super().following(state, clock)
+        return server_side.open_requests(state, only=self._first()), clock
+
+    def answer(self, requests: Sequence[Request]) -> list[Reply]:
+        if self.rules.schedule.kind != "asynchronous":
+            return super().answer(requests)
+        for request in requests:
+            if request.id not in self._ready:
+                answered = self._pool.result(self._calls.pop(request.id))
+                self._arrived(unpack_answers(answered))
+        return [self._ready.pop(request.id) for request in requests]
+
+    def _send(self, requests: Sequence[Request]) -> None:
+        """Charge what has to be charged, then have each party compute on its own."""
+        charging = self.charging
+        paid = [r for r in requests if charging is not None and r.party in self.settled]
+        if charging is not None and paid:
+            stored, _ = charging.open(paid)
+            self._ready |= stored
+        for request in requests:
+            if request.party == PRIOR_PARTY:
+                self._arrived(self._here([request]))
+            elif request.id not in self._ready:
+                (self._calls[request.id],) = self._ask([request])
+
+    def _first(self) -> str:
+        """The id of the answer that is there first."""
+        if not self._ready:
+            keys = {call: key for key, call in self._calls.items()}
+            call, answered = self._pool.first(list(keys))
+            del self._calls[keys[call]]
+            self._arrived(unpack_answers(answered))
+        return next(iter(self._ready))
+
+    def _arrived(self, found: Answers) -> None:
+        """Keep and store answers before they are seen."""
+        replies = self.remember(found)
+        if self.charging is not None:
+            paid = [reply for reply in replies.values() if reply.party in self.settled]
+            replies |= self.charging.store(paid)
+        self._ready |= replies
+
+    def _ask(self, requests: Sequence[Request]) -> list[Call]:
+        """One call an actor and q."""
+        groups: dict[tuple[int, int], list[Request]] = {}
+        for request in requests:
+            groups.setdefault((self._place_of[request.party], id(request.q)), []).append(request)
+        each = {id(request.q): request.q for request in requests}
+        # Put once for all actors; what only one of them needs travels with the call.
+        where = {number: share(q) if len(groups) > 1 else q for number, q in each.items()}
+        return [
+            self._pool.call(
+                place,
+                "answer",
+                where[number],
+                pack_requests(group, self.memories(group)),
+            )
+            for (place, number), group in groups.items()
+        ]
+
+    def _here(self, requests: Sequence[Request]) -> Answers:
+        if not requests:
+            return {}
+        assert self._prior is not None
+        return self._prior.answer(requests, {})
+
+    def hosts(self) -> list[dict[str, Any]]:
+        """Process, node, memory and compilations of every actor, while a run goes on."""
+        return self._pool.each("report")
+
+    def _tell(self) -> None:
+        assert self._cluster is not None
+        lost, hosts = self._pool.lost, self.hosts()
+        self.elsewhere = Compilations(
+            max(host["compilations"] for host in hosts), max(host["compile_s"] for host in hosts)
+        )
+        self.report = {
+            "nodes": self._cluster.nodes,
+            "actors": len(hosts),
+            "lost": lost,
+            "compilations": [host["compilations"] for host in hosts],
+            "memory_mb": [round(host["memory_mb"]) for host in hosts],
+        }
+
+
+def deal(parties: Mapping[str, Records], count: int) -> list[list[str]]:
+    """Names in `count` groups with about as many records each, every group in the run's order.
+
+    >>> deal({"a": {"y": [1]}, "b": {"y": [1, 2, 3]}, "c": {"y": [1, 2]}}, 2)
+    [['b'], ['a', 'c']]
+    """
+    sizes = {name: len_records(records) for name, records in parties.items()}
+    loads = [(0, place) for place in range(count)]
+    place_of = {}
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        load, place = heapq.heappop(loads)
+        place_of[name] = place
+        heapq.heappush(loads, (load + sizes[name], place))
+    groups: list[list[str]] = [[] for _ in range(count)]
+    for name in parties:
+        groups[place_of[name]].append(name)
+    return groups

@@ -1,0 +1,59 @@
+"""An actor that hosts many parties: their records on benches, one compiled function for all."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Mapping
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from tacit.engines.benches import Benches
+from tacit.engines.compilations import compilations
+from tacit.engines.ray.cluster import import_ray
+from tacit.engines.ray.pack import Answered, Asked, pack_answers, unpack_requests
+from tacit.engines.ray.runner import limit_threads
+from tacit.expfam import Natural
+from tacit.models import Records
+from tacit.party import Agreement
+from tacit.privacy.settle import Settled
+
+
+class Host:
+    """Answers for its parties. It keeps nothing between calls but their records.
+
+    What a party remembers comes with the question and goes back with the answer, and whatever is
+    charged was charged before, so that a host can be lost at any moment.
+    """
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        parties: Mapping[str, Records],
+        settled: Mapping[str, Settled],
+        batch_parties: bool,
+        everybody: bool,
+        threads: int,
+    ) -> None:
+        limit_threads(threads)
+        threadpool_limits(limits=threads, user_api="blas")
+        compilations()  # count from now on
+        self._benches = Benches(agreement, settled)
+        self._benches.seat(parties, batch_parties=batch_parties, everybody=everybody)
+
+    def answer(self, q: Natural, asked: Asked) -> Answered:
+        """Answers to requests that share q and are paid for."""
+        requests, memories = unpack_requests(q, asked)
+        return pack_answers(self._benches.answer(requests, memories))
+
+    def report(self) -> dict[str, Any]:
+        """Who and how large this process is, and what it has compiled."""
+        count, seconds = compilations()
+        return {
+            "pid": os.getpid(),
+            "node": import_ray().get_runtime_context().get_node_id(),
+            "compilations": count,
+            "compile_s": seconds,
+            "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        }

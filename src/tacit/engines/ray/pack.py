@@ -1,0 +1,102 @@
+"""Requests and answers of many parties as a few arrays: cheap to send, whatever their number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tacit.engines.benches import Answers
+from tacit.expfam import Natural
+from tacit.messages import Reply, Request
+from tacit.party import PartyState
+
+Stack = dict[str, np.ndarray]
+Kept = tuple[list[int], Stack]
+"""What some of the parties keep: which rows those are, and their memories."""
+
+
+class Asked(NamedTuple):
+    """Requests without their q, which goes once for all of them; one row a request."""
+
+    columns: list[tuple[Any, ...]]
+    """Id, party, visit, version, damping and whether it is the first, in columns."""
+    factors: Stack
+    memories: Kept | None
+
+
+class Answered(NamedTuple):
+    """Answers, one row each."""
+
+    columns: list[tuple[Any, ...]]
+    """Id, party, version and loss, in columns."""
+    deltas: Stack
+    memories: Kept | None
+
+
+def pack_requests(requests: Sequence[Request], memories: Mapping[str, Natural | None]) -> Asked:
+    """Requests that share a q, and what their parties kept."""
+    rows = [(r.id, r.party, r.visit, r.version, r.damping, r.initial) for r in requests]
+    kept = [memories.get(request.party) for request in requests]
+    return Asked(_columns(rows), _stack([r.factor for r in requests]), _stack_some(kept))
+
+
+def unpack_requests(q: Natural, asked: Asked) -> tuple[list[Request], dict[str, Natural | None]]:
+    """The inverse of `pack_requests`."""
+    requests = [
+        Request(key, party, visit, version, q, factor, damping, initial)
+        for (key, party, visit, version, damping, initial), factor in zip(
+            zip(*asked.columns, strict=True), _rows(asked.factors), strict=True
+        )
+    ]
+    memories = _memories(asked.memories, len(requests))
+    return requests, {r.party: kept for r, kept in zip(requests, memories, strict=True)}
+
+
+def pack_answers(found: Answers) -> Answered:
+    """Answers and what is to be remembered of them."""
+    replies = [reply for reply, _ in found.values()]
+    rows = [(reply.id, reply.party, reply.version, reply.loss) for reply in replies]
+    kept = [state.memory for _, state in found.values()]
+    return Answered(_columns(rows), _stack([r.delta for r in replies]), _stack_some(kept))
+
+
+def unpack_answers(answered: Answered) -> Answers:
+    """The inverse of `pack_answers`."""
+    found: Answers = {}
+    count = len(answered.columns[0])
+    for (key, party, version, loss), delta, memory in zip(
+        zip(*answered.columns, strict=True),
+        _rows(answered.deltas),
+        _memories(answered.memories, count),
+        strict=True,
+    ):
+        reply = Reply(key, party, version, delta, loss)
+        found[key] = reply, PartyState(last=reply, memory=memory)
+    return found
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return list(zip(*rows, strict=True))
+
+
+def _stack(naturals: Sequence[Natural]) -> Stack:
+    return {name: np.stack([one[name] for one in naturals]) for name in naturals[0]}
+
+
+def _stack_some(kept: Sequence[Natural | None]) -> Kept | None:
+    known = {i: one for i, one in enumerate(kept) if one is not None}
+    return (list(known), _stack(list(known.values()))) if known else None
+
+
+def _rows(stack: Stack) -> list[Natural]:
+    count = len(next(iter(stack.values())))
+    return [{name: value[i] for name, value in stack.items()} for i in range(count)]
+
+
+def _memories(kept: Kept | None, count: int) -> list[Natural | None]:
+    memories: list[Natural | None] = [None] * count
+    for i, one in zip(kept[0], _rows(kept[1]), strict=True) if kept else ():
+        memories[i] = one
+    return memories

@@ -1,0 +1,128 @@
+"""Runs on a cluster of two nodes, in a process of its own: `ray_worker.py ADDRESS RAYLET FOLDER`.
+
+It prints, as one line of JSON, how far each run is from the same run in one process, and what was
+lost and charged on the way. RAYLET is the process that makes the second node one.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from tacit.config import parse_config
+from tacit.engines.ray import RayEngine, connected
+from tacit.federate import carry_out, make_plan
+from tacit.models import LinearRegression
+from tacit.private_run import open_charging
+from tacit.run import prepare
+from tacit.server import SCHEDULES
+
+LINEAR = LinearRegression(("a", "b"))
+PRIVATE = {
+    "seed": 3,
+    "privacy": {"epsilon": 2.0, "delta": 1e-4, "noise_seed": 7},
+    "data": {"source": "synthetic-cohort", "records": 120, "held_out": 0.0},
+    "partition": {"parties": 4},
+    "method": {"kind": "dpsgd"},
+    "schedule": {"rounds": 3},
+}
+
+
+def some_parties():
+    rng = np.random.default_rng(5)
+    return {
+        f"site-{i}": {"x": rng.normal(size=(n, 2)), "y": rng.normal(size=n)}
+        for i, n in enumerate((5, 33, 12, 46))
+    }
+
+
+def apart(one, two):
+    """The largest relative difference of two posteriors."""
+    return max(
+        float(np.max(np.abs(one.state.q[k] - two.state.q[k]) / np.abs(one.state.q[k]).max()))
+        for k in one.state.q
+    )
+
+
+def run_with_losses(plan, address, losses, charging=None):
+    """A run in which losses[round] happens in the middle of the round after that one.
+
+    An actor that is stopped takes requests and answers none: what follows hits it in between.
+    """
+    made, timers = [], []
+
+    def engine(*arguments):
+        made.append(RayEngine(*arguments, address=address, actors=2))
+        return made[-1]
+
+    def observe(state, _log):
+        if state.round in losses:
+            loss, far = losses.pop(state.round)
+            host = next(one for one in made[0].hosts() if far == (one["node"] != here()))
+            os.kill(host["pid"], signal.SIGSTOP)
+            timers.append(threading.Timer(0.5, loss, [host["pid"]]))
+            timers[-1].start()
+
+    outcome = carry_out(plan, observe=observe, charging=charging, engine=engine)
+    for timer in timers:
+        timer.join()
+    return outcome
+
+
+def here():
+    import ray
+
+    return ray.get_runtime_context().get_node_id()
+
+
+def kill(*processes):
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
+
+
+def main():
+    address, raylet, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    found = {}
+    with connected(address) as cluster:
+        found["nodes"] = cluster.nodes
+        for kind, schedule in SCHEDULES.items():
+            plan = make_plan(LINEAR, some_parties(), schedule=schedule(rounds=2), seed=2)
+            there = carry_out(plan, engine=partial(RayEngine, address=address, actors=2))
+            found[kind] = apart(carry_out(plan), there)
+
+        prepared = prepare(parse_config(PRIVATE))
+        plan, there = prepared.plan, folder / "ledger.sqlite"
+        charging = open_charging(plan, prepared.federation, there, "run", inside=True)
+        killed = run_with_losses(plan, address, {1: (kill, False)}, charging)
+        rows = charging.ledger.show()
+        charging.ledger.close()
+        charges = [row for row in rows if row.kind == "charge"]
+        found["private"] = {
+            "apart": apart(carry_out(plan), killed),
+            "lost": killed.report["lost"],
+            "charges": len(charges),
+            "attempts": max(row.attempt for row in charges),
+            "replies": sum(row.kind == "reply" for row in rows),
+        }
+
+        schedule = SCHEDULES["synchronous"](rounds=4, tolerance=0.0)
+        plan = make_plan(LINEAR, some_parties(), schedule=schedule, seed=2)
+        losses = {1: (kill, True), 2: (partial(kill, raylet), True)}
+        survived = run_with_losses(plan, address, losses)
+        found["losses"] = {
+            "apart": apart(carry_out(plan), survived),
+            "lost": survived.report["lost"],
+            "left": losses,
+            "versions": sorted({one.version for one in survived.state.factors.values()}),
+            "exchanges": survived.state.exchanges,
+        }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""The Ray engine: the posterior of the in-process engine, on one node and two, whatever is lost."""
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.engines.ray.engine import deal
+from tacit.errors import ConfigError, DataError
+from tacit.federate import carry_out, make_plan
+from tacit.models import LinearRegression
+from tacit.server import Asynchronous, Sequential, Synchronous
+
+LINEAR = LinearRegression(("a", "b", "c"))
+TOKEN = "0123456789abcdef" * 2
+WORDS = """
+name = "on actors"
+privacy = "none"
+seed = 4
+
+[data]
+source = "gaussian-mean"
+records = 60
+
+[partition]
+parties = 3
+
+[schedule]
+rounds = 2
+"""
+
+
+def needs_ray():
+    """Not by importing it: tacit has something to tell it first."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed: pip install 'tacit[ray]'")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster of this process's own."""
+    needs_ray()
+    from tacit.engines.ray import connected
+
+    with connected() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def parties(make_parties):
+    return make_parties((5, 33, 12, 46, 44))
+
+
+def test_a_cluster_of_ones_own_listens_on_loopback_and_reports_nothing(cluster):
+    import ray
+
+    assert cluster.own
+    assert ray.util.get_node_ip_address() == "127.0.0.1"
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    listening = subprocess.run(
+        ["ss", "-ltnp"], capture_output=True, text=True, check=False
+    ).stdout.splitlines()
+    ours = [line.split()[3] for line in listening if "raylet" in line or "gcs_server" in line]
+    assert all("127.0.0.1" in address or "[::1]" in address for address in ours), ours
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [Synchronous(rounds=3), Sequential(rounds=2), Asynchronous(rounds=3)],
+    ids=lambda schedule: schedule.kind,
+)
+def test_the_posterior_is_that_of_one_process(cluster, parties, schedule):
+    from tacit.engines.ray import RayEngine
+
+    plan = make_plan(LINEAR, parties, schedule=schedule, seed=2)
+    here = carry_out(plan)
+    there = carry_out(plan, engine=partial(RayEngine, actors=2))
+    for name in here.state.q:
+        np.testing.assert_allclose(there.state.q[name], here.state.q[name], rtol=1e-10)
+    assert there.state.exchanges == here.state.exchanges
+    assert [f.version for f in there.state.factors.values()] == [
+        f.version for f in here.state.factors.values()
+    ]
+    assert max(there.report["compilations"]) <= 4
+    assert there.report["actors"] == 2
+    assert min(there.report["memory_mb"]) > 0
+
+
+def test_answers_in_the_order_of_the_wall_clock_come_to_the_same_posterior(cluster, parties):
+    """The order changes the way, not where a conjugate model ends; every party is heard."""
+    from tacit.engines.ray import RayEngine
+
+    plan = make_plan(LINEAR, parties, schedule=Asynchronous(rounds=3), seed=2)
+    there = carry_out(plan, engine=partial(RayEngine, actors=1, wall_clock=True))
+    exact = carry_out(make_plan(LINEAR, parties, schedule=Sequential(rounds=1)))
+    assert there.state.exchanges == 15
+    for name in exact.state.q:
+        np.testing.assert_allclose(there.state.q[name], exact.state.q[name], rtol=1e-8)
+
+
+def test_what_is_wrong_with_a_party_is_said_in_its_own_words(cluster, parties):
+    from tacit.engines.ray import RayEngine
+
+    extreme = {"x": np.full((4, 3), 1e200), "y": np.full(4, 1e200)}
+    plan = make_plan(LINEAR, {**parties, "extreme": extreme}, seed=2)
+    with pytest.raises(DataError, match=r"party 'extreme'.*is not finite"):
+        carry_out(plan, engine=partial(RayEngine, actors=1))
+
+
+def test_the_command_runs_and_resumes_on_ray(cluster, tacit, tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text(WORDS)
+    assert tacit("run", str(file), "--out", "here")[0] == 0
+    code, _, errors = tacit("run", str(file), "--engine", "ray", "--out", "there")
+    assert (code, errors) == (0, "")
+    here, there = (json.loads(Path(out, "result.json").read_text()) for out in ("here", "there"))
+    assert there["engine"] == "ray"
+    assert there["cluster"]["lost"] == 0
+    np.testing.assert_allclose(there["posterior"]["mean"], here["posterior"]["mean"], rtol=1e-10)
+    code, _, _ = tacit("run", str(file), "--out", "there", "--resume")
+    assert code == 0, "a run goes on under another engine"
+
+
+def test_two_nodes_and_what_is_lost_on_them(two_nodes, tmp_path):
+    """Check: equal in all schedules; an actor and then a node killed in the middle of a round."""
+    address, raylet, environment = two_nodes
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("ray_worker.py")), address, str(raylet),
+         str(tmp_path)],
+        capture_output=True, text=True, check=False, timeout=600, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["nodes"] == 2
+    for kind in ("sequential", "synchronous", "asynchronous"):
+        assert found[kind] < 1e-10, kind
+    private = found["private"]
+    assert private["apart"] < 1e-6
+    assert private["lost"] >= 1
+    assert (private["charges"], private["attempts"], private["replies"]) == (12, 1, 12)
+    losses = found["losses"]
+    assert losses["left"] == {}
+    assert losses["lost"] >= 2, "an actor, and those of the second node"
+    assert losses["apart"] < 1e-9
+    assert (losses["versions"], losses["exchanges"]) == ([4], 16)
+
+
+@pytest.fixture
+def two_nodes(tmp_path):
+    """Two `ray start` on loopback addresses of this machine: (address, second node's raylet)."""
+    needs_ray()
+    with socket.socket() as free:
+        free.bind(("127.0.0.2", 0))
+        address = f"127.0.0.2:{free.getsockname()[1]}"
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token",
+                   "RAY_AUTH_TOKEN": TOKEN}  # fmt: skip
+    environment.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)
+    common = ["--num-cpus=1", "--object-store-memory=100000000", "--block"]
+    ray = [str(Path(sys.executable).with_name("ray")), "start"]
+    port = address.rpartition(":")[2]
+    # Ray's sockets have long names: a short folder of its own for each node.
+    first = [*ray, "--head", "--node-ip-address=127.0.0.2", f"--port={port}",
+             "--include-dashboard=false", *common]  # fmt: skip
+    second = [*ray, f"--address={address}", "--node-ip-address=127.0.0.3", *common]
+    nodes = []
+    try:
+        for number, command in enumerate((first, second)):
+            log = (tmp_path / f"node-{number}.log").open("wb")
+            nodes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
+            log.close()
+            raylet = _raylet(nodes[-1].pid)
+        yield address, raylet, environment
+    finally:
+        for node in reversed(nodes):
+            node.send_signal(signal.SIGTERM)
+        for node in nodes:
+            node.wait(timeout=60)
+
+
+def _raylet(process: int) -> int:
+    """The raylet among what a `ray start` has started, once it is there."""
+    limit = time.monotonic() + 120
+    while time.monotonic() < limit:
+        files = list(Path(f"/proc/{process}/task").glob("*/children"))
+        started = [word for file in files for word in file.read_text().split()]
+        for child in started:
+            if Path(f"/proc/{child}/comm").read_text().strip() == "raylet":
+                return int(child)
+        time.sleep(0.2)
+    raise AssertionError("ray start did not come up")
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch, tacit, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    file = tmp_path / "config.toml"
+    file.write_text(WORDS)
+    code, _, errors = tacit("run", str(file), "--engine", "ray", "--out", "there")
+    assert code == 2
+    assert "pip install 'tacit[ray]'" in errors
+    assert not Path("there").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["engine.actors=2"], 'it is for engine.kind = "ray"'),
+        (["engine.kind=ray", "engine.actors=0"], "at least 1 is needed"),
+        (["engine.kind=ray", "engine.address=nowhere"], "write HOST:PORT"),
+    ],
+)
+def test_a_bad_engine_table_is_refused(tacit, tmp_path, overrides, words):
+    if "nowhere" in overrides[-1]:
+        needs_ray()
+    file = tmp_path / "config.toml"
+    file.write_text(WORDS)
+    options = [word for one in overrides for word in ("--set", one)]
+    code, _, errors = tacit("run", str(file), "--out", "there", *options)
+    assert code == 2
+    assert words in errors
+
+
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=30), st.integers(1, 5))
+def test_parties_are_dealt_out_evenly_and_once(sizes, count):
+    parties = {f"p{i}": {"y": np.zeros(size)} for i, size in enumerate(sizes)}
+    groups = deal(parties, min(count, len(parties)))
+    assert sorted(name for group in groups for name in group) == sorted(parties)
+    loads = [sum(len(parties[name]["y"]) for name in group) for group in groups]
+    assert max(loads) - min(loads) <= max(sizes)
+    assert all(groups)
+
+
+def test_memories_travel_with_requests_and_back():
+    """A mix of parties that keep something and of those that do not is told apart."""
+    from tacit.engines.ray.pack import pack_answers, pack_requests, unpack_answers, unpack_requests
+    from tacit.messages import Reply, Request
+    from tacit.party import PartyState
+
+    q = {"linear": np.array([1.0])}
+    requests = [
+        Request(f"r{i}", f"p{i}", i, i + 1, q, {"linear": np.array([float(i)])}, 0.5, False)
+        for i in range(3)
+    ]
+    kept = {"p1": {"sum": np.array([7.0, 8.0])}}
+    again, memories = unpack_requests(q, pack_requests(requests, kept))
+    assert [one.id for one in again] == ["r0", "r1", "r2"]
+    assert all(one.q is q for one in again)
+    assert [float(one.factor["linear"][0]) for one in again] == [0.0, 1.0, 2.0]
+    assert memories["p0"] is None
+    np.testing.assert_equal(memories["p1"], kept["p1"])
+    found = {
+        r.id: (
+            reply := Reply(r.id, r.party, r.version, r.factor, None),
+            PartyState(reply, memories[r.party]),
+        )
+        for r in again
+    }
+    back = unpack_answers(pack_answers(found))
+    assert back.keys() == found.keys()
+    for key, (reply, state) in back.items():
+        assert reply.version == found[key][0].version
+        np.testing.assert_equal(state.memory, found[key][1].memory)
+
+
+def test_an_address_of_another_cluster_is_refused(cluster):
+    from tacit.engines.ray import connected
+
+    with pytest.raises(ConfigError, match="is connected to"), connected("127.0.0.1:1"):
+        pass
