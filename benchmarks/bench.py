@@ -22,7 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Skipped
 
-NAMES = ("adult", "svi", "parties", "engine", "private", "topics", "live", "start")
+NAMES = (
+    "adult", "svi", "parties", "engine", "private", "topics", "live", "start", "ray", "server", "sweep",
+)  # fmt: skip
 RESULTS = Path(__file__).resolve().parent / "results"
 
 

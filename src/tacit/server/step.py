@@ -248,7 +248,7 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
     memory = state.memory
     first = rules.parties[:1] if rules.site_prior else ()
     exact = [r for r in replies if rules.combine is None or r.party in first]
-    noisy = [r.delta for r in replies if r not in exact]
+    noisy = [r.delta for r in replies if rules.combine is not None and r.party not in first]
     q = product(state.q, (reply.delta for reply in exact))
     changes = {reply.party: reply.delta for reply in exact}
     if rules.combine is not None and noisy:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,8 @@ def connected(address: str | None = None) -> Iterator[Cluster]:
     One that this process is connected to already is used and left as it is.
     """
     ray = import_ray(own=address is None)
+    if address is not None and not re.fullmatch(r".+:\d+", address):
+        raise ConfigError(f"engine.address = {address!r}; write HOST:PORT of a cluster's head")
     if ray.is_initialized():
         if address not in (None, ray.get_runtime_context().gcs_address):
             raise ConfigError(
@@ -100,9 +103,7 @@ def _start(ray: Any) -> None:
 
 
 def _join(ray: Any, address: str) -> None:
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit():
-        raise ConfigError(f"engine.address = {address!r}; write HOST:PORT of a cluster's head")
+    host = address.rpartition(":")[0]
     try:
         ray.init(
             address=address,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,21 +40,27 @@ class Host:
         limit_threads(threads)
         threadpool_limits(limits=threads, user_api="blas")
         compilations()  # count from now on
+        self._busy_s = 0.0
         self._benches = Benches(agreement, settled)
         self._benches.seat(parties, batch_parties=batch_parties, everybody=everybody)
 
     def answer(self, q: Natural, asked: Asked) -> Answered:
         """Answers to requests that share q and are paid for."""
         requests, memories = unpack_requests(q, asked)
-        return pack_answers(self._benches.answer(requests, memories))
+        started = time.perf_counter()
+        found = self._benches.answer(requests, memories)
+        self._busy_s += time.perf_counter() - started
+        return pack_answers(found)
 
     def report(self) -> dict[str, Any]:
-        """Who and how large this process is, and what it has compiled."""
+        """Who and how large this process is, what it has compiled and how long it computed."""
         count, seconds = compilations()
         return {
             "pid": os.getpid(),
             "node": import_ray().get_runtime_context().get_node_id(),
             "compilations": count,
             "compile_s": seconds,
+            "busy_s": self._busy_s,
+            "cpu_s": time.process_time(),
             "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }

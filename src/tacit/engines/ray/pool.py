@@ -74,10 +74,13 @@ class Pool:
         return Call(place, method, arguments, self._generations[place], ref)
 
     def first(self, calls: Sequence[Call]) -> tuple[Call, Any]:
-        """The call that is answered first, and its answer."""
+        """A call that is answered, the one asked first if there are several, and its answer."""
         while True:
-            ready, _ = self._ray.wait([call.ref for call in calls], num_returns=1)
-            call = next(call for call in calls if call.ref == ready[0])
+            refs = [call.ref for call in calls]
+            self._ray.wait(refs, num_returns=1)
+            # Ray names any that is ready; in the order of asking nobody has to wait for ever.
+            ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
+            call = next(call for call in calls if call.ref in ready)
             answered, value = self._take(call)
             if answered:
                 return call, value
