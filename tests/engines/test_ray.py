@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import polars
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,6 +131,38 @@ def test_the_command_runs_and_resumes_on_ray(cluster, tacit, tmp_path):
     np.testing.assert_allclose(there["posterior"]["mean"], here["posterior"]["mean"], rtol=1e-10)
     code, _, _ = tacit("run", str(file), "--out", "there", "--resume")
     assert code == 0, "a run goes on under another engine"
+
+
+def test_a_sweep_is_spread_over_actors_and_survives_a_deadly_run(cluster, tacit, tmp_path):
+    (tmp_path / "deadly.py").write_text("import os\nos._exit(9)\n")
+    file, base = tmp_path / "sweep.toml", tmp_path / "base.toml"
+    base.write_text(WORDS)
+    file.write_text(
+        'base = "base.toml"\nseeds = 2\n[[runs]]\nschedule.rounds = 1\n[[runs]]\n'
+        f'model.kind = "numpyro"\nmodel.program = "{tmp_path}/deadly.py:model"\n'
+    )
+    code, _, errors = tacit("sweep", str(file), "--engine", "ray", "--workers", "1", "--out", "out")
+    assert code == 5
+    assert "2 of 4 runs failed" in errors
+    table = polars.read_csv("out/table.csv")
+    assert table["status"].to_list() == ["done", "done", "failed", "failed"]
+    assert "processes were lost over one call" in table["error"][2]
+
+
+def test_a_folder_that_a_node_does_not_reach_is_refused(cluster, tmp_path, monkeypatch):
+    from tacit.engines.ray import check_folder
+
+    check_folder(tmp_path, one_machine=True)
+    opened = os.open(tmp_path, os.O_RDONLY)  # a path that means something in this process only
+    try:
+        with pytest.raises(ConfigError, match="does not reach"):
+            check_folder(Path(f"/proc/self/fd/{opened}"), one_machine=False)
+    finally:
+        os.close(opened)
+    monkeypatch.setattr("tacit.engines.ray.nodes.this_machine", lambda: "elsewhere")
+    with pytest.raises(ConfigError, match="is another machine than that of the ledger"):
+        check_folder(tmp_path, one_machine=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_nodes_and_what_is_lost_on_them(two_nodes, tmp_path):
