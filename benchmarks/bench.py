@@ -1,4 +1,4 @@
-"""Speed, as ratios: `python benchmarks/bench.py [--only NAME]`; about ten minutes.
+"""Speed, as ratios: `python benchmarks/bench.py [--only NAME]`; about twenty minutes.
 
 Every measurement is CPU time in a child process pinned to one core, the best of a few, because
 other users of the machine only ever add (in `private` the median). TACIT_PEERS_PYTHON names a
@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.common import Row, Skipped
 
 NAMES = (
-    "adult", "svi", "parties", "engine", "private", "topics", "live", "start", "ray", "server", "sweep",
+    "adult", "svi", "parties", "engine", "private", "topics",
+    "live", "start", "ray", "server", "sweep",
 )  # fmt: skip
 RESULTS = Path(__file__).resolve().parent / "results"
 

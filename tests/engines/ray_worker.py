@@ -29,7 +29,7 @@ PRIVATE = {
     "data": {"source": "synthetic-cohort", "records": 120, "held_out": 0.0},
     "partition": {"parties": 4},
     "method": {"kind": "dpsgd"},
-    "schedule": {"rounds": 3},
+    "schedule": {"rounds": 4},
 }
 
 
@@ -96,30 +96,22 @@ def main():
             found[kind] = apart(carry_out(plan), there)
 
         prepared = prepare(parse_config(PRIVATE))
-        plan, there = prepared.plan, folder / "ledger.sqlite"
-        charging = open_charging(plan, prepared.federation, there, "run", inside=True)
-        killed = run_with_losses(plan, address, {1: (kill, False)}, charging)
+        plan, file = prepared.plan, folder / "ledger.sqlite"
+        charging = open_charging(plan, prepared.federation, file, "run", inside=True)
+        losses = {1: (kill, False), 2: (partial(kill, raylet), True)}
+        survived = run_with_losses(plan, address, losses, charging)
         rows = charging.ledger.show()
         charging.ledger.close()
         charges = [row for row in rows if row.kind == "charge"]
-        found["private"] = {
-            "apart": apart(carry_out(plan), killed),
-            "lost": killed.report["lost"],
-            "charges": len(charges),
-            "attempts": max(row.attempt for row in charges),
-            "replies": sum(row.kind == "reply" for row in rows),
-        }
-
-        schedule = SCHEDULES["synchronous"](rounds=4, tolerance=0.0)
-        plan = make_plan(LINEAR, some_parties(), schedule=schedule, seed=2)
-        losses = {1: (kill, True), 2: (partial(kill, raylet), True)}
-        survived = run_with_losses(plan, address, losses)
         found["losses"] = {
             "apart": apart(carry_out(plan), survived),
             "lost": survived.report["lost"],
             "left": losses,
             "versions": sorted({one.version for one in survived.state.factors.values()}),
             "exchanges": survived.state.exchanges,
+            "charges": len(charges),
+            "attempts": max(row.attempt for row in charges),
+            "replies": sum(row.kind == "reply" for row in rows),
         }
     print(json.dumps(found))
 

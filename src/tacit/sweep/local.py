@@ -22,7 +22,9 @@ TRIES = 2
 
 def default_workers() -> int:
     """One a core that this process may use."""
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class Local:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
 
 
 class Runner:
-    """What it has compiled stays from one call to the next."""
+    """What it has compiled stays from one call to the next; paths are relative to `folder`."""
 
-    def __init__(self, threads: int = 1) -> None:
+    def __init__(self, threads: int, folder: str) -> None:
         limit_threads(threads)
+        with contextlib.suppress(OSError):  # what needs a path that is not here will say so
+            os.chdir(folder)
 
     def do(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call it; the function is found by its name, never sent as code of its own."""
