@@ -255,7 +255,7 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
         before = q
         q, memory = rules.combine(before, noisy, memory, state.round + 1)
         if rules.own_factors:
-            changes |= {r.party: r.delta for r in replies if r not in exact}
+            changes |= {r.party: r.delta for r in replies if r.party not in first}
         else:
             # Of a sum of noisy updates every party is given an equal part, which is public.
             parties = rules.parties[len(first) :]

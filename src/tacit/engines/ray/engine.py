@@ -42,7 +42,7 @@ class RayEngine(Driver):
     _pool: Any = field(default=None, init=False)
     _prior: Benches | None = field(default=None, init=False)
     _place_of: dict[str, int] = field(default_factory=dict, init=False)
-    _calls: dict[str, Call] = field(default_factory=dict, init=False)
+    _calls: dict[str, tuple[Request, Call]] = field(default_factory=dict, init=False)
     """Asynchronous requests under way, by id."""
     _ready: dict[str, Reply] = field(default_factory=dict, init=False)
     """Asynchronous replies that are known and not yet applied."""
@@ -119,8 +119,8 @@ class RayEngine(Driver):
             return super().answer(requests)
         for request in requests:
             if request.id not in self._ready:
-                answered = self._pool.result(self._calls.pop(request.id))
-                self._arrived(unpack_answers(answered))
+                _, call = self._calls.pop(request.id)
+                self._arrived(request, unpack_answers(self._pool.result(call)))
         return [self._ready.pop(request.id) for request in requests]
 
     def _send(self, requests: Sequence[Request]) -> None:
@@ -132,25 +132,25 @@ class RayEngine(Driver):
             self._ready |= stored
         for request in requests:
             if request.party == PRIOR_PARTY:
-                self._arrived(self._here([request]))
+                self._arrived(request, self._here([request]))
             elif request.id not in self._ready:
-                (self._calls[request.id],) = self._ask([request])
+                (call,) = self._ask([request])
+                self._calls[request.id] = request, call
 
     def _first(self) -> str:
         """The id of the answer that is there first."""
         if not self._ready:
-            keys = {call: key for key, call in self._calls.items()}
-            call, answered = self._pool.first(list(keys))
-            del self._calls[keys[call]]
-            self._arrived(unpack_answers(answered))
+            of = {call: request for request, call in self._calls.values()}
+            call, answered = self._pool.first(list(of))
+            del self._calls[of[call].id]
+            self._arrived(of[call], unpack_answers(answered))
         return next(iter(self._ready))
 
-    def _arrived(self, found: Answers) -> None:
-        """Keep and store answers before they are seen."""
+    def _arrived(self, request: Request, found: Answers) -> None:
+        """Keep and store an answer before it is seen."""
         replies = self.remember(found)
-        if self.charging is not None:
-            paid = [reply for reply in replies.values() if reply.party in self.settled]
-            replies |= self.charging.store(paid)
+        if self.charging is not None and request.party in self.settled:
+            replies = self.charging.store([request], replies)
         self._ready |= replies
 
     def _ask(self, requests: Sequence[Request]) -> list[Call]:
