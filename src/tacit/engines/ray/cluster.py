@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -92,14 +93,17 @@ def _start(ray: Any) -> None:
             "ray was imported before tacit could tell it to listen on loopback only; set "
             f"{LOOPBACK_ONLY}=0 before that, or connect with ray.init yourself"
         )
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        configure_logging=False,
-        log_to_driver=False,
-        object_store_memory=OBJECT_STORE_BYTES,
-        _node_ip_address="127.0.0.1",
-    )
+    with warnings.catch_warnings():
+        # JAX warns of a fork; what Ray forks becomes another program at once.
+        warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            configure_logging=False,
+            log_to_driver=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _node_ip_address="127.0.0.1",
+        )
 
 
 def _join(ray: Any, address: str) -> None:
