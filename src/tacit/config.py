@@ -82,6 +82,11 @@ class MethodConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     noise_end: float | None = None
     step_end: float | None = None
     adaptive: float | None = None
+    whiten: float | None = None
+    """The share of a private run's budget that a noisy second moment of x takes, by which x is
+    then whitened; left out: x stays as it is."""
+    whiten_bound: float | None = None
+    """The norm to which x is clipped for that second moment, and for nothing else."""
     dtype: Literal["float32", "float64"] | None = None
 
 
@@ -155,6 +160,24 @@ class EvaluateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ConfigError(f"evaluate.draws = {self.draws}; at least 1 draw is needed")
 
 
+class TuneConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `tacit tune` tries; a run does not look at it."""
+
+    trials: int = 24
+    repeats: int = 8
+    """On how many made-up federations the best settings are compared in the end."""
+    records: int | None = None
+    """How many training records there are in all, where only a file knows."""
+    grid: dict[str, Any] = {}
+    """Values to try for keys such as method.clip; left out, a small grid of the method's own."""
+
+    def __post_init__(self) -> None:
+        for key in ("trials", "repeats", "records"):
+            value = getattr(self, key)
+            if value is not None and not value >= 1:
+                raise ConfigError(f"tune.{key} = {value}; at least 1 is needed")
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole run."""
 
@@ -170,6 +193,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     schedule: ScheduleConfig = ScheduleConfig()
     engine: EngineConfig = EngineConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+    tune: TuneConfig = TuneConfig()
     baseline: Literal["none", "committee-same-prior", "committee-split-prior", "central"] = "none"
     """A comparison instead of a federation: parties that each learn alone and meet once, with the
     whole prior or a share of it each, or all records in one place."""
@@ -247,9 +271,9 @@ def resolved_toml(config: Config) -> str:
 def config_digest(config: Config, data_fingerprint: str) -> str:
     """What a checkpoint belongs to: the configuration and the data.
 
-    Not its name, and not the engine, whose choice changes a posterior by rounding only.
+    Not its name, not [tune], and not the engine, whose choice changes a posterior by rounding only.
     """
-    same = msgspec.structs.replace(config, name="", engine=EngineConfig())
+    same = msgspec.structs.replace(config, name="", engine=EngineConfig(), tune=TuneConfig())
     body = msgspec.json.encode(same, order="deterministic")
     return hashlib.sha256(body + data_fingerprint.encode()).hexdigest()
 

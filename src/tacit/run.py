@@ -25,7 +25,7 @@ from tacit.data import Federation, load_federation
 from tacit.errors import ConfigError
 from tacit.evaluate import check_nuts, exact_posterior, kl_to, nuts_reference
 from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
-from tacit.models import ConjugateGaussian, Records
+from tacit.models import ConjugateGaussian, Model, Records
 from tacit.models.prior import PRIOR_PARTY
 from tacit.notebook import check_bounded, measure, pooled, site_summary
 from tacit.party import len_records
@@ -61,14 +61,22 @@ def prepare(config: Config) -> Prepared:
     federation = load_federation(config.data, config.partition, config.seed)
     check_private(config, federation)
     model = make_model(config, federation)
+    plan = plan_for(config, model, federation.parties)
+    if config.evaluate.reference == "nuts":
+        check_nuts(model)
+    return Prepared(config, federation, plan, time.perf_counter() - started)
+
+
+def plan_for(config: Config, model: Model, records: dict[str, Records]) -> Plan:
+    """What a configuration does with these parties' records."""
     parties, method, schedule, trust = as_baseline(
         config.baseline,
-        federation.parties,
+        records,
         make_method(config),
         make_schedule(config),
         private=config.private is not None,
     )
-    plan = make_plan(
+    return make_plan(
         model,
         parties,
         family=config.family,
@@ -79,9 +87,6 @@ def prepare(config: Config) -> Prepared:
         privacy=config.private,
         trust=trust,
     )
-    if config.evaluate.reference == "nuts":
-        check_nuts(model)
-    return Prepared(config, federation, plan, time.perf_counter() - started)
 
 
 def check_private(config: Config, federation: Federation) -> None:
@@ -200,7 +205,7 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
             "dimension": plan.model.dimension,
             "output": plan.model.output,
         },
-        "family": plan.family.kind,
+        "family": posterior.family.kind,
         "method": plan.method.kind,
         "schedule": plan.schedule.kind,
         "rounds": state.round,
@@ -262,10 +267,10 @@ def _references(config: Config, plan: Plan, posterior: Posterior, train: Records
     secret = plan.privacy is not None and plan.privacy.noise_seed is None
     if how == "auto" and not secret and isinstance(plan.model, ConjugateGaussian):
         mean, covariance = exact_posterior(plan.model, [train])
-        found["kl_to_exact"] = kl_to(plan.family, posterior.natural, mean, covariance)
+        found["kl_to_exact"] = kl_to(posterior.family, posterior.natural, mean, covariance)
     if how == "nuts":
         mean, covariance, _ = nuts_reference(plan.model, train, seed=config.seed)
-        found["kl_to_reference"] = kl_to(plan.family, posterior.natural, mean, covariance)
+        found["kl_to_reference"] = kl_to(posterior.family, posterior.natural, mean, covariance)
         found["reference"] = {
             "kind": "nuts",
             "mean": mean.tolist(),

@@ -134,6 +134,51 @@ def explain(
     explain_command(config, seed, overrides, colluding)
 
 
+@app.command()
+def tune(
+    config: ConfigPath,
+    trials: Annotated[
+        int | None, typer.Option(help="How many settings to try [default: tune.trials, 24].")
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option(help="Made-up federations at the end [default: tune.repeats, 8].")
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=V1,V2", help="Values to try [default: the method's own grid]."),
+    ] = None,
+    records: Annotated[
+        int | None, typer.Option(help="Training records in all, where only a file knows.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write [default: runs/NAME-tuned].")
+    ] = None,
+    seed: Seed = None,
+    overrides: Overrides = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace earlier trials in that directory.")
+    ] = False,
+) -> None:
+    """Find settings for a run on synthetic records of its declared shape.
+
+    No record is read and no budget is spent: records are made up from the public schema and the
+    model's prior, and learnt from with the noise that the run would have. Leaves tuned.toml, which
+    is the configuration with the best settings, and all trials. Examples:
+
+      tacit tune examples/adult-private.toml
+
+      tacit tune private.toml --records 20000 --trials 50 --out runs/tuned
+
+      tacit tune private.toml --grid method.clip=0.5,1,2 --grid schedule.rounds=20,40,80
+    """
+    from tacit.cli.tune import tune_command
+
+    tune_command(
+        config, out, seed, overrides, grid,
+        trials=trials, repeats=repeats, records=records, overwrite=overwrite,
+    )  # fmt: skip
+
+
 ServerFile = Annotated[Path, typer.Argument(metavar="SERVER.toml", help="The server's file.")]
 PartyFile = Annotated[Path, typer.Argument(metavar="PARTY.toml", help="The party's file.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of words.")]

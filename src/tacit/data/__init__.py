@@ -12,7 +12,7 @@ from tacit.data.config import ColumnConfig, DataConfig, PartitionConfig
 
 if TYPE_CHECKING:
     from tacit.data.bounds import unbounded
-    from tacit.data.catalogue import SourceInfo, sources
+    from tacit.data.catalogue import SourceInfo, public_records, sources
     from tacit.data.cohort import Cohort, synthetic_cohort
     from tacit.data.corpus import Corpus, load_corpus
     from tacit.data.download import fetch
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         load_party,
         split,
     )
+    from tacit.data.made_up import made_up_federation
     from tacit.data.schema import public_schema
 
 __all__ = [
@@ -40,6 +41,8 @@ __all__ = [
     "load_corpus",
     "load_federation",
     "load_party",
+    "made_up_federation",
+    "public_records",
     "public_schema",
     "sources",
     "split",
@@ -58,6 +61,8 @@ _HOME = {
     "load_corpus": "corpus",
     "load_federation": "federation",
     "load_party": "federation",
+    "made_up_federation": "made_up",
+    "public_records": "catalogue",
     "public_schema": "schema",
     "sources": "catalogue",
     "split": "federation",

@@ -122,6 +122,11 @@ def sources() -> list[SourceInfo]:
     ]
 
 
+def public_records(data: DataConfig) -> int | None:
+    """How many records a source has, as far as that is public; None: only its file knows."""
+    return data.records or _ABOUT[data.source][1]
+
+
 def _present(name: str) -> bool:
     if name == "mimic3":
         return mimic3_files.locate() is not None

@@ -79,7 +79,7 @@ def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> 
     else:
         persons = None if read.persons is None else read.persons[train]
         binary = schema.positive is not None
-        dealt, notes = _deal(partition, y, persons, binary=binary, seed=seed)
+        dealt, notes = deal(partition, y, persons, binary=binary, seed=seed)
         rows = {name: train[part] for name, part in dealt.items()}
     return assemble(read, data, rows, held, notes)
 
@@ -177,7 +177,7 @@ def _hold_out(read: ReadRows, data: DataConfig, seed: int) -> np.ndarray:
     return held_out_rows(len(read.y), data.held_out, rng, groups)
 
 
-def _deal(
+def deal(
     partition: PartitionConfig,
     y: np.ndarray,
     persons: np.ndarray | None,
@@ -185,6 +185,7 @@ def _deal(
     binary: bool,
     seed: int,
 ) -> tuple[Rows, tuple[str, ...]]:
+    """Rows of each party where neither a column nor the source says whose a record is."""
     rng = np.random.default_rng([seed, PARTITION])
     if partition.kind == "balanced":
         if persons is not None:

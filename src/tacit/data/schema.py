@@ -43,7 +43,7 @@ def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
         )
     schema = declared(data, sites=sites)
     check_keep(schema, data)
-    target = _known_target(schema)
+    target = known_target(schema)
     made_up = {c.name: _made_up(c, number) for number, c in enumerate(schema.columns, start=1)}
     read = ReadRows(
         schema=schema,
@@ -60,7 +60,7 @@ def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
     return replace(example, raw={})
 
 
-def _known_target(schema: Schema) -> ColumnConfig:
+def known_target(schema: Schema) -> ColumnConfig:
     """The target's column; its levels must not be left for each party's records to tell."""
     config = target_config(schema)
     if schema.positive is not None and not config.levels:
@@ -78,12 +78,13 @@ def _made_up(config: ColumnConfig, number: int) -> Column:
     if config.kind == "categorical":
         values = (np.arange(ROWS) + number) % len(config.levels)
     else:
-        low, high = _range(config)
+        low, high = declared_range(config)
         values = low + share * (high - low)
     return Column(config=config, values=values, missing=np.zeros(ROWS, dtype=bool))
 
 
-def _range(config: ColumnConfig) -> tuple[float, float]:
+def declared_range(config: ColumnConfig) -> tuple[float, float]:
+    """The bounds of a number, or, where there are none, a scale around its centre."""
     if config.low is not None and config.high is not None:
         return config.low, config.high
     center, scale = config.affine or (0.0, 1.0)

@@ -290,7 +290,8 @@ class DPSGD(PrivateMethod):
         if self._precision(model) == "fixed":
             if size is None:
                 precision = known - 2.0 * jnp.mean(model.prior(_family(model))["quadratic"])
-                return jnp.minimum(0.5, FIXED_STEP * precision / (self.clip * self.total_units))
+                whole = task.terms.clip * self.total_units
+                return jnp.minimum(0.5, FIXED_STEP * precision / whole)
             return jnp.asarray(size)
         size = min(0.5, 4.4 / dimension) if size is None else size
         parties = math.sqrt(self.parties)

@@ -1,0 +1,90 @@
+"""`tacit tune`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tacit.config import read_config
+
+if TYPE_CHECKING:
+    from tacit.tune import Tuned
+
+SHOWN = 8
+
+
+def tune_command(
+    path: Path,
+    out: Path | None,
+    seed: int | None,
+    overrides: list[str] | None,
+    grid: list[str] | None,
+    *,
+    trials: int | None,
+    repeats: int | None,
+    records: int | None,
+    overwrite: bool,
+) -> None:
+    """Search, show and write."""
+    config = read_config(path, tuple(overrides or ()), seed)
+    from tacit.cli.show import StepProgress, console, show_table
+    from tacit.tune import NOTHING_SPENT, parse_grid, tune, write_tuned
+    from tacit.tune.write import check_tune_out, snippet
+
+    slug = re.sub(r"[^a-z0-9]+", "-", config.name.lower()).strip("-") or "run"
+    out = out or Path("runs") / f"{slug}-tuned"
+    check_tune_out(out, overwrite=overwrite)
+    with StepProgress("tuning") as progress:
+        found = tune(
+            config,
+            trials=trials,
+            repeats=repeats,
+            records=records,
+            grid=parse_grid(grid or (), config.tune.grid),
+            progress=progress.step,
+        )
+    show_table(
+        f"{config.name}: held-out log-likelihood on made-up records ({found.kind})",
+        ["settings", "mean", "± s.e.", "gain", "± s.e.", "federations"],
+        _rows(found),
+    )
+    for trial in found.trials:
+        if trial.failure:
+            console.print(f"failed: {_shown(trial.settings)}: {trial.failure}", highlight=False)
+    console.print(_verdict(found), highlight=False)
+    if found.best.settings:
+        console.print(f"\n{snippet(found)}\n", highlight=False, markup=False)
+    for line in found.made:
+        console.print(f"made up: {line}", highlight=False)
+    console.print(NOTHING_SPENT, highlight=False)
+    told = (*(overrides or ()), *(() if seed is None else (f"seed={seed}",)))
+    written = write_tuned(out, found, path.read_text(encoding="utf-8"), told)
+    console.print(f"tuned configuration: {written}; all trials: {out}/trials.csv", highlight=False)
+
+
+def _rows(found: Tuned) -> list[list[Any]]:
+    """The best, and the configuration as it was, wherever it ended."""
+    sound = [trial for trial in found.trials if not trial.failure]
+    shown = [t for i, t in enumerate(sound) if i < SHOWN or not t.settings]
+    rows = []
+    for trial in shown:
+        gain, error = trial.gain_over(found.given) if trial.settings else (None, None)
+        name = _shown(trial.settings)
+        rows.append([name, trial.mean, trial.standard_error, gain, error, len(trial.scores)])
+    return rows
+
+
+def _shown(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in settings.items()) or "as configured"
+
+
+def _verdict(found: Tuned) -> str:
+    if found.check is None:
+        return "The configuration as it is was best of what was tried; nothing to change."
+    (gain, error), count = found.check[0].gain_over(found.check[1]), len(found.check[0].scores)
+    more = "" if error is None else f" ± {error:.4f}"
+    told = f"{gain:+.4f}{more} nats a record against the configuration as it is, on {count} new"
+    if found.holds:
+        return f"Best: {told} made-up federations."
+    return f"The best of the trials did not hold: {told} ones. The configuration is kept."
