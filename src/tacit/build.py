@@ -17,6 +17,7 @@ from tacit.engines.driver import Driver
 from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError
 from tacit.local import METHODS, LocalMethod
+from tacit.local.whitened import whitened
 from tacit.models import (
     BayesianNeuralNetwork,
     GaussianMean,
@@ -73,6 +74,12 @@ def make_method(config: Config) -> LocalMethod | None:
     """The local method that a configuration names; None for "auto"."""
     options = msgspec.structs.asdict(config.method)
     kind = options.pop("kind")
+    if kind != "auto":
+        share, bound = options.pop("whiten"), options.pop("whiten_bound")
+        if share is not None or bound is not None:
+            plain = msgspec.structs.replace(config.method, whiten=None, whiten_bound=None)
+            inner = make_method(msgspec.structs.replace(config, method=plain))
+            return whitened(inner, share, bound)
     given = {key: value for key, value in options.items() if value is not None}
     if kind == "auto":
         if given:

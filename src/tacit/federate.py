@@ -20,8 +20,9 @@ from tacit.engines.compilations import Compilations, compilations
 from tacit.engines.driver import Driver
 from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError, DataError
-from tacit.expfam import Family, Natural, make_family, without_sums
+from tacit.expfam import Family, Natural, make_family
 from tacit.local import METHODS, Exact, LocalMethod, PrivateMethod, choose_method
+from tacit.local.base import RunFacts
 from tacit.local.combine import Combine, Run
 from tacit.models import ConjugateGaussian, GeneralisedLinear, Model, Records
 from tacit.models.base import GaussianPriorModel
@@ -113,6 +114,10 @@ class Plan:
         noise_seed = None if self.privacy is None else self.privacy.noise_seed
         return Agreement(self.model, self.family, self.method, self.seed, noise_seed)
 
+    def posterior(self, natural: Natural) -> Posterior:
+        """What natural parameters of this run, such as a server's state has, stand for."""
+        return Posterior(self.model, *self.method.read(self.model, self.family, natural))
+
     @property
     def _quorum(self) -> int | None:
         """With shared noise a sum of fewer messages would carry less than was promised."""
@@ -175,7 +180,7 @@ class Outcome:
     @property
     def posterior(self) -> Posterior:
         """The posterior."""
-        return Posterior(self.plan.model, *without_sums(self.plan.family, self.state.result))
+        return self.plan.posterior(self.state.result)
 
 
 def choose_family(kind: str, model: Model, *, private: bool = False) -> Family:
@@ -244,6 +249,7 @@ def make_plan(
         tolerance = 0.0 if isinstance(method, Exact | PrivateMethod) else CONVERGED
     schedule = replace(schedule, damping=damping, tolerance=tolerance)
     _check_memory(method, model, chosen_family, schedule, live)
+    method.check_run(_facts(schedule, privacy, tolerance))
     plan = Plan(model, chosen_family, method, schedule, parties, seed, batch_parties, live=live)
     if privacy is None:
         return plan
@@ -256,6 +262,17 @@ def make_plan(
         trust=trust,
     )
     return replace(plan, privacy=privacy, settled=settled)
+
+
+def _facts(schedule: Schedule, privacy: Privacy | None, tolerance: float) -> RunFacts:
+    clips = [] if privacy is None else [own.clip for own in privacy.parties.values()]
+    return RunFacts(
+        schedule=schedule.kind,
+        everybody=schedule.parties_per_round is None,
+        rounds=schedule.rounds,
+        tolerance=tolerance,
+        one_noise=privacy is not None and privacy.aggregation == "trusted" and any(clips),
+    )
 
 
 def _units(

@@ -83,6 +83,11 @@ MODELS = {
         "privacy": SEEDED,
         "method": {"kind": "dpsgd", "adaptive": 0.5},
     },
+    "private, whitened": {
+        **PRIVATE,
+        "privacy": SEEDED,
+        "method": {"kind": "dpsgd", "whiten": 0.2, "whiten_bound": 2.0},
+    },
 }
 
 
@@ -118,10 +123,10 @@ def assert_equal(fed, plan, results):
     outcome = carry_out(plan)
     state = fed.state()
     assert_same_bits(state.result, outcome.state.result)
-    assert_same_bits(fed.natural(), outcome.state.result)
+    assert_same_bits(fed.natural(), outcome.posterior.natural)
     assert (state.round, state.exchanges) == (outcome.state.round, outcome.state.exchanges)
     for name in fed.names:
-        assert_same_bits(fed.natural(f"state-{name}"), outcome.state.result)
+        assert_same_bits(fed.natural(f"state-{name}"), outcome.posterior.natural)
         ours, theirs = state.factors[name], outcome.state.factors[name]
         assert (ours.version, ours.visits) == (theirs.version, theirs.visits)
         assert_same_bits(ours.natural, theirs.natural)
@@ -154,6 +159,7 @@ CASES = [
     ("private, with a memory", "synchronous", MIX),
     ("private, in stages", "synchronous", MIX),
     ("private, with sums", "synchronous", MIX),
+    ("private, whitened", "synchronous", MIX),
 ]
 
 

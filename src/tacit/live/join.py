@@ -195,7 +195,7 @@ async def join(
             final = _heard_before(setup, party.store)
             if final is None:
                 final = await party.take_part()
-            posterior = Posterior(ready.plan.model, ready.plan.family, final)
+            posterior = ready.plan.posterior(final)
             return _result(ready, posterior, party, ledger)
         finally:
             if ledger is not None:

@@ -22,7 +22,6 @@ from tacit.messages import Reply, Request
 from tacit.models.prior import PRIOR_PARTY, prior_records
 from tacit.notebook import site_summary
 from tacit.party import Seat
-from tacit.posterior import Posterior
 from tacit.private_run import privacy_block
 from tacit.rundir import Events, write_posterior, write_text
 
@@ -132,7 +131,7 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dic
     """The result as in a run directory; what only the parties could measure is not in it."""
     state = live.state
     assert state is not None
-    posterior = Posterior(plan.model, plan.family, state.result)
+    posterior = plan.posterior(state.result)
     result: dict[str, Any] = {
         "schema": "tacit/result/1",
         "name": setup.agreed.federation.name,
@@ -145,7 +144,7 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dic
             "dimension": plan.model.dimension,
             "output": plan.model.output,
         },
-        "family": plan.family.kind,
+        "family": posterior.family.kind,
         "method": plan.method.kind,
         "schedule": plan.schedule.kind,
         "rounds": state.round,

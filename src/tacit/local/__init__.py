@@ -9,6 +9,7 @@ from tacit.local.natural import NaturalVI
 from tacit.local.private import PrivateMethod, Terms
 from tacit.local.statistics import PrivateStatistics
 from tacit.local.update import PrivateUpdate
+from tacit.local.whitened import Whitened
 from tacit.models import ConjugateGaussian, GeneralisedLinear, Model
 
 METHODS: dict[str, type[LocalMethod]] = {
@@ -46,5 +47,6 @@ __all__ = [
     "PrivateUpdate",
     "Task",
     "Terms",
+    "Whitened",
     "choose_method",
 ]

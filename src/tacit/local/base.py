@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tacit.expfam import Family, Natural
+from tacit.expfam import Family, Natural, without_sums
 from tacit.models import Model, Records
 
 Array = Any
@@ -64,6 +64,18 @@ class Arranged(NamedTuple):
     weights: np.ndarray
 
 
+class RunFacts(NamedTuple):
+    """What a plan tells its method before anything runs."""
+
+    schedule: str
+    everybody: bool
+    """Whether every party is asked in every round."""
+    rounds: int
+    tolerance: float
+    one_noise: bool
+    """Whether the parties share one noise although their clips differ."""
+
+
 class LocalMethod(abc.ABC):
     """A way to find qₘ = argmax E_q[log p(xₘ|θ)] − KL(q ‖ cavity)  (TMLR eq. 3.5)."""
 
@@ -105,6 +117,15 @@ class LocalMethod(abc.ABC):
         """
         del model, family
         return None
+
+    def read(self, model: Model, family: Family, natural: Natural) -> tuple[Family, Natural]:
+        """The distribution that a state of the server stands for: its family and λ of θ."""
+        del model
+        return without_sums(family, natural)
+
+    def check_run(self, facts: RunFacts) -> None:
+        """Raise a ConfigError if this method cannot serve a run of that kind."""
+        del facts
 
     @abc.abstractmethod
     def check(self, model: Model, family: Family) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tacit.privacy.events import Relation
 
@@ -30,8 +31,8 @@ class Bounded:
     """Σᵢ cᵢ with ‖cᵢ‖ ≤ `clip` for every unit i, over units that are each in it at most once.
 
     Formal guarantee: leaving a unit out moves `value` by at most `clip` in the norm over all
-    leaves; putting another in its place by at most 2·`clip`, or √2·`clip` where no coordinate of a
-    contribution is negative.
+    leaves; putting another in its place by at most 2·`clip`, or √2·`clip` where no two possible
+    contributions have a negative inner product, as is so where no coordinate is negative.
     """
 
     __slots__ = ("clip", "nonnegative", "value")
@@ -154,6 +155,37 @@ def _tallied(bounded: Bounded, norms: Array, mask: Array, weight: Array) -> Boun
     total = jnp.sum(jnp.where(mask != 0, below, 0.0)).astype(jnp.float64)
     clip = jnp.sqrt(jnp.square(bounded.clip) + 0.25 * jnp.square(weight))
     return _make((bounded.value, weight * total), clip)
+
+
+def clip_moments(rows: Array, clip: Array, weights: Array) -> Bounded:
+    """Σ_u w_u Σⱼ x_uj x_ujᵀ, a unit at a time scaled to Frobenius norm ≤ C, as `pack_symmetric`.
+
+    `rows` is (units, d), or (units, places, d) where a unit has several; a row of weight 0 is not
+    there. A unit's norm is bounded by Σⱼ ‖x_uj‖², which for one row is the norm itself.
+
+    Contributions are positive semi-definite matrices P, Q, whose inner product tr(PQ) is ≥ 0, so
+    that ‖P − Q‖² ≤ ‖P‖² + ‖Q‖² ≤ 2C²: the √2 of `nonnegative` holds without a coordinate being so.
+    """
+    there = (weights > 0).reshape(rows.shape[:-1])
+    flat = jnp.where(there[..., None], rows, 0.0).reshape(-1, rows.shape[-1])
+    norms = jnp.square(row_norms([flat])).reshape(there.shape)
+    if there.ndim == 2:
+        norms = jnp.sum(norms, axis=1)
+    units = there if there.ndim == 1 else jnp.any(there, axis=1)
+    scale = clip_weights(norms, clip, units)
+    each = jnp.broadcast_to(scale.reshape(-1, *(1,) * (there.ndim - 1)), there.shape).reshape(-1)
+    kept = kept_rows(each, flat)
+    return _make(pack_symmetric((kept * each[:, None]).T @ kept), clip, nonnegative=True)
+
+
+def pack_symmetric(matrix: Array) -> Array:
+    """The upper triangle, off-diagonals times √2: the norm is that of the whole matrix.
+
+    >>> pack_symmetric(jnp.ones((2, 2))).round(3).tolist()
+    [1.0, 1.414, 1.0]
+    """
+    rows, columns = np.triu_indices(matrix.shape[-1])
+    return matrix[rows, columns] * np.where(rows == columns, 1.0, math.sqrt(2.0))
 
 
 def add_disjoint(first: Bounded, second: Bounded) -> Bounded:

@@ -55,8 +55,9 @@ class GaussianEvent(
 ):
     """`count` releases of Σ (contributions of norm ≤ clip) + N(0, noise_sd² I).
 
-    `nonnegative`: every coordinate of every contribution is ≥ 0, which bounds the distance of two
-    of them by √2·C instead of 2·C.
+    `nonnegative`: no two contributions can have a negative inner product (every coordinate is ≥ 0,
+    or each is a positive semi-definite matrix), which bounds the distance of two of them by √2·C
+    instead of 2·C.
     """
 
     clip: float
