@@ -18,7 +18,7 @@ from tacit.privacy.ledger import Ledger
 from tacit.tune import NOTHING_SPENT, Trial, default_grid, parse_grid, tune, write_tuned
 from tacit.tune.grid import settings_to_try, with_settings
 from tacit.tune.outcomes import LOGIT_SD, outcome_of
-from tacit.tune.search import Workshop
+from tacit.tune.workshop import Workshop
 
 COLUMNS = [
     {"name": "age", "low": 0, "high": 100, "missing": "indicator"},
@@ -95,6 +95,16 @@ def test_a_file_that_does_not_exist_can_be_tuned(tmp_path):
     assert tomllib.loads(text)["method"]["clip"] == chosen
 
 
+def test_where_the_number_of_records_comes_from_is_said():
+    whole = parse_config(RAW | {"data": RAW["data"] | {"held_out": 0.0}})
+    assert "3,000 training records a federation (a default" in Workshop(whole, None, 0).made[0]
+    assert "50 training records a federation (as asked)" in Workshop(whole, 50, 0).made[0]
+    adult = parse_config(RAW | {"data": {"source": "adult", "held_out": 0.5}})
+    assert "24,421 training records a federation (public)" in Workshop(adult, None, 0).made[0]
+    with pytest.raises(ConfigError, match="--trials 0; at least 1"):
+        tune(whole, trials=0)
+
+
 def test_a_setting_that_cannot_learn_loses(tmp_path):
     config = parse_config(RAW | {"schedule": {"rounds": 1}})
     grid = parse_grid(["schedule.rounds=1,12"])
@@ -150,7 +160,7 @@ def test_a_shared_program_scores_as_the_settings_own(kind, monkeypatch):
     shared, plain = (workshop.tried(one, 0) for one in (trial, Trial(settings={})))
     assert shared.scores != plain.scores  # the clip counts
     workshop._plans.clear()
-    monkeypatch.setattr("tacit.tune.search._shared", lambda plan: plan)
+    monkeypatch.setattr("tacit.tune.workshop._shared", lambda plan: plan)
     assert shared.scores == workshop.tried(trial, 0).scores
 
 

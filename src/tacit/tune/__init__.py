@@ -7,7 +7,8 @@ opens a file of records or a ledger.
 """
 
 from tacit.tune.grid import default_grid, parse_grid
-from tacit.tune.search import NOTHING_SPENT, Trial, Tuned, tune
+from tacit.tune.search import NOTHING_SPENT, Tuned, tune
+from tacit.tune.workshop import Trial
 from tacit.tune.write import write_tuned
 
 __all__ = [

@@ -14,7 +14,8 @@ from tacit.config import override
 from tacit.errors import ConfigError
 from tacit.rundir import make_directory, write_text
 from tacit.tune.grid import Settings
-from tacit.tune.search import NOTHING_SPENT, Trial, Tuned
+from tacit.tune.search import NOTHING_SPENT, Tuned
+from tacit.tune.workshop import Trial
 
 SCHEMA = "tacit/tune/1"
 TRIALS = "trials.json"
