@@ -271,7 +271,7 @@ def _facts(schedule: Schedule, privacy: Privacy | None, tolerance: float) -> Run
         everybody=schedule.parties_per_round is None,
         rounds=schedule.rounds,
         tolerance=tolerance,
-        one_noise=privacy is not None and privacy.aggregation == "trusted" and any(clips),
+        one_noise=privacy is not None and privacy.aggregation != "plain" and any(clips),
     )
 
 

@@ -312,7 +312,7 @@ def test_configuration_keys():
         ({"whiten_bound": None}, "give both"),
         ({"whiten": 1.0}, r"in \(0, 1\)"),
         ({"whiten_bound": -1.0}, "whiten_bound = -1.0"),
-        ({"kind": "natural-vi", "clip": None}, "for private methods"),
+        ({"kind": "natural-vi", "clip": None}, "for dpsgd and private-update"),
         ({"kind": "auto"}, "method.kind is 'auto'"),
     ):
         with pytest.raises(ConfigError, match=why):
@@ -327,6 +327,7 @@ def test_configuration_keys():
         ({"schedule": Synchronous(rounds=1)}, "at least 2 are needed"),
         ({"schedule": Synchronous(rounds=4, tolerance=0.1)}, "would end the run"),
         ({"privacy": Privacy(epsilon=1.0, unit="party")}, "protects a record"),
+        ({"privacy": Privacy(epsilon=1.0, aggregation="server")}, "'server'"),
         (
             {
                 "privacy": Privacy(

@@ -45,6 +45,7 @@ from tacit.local.base import Answer, Arranged, Array, LocalMethod, RunFacts, Tas
 from tacit.local.combine import Combine, Memory, Run
 from tacit.local.dpsgd import DPSGD
 from tacit.local.private import PrivateMethod, Terms
+from tacit.local.update import PrivateUpdate
 from tacit.models import GeneralisedLinear, Model, Records
 from tacit.privacy.bounded import clip_moments, pack_symmetric
 from tacit.privacy.events import GaussianEvent
@@ -62,7 +63,7 @@ class Whitened(PrivateMethod):
     """`inner` on whitened features; `bound` is B, and `clip` always that of `inner`."""
 
     kind: ClassVar[str] = "whitened"
-    inner: PrivateMethod
+    inner: DPSGD | PrivateUpdate
     share: float = 0.1
     bound: float
     clip: float = math.nan
@@ -78,12 +79,13 @@ class Whitened(PrivateMethod):
         check_clip(self.bound, "method.whiten_bound")
 
     @property
-    def told(self) -> PrivateMethod:
+    def told(self) -> DPSGD | PrivateUpdate:
         """The inner method, told what the plan has told this one."""
         return replace(
             self.inner,
             unit=self.unit,
             relation=self.relation,
+            aggregation=self.aggregation,
             parties=self.parties,
             total_units=self.total_units,
         )
@@ -97,8 +99,8 @@ class Whitened(PrivateMethod):
 
     @property
     def aggregations(self) -> tuple[Aggregation, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As the inner method's."""
-        return self.inner.aggregations
+        """As the inner method's; no server is sent an exact second moment."""
+        return tuple(one for one in self.inner.aggregations if one != "server")
 
     @property
     def damping(self) -> float | None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -123,7 +125,7 @@ class Whitened(PrivateMethod):
     @property
     def shards(self) -> int | None:
         """As the inner method's, where it has any."""
-        return getattr(self.inner, "shards", None)
+        return self.inner.shards if isinstance(self.inner, PrivateUpdate) else None
 
     def numbers(self, dimension: int) -> int:
         """How many numbers all releases but the first have."""
@@ -295,11 +297,11 @@ def whitened(inner: LocalMethod | None, share: float | None, bound: float | None
             "the budget, e.g. 0.1, and the norm to clip x to, e.g. the square root of how many "
             "columns are not 0 in a record"
         )
-    if not isinstance(inner, PrivateMethod):
+    if not isinstance(inner, DPSGD | PrivateUpdate):
         kind = "auto" if inner is None else inner.kind
         raise ConfigError(
-            f"method.whiten = {share} with method.kind = {kind!r}; it is for private methods: "
-            "choose dpsgd or private-update, or leave it out"
+            f"method.whiten = {share} with method.kind = {kind!r}; it is for dpsgd and "
+            "private-update: choose one of them, or leave it out"
         )
     return Whitened(inner=inner, share=share, bound=bound)
 
