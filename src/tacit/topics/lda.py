@@ -250,11 +250,11 @@ class LDA:
         size = documents.shape[0] if known else self.batch_size
         method = self._method(privacy, size, self._total(size), "all")
         settled = method.settled(privacy, 1)
-        events = (*self._released, *settled.events)
+        events = (*self._released, *settled.events_at(0))
         spent = epsilon(events, privacy.delta, privacy.relation, accountant=privacy.accountant)
         payment = Payment(privacy, documents, privacy.relation)
         try:
-            payment.require_room(settled.events)
+            payment.require_room(settled.events_at(0))
             draws = Draws(privacy.noise_seed)
             self.settled_ = settled
             self.guarantee_ = msgspec.structs.replace(settled.guarantee, epsilon=spent)
@@ -272,8 +272,8 @@ class LDA:
         step: int,
     ) -> None:
         """One private step: pay, compute behind the wall, release, learn from the release alone."""
-        payment.pay(step, settled.events)
-        self._released += settled.events
+        payment.pay(step, settled.events_at(0))
+        self._released += settled.events_at(0)
         rows, drawn = draws.rows(step, method, documents.shape[0])
         batch = draws.resampled(documents[rows], self.document_words)
         length = batch_length(method, documents.shape[0])
@@ -281,7 +281,7 @@ class LDA:
         bounded = clipped(self._expect(batch, stretch), settled.clip, length)
         noise = Gaussian(noise_sd=settled.noise_sd)
         found = noise.release(draws.noise_key(step), bounded, drawn)
-        check_released(found.cost, settled.events, CORPUS)
+        check_released(found.cost, settled.events_at(0), CORPUS)
         self._move_denoised(np.asarray(found.value), settled.noise_sd, method.total / method.batch)
 
     def _method(

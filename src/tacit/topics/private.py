@@ -61,8 +61,11 @@ class DocumentStatistics:
     total: int
     """How many documents there are: public under substitution, declared under add-or-remove."""
 
-    def events(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
-        """One sum of a batch, with noise."""
+    def events(
+        self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
+    ) -> tuple[GaussianEvent, ...]:
+        """One sum of a batch, with noise; every step's is alike."""
+        del visit, visits
         sampling = None
         if self.sampling == "poisson":
             sampling = Poisson(rate=self.rate)
