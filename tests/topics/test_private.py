@@ -136,7 +136,7 @@ def test_batches_are_what_is_accounted_for():
         how = method(sampling=sampling)
         batches = [draws.rows(step, how, 400) for step in range(500)]
         assert all(drawn.sampling() == event for _, drawn in batches)
-        assert how.events(clip=1.0, noise_sd=1.0, units=400)[0].sampling == event
+        assert how.events(visit=0, visits=1, clip=1.0, noise_sd=1.0, units=400)[0].sampling == event
         counts = np.bincount(np.concatenate([rows for rows, _ in batches]), minlength=400)
         assert np.abs(counts - 62.5).max() < 5.5 * math.sqrt(500 * 0.125 * 0.875)
         sizes = np.array([len(rows) for rows, _ in batches])
