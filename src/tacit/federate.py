@@ -261,7 +261,20 @@ def make_plan(
         shares=_shares(privacy, schedule, len(parties), live),
         trust=trust,
     )
+    _check_in_step(settled, schedule, live)
     return replace(plan, privacy=privacy, settled=settled)
+
+
+def _check_in_step(settled: dict[str, Settled], schedule: Schedule, live: Live | None) -> None:
+    """Shared noise is that of one visit only while all parties are at the same one."""
+    apart = schedule.parties_per_round is not None or (live is not None and live.quorum is not None)
+    differ = any(one.shares > 1 and len(one.answers) > 1 for one in settled.values())
+    if apart and differ:
+        raise ConfigError(
+            "the noise of this method differs by visit and is shared by the parties, but with "
+            "schedule.parties_per_round or a quorum they would not be at the same visit, and a sum "
+            "could have less noise than one of them needs; ask everybody, or aggregate 'plain'"
+        )
 
 
 def _facts(schedule: Schedule, privacy: Privacy | None, tolerance: float) -> RunFacts:

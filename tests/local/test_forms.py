@@ -189,6 +189,11 @@ def test_now_and_then_is_what_is_accounted(parties):
             "rounds of everybody",
         ),
         (one(None), {"schedule": Sequential(rounds=3), "aggregation": "server"}, "'synchronous'"),
+        (
+            one(None, noise_end=2.0),
+            {"schedule": Synchronous(rounds=4, parties_per_round=3)},
+            "less noise than one of them needs",
+        ),
     ],
 )
 def test_what_would_be_wrong_is_refused(parties, method, changes, words):
