@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from tacit.engines.ray.engine import deal
 from tacit.errors import ConfigError, DataError
 from tacit.federate import carry_out, make_plan
+from tacit.local import PrivateStatistics, PrivateUpdate
 from tacit.models import LinearRegression
+from tacit.privacy.settings import Privacy
 from tacit.server import Asynchronous, Sequential, Synchronous
 
 LINEAR = LinearRegression(("a", "b", "c"))
@@ -97,6 +99,28 @@ def test_the_posterior_is_that_of_one_process(cluster, parties, schedule):
     assert max(there.report["compilations"]) <= 4
     assert there.report["actors"] == actors
     assert min(there.report["memory_mb"]) > 0
+
+
+@pytest.mark.parametrize(
+    "method",
+    [PrivateUpdate(shards=1, form="log-precision", clip=0.3), PrivateStatistics(once=True)],
+    ids=["memory", "stages"],
+)
+def test_what_a_party_keeps_goes_with_it(cluster, parties, method):
+    """A factor of its own, and statistics that are released once and said again."""
+    from tacit.engines.ray import RayEngine
+
+    unit = "party" if method.kind == "private-update" else "record"
+    asked = Privacy(
+        noise_multiplier=2.0, delta=1e-3, unit=unit, noise_seed=1, accountant="rdp",
+        relation="add-or-remove",
+    )  # fmt: skip
+    schedule = Synchronous(rounds=4, damping=0.5)
+    plan = make_plan(LINEAR, parties, method=method, schedule=schedule, privacy=asked)
+    here = carry_out(plan)
+    there = carry_out(plan, engine=partial(RayEngine, actors=2))
+    for name in here.state.q:
+        np.testing.assert_allclose(there.state.q[name], here.state.q[name], rtol=1e-10)
 
 
 def test_answers_in_the_order_of_the_wall_clock_come_to_the_same_posterior(cluster, parties):
