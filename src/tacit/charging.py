@@ -114,5 +114,12 @@ class Charging:
         )
 
 
+def visits_charged(ledger: Ledger, run: str, party: str) -> set[int]:
+    """Which of a party's visits of a run are paid for."""
+    rows = [row for row in ledger.show() if row.kind == "charge" and row.run == run]
+    parts = [row.purpose.rpartition(", visit ") for row in rows]
+    return {int(visit) for name, _, visit in parts if name == party}
+
+
 def _purpose(request: Request) -> str:
     return f"{request.party}, visit {request.visit}"

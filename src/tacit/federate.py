@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -76,6 +77,9 @@ class Plan:
     settled: dict[str, Settled] = field(default_factory=dict)
     """Noise, events and guarantee of every party; empty for a run without privacy."""
     live: Live | None = None
+    noise_key: tuple[int, ...] | None = field(default=None, repr=False)
+    """What the server's own noise is made of, kept with the checkpoint: the noise of a round that
+    is done again, from a copy of it, must be the same."""
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -130,7 +134,8 @@ class Plan:
         if self.privacy is None or self.privacy.aggregation != "server":
             return None
         seed = self.privacy.noise_seed
-        return lambda number: np.random.default_rng(None if seed is None else [seed, number])
+        key = (seed,) if seed is not None else self.noise_key or (secrets.randbits(128),)
+        return lambda number: np.random.default_rng([*key, number])
 
     @property
     def _combine(self) -> Combine | None:
@@ -261,14 +266,15 @@ def make_plan(
         shares=_shares(privacy, schedule, len(parties), live),
         trust=trust,
     )
-    _check_in_step(settled, schedule, live)
+    if privacy.aggregation != "plain":
+        _check_in_step(settled, schedule, live)
     return replace(plan, privacy=privacy, settled=settled)
 
 
 def _check_in_step(settled: dict[str, Settled], schedule: Schedule, live: Live | None) -> None:
     """Shared noise is that of one visit only while all parties are at the same one."""
     apart = schedule.parties_per_round is not None or (live is not None and live.quorum is not None)
-    differ = any(one.shares > 1 and len(one.answers) > 1 for one in settled.values())
+    differ = any(len(one.answers) > 1 for one in settled.values())
     if apart and differ:
         raise ConfigError(
             "the noise of this method differs by visit and is shared by the parties, but with "
@@ -464,6 +470,8 @@ def carry_out(
     spent on the same records before.
     """
     before, started = compilations(), time.perf_counter()
+    if checkpoint is not None:
+        plan = replace(plan, noise_key=checkpoint.secret())
     rules = plan.rules
     lines: list[dict[str, Any]] = []
 

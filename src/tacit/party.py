@@ -179,14 +179,20 @@ def _stacked_memories(
     if start is None:
         return None
     for request, memory in zip(requests, memories, strict=True):
-        if memory is None and request.visit > 0:
-            raise DataError(
-                f"party {request.party!r}, visit {request.visit}: what it kept of its earlier "
-                "answers is lost, and without it this one would be wrong; restore its state "
-                "directory or begin a new run"
-            )
+        require_memory(agreement, request, memory)
     known = [start if memory is None else memory for memory in memories]
     return {name: np.stack([memory[name] for memory in known]) for name in start}
+
+
+def require_memory(agreement: Agreement, request: Request, memory: Natural | None) -> None:
+    """Refuse to answer without what the method keeps at a party; best before anything is paid."""
+    kept = agreement.method.memory(agreement.model, agreement.family) is not None
+    if kept and memory is None and request.visit > 0:
+        raise DataError(
+            f"party {request.party!r}, visit {request.visit}: what it kept of its earlier "
+            "answers is lost, and without it this one would be wrong; restore its state "
+            "directory or begin a new run"
+        )
 
 
 def _private_parts(

@@ -180,7 +180,8 @@ def privacy_block(plan: Plan) -> dict[str, Any]:
         ],
         "not_covered": (
             "metrics of held-out records, record counts and reference posteriors in this file are "
-            "exact; they are for whoever may see the records"
+            "exact, and so are factors and messages in checkpoint and ledger where a party keeps "
+            "its own factor or the server adds the noise; they are for whoever may see the records"
         ),
     }
 

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from tacit.errors import ConfigError
 from tacit.federate import carry_out, make_plan
 from tacit.local import DPSGD
+from tacit.messages import Request
 from tacit.models import LogisticRegression
-from tacit.privacy.bounded import clip_units
+from tacit.party import Seat
+from tacit.privacy.bounded import Tally, clip_units
 from tacit.privacy.settings import Privacy
 from tacit.server import Checkpoint, Synchronous
 
@@ -59,6 +61,8 @@ def test_what_it_costs_is_what_was_settled(parties, rate):
     assert event.clip == pytest.approx(np.hypot(2.0, 0.5))
 
 
+BOUND = float(np.hypot(3.0, 0.75))
+TALLY = Tally(jnp.asarray(1.5), jnp.asarray(BOUND))
 numbers = st.one_of(st.floats(-1e3, 1e3), st.sampled_from([np.nan, np.inf, 1e30]))
 vector = st.lists(numbers, min_size=2, max_size=2)
 
@@ -68,17 +72,42 @@ vector = st.lists(numbers, min_size=2, max_size=2)
 def test_sum_and_count_together_are_within_the_clip(rest, pair):
     def made(one):
         rows = jnp.asarray([one, *rest], jnp.float64)
-        found = clip_units(rows, 3.0, tally=jnp.asarray(1.5))
-        assert float(found.clip) == pytest.approx(np.hypot(3.0, 0.75))
+        found = clip_units(rows, 3.0, tally=TALLY)
+        assert float(found.clip) == BOUND
         return np.append(found.value[0], found.value[1]), float(found.clip)
 
     (first, clip), (second, _) = made(pair[0]), made(pair[1])
     assert np.linalg.norm(first - second) <= 2 * clip
 
 
+def test_a_bound_that_is_too_small_is_no_bound():
+    found = clip_units(jnp.ones((1, 2)), 3.0, tally=TALLY._replace(bound=jnp.asarray(3.05)))
+    assert np.isnan(found.clip)
+
+
+@pytest.mark.parametrize("clip", [0.35, 0.77, 1.1, 3.3])
+def test_any_clip_costs_what_was_settled_to_the_last_bit(parties, clip):
+    plan = plan_of(parties, DPSGD(clip=clip, clip_end=0.3, adaptive=0.5), rounds=3)
+    assert carry_out(plan).state.finished == "rounds"
+
+
+@pytest.mark.parametrize("far", [45.0, 1e30, -1e30])
+def test_a_hostile_scale_goes_no_farther_than_the_server_s_own(parties, far):
+    """Beyond it float32 squares vanish, and with them the norm that is clipped."""
+    plan = plan_of(parties, DPSGD(adaptive=0.5), rounds=2)
+    settled = plan.settled["site-0"]
+    seat = Seat(plan.agreement, "site-0", parties["site-0"], settled)
+    deltas = []
+    for at in (far, np.sign(far) * 30.0):
+        q = plan.model.prior(plan.family) | {"log_scale": np.asarray(at)}
+        request = Request("r0", "site-0", 0, 0, q, plan.family.zero(), 1.0, initial=True)
+        deltas.append(seat.answer(request)[0].delta)
+    np.testing.assert_allclose(deltas[0]["linear"], deltas[1]["linear"])
+
+
 def test_the_bound_of_sum_and_count_is_reached():
     def made(scale):
-        found = clip_units(jnp.asarray([[scale, 0.0]]), 3.0, tally=jnp.asarray(1.5))
+        found = clip_units(jnp.asarray([[scale, 0.0]]), 3.0, tally=TALLY)
         return np.append(found.value[0], found.value[1]), float(found.clip)
 
     # One just within the clip, one far beyond it on the other side: both parts are at their ends.

@@ -1,6 +1,8 @@
 """Whole parties: the forms of `PrivateUpdate`, held against the simulation of the study."""
 
+import shutil
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -25,7 +27,7 @@ from tacit.reproduce.meng_kernel import (
     simulate,
     whole_statistics,
 )
-from tacit.server import Sequential, Synchronous
+from tacit.server import Checkpoint, Sequential, Synchronous
 
 PARTIES, RECORDS, NOISE_SD = 6, 10, 0.7
 NOISELESS = 1e-9
@@ -130,6 +132,33 @@ def test_a_round_that_makes_q_improper_is_void(parties):
             assert seen[index][0].caution == 1.0
 
 
+def test_a_copy_of_a_checkpoint_draws_the_same_noise(parties, tmp_path):
+    """With exact updates in the ledger, another noise on the same sum would be a second release."""
+    plan = plan_of(parties, one("roll-back"), rounds=5, aggregation="server", noise_seed=None)
+    path, copy = tmp_path / "state.sqlite", tmp_path / "copy.sqlite"
+
+    def observe(state, _log):
+        if state.round == 2 and not copy.exists():
+            for part in ("", "-wal", "-shm"):
+                if Path(f"{path}{part}").exists():
+                    shutil.copy(f"{path}{part}", f"{copy}{part}")
+
+    whole = carry_out(plan, checkpoint=Checkpoint(path, digest="it"), observe=observe).state
+    again = carry_out(plan, checkpoint=Checkpoint(copy, digest="it")).state
+    np.testing.assert_array_equal(eta(again.q), eta(whole.q))
+    other = carry_out(plan, checkpoint=Checkpoint(tmp_path / "other.sqlite", digest="it")).state
+    assert eta(other.q)[0] != eta(whole.q)[0], "another run has another noise"
+
+
+def test_a_void_round_of_noisy_updates_names_nobody(parties):
+    plan = plan_of(
+        parties, one("server-factor", 50.0), rounds=12, damping=1.0, noise_multiplier=3.0
+    )
+    lines = [line for line in carry_out(plan).log if line["event"] == "refused"]
+    assert lines
+    assert all("improper_alone" not in line for line in lines)
+
+
 def test_a_void_round_is_taken_back_at_the_party():
     """The same q twice: the party's factor is without what it said in between."""
     q = {"linear": jnp.array([1.0]), "quadratic": jnp.array([-0.5])}
@@ -189,10 +218,13 @@ def test_now_and_then_is_what_is_accounted(parties):
             "rounds of everybody",
         ),
         (one(None), {"schedule": Sequential(rounds=3), "aggregation": "server"}, "'synchronous'"),
-        (
-            one(None, noise_end=2.0),
-            {"schedule": Synchronous(rounds=4, parties_per_round=3)},
-            "less noise than one of them needs",
+        *(
+            (
+                one(None, noise_end=2.0),
+                {"schedule": Synchronous(rounds=40, parties_per_round=k), "aggregation": how},
+                "less noise than one of them needs",
+            )
+            for k, how in ((3, "trusted"), (3, "server"), (1, "server"))
         ),
     ],
 )

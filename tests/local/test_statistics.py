@@ -118,6 +118,20 @@ def test_no_record_moves_the_sum_by_more_than_its_sensitivity(kind, rest, pair, 
     assert np.linalg.norm(made(pair[0]) - made(pair[1])) <= 2 * CLIP
 
 
+@pytest.mark.parametrize(("noise_sd", "x"), [(1e10, 1e12), (1e11, 3e12), (1e12, 1e14)])
+def test_no_square_vanishes_from_a_norm(noise_sd, x):
+    """1/σ² is a float32, and its square is none any more; what is released is float64."""
+    model = LinearRegression(("a",), noise_sd=noise_sd)
+    method, family = PrivateStatistics(dtype="float32"), FullGaussian(1)
+    q = model.prior(family)
+    records = {"x": jnp.array([[x]], jnp.float32), "y": jnp.array([1.0], jnp.float32)}
+    terms = SimpleNamespace(clips=jnp.array([1.0]))
+    task = Task(records, jnp.ones(1, jnp.float32), q, family.zero(), q, False, terms=terms)
+    found = jax.jit(lambda: method._bounded(model, family, task))()
+    size = np.hypot(*(np.linalg.norm(leaf) for leaf in jax.tree.leaves(found.value)))
+    assert 0.99 < size <= 1.0
+
+
 @pytest.mark.parametrize("kind", sorted(FAMILIES))
 def test_the_sensitivity_is_reached(kind):
     one = {"x": np.array([[1e-3, 0.0, 0.0]]), "y": np.array([1e9])}
@@ -262,6 +276,9 @@ def test_what_it_cannot_serve_is_refused():
         PrivateStatistics().check(LogisticRegression(("a",)), FullGaussian(1))
     with pytest.raises(ConfigError, match="depend on q"):
         PrivateStatistics(once=True).check(MODEL, FAMILIES["mean-field"])
+    shared = PrivateStatistics(repair="truncate", aggregation="trusted")
+    with pytest.raises(ConfigError, match="lacks the noise"):
+        shared.check(MODEL, FAMILIES["full"])
     with pytest.raises(ConfigError, match=r"method\.share = 1\.0"):
         Hybrid(share=1.0)
     with pytest.raises(ConfigError, match=r"method\.noise_end = 0"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tacit.charging import Charging
+from tacit.charging import Charging, visits_charged
 from tacit.data import Federation as Loaded
 from tacit.engines.wire.journal import Journal, Watch
 from tacit.engines.wire.party import LiveParty
@@ -113,7 +113,7 @@ def check_budget(ready: ReadyParty) -> Any:
         refuse_simulated(ledger, path)
         charging = _charging(ready, ledger, "check")
         left = _still_to_pay(ready, ledger)
-        if left.visits > 0:
+        if left.releases > 0:
             replace(charging, settled={ready.name: left}).require_room()
         return ledger.spent(charging.datasets[ready.name])
 
@@ -122,10 +122,16 @@ def _still_to_pay(ready: ReadyParty, ledger: Ledger) -> Settled:
     """What a run costs from here: a party that comes back has paid for its answers so far."""
     settled = ready.plan.settled[ready.name]
     run = PartyStore(ready.setup.state / "party", ready.setup.agreed.digest).run
-    paid = (
-        0 if run is None else answers_charged(ledger, run_in_ledger(ready.setup.agreed.digest, run))
+    if run is None:
+        return settled
+    paid = visits_charged(ledger, run_in_ledger(ready.setup.agreed.digest, run), ready.name)
+    left = [visit for visit in range(settled.visits) if visit not in paid]
+    answers = tuple(settled.events_at(visit) for visit in left)
+    return msgspec.structs.replace(
+        settled,
+        visits=len(left),
+        answers=settled.answers if len(settled.answers) == 1 else answers,
     )
-    return msgspec.structs.replace(settled, visits=max(settled.visits - paid, 0))
 
 
 def approve(setup: PartySetup) -> Path:

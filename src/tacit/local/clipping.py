@@ -35,7 +35,7 @@ from tacit.expfam import MeanFieldGaussian
 from tacit.expfam.gaussian import Free
 from tacit.local.base import Array
 from tacit.models import GeneralisedLinear, Model, Records
-from tacit.privacy.bounded import Bounded, clip_sum, clip_units, kept_rows, row_norms
+from tacit.privacy.bounded import Bounded, Tally, clip_sum, clip_units, kept_rows, row_norms
 
 TINY_VARIANCE = 1e-12
 LABELS = (0.0, 1.0)
@@ -52,7 +52,7 @@ def clipped_gradient(
     maps: Free,
     *,
     label_agnostic: bool = True,
-    tally: Array | None = None,
+    tally: Tally | None = None,
     fast: bool = True,
 ) -> Bounded:
     """Σ over units of clipped contributions, weighted by `maps`: α, and κ or ω where given.
@@ -80,7 +80,7 @@ def _linear(
     clip: Array,
     maps: Free,
     agnostic: bool,
-    tally: Array | None,
+    tally: Tally | None,
 ) -> Bounded:
     x, y = records["x"], records["y"]
     variance = jnp.exp(2.0 * free["scale"])
@@ -120,7 +120,7 @@ def _scores(
     clip: Array,
     maps: Free,
     agnostic: bool,
-    tally: Array | None,
+    tally: Tally | None,
 ) -> Bounded | None:
     """By the model's own closed form, if it has one."""
     deviation = jnp.exp(free["scale"]) * noise
@@ -164,7 +164,7 @@ def _one_by_one(
     clip: Array,
     maps: Free,
     agnostic: bool,
-    tally: Array | None,
+    tally: Tally | None,
 ) -> Bounded:
     """A gradient a unit, by automatic differentiation."""
     if weights.ndim == 1:

@@ -28,13 +28,13 @@ import numpy as np
 from tacit.errors import ConfigError
 from tacit.expfam import Family, MeanFieldGaussian, Natural, with_sums, without_sums
 from tacit.expfam.gaussian import Free
-from tacit.local.adaptive import SCALE, WEIGHT, adapted, tally_clip
+from tacit.local.adaptive import FARTHEST, SCALE, WEIGHT, adapted, tally_clip
 from tacit.local.base import Answer, Arranged, Array, Task
 from tacit.local.clipping import clipped_gradient
 from tacit.local.combine import Combine, Run
 from tacit.local.private import PrivateMethod, by_unit
 from tacit.models import GeneralisedLinear, Model, Records
-from tacit.privacy.bounded import Bounded
+from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent, Poisson, Sampling, WithoutReplacement
 from tacit.privacy.mechanisms import Cost, Drawn, Gaussian
 from tacit.privacy.sampling import chunk_length, poisson_sum, subset_sum
@@ -201,6 +201,11 @@ class DPSGD(PrivateMethod):
     def server(self, run: Run) -> Combine:
         if self.adaptive is None:
             return super().server(run)
+        if not self.total_units > 0:
+            raise ConfigError(
+                f"method.adaptive = {self.adaptive} needs the number of all records, which is not "
+                "given; declare it, or use a fixed clip"
+            )
         return adapted(super().server, run, self.adaptive, self.total_units)
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
@@ -209,7 +214,9 @@ class DPSGD(PrivateMethod):
         plain, q = without_sums(family, task.q)
         parts = (without_sums(family, natural)[1] for natural in (task.factor, task.start))
         bare = task._replace(q=q, **dict(zip(("factor", "start"), parts, strict=True)))
-        answer, within = self._answer(model, plain, key, bare, jnp.exp(task.q[SCALE]))
+        # A server may say anything: beyond this the squares of a float32 are no bound any more.
+        scale = jnp.exp(jnp.clip(task.q[SCALE], -FARTHEST, FARTHEST))
+        answer, within = self._answer(model, plain, key, bare, scale)
         return answer._replace(natural={**answer.natural, SCALE: task.q[SCALE] + within})
 
     def _answer(
@@ -315,8 +322,8 @@ class DPSGD(PrivateMethod):
         maps = self._maps(model, free)
         clip, tally = task.terms.clips[0], None
         if self.adaptive is not None:
-            clip = clip / tally_clip(1.0)
-            tally = WEIGHT * clip
+            bound, clip = clip, clip / tally_clip(1.0) * (1.0 - 1e-12)
+            tally = Tally(WEIGHT * clip, bound)
             maps = {name: value / scale.astype(self.dtype) for name, value in maps.items()}
         low = {name: value.astype(self.dtype) for name, value in free.items()}
         if self._precision(model) == "fixed":
@@ -337,7 +344,7 @@ class DPSGD(PrivateMethod):
         release = mechanism.release(noise_key, bounded, drawn)
         sums, within = release.value, jnp.zeros(())
         if tally is not None:
-            sums, within = sums[0], sums[1] / (tally * self.rate)
+            sums, within = sums[0], sums[1] / (tally.weight * self.rate)
         found = {
             name: value.astype(jnp.float64) / (maps[name] * self.rate)
             for name, value in sums.items()

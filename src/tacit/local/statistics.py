@@ -77,6 +77,11 @@ class PrivateStatistics(PrivateMethod):
                 f"method.kind = 'private-statistics' needs a model with expected statistics, not "
                 f"{model.kind!r} with family {family.kind!r}; use method.kind = 'auto'"
             )
+        if self.repair == "truncate" and self.aggregation != "plain":
+            raise ConfigError(
+                f"method.repair = 'truncate' with privacy.aggregation = {self.aggregation!r}; a "
+                "sum of truncated numbers lacks the noise that it is charged for: use 'none'"
+            )
         if self.once and not (isinstance(model, ConjugateGaussian) and _whole(family)):
             raise ConfigError(
                 f"method.once = true with model {model.kind!r} and family {family.kind!r}, whose "
@@ -174,10 +179,11 @@ class PrivateStatistics(PrivateMethod):
     def _by_record(self, parts: Working | None, family: Family, task: Task, clip: Array) -> Bounded:
         """No contribution is written down: ‖(s·x, κω·xxᵀ)‖² = s²‖x‖² + κ²ω²‖x‖⁴."""
         assert parts is not None
-        x = parts.x.astype(jnp.float64)
+        # In float64, as the sums are: a square that vanishes would take its part out of the norm.
+        parts = Working(*(value.astype(jnp.float64) for value in parts))
+        x, slope = parts.x, parts.slope
         squares = jnp.sum(x * x, axis=1)
         fourth = jnp.square(squares)
-        slope = parts.slope
         if not _whole(family):
             fourth = jnp.sum(jnp.square(x * x), axis=1)
             slope = slope - parts.weight * (x @ _mean(task.q))

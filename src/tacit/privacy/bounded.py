@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +62,13 @@ class Bounded:
         return _make(*parts, nonnegative=nonnegative)
 
 
+class Tally(NamedTuple):
+    """A coordinate ±ω/2 a unit that counts those within the clip, and the bound on all of it."""
+
+    weight: Array
+    bound: Array
+
+
 def clip_weights(norms: Array, clip: Array, mask: Array) -> Array:
     """min(1, C(1 − 1e-6)/‖cᵢ‖); 0 for a unit that is masked or has no norm up to `LARGEST_NORM`."""
     sound = (jnp.abs(norms) <= LARGEST_NORM) & (mask != 0)  # False for NaN
@@ -78,7 +85,7 @@ def clip_units(
     *,
     nonnegative: bool = False,
     norm_bound: Array | None = None,
-    tally: Array | None = None,
+    tally: Tally | None = None,
 ) -> Bounded:
     """The sum over the leading axis, a unit at a time scaled to norm ≤ C.
 
@@ -126,7 +133,7 @@ def clip_sum(
     weighted_sum: Callable[[Array], Tree],
     *,
     least: Array | None = None,
-    tally: Array | None = None,
+    tally: Tally | None = None,
 ) -> Bounded:
     """Σ wᵢ cᵢ where the norms are known in closed form and no cᵢ is ever written down.
 
@@ -141,20 +148,22 @@ def clip_sum(
     kept = mask if least is None else (mask != 0) & (least >= 0)  # False for NaN
     summed = weighted_sum(clip_weights(norms, clip, kept))
     bounded = _make(summed, clip, nonnegative=least is not None)
-    return bounded if tally is None else _tallied(bounded, norms, mask, tally)
+    return bounded if tally is None else _tallied(bounded, norms, kept, tally)
 
 
-def _tallied(bounded: Bounded, norms: Array, mask: Array, weight: Array) -> Bounded:
+def _tallied(bounded: Bounded, norms: Array, mask: Array, tally: Tally) -> Bounded:
     """The sum, and how many units were within the clip, as one vector to be released together.
 
     `value` becomes (value, ω Σ ±½): + for a unit whose norm is at most C, − for one that was scaled
-    down or left out. A contribution (cᵢ, ±ω/2) has norm ≤ √(C² + ω²/4), which is the new clip.
+    down or left out. A contribution (cᵢ, ±ω/2) has norm ≤ √(C² + ω²/4); the new clip is the tally's
+    bound, if that is not smaller, and NaN, which no event may have, if it is.
     """
     limit = jnp.asarray(bounded.clip, norms.dtype) * (1.0 - MARGIN)
     below = jnp.where(norms <= limit, 0.5, -0.5)  # −½ for NaN
     total = jnp.sum(jnp.where(mask != 0, below, 0.0)).astype(jnp.float64)
-    clip = jnp.sqrt(jnp.square(bounded.clip) + 0.25 * jnp.square(weight))
-    return _make((bounded.value, weight * total), clip)
+    norm = jnp.sqrt(jnp.square(bounded.clip) + 0.25 * jnp.square(tally.weight))
+    clip = jnp.where(norm <= tally.bound, tally.bound, jnp.nan)
+    return _make((bounded.value, tally.weight * total), clip)
 
 
 def clip_moments(rows: Array, clip: Array, weights: Array) -> Bounded:

@@ -8,6 +8,7 @@ decoder cannot read, or whose checksums do not match, is refused, never repaired
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
 import zlib
 from dataclasses import fields, replace
@@ -28,6 +29,7 @@ CREATE TABLE posteriors (number INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE requests (id TEXT PRIMARY KEY, place INTEGER NOT NULL, body BLOB NOT NULL);
 CREATE TABLE replies (party TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE memories (party TEXT PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE secret (id INTEGER PRIMARY KEY CHECK (id = 0), body BLOB NOT NULL);
 CREATE TABLE log (place INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
 """
 _BULKY = ("q", "factors", "open", "issued", "arrived", "previous", "total", "memory")
@@ -111,6 +113,14 @@ class Checkpoint:
             return {party: unpack_natural(_unpack(body)) for party, body in rows}
         except (sqlite3.DatabaseError, msgspec.MsgspecError, *_MALFORMED) as error:
             raise self._unreadable(error) from error
+
+    def secret(self) -> tuple[int, ...]:
+        """128 bits that belong to this run: whatever copy it goes on from, it draws the same."""
+        try:
+            (body,) = self._db.execute("SELECT body FROM secret").fetchone()
+        except (sqlite3.DatabaseError, *_MALFORMED) as error:
+            raise self._unreadable(error) from error
+        return (int.from_bytes(body, "big"),)
 
     def close(self) -> None:
         """Close the file."""
@@ -199,6 +209,7 @@ def _create(path: Path, digest: str) -> None:
     db.execute("PRAGMA page_size=32768")  # factors are large: fewer pages for each
     db.executescript(_SCHEMA + "CREATE TABLE run (digest TEXT NOT NULL);")
     db.execute("INSERT INTO run VALUES (?)", (digest,))
+    db.execute("INSERT INTO secret VALUES (0, ?)", (secrets.token_bytes(16),))
     db.close()
     os.replace(part, path)  # noqa: PTH105 - atomic on every platform
 

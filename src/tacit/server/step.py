@@ -310,19 +310,20 @@ def _refuse(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Ser
             "'sequential'"
         )
     party = replies[0].party if len(replies) == 1 else None
-    alone = [
-        reply.party
-        for reply in replies
-        if not rules.family.is_proper(multiply(state.q, reply.delta))
-    ]
     event = {
         "event": "refused",
         "round": state.round + 1,
         "party": party,
-        "improper_alone": alone,
         "reason": "q would not be a proper distribution; rolled back"
         + ("" if rules.combine else ", damping halved"),
     }
+    if rules.combine is None:
+        # Of noisy updates only the sum may be told about.
+        event["improper_alone"] = [
+            reply.party
+            for reply in replies
+            if not rules.family.is_proper(multiply(state.q, reply.delta))
+        ]
     return replace(
         state,
         refused=state.refused + len(replies),

@@ -22,7 +22,7 @@ from tacit.engines.wire.store import PartyStore
 from tacit.errors import PeerError, PrivacyError, TacitError
 from tacit.expfam import Natural
 from tacit.messages import Reply, Request
-from tacit.party import Seat
+from tacit.party import Seat, require_memory
 from tacit.server import is_plausible
 from tacit.wire.frames import HangupError
 from tacit.wire.session import (
@@ -238,6 +238,7 @@ class LiveParty:
             self._require_sense(request)
             charging = self.charging(session.run)
             charging.require_turn(request)
+            require_memory(self.seat.agreement, request, self.store.memory)
             return charging.answer([request], self._compute)[request.id]
         reply = self.store.recall(request.id) or self._compute([request])[request.id]
         self.store.keep(request.id, reply, turn.factor)

@@ -39,7 +39,8 @@ class PartyStore:
         except (OSError, msgspec.MsgspecError) as error:
             raise DataError(
                 f"{path} cannot be read ({' '.join(str(error).split())}); restore it from a copy, "
-                "or delete it to rejoin: the server has this party's factor"
+                "or, unless the method keeps something at the party, delete it to rejoin: the "
+                "server has this party's factor"
             ) from None
         if kept.digest == digest:
             self._kept = kept
