@@ -13,6 +13,7 @@ import msgspec
 
 from tacit.config import Config, DampingConfig
 from tacit.data import Federation
+from tacit.data.layout import Layout
 from tacit.engines.driver import Driver
 from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError
@@ -43,7 +44,7 @@ def make_model(config: Config, federation: Federation) -> Model:
     # Only a network starts from the seed; equal models of any run are then one object.
     seed = config.seed if kind == "bnn" else 0
     numbers = (options.prior_mean, options.prior_sd, options.noise_sd, options.hidden)
-    return _built_in(kind, federation.names, federation.output, *numbers, seed)
+    return _built_in(kind, federation.names, federation.output, *numbers, seed, federation.layout)
 
 
 @functools.lru_cache(maxsize=32)
@@ -56,13 +57,14 @@ def _built_in(
     noise_sd: float,
     hidden: int,
     seed: int,
+    layout: Layout | None,
 ) -> Model:
     """One object for equal models: what one run compiled serves the next in the same process."""
     prior = {"prior_mean": prior_mean, "prior_sd": prior_sd}
     if kind == "logistic":
-        return LogisticRegression(names, **prior)
+        return LogisticRegression(names, **prior, layout=layout)
     if kind == "linear":
-        return LinearRegression(names, noise_sd=noise_sd, **prior)
+        return LinearRegression(names, noise_sd=noise_sd, **prior, layout=layout)
     if kind == "gaussian-mean":
         return GaussianMean(noise_sd=noise_sd, **prior)
     return BayesianNeuralNetwork(

@@ -52,6 +52,7 @@ class MethodConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         "natural-vi",
         "gradient-vi",
         "dpsgd",
+        "private-scoring",
         "private-update",
         "private-statistics",
         "hybrid",
@@ -87,6 +88,7 @@ class MethodConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     then whitened; left out: x stays as it is."""
     whiten_bound: float | None = None
     """The norm to which x is clipped for that second moment, and for nothing else."""
+    empirical_bayes: bool | None = None
     dtype: Literal["float32", "float64"] | None = None
 
 

@@ -22,7 +22,7 @@ from tacit.engines.driver import Driver
 from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, Natural, make_family
-from tacit.local import METHODS, Exact, LocalMethod, PrivateMethod, choose_method
+from tacit.local import METHODS, Exact, LocalMethod, PrivateMethod, choose_method, choose_private
 from tacit.local.base import RunFacts
 from tacit.local.combine import Combine, Run
 from tacit.models import ConjugateGaussian, GeneralisedLinear, Model, Records
@@ -227,14 +227,18 @@ def make_plan(
     _check_records(model, {name: one for name, one in parties.items() if one or live is None})
     if PRIOR_PARTY in parties:
         raise ConfigError(f"a party is called {PRIOR_PARTY!r}; that name is the prior's")
-    method = method or choose_method(model, private=privacy is not None)
+    schedule = schedule or Synchronous()
+    if method is None and privacy is not None:
+        method = choose_private(model, privacy.unit, schedule, len(parties))[0]
+    method = method or choose_method(model)
     noisy = isinstance(method, PrivateMethod) and not method.wants_full
     chosen_family = choose_family(family, model, private=noisy)
     units = _units(method, privacy, parties, live)
     method = _settled_method(method, privacy, units, live)
     method.check(model, chosen_family)
     chosen_family = method.family(model, chosen_family)
-    schedule = schedule or Synchronous()
+    if isinstance(method, PrivateMethod):
+        method.check_schedule(schedule, len(parties))
     if schedule.parties_per_round is not None and schedule.parties_per_round > len(parties):
         raise ConfigError(
             f"schedule.parties_per_round = {schedule.parties_per_round}; there are only "

@@ -10,6 +10,7 @@ import numpy as np
 from tacit.data.bounds import unbounded_columns
 from tacit.data.catalogue import read_table
 from tacit.data.config import WITH_SITES, DataConfig, PartitionConfig, check_together
+from tacit.data.layout import Layout, layout_of
 from tacit.data.partition import Rows, balanced, held_out_rows, skew
 from tacit.data.persons import balanced_persons, by_appearance, held_out_persons, refuse_shared
 from tacit.data.prepare import as_kept, encode, with_pooled_scale
@@ -47,6 +48,8 @@ class Federation:
     """For generated data: the weights, by name, that made y."""
     unbounded: tuple[str, ...] = ()
     """Columns that no public bound limits, as `tacit.data.unbounded` gives them."""
+    layout: Layout | None = None
+    """What each column of x is by the schema; None without x."""
 
 
 def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> Federation:
@@ -225,8 +228,10 @@ def assemble(
         )
     records: Records = {"y": read.y}
     names: tuple[str, ...] = ("mean",)
+    layout: Layout | None = None
     if read.schema.design:
         x, names = encode(features, len(read.y))
+        layout = layout_of(column.config for column in features)
         records = {"x": x, "y": read.y}
     for column in kept:
         records[column.config.name] = as_kept(column)
@@ -250,4 +255,5 @@ def assemble(
         notes=(*read.notes, *notes),
         truth=read.truth,
         unbounded=unbounded_columns(read.schema, data),
+        layout=layout,
     )

@@ -17,6 +17,7 @@ from tacit.models import Model, Records
 from tacit.privacy.events import GaussianEvent, Relation
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.settings import check_clip
+from tacit.schedule import Schedule
 
 PERSON = "person"
 """The column of codes that says which records belong to one person."""
@@ -133,6 +134,10 @@ class PrivateMethod(LocalMethod, abc.ABC):
                 f"privacy.unit = {self.unit!r} with method.kind = {self.kind!r}, which protects "
                 f"a {' or a '.join(self.units)}; choose one of these or another method"
             )
+
+    def check_schedule(self, schedule: Schedule, parties: int) -> None:
+        """Raise a ConfigError if this method cannot be run on that schedule."""
+        del schedule, parties
 
     def count_units(self, party: str, records: Records) -> int:
         """How many units a party has."""

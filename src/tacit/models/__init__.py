@@ -7,6 +7,7 @@ from tacit.models.bnn import BayesianNeuralNetwork
 from tacit.models.gaussian_mean import GaussianMean
 from tacit.models.linear import LinearRegression
 from tacit.models.logistic import LogisticRegression
+from tacit.models.poisson import PoissonRegression
 
 if TYPE_CHECKING:
     from tacit.models.numpyro import from_numpyro
@@ -19,6 +20,7 @@ __all__ = [
     "LinearRegression",
     "LogisticRegression",
     "Model",
+    "PoissonRegression",
     "Records",
     "from_numpyro",
 ]

@@ -15,6 +15,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from tacit.data.layout import Layout, unknown_layout
 from tacit.errors import ConfigError
 from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural
 from tacit.expfam._backend import Array, namespace
@@ -122,6 +123,23 @@ class GeneralisedLinear(GaussianPriorModel):
     """
 
     quadrature_nodes: int = 16
+    layout: Layout
+    """What each column of x is, for a method that makes use of the public schema."""
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        prior_mean: Array | float,
+        prior_sd: Array | float,
+        layout: Layout | None = None,
+    ) -> None:
+        super().__init__(names, prior_mean, prior_sd)
+        self.layout = unknown_layout(self.names) if layout is None else layout
+        if len(self.layout) != self.dimension:
+            raise ConfigError(
+                f"the layout describes {len(self.layout)} columns of x, but there are "
+                f"{self.dimension} names; give one feature a column"
+            )
 
     def start(self, family: Family) -> Natural:
         """The prior's mean, narrow enough that η varies by a few units for columns of scale 1.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+from tacit.data.layout import Layout
 from tacit.expfam import Family, Natural
 from tacit.expfam._backend import Array, namespace
 from tacit.expfam.gaussian import LOG_2PI
@@ -31,8 +32,9 @@ class LinearRegression(GeneralisedLinear, ConjugateGaussian):
         noise_sd: float = 1.0,
         prior_mean: Array | float = 0.0,
         prior_sd: Array | float = 1.0,
+        layout: Layout | None = None,
     ) -> None:
-        super().__init__(names, prior_mean, prior_sd)
+        super().__init__(names, prior_mean, prior_sd, layout)
         self.noise_sd = check_sd(noise_sd, "model.noise_sd")
 
     def pointwise(self, eta: Array, y: Array) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tacit.data.layout import Layout
 from tacit.expfam._backend import Array, namespace
 from tacit.models.base import GeneralisedLinear, Output, hermite
 
@@ -20,8 +21,9 @@ class LogisticRegression(GeneralisedLinear):
         *,
         prior_mean: Array | float = 0.0,
         prior_sd: Array | float = 1.0,
+        layout: Layout | None = None,
     ) -> None:
-        super().__init__(names, prior_mean, prior_sd)
+        super().__init__(names, prior_mean, prior_sd, layout)
 
     def pointwise(self, eta: Array, y: Array) -> Array:
         return bernoulli_log_likelihood(eta, y)

@@ -1,0 +1,307 @@
+"""`PrivateScoring`: generalised linear models from noisy counts, one second moment and scores.
+
+Three kinds of answer, all of them sums over the whole of a party's records:
+
+    visit 0     counts of the columns           → one public map z = scale∘(x − centre)
+    visit 1     second moment of z/‖z‖          → synthetic covariates, hence expected curvature
+    visit 2 …   clipped scores at the server's θ → q
+
+The shares of the budget are fixed in advance; that of the t-th score grows as √t. Parties release
+sums only and the server uses nothing but their total: how records are divided between the parties
+does not change the law of the result. docs/methods/private-scoring.md has the derivation.
+
+What a party needs to know travels beside q as public sums (`tacit.expfam.summed`): the map, the
+point θ and the reach k of the residual.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tacit.errors import ConfigError
+from tacit.expfam import Family, FullGaussian, Natural
+from tacit.expfam.gaussian import Gaussian as GaussianFamily
+from tacit.expfam.summed import with_sums
+from tacit.local.base import Answer, Arranged, Array, Task
+from tacit.local.combine import Combine, Memory, Run
+from tacit.local.private import PrivateMethod, by_unit
+from tacit.local.scoring_likelihood import Likelihood, likelihood_of
+from tacit.local.scoring_map import Marginals, marginals, scales
+from tacit.local.scoring_party import Counted, counted, counts_sum, moment_sum, score_sum
+from tacit.local.scoring_server import (
+    History,
+    Prior,
+    Public,
+    Solved,
+    choose_scale,
+    coordinates,
+    solve,
+)
+from tacit.local.scoring_synthetic import correlated
+from tacit.models import GeneralisedLinear, Model, Records
+from tacit.privacy.events import GaussianEvent
+from tacit.privacy.guarantee import Aggregation, Unit
+from tacit.privacy.mechanisms import Gaussian
+from tacit.pvi import multiply
+from tacit.schedule import Schedule
+
+COUNTS_SHARE, MOMENT_SHARE = 0.03, 0.08
+LEAST_ROUNDS = 3
+COUNTS, MOMENT, SCORE = range(3)
+RELEASED = ("counts", "moment", "score")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateScoring(PrivateMethod):
+    """Counts, second moment and scores; see the module.
+
+    `empirical_bayes` takes the prior's sd for a shape only and learns its scale from the releases:
+    better predictions where the declared prior is far too wide or too narrow, but q is then no
+    longer the posterior under the prior that was declared.
+    """
+
+    kind: ClassVar[str] = "private-scoring"
+    units: ClassVar[tuple[Unit, ...]] = ("record",)
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted")
+    damping: ClassVar[float | None] = 1.0
+    wants_full: ClassVar[bool] = True
+    clip: float = 1.0
+    empirical_bayes: bool = False
+    dtype: str = "float64"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("clip", "clip_end", "noise_end"):
+            if getattr(self, key) != 1.0:
+                raise ConfigError(
+                    f"method.{key} = {getattr(self, key)} with method.kind = 'private-scoring', "
+                    "which finds its own scale from what it releases: leave the key out"
+                )
+
+    def check(self, model: Model, family: Family) -> None:
+        if not isinstance(model, GeneralisedLinear) or likelihood_of(model) is None:
+            raise ConfigError(
+                f"method.kind = 'private-scoring' with model {model.kind!r}; it serves generalised "
+                "linear models (logistic, linear, poisson): use method.kind = 'dpsgd'"
+            )
+        if not isinstance(family, GaussianFamily):
+            raise ConfigError(
+                f"method.kind = 'private-scoring' needs a Gaussian family, not {family.kind!r}"
+            )
+        if counted(model.layout).columns == 0:
+            raise ConfigError(
+                f"method.kind = 'private-scoring' with the columns {', '.join(model.names)}; "
+                "there is nothing to count: use method.kind = 'dpsgd'"
+            )
+
+    def check_schedule(self, schedule: Schedule, parties: int) -> None:
+        if schedule.kind != "synchronous":
+            raise ConfigError(
+                f"schedule.kind = {schedule.kind!r} with method.kind = 'private-scoring', which "
+                "adds up everybody's answers: use 'synchronous', or method.kind = 'dpsgd'"
+            )
+        if schedule.rounds < LEAST_ROUNDS:
+            raise ConfigError(
+                f"schedule.rounds = {schedule.rounds} with method.kind = 'private-scoring'; counts "
+                f"and second moment take one each: at least {LEAST_ROUNDS} are needed, 20 are usual"
+            )
+        if (schedule.parties_per_round or parties) != parties:
+            raise ConfigError(
+                f"schedule.parties_per_round = {schedule.parties_per_round} with method.kind = "
+                "'private-scoring', which asks everybody in every round: leave the key out"
+            )
+        if schedule.damping is not None and schedule.damping != 1.0:
+            raise ConfigError(
+                f"schedule.damping = {schedule.damping} with method.kind = 'private-scoring', "
+                "whose server knows the noise and takes the right step: leave the key out"
+            )
+
+    def arrange(self, party: str, records: Records, seed: int) -> Arranged:
+        del seed
+        return by_unit(party, records, self.unit)
+
+    def family(self, model: Model, family: Family) -> Family:
+        assert isinstance(model, GeneralisedLinear)
+        assert isinstance(family, GaussianFamily)
+        d = model.dimension
+        sums = {
+            "counts": (counted(model.layout).size,),
+            "moment": (d * (d + 1) // 2,),
+            "score": (d,),
+            "centre": (d,),
+            "scale": (d,),
+            "point": (d,),
+            "reach": (1,),
+        }
+        return with_sums(family, sums)
+
+    def stage(self, visit: int) -> int:
+        return min(visit, SCORE)
+
+    def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+        del units
+        return (GaussianEvent(clip=clip, noise_sd=noise_sd),)
+
+    def events(
+        self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
+    ) -> tuple[GaussianEvent, ...]:
+        """(sensitivity/noise)² is `noise_sd`⁻² times this visit's share, and shares add up to 1."""
+        stage = self.stage(visit)
+        event = GaussianEvent(clip=clip, noise_sd=noise_sd, nonnegative=stage != SCORE)
+        ratio = event.sensitivity(self.relation) / clip
+        share = _budget_share(visit, visits)
+        return (
+            GaussianEvent(
+                clip=clip,
+                noise_sd=noise_sd * ratio / math.sqrt(share),
+                nonnegative=event.nonnegative,
+            ),
+        )
+
+    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
+        del key
+        assert isinstance(model, GeneralisedLinear)
+        likelihood = likelihood_of(model)
+        assert likelihood is not None
+        q, clip, x = task.q, task.terms.clips[0], task.records["x"]
+        unit = clip
+        if task.stage == COUNTS:
+            what = counted(model.layout)
+            bounded = counts_sum(what, x, task.weights, clip)
+            unit = clip / math.sqrt(what.columns)
+        elif task.stage == MOMENT:
+            bounded = moment_sum(x, q["centre"], q["scale"], task.weights, clip)
+        else:
+            bounded = score_sum(
+                likelihood,
+                task.records,
+                task.weights,
+                clip,
+                centre=q["centre"],
+                scale=q["scale"],
+                point=q["point"],
+                reach=q["reach"][0],
+            )
+        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
+        release = mechanism.release(task.secret, bounded)
+        nothing = {name: jnp.zeros(shape) for name, shape in family.shapes.items()}
+        change = nothing | {RELEASED[task.stage]: release.value / unit}
+        costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
+        return Answer(multiply(q, change), None, costs)
+
+    def server(self, run: Run) -> Combine:
+        assert isinstance(run.model, GeneralisedLinear)
+        return _Server(self, run)
+
+
+def _budget_share(visit: int, visits: int) -> float:
+    """What that visit spends of Σ μ²."""
+    if visit == COUNTS:
+        return COUNTS_SHARE
+    if visit == MOMENT:
+        return MOMENT_SHARE
+    weights = np.sqrt(np.arange(1, visits - 1))
+    return float((1.0 - COUNTS_SHARE - MOMENT_SHARE) * weights[visit - 2] / np.sum(weights))
+
+
+class _Server:
+    """A pure function of what was released; what it has worked out it need not work out again."""
+
+    def __init__(self, method: PrivateScoring, run: Run) -> None:
+        model = run.model
+        assert isinstance(model, GeneralisedLinear)
+        likelihood = likelihood_of(model)
+        assert likelihood is not None
+        self.method, self.run, self.layout = method, run, model.layout
+        self.likelihood: Likelihood = likelihood
+        self.counted: Counted = counted(model.layout)
+        places = [i for i, feature in enumerate(self.layout) if feature.kind == "bias"]
+        self.bias = places[0] if places else None
+        scaled = np.array([feature.kind != "bias" for feature in self.layout])
+        self.prior = Prior(model.prior_mean, model.prior_sd, scaled)
+        self._known: tuple[bytes, Public] | None = None
+
+    def __call__(
+        self, q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
+    ) -> tuple[Natural, Memory | None]:
+        stage = self.method.stage(number - 1)
+        name = RELEASED[stage]
+        # Somebody late may have answered an earlier question: his part of this one is missing.
+        heard = [update[name] for update in updates if np.any(update[name])]
+        total = sum(heard) * (self.run.parties / max(1, len(heard)))
+        missing = math.sqrt(self.run.parties / max(1, len(heard)))
+        if stage == COUNTS:
+            return self._mapped(q | {"counts": total}), memory
+        if stage == MOMENT:
+            return self._scaled(q | {"moment": total}), memory
+        empty = np.zeros((0, len(self.layout)))
+        before = memory or {"points": empty, "scores": empty, "noise": np.zeros(0)}
+        before = {"prior_scale": np.ones(1)} | before
+        memory = {
+            "points": np.vstack([before["points"], q["point"]]),
+            "scores": np.vstack([before["scores"], total]),
+            "noise": np.append(before["noise"], missing * self.run.noise_sd(number)),
+        }
+        found = solve(
+            self._public(q),
+            History(memory["points"], memory["scores"], memory["noise"]),
+            self.prior,
+            float(before["prior_scale"][0]),
+            learn_scale=self.method.empirical_bayes,
+        )
+        memory["prior_scale"] = np.array([found.prior_scale])
+        return q | self._gaussian(found) | {"point": found.mean}, memory
+
+    @property
+    def _score_sd(self) -> float:
+        """Of the noise in all scores put together."""
+        rounds = range(LEAST_ROUNDS, self.run.rounds + 1)
+        return 1.0 / math.sqrt(sum(self.run.noise_sd(number) ** -2.0 for number in rounds))
+
+    def _marginals(self, q: Natural) -> Marginals:
+        root = math.sqrt(self.counted.columns)
+        noise_sd = root * self.run.noise_sd(COUNTS + 1)
+        records = float(self.method.total_units)
+        return marginals(self.layout, self.counted, q["counts"], noise_sd, records)
+
+    def _mapped(self, q: Natural) -> Natural:
+        found = self._marginals(q)
+        scale = scales(found, self.prior.sd, self._score_sd)
+        return q | {"centre": found.centre, "scale": scale, "point": self.prior.mean.copy()}
+
+    def _scaled(self, q: Natural) -> Natural:
+        """Fold C into the map: what is clipped at 1 afterwards was at C before."""
+        public = self._public(q)
+        prior = public.to_x / self.prior.sd[:, None]
+        factor, reach = choose_scale(
+            self.likelihood, public.synthetic.z, public.records, prior.T @ prior, self._score_sd
+        )
+        return q | {"scale": factor * q["scale"], "reach": np.array([reach])}
+
+    def _public(self, q: Natural) -> Public:
+        key = b"".join(q[name].tobytes() for name in ("counts", "moment", "scale", "reach"))
+        if self._known is None or self._known[0] != key:
+            found = self._marginals(q)
+            noise_sd = self.run.noise_sd(MOMENT + 1)
+            synthetic = correlated(
+                self.layout, self.counted, found, q["scale"], q["moment"], noise_sd
+            )
+            to_x, to_z = coordinates(q["centre"], q["scale"], self.bias)
+            reach = float(q["reach"][0])
+            self._known = key, Public(self.likelihood, reach, synthetic, found.records, to_x, to_z)
+        return self._known[1]
+
+    def _gaussian(self, found: Solved) -> Natural:
+        """q in its family; mean-field keeps the marginals, so that intervals stay what they are."""
+        if isinstance(self.run.family, FullGaussian):
+            precision = found.precision
+            return {"linear": precision @ found.mean, "quadratic": -0.5 * precision}
+        precision = 1.0 / np.diagonal(np.linalg.inv(found.precision))
+        return {"linear": precision * found.mean, "quadratic": -0.5 * precision}

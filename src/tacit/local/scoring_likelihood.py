@@ -1,0 +1,160 @@
+"""What private scoring needs of a likelihood: a bounded score and its moments under the model.
+
+A record's score in θ is ψ(y, η)·z with η = z·θ. ψ must be bounded whatever y is, and have
+expectation zero where the model is right, or the clipped sum would be biased:
+
+* Bernoulli: ψ = y − p, |ψ| ≤ max(p, 1 − p);
+* Poisson with y ≤ Y declared: ψ = y − μ, |ψ| ≤ max(μ, Y − μ);
+* Gaussian of known sd σ: ψ = clip((y − η)/σ, ±k)/σ, |ψ| ≤ k/σ (Huber 1964); the normal density is
+  even, so that clipping does not move the expectation from zero. k is the server's choice.
+
+Everything is written once for NumPy (the server) and JAX (the parties).
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacit.expfam._backend import Array, namespace, special
+from tacit.models import LinearRegression, LogisticRegression, Model, PoissonRegression
+
+
+class Likelihood(abc.ABC):
+    """ψ, its bound, and its expectation, slope and variance under the model."""
+
+    reaches: tuple[float, ...] = (1.0,)
+    """Values of k that the server may choose from; one where ψ has none."""
+
+    @abc.abstractmethod
+    def residual(self, y: Array, eta: Array, reach: Array) -> Array:
+        """ψ(y, η)."""
+
+    @abc.abstractmethod
+    def bound(self, eta: Array, reach: Array) -> Array:
+        """sup over y of |ψ(y, η)|: what makes the clip blind to the label."""
+
+    @abc.abstractmethod
+    def expected(self, truth: Array, eta: Array, reach: Array) -> Array:
+        """E[ψ(y, η)] for y from the model at η = `truth`; 0 for truth = η."""
+
+    @abc.abstractmethod
+    def slope(self, eta: Array, reach: Array) -> Array:
+        """∂ expected / ∂ truth at truth = η: the information that ψ carries about η."""
+
+    @abc.abstractmethod
+    def variance(self, eta: Array, reach: Array) -> Array:
+        """Var ψ for y from the model at η."""
+
+    def step(self, reach: float) -> float:
+        """How far, in root mean square of η, one round may move."""
+        del reach
+        return 1.0
+
+
+@dataclass(frozen=True)
+class BernoulliLikelihood(Likelihood):
+    """y ∈ {0, 1} with log-odds η."""
+
+    def residual(self, y: Array, eta: Array, reach: Array) -> Array:
+        return y - _sigmoid(eta)
+
+    def bound(self, eta: Array, reach: Array) -> Array:
+        return _sigmoid(namespace(eta).abs(eta))
+
+    def expected(self, truth: Array, eta: Array, reach: Array) -> Array:
+        return _sigmoid(truth) - _sigmoid(eta)
+
+    def slope(self, eta: Array, reach: Array) -> Array:
+        return _sigmoid(eta) * _sigmoid(-eta)
+
+    def variance(self, eta: Array, reach: Array) -> Array:
+        return self.slope(eta, reach)
+
+
+@dataclass(frozen=True)
+class PoissonLikelihood(Likelihood):
+    """y ∈ {0, …, largest} with log-rate η; rates beyond `largest` count as that."""
+
+    largest: float
+
+    def _rate(self, eta: Array) -> Array:
+        xp = namespace(eta)
+        return xp.exp(xp.clip(eta, -30.0, math.log(self.largest)))
+
+    def residual(self, y: Array, eta: Array, reach: Array) -> Array:
+        return namespace(eta, y).clip(y, 0.0, self.largest) - self._rate(eta)
+
+    def bound(self, eta: Array, reach: Array) -> Array:
+        rate = self._rate(eta)
+        return namespace(eta).maximum(rate, self.largest - rate)
+
+    def expected(self, truth: Array, eta: Array, reach: Array) -> Array:
+        return self._rate(truth) - self._rate(eta)
+
+    def slope(self, eta: Array, reach: Array) -> Array:
+        return self._rate(eta)
+
+    def variance(self, eta: Array, reach: Array) -> Array:
+        return self._rate(eta)
+
+
+@dataclass(frozen=True)
+class GaussianLikelihood(Likelihood):
+    """y ~ N(η, noise_sd²), the residual clipped to ±k standard deviations."""
+
+    noise_sd: float
+    reaches = (1.5, 3.0, 10.0)
+
+    def residual(self, y: Array, eta: Array, reach: Array) -> Array:
+        xp = namespace(y, eta, reach)
+        return xp.clip((y - eta) / self.noise_sd, -reach, reach) / self.noise_sd
+
+    def bound(self, eta: Array, reach: Array) -> Array:
+        return namespace(eta, reach).zeros_like(eta) + reach / self.noise_sd
+
+    def expected(self, truth: Array, eta: Array, reach: Array) -> Array:
+        """E clip(X, ±k)/σ for X ~ N(δ, 1) with δ = (truth − η)/σ."""
+        shift = (truth - eta) / self.noise_sd
+        above, below = reach - shift, -reach - shift
+        inside = _normal_cdf(above) - _normal_cdf(below)
+        clipped = reach * (1.0 - _normal_cdf(above)) - reach * _normal_cdf(below)
+        value = shift * inside + _normal_density(below) - _normal_density(above) + clipped
+        return value / self.noise_sd
+
+    def slope(self, eta: Array, reach: Array) -> Array:
+        return np.zeros_like(eta) + (2.0 * _normal_cdf(reach) - 1.0) / self.noise_sd**2
+
+    def variance(self, eta: Array, reach: Array) -> Array:
+        inside = 2.0 * _normal_cdf(reach) - 1.0 - 2.0 * reach * _normal_density(reach)
+        outside = 2.0 * reach**2 * (1.0 - _normal_cdf(reach))
+        return np.zeros_like(eta) + (inside + outside) / self.noise_sd**2
+
+    def step(self, reach: float) -> float:
+        return reach * self.noise_sd
+
+
+def likelihood_of(model: Model) -> Likelihood | None:
+    """The likelihood of a model that private scoring can serve; None for any other."""
+    if isinstance(model, LogisticRegression):
+        return BernoulliLikelihood()
+    if isinstance(model, PoissonRegression):
+        return PoissonLikelihood(model.largest)
+    if isinstance(model, LinearRegression):
+        return GaussianLikelihood(model.noise_sd)
+    return None
+
+
+def _sigmoid(eta: Array) -> Array:
+    return 0.5 * (1.0 + namespace(eta).tanh(0.5 * eta))
+
+
+def _normal_cdf(value: Array) -> Array:
+    return special(value).ndtr(value)
+
+
+def _normal_density(value: Array) -> Array:
+    return namespace(value).exp(-0.5 * value * value) / math.sqrt(2.0 * math.pi)

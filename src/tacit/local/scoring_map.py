@@ -1,0 +1,98 @@
+"""What the server makes of the noisy counts: marginals, and one public map z = scale∘(x − centre).
+
+How long z is in each coordinate decides how the noise is shared out. Noise is the same in every
+coordinate of a clipped score, so that a coordinate of variance v = E[z²] is learnt with
+information ∝ f v/σ² about its weight on x, f being the variance of x. Minimising the expected loss
+Σ f/(1/τ² + n²κ²f v/σ²) under Σ v = 1, with prior sd τ, is solved by filling water,
+
+    v = max(0, c − b/f),    b = σ²/(nκτ)²,
+
+which gives nothing to what is too rare to be heard. But ‖z‖ must not vary too much over records
+either, for the clip takes most from the longest; v/√f in the place of v/f for scale² is a
+compromise between the two.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.data.layout import Layout
+from tacit.local.scoring_party import KNOTS, Counted
+
+INFORMATION = 0.15
+"""κ: about what a clipped record tells of its own η."""
+LEAST_SHARE = 0.02
+"""Of the water's level c: no coordinate is left out altogether."""
+
+
+class Marginals(NamedTuple):
+    """Centre, variance and, of numbers, the histogram over knots, as far as the noise allows."""
+
+    records: float
+    centre: np.ndarray
+    variance: np.ndarray
+    knots: np.ndarray
+    histograms: np.ndarray
+    frequencies: tuple[np.ndarray, ...]
+
+
+def simplex(values: np.ndarray) -> np.ndarray:
+    """The nearest vector without negative numbers that adds up to 1.
+
+    >>> simplex(np.array([0.9, 0.3, -0.1]))
+    array([0.8, 0.2, 0. ])
+    """
+    falling = np.sort(values)[::-1]
+    excess = (np.cumsum(falling) - 1.0) / np.arange(1, len(values) + 1)
+    last = np.flatnonzero(falling > excess)[-1]
+    return np.maximum(values - excess[last], 0.0)
+
+
+def marginals(
+    layout: Layout, what: Counted, counts: np.ndarray, noise_sd: float, records: float
+) -> Marginals:
+    """From noisy counts; `noise_sd` is theirs, `records` 0 where their number is not public."""
+    split = np.cumsum([len(group) for group in what.groups])
+    levels, hats = (
+        counts[: split[-1] if len(split) else 0],
+        counts[split[-1] if len(split) else 0 :],
+    )
+    hats = hats.reshape(len(what.numbers), KNOTS)
+    if not records:
+        columns = [*np.split(levels, split[:-1]), *hats] if len(split) else [*hats]
+        records = max(float(np.mean([column.sum() for column in columns])), noise_sd, 1.0)
+    # A count of nothing may still hide about a quarter of the noise's sd.
+    least = min(0.1, max(0.5, 0.25 * noise_sd) / records)
+    centre, variance = np.zeros(len(layout)), np.ones(len(layout))
+    frequencies = []
+    for group, count in zip(what.groups, np.split(levels, split[:-1]), strict=False):
+        share = np.maximum(count / records, 0.0)
+        share = simplex(share) if share.sum() > 1.0 else share
+        share = np.clip(share, least, 1.0 - least)
+        centre[group], variance[group] = share, share * (1.0 - share)
+        frequencies.append(share)
+    knots = np.linspace(what.low, what.high, KNOTS, axis=-1).reshape(len(what.numbers), KNOTS)
+    histograms = np.zeros_like(knots)
+    for row, place in enumerate(what.numbers):
+        share = simplex(hats[row] / records)
+        mean = share @ knots[row]
+        finest = (0.04 * (what.high[row] - what.low[row])) ** 2  # knots resolve no less
+        centre[place] = mean
+        variance[place] = max(share @ (knots[row] - mean) ** 2, finest)
+        histograms[row] = share
+    if not any(feature.kind == "bias" for feature in layout):
+        variance, centre = variance + centre**2, np.zeros(len(layout))  # nothing can absorb it
+    return Marginals(records, centre, variance, knots, histograms, tuple(frequencies))
+
+
+def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarray:
+    """The map's scale, with E‖z‖² = 1; `score_sd` is the noise in all scores taken together."""
+    hidden = (score_sd / (found.records * INFORMATION * prior_sd)) ** 2 / found.variance
+    rising = np.sort(hidden)
+    levels = (1.0 + np.cumsum(rising)) / np.arange(1, len(rising) + 1)
+    level = levels[np.flatnonzero(levels > rising)[-1]]
+    share = np.maximum(level - hidden, LEAST_SHARE * level)
+    scale = np.sqrt(share / np.sqrt(found.variance))
+    return scale / np.sqrt(np.sum(np.square(scale) * found.variance))

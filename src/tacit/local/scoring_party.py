@@ -1,0 +1,121 @@
+"""The three sums that a party releases in private scoring, each bounded by construction.
+
+With G columns counted, z = scale∘(x − centre) and everything but x and y public:
+
+* counts: for each categorical column its one-hot levels, for each number its place between two of
+  a dozen knots. A column contributes a vector of norm ≤ 1 without a negative coordinate, so that
+  a record has norm ≤ √G and a substitution moves the sum by √(2G) at most (all is divided by √G);
+* second moment: uuᵀ with u = z/‖z‖, of norm 1; a substitution moves it by √2 at most;
+* score: w ψ(y, η) z with w = min(1, 1/(b(η)‖z‖)) and b(η) ≥ |ψ| whatever y is. Its norm is ≤ 1, and
+  a substitution moves the sum by 2 at most. w does not depend on y, so that the sum of E[ψ] = 0
+  is 0 at the true θ: clipping costs information and no bias.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from tacit.data.layout import Layout
+from tacit.expfam._backend import Array
+from tacit.local.scoring_likelihood import Likelihood
+from tacit.models import Records
+from tacit.privacy.bounded import Bounded, clip_moments, clip_sum, clip_units, row_norms
+
+KNOTS = 12
+WIDEST = 3.0
+"""Numbers are counted up to this many of their declared scale from their centre."""
+
+
+class Counted(NamedTuple):
+    """What is counted: the places of levels in x, column by column, and of numbers with knots."""
+
+    groups: tuple[np.ndarray, ...]
+    numbers: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @property
+    def columns(self) -> int:
+        """G: how many vectors of norm ≤ 1 a record is counted as."""
+        return len(self.groups) + len(self.numbers)
+
+    @property
+    def size(self) -> int:
+        """How many counts there are."""
+        return sum(len(group) for group in self.groups) + KNOTS * len(self.numbers)
+
+
+def counted(layout: Layout) -> Counted:
+    """From the public schema alone."""
+    groups: dict[str, list[int]] = {}
+    numbers, low, high = [], [], []
+    for place, feature in enumerate(layout):
+        if feature.kind == "level":
+            groups.setdefault(feature.source, []).append(place)
+        elif feature.kind == "numeric":
+            ends = max(feature.low, -WIDEST), min(feature.high, WIDEST)
+            if ends[1] - ends[0] < 1.0 and math.isfinite(feature.high - feature.low):
+                ends = feature.low, feature.high  # the declared scale is not that of the bulk
+            numbers.append(place)
+            low.append(ends[0])
+            high.append(ends[1])
+    return Counted(
+        tuple(np.array(group) for group in groups.values()),
+        np.array(numbers, dtype=np.int64),
+        np.array(low),
+        np.array(high),
+    )
+
+
+def counts_sum(what: Counted, x: Array, mask: Array, clip: Array) -> Bounded:
+    """Σ of the counts of every record times C/√G; a number is shared by its two nearest knots."""
+    parts = [x[:, group] for group in what.groups]
+    if len(what.numbers):
+        step = (what.high - what.low) / (KNOTS - 1)
+        places = (x[:, what.numbers] - what.low) / step
+        places = jnp.clip(places, 0.0, KNOTS - 1.0)[:, :, None]
+        hats = jnp.maximum(0.0, 1.0 - jnp.abs(places - jnp.arange(KNOTS)))
+        parts.append(hats.reshape(x.shape[0], -1))
+    rows = jnp.concatenate(parts, axis=1) * (clip / math.sqrt(what.columns))
+    return clip_units(rows, clip, mask, nonnegative=True)
+
+
+def moment_sum(x: Array, centre: Array, scale: Array, mask: Array, clip: Array) -> Bounded:
+    """Σ uuᵀ as its upper triangle (`pack_symmetric`); z = 0 has no direction and adds nothing."""
+    z = scale * (x - centre)
+    length = row_norms([z])[:, None]
+    units = jnp.where(length > 0, z / jnp.where(length > 0, length, 1.0), 0.0)
+    return clip_moments(jnp.sqrt(clip) * units, clip, mask)
+
+
+def score_sum(
+    likelihood: Likelihood,
+    records: Records,
+    mask: Array,
+    clip: Array,
+    *,
+    centre: Array,
+    scale: Array,
+    point: Array,
+    reach: Array,
+) -> Bounded:
+    """Σ w ψ z at θ = `point` (of x), without writing any z down; scaled to norm ≤ `clip`.
+
+    A record that is not finite makes the sum not finite, and no party sends such an answer.
+    """
+    x, y = records["x"], records["y"]
+    eta = x @ point
+    length = jnp.sqrt(jnp.sum(jnp.square(scale * (x - centre)), axis=1))
+    residual = likelihood.residual(y, eta, reach)
+    # A y outside of what was declared must not pass for one inside.
+    most = jnp.maximum(likelihood.bound(eta, reach), jnp.abs(residual))
+
+    def weighted_sum(weights: Array) -> Array:
+        each = weights * residual
+        return clip * scale * (each @ x - centre * jnp.sum(each))
+
+    return clip_sum(clip * most * length, clip, mask, weighted_sum)

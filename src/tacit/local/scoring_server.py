@@ -1,0 +1,217 @@
+"""The server's half of private scoring: from noisy sums to q. NumPy, post-processing only.
+
+Near the truth the score at θₜ, clipped and noised, is s(θₜ) ≈ H(θ − θₜ) + e, e ~ N(0, V + σₜ²I),
+with H = n E[w ψ' zzᵀ] its expected slope and V = n E[w² Var(ψ) zzᵀ] its sampling variance. All
+rounds see the same records, so V is common and only the noise averages out:
+
+    s̄ + H θ̄ ~ N(H θ, V + σ̄² I),    s̄ = Σ aₜ sₜ,  θ̄ = Σ aₜ θₜ,  σ̄² = Σ aₜ² σₜ².
+
+With the prior N(m₀, P₀⁻¹) and the gain K = H(V + σ̄²I)⁻¹ this is a Gaussian posterior,
+
+    precision K H + P₀,    (K H + P₀) m = K(s̄ + H θ̄) + P₀ m₀,
+
+whose width has the noise in it. Without clipping and noise V = H and it is the usual Laplace
+approximation. H itself comes from a noisy second moment; an error E in it puts E(θ − θ̄) into the
+equation, and its variance is added to V + σ̄²I for the precision that is reported.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.local.scoring_likelihood import Likelihood
+from tacit.local.scoring_synthetic import Synthetic
+
+CURVATURE_ERROR = 0.3
+"""How far, relative to itself, the synthetic change of a score from θₜ to m may be wrong."""
+SCALES = 2.0 ** np.arange(-2, 7)
+CLOSE = 1.01
+
+
+class History(NamedTuple):
+    """θₜ in the coordinates of x, scores in those of z, one row a round; sd of each one's noise."""
+
+    points: np.ndarray
+    scores: np.ndarray
+    noise_sds: np.ndarray
+
+
+class Prior(NamedTuple):
+    """N(mean, sd²) of each weight on x, and of which ones the scale may be learnt."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+    scaled: np.ndarray
+
+
+class Solved(NamedTuple):
+    """q over the weights on x: mean, precision; and the scale of the prior."""
+
+    mean: np.ndarray
+    precision: np.ndarray
+    prior_scale: float
+
+
+class Public(NamedTuple):
+    """What all rounds of scores share."""
+
+    likelihood: Likelihood
+    reach: float
+    synthetic: Synthetic
+    records: float
+    to_x: np.ndarray
+    """θ on x = to_x @ θ on z."""
+    to_z: np.ndarray
+
+
+def coordinates(
+    centre: np.ndarray, scale: np.ndarray, bias: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(to_x, to_z) for z = scale∘(x − centre): the weight of the constant absorbs the centre."""
+    to_z, to_x = np.diag(1.0 / scale), np.diag(scale)
+    if bias is not None:
+        others = np.arange(len(scale)) != bias
+        to_z[bias, others] = centre[others] / scale[bias]
+        to_x[bias, others] = -(centre * scale)[others]
+    return to_x, to_z
+
+
+def choose_scale(
+    likelihood: Likelihood, z: np.ndarray, records: float, prior: np.ndarray, score_sd: float
+) -> tuple[float, float]:
+    """(1/C, k): the factor of the map's scale and the reach for which the least is lost.
+
+    The expected loss in log-likelihood is ½ tr(H₁ S) a record, H₁ the unclipped information and S
+    the posterior's covariance, both at η = 0. Of what is about as good the largest C is taken: it
+    changes the least in the scores.
+    """
+    length = np.sqrt(np.sum(z * z, axis=1))
+    origin = np.zeros(len(z))
+    whole = likelihood.slope(origin, likelihood.reaches[-1])
+    plain = _weighted(z, whole, records)
+    losses = {}
+    for reach in likelihood.reaches:
+        bound = np.maximum(likelihood.bound(origin, reach) * length, 1e-300)
+        slope, variance = likelihood.slope(origin, reach), likelihood.variance(origin, reach)
+        typical = np.median(bound)
+        for clip in SCALES * typical:
+            weight = np.minimum(1.0, clip / bound)
+            curvature = _weighted(z, weight * slope, records)
+            noise = _weighted(z, weight**2 * variance, records)
+            noise += (score_sd * clip) ** 2 * np.eye(z.shape[1])
+            precision = curvature @ np.linalg.solve(noise, curvature) + prior
+            losses[clip, reach] = np.trace(np.linalg.solve(precision, plain))
+    least = min(losses.values())
+    clip, reach = max(
+        (key for key, loss in losses.items() if loss <= CLOSE * least),
+        key=lambda key: (key[1], key[0]),
+    )
+    return 1.0 / clip, reach
+
+
+def solve(
+    public: Public, history: History, prior: Prior, prior_scale: float, *, learn_scale: bool
+) -> Solved:
+    """One step from the last point to the posterior of all rounds."""
+    z, records = public.synthetic.z, public.records
+    likelihood, reach = public.likelihood, public.reach
+    points = history.points @ public.to_z.T
+    mean = points[-1]
+    length = np.sqrt(np.sum(z * z, axis=1))
+    eta = z @ points.T
+    bounds = np.maximum(likelihood.bound(eta, reach) * length[:, None], 1.0)
+    now = eta[:, -1]
+    weight = 1.0 / bounds[:, -1]
+    curvature = _weighted(z, weight * likelihood.slope(now, reach), records)
+    sampling = _weighted(z, weight**2 * likelihood.variance(now, reach), records)
+    change = likelihood.expected(now[:, None], eta, reach) / bounds
+    change = (records / len(z)) * (change.T @ z)
+    share = _shares(history.noise_sds, change, (mean - points) @ curvature)
+    score = share @ history.scores - curvature @ (mean - share @ points)
+    noise = sampling + np.sum(np.square(share * history.noise_sds)) * np.eye(len(mean))
+    gain = np.linalg.solve(noise, curvature).T
+    information = _symmetric(gain @ curvature)
+    start = public.to_z @ prior.mean
+    before = _prior_precision(public, prior, prior_scale)
+    if learn_scale:
+        for _ in range(2):
+            prior_scale = _learnt_scale(
+                public, prior, information, before, gain @ score, mean, start
+            )
+            before = _prior_precision(public, prior, prior_scale)
+    step = np.linalg.solve(information + before, gain @ score - before @ (mean - start))
+    far = np.sqrt(np.mean(np.square(z @ step)))
+    mean = mean + step * min(1.0, likelihood.step(reach) / max(far, 1e-300))
+    precision = _reported(public, curvature, noise, before, information)
+    return Solved(
+        public.to_x @ mean, _symmetric(public.to_z.T @ precision @ public.to_z), prior_scale
+    )
+
+
+def _shares(noise_sds: np.ndarray, change: np.ndarray, linear: np.ndarray) -> np.ndarray:
+    """aₜ: more for later rounds and for less noise, none to speak of where θₜ is too far.
+
+    A score from far away is brought to m by H(m − θₜ). What that is wrong by, against the same
+    change over the synthetic records and a part of that change itself, counts as noise.
+    """
+    rounds = np.arange(1, len(noise_sds) + 1)
+    wrong = np.mean(np.square(change - linear), axis=1)
+    wrong = wrong + CURVATURE_ERROR**2 * np.mean(np.square(change), axis=1)
+    share = np.sqrt(rounds) / (np.square(noise_sds) + wrong)
+    return share / np.sum(share)
+
+
+def _reported(
+    public: Public,
+    curvature: np.ndarray,
+    noise: np.ndarray,
+    before: np.ndarray,
+    information: np.ndarray,
+) -> np.ndarray:
+    """The precision with the doubt about H in it.
+
+    An error of variance ρᵢⱼ in the correlations is one of (tr H)² uᵢ²uⱼ²ρᵢⱼ in H, u the sd of a
+    coordinate of z/‖z‖; over the posterior's own spread it adds Σⱼ (…) Sⱼⱼ to the i-th variance.
+    """
+    square = np.square(public.synthetic.spread)
+    for _ in range(2):
+        spread = np.diagonal(np.linalg.inv(information + before))
+        doubt = np.trace(curvature) ** 2 * square * (public.synthetic.doubt @ (square * spread))
+        gain = np.linalg.solve(noise + np.diag(doubt), curvature).T
+        information = _symmetric(gain @ curvature)
+    return information + before
+
+
+def _learnt_scale(
+    public: Public,
+    prior: Prior,
+    information: np.ndarray,
+    before: np.ndarray,
+    pull: np.ndarray,
+    mean: np.ndarray,
+    start: np.ndarray,
+) -> float:
+    """One EM step for the common scale of the prior's sd: E_q[((θ − m₀)/sd)²] on average."""
+    covariance = np.linalg.inv(information + before)
+    centre = mean + covariance @ (pull - before @ (mean - start))
+    weights = public.to_x @ centre
+    spread = np.einsum("ij,jk,ik->i", public.to_x, covariance, public.to_x)
+    square = (np.square(weights - prior.mean) + spread) / np.square(prior.sd)
+    return float(np.sqrt(np.clip(np.mean(square[prior.scaled]), 1e-4, 1e4)))
+
+
+def _prior_precision(public: Public, prior: Prior, prior_scale: float) -> np.ndarray:
+    sd = np.where(prior.scaled, prior_scale, 1.0) * prior.sd
+    scaled = public.to_x / sd[:, None]
+    return scaled.T @ scaled
+
+
+def _weighted(z: np.ndarray, weight: np.ndarray, records: float) -> np.ndarray:
+    root = z * np.sqrt(weight * (records / len(z)))[:, None]
+    return root.T @ root
+
+
+def _symmetric(matrix: np.ndarray) -> np.ndarray:
+    return 0.5 * (matrix + matrix.T)

@@ -1,0 +1,47 @@
+"""Bayesian Poisson regression of counts up to a declared bound."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from tacit.data.layout import Layout
+from tacit.errors import ConfigError
+from tacit.expfam._backend import Array, namespace, special
+from tacit.models.base import GeneralisedLinear, Output
+
+
+class PoissonRegression(GeneralisedLinear):
+    """y ~ Poisson(exp(x·θ)), y ≤ `largest`; θ ~ N(prior_mean, prior_sd²) in each coordinate.
+
+    `largest` is public: no record may hold more, and a rate beyond it is taken for it, so that the
+    influence of a record is bounded.
+    """
+
+    kind: ClassVar[str] = "poisson"
+    output: Output = "other"
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        *,
+        largest: float,
+        prior_mean: Array | float = 0.0,
+        prior_sd: Array | float = 1.0,
+        layout: Layout | None = None,
+    ) -> None:
+        super().__init__(names, prior_mean, prior_sd, layout)
+        if not 1 <= largest < math.inf:
+            raise ConfigError(f"model.largest = {largest}; the largest count is finite and ≥ 1")
+        self.largest = float(largest)
+
+    def pointwise(self, eta: Array, y: Array) -> Array:
+        xp = namespace(eta, y)
+        eta = xp.clip(eta, -30.0, math.log(self.largest))
+        return y * eta - xp.exp(eta) - special(eta, y).gammaln(y + 1.0)
+
+    def inverse_link(self, eta: Array) -> Array:
+        xp = namespace(eta)
+        return xp.exp(xp.clip(eta, -30.0, np.log(self.largest)))
