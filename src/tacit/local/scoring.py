@@ -95,7 +95,7 @@ class PrivateScoring(PrivateMethod):
             raise ConfigError(
                 f"method.kind = 'private-scoring' needs a Gaussian family, not {family.kind!r}"
             )
-        if counted(model.layout).columns == 0:
+        if not any(feature.kind != "bias" for feature in model.layout):
             raise ConfigError(
                 f"method.kind = 'private-scoring' with the columns {', '.join(model.names)}; "
                 "there is nothing to count: use method.kind = 'dpsgd'"
@@ -123,6 +123,10 @@ class PrivateScoring(PrivateMethod):
                 "whose server knows the noise and takes the right step: leave the key out"
             )
 
+    def knows_noise(self, family: Family) -> bool:
+        del family
+        return True
+
     def arrange(self, party: str, records: Records, seed: int) -> Arranged:
         del seed
         return by_unit(party, records, self.unit)
@@ -132,7 +136,7 @@ class PrivateScoring(PrivateMethod):
         assert isinstance(family, GaussianFamily)
         d = model.dimension
         sums = {
-            "counts": (counted(model.layout).size,),
+            "counts": (_counted(model).size,),
             "moment": (d * (d + 1) // 2,),
             "score": (d,),
             "centre": (d,),
@@ -170,14 +174,14 @@ class PrivateScoring(PrivateMethod):
         assert isinstance(model, GeneralisedLinear)
         likelihood = likelihood_of(model)
         assert likelihood is not None
-        q, clip, x = task.q, task.terms.clips[0], task.records["x"]
+        q, clip = task.q, task.terms.clips[0]
         unit = clip
         if task.stage == COUNTS:
-            what = counted(model.layout)
-            bounded = counts_sum(what, x, task.weights, clip)
+            what = _counted(model)
+            bounded = counts_sum(what, task.records, task.weights, clip)
             unit = clip / math.sqrt(what.columns)
         elif task.stage == MOMENT:
-            bounded = moment_sum(x, q["centre"], q["scale"], task.weights, clip)
+            bounded = moment_sum(task.records["x"], q["centre"], q["scale"], task.weights, clip)
         else:
             bounded = score_sum(
                 likelihood,
@@ -211,6 +215,11 @@ def _budget_share(visit: int, visits: int) -> float:
     return float((1.0 - COUNTS_SHARE - MOMENT_SHARE) * weights[visit - 2] / np.sum(weights))
 
 
+def _counted(model: GeneralisedLinear) -> Counted:
+    likelihood = likelihood_of(model)
+    return counted(model.layout, None if likelihood is None else likelihood.largest)
+
+
 class _Server:
     """A pure function of what was released; what it has worked out it need not work out again."""
 
@@ -221,10 +230,11 @@ class _Server:
         assert likelihood is not None
         self.method, self.run, self.layout = method, run, model.layout
         self.likelihood: Likelihood = likelihood
-        self.counted: Counted = counted(model.layout)
+        self.counted: Counted = _counted(model)
         places = [i for i, feature in enumerate(self.layout) if feature.kind == "bias"]
         self.bias = places[0] if places else None
         scaled = np.array([feature.kind != "bias" for feature in self.layout])
+        self.scaled = scaled
         self.prior = Prior(model.prior_mean, model.prior_sd, scaled)
         self._known: tuple[bytes, Public] | None = None
 
@@ -274,14 +284,28 @@ class _Server:
     def _mapped(self, q: Natural) -> Natural:
         found = self._marginals(q)
         scale = scales(found, self.prior.sd, self._score_sd)
-        return q | {"centre": found.centre, "scale": scale, "point": self.prior.mean.copy()}
+        point = self.prior.mean.copy()
+        if self.bias is not None and found.outcome is not None:
+            point[self.bias] += self._start(found) - point @ np.where(
+                self.scaled, found.centre, 1.0
+            )
+        return q | {"centre": found.centre, "scale": scale, "point": point}
+
+    def _start(self, found: Marginals) -> float:
+        """η of a record about which nothing is known."""
+        return 0.0 if found.outcome is None else self.likelihood.link(found.outcome)
 
     def _scaled(self, q: Natural) -> Natural:
         """Fold C into the map: what is clipped at 1 afterwards was at C before."""
         public = self._public(q)
         prior = public.to_x / self.prior.sd[:, None]
         factor, reach = choose_scale(
-            self.likelihood, public.synthetic.z, public.records, prior.T @ prior, self._score_sd
+            self.likelihood,
+            public.synthetic.z,
+            public.records,
+            prior.T @ prior,
+            self._score_sd,
+            self._start(self._marginals(q)),
         )
         return q | {"scale": factor * q["scale"], "reach": np.array([reach])}
 

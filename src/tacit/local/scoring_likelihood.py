@@ -28,6 +28,8 @@ class Likelihood(abc.ABC):
 
     reaches: tuple[float, ...] = (1.0,)
     """Values of k that the server may choose from; one where ψ has none."""
+    largest: float | None = None
+    """The largest y where 0 is the least: y is then counted too. None: y has no such bounds."""
 
     @abc.abstractmethod
     def residual(self, y: Array, eta: Array, reach: Array) -> Array:
@@ -49,6 +51,10 @@ class Likelihood(abc.ABC):
     def variance(self, eta: Array, reach: Array) -> Array:
         """Var ψ for y from the model at η."""
 
+    def link(self, mean: float) -> float:
+        """η for which E[y] is that; asked for only where y is counted."""
+        raise NotImplementedError
+
     def step(self, reach: float) -> float:
         """How far, in root mean square of η, one round may move."""
         del reach
@@ -58,6 +64,11 @@ class Likelihood(abc.ABC):
 @dataclass(frozen=True)
 class BernoulliLikelihood(Likelihood):
     """y ∈ {0, 1} with log-odds η."""
+
+    largest = 1.0
+
+    def link(self, mean: float) -> float:
+        return math.log(mean / (1.0 - mean))
 
     def residual(self, y: Array, eta: Array, reach: Array) -> Array:
         return y - _sigmoid(eta)
@@ -79,7 +90,10 @@ class BernoulliLikelihood(Likelihood):
 class PoissonLikelihood(Likelihood):
     """y ∈ {0, …, largest} with log-rate η; rates beyond `largest` count as that."""
 
-    largest: float
+    largest: float  # pyright: ignore[reportGeneralTypeIssues]
+
+    def link(self, mean: float) -> float:
+        return math.log(mean)
 
     def _rate(self, eta: Array) -> Array:
         xp = namespace(eta)

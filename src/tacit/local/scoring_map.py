@@ -36,6 +36,8 @@ class Marginals(NamedTuple):
     knots: np.ndarray
     histograms: np.ndarray
     frequencies: tuple[np.ndarray, ...]
+    outcome: float | None
+    """The mean of y, where y is counted."""
 
 
 def simplex(values: np.ndarray) -> np.ndarray:
@@ -54,6 +56,8 @@ def marginals(
     layout: Layout, what: Counted, counts: np.ndarray, noise_sd: float, records: float
 ) -> Marginals:
     """From noisy counts; `noise_sd` is theirs, `records` 0 where their number is not public."""
+    outcome, outcomes = None, counts[-2:]
+    counts = counts if what.largest is None else counts[:-2]
     split = np.cumsum([len(group) for group in what.groups])
     levels, hats = (
         counts[: split[-1] if len(split) else 0],
@@ -65,6 +69,8 @@ def marginals(
         records = max(float(np.mean([column.sum() for column in columns])), noise_sd, 1.0)
     # A count of nothing may still hide about a quarter of the noise's sd.
     least = min(0.1, max(0.5, 0.25 * noise_sd) / records)
+    if what.largest is not None:
+        outcome = what.largest * float(np.clip(simplex(outcomes / records)[1], least, 1.0 - least))
     centre, variance = np.zeros(len(layout)), np.ones(len(layout))
     frequencies = []
     for group, count in zip(what.groups, np.split(levels, split[:-1]), strict=False):
@@ -78,13 +84,16 @@ def marginals(
     for row, place in enumerate(what.numbers):
         share = simplex(hats[row] / records)
         mean = share @ knots[row]
-        finest = (0.04 * (what.high[row] - what.low[row])) ** 2  # knots resolve no less
+        width = what.high[row] - what.low[row]
+        finest = (0.04 * width) ** 2  # knots resolve no less
         centre[place] = mean
-        variance[place] = max(share @ (knots[row] - mean) ** 2, finest)
+        # Sharing a number between two knots adds E[t(1 − t)] = 1/6 of their squared distance.
+        added = (width / (KNOTS - 1)) ** 2 / 6.0
+        variance[place] = max(share @ (knots[row] - mean) ** 2 - added, finest)
         histograms[row] = share
     if not any(feature.kind == "bias" for feature in layout):
         variance, centre = variance + centre**2, np.zeros(len(layout))  # nothing can absorb it
-    return Marginals(records, centre, variance, knots, histograms, tuple(frequencies))
+    return Marginals(records, centre, variance, knots, histograms, tuple(frequencies), outcome)
 
 
 def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarray:

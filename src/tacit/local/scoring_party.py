@@ -1,10 +1,11 @@
 """The three sums that a party releases in private scoring, each bounded by construction.
 
-With G columns counted, z = scale∘(x − centre) and everything but x and y public:
+With G columns counted (y among them), z = scale∘(x − centre) and everything but x and y public:
 
 * counts: for each categorical column its one-hot levels, for each number its place between two of
-  a dozen knots. A column contributes a vector of norm ≤ 1 without a negative coordinate, so that
-  a record has norm ≤ √G and a substitution moves the sum by √(2G) at most (all is divided by √G);
+  a dozen knots, for a bounded y its place between 0 and its bound. Each is a vector of norm ≤ 1
+  without a negative coordinate, so that a record has norm ≤ √G and a substitution moves the sum by
+  √(2G) at most (all is divided by √G);
 * second moment: uuᵀ with u = z/‖z‖, of norm 1; a substitution moves it by √2 at most;
 * score: w ψ(y, η) z with w = min(1, 1/(b(η)‖z‖)) and b(η) ≥ |ψ| whatever y is. Its norm is ≤ 1, and
   a substitution moves the sum by 2 at most. w does not depend on y, so that the sum of E[ψ] = 0
@@ -37,19 +38,25 @@ class Counted(NamedTuple):
     numbers: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    largest: float | None
+    """The largest y, where y is counted."""
 
     @property
     def columns(self) -> int:
         """G: how many vectors of norm ≤ 1 a record is counted as."""
-        return len(self.groups) + len(self.numbers)
+        return len(self.groups) + len(self.numbers) + (self.largest is not None)
 
     @property
     def size(self) -> int:
         """How many counts there are."""
-        return sum(len(group) for group in self.groups) + KNOTS * len(self.numbers)
+        return (
+            sum(len(group) for group in self.groups)
+            + KNOTS * len(self.numbers)
+            + 2 * (self.largest is not None)
+        )
 
 
-def counted(layout: Layout) -> Counted:
+def counted(layout: Layout, largest: float | None) -> Counted:
     """From the public schema alone."""
     groups: dict[str, list[int]] = {}
     numbers, low, high = [], [], []
@@ -68,11 +75,13 @@ def counted(layout: Layout) -> Counted:
         np.array(numbers, dtype=np.int64),
         np.array(low),
         np.array(high),
+        largest,
     )
 
 
-def counts_sum(what: Counted, x: Array, mask: Array, clip: Array) -> Bounded:
+def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bounded:
     """Σ of the counts of every record times C/√G; a number is shared by its two nearest knots."""
+    x = records["x"]
     parts = [x[:, group] for group in what.groups]
     if len(what.numbers):
         step = (what.high - what.low) / (KNOTS - 1)
@@ -80,6 +89,9 @@ def counts_sum(what: Counted, x: Array, mask: Array, clip: Array) -> Bounded:
         places = jnp.clip(places, 0.0, KNOTS - 1.0)[:, :, None]
         hats = jnp.maximum(0.0, 1.0 - jnp.abs(places - jnp.arange(KNOTS)))
         parts.append(hats.reshape(x.shape[0], -1))
+    if what.largest is not None:
+        share = jnp.clip(records["y"] / what.largest, 0.0, 1.0)
+        parts.append(jnp.stack([1.0 - share, share], axis=1))
     rows = jnp.concatenate(parts, axis=1) * (clip / math.sqrt(what.columns))
     return clip_units(rows, clip, mask, nonnegative=True)
 

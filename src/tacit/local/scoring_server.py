@@ -79,16 +79,21 @@ def coordinates(
 
 
 def choose_scale(
-    likelihood: Likelihood, z: np.ndarray, records: float, prior: np.ndarray, score_sd: float
+    likelihood: Likelihood,
+    z: np.ndarray,
+    records: float,
+    prior: np.ndarray,
+    score_sd: float,
+    start: float,
 ) -> tuple[float, float]:
     """(1/C, k): the factor of the map's scale and the reach for which the least is lost.
 
     The expected loss in log-likelihood is ½ tr(H₁ S) a record, H₁ the unclipped information and S
-    the posterior's covariance, both at η = 0. Of what is about as good the largest C is taken: it
-    changes the least in the scores.
+    the posterior's covariance, both at η = `start`. Of what is about as good the largest C is
+    taken: it changes the least in the scores.
     """
     length = np.sqrt(np.sum(z * z, axis=1))
-    origin = np.zeros(len(z))
+    origin = np.full(len(z), start)
     whole = likelihood.slope(origin, likelihood.reaches[-1])
     plain = _weighted(z, whole, records)
     losses = {}

@@ -34,7 +34,7 @@ class Synthetic(NamedTuple):
 
 
 def triangle(vector: np.ndarray, dimension: int) -> np.ndarray:
-    """The symmetric matrix of `unit_outer_sum`'s vector."""
+    """The symmetric matrix of `pack_symmetric`'s vector."""
     matrix = np.zeros((dimension, dimension))
     upper = np.triu_indices(dimension)
     matrix[upper] = vector / np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
@@ -90,7 +90,8 @@ def correlated(
     for place, feature in enumerate(layout):
         if feature.kind == "bias":
             between[place, :] = between[:, place] = False
-    change = (triangle(moment, dimension) / found.records - expected) / outer
+    # Independent columns have no correlation; that of so many draws is an accident.
+    change = triangle(moment, dimension) / found.records / outer
     noise = np.square(noise_sd / found.records) / 2.0 / np.square(outer)
     signal = _signal(change[between], noise[between])
     shrink = signal / (signal + noise)
@@ -100,7 +101,8 @@ def correlated(
     moved = z.copy()
     sd = np.sqrt(np.maximum(np.mean(z * z, axis=0), least))[free]
     before = (z[:, free] / sd).T @ (z[:, free] / sd) / len(z)
-    after = before + change[np.ix_(free, free)]
+    known = np.where(between[np.ix_(free, free)], 0.0, before)
+    after = known + change[np.ix_(free, free)]
     moved[:, free] = (z[:, free] / sd) @ _transport(before, after) * sd
     return Synthetic(moved, doubt, spread)
 
