@@ -201,7 +201,7 @@ def test_auto_is_the_cheapest_method_that_serves():
         "natural-vi",
         "gradient-vi",
     ]
-    private = {"dpsgd", "private-scoring", "private-update"}
+    private = {"dpsgd", "private-scoring", "private-update", "private-statistics", "hybrid"}
     assert set(METHODS) == {"exact", "natural-vi", "gradient-vi", *private}
 
 

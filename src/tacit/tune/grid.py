@@ -39,6 +39,10 @@ GRIDS: dict[str, dict[str, Choice]] = {
         "method.momentum": Choice(others=(0.0, 0.5, 0.8)),
         "schedule.rounds": ROUNDS,
     },
+    "private-scoring": {
+        "method.empirical_bayes": Choice(others=(True,)),
+        "schedule.rounds": ROUNDS,
+    },
     "private-update": {
         "method.clip": CLIP,
         "method.shards": Choice(times=(0.25, 0.5, 2.0)),
