@@ -22,7 +22,7 @@ from tacit.engines.driver import Driver
 from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, Natural, make_family
-from tacit.local import METHODS, Exact, LocalMethod, PrivateMethod, choose_method, choose_private
+from tacit.local import METHODS, Exact, LocalMethod, PrivateMethod, choose_method
 from tacit.local.base import RunFacts
 from tacit.local.combine import Combine, Run
 from tacit.models import ConjugateGaussian, GeneralisedLinear, Model, Records
@@ -228,9 +228,7 @@ def make_plan(
     if PRIOR_PARTY in parties:
         raise ConfigError(f"a party is called {PRIOR_PARTY!r}; that name is the prior's")
     schedule = schedule or Synchronous()
-    if method is None and privacy is not None:
-        method = choose_private(model, privacy.unit, schedule, len(parties))[0]
-    method = method or choose_method(model)
+    method = method or choose_method(model, private=privacy is not None)
     noisy = isinstance(method, PrivateMethod) and not method.wants_full
     chosen_family = choose_family(family, model, private=noisy)
     units = _units(method, privacy, parties, live)

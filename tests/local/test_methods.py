@@ -9,16 +9,7 @@ import pytest
 
 from tacit.errors import ConfigError
 from tacit.expfam import Dirichlet, FullGaussian, MeanFieldGaussian
-from tacit.local import (
-    METHODS,
-    Answer,
-    Exact,
-    GradientVI,
-    NaturalVI,
-    Task,
-    choose_method,
-    choose_private,
-)
+from tacit.local import METHODS, Answer, Exact, GradientVI, NaturalVI, Task, choose_method
 from tacit.models import (
     BayesianNeuralNetwork,
     GaussianMean,
@@ -26,7 +17,6 @@ from tacit.models import (
     LogisticRegression,
 )
 from tacit.pvi import multiply
-from tacit.schedule import Sequential, Synchronous
 from tacit.testing import check_local_method, conjugate_optimum, made_up_records
 
 NAMES = ("a", "b")
@@ -203,19 +193,4 @@ def test_auto_is_the_cheapest_method_that_serves():
     ]
     private = {"dpsgd", "private-scoring", "private-update", "private-statistics", "hybrid"}
     assert set(METHODS) == {"exact", "natural-vi", "gradient-vi", *private}
-
-
-def test_auto_with_privacy_is_scoring_where_it_will_do_and_says_why_not_elsewhere():
-    def auto(model, unit="record", schedule=None):
-        method, why = choose_private(model, unit, schedule or Synchronous(), 3)
-        return method.kind, why
-
-    assert auto(LINEAR)[0] == auto(LOGISTIC)[0] == "private-scoring"
-    for one, why in (
-        (auto(NETWORK), "generalised linear models"),
-        (auto(LOGISTIC, unit="person"), "privacy.unit = 'person'"),
-        (auto(LOGISTIC, schedule=Sequential()), "schedule.kind = 'sequential'"),
-        (auto(LOGISTIC, schedule=Synchronous(rounds=2)), "schedule.rounds = 2"),
-    ):
-        assert one[0] == "dpsgd"
-        assert why in one[1]
+    assert choose_method(LINEAR, private=True).kind == "dpsgd"

@@ -563,9 +563,9 @@ def test_a_server_that_lies_about_the_runs_name(how, tmp_path, pki):
     async def script(hostile: Hostile, number: int) -> None:
         if number == 1:
             await hostile.welcome("run-a")
-            for request in ("a0", "a1"):
+            for visit, request in enumerate(("a0", "a1")):
                 # The name in a request is nobody's word: the one that was joined counts.
-                await hostile.ask(request, 0, run="run-z")
+                await hostile.ask(request, visit, run="run-z")
             return
         if how == "join" and number == 2:
             await hostile.hear()

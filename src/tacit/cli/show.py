@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tacit.federate import Observer, Plan
-from tacit.local import LocalMethod, choose_private
+from tacit.local import LocalMethod
 from tacit.notebook import statement
 from tacit.run import Prepared
 from tacit.server import Damping
@@ -205,7 +205,6 @@ def plan_rows(plan: Plan) -> list[list[str]]:
             f"{plan.family.kind} ({numbers:,} natural parameters, {8 * numbers:,} bytes a message)",
         ],
         ["method", _method(plan.method)],
-        *_why(plan),
         [
             "schedule",
             f"{schedule.kind}, {schedule.rounds} rounds of {visited} exchanges, damping {damping}",
@@ -233,15 +232,6 @@ def show_coefficients(result: dict[str, Any]) -> None:
     show_table(f"{result['name']}: posterior with 95 % intervals", columns, rows)
     if hidden:
         console.print(f"… and {hidden} more, less sure of their sign, in the report")
-
-
-def _why(plan: Plan) -> list[list[str]]:
-    """Which private method "auto" is here, and why."""
-    if plan.privacy is None:
-        return []
-    auto, why = choose_private(plan.model, plan.privacy.unit, plan.schedule, len(plan.parties))
-    chosen = "as chosen by auto" if auto.kind == plan.method.kind else f"auto would be {auto.kind}"
-    return [["", f"{chosen}: {why}"]]
 
 
 def _method(method: LocalMethod) -> str:

@@ -1,7 +1,5 @@
 """Local methods: how a party answers a round."""
 
-from tacit.errors import ConfigError
-from tacit.expfam import MeanFieldGaussian
 from tacit.local.base import Answer, Arranged, LocalMethod, Task
 from tacit.local.dpsgd import DPSGD
 from tacit.local.exact import Exact
@@ -14,8 +12,6 @@ from tacit.local.statistics import PrivateStatistics
 from tacit.local.update import PrivateUpdate
 from tacit.local.whitened import Whitened
 from tacit.models import ConjugateGaussian, GeneralisedLinear, Model
-from tacit.privacy.guarantee import Unit
-from tacit.schedule import Schedule
 
 METHODS: dict[str, type[LocalMethod]] = {
     method.kind: method
@@ -32,30 +28,18 @@ METHODS: dict[str, type[LocalMethod]] = {
 }
 
 
-def choose_method(model: Model) -> LocalMethod:
-    """What method.kind = 'auto' means: closed form, else natural gradients, else Adam."""
+def choose_method(model: Model, *, private: bool = False) -> LocalMethod:
+    """What method.kind = 'auto' means: closed form, else natural gradients, else Adam.
+
+    With privacy it is noisy gradients, whatever the model.
+    """
+    if private:
+        return DPSGD()
     if isinstance(model, ConjugateGaussian):
         return Exact()
     if isinstance(model, GeneralisedLinear):
         return NaturalVI()
     return GradientVI()
-
-
-def choose_private(
-    model: Model, unit: Unit, schedule: Schedule, parties: int
-) -> tuple[PrivateMethod, str]:
-    """What method.kind = 'auto' means with privacy, and why: scores if they will do, or DP-SGD."""
-    scoring = PrivateScoring(unit=unit)
-    try:
-        scoring.check_unit()
-        scoring.check(model, MeanFieldGaussian(model.dimension))
-        scoring.check_schedule(schedule, parties)
-    except ConfigError as refusal:
-        return DPSGD(), f"not private-scoring: {refusal}"
-    return scoring, (
-        f"{model.kind!r} is a generalised linear model: its scores and curvature tell more at the "
-        "same ε than noisy gradient steps"
-    )
 
 
 __all__ = [
@@ -76,5 +60,4 @@ __all__ = [
     "Terms",
     "Whitened",
     "choose_method",
-    "choose_private",
 ]

@@ -117,7 +117,8 @@ def score_sum(
 ) -> Bounded:
     """Σ w ψ z at θ = `point` (of x), without writing any z down; scaled to norm ≤ `clip`.
 
-    A record that is not finite makes the sum not finite, and no party sends such an answer.
+    A record whose score is not finite adds nothing: whether a party answers at all must not depend
+    on what a server's θ does to one record.
     """
     x, y = records["x"], records["y"]
     eta = x @ point
@@ -127,7 +128,7 @@ def score_sum(
     most = jnp.maximum(likelihood.bound(eta, reach), jnp.abs(residual))
 
     def weighted_sum(weights: Array) -> Array:
-        each = weights * residual
+        each = jnp.where(weights > 0, weights * residual, 0.0)
         return clip * scale * (each @ x - centre * jnp.sum(each))
 
     return clip_sum(clip * most * length, clip, mask, weighted_sum)

@@ -16,7 +16,7 @@ from tacit.data import Federation, made_up_federation, public_records, public_sc
 from tacit.errors import TacitError
 from tacit.evaluate import evaluate
 from tacit.federate import Plan, carry_out
-from tacit.local import DPSGD, PrivateUpdate, choose_method, choose_private
+from tacit.local import DPSGD, PrivateUpdate, choose_method
 from tacit.models import Model, Records
 from tacit.party import len_records
 from tacit.privacy.settle import SmallDeltaWarning
@@ -92,7 +92,7 @@ class Workshop:
         known = public_records(data)
         self.kind = config.method.kind
         if self.kind == "auto":
-            self.kind = self._auto()
+            self.kind = choose_method(self.model, private=config.private is not None).kind
         default = RECORDS_A_PARTY * config.partition.parties
         source = "public" if known else "a default: --records says how many there are"
         if self.records is not None:
@@ -106,13 +106,6 @@ class Workshop:
             "centre, truncated to the bounds; columns independent",
             f"θ from the prior of model {self.model.kind!r}, y from the model given θ",
         )
-
-    def _auto(self) -> str:
-        """The kind of method that "auto" is here."""
-        if self.config.private is None:
-            return choose_method(self.model).kind
-        unit, parties = self.config.private.unit, self.config.partition.parties
-        return choose_private(self.model, unit, make_schedule(self.config), parties)[0].kind
 
     @property
     def units(self) -> int:
