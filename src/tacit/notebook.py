@@ -13,7 +13,7 @@ from tacit.errors import ConfigError
 from tacit.evaluate import predict, reliability, score
 from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
 from tacit.local import LocalMethod, PrivateMethod
-from tacit.models import Model, Records
+from tacit.models import GeneralisedLinear, Model, Records
 from tacit.party import len_records
 from tacit.posterior import Posterior
 from tacit.privacy.guarantee import Guarantee
@@ -127,7 +127,8 @@ def fit(
         test = parties.test if test is None else test
         if isinstance(model, type):
             _check_fits(model, parties)
-            model = model(parties.names)  # pyright: ignore[reportCallIssue]
+            known = {"layout": parties.layout} if issubclass(model, GeneralisedLinear) else {}
+            model = model(parties.names, **known)  # pyright: ignore[reportCallIssue]
         parties = parties.parties
     if isinstance(model, type):
         raise ConfigError(

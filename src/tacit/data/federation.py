@@ -48,7 +48,7 @@ class Federation:
     """For generated data: the weights, by name, that made y."""
     unbounded: tuple[str, ...] = ()
     """Columns that no public bound limits, as `tacit.data.unbounded` gives them."""
-    layout: Layout | None = None
+    layout: Layout | None = field(default=None, repr=False)
     """What each column of x is by the schema; None without x."""
 
 
