@@ -84,12 +84,10 @@ def marginals(
     for row, place in enumerate(what.numbers):
         share = simplex(hats[row] / records)
         mean = share @ knots[row]
-        width = what.high[row] - what.low[row]
-        finest = (0.04 * width) ** 2  # knots resolve no less
+        finest = (0.04 * (what.high[row] - what.low[row])) ** 2  # knots resolve no less
         centre[place] = mean
-        # Sharing a number between two knots adds E[t(1 − t)] = 1/6 of their squared distance.
-        added = (width / (KNOTS - 1)) ** 2 / 6.0
-        variance[place] = max(share @ (knots[row] - mean) ** 2 - added, finest)
+        # What sharing between knots adds to it is left: too little curvature would overshoot.
+        variance[place] = max(share @ (knots[row] - mean) ** 2, finest)
         histograms[row] = share
     if not any(feature.kind == "bias" for feature in layout):
         variance, centre = variance + centre**2, np.zeros(len(layout))  # nothing can absorb it

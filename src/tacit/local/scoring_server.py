@@ -28,6 +28,7 @@ CURVATURE_ERROR = 0.3
 """How far, relative to itself, the synthetic change of a score from θₜ to m may be wrong."""
 SCALES = 2.0 ** np.arange(-2, 7)
 CLOSE = 1.01
+DOUBTS = 2.0
 
 
 class History(NamedTuple):
@@ -148,7 +149,8 @@ def solve(
             before = _prior_precision(public, prior, prior_scale)
     step = np.linalg.solve(information + before, gain @ score - before @ (mean - start))
     far = np.sqrt(np.mean(np.square(z @ step)))
-    mean = mean + step * min(1.0, likelihood.step(reach) / max(far, 1e-300))
+    length = min(1.0, likelihood.step(reach) / max(far, 1e-300))
+    mean = mean + step * length / _steeper(points, history, curvature)
     precision = _reported(public, curvature, noise, before, information)
     return Solved(
         public.to_x @ mean, _symmetric(public.to_z.T @ precision @ public.to_z), prior_scale
@@ -166,6 +168,21 @@ def _shares(noise_sds: np.ndarray, change: np.ndarray, linear: np.ndarray) -> np
     wrong = wrong + CURVATURE_ERROR**2 * np.mean(np.square(change), axis=1)
     share = np.sqrt(rounds) / (np.square(noise_sds) + wrong)
     return share / np.sum(share)
+
+
+def _steeper(points: np.ndarray, history: History, curvature: np.ndarray) -> float:
+    """How many times steeper the last move found the score to be than H says, beyond its noise.
+
+    The change of the score over a move Δ is −HΔ if H is right. Steps with an H that is less than
+    half of the truth would swing wider from round to round.
+    """
+    if len(points) < 2:
+        return 1.0
+    move = points[-1] - points[-2]
+    seen = move @ (history.scores[-2] - history.scores[-1])
+    noise_sd = np.linalg.norm(move) * np.hypot(*history.noise_sds[-2:])
+    said = move @ curvature @ move
+    return max(1.0, float((seen - DOUBTS * noise_sd) / said)) if said > 0 else 1.0
 
 
 def _reported(
