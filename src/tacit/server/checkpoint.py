@@ -75,8 +75,8 @@ class Checkpoint:
             self._put_posteriors(state, old)
             for party, factor in state.factors.items():
                 if old is None or old.factors.get(party) is not factor:
-                    body = _pack([factor.version, factor.visits, pack_natural(factor.natural)])
-                    db.execute("REPLACE INTO factors VALUES (?, ?)", (party, body))
+                    parts = [factor.version, factor.visits, pack_natural(factor.natural)]
+                    db.execute("REPLACE INTO factors VALUES (?, ?)", (party, _keyed(party, parts)))
             if old is None or old.open is not state.open:
                 before = {} if old is None else old.open
                 gone = [(key,) for key in before if key not in state.open]
@@ -102,7 +102,7 @@ class Checkpoint:
 
     def keep(self, memories: dict[str, Natural]) -> None:
         """Write what parties of this process keep to themselves, before their answers are seen."""
-        rows = [(party, _pack(pack_natural(memory))) for party, memory in memories.items()]
+        rows = [(name, _keyed(name, pack_natural(memory))) for name, memory in memories.items()]
         with _transaction(self._db):
             self._db.executemany("REPLACE INTO memories VALUES (?, ?)", rows)
 
@@ -110,7 +110,7 @@ class Checkpoint:
         """What they last kept."""
         try:
             rows = self._db.execute("SELECT party, body FROM memories")
-            return {party: unpack_natural(_unpack(body)) for party, body in rows}
+            return {party: unpack_natural(_unkeyed(party, body)) for party, body in rows}
         except (sqlite3.DatabaseError, msgspec.MsgspecError, *_MALFORMED) as error:
             raise self._unreadable(error) from error
 
@@ -132,19 +132,19 @@ class Checkpoint:
         if scalars is None:
             return None
         posteriors = {
-            n: unpack_natural(_unpack(b))
+            n: unpack_natural(_unkeyed(n, b))
             for n, b in db.execute("SELECT number, body FROM posteriors")
         }
         factors = {}
         for party, body in db.execute("SELECT party, body FROM factors ORDER BY rowid"):
-            version, visits, natural = _unpack(body)
+            version, visits, natural = _unkeyed(party, body)
             factors[party] = Factor(unpack_natural(natural), version, visits)
         requests = [
             Open(*_unpack(b)) for (b,) in db.execute("SELECT body FROM requests ORDER BY place")
         ]
         replies = {}
         for party, body in db.execute("SELECT party, body FROM replies ORDER BY rowid"):
-            key, version, delta, loss = _unpack(body)
+            key, version, delta, loss = _unkeyed(party, body)
             replies[party] = Reply(key, party, version, unpack_natural(delta), loss)
         values: dict[str, Any] = _unpack(scalars[0])
         values["waiting"] = tuple(values["waiting"])
@@ -172,7 +172,7 @@ class Checkpoint:
             self._db.execute("DELETE FROM posteriors WHERE number = ?", (number,))
         for number, natural in now.items():
             if before.get(number) is not natural:
-                row = (number, _pack(pack_natural(natural)))
+                row = (number, _keyed(number, pack_natural(natural)))
                 self._db.execute("REPLACE INTO posteriors VALUES (?, ?)", row)
 
     def _put_replies(self, state: ServerState, old: ServerState | None) -> None:
@@ -183,8 +183,9 @@ class Checkpoint:
         self._db.executemany("DELETE FROM replies WHERE party = ?", gone)
         for party, reply in state.arrived.items():
             if before.get(party) is not reply:
-                body = _pack([reply.id, reply.version, pack_natural(reply.delta), reply.loss])
-                self._db.execute("REPLACE INTO replies VALUES (?, ?)", (party, body))
+                parts = [reply.id, reply.version, pack_natural(reply.delta), reply.loss]
+                row = (party, _keyed(party, parts))
+                self._db.execute("REPLACE INTO replies VALUES (?, ?)", row)
 
     def _unreadable(self, error: Exception) -> DataError:
         reason = " ".join(str(error).split())
@@ -237,3 +238,15 @@ def _unpack(raw: bytes) -> Any:
     if zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
         raise ValueError("checksum mismatch")
     return msgspec.msgpack.decode(raw[4:])
+
+
+def _keyed(key: Any, value: Any) -> bytes:
+    """A value with the key of its row, which has no checksum of its own."""
+    return _pack([key, value])
+
+
+def _unkeyed(key: Any, raw: bytes) -> Any:
+    own, value = _unpack(raw)
+    if own != key:
+        raise ValueError(f"a row of {own!r} is kept under {key!r}")
+    return value
