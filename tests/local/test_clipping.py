@@ -330,3 +330,19 @@ def test_no_q_that_a_server_sends_switches_the_clip_off(name, fast, dtype):
                 flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(found.value)])
                 units = len(weights)
                 assert np.linalg.norm(flat) <= units * 1.0 + ROUNDING, (far, place)
+
+
+@pytest.mark.parametrize("size", [1e-19, 1e-21, 1e-25])
+def test_no_square_vanishes_from_a_norm_in_closed_form(size):
+    """x² is no float32 any more, the slope still is: their product may be longer than the clip."""
+    model, family, clip = LinearRegression(("a",), noise_sd=1e-10), MeanFieldGaussian(1), 0.01
+    free = {"location": jnp.zeros(1, jnp.float32), "scale": jnp.full(1, -1.0, jnp.float32)}
+    for y in (0.01, 0.17):  # slopes of 1e18 and 1.7e19: the last whose squares are float32
+        records = {"x": jnp.full((1, 1), size, jnp.float32), "y": jnp.array([y], jnp.float32)}
+        found = jax.jit(
+            lambda records: clipped_gradient(
+                model, family, free, jnp.zeros(1), records, jnp.ones(1, jnp.float32),
+                jnp.asarray(clip), {"location": jnp.ones(1)},
+            )
+        )(records)  # fmt: skip
+        assert abs(float(found.value["location"][0])) <= clip

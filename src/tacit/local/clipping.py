@@ -89,13 +89,16 @@ def _linear(
     _, slope, curvature = model.expected_derivatives(mean, spread, y)
     bound = model.largest_slope(mean, spread) if agnostic else None
     most = jnp.abs(slope) if bound is None else jnp.maximum(bound, jnp.abs(slope))
-    norms = jnp.square(most) * (squares @ jnp.square(maps["location"]))
+    # Norms in float64, as the sums are: a float32 square that vanishes takes its part out of them.
+    wide = jnp.square(x.astype(jnp.float64))
+    reach = {name: jnp.asarray(value, jnp.float64) for name, value in maps.items()}
+    norms = jnp.square(most.astype(jnp.float64)) * (wide @ jnp.square(reach["location"]))
     if "scale" in maps:
-        spreads = jnp.square(squares) @ jnp.square(maps["scale"] * variance)
-        norms = norms + jnp.square(curvature) * spreads
+        spreads = jnp.square(wide) @ jnp.square(reach["scale"] * variance.astype(jnp.float64))
+        norms = norms + jnp.square(curvature.astype(jnp.float64)) * spreads
     information = jnp.abs(curvature) * jnp.sum(squares, axis=1) / x.shape[1]
     if "information" in maps:
-        norms = norms + jnp.square(maps["information"] * information)
+        norms = norms + jnp.square(reach["information"] * information.astype(jnp.float64))
 
     def weighted_sum(weights: Array) -> Free:
         rows = kept_rows(weights, x)
