@@ -86,8 +86,8 @@ def _corpus() -> Any:
 
 
 def _judged(corpus: Any, topics: list[Any]) -> dict[str, float]:
-    from tacit.topics.counts import check_documents
-    from tacit.topics.perplexity import completion
+    from tacit.models.topics.counts import check_documents
+    from tacit.models.topics.perplexity import completion
 
     test = check_documents(corpus.test)
     found = [completion(one, test, alpha=1 / TOPICS) for one in topics]

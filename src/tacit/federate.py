@@ -228,7 +228,7 @@ def make_plan(
     if PRIOR_PARTY in parties:
         raise ConfigError(f"a party is called {PRIOR_PARTY!r}; that name is the prior's")
     schedule = schedule or Synchronous()
-    method = method or choose_method(model, private=privacy is not None)
+    method = (method or choose_method(model, private=privacy is not None)).suited(model)
     noisy = isinstance(method, PrivateMethod) and not method.wants_full
     chosen_family = choose_family(family, model, private=noisy)
     units = _units(method, privacy, parties, live)
@@ -451,7 +451,7 @@ def first_factors(plan: Plan) -> dict[str, Natural]:
     """
     prior = plan.model.prior(plan.family)
     factors = {PRIOR_PARTY: prior} if plan.model.has_site_prior else {}
-    if isinstance(plan.method, PrivateMethod) and not plan.method.starts_at_prior(plan.model):
+    if not plan.method.starts_at_prior(plan.model):
         start = plan.model.start(plan.family) or prior
         share = power(divide(start, prior), 1.0 / len(plan.parties))
         factors |= dict.fromkeys(plan.parties, share)

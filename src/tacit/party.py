@@ -234,7 +234,10 @@ def seeded_key_data(seed: int, party: str, visit: int) -> np.ndarray:
 def compiled(
     method: LocalMethod, model: Model, family: Family, stage: int = 0
 ) -> Callable[..., Any]:
-    """Answer and damped update, mapped over parties and jitted. Data are arguments, no closure."""
+    """Answer and damped update, mapped over parties and jitted. Data are arguments, no closure.
+
+    A model that is not traceable is answered for one party after the other.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -257,7 +260,16 @@ def compiled(
             finite = finite & jnp.all(jnp.isfinite(value))
         return delta, answer.loss, finite, answer.cost, answer.memory
 
-    return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))
+    if model.traceable:
+        return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))
+
+    def each(records: Any, weights: Any, own: Any, shared: Any) -> Any:
+        seats = range(len(weights))
+        parts = [jax.tree.map(lambda leaf, i=i: leaf[i], (records, weights, own)) for i in seats]
+        found = [one(part[0], part[1], part[2], shared) for part in parts]
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+
+    return each
 
 
 def stack_records(

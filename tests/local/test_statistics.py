@@ -18,7 +18,7 @@ from tacit.local import Hybrid, PrivateStatistics
 from tacit.local.aware import aware_q, plain_q
 from tacit.local.base import Task
 from tacit.messages import Request
-from tacit.models import GaussianMean, LinearRegression, LogisticRegression
+from tacit.models import GaussianMean, LinearRegression, PoissonRegression
 from tacit.party import PartyState, Seat, step
 from tacit.privacy.settings import Privacy
 from tacit.server import Checkpoint, Synchronous
@@ -83,7 +83,7 @@ def _clipped(kind, weight):
         q = family.natural(mean=mean, **spread)
         terms = SimpleNamespace(clips=jnp.array([CLIP]))
         task = Task({"x": x, "y": y}, jnp.ones(len(y)), q, family.zero(), q, False, terms=terms)
-        return method._bounded(MODEL, family, task)
+        return method._clipped(MODEL, family, None, task, task.records, task.weights)
 
     return jax.jit(made)
 
@@ -127,7 +127,9 @@ def test_no_square_vanishes_from_a_norm(noise_sd, x):
     records = {"x": jnp.array([[x]], jnp.float32), "y": jnp.array([1.0], jnp.float32)}
     terms = SimpleNamespace(clips=jnp.array([1.0]))
     task = Task(records, jnp.ones(1, jnp.float32), q, family.zero(), q, False, terms=terms)
-    found = jax.jit(lambda: method._bounded(model, family, task))()
+    found = jax.jit(
+        lambda: method._clipped(model, family, None, task, task.records, task.weights)
+    )()
     size = np.hypot(*(np.linalg.norm(leaf) for leaf in jax.tree.leaves(found.value)))
     assert 0.99 < size <= 1.0
 
@@ -273,7 +275,7 @@ def test_an_aware_q_without_noise_is_the_exact_one():
 
 def test_what_it_cannot_serve_is_refused():
     with pytest.raises(ConfigError, match="expected statistics"):
-        PrivateStatistics().check(LogisticRegression(("a",)), FullGaussian(1))
+        PrivateStatistics().check(PoissonRegression(("a",), largest=5.0), FullGaussian(1))
     with pytest.raises(ConfigError, match="depend on q"):
         PrivateStatistics(once=True).check(MODEL, FAMILIES["mean-field"])
     shared = PrivateStatistics(repair="truncate", aggregation="trusted")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tacit.topics.denoise import Noisy, shrink
+from tacit.models.topics.denoise import Noisy, shrink
 from tacit.topics.show import TopicTable
 
 

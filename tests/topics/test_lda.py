@@ -8,11 +8,11 @@ from scipy import sparse
 
 from tacit import Privacy
 from tacit.errors import ConfigError, DataError, PrivacyError
+from tacit.models.topics.counts import check_documents
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.ledger import Ceiling, Ledger
 from tacit.topics import LDA
-from tacit.topics.counts import check_documents
 from tacit.topics.private import identify
 
 PRIVATE = {"batch_size": 100, "document_words": 30, "n_components": 3}

@@ -13,11 +13,11 @@ from scipy import sparse, stats
 
 from tacit import Privacy
 from tacit.errors import ConfigError
+from tacit.models.topics.counts import check_documents
+from tacit.models.topics.estep import expect, word_table
 from tacit.privacy.events import GaussianEvent, Poisson, WithoutReplacement
 from tacit.privacy.mechanisms import Gaussian
 from tacit.testing.laws import gaussian_faults
-from tacit.topics.counts import check_documents
-from tacit.topics.estep import expect, word_table
 from tacit.topics.private import DocumentStatistics, Draws, clipped
 
 WORDS, TOPICS, LENGTH = 12, 3, 8

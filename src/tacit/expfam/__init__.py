@@ -3,7 +3,7 @@
 from tacit.errors import ConfigError
 from tacit.expfam._backend import namespace
 from tacit.expfam.base import Family, Mean, Natural
-from tacit.expfam.dirichlet import Dirichlet
+from tacit.expfam.dirichlet import Dirichlet, Dirichlets
 from tacit.expfam.gamma import Gamma
 from tacit.expfam.gaussian import FullGaussian, Gaussian, MeanFieldGaussian
 from tacit.expfam.summed import SummedGaussian, with_sums, without_sums
@@ -27,6 +27,7 @@ def make_family(kind: str, dimension: int) -> Family:
 __all__ = [
     "FAMILIES",
     "Dirichlet",
+    "Dirichlets",
     "Family",
     "FullGaussian",
     "Gamma",

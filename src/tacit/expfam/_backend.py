@@ -48,3 +48,10 @@ def solve_lower(factor: Array, right: Array) -> Array:
     else:
         from jax.scipy.linalg import solve_triangular
     return solve_triangular(factor, right, lower=True)
+
+
+def kept_rows(weights: Array, rows: Array) -> Array:
+    """The rows in float64; those of weight 0 replaced, not multiplied: 0·NaN is NaN."""
+    xp = namespace(weights, rows)
+    kept = (weights > 0).reshape(weights.shape + (1,) * (rows.ndim - 1))
+    return xp.where(kept, rows, 0.0).astype(np.float64)

@@ -41,8 +41,9 @@ class Dirichlet(Family):
 
     def mean(self, natural: Natural) -> Mean:
         concentration = natural["log"] + 1.0
-        sp, xp = special(concentration), namespace(concentration)
-        return {"log": sp.digamma(concentration) - sp.digamma(xp.sum(concentration))}
+        sp = special(concentration)
+        total = concentration.sum(axis=-1, keepdims=True)
+        return {"log": sp.digamma(concentration) - sp.digamma(total)}
 
     def from_mean(self, mean: Mean) -> Natural:
         return {"log": _concentration(np.asarray(mean["log"])) - 1.0}
@@ -50,7 +51,7 @@ class Dirichlet(Family):
     def log_partition(self, natural: Natural) -> Array:
         concentration = natural["log"] + 1.0
         sp, xp = special(concentration), namespace(concentration)
-        return xp.sum(sp.gammaln(concentration)) - sp.gammaln(xp.sum(concentration))
+        return xp.sum(sp.gammaln(concentration)) - xp.sum(sp.gammaln(concentration.sum(axis=-1)))
 
     def expected_log_base(self, natural: Natural) -> Array:
         return 0.0
@@ -66,13 +67,54 @@ class Dirichlet(Family):
 
     def location_scale(self, natural: Natural) -> tuple[Array, Array]:
         concentration = natural["log"] + 1.0
-        xp = namespace(concentration)
-        total = xp.sum(concentration)
+        total = concentration.sum(axis=-1, keepdims=True)
         location = concentration / total
-        return location, xp.sqrt(location * (1.0 - location) / (total + 1.0))
+        scale = namespace(concentration).sqrt(location * (1.0 - location) / (total + 1.0))
+        return location.reshape(-1), scale.reshape(-1)
 
     def __repr__(self) -> str:
         return f"Dirichlet({self.dimension})"
+
+
+class Dirichlets(Dirichlet):
+    """`count` independent Dirichlet distributions over the same `width` entries, a row each.
+
+    θ is the rows one after the other; the usual parameter is the concentration, count × width.
+
+    >>> family = Dirichlets(2, 3)
+    >>> family.location_scale(family.natural(concentration=np.ones((2, 3))))[0].round(3)
+    array([0.333, 0.333, 0.333, 0.333, 0.333, 0.333])
+    """
+
+    kind: ClassVar[str] = "dirichlets"
+
+    def __init__(self, count: int, width: int) -> None:
+        self.count, self.width = int(count), int(width)
+        super().__init__(self.count * self.width)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"log": (self.count, self.width)}
+
+    def statistics(self, theta: Array) -> Mean:
+        rows = theta.reshape(*theta.shape[:-1], self.count, self.width)
+        return {"log": namespace(theta).log(rows)}
+
+    def from_mean(self, mean: Mean) -> Natural:
+        rows = [_concentration(row) for row in np.asarray(mean["log"])]
+        return {"log": np.stack(rows) - 1.0}
+
+    def sample(self, key: Array, natural: Natural, shape: tuple[int, ...] = ()) -> Array:
+        return super().sample(key, natural, (*shape, self.count)).reshape(*shape, self.dimension)
+
+    def __repr__(self) -> str:
+        return f"Dirichlets({self.count}, {self.width})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dirichlets) and self.shapes == other.shapes
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.count, self.width))
 
 
 def _concentration(mean_log: Array, *, steps: int = 200) -> Array:

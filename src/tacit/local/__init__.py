@@ -8,7 +8,7 @@ from tacit.local.hybrid import Hybrid
 from tacit.local.natural import NaturalVI
 from tacit.local.private import PrivateMethod, Terms
 from tacit.local.scoring import PrivateScoring
-from tacit.local.statistics import PrivateStatistics
+from tacit.local.statistics import ExpectedStatistics, PrivateStatistics
 from tacit.local.update import PrivateUpdate
 from tacit.local.whitened import Whitened
 from tacit.models import ConjugateGaussian, GeneralisedLinear, Model
@@ -19,6 +19,7 @@ METHODS: dict[str, type[LocalMethod]] = {
         Exact,
         NaturalVI,
         GradientVI,
+        ExpectedStatistics,
         DPSGD,
         PrivateScoring,
         PrivateUpdate,
@@ -48,6 +49,7 @@ __all__ = [
     "Answer",
     "Arranged",
     "Exact",
+    "ExpectedStatistics",
     "GradientVI",
     "Hybrid",
     "LocalMethod",

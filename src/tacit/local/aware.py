@@ -1,4 +1,4 @@
-"""A Gaussian q from noisy sums: one that takes them for exact, and one that knows their noise.
+"""A q from noisy sums: one that takes them for exact, and one that knows their noise.
 
 The sums are b̃ = b + n and P̃ = P + N, where b and P are the likelihood's natural parameters, n has
 standard deviation τ in every coordinate and N is symmetric with κ-scaled noise: t on the diagonal
@@ -13,6 +13,10 @@ With P in V replaced by the positive part of P̃ and V taken at the mean, which 
 precision Λ₀ + P̃V⁻¹P̃ and mean from Λ₀m₀ + P̃V⁻¹b̃. This is proper whatever the noise. It is good
 while the noise is smaller than P and too sure beyond (docs/methods/statistics.md has the coverage).
 
+**Counts.** For Dirichlet distributions the sums are noisy counts. One that is negative is set to
+zero, or, knowing the noise, every word's counts are moved towards what they would be if topics were
+alike (`tacit.models.topics.denoise`).
+
 Clipping is in neither: it moves b and P, and no law of the noise knows by how much.
 """
 
@@ -20,7 +24,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tacit.expfam import Family, FullGaussian, Natural
+from tacit.expfam import Dirichlets, Family, FullGaussian, Natural
+from tacit.models.topics.denoise import Noisy, shrink
 from tacit.pvi import multiply
 
 POINTS, REACH = 401, 7.0
@@ -32,6 +37,8 @@ def plain_q(
 ) -> Natural:
     """Prior times sums, the sums' precision replaced by its positive part where it has none."""
     del noise_sd, precision_sd
+    if isinstance(family, Dirichlets):
+        return multiply(prior, {"log": np.maximum(sums["log"], 0.0)})
     if isinstance(family, FullGaussian):
         positive = {**sums, "quadratic": -0.5 * _positive(-2.0 * sums["quadratic"])}
     else:
@@ -42,7 +49,9 @@ def plain_q(
 def aware_q(
     family: Family, prior: Natural, sums: Natural, noise_sd: float, precision_sd: float
 ) -> Natural:
-    """The Gaussian that knows how much noise is in the sums."""
+    """The q that knows how much noise is in the sums."""
+    if isinstance(family, Dirichlets):
+        return multiply(prior, {"log": shrink(Noisy(average=sums["log"], noise_sd=noise_sd))})
     if family.dimension == 1:
         return _mixed(prior, sums, noise_sd, precision_sd)
     assert isinstance(family, FullGaussian)

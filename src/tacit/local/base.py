@@ -123,6 +123,16 @@ class LocalMethod(abc.ABC):
         del model
         return without_sums(family, natural)
 
+    def suited(self, model: Model) -> LocalMethod:
+        """The method, told what it has to know of the model before anything is accounted for."""
+        del model
+        return self
+
+    def starts_at_prior(self, model: Model) -> bool:
+        """Whether q starts at the prior, or where the model says."""
+        del model
+        return True
+
     def check_run(self, facts: RunFacts) -> None:
         """Raise a ConfigError if this method cannot serve a run of that kind."""
         del facts

@@ -32,10 +32,11 @@ import jax
 import jax.numpy as jnp
 
 from tacit.expfam import MeanFieldGaussian
+from tacit.expfam._backend import kept_rows
 from tacit.expfam.gaussian import Free
 from tacit.local.base import Array
 from tacit.models import GeneralisedLinear, Model, Records
-from tacit.privacy.bounded import Bounded, Tally, clip_sum, clip_units, kept_rows, row_norms
+from tacit.privacy.bounded import Bounded, Tally, clip_sum, clip_units, row_norms
 
 TINY_VARIANCE = 1e-12
 LABELS = (0.0, 1.0)

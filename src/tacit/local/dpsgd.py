@@ -17,7 +17,6 @@ released numbers; between rounds the server keeps it (`Rules.momentum`), so a pa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -30,14 +29,14 @@ from tacit.expfam import Family, MeanFieldGaussian, Natural, with_sums, without_
 from tacit.expfam.gaussian import Free
 from tacit.local.adaptive import FARTHEST, SCALE, WEIGHT, adapted, tally_clip
 from tacit.local.base import Answer, Arranged, Array, Task
+from tacit.local.batches import Batches, SamplingName
 from tacit.local.clipping import clipped_gradient
 from tacit.local.combine import Combine, Run
 from tacit.local.private import PrivateMethod, by_unit
 from tacit.models import GeneralisedLinear, Model, Records
 from tacit.privacy.bounded import Bounded, Tally
-from tacit.privacy.events import GaussianEvent, Poisson, Sampling, WithoutReplacement
-from tacit.privacy.mechanisms import Cost, Drawn, Gaussian
-from tacit.privacy.sampling import chunk_length, poisson_sum, subset_sum
+from tacit.privacy.events import GaussianEvent
+from tacit.privacy.mechanisms import Cost, Gaussian
 from tacit.privacy.settings import check_clip
 from tacit.pvi import cavity, divide, multiply, power
 
@@ -78,7 +77,7 @@ class DPSGD(PrivateMethod):
     damping: ClassVar[float | None] = 1.0  # `step_size` is all the damping that there is
     steps: int = 1
     rate: float = 1.0
-    sampling: Literal["poisson", "without-replacement"] = "poisson"
+    sampling: SamplingName = "poisson"
     clip: float = 1.0
     step_size: float | None = None
     momentum: float = 0.5
@@ -95,10 +94,7 @@ class DPSGD(PrivateMethod):
     def __post_init__(self) -> None:
         if not self.steps >= 1:
             raise ConfigError(f"method.steps = {self.steps}; at least 1 step a round is needed")
-        if not 0 < self.rate <= 1:
-            raise ConfigError(
-                f"method.rate = {self.rate}; the share of the records in a batch is in (0, 1]"
-            )
+        _ = self.batches
         super().__post_init__()
         if self.precision_weight is not None:
             check_clip(self.precision_weight, "method.precision_weight")
@@ -116,6 +112,11 @@ class DPSGD(PrivateMethod):
             raise ConfigError(f"method.most_noise = {self.most_noise}; it must be > 0")
         if not 0 <= self.averaged_share <= 1:
             raise ConfigError(f"method.averaged_share = {self.averaged_share}; it is in [0, 1]")
+
+    @property
+    def batches(self) -> Batches:
+        """How the batch of each step is drawn."""
+        return Batches(self.rate, self.sampling)
 
     def family(self, model: Model, family: Family) -> Family:
         del model
@@ -143,23 +144,14 @@ class DPSGD(PrivateMethod):
                 f"and privacy.relation = {self.relation!r} keeps the number of records secret; "
                 "choose one, e.g. 0.05"
             )
-        if self.sampling == "without-replacement" and self.relation != "substitute":
-            raise ConfigError(
-                "method.sampling = 'without-replacement' with privacy.relation = "
-                f"{self.relation!r}; a batch of fixed size tells the number of records: use "
-                "'poisson' or privacy.relation = 'substitute'"
-            )
+        self.batches.check(self.relation)
 
     def arrange(self, party: str, records: Records, seed: int) -> Arranged:
         del seed
         return by_unit(party, records, self.unit)
 
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
-        sampling: Sampling | None = None
-        if self.rate < 1:
-            sampling = Poisson(rate=self.rate)
-            if self.sampling == "without-replacement":
-                sampling = WithoutReplacement(batch=self._batch(units), total=units)
+        sampling = self.batches.accounted(units)
         if self.adaptive is not None:
             clip = tally_clip(clip)
         return (GaussianEvent(clip=clip, noise_sd=noise_sd, count=self.steps, sampling=sampling),)
@@ -339,7 +331,7 @@ class DPSGD(PrivateMethod):
                 label_agnostic=self.label_agnostic, tally=tally,
             )  # fmt: skip
 
-        bounded, drawn = self._sampled(batch_key, task, clipped)
+        bounded, drawn = self.batches.summed(batch_key, task, clipped)
         mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
         release = mechanism.release(noise_key, bounded, drawn)
         sums, within = release.value, jnp.zeros(())
@@ -376,29 +368,6 @@ class DPSGD(PrivateMethod):
         # them says nothing about any.
         known = isinstance(model, GeneralisedLinear) or model.dimension <= ISOTROPIC_UP_TO
         return "isotropic" if known else "fixed"
-
-    def _sampled(
-        self, key: Array, task: Task, clipped: Callable[[Records, Array], Bounded]
-    ) -> tuple[Bounded, Drawn]:
-        """The clipped sum over a batch, and how the batch was drawn."""
-        if self.rate == 1:
-            return clipped(task.records, task.weights), Drawn()
-        present = task.weights if task.weights.ndim == 1 else jnp.max(task.weights, axis=1)
-        padded = present.shape[0]
-
-        def rows(chosen: Array, mask: Array) -> Bounded:
-            weights = task.weights[chosen]
-            mask = mask.astype(weights.dtype)
-            weights = weights * (mask if weights.ndim == 1 else mask[:, None])
-            return clipped({name: v[chosen] for name, v in task.records.items()}, weights)
-
-        if self.sampling == "poisson":
-            return poisson_sum(key, present, self.rate, chunk_length(self.rate, padded), rows)
-        batch = jnp.maximum(1, jnp.floor(self.rate * task.terms.units)).astype(jnp.int32)
-        return subset_sum(key, present, batch, self._batch(padded), rows)
-
-    def _batch(self, units: int) -> int:
-        return max(1, math.floor(self.rate * units))
 
 
 def _family(model: Model) -> MeanFieldGaussian:

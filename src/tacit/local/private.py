@@ -102,11 +102,6 @@ class PrivateMethod(LocalMethod, abc.ABC):
         """How many numbers one release has."""
         return 2 * dimension
 
-    def starts_at_prior(self, model: Model) -> bool:
-        """Whether q starts at the prior, or where the model says."""
-        del model
-        return True
-
     def floor(
         self, model: Model, q: Natural, number: int, noise_sd: float, damping: float
     ) -> Array:

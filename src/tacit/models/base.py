@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Callable
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -19,21 +19,11 @@ from tacit.data.layout import Layout, unknown_layout
 from tacit.errors import ConfigError
 from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural
 from tacit.expfam._backend import Array, namespace
+from tacit.models.statistics import Quadratic, Statistics, Working, gaussian_factor
 
 Records = dict[str, Array]
 Output = Literal["bernoulli", "gaussian", "other"]
 SMALLEST_SD = 1e-100
-
-
-class Working(NamedTuple):
-    """Records as terms s·(x·θ) − ½ω(x·θ)² of a log-likelihood: x is (n, d), s and ω are (n,).
-
-    Their statistics, s·x and ω·xxᵀ, are what a conjugate update adds up.
-    """
-
-    x: Array
-    slope: Array
-    weight: Array
 
 
 class Model(abc.ABC):
@@ -45,6 +35,17 @@ class Model(abc.ABC):
     has_site_prior: bool = False
     """True when the prior is not in the family: the server then keeps it as a first factor that
     it refines like a party's (`log_prior`), starting from `prior`."""
+    traceable: ClassVar[bool] = True
+    """False when its arithmetic is NumPy's: parties are then answered one after the other."""
+    ties_at_prior: ClassVar[bool] = False
+    """True when everything is alike at the prior and would stay so: q starts at `start`."""
+    nonnegative_statistics: ClassVar[bool] = False
+    """Whether no coordinate of `statistics` is ever negative."""
+
+    @property
+    def statistics_unit(self) -> float:
+        """What a norm of 1 in `statistics` is, in natural parameters."""
+        return 1.0
 
     @property
     def dimension(self) -> int:
@@ -63,6 +64,37 @@ class Model(abc.ABC):
         """Expected statistics where E_q[log p(record | θ)] is quadratic in θ; None: it is not."""
         del family, q, records
         return None
+
+    def statistics(
+        self,
+        family: Family,
+        q: Natural,
+        records: Records,
+        weights: Array,
+        *,
+        balance: float = 1.0,
+        key: Array = None,
+    ) -> Statistics | None:
+        """Expected statistics at q of the records whose weight is not 0; None: it has none.
+
+        `balance` is the second moments' share in their norm, where there are any; `key` is for a
+        model that draws something of its own for each record.
+        """
+        del weights, key
+        parts = self.working(family, q, records)
+        if parts is None:
+            return None
+        return Quadratic(family=family, q=q, parts=parts, balance=balance)
+
+    def factor(self, family: Family, q: Natural, total: Any, *, balance: float = 1.0) -> Natural:
+        """λ of the factor that a total of `statistics` at q is, noise included."""
+        return gaussian_factor(family, q, total, balance)
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether `statistics` answers."""
+        kind = type(self)
+        return (kind.working, kind.statistics) != (Model.working, Model.statistics)
 
     @abc.abstractmethod
     def prior(self, family: Family) -> Natural:

@@ -13,9 +13,9 @@ from tacit.models.base import (
     GaussianPriorModel,
     Output,
     Records,
-    Working,
     check_sd,
 )
+from tacit.models.statistics import Working
 
 
 class GaussianMean(GaussianPriorModel, ConjugateGaussian):

@@ -14,9 +14,9 @@ from tacit.models.base import (
     GeneralisedLinear,
     Output,
     Records,
-    Working,
     check_sd,
 )
+from tacit.models.statistics import Working
 
 
 class LinearRegression(GeneralisedLinear, ConjugateGaussian):

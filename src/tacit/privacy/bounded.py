@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tacit.expfam._backend import kept_rows
 from tacit.privacy.events import Relation
 
 Array = Any
@@ -202,12 +203,6 @@ def add_disjoint(first: Bounded, second: Bounded) -> Bounded:
     value = jax.tree.map(jnp.add, first.value, second.value)
     clip = jnp.maximum(first.clip, second.clip)
     return _make(value, clip, nonnegative=first.nonnegative and second.nonnegative)
-
-
-def kept_rows(weights: Array, rows: Array) -> Array:
-    """The rows in float64; those of weight 0 replaced, not multiplied: 0·NaN is NaN."""
-    kept = (weights > 0).reshape(weights.shape + (1,) * (rows.ndim - 1))
-    return jnp.where(kept, rows, 0.0).astype(jnp.float64)
 
 
 def row_norms(flat: list[Array]) -> Array:

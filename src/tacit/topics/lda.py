@@ -16,16 +16,16 @@ import msgspec
 import numpy as np
 
 from tacit.errors import ConfigError
+from tacit.models.topics import perplexity
+from tacit.models.topics.counts import Documents, check_documents, check_vocabulary
+from tacit.models.topics.denoise import DenoiseName, Noisy, shrink
+from tacit.models.topics.estep import Array, Expected, expect, word_table
 from tacit.privacy.accounting import ACCOUNTANTS, epsilon, supported
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.mechanisms import Gaussian, check_released
 from tacit.privacy.settings import Privacy
 from tacit.privacy.settle import Settled
-from tacit.topics import perplexity
-from tacit.topics.counts import Documents, check_documents, check_vocabulary
-from tacit.topics.denoise import DenoiseName, Noisy, shrink
-from tacit.topics.estep import Array, Expected, expect, word_table
 from tacit.topics.private import (
     CORPUS,
     DocumentStatistics,
@@ -50,7 +50,7 @@ class LDA:
     batch is drawn anew in every step (`sampling`: "poisson", with that size on average, or
     "without-replacement"), each of its documents is resampled to `document_words` words, and its
     statistics are clipped to `clip_share`·`document_words` in norm. `denoise` says what is made of
-    the noisy sums: see `tacit.topics.denoise`.
+    the noisy sums: see `tacit.models.topics.denoise`.
 
     >>> counts = np.array([[4, 4, 0, 0], [5, 3, 0, 0], [0, 0, 4, 4], [0, 0, 3, 6]])
     >>> model = LDA(2, privacy="none", max_iter=30, batch_size=4).fit(counts)
@@ -310,7 +310,7 @@ class LDA:
     def perplexity(
         self, X: Any, *, form: Literal["completion", "bound"] = "completion", seed: int = 0
     ) -> float:
-        """Per word, of documents that were held out; see `tacit.topics.perplexity`.
+        """Per word, of documents that were held out; see `tacit.models.topics.perplexity`.
 
         On documents that were learnt from it says little, and after a private fit it would be a
         release that nobody has paid for.

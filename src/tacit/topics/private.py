@@ -25,6 +25,8 @@ import jax
 import numpy as np
 
 from tacit.errors import ConfigError, PrivacyError
+from tacit.models.topics.counts import Documents
+from tacit.models.topics.estep import Array, Expected
 from tacit.privacy.bounded import Bounded, clip_sum
 from tacit.privacy.events import GaussianEvent, Poisson, Relation, WithoutReplacement
 from tacit.privacy.fingerprint import DatasetId
@@ -34,8 +36,6 @@ from tacit.privacy.mechanisms import WHOLE, Drawn, secret_key_data
 from tacit.privacy.sampling import chunk_length, poisson_mask, subset_rows
 from tacit.privacy.settings import Privacy
 from tacit.privacy.settle import PartyShape, Settled, settle
-from tacit.topics.counts import Documents
-from tacit.topics.estep import Array, Expected
 
 Key = Any
 CORPUS = "corpus"

@@ -12,8 +12,8 @@ import numpy as np
 from scipy.special import digamma, gammaln
 
 from tacit.errors import DataError
-from tacit.topics.counts import Documents, rows_of
-from tacit.topics.estep import Array, Expected, expect, expected_logs, word_table
+from tacit.models.topics.counts import Documents, rows_of
+from tacit.models.topics.estep import Array, Expected, expect, expected_logs, word_table
 
 TOLERANCE, MOST_STEPS = 1e-4, 500
 """Tighter than in learning: a difference of perplexities should not be one of convergence."""

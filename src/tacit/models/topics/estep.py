@@ -30,7 +30,7 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from tacit.expfam import Dirichlet
-from tacit.topics.counts import Documents
+from tacit.models.topics.counts import Documents
 
 Array = np.ndarray
 BLOCK = 1_000_000

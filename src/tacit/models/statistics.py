@@ -1,0 +1,127 @@
+"""Expected statistics: what the records of a conjugate-exponential model add to a posterior.
+
+Where a model, perhaps after augmentation with hidden variables, has log p(record, hidden | θ) =
+⟨T(record, hidden), T(θ)⟩ + const, the best answer to q(θ) is the prior times the sum of E[T(record,
+hidden)] over records, the expectation being that of the hidden variables given q (VIPS, eqs 4–6).
+`Model.statistics` does the expectation, behind the party's wall; the sum is all that leaves.
+
+No record's statistics need to be written down: a model says how long they are and how to add up
+weighted ones, in closed form where it has one.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tacit.expfam import Family, FullGaussian, Natural
+from tacit.expfam._backend import Array, kept_rows, namespace
+
+ROOT = float(np.sqrt(2.0))
+
+
+class Working(NamedTuple):
+    """Records as terms s·(x·θ) − ½ω(x·θ)² of a log-likelihood: x is (n, d), s and ω are (n,).
+
+    Their statistics, s·x and ω·xxᵀ, are what a conjugate update adds up.
+    """
+
+    x: Array
+    slope: Array
+    weight: Array
+
+
+class Statistics(abc.ABC):
+    """E[T(record)] of some records at some q, in units in which a norm of 1 is usual.
+
+    A record's numbers must depend on that record and on q alone, whoever else is in the batch:
+    clipping bounds what one record adds, and that bounds what one record changes only then.
+    """
+
+    @abc.abstractmethod
+    def norms(self) -> Array:
+        """The norm of each record's statistics over everything in `total`, (n,), float64."""
+
+    @abc.abstractmethod
+    def total(self, weights: Array) -> Any:
+        """Σ wᵢ·statisticsᵢ as it is released, in float64. Looks at no record of weight 0."""
+
+    def least(self) -> Array | None:
+        """No coordinate of a record's statistics is below it; None: they may be negative."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Quadratic(Statistics):
+    """Of records that are `Working` terms, for a Gaussian q; `balance` is the precision's share κ.
+
+    With all of the precision a record contributes (s·x, κω·xxᵀ). The matrix is released as its
+    upper triangle, off-diagonal entries times √2, so that the norm is Frobenius's and noise of one
+    standard deviation in every coordinate is isotropic there. With a mean-field q the pair is
+    (score, diagonal): (s − ωx·m)x and κ·ωx², m the mean of q, which is public; b = score + Λ∘m.
+    """
+
+    family: Family
+    q: Natural
+    parts: Working
+    balance: float = 1.0
+
+    def norms(self) -> Array:
+        """‖(s·x, κω·xxᵀ)‖² = s²‖x‖² + κ²ω²‖x‖⁴."""
+        # In float64, as the sums are: a square that vanishes would take its part out of the norm.
+        x, slope, weight = (value.astype(np.float64) for value in self.parts)
+        xp = namespace(x)
+        squares = xp.sum(x * x, axis=1)
+        fourth = xp.square(squares)
+        if not whole(self.family):
+            fourth = xp.sum(xp.square(x * x), axis=1)
+            slope = slope - weight * (x @ _mean(self.q))
+        return xp.sqrt(xp.square(slope) * squares + xp.square(self.balance * weight) * fourth)
+
+    def total(self, weights: Array) -> dict[str, Array]:
+        """Σ wᵢ·(sᵢxᵢ, κωᵢxᵢxᵢᵀ)."""
+        weights = weights.astype(np.float64)
+        xp = namespace(weights)
+        x, slope, weight = (kept_rows(weights, value) for value in self.parts)
+        weighted = weights * weight
+        if whole(self.family):
+            rows, columns, root = _triangle(self.family.dimension)
+            second = ((x * weighted[:, None]).T @ x)[rows, columns] * root
+        else:
+            slope = slope - weight * (x @ _mean(self.q))
+            second = weighted @ xp.square(x)
+        return {"linear": (weights * slope) @ x, "precision": self.balance * second}
+
+
+def gaussian_factor(
+    family: Family, q: Natural, total: dict[str, Array], balance: float = 1.0
+) -> Natural:
+    """λ of the factor that a total of `Quadratic` is, noise included."""
+    second = total["precision"] / balance
+    if not whole(family):
+        return {"linear": total["linear"] + second * _mean(q), "quadratic": -0.5 * second}
+    rows, columns, root = _triangle(family.dimension)
+    places = np.zeros((family.dimension,) * 2, int)
+    places[rows, columns] = np.arange(len(rows))
+    matrix = (second / root)[places + np.triu(places, 1).T]
+    return {
+        "linear": total["linear"],
+        "quadratic": -0.5 * matrix.reshape(family.shapes["quadratic"]),
+    }
+
+
+def whole(family: Family) -> bool:
+    """Whether all of xxᵀ is released; otherwise its diagonal, and the score at q's mean."""
+    return isinstance(family, FullGaussian) or family.dimension == 1
+
+
+def _mean(q: Natural) -> Array:
+    return q["linear"] / (-2.0 * q["quadratic"])
+
+
+def _triangle(dimension: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rows, columns = np.triu_indices(dimension)
+    return rows, columns, np.where(rows == columns, 1.0, ROOT)

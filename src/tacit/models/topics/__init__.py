@@ -1,0 +1,1 @@
+"""Latent Dirichlet allocation as a model: counts, expectations, what noise does to them."""
