@@ -51,6 +51,7 @@ class MethodConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         "exact",
         "natural-vi",
         "gradient-vi",
+        "expected-statistics",
         "dpsgd",
         "private-scoring",
         "private-update",

@@ -9,7 +9,16 @@ import pytest
 
 from tacit.errors import ConfigError
 from tacit.expfam import Dirichlet, FullGaussian, MeanFieldGaussian
-from tacit.local import METHODS, Answer, Exact, GradientVI, NaturalVI, Task, choose_method
+from tacit.local import (
+    METHODS,
+    Answer,
+    Exact,
+    ExpectedStatistics,
+    GradientVI,
+    NaturalVI,
+    Task,
+    choose_method,
+)
 from tacit.models import (
     BayesianNeuralNetwork,
     GaussianMean,
@@ -38,6 +47,8 @@ QUICK = {
     "exact, full": (Exact(), LINEAR, FullGaussian(2)),
     "exact, mean-field": (Exact(), LINEAR, MeanFieldGaussian(2)),
     "exact, mean of a normal": (Exact(), GaussianMean(), FullGaussian(1)),
+    "expected statistics": (ExpectedStatistics(), LINEAR, FullGaussian(2)),
+    "expected statistics, augmented": (ExpectedStatistics(), LOGISTIC, FullGaussian(2)),
     "natural-vi, conjugate": (NaturalVI(dtype="float64"), LINEAR, FullGaussian(2)),
 }
 
@@ -192,5 +203,6 @@ def test_auto_is_the_cheapest_method_that_serves():
         "gradient-vi",
     ]
     private = {"dpsgd", "private-scoring", "private-update", "private-statistics", "hybrid"}
-    assert set(METHODS) == {"exact", "natural-vi", "gradient-vi", *private}
+    plain = {"exact", "natural-vi", "gradient-vi", "expected-statistics"}
+    assert set(METHODS) == {*plain, *private}
     assert choose_method(LINEAR, private=True).kind == "dpsgd"

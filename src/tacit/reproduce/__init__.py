@@ -79,6 +79,13 @@ STUDIES: dict[str, Study] = {
             module="tacit.reproduce.tmlr",
             figures=(1, 2, 3, 4, 5),
         ),
+        Study(
+            name="vips",
+            description="variational Bayes in private settings: topics of Wikipedia against ε, and "
+            "what the correct sensitivity costs",
+            module="tacit.reproduce.vips",
+            figures=(2,),
+        ),
     )
 }
 
