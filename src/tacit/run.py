@@ -25,6 +25,7 @@ from tacit.data import Federation, load_federation
 from tacit.errors import ConfigError
 from tacit.evaluate import check_nuts, exact_posterior, kl_to, nuts_reference
 from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
+from tacit.local import LocalMethod
 from tacit.models import ConjugateGaussian, Model, Records
 from tacit.models.prior import PRIOR_PARTY
 from tacit.notebook import check_bounded, measure, pooled, site_summary
@@ -55,24 +56,29 @@ class Prepared:
     data_s: float
 
 
-def prepare(config: Config) -> Prepared:
-    """Load the data and make the plan; raises what is wrong and writes nothing."""
+def prepare(config: Config, method: LocalMethod | None = None) -> Prepared:
+    """Load the data and make the plan; raises what is wrong and writes nothing.
+
+    `method` is one that the configuration has no name for, instead of the one that it names.
+    """
     started = time.perf_counter()
     federation = load_federation(config.data, config.partition, config.seed)
     check_private(config, federation)
     model = make_model(config, federation)
-    plan = plan_for(config, model, federation.parties)
+    plan = plan_for(config, model, federation.parties, method)
     if config.evaluate.reference == "nuts":
         check_nuts(model)
     return Prepared(config, federation, plan, time.perf_counter() - started)
 
 
-def plan_for(config: Config, model: Model, records: dict[str, Records]) -> Plan:
+def plan_for(
+    config: Config, model: Model, records: dict[str, Records], method: LocalMethod | None = None
+) -> Plan:
     """What a configuration does with these parties' records."""
     parties, method, schedule, trust = as_baseline(
         config.baseline,
         records,
-        make_method(config),
+        method or make_method(config),
         make_schedule(config),
         private=config.private is not None,
     )
@@ -184,6 +190,21 @@ def run(
             charging.ledger.close()
     write_posterior(out / "posterior.npz", outcome.posterior)
     write_text(out / "result.json", json.dumps(result, indent=1, allow_nan=False))
+    return result
+
+
+def simulate(config: Config, method: LocalMethod | None = None) -> dict[str, Any]:
+    """What `run` answers, with nothing written: for studies of many runs that count nowhere."""
+    if config.private is not None and config.private.noise_seed is None:
+        raise ConfigError(
+            "a simulation of a private run without privacy.noise_seed; its noise would be secret "
+            "and no ledger charged: set it, or use tacit run"
+        )
+    cpu, started = time.process_time(), time.perf_counter()
+    prepared = prepare(config, method)
+    result = _result(prepared, carry_out(prepared.plan))
+    result["timing"]["wall_s"] = time.perf_counter() - started
+    result["timing"]["cpu_s"] = time.process_time() - cpu
     return result
 
 

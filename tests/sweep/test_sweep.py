@@ -17,7 +17,7 @@ from tacit.config import parse_config, resolved_toml
 from tacit.errors import ConfigError
 from tacit.privacy.ledger import Ledger
 from tacit.run import run
-from tacit.sweep import Sweep, expand, read_sweep, sweep
+from tacit.sweep import Sweep, expand, make_job, read_sweep, sweep, sweep_jobs
 from tacit.sweep.job import carry_out_job
 
 SWEEP = """
@@ -147,3 +147,21 @@ def test_a_ledger_inside_of_the_sweep_is_refused(tmp_path, base):
     with pytest.raises(ConfigError, match="would be overwritten"):
         sweep(Sweep(base=base), tmp_path / "out", ledger=tmp_path / "out" / "ledger.sqlite")
     assert not os.path.lexists(tmp_path / "out")
+
+
+def test_a_job_may_name_who_runs_it(tmp_path, base):
+    """Runs that no configuration names: the runner and the case are part of what a job is."""
+    plain = make_job(base, {})
+    quiet = make_job(base, {}, "tacit.reproduce.frontier_ablation:run_job")
+    other = make_job(base, {"which": 2}, "tacit.reproduce.frontier_ablation:run_job")
+    assert len({plain.id, quiet.id, other.id}) == 3
+    wrong = make_job(base, {}, "tacit.sweep:nothing")
+    swept = sweep_jobs([plain, quiet, wrong], tmp_path / "out", text="", workers=1)
+    kept, left, failed = swept.rows
+    assert kept["test.log_likelihood"] == left["test.log_likelihood"]
+    assert failed["status"] == "failed"
+    assert "nothing" in failed["error"]
+    assert (tmp_path / "out" / "runs" / plain.id / "result.json").exists()
+    assert not (tmp_path / "out" / "runs" / quiet.id).exists()
+    again = sweep_jobs([quiet], tmp_path / "out", text="", resume=True, workers=1)
+    assert again.found == 1

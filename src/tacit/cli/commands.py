@@ -81,7 +81,7 @@ def report_command(run_dir: Path) -> None:
 
 
 def reproduce_command(
-    study: str | None, out: Path | None, seed: int, *, quick: bool, figure: str | None = None
+    study: str | None, out: Path | None, seed: int, *, quick: bool, figure: list[str] | None = None
 ) -> None:
     """`tacit reproduce`."""
     from tacit.cli.show import StepProgress, console, show_table

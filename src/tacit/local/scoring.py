@@ -160,7 +160,7 @@ class PrivateScoring(PrivateMethod):
         stage = self.stage(visit)
         event = GaussianEvent(clip=clip, noise_sd=noise_sd, nonnegative=stage != SCORE)
         ratio = event.sensitivity(self.relation) / clip
-        share = _budget_share(visit, visits)
+        share = self.budget_share(visit, visits)
         return (
             GaussianEvent(
                 clip=clip,
@@ -169,11 +169,19 @@ class PrivateScoring(PrivateMethod):
             ),
         )
 
+    def budget_share(self, visit: int, visits: int) -> float:
+        """What that visit spends of Σ μ²; over all visits they add up to 1."""
+        return _budget_share(visit, visits)
+
+    def party_likelihood(self, model: Model) -> Likelihood:
+        """The score that parties add up and its bound, which decides how it is clipped."""
+        likelihood = likelihood_of(model)
+        assert likelihood is not None
+        return likelihood
+
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
         del key
         assert isinstance(model, GeneralisedLinear)
-        likelihood = likelihood_of(model)
-        assert likelihood is not None
         q, clip = task.q, task.terms.clips[0]
         unit = clip
         if task.stage == COUNTS:
@@ -184,7 +192,7 @@ class PrivateScoring(PrivateMethod):
             bounded = moment_sum(task.records["x"], q["centre"], q["scale"], task.weights, clip)
         else:
             bounded = score_sum(
-                likelihood,
+                self.party_likelihood(model),
                 task.records,
                 task.weights,
                 clip,
@@ -202,7 +210,7 @@ class PrivateScoring(PrivateMethod):
 
     def server(self, run: Run) -> Combine:
         assert isinstance(run.model, GeneralisedLinear)
-        return _Server(self, run)
+        return ScoringServer(self, run)
 
 
 def _budget_share(visit: int, visits: int) -> float:
@@ -220,7 +228,7 @@ def _counted(model: GeneralisedLinear) -> Counted:
     return counted(model.layout, None if likelihood is None else likelihood.largest)
 
 
-class _Server:
+class ScoringServer:
     """A pure function of what was released; what it has worked out it need not work out again."""
 
     def __init__(self, method: PrivateScoring, run: Run) -> None:
@@ -283,13 +291,16 @@ class _Server:
 
     def _mapped(self, q: Natural) -> Natural:
         found = self._marginals(q)
-        scale = scales(found, self.prior.sd, self._score_sd)
+        scale = self._scale(found)
         point = self.prior.mean.copy()
         if self.bias is not None and found.outcome is not None:
             point[self.bias] += self._start(found) - point @ np.where(
                 self.scaled, found.centre, 1.0
             )
         return q | {"centre": found.centre, "scale": scale, "point": point}
+
+    def _scale(self, found: Marginals) -> np.ndarray:
+        return scales(found, self.prior.sd, self._score_sd)
 
     def _start(self, found: Marginals) -> float:
         """η of a record about which nothing is known."""

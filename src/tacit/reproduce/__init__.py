@@ -5,7 +5,7 @@ The registry is all that is imported here: a study loads its arrays and compiler
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -24,8 +24,10 @@ class Study:
     name: str
     description: str
     module: str
-    figures: tuple[int, ...] = ()
+    figures: tuple[int | str, ...] = ()
     """Figures that can be done alone; none: the study is done as a whole."""
+    several: bool = False
+    """Whether some of them can be done together."""
     chapter: str = ""
     """What the source writes before their numbers, which may be left out."""
 
@@ -35,19 +37,27 @@ class Study:
         *,
         seed: int = 0,
         quick: bool = False,
-        figure: str | int | None = None,
+        figure: str | int | Sequence[str | int] | None = None,
         progress: Progress | None = None,
     ) -> dict[str, Any]:
         """Write tables, figures and a page to `out`; the tables as data."""
-        only: dict[str, int] = {}
-        if figure is not None:
-            known = {str(number): number for number in self.figures}
-            number = known.get(str(figure).removeprefix(self.chapter))
-            if number is None:
-                raise ConfigError(f"--figure {figure}; {self._choice()}")
-            only["figure"] = number
+        asked = [figure] if isinstance(figure, str | int) else list(figure or ())
+        chosen = list(dict.fromkeys(self._known(one) for one in asked))
+        if len(chosen) > 1 and not self.several:
+            raise ConfigError(
+                f"--figure {' --figure '.join(map(str, asked))}; study {self.name} does one at a "
+                "time or all: name one, or none"
+            )
+        only = {"figure": chosen if self.several else chosen[0]} if chosen else {}
         run = import_module(self.module).reproduce
         return run(out, seed=seed, quick=quick, progress=progress, **only)
+
+    def _known(self, figure: str | int) -> int | str:
+        known = {str(number): number for number in self.figures}
+        number = known.get(str(figure).removeprefix(self.chapter))
+        if number is None:
+            raise ConfigError(f"--figure {figure}; {self._choice()}")
+        return number
 
     def _choice(self) -> str:
         if not self.figures:
@@ -63,6 +73,14 @@ STUDIES: dict[str, Study] = {
             description="the federated VI thesis, ch. 4: a Gaussian mean and rugged terrain, "
             "sequential, synchronous and asynchronous",
             module="tacit.reproduce.fedvi",
+        ),
+        Study(
+            name="frontier",
+            description="what privacy costs on Adult: every private method over ε, by whom one "
+            "trusts, and private scoring without one of its parts",
+            module="tacit.reproduce.frontier",
+            figures=(1, 2, "ablation"),
+            several=True,
         ),
         Study(
             name="meng",

@@ -36,8 +36,12 @@ def write_study(
     facts: dict[str, Any],
     tables: Sequence[Table],
     figures: Sequence[tuple[Picture, Figure]],
+    theirs: str = "the thesis's are its own",
 ) -> dict[str, Any]:
-    """Write everything; the answer is what tables.json holds and the paths written."""
+    """Write everything; the answer is what tables.json holds and the paths written.
+
+    `theirs` says where numbers that are not ours come from.
+    """
     for picture, figure in figures:
         figure.savefig(out / picture.file, format="png", dpi=DPI)
     pictures = [picture for picture, _ in figures]
@@ -57,8 +61,8 @@ def write_study(
         f"<p>{escape(summary)}</p>\n<pre>{command}</pre>\n"
         f"<section><h2>Figures</h2>{''.join(html_figure(p) for p in pictures)}</section>\n"
         f"{''.join(table.html() for table in tables)}"
-        "<footer>Every number of ours was computed by the command above; the thesis's are "
-        "its own.</footer>\n</body>\n</html>\n",
+        f"<footer>Every number of ours was computed by the command above; {escape(theirs)}."
+        "</footer>\n</body>\n</html>\n",
     )
     names = ["index.html", "tables.md", "tables.json", *(p.file for p in pictures)]
     return {**result, "files": [str(out / name) for name in names]}

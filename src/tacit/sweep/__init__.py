@@ -5,7 +5,7 @@ each, whole or absent), table.parquet, table.csv and summary.csv.
 """
 
 from tacit.sweep.job import Job
-from tacit.sweep.spec import Sweep, expand, read_sweep
-from tacit.sweep.sweep import Swept, sweep
+from tacit.sweep.spec import Sweep, expand, make_job, read_sweep
+from tacit.sweep.sweep import Swept, sweep, sweep_jobs
 
-__all__ = ["Job", "Sweep", "Swept", "expand", "read_sweep", "sweep"]
+__all__ = ["Job", "Sweep", "Swept", "expand", "make_job", "read_sweep", "sweep", "sweep_jobs"]

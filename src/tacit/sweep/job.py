@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What the sweep changed, by dotted key."""
     seed: int
     config: dict[str, Any]
+    runner: str | None = None
+    """"package.module:function" that is given the job and gives what a result.json holds, for runs
+    that no configuration names or that leave no directory; None: `tacit run`."""
 
 
 def carry_out_job(job: Job, folder: str, ledger: str | None) -> Row:
@@ -37,6 +41,8 @@ def carry_out_job(job: Job, folder: str, ledger: str | None) -> Row:
     """
     out = Path(folder) / job.id
     try:
+        if job.runner is not None:
+            return start_row(job) | _found(_function(job.runner)(job))
         with _alone(out):
             resume = (out / "checkpoint" / "server.sqlite").exists()
             if out.exists() and not resume:
@@ -50,6 +56,11 @@ def carry_out_job(job: Job, folder: str, ledger: str | None) -> Row:
         return failed_row(job, str(error), error.exit_code)
     except Exception as error:
         return failed_row(job, f"internal: {type(error).__name__}: {error}", 1)
+
+
+def _function(name: str) -> Callable[[Job], dict[str, Any]]:
+    module, _, function = name.partition(":")
+    return getattr(import_module(module), function)
 
 
 def start_row(job: Job) -> Row:

@@ -108,6 +108,15 @@ def _job(asked: Sweep, fixed: dict[str, Any], case: dict[str, Any], seed: int | 
         if seeded and NOISE_SEED not in fixed | case:
             set_key(raw, NOISE_SEED, seed)
     raw["name"] = asked.name
+    return make_job(raw, case)
+
+
+def make_job(raw: dict[str, Any], case: dict[str, Any], runner: str | None = None) -> Job:
+    """The run of one plain configuration, parsed; `case` is what tells it from others.
+
+    >>> make_job({"privacy": "none", "seed": 3}, {}).seed
+    3
+    """
     try:
         config = parse_config(raw)
     except TacitError as error:
@@ -117,7 +126,13 @@ def _job(asked: Sweep, fixed: dict[str, Any], case: dict[str, Any], seed: int | 
             f"engine.kind = {config.engine.kind!r} in a sweep, which spreads runs and not parties; "
             "leave it out and say tacit sweep --engine ray"
         )
-    return Job(id=_digest(config), case=case, seed=config.seed, config=msgspec.to_builtins(config))
+    return Job(
+        id=_digest(config, None if runner is None else [runner, case]),
+        case=case,
+        seed=config.seed,
+        config=msgspec.to_builtins(config),
+        runner=runner,
+    )
 
 
 def _flat(table: dict[str, Any], where: str, prefix: str = "") -> dict[str, Any]:
@@ -132,9 +147,11 @@ def _flat(table: dict[str, Any], where: str, prefix: str = "") -> dict[str, Any]
     return found
 
 
-def _digest(config: Config) -> str:
-    """What a run is known by: its whole configuration, the name aside."""
+def _digest(config: Config, other: Any) -> str:
+    """What a run is known by: its whole configuration, the name aside, and who else has a say."""
     body = msgspec.json.encode(msgspec.structs.replace(config, name=""), order="deterministic")
+    if other is not None:
+        body += msgspec.json.encode(other, order="deterministic")
     return hashlib.sha256(body).hexdigest()[:16]
 
 

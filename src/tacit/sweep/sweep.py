@@ -62,12 +62,36 @@ def sweep(
     says, or to the user's own. `spread` are other workers than processes of
     this machine.
     """
-    store = Store(out)
+    Store(out).check(resume=resume, overwrite=overwrite)
+    return sweep_jobs(
+        expand(asked), out,
+        text=_as_toml(asked), resume=resume, overwrite=overwrite, workers=workers, ledger=ledger,
+        spread=spread, progress=progress,
+    )  # fmt: skip
+
+
+def sweep_jobs(
+    jobs: Sequence[Job],
+    out: Path,
+    *,
+    text: str,
+    resume: bool = False,
+    overwrite: bool = False,
+    workers: int | None = None,
+    ledger: Path | None = None,
+    spread: Workers | None = None,
+    progress: Progress | None = None,
+) -> Swept:
+    """The same for jobs that no sweep file stands for (`tacit.sweep.make_job`).
+
+    `text` is what the directory's sweep.toml says of them. Rows of an earlier sweep in the same
+    directory whose jobs are not asked for now stay as they are.
+    """
+    jobs, store = list(jobs), Store(out)
     store.check(resume=resume, overwrite=overwrite)
-    jobs = expand(asked)
     _check_ledgers(jobs, out, ledger)
     pool = spread or Local(store.runs, store.log, workers, ledger)
-    with store.held(_as_toml(asked), overwrite=overwrite):
+    with store.held(text, overwrite=overwrite):
         rows = {job.id: row for job in jobs if (row := store.get(job)) is not None}
         found, told = len(rows), time.monotonic()
         tell = progress or (lambda *_: None)
