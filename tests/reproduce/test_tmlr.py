@@ -15,7 +15,7 @@ from tacit.data.download import locate
 from tacit.errors import ConfigError, DataError
 from tacit.reproduce import STUDIES, tmlr, tmlr_runs
 from tacit.reproduce.tmlr_published import PUBLISHED, UNDERSTATED
-from tacit.reproduce.tmlr_runs import Store, job_plan, run_job
+from tacit.reproduce.tmlr_runs import Store, carried_out, job_plan, run_job
 from tacit.reproduce.tmlr_settings import (
     FIGURES,
     REFERENCE,
@@ -146,7 +146,7 @@ def test_quick_writes_everything_and_says_so(tiny, tmp_path):
     seen = []
     out = tmp_path / "out"
     result = tmlr.reproduce(
-        out, quick=True, settings=tiny, progress=lambda *step: seen.append(step)
+        out, quick=True, settings=tiny, workers=1, progress=lambda *step: seen.append(step)
     )
     names = [table["name"] for table in result["tables"]]
     assert names == [
@@ -183,18 +183,29 @@ def test_a_stopped_study_goes_on_where_it_was(tiny, tmp_path, monkeypatch):
 
     monkeypatch.setattr(tmlr_runs, "run_job", counting)
     with pytest.raises(KeyboardInterrupt):
-        tmlr.reproduce(tmp_path, quick=True, figure=1, settings=tiny)
+        tmlr.reproduce(tmp_path, quick=True, figure=1, settings=tiny, workers=1)
     first, ran[:] = list(ran), []
     broken = tmp_path / "runs" / f"{first[0]}.json"
     broken.write_text(broken.read_text()[:40])
     (tmp_path / "runs" / f"{first[1]}.json.part").write_text("{")
     monkeypatch.setattr(tmlr_runs, "run_job", lambda job: ran.append(job.digest) or run_job(job))
-    once = tmlr.reproduce(tmp_path, quick=True, figure=1, settings=tiny)
+    once = tmlr.reproduce(tmp_path, quick=True, figure=1, settings=tiny, workers=1)
     assert first[0] in ran  # its file was broken
     assert not set(first[1:]) & set(ran)
     ran.clear()
-    assert tmlr.reproduce(tmp_path, quick=True, figure=1, settings=tiny) == once
+    assert tmlr.reproduce(tmp_path, quick=True, figure=1, settings=tiny, workers=1) == once
     assert not ran
+
+
+def test_workers_of_a_sweep_find_the_same(tiny, tmp_path):
+    jobs = [cell.job for cell in figure_cells(tiny, 1, first=0, quick=True)[:3]]
+    found = {job.digest: run for job, run in carried_out(jobs, Store(tmp_path / "runs"), 2)}
+    for job in jobs:
+        alone, run = run_job(job), found[job.digest]
+        assert run.end.exchanges == alone.end.exchanges
+        assert run.end.log_likelihood == pytest.approx(alone.end.log_likelihood, rel=1e-5)
+    kept = {job.digest: run for job, run in carried_out(jobs, Store(tmp_path / "runs"), 2)}
+    assert kept == found
 
 
 def test_a_file_of_other_settings_is_no_result(tiny, tmp_path):
@@ -211,7 +222,7 @@ def test_a_file_of_other_settings_is_no_result(tiny, tmp_path):
 
 def test_mimic3_absent_is_an_error_only_where_nothing_else_is_asked_for(tiny, tmp_path):
     with pytest.raises(DataError, match=r"physionet\.org"):
-        tmlr.reproduce(tmp_path, quick=True, figure=2, settings=tiny)
+        tmlr.reproduce(tmp_path, quick=True, figure=2, settings=tiny, workers=1)
 
 
 def test_mimic3_is_read_where_it_is(tiny, tmp_path, monkeypatch, mimic3_folder):
@@ -224,7 +235,7 @@ def test_mimic3_is_read_where_it_is(tiny, tmp_path, monkeypatch, mimic3_folder):
         splits={**tiny.splits, "mimic3": {"balanced": {"kind": "balanced"}}},
         quick=msgspec.structs.replace(tiny.quick, splits=("balanced",), seeds=1),
     )
-    result = tmlr.reproduce(tmp_path / "out", quick=True, figure=2, settings=few)
+    result = tmlr.reproduce(tmp_path / "out", quick=True, figure=2, settings=few, workers=1)
     assert [table["name"] for table in result["tables"]] == ["figure-2-balanced"]
     assert result["tables"][0]["rows"][1][7] == 0.713
     cells = shard_cells(few, "mimic3", first=0, quick=True)

@@ -24,7 +24,7 @@ from tacit.local.scoring_map import Marginals
 from tacit.local.scoring_party import KNOTS
 from tacit.models import Model
 from tacit.run import simulate
-from tacit.sweep import Job
+from tacit.sweep import Job, columns_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,10 +134,10 @@ VARIANTS: dict[str, tuple[str, type[PrivateScoring]]] = {
 
 
 def run_job(job: Job) -> dict[str, Any]:
-    """A run of the frontier as a simulation that writes nothing."""
+    """A run of the frontier as a simulation that writes nothing: the columns of its row."""
     variant = job.case.get("variant")
     method = None if variant is None else VARIANTS[variant][1]()
-    return simulate(parse_config(job.config), method)
+    return columns_of(simulate(parse_config(job.config), method))
 
 
 def _instead(

@@ -37,6 +37,7 @@ from tacit.reproduce.tmlr_tables import (
     split_table,
 )
 from tacit.reproduce.write import make_folder, write_study
+from tacit.sweep import default_workers
 
 TITLE = "Differentially private partitioned VI (TMLR 2023), done again"
 Made = tuple[list[Table], list[tuple[Picture, Figure]]]
@@ -50,11 +51,13 @@ def reproduce(
     figure: int | None = None,
     progress: Progress | None = None,
     settings: Settings | None = None,
+    workers: int | None = None,
 ) -> dict[str, Any]:
     """Run the study, or one figure of it, and write tables.md, tables.json, index.html, figures.
 
     `seed` is the first of the seeds, each of which draws the split and the noise. `quick` takes
-    fewer seeds, splits, methods and rounds. The answer is what `tables.json` holds.
+    fewer seeds, splits, methods and rounds. Runs are spread over `workers` processes, one a core
+    by default. The answer is what `tables.json` holds.
     """
     out = Path(out)
     figures = check_figure(figure)
@@ -64,7 +67,8 @@ def reproduce(
     make_folder(out)
     planned, absent = _plan(settings, figures, seed, quick)
     store = Store(out / "runs")
-    runs = _run_all([cell for cells in planned.values() for cell in cells], store, progress)
+    cells = [cell for cells in planned.values() for cell in cells]
+    runs = _run_all(cells, store, workers or default_workers(), progress)
     tables: list[Table] = []
     pictures: list[tuple[Picture, Figure]] = []
     for number in figures:
@@ -114,17 +118,19 @@ def _plan(
     return planned, absent
 
 
-def _run_all(cells: Sequence[Cell], store: Store, progress: Progress | None) -> dict[str, Run]:
+def _run_all(
+    cells: Sequence[Cell], store: Store, workers: int, progress: Progress | None
+) -> dict[str, Run]:
     """Every run, done now or kept from before, by the digest of its job."""
+    cell_of = {cell.job.digest: cell for cell in cells}
+    tell = progress or (lambda *_: None)
+    tell(0, len(cell_of), "")
     found: dict[str, Run] = {}
-    for number, cell in enumerate(cells):
-        if progress is not None:
-            words = f"figure {cell.figure}, {SPLITS[cell.split]}: {cell.job.recipe.label}"
-            progress(number, len(cells), f"{words}, seed {cell.job.seed}")
-        if cell.job.digest not in found:
-            found[cell.job.digest] = carried_out(cell.job, store)
-    if progress is not None:
-        progress(len(cells), len(cells), "done")
+    for job, run in carried_out([cell.job for cell in cell_of.values()], store, workers):
+        found[job.digest] = run
+        cell = cell_of[job.digest]
+        words = f"figure {cell.figure}, {SPLITS[cell.split]}: {job.recipe.label}, seed {job.seed}"
+        tell(len(found), len(cell_of), words if len(found) < len(cell_of) else "done")
     return found
 
 

@@ -6,16 +6,21 @@ is charged. The guarantee told is the one that the same run has with secret nois
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from tacit import sweep
 from tacit.baselines import as_baseline
 from tacit.config import DampingConfig
 from tacit.data import DataConfig, Federation, PartitionConfig, load_federation
+from tacit.errors import ConfigError
 from tacit.federate import Plan, carry_out, make_plan
 from tacit.local import METHODS
 from tacit.models import BayesianNeuralNetwork, LogisticRegression, Model
@@ -86,13 +91,50 @@ class Store:
         write_text(self.folder / f"{job.digest}.json", text)
 
 
-def carried_out(job: Job, store: Store) -> Run:
-    """The kept result of a job, or that of running it now."""
-    run = store.get(job)
-    if run is None:
-        run = run_job(job)
+def carried_out(jobs: Sequence[Job], store: Store, workers: int) -> Iterator[tuple[Job, Run]]:
+    """The result of every job: kept ones at once, the others as they are done.
+
+    With several workers they are done side by side, by the processes of a sweep.
+    """
+    missing = []
+    for job in jobs:
+        run = store.get(job)
+        if run is None:
+            missing.append(job)
+        else:
+            yield job, run
+    done = _side_by_side(missing, store, workers) if workers > 1 and len(missing) > 1 else (
+        (job, run_job(job)) for job in missing
+    )  # fmt: skip
+    for job, run in done:
         store.put(job, run)
-    return run
+        yield job, run
+
+
+def _side_by_side(jobs: Sequence[Job], store: Store, workers: int) -> Iterator[tuple[Job, Run]]:
+    asked = {
+        job.digest: sweep.Job(
+            id=job.digest,
+            case={},
+            seed=job.seed,
+            config=msgspec.to_builtins(job),
+            runner=f"{__name__}:swept",
+        )
+        for job in jobs
+    }
+    by_digest = {job.digest: job for job in jobs}
+    pool = sweep.Local(store.folder, store.folder / "workers.log", workers, None)
+    with contextlib.closing(pool.map(list(asked.values()))) as rows:
+        for row in rows:
+            if row["status"] != "done":
+                raise ConfigError(f"a run of the study failed: {row['error']}; the same command "
+                                  "goes on where it was")  # fmt: skip
+            yield by_digest[row["id"]], msgspec.convert(row["run"], Run)
+
+
+def swept(job: sweep.Job) -> dict[str, Any]:
+    """A run in a worker of a sweep: the column of its row."""
+    return {"run": msgspec.to_builtins(run_job(msgspec.convert(job.config, Job)))}
 
 
 @functools.lru_cache(maxsize=2)

@@ -4,8 +4,21 @@ A sweep directory holds sweep.toml (as asked), runs/ (a run directory each), row
 each, whole or absent), table.parquet, table.csv and summary.csv.
 """
 
-from tacit.sweep.job import Job
+from tacit.sweep.job import Job, columns_of
+from tacit.sweep.local import Local, default_workers
 from tacit.sweep.spec import Sweep, expand, make_job, read_sweep
 from tacit.sweep.sweep import Swept, sweep, sweep_jobs
 
-__all__ = ["Job", "Sweep", "Swept", "expand", "make_job", "read_sweep", "sweep", "sweep_jobs"]
+__all__ = [
+    "Job",
+    "Local",
+    "Sweep",
+    "Swept",
+    "columns_of",
+    "default_workers",
+    "expand",
+    "make_job",
+    "read_sweep",
+    "sweep",
+    "sweep_jobs",
+]

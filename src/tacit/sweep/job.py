@@ -29,7 +29,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     config: dict[str, Any]
     runner: str | None = None
-    """"package.module:function" that is given the job and gives what a result.json holds, for runs
+    """"package.module:function" that is given the job and gives the columns of its row, for runs
     that no configuration names or that leave no directory; None: `tacit run`."""
 
 
@@ -42,7 +42,7 @@ def carry_out_job(job: Job, folder: str, ledger: str | None) -> Row:
     out = Path(folder) / job.id
     try:
         if job.runner is not None:
-            return start_row(job) | _found(_function(job.runner)(job))
+            return start_row(job) | _function(job.runner)(job)
         with _alone(out):
             resume = (out / "checkpoint" / "server.sqlite").exists()
             if out.exists() and not resume:
@@ -51,7 +51,7 @@ def carry_out_job(job: Job, folder: str, ledger: str | None) -> Row:
             result = run(
                 config, out, resume=resume, ledger=None if ledger is None else Path(ledger)
             )
-        return start_row(job) | _found(result)
+        return start_row(job) | columns_of(result)
     except TacitError as error:
         return failed_row(job, str(error), error.exit_code)
     except Exception as error:
@@ -74,7 +74,7 @@ def failed_row(job: Job, message: str, code: int) -> Row:
     return start_row(job) | {"status": "failed", "error": words, "exit_code": code}
 
 
-def _found(result: dict[str, Any]) -> Row:
+def columns_of(result: dict[str, Any]) -> Row:
     """The numbers of result.json, one a column."""
     row: Row = {key: result[key] for key in ("rounds", "finished", "exchanges", "refused")}
     for split, metrics in result["metrics"].items():
