@@ -28,7 +28,7 @@ from tacit.models import (
 )
 from tacit.models.base import Output
 from tacit.party import len_records
-from tacit.server import SCHEDULES, Damping, Schedule
+from tacit.server import SCHEDULES, Schedule
 
 
 def make_model(config: Config, federation: Federation) -> Model:
@@ -106,7 +106,7 @@ def make_schedule(config: Config) -> Schedule:
     options = msgspec.structs.asdict(config.schedule)
     kind = options.pop("kind")
     if isinstance(config.schedule.damping, DampingConfig):
-        options["damping"] = Damping(**msgspec.structs.asdict(config.schedule.damping))
+        options["damping"] = config.schedule.damping.made()
     return SCHEDULES[kind](**options)
 
 

@@ -17,6 +17,7 @@ import msgspec
 from tacit.data.config import DataConfig, PartitionConfig, check_together
 from tacit.errors import ConfigError, DataError
 from tacit.privacy.settings import Privacy
+from tacit.schedule import SCHEDULES, Damping, PowerDamping
 
 MAX_SEED = 2**32 - 1
 C = TypeVar("C", bound=msgspec.Struct)
@@ -94,11 +95,25 @@ class MethodConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class DampingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """ρ in a straight line from start to end over that many rounds."""
+    """ρ in a straight line from start to end over that many rounds, or (offset + t)^−decay."""
 
-    start: float
-    end: float
-    rounds: int
+    start: float | None = None
+    end: float | None = None
+    rounds: int | None = None
+    offset: float | None = None
+    decay: float | None = None
+
+    def made(self) -> Damping | PowerDamping:
+        """The damping that it says."""
+        given = {key: v for key, v in msgspec.structs.asdict(self).items() if v is not None}
+        if given.keys() == {"start", "end", "rounds"}:
+            return Damping(**given)
+        if given.keys() == {"offset", "decay"}:
+            return PowerDamping(**given)
+        raise ConfigError(
+            f"schedule.damping has {', '.join(given) or 'nothing'}; give start, end and rounds, or "
+            "offset and decay, or a number"
+        )
 
 
 class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -112,12 +127,12 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def __post_init__(self) -> None:
         # The schedule itself checks its values; asking it here tells the user before data load.
-        from tacit.schedule import SCHEDULES, Damping
+
 
         options = msgspec.structs.asdict(self)
         kind = options.pop("kind")
         if isinstance(self.damping, DampingConfig):
-            options["damping"] = Damping(**msgspec.structs.asdict(self.damping))
+            options["damping"] = self.damping.made()
         SCHEDULES[kind](**options)
 
 

@@ -196,6 +196,13 @@ def choose_family(kind: str, model: Model, *, private: bool = False) -> Family:
     little. Other models get the mean-field family, and so does a private run: d² noisy numbers
     instead of 2d would drown in their noise.
     """
+    if model.own_family is not None:
+        if kind not in ("auto", model.own_family.kind):
+            raise ConfigError(
+                f"family = {kind!r} with model {model.kind!r}, whose posterior is "
+                f"{model.own_family.kind!r}; leave family out"
+            )
+        return model.own_family
     if kind == "auto":
         linear = not private and isinstance(model, GeneralisedLinear | ConjugateGaussian)
         kind = "full" if linear and model.dimension <= FULL_UP_TO else "mean-field"
@@ -229,6 +236,12 @@ def make_plan(
         raise ConfigError(f"a party is called {PRIOR_PARTY!r}; that name is the prior's")
     schedule = schedule or Synchronous()
     method = (method or choose_method(model, private=privacy is not None)).suited(model)
+    if not (model.traceable or method.eager):
+        usable = ", ".join(kind for kind, one in METHODS.items() if one.eager)
+        raise ConfigError(
+            f"method.kind = {method.kind!r} needs gradients, which model {model.kind!r} has not; "
+            f"choose one of auto, {usable}"
+        )
     noisy = isinstance(method, PrivateMethod) and not method.wants_full
     chosen_family = choose_family(family, model, private=noisy)
     units = _units(method, privacy, parties, live)
@@ -248,7 +261,7 @@ def make_plan(
         schedule,
         parties=len(parties),
         dimension=model.dimension,
-        full=chosen_family.kind == "full",
+        full=chosen_family.kind != "mean-field",
         second_order=method.second_order,
     )
     tolerance = schedule.tolerance
@@ -413,7 +426,10 @@ def _check_records(model: Model, parties: dict[str, Records]) -> None:
                 f"party {name!r} has columns {form}, but {first!r} has {forms[first]}; every "
                 "party must hold the same columns"
             )
-    _check_readable(model, parties[first])
+    if model.traceable:
+        _check_readable(model, parties[first])
+    for name, records in parties.items():
+        model.check_records(name, records)
     if model.output == "bernoulli" and isinstance(model, GaussianPriorModel):
         for name, records in parties.items():
             if not np.all(np.isin(records["y"], (0, 1))):

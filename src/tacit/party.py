@@ -264,6 +264,8 @@ def compiled(
         return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))
 
     def each(records: Any, weights: Any, own: Any, shared: Any) -> Any:
+        # On the CPU these are views: nothing is copied from one visit to the next.
+        records, weights = jax.tree.map(np.asarray, (records, weights))
         seats = range(len(weights))
         parts = [jax.tree.map(lambda leaf, i=i: leaf[i], (records, weights, own)) for i in seats]
         found = [one(part[0], part[1], part[2], shared) for part in parts]

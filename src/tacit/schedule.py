@@ -34,6 +34,31 @@ class Damping:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PowerDamping:
+    """ρ = (offset + t)^−decay in round t + 1: Robbins and Monro's steps of stochastic inference.
+
+    >>> [round(PowerDamping(offset=1.0, decay=0.5).at(number), 3) for number in (1, 4)]
+    [1.0, 0.5]
+    """
+
+    offset: float
+    decay: float
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.offset < math.inf:
+            raise ConfigError(f"schedule.damping.offset = {self.offset}; it must be at least 1")
+        if not 0.5 <= self.decay <= 1:
+            raise ConfigError(
+                f"schedule.damping.decay = {self.decay}; it must be in [0.5, 1]: slower does not "
+                "forget noise, faster stops learning"
+            )
+
+    def at(self, round_number: int) -> float:
+        """ρ in the round of that number (the first is 1)."""
+        return (self.offset + round_number - 1) ** -self.decay
+
+
+@dataclass(frozen=True, kw_only=True)
 class Schedule:
     """What the three schedules share.
 
@@ -45,7 +70,7 @@ class Schedule:
 
     kind: ClassVar[str]
     rounds: int = 20
-    damping: float | Damping | None = None
+    damping: float | Damping | PowerDamping | None = None
     parties_per_round: int | None = None
     tolerance: float | None = None
 
@@ -63,7 +88,7 @@ class Schedule:
 
     def damping_at(self, round_number: int) -> float:
         """ρ in that round; `damping` must have been resolved."""
-        if isinstance(self.damping, Damping):
+        if isinstance(self.damping, Damping | PowerDamping):
             return self.damping.at(round_number)
         assert self.damping is not None
         return float(self.damping)
@@ -116,7 +141,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 def resolved_damping(
     schedule: Schedule, *, parties: int, dimension: int, full: bool, second_order: bool
-) -> float | Damping:
+) -> float | Damping | PowerDamping:
     """The damping to use when none was asked for.
 
     A sequential update sees everything said before it, and with a full covariance and exact

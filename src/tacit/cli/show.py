@@ -14,7 +14,7 @@ from tacit.federate import Observer, Plan
 from tacit.local import LocalMethod
 from tacit.notebook import statement
 from tacit.run import Prepared
-from tacit.server import Damping
+from tacit.server import Damping, PowerDamping
 
 console = Console(soft_wrap=True)
 if not console.is_terminal:
@@ -197,6 +197,8 @@ def plan_rows(plan: Plan) -> list[list[str]]:
     damping = schedule.damping
     if isinstance(damping, Damping):
         damping = f"{damping.start} to {damping.end} over {damping.rounds} rounds"
+    elif isinstance(damping, PowerDamping):
+        damping = f"({damping.offset:g} + t)^−{damping.decay:g}"
     visited = schedule.parties_per_round or len(plan.parties)
     return [
         ["model", f"{plan.model.kind}, {plan.model.dimension} parameters"],

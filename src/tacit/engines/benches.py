@@ -61,7 +61,8 @@ class Benches:
             lengths = sorted({party_side.padded_rows(size) for size in sizes.values()})
         for below, length in zip([0, *lengths], lengths, strict=False):
             names = [name for name, size in sizes.items() if below < size <= length]
-            seats = bench_size(len(names), length) if batch_parties and everybody else 1
+            together = batch_parties and everybody and self.agreement.model.traceable
+            seats = bench_size(len(names), length) if together else 1
             for start in range(0, len(names), seats):
                 group = {name: arranged[name] for name in names[start : start + seats]}
                 self._seat(self.agreement, group, length, seats)

@@ -32,8 +32,11 @@ METHODS: dict[str, type[LocalMethod]] = {
 def choose_method(model: Model, *, private: bool = False) -> LocalMethod:
     """What method.kind = 'auto' means: closed form, else natural gradients, else Adam.
 
-    With privacy it is noisy gradients, whatever the model.
+    With privacy it is noisy gradients. A model that has expected statistics and no gradients
+    answers with those.
     """
+    if not model.traceable:
+        return PrivateStatistics() if private else ExpectedStatistics()
     if private:
         return DPSGD()
     if isinstance(model, ConjugateGaussian):

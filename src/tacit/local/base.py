@@ -83,6 +83,8 @@ class LocalMethod(abc.ABC):
     second_order: ClassVar[bool] = False
     """True when answers carry the likelihood's curvature exactly, so that those of many parties
     may be multiplied into a full-covariance q at once without damping."""
+    eager: ClassVar[bool] = False
+    """Whether it can serve a model that is not traceable."""
     private: ClassVar[bool] = False
     """True when answers are releases with a cost: see `tacit.local.private`."""
     dtype: str

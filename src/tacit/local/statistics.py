@@ -60,6 +60,7 @@ class ExpectedStatistics(LocalMethod):
 
     kind: ClassVar[str] = "expected-statistics"
     second_order: ClassVar[bool] = True
+    eager: ClassVar[bool] = True
     dtype: str = "float64"
 
     def check(self, model: Model, family: Family) -> None:
@@ -69,7 +70,8 @@ class ExpectedStatistics(LocalMethod):
         return not model.ties_at_prior
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
-        found = model.statistics(family, task.q, task.records, task.weights, key=key)
+        del key
+        found = model.statistics(family, task.q, task.records, task.weights)
         assert found is not None
         factor = model.factor(family, task.q, found.total(task.weights))
         return Answer(multiply(cavity(task.q, task.factor), factor), None)
@@ -86,6 +88,7 @@ class PrivateStatistics(PrivateMethod):
     """
 
     kind: ClassVar[str] = "private-statistics"
+    eager: ClassVar[bool] = True
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted")
     damping: ClassVar[float | None] = 1.0
     wants_full: ClassVar[bool] = True
@@ -210,22 +213,24 @@ class PrivateStatistics(PrivateMethod):
             known = divide(q, prior)
             raw = power(family_part(memory, known), 1.0 - part)
             raw = product(multiply(raw, power(known, part)), updates)
-            noise = self._noise_left(memory, run, number, part)
+            noise = self._noise_left(memory, run, number, len(updates))
             sd = unit * noise
             following = read(run.family, prior, raw, sd, sd / self.precision_weight)
             return following, {**raw, "noise_variance": np.asarray(noise**2)}
 
         return combine
 
-    def _noise_left(self, memory: Memory | None, run: Run, number: int, part: float) -> float:
+    def _noise_left(self, memory: Memory | None, run: Run, number: int, updates: int) -> float:
         """Standard deviation of the noise in the raw sum, after damping, as it was released."""
+        part = run.damping_at(number) * updates / run.parties
         before = 0.0 if memory is None else float(memory["noise_variance"])
         if self.once and number > 1:
             # The same noise comes in again: it adds up as a number, not as a variance.
             share = (1.0 - part) * np.sqrt(before) + part * run.noise_sd(1)
             return float(share)
-        added = run.damping_at(number) * run.noise_sd(number)
-        return float(np.sqrt((1.0 - part) ** 2 * before + added**2))
+        # The round's noise is that of all who are asked in it; one after the other, each adds a part.
+        added = run.damping_at(number) ** 2 * run.noise_sd(number) ** 2 * updates / run.asked
+        return float(np.sqrt((1.0 - part) ** 2 * before + added))
 
     def _clipped(
         self, model: Model, family: Family, key: Array, task: Task, records: Records, weights: Array

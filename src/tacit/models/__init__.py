@@ -11,6 +11,7 @@ from tacit.models.poisson import PoissonRegression
 
 if TYPE_CHECKING:
     from tacit.models.numpyro import from_numpyro
+    from tacit.models.topics import TopicModel, document_records
 
 __all__ = [
     "BayesianNeuralNetwork",
@@ -22,6 +23,8 @@ __all__ = [
     "Model",
     "PoissonRegression",
     "Records",
+    "TopicModel",
+    "document_records",
     "from_numpyro",
 ]
 
@@ -31,4 +34,8 @@ def __getattr__(name: str) -> Any:
         from tacit.models.numpyro import from_numpyro
 
         return from_numpyro
+    if name in ("TopicModel", "document_records"):
+        from tacit.models import topics
+
+        return getattr(topics, name)
     raise AttributeError(f"module 'tacit.models' has no attribute {name!r}")

@@ -41,6 +41,8 @@ class Model(abc.ABC):
     """True when everything is alike at the prior and would stay so: q starts at `start`."""
     nonnegative_statistics: ClassVar[bool] = False
     """Whether no coordinate of `statistics` is ever negative."""
+    listed: ClassVar[bool] = True
+    """False when a coordinate means little on its own: results then do not list all of them."""
 
     @property
     def statistics_unit(self) -> float:
@@ -51,6 +53,15 @@ class Model(abc.ABC):
     def dimension(self) -> int:
         """Number of coordinates of θ."""
         return len(self.names)
+
+    @property
+    def own_family(self) -> Family | None:
+        """The only family that fits, where that is not a Gaussian one."""
+        return None
+
+    def check_records(self, party: str, records: Records) -> None:
+        """Raise a DataError if a party's records are not what this model reads."""
+        del party, records
 
     @abc.abstractmethod
     def log_likelihood(self, theta: Array, records: Records) -> Array:
@@ -77,8 +88,9 @@ class Model(abc.ABC):
     ) -> Statistics | None:
         """Expected statistics at q of the records whose weight is not 0; None: it has none.
 
-        `balance` is the second moments' share in their norm, where there are any; `key` is for a
-        model that draws something of its own for each record.
+        `balance` is the second moments' share in their norm, where there are any; `key` is that of
+        a private answer, for a model that draws something of its own for each record; None: the
+        records are taken as they are.
         """
         del weights, key
         parts = self.working(family, q, records)

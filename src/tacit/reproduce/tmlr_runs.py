@@ -29,7 +29,7 @@ from tacit.posterior import Posterior
 from tacit.privacy.settings import Privacy
 from tacit.reproduce.tmlr_settings import Job
 from tacit.rundir import write_text
-from tacit.server import Damping, ServerState, Synchronous
+from tacit.server import ServerState, Synchronous
 from tacit.server.state import Log
 
 DRAWS = 100
@@ -205,7 +205,7 @@ def job_plan(job: Job, federation: Federation) -> Plan:
         )
     damping = recipe.damping
     if isinstance(damping, DampingConfig):
-        damping = Damping(**msgspec.structs.asdict(damping))
+        damping = damping.made()
     parties, method, schedule, trust = as_baseline(
         recipe.baseline,
         federation.parties,

@@ -83,8 +83,12 @@ def word_table(concentration: Array) -> Array:
     `concentration` is that of K Dirichlet distributions, topics × words. φ does not change with a
     word's scale, and a word that is rare in every topic stays within float32.
     """
-    logs = expected_logs(concentration).T
-    return np.exp(logs - logs.max(axis=1, keepdims=True)).astype(np.float32)
+    return scaled_table(expected_logs(concentration))
+
+
+def scaled_table(logs: Array) -> Array:
+    """The same from E[log β], topics × words."""
+    return np.exp((logs - logs.max(axis=0)).T).astype(np.float32)
 
 
 def expected_logs(concentration: Array) -> Array:

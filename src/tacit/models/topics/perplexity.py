@@ -13,7 +13,14 @@ from scipy.special import digamma, gammaln
 
 from tacit.errors import DataError
 from tacit.models.topics.counts import Documents, rows_of
-from tacit.models.topics.estep import Array, Expected, expect, expected_logs, word_table
+from tacit.models.topics.estep import (
+    Array,
+    Expected,
+    expect,
+    expected_logs,
+    scaled_table,
+    word_table,
+)
 
 TOLERANCE, MOST_STEPS = 1e-4, 500
 """Tighter than in learning: a difference of perplexities should not be one of convergence."""
@@ -21,21 +28,31 @@ TOLERANCE, MOST_STEPS = 1e-4, 500
 
 def bound(concentration: Array, documents: Documents, *, alpha: float, threads: int = 1) -> float:
     """exp(−Σ_d (E_q[log p(w_d, θ_d, z_d | β)] − E_q[log q(θ_d, z_d)]) / Σ_d N_d)."""
+    logs = expected_logs(concentration)
+    each = document_bounds(logs, documents, alpha=alpha, threads=threads)
+    return float(np.exp(-each.sum() / documents.data.astype(np.float64).sum()))
+
+
+def document_bounds(
+    logs: Array, documents: Documents, *, alpha: float, threads: int = 1
+) -> Array:
+    """E_q[log p(w_d, θ_d, z_d | β)] − E_q[log q(θ_d, z_d)] of each document; `logs` is E[log β]."""
     found = expect(
-        word_table(concentration), documents, alpha=alpha, tolerance=TOLERANCE,
+        scaled_table(logs), documents, alpha=alpha, tolerance=TOLERANCE,
         most_steps=MOST_STEPS, threads=threads,
     )  # fmt: skip
     counts = documents.data.astype(np.float64)
     gamma = found.gamma.astype(np.float64)
     whole = gamma.sum(axis=1)
-    logs = digamma(gamma) - digamma(whole)[:, None]
+    shares = digamma(gamma) - digamma(whole)[:, None]
     # The E-step's t has each word's largest topic as its unit, its u has no normaliser.
-    scale = expected_logs(concentration).max(axis=0)[documents.indices]
+    scale = logs.max(axis=0)[documents.indices]
     words = counts * (np.log(counts) - np.log(found.ratios.astype(np.float64)) + scale)
-    lengths = np.bincount(rows_of(documents), weights=counts)
-    each = np.sum((alpha - gamma) * logs + gammaln(gamma) - gammaln(alpha), axis=1)
+    rows, length = rows_of(documents), documents.shape[0]
+    lengths = np.bincount(rows, weights=counts, minlength=length)
+    each = np.sum((alpha - gamma) * shares + gammaln(gamma) - gammaln(alpha), axis=1)
     each += gammaln(alpha * gamma.shape[1]) - gammaln(whole) - lengths * digamma(whole)
-    return float(np.exp(-(words.sum() + each.sum()) / counts.sum()))
+    return each + np.bincount(rows, weights=words, minlength=length)
 
 
 def completion(

@@ -1,0 +1,141 @@
+"""Documents as records: arrays with one row a document, and back to sparse counts.
+
+Records are {"words": (n, width), "counts": (n, width)}, whole numbers, padded with count 0: what
+every party of one process can be laid beside. Sparse counts themselves, {"documents": matrix}, are
+records too, for whoever holds all documents in one place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from tacit.errors import DataError
+from tacit.models.topics.counts import Documents, check_documents, rows_of
+
+Array = np.ndarray
+Rows = dict[str, Any]
+WHOLE = "documents"
+"""The column of records that are one sparse matrix."""
+DRAWN = 1_000_000
+"""Words that are drawn at a time, for the memory it takes."""
+
+
+def document_records(counts: Any, *, words: int | None = None, width: int | None = None) -> Rows:
+    """Counts of words, documents × words, as records.
+
+    `width` is how many different words a document has at most, the same for all parties of a run;
+    of one that has more, those that it says most often are kept. None: as many as any one has.
+
+    >>> {name: value.tolist() for name, value in document_records([[2, 0, 1]]).items()}
+    {'words': [[0, 2]], 'counts': [[2, 1]]}
+    """
+    documents = check_documents(counts, words=words)
+    lengths = np.diff(documents.indptr)
+    width = int(lengths.max()) if width is None else int(width)
+    if not width >= 1:
+        raise DataError(f"width = {width}; a document has at least one word")
+    if lengths.max() > width:
+        documents = _shortened(documents, width)
+        lengths = np.diff(documents.indptr)
+    place = rows_of(documents), np.arange(documents.nnz) - np.repeat(documents.indptr[:-1], lengths)
+    shape = (documents.shape[0], width)
+    found = {"words": np.zeros(shape, np.int32), "counts": np.zeros(shape, np.int32)}
+    found["words"][place] = documents.indices
+    found["counts"][place] = documents.data
+    return found
+
+
+def documents_of(records: Rows, words: int, kept: Array | None = None) -> Documents:
+    """The records of these rows (None: all) as sparse counts; their words are taken as checked."""
+    if WHOLE in records:
+        return records[WHOLE] if kept is None else records[WHOLE][kept]
+    index, counts = (np.asarray(records[name]) for name in ("words", "counts"))
+    if kept is not None:
+        index, counts = index[kept], counts[kept]
+    there = counts > 0
+    ends = np.concatenate([[0], np.cumsum(there.sum(axis=1))])
+    data = counts[there].astype(np.float32)
+    return sparse.csr_array((data, index[there], ends), shape=(len(counts), words))
+
+
+def check_document_records(party: str, records: Rows, words: int) -> None:
+    """Refuse records that are no documents over that many words, in one line that names where."""
+    if WHOLE in records:
+        check_documents(records[WHOLE], words=words)
+        return
+    missing = [name for name in ("words", "counts") if name not in records]
+    if missing:
+        raise DataError(
+            f"party {party!r} has no column {missing[0]!r}, only {', '.join(records)}; make records"
+            " with tacit.models.topics.document_records(counts)"
+        )
+    index, counts = (np.asarray(records[name]) for name in ("words", "counts"))
+    if index.ndim != 2 or index.shape != counts.shape or index.dtype.kind not in "iu":
+        raise DataError(
+            f"party {party!r}: words of shape {index.shape} ({index.dtype}), counts of"
+            f" {counts.shape}; both are documents × width, words as whole numbers"
+        )
+    _check_cells(party, index, counts, words)
+
+
+def _check_cells(party: str, index: Array, counts: Array, words: int) -> None:
+    there = counts != 0
+    wrong = there & ((index < 0) | (index >= words))
+    if wrong.any():
+        row, at = np.argwhere(wrong)[0]
+        raise DataError(
+            f"party {party!r}, document {row}: word {index[row, at]} of a vocabulary of {words};"
+            " count the words of one vocabulary, in one order, at all parties"
+        )
+    ordered = np.sort(np.where(there, index, -1 - np.arange(index.shape[1])), axis=1)
+    if (ordered[:, 1:] == ordered[:, :-1]).any():
+        row = int(np.argmax((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)))
+        raise DataError(
+            f"party {party!r}, document {row} counts a word twice; add the two counts up"
+        )
+    try:
+        flat = sparse.csr_array(
+            (counts[there], index[there], np.concatenate([[0], np.cumsum(there.sum(axis=1))])),
+            shape=(len(counts), words),
+        )
+        check_documents(flat)
+    except DataError as error:
+        raise DataError(f"party {party!r}, {error}") from None
+
+
+def resampled(documents: Documents, words: int, rng: np.random.Generator) -> Documents:
+    """Each document as exactly `words` words drawn from its own, with replacement.
+
+    Every document's draws are its own: another in its place leaves the others as they are.
+    """
+    kept = np.empty(documents.nnz, np.float32)
+    ends = documents.indptr
+    step = max(1, DRAWN // words)
+    for first in range(0, documents.shape[0], step):
+        rows = slice(ends[first], ends[min(first + step, documents.shape[0])])
+        counts = documents.data[rows].astype(np.int64)
+        above = np.cumsum(counts)[ends[first + 1 : first + step + 1] - ends[first] - 1]
+        each = np.diff(above, prepend=0)[:, None]
+        at = (rng.random((len(each), words)) * each).astype(np.int64)
+        place = np.repeat(np.arange(len(counts)), counts)  # word by word, where it is counted
+        drawn = place[at + (above[:, None] - each)]
+        kept[rows] = np.bincount(drawn.ravel(), minlength=len(counts))
+    found = documents.copy()
+    found.data = kept
+    found.eliminate_zeros()
+    return found
+
+
+def _shortened(documents: Documents, width: int) -> Documents:
+    """With the `width` most frequent words of each document, of equal ones the first."""
+    order = np.lexsort((documents.indices, -documents.data, rows_of(documents)))
+    rank = np.empty(documents.nnz, np.int64)
+    rank[order] = np.arange(documents.nnz)
+    rank -= np.repeat(documents.indptr[:-1], np.diff(documents.indptr))
+    found = documents.copy()
+    found.data = np.where(rank < width, documents.data, np.float32(0.0))
+    found.eliminate_zeros()
+    return found
