@@ -86,7 +86,7 @@ def _corpus() -> Any:
 
 
 def _judged(corpus: Any, topics: list[Any]) -> dict[str, float]:
-    from tacit.models.topics.counts import check_documents
+    from tacit.data.documents import check_documents
     from tacit.models.topics.perplexity import completion
 
     test = check_documents(corpus.test)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         GaussianMean,
         LinearRegression,
         LogisticRegression,
+        TopicModel,
         from_numpyro,
     )
     from tacit.notebook import Fit, fit
@@ -66,6 +67,7 @@ _HOMES = {
     "GaussianMean": "models",
     "LinearRegression": "models",
     "LogisticRegression": "models",
+    "TopicModel": "models",
     "from_numpyro": "models",
     "Fit": "notebook",
     "fit": "notebook",
@@ -102,6 +104,7 @@ __all__ = [
     "Sequential",
     "Synchronous",
     "TacitError",
+    "TopicModel",
     "connect",
     "connect_async",
     "data",

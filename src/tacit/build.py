@@ -25,6 +25,7 @@ from tacit.models import (
     LinearRegression,
     LogisticRegression,
     Model,
+    TopicModel,
 )
 from tacit.models.base import Output
 from tacit.party import len_records
@@ -36,11 +37,17 @@ def make_model(config: Config, federation: Federation) -> Model:
     options = config.model
     kind = options.kind
     if kind == "auto":
-        regression = "logistic" if federation.output == "bernoulli" else "linear"
+        regression = {"bernoulli": "logistic", "other": "lda"}.get(federation.output, "linear")
         kind = "gaussian-mean" if config.data.source == "gaussian-mean" else regression
     _check_output(kind, federation)
     if kind == "numpyro":
         return _numpyro_model(config, federation)
+    if kind == "lda":
+        return _topic_model(
+            len(federation.names), options.topics, options.doc_topic_prior,
+            options.topic_word_prior, options.document_words, options.clip_share,
+            options.document_steps, config.seed,
+        )  # fmt: skip
     # Only a network starts from the seed; equal models of any run are then one object.
     seed = config.seed if kind == "bnn" else 0
     numbers = (options.prior_mean, options.prior_sd, options.noise_sd, options.hidden)
@@ -69,6 +76,30 @@ def _built_in(
         return GaussianMean(noise_sd=noise_sd, **prior)
     return BayesianNeuralNetwork(
         names, hidden=hidden, output=output, noise_sd=noise_sd, prior_sd=prior_sd, start_seed=seed
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def _topic_model(
+    words: int,
+    topics: int,
+    alpha: float | None,
+    eta: float | None,
+    document_words: int,
+    clip_share: float,
+    steps: int,
+    seed: int,
+) -> TopicModel:
+    """One object for equal models."""
+    return TopicModel(
+        topics,
+        words=words,
+        doc_topic_prior=alpha,
+        topic_word_prior=eta,
+        document_words=document_words,
+        clip_share=clip_share,
+        most_steps=steps,
+        start_seed=seed,
     )
 
 
@@ -126,6 +157,12 @@ def make_engine(config: Config) -> Callable[..., Driver]:
 
 
 def _check_output(kind: str, federation: Federation) -> None:
+    documents = federation.output == "other"
+    if documents != (kind == "lda"):
+        what, other = ("documents", "lda") if documents else ("no documents", "auto")
+        raise ConfigError(
+            f"model.kind = {kind!r}, but the records are {what}; use model.kind = {other!r}"
+        )
     needs = {"logistic": "bernoulli", "linear": "gaussian", "gaussian-mean": "gaussian"}
     if kind in needs and needs[kind] != federation.output:
         target = "yes/no" if federation.output == "bernoulli" else "numeric"

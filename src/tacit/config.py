@@ -24,9 +24,9 @@ C = TypeVar("C", bound=msgspec.Struct)
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is learnt. "auto" is logistic, linear or gaussian-mean, by what the target is."""
+    """What is learnt. "auto" is logistic, linear, gaussian-mean or lda, by what the target is."""
 
-    kind: Literal["auto", "logistic", "linear", "gaussian-mean", "bnn", "numpyro"] = "auto"
+    kind: Literal["auto", "logistic", "linear", "gaussian-mean", "bnn", "numpyro", "lda"] = "auto"
     prior_mean: float = 0.0
     prior_sd: float = 1.0
     noise_sd: float = 1.0
@@ -35,6 +35,18 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """For kind = "numpyro": "package.module:function" or "path/to/file.py:function"."""
     static: dict[str, Any] = {}
     """For kind = "numpyro": further keyword arguments that are not records."""
+    topics: int = 10
+    """This and what follows are for kind = "lda"."""
+    doc_topic_prior: float | None = None
+    """α; left out, 1/topics."""
+    topic_word_prior: float | None = None
+    """η; left out, 1/topics."""
+    document_words: int = 500
+    """N: how many words a private answer draws from each document."""
+    clip_share: float = 0.05
+    """a: method.clip = 1 is a clip of a·N words."""
+    document_steps: int = 30
+    """How long the topics of a document are looked for, at most."""
 
     def __post_init__(self) -> None:
         if (self.kind == "numpyro") != (self.program is not None):
@@ -56,6 +68,7 @@ class MethodConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         "dpsgd",
         "private-scoring",
         "private-update",
+        "expected-statistics",
         "private-statistics",
         "hybrid",
     ] = "auto"
@@ -110,6 +123,10 @@ class DampingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             return Damping(**given)
         if given.keys() == {"offset", "decay"}:
             return PowerDamping(**given)
+        for form in (("start", "end", "rounds"), ("offset", "decay")):
+            if given and given.keys() < set(form):
+                missing = next(key for key in form if key not in given)
+                raise ConfigError(f"schedule.damping.{missing} is missing; add it")
         raise ConfigError(
             f"schedule.damping has {', '.join(given) or 'nothing'}; give start, end and rounds, or "
             "offset and decay, or a number"
@@ -127,8 +144,6 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def __post_init__(self) -> None:
         # The schedule itself checks its values; asking it here tells the user before data load.
-
-
         options = msgspec.structs.asdict(self)
         kind = options.pop("kind")
         if isinstance(self.damping, DampingConfig):

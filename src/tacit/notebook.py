@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,16 +10,18 @@ import msgspec
 import numpy as np
 
 from tacit.data import Federation
+from tacit.data.documents import check_vocabulary
 from tacit.errors import ConfigError
 from tacit.evaluate import predict, reliability, score
 from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
 from tacit.local import LocalMethod, PrivateMethod
-from tacit.models import GeneralisedLinear, Model, Records
+from tacit.models import GeneralisedLinear, Model, Records, TopicModel
 from tacit.party import len_records
 from tacit.posterior import Posterior
 from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.settings import Privacy
 from tacit.server import Schedule
+from tacit.topics.show import TopicTable
 
 NOT_PRIVATE = (
     "Not private: parties send exact updates. Records stay where they are, but the updates and the "
@@ -69,6 +72,8 @@ class Fit:
 
     def summary(self) -> str:
         """Coefficients (a NumPyro model's sites, in their own space) with 95 % intervals."""
+        if not self.posterior.model.listed:
+            return "\n".join([*self._measured(), self.privacy])
         low, high = self.posterior.interval()
         rows = list(zip(self.posterior.names, self.posterior.mean, low, high, strict=True))
         sites = site_summary(self.posterior, seed=0)
@@ -76,15 +81,28 @@ class Fit:
             rows = [(name, s["mean"], s["low"], s["high"]) for name, s in sites.items()]
         width = max(len(name) for name, *_ in rows)
         lines = [f"{name:<{width}}  {m:8.3f}  [{a:8.3f}, {b:8.3f}]" for name, m, a, b in rows]
+        return "\n".join([*lines, *self._measured(), self.privacy])
+
+    def _measured(self) -> list[str]:
+        lines = []
         for split, values in self.metrics.items():
             if values:
                 shown = ", ".join(f"{k} {v:.4f}" for k, v in values.items() if v is not None)
                 lines.append(f"{split}: {shown}")
-        lines.append(self.privacy)
-        return "\n".join(lines)
+        return lines
+
+    def topics(self, vocabulary: Sequence[str], *, top: int = 10) -> TopicTable:
+        """The most probable words of each topic of a topic model; `.plot()` is a figure."""
+        model = self.posterior.model
+        if not isinstance(model, TopicModel):
+            raise ConfigError(f"model {model.kind!r} has no topics; see summary()")
+        concentration = self.posterior.natural["log"] + 1.0
+        return TopicTable.of(concentration, check_vocabulary(vocabulary, model.words), top)
 
     def plot(self) -> Any:
         """A matplotlib figure of the coefficients with 95 % intervals."""
+        if not self.posterior.model.listed:
+            raise ConfigError(f"model {self.posterior.model.kind!r} has no coefficients to plot")
         from tacit.report import plot_coefficients
 
         return plot_coefficients(
@@ -175,6 +193,11 @@ def check_bounded(federation: Federation) -> None:
 
 
 def _check_fits(model: type[Model], federation: Federation) -> None:
+    if not model.listed:
+        raise ConfigError(
+            f"model = {model.__name__} is a class; pass an instance, e.g. "
+            f"{model.__name__}(10, words={len(federation.names)})"
+        )
     needed = getattr(model, "output", None)
     if needed in ("bernoulli", "gaussian") and needed != federation.output:
         raise ConfigError(
@@ -224,6 +247,10 @@ def measure(
     bins = None
     for split, records in (("train", train), ("test", test)):
         if records is None or len_records(records) == 0:
+            continue
+        if posterior.model.output == "other" and not posterior.model.traceable:
+            if split == "test":
+                metrics[split] = posterior.model.measured(posterior.natural, records, seed)
             continue
         prediction = _predict(posterior, records, draws, seed)
         metrics[split] = score(posterior.model, prediction, records)

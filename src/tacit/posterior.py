@@ -40,6 +40,19 @@ class Posterior:
         """Posterior standard deviation of each coordinate."""
         return np.asarray(self.family.location_scale(self.natural)[1])
 
+    def table(self) -> dict[str, list[Any]]:
+        """Name, mean and sd of every coordinate, as lists; empty where there are too many to tell.
+
+        They are for result.json: natural parameters of everything are in posterior.npz.
+        """
+        if not self.model.listed:
+            return {"names": [], "mean": [], "sd": []}
+        return {
+            "names": list(self.names),
+            "mean": self.mean.tolist(),
+            "sd": self.sd.tolist(),
+        }
+
     def interval(self, level: float = INTERVAL) -> tuple[np.ndarray, np.ndarray]:
         """Central intervals of a Gaussian q, coordinate by coordinate."""
         from scipy.special import ndtri

@@ -73,7 +73,8 @@ def datasets(plan: Plan, federation: Federation, ledger: Ledger) -> dict[str, Da
 
 def identify(ledger: Ledger, federation: Federation, raw: Records) -> DatasetId:
     """The name of a party's records under the ledger's key, in whatever run they are used."""
-    return ledger.identify({"columns": sorted(raw), "target": federation.target}, raw)
+    form = federation.known_by or {"columns": sorted(raw), "target": federation.target}
+    return ledger.identify(form, raw)
 
 
 def check_room(plan: Plan, federation: Federation, path: Path, *, inside: bool) -> None:

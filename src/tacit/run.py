@@ -26,7 +26,7 @@ from tacit.errors import ConfigError
 from tacit.evaluate import check_nuts, exact_posterior, kl_to, nuts_reference
 from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
 from tacit.local import LocalMethod
-from tacit.models import ConjugateGaussian, Model, Records
+from tacit.models import ConjugateGaussian, Model, Records, TopicModel
 from tacit.models.prior import PRIOR_PARTY
 from tacit.notebook import check_bounded, measure, pooled, site_summary
 from tacit.party import len_records
@@ -42,6 +42,7 @@ from tacit.private_run import (
 )
 from tacit.rundir import Events, check_out, make_directory, write_posterior, write_text
 from tacit.server import Checkpoint, ServerState
+from tacit.topics.show import topic_rows
 
 SCHEMA = "tacit/result/1"
 
@@ -233,11 +234,7 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
         "finished": state.finished,
         "exchanges": state.exchanges - _visits_of_the_prior(state),
         "refused": state.refused,
-        "posterior": {
-            "names": list(posterior.names),
-            "mean": posterior.mean.tolist(),
-            "sd": posterior.sd.tolist(),
-        },
+        "posterior": posterior.table(),
         "metrics": metrics,
         "parties": [_party_row(plan, name) for name in plan.parties],
         "data": {
@@ -248,6 +245,8 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
         },
         "privacy": privacy_block(plan),
     }
+    if isinstance(plan.model, TopicModel):
+        result["topics"] = topic_rows(posterior.natural["log"] + 1.0, federation.names)
     if bins is not None:
         result["reliability"] = {"test": bins}
     if federation.truth is not None and set(federation.truth) == set(posterior.names):

@@ -71,9 +71,7 @@ def write_posterior(path: Path, posterior: Posterior) -> None:
     arrays = {f"natural/{key}": value for key, value in posterior.natural.items()}
     np.savez(
         part,
-        names=np.array(posterior.names),
-        mean=posterior.mean,
-        sd=posterior.sd,
+        **{key: np.array(values) for key, values in posterior.table().items()},
         **arrays,  # pyright: ignore[reportArgumentType]
     )
     os.replace(part, path)  # noqa: PTH105 - atomic on every platform

@@ -10,7 +10,7 @@ from scipy import sparse
 from scipy.special import digamma
 
 from tacit.errors import DataError
-from tacit.models.topics.counts import check_documents
+from tacit.data.documents import check_documents
 from tacit.models.topics.estep import exp_digamma, expect, padded_length, word_table
 
 ALPHA = 0.1

@@ -8,7 +8,7 @@ from scipy import sparse
 
 from tacit import Privacy
 from tacit.errors import ConfigError, DataError, PrivacyError
-from tacit.models.topics.counts import check_documents
+from tacit.data.documents import check_documents
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.ledger import Ceiling, Ledger
@@ -137,7 +137,7 @@ def test_a_private_fit_says_what_it_promises(sampling):
     assert 7.9 < guarantee.epsilon <= 8.0
     assert (guarantee.delta, guarantee.unit, guarantee.relation) == (1e-4, "record", "substitute")
     assert "known seed" in str(guarantee.caveat)
-    assert settled.clip == 0.05 * 30
+    assert settled.clip == 1.0  # in units of 0.05 · 30
     assert settled.all_events[0].count == model.n_batch_iter_ == 20
     assert settled.all_events[0].nonnegative
     assert (model.components_ > 0).all()
@@ -171,7 +171,7 @@ def test_under_add_or_remove_the_number_of_documents_is_declared():
     first = LDA(**PRIVATE, privacy=privacy, total_samples=300).fit(planted(280))
     second = LDA(**PRIVATE, privacy=privacy, total_samples=300).fit(planted(320))
     assert first.settled_ == second.settled_
-    with pytest.raises(ConfigError, match="tells the number of units"):
+    with pytest.raises(ConfigError, match="tells the number of records"):
         LDA(**PRIVATE, privacy=privacy, total_samples=300, sampling="without-replacement").fit(
             planted(300)
         )
@@ -230,7 +230,7 @@ def test_a_step_that_fails_is_paid_for(book, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("the lights went out")
 
-    monkeypatch.setattr("tacit.topics.lda.expect", fail)
+    monkeypatch.setattr("tacit.models.topics.model.expect", fail)
     with pytest.raises(RuntimeError):
         private(path, 2.0).fit(planted(400))
     with Ledger.open(path) as ledger:

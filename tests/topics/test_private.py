@@ -13,7 +13,7 @@ from scipy import sparse, stats
 
 from tacit import Privacy
 from tacit.errors import ConfigError
-from tacit.models.topics.counts import check_documents
+from tacit.data.documents import check_documents
 from tacit.models.topics.estep import expect, word_table
 from tacit.privacy.events import GaussianEvent, Poisson, WithoutReplacement
 from tacit.privacy.mechanisms import Gaussian

@@ -13,6 +13,7 @@ from rich.table import Table
 from tacit.federate import Observer, Plan
 from tacit.local import LocalMethod
 from tacit.notebook import statement
+from tacit.party import len_records
 from tacit.run import Prepared
 from tacit.server import Damping, PowerDamping
 
@@ -125,7 +126,13 @@ def show_result(result: dict[str, Any]) -> None:
         ]
         title = f"{result['name']}: posterior of the model's sites with 95 % intervals"
         show_table(title, ["site", "mean", "2.5 %", "97.5 %"], rows)
-    else:
+    elif "topics" in result:
+        rows = [
+            [row["number"], f"{row['share']:.1%}", " ".join(row["words"])]
+            for row in result["topics"]
+        ]
+        show_table(f"{result['name']}: topics", ["topic", "share", "top words"], rows)
+    elif result["posterior"]["names"]:
         show_coefficients(result)
     show_metrics(result["metrics"])
     for key, words in (
@@ -172,7 +179,7 @@ def show_plan(prepared: Prepared) -> None:
             "parties",
             f"{len(sizes)} with {min(sizes):,} to {max(sizes):,} records, {sum(sizes):,} in all",
         ],
-        ["held out", f"{0 if federation.test is None else len(federation.test['y']):,} records"],
+        ["held out", f"{0 if federation.test is None else len_records(federation.test):,} records"],
         ["target", f"{federation.target} ({federation.output})"],
         *plan_rows(plan),
         ["privacy", statement(plan)],

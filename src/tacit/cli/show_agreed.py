@@ -22,13 +22,13 @@ def show_approval(ready: ReadyParty) -> None:
     """Everything that an operator agrees to, in plain words."""
     agreed, plan = ready.setup.agreed, ready.plan
     federation = agreed.federation
-    names = plan.model.names
+    names = f": {_listed(plan.model.names)}" if plan.model.listed else ""
     say(f"Federation {federation.name!r}, as {ready.name} would take part in it")
     _section(
         "What is agreed",
         [
             f"parties: {_listed(federation.parties)} ({len(federation.parties)})",
-            f"model: {plan.model.kind} with {plan.model.dimension} parameters: {_listed(names)}",
+            f"model: {plan.model.kind} with {plan.model.dimension} parameters{names}",
             *(f"{what}: {value}" for what, value in plan_rows(plan)[1:]),
             f"a round needs {_quorum(federation)}",
             f"a party that leaves for good: {_on_leave(plan, federation)}",

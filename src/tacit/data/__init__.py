@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tacit.data.config import ColumnConfig, DataConfig, PartitionConfig
 
 if TYPE_CHECKING:
+    from tacit.data.bags import document_records
     from tacit.data.bounds import unbounded
     from tacit.data.catalogue import SourceInfo, public_records, sources
     from tacit.data.cohort import Cohort, synthetic_cohort
@@ -36,6 +37,7 @@ __all__ = [
     "PartitionConfig",
     "Records",
     "SourceInfo",
+    "document_records",
     "fetch",
     "load",
     "load_corpus",
@@ -56,6 +58,7 @@ _HOME = {
     "Federation": "federation",
     "Records": "federation",
     "SourceInfo": "catalogue",
+    "document_records": "bags",
     "fetch": "download",
     "load": "federation",
     "load_corpus": "corpus",

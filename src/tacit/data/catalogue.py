@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tacit.data import cohort, download
+from tacit.data import cohort, corpus, download
 from tacit.data.config import WITH_SITES, DataConfig
 from tacit.data.readers import (
     adult,
@@ -101,6 +101,27 @@ _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
         "data.path",
         "your own",
     ),
+    "synthetic-topics": (
+        "short documents of five themes; for topic models",
+        600,
+        "words",
+        "generated from the seed",
+        "that of this project",
+    ),
+    "wikipedia": (
+        "English Wikipedia articles of late 2008 as counts of 7,702 words; for topic models",
+        145_647,
+        "words",
+        "nobody publishes the counts: put the files in TACIT_DATA/wiki",
+        "that of Wikipedia's text",
+    ),
+    "documents": (
+        "your own documents as scipy.sparse counts, and their vocabulary; for topic models",
+        None,
+        "words",
+        "data.path",
+        "your own",
+    ),
 }
 
 
@@ -114,7 +135,7 @@ def sources() -> list[SourceInfo]:
             target=target,
             origin=origin,
             licence=licence,
-            file_based=name in download.REGISTRY or name == "mimic3",
+            file_based=name in download.REGISTRY or name in ("mimic3", "wikipedia"),
             present=_present(name),
             sites=name in WITH_SITES,
         )
@@ -130,6 +151,8 @@ def public_records(data: DataConfig) -> int | None:
 def _present(name: str) -> bool:
     if name == "mimic3":
         return mimic3_files.locate() is not None
+    if name == "wikipedia":
+        return corpus.present()
     return name not in download.REGISTRY or download.locate(name) is not None
 
 

@@ -24,8 +24,13 @@ SOURCES = (
     "breast-cancer",
     "mimic3",
     "file",
+    "synthetic-topics",
+    "wikipedia",
+    "documents",
 )
-GENERATED = ("synthetic-cohort", "gaussian-mean")
+GENERATED = ("synthetic-cohort", "gaussian-mean", "synthetic-topics")
+CORPORA = ("synthetic-topics", "wikipedia", "documents")
+"""Sources whose records are documents."""
 WITH_SITES = ("synthetic-cohort", "heart")
 PERSONS = {"synthetic-cohort": "patient", "mimic3": "subject"}
 """The column that says whose a record is, for the sources that know it."""
@@ -60,6 +65,11 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """True: keep only as many records of the larger class as there are of the smaller one."""
     site: str | None = None
     """For one party: which of the source's own sites it is; None: all records are its own."""
+    vocabulary: str | None = None
+    """For source = "documents": a text file with the words; None: vocabulary.txt in data.path."""
+    different_words: int | None = None
+    """How many different words of a document are kept at most, its most frequent ones; None: all.
+    Every document takes the memory of that many, so that few very long ones need not cost much."""
 
     def __post_init__(self) -> None:
         if self.source not in SOURCES:
@@ -69,7 +79,7 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if not 0 <= self.held_out < 1:
             raise ConfigError(f"data.held_out = {self.held_out}; it must be in [0, 1)")
         if self.records is not None:
-            if self.source not in GENERATED:
+            if self.source not in (*GENERATED, "wikipedia"):
                 raise ConfigError(
                     f'data.records = {self.records}; source "{self.source}" has a fixed size:'
                     f" only {' and '.join(GENERATED)} take it"
@@ -82,11 +92,13 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 raise ConfigError(f'data.keep names "{name}"; x and y are taken: rename the column')
             if self.keep.count(name) > 1:
                 raise ConfigError(f'data.keep names "{name}" twice; name it once')
+        self._check_corpus()
         if self.source == "file":
             self._check_file()
         else:
+            own = {("mimic3", "path"), ("documents", "path")}
             for key in ("path", "columns", "target", "positive"):
-                if getattr(self, key) and (self.source, key) != ("mimic3", "path"):
+                if getattr(self, key) and (self.source, key) not in own:
                     raise ConfigError(
                         f'data.{key} is set; source "{self.source}" brings its own:'
                         ' leave the key out, or say source = "file"'
@@ -129,6 +141,41 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ConfigError(
                 'data.keep names "person"; with data.person set that name is taken: rename the'
                 " column"
+            )
+
+    def _check_corpus(self) -> None:
+        """Documents have no columns; other records have no words."""
+        if self.source == "documents" and not self.path:
+            raise ConfigError(
+                'data.path is missing; source = "documents" needs it: a .npz of scipy.sparse counts'
+                " and data.vocabulary, or a folder with counts.npz and vocabulary.txt"
+            )
+        if self.vocabulary is not None and self.source != "documents":
+            raise ConfigError(
+                f'data.vocabulary = "{self.vocabulary}"; source "{self.source}" takes none: leave'
+                ' it out, or say source = "documents"'
+            )
+        if self.source not in CORPORA:
+            if self.different_words is not None:
+                raise ConfigError(
+                    f"data.different_words = {self.different_words}; the records of source"
+                    f' "{self.source}" are no documents: leave it out'
+                )
+            return
+        if self.different_words is not None and not self.different_words >= 1:
+            raise ConfigError(
+                f"data.different_words = {self.different_words}; it must be at least 1"
+            )
+        for key in ("keep", "person", "balance", "site"):
+            if getattr(self, key):
+                raise ConfigError(
+                    f'data.{key} = {getattr(self, key)!r}; source "{self.source}" has documents,'
+                    " which have no columns: leave it out"
+                )
+        if self.preparation != "public":
+            raise ConfigError(
+                f'data.preparation = "{self.preparation}"; counts of words are taken as they are:'
+                " leave it out"
             )
 
     def _check_generator(self) -> None:
@@ -232,6 +279,11 @@ def check_together(data: DataConfig, partition: PartitionConfig) -> None:
         raise ConfigError(
             f'partition.kind = "source"; source "{data.source}" has no sites of its own'
             f' ({" and ".join(WITH_SITES)} have): choose "balanced", "skew" or "column"'
+        )
+    if data.source in CORPORA and partition.kind != "balanced":
+        raise ConfigError(
+            f'partition.kind = "{partition.kind}"; documents of source "{data.source}" are dealt at'
+            ' random: choose "balanced"'
         )
     if data.records is not None and partition.kind != "column" and partition.parties > data.records:
         raise ConfigError(

@@ -64,10 +64,25 @@ def load_corpus(name: str = "enwiki_2008", *, held_out: int = 2000, seed: int = 
     return Corpus(train=counts[order[:split]], test=counts[order[split:]], vocabulary=tuple(words))
 
 
-def _checked(file: str, sha256: str) -> Path:
+def folder() -> Path:
+    """Where Wikipedia's counts lie, checked."""
+    return _checked(*COUNTS["enwiki_2008"]).parent
+
+
+def present() -> bool:
+    """Whether Wikipedia can be loaded, as far as the names of files tell."""
+    files = [COUNTS["enwiki_2008"][0], VOCABULARY[0]]
+    return all(any((folder / file).is_file() for folder in _folders()) for file in files)
+
+
+def _folders() -> list[Path]:
     given = os.environ.get("TACIT_DATA")
-    folders = [Path(given).expanduser() / SOURCE] if given else []
-    folders.append(cache_folder() / SOURCE)
+    own = [Path(given).expanduser() / SOURCE] if given else []
+    return [*own, cache_folder() / SOURCE]
+
+
+def _checked(file: str, sha256: str) -> Path:
+    folders = _folders()
     for folder in folders:
         path = folder / file
         if path.is_file():

@@ -112,12 +112,17 @@ def _files(name: str, only: Sequence[str]) -> list[PublicFile]:
 def fetch(name: str, *, progress: Progress | None = None) -> Path:
     """Download a source to the cache unless its files are here already; answer their folder.
 
-    MIMIC-III may not be downloaded by a program: its error says what a person has to do.
+    MIMIC-III may not be downloaded by a program, and nobody publishes the counts of Wikipedia: the
+    error says what a person has to do.
     """
     if name == "mimic3":
         from tacit.data.readers import mimic3_files
 
         return mimic3_files.local_folder(None)
+    if name == "wikipedia":
+        from tacit.data import corpus
+
+        return corpus.folder()
     if name not in REGISTRY:
         raise ConfigError(
             f'"{name}" has no files to fetch; the sources with files are {", ".join(REGISTRY)}'

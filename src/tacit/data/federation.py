@@ -9,7 +9,7 @@ import numpy as np
 
 from tacit.data.bounds import unbounded_columns
 from tacit.data.catalogue import read_table
-from tacit.data.config import WITH_SITES, DataConfig, PartitionConfig, check_together
+from tacit.data.config import CORPORA, WITH_SITES, DataConfig, PartitionConfig, check_together
 from tacit.data.layout import Layout, layout_of
 from tacit.data.partition import Rows, balanced, held_out_rows, skew
 from tacit.data.persons import balanced_persons, by_appearance, held_out_persons, refuse_shared
@@ -38,7 +38,7 @@ class Federation:
     test: Records | None = field(repr=False)
     names: tuple[str, ...]
     target: str
-    output: Literal["bernoulli", "gaussian"]
+    output: Literal["bernoulli", "gaussian", "other"]
     preparation: str
     notes: tuple[str, ...]
     raw: dict[str, Records] = field(default_factory=dict, repr=False)
@@ -48,6 +48,8 @@ class Federation:
     """For generated data: the weights, by name, that made y."""
     unbounded: tuple[str, ...] = ()
     """Columns that no public bound limits, as `tacit.data.unbounded` gives them."""
+    known_by: dict[str, Any] | None = None
+    """What a ledger calls the records' form; None: their columns and target."""
     layout: Layout | None = field(default=None, repr=False)
     """What each column of x is by the schema; None without x."""
 
@@ -63,6 +65,10 @@ def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> 
             f'data.site = "{data.site}"; it is for one party that loads its own records: leave it'
             " out, or load them with `load_party`"
         )
+    if data.source in CORPORA:
+        from tacit.data.corpora import corpus_federation
+
+        return corpus_federation(data, partition, _checked(seed))
     sites = partition.parties if partition.kind == "source" else None
     table = read_table(data, sites=sites, seed=_checked(seed))
     schema = table.schema
@@ -106,6 +112,10 @@ def load_party(
             "data.balance = true; one party alone must not choose records by everybody's labels:"
             " leave it out"
         )
+    if data.source in CORPORA:
+        from tacit.data.corpora import corpus_party
+
+        return corpus_party(data, name, _checked(seed))
     table = read_table(data, sites=sites, seed=_checked(seed))
     read = read_rows(table, data, PartitionConfig(), seed=seed)
     held = _hold_out(read, data, seed)

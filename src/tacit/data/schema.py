@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from tacit.data.catalogue import declared
-from tacit.data.config import ColumnConfig, DataConfig
+from tacit.data.config import CORPORA, ColumnConfig, DataConfig
 from tacit.data.federation import Federation, assemble
 from tacit.data.prepare import Column
 from tacit.data.rows import ReadRows, check_keep
@@ -25,7 +25,7 @@ ROWS = 8
 
 
 def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
-    """The federation of a configuration without its records: no file is opened.
+    """The federation of a configuration without its records: none of their files is opened.
 
     Names, target, output and unbounded columns are those that `load_federation` and `load_party`
     give. The one party, "example", has 8 made-up rows, inside the declared bounds and levels, of
@@ -41,6 +41,10 @@ def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
             'data.preparation = "pooled"; without records there is nothing to pool: declare the'
             ' schema and say "public"'
         )
+    if data.source in CORPORA:
+        from tacit.data.corpora import corpus_schema
+
+        return corpus_schema(data)
     schema = declared(data, sites=sites)
     check_keep(schema, data)
     target = known_target(schema)

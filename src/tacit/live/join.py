@@ -295,11 +295,7 @@ def _result(
         "received_bytes": party.received_bytes,
         "privacy": statement(ready.plan),
         "metrics": metrics,
-        "posterior": {
-            "names": list(posterior.names),
-            "mean": posterior.mean.tolist(),
-            "sd": posterior.sd.tolist(),
-        },
+        "posterior": posterior.table(),
     }
     write_posterior(setup.state / "posterior.npz", posterior)
     write_text(setup.state / RESULT, json.dumps(result, indent=1))

@@ -151,11 +151,7 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dic
         "finished": state.finished,
         "exchanges": state.exchanges,
         "refused": state.refused,
-        "posterior": {
-            "names": list(posterior.names),
-            "mean": posterior.mean.tolist(),
-            "sd": posterior.sd.tolist(),
-        },
+        "posterior": posterior.table(),
         "metrics": {"train": None, "test": None},
         "parties": [
             {

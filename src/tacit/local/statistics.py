@@ -228,7 +228,7 @@ class PrivateStatistics(PrivateMethod):
             # The same noise comes in again: it adds up as a number, not as a variance.
             share = (1.0 - part) * np.sqrt(before) + part * run.noise_sd(1)
             return float(share)
-        # The round's noise is that of all who are asked in it; one after the other, each adds a part.
+        # A round's noise is that of all who are asked in it; one after the other, each adds a part.
         added = run.damping_at(number) ** 2 * run.noise_sd(number) ** 2 * updates / run.asked
         return float(np.sqrt((1.0 - part) ** 2 * before + added))
 

@@ -11,7 +11,7 @@ from tacit.models.poisson import PoissonRegression
 
 if TYPE_CHECKING:
     from tacit.models.numpyro import from_numpyro
-    from tacit.models.topics import TopicModel, document_records
+    from tacit.models.topics import TopicModel
 
 __all__ = [
     "BayesianNeuralNetwork",
@@ -24,7 +24,6 @@ __all__ = [
     "PoissonRegression",
     "Records",
     "TopicModel",
-    "document_records",
     "from_numpyro",
 ]
 
@@ -34,8 +33,8 @@ def __getattr__(name: str) -> Any:
         from tacit.models.numpyro import from_numpyro
 
         return from_numpyro
-    if name in ("TopicModel", "document_records"):
-        from tacit.models import topics
+    if name == "TopicModel":
+        from tacit.models.topics import TopicModel
 
-        return getattr(topics, name)
+        return TopicModel
     raise AttributeError(f"module 'tacit.models' has no attribute {name!r}")

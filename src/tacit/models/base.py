@@ -112,6 +112,11 @@ class Model(abc.ABC):
     def prior(self, family: Family) -> Natural:
         """λ of the prior, or of its stand-in when `has_site_prior`."""
 
+    def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float] | None:
+        """How good q is on held-out records, for a model that predicts no y; None: it does."""
+        del natural, records, seed
+        return None
+
     def clip_scales(self) -> Array | float:
         """How much of a clip each coordinate's gradient may use: public, 1 if nothing is known."""
         return 1.0

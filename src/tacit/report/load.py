@@ -65,6 +65,15 @@ class Posterior(msgspec.Struct, frozen=True):
     sd: list[float]
 
 
+class Topic(TypedDict):
+    """One topic: its place in q, its share of all words, its top words and their chances."""
+
+    number: int
+    share: float
+    words: list[str]
+    chances: list[float]
+
+
 class ModelFacts(msgspec.Struct, frozen=True):
     """What kind of model was fitted."""
 
@@ -115,6 +124,7 @@ class Result(msgspec.Struct, frozen=True):
     data: Data = Data()
     privacy: Privacy | None = None
     truth: dict[str, float] | None = None
+    topics: list[Topic] = []
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,11 @@ METRICS = {
     "ece": ("an expected calibration error of", "15 bins; lower is better"),
     "rmse": ("a root mean squared error of", "in units of y; lower is better"),
     "coverage_90": ("a coverage of the 90 % interval of", "best at 90 %"),
+    "completion_perplexity": (
+        "a completion perplexity of",
+        "of each document's second half given its first, a word; lower is better",
+    ),
+    "bound_perplexity": ("a bound perplexity of", "an upper bound, a word; lower is better"),
 }
 """How a metric reads in a sentence, and what it means."""
 
@@ -41,6 +46,7 @@ def render(run: Run, pictures: Sequence[Picture]) -> str:
     sections = [
         ("How good it is", metrics_table(result)),
         ("Figures", "".join(html_figure(picture) for picture in pictures)),
+        ("Topics", topic_table(result)),
         ("Coefficients", coefficient_table(result)),
         ("Parties", party_table(result)),
         ("Refused updates", refusal_table(run)),
@@ -124,6 +130,8 @@ def metrics_table(result: Result) -> str:
 def coefficient_table(result: Result) -> str:
     """Every coefficient with its central 95 % interval; a long table starts closed."""
     posterior, truth = result.posterior, result.truth or {}
+    if not posterior.names:
+        return ""
     rows, clear = [], []
     for name, mean, sd in zip(posterior.names, posterior.mean, posterior.sd, strict=True):
         low, high = mean - NORMAL_95 * sd, mean + NORMAL_95 * sd
@@ -136,6 +144,18 @@ def coefficient_table(result: Result) -> str:
     if len(rows) > LONG_TABLE:
         return note + _details(f"All {len(rows)} coefficients", table)
     return note + table
+
+
+def topic_table(result: Result) -> str:
+    """Every topic's top words, the largest topic first; a long table starts closed."""
+    rows = [
+        (str(topic["number"]), _percent(topic["share"]), escape(" ".join(topic["words"])))
+        for topic in result.topics
+    ]
+    if not rows:
+        return ""
+    table = html_table(["Topic", "Share of all words", "Top words"], rows, numbers=False)
+    return _details(f"All {len(rows)} topics", table) if len(rows) > LONG_TABLE else table
 
 
 def party_table(result: Result) -> str:

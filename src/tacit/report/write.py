@@ -16,6 +16,7 @@ from tacit.report.figures import (
 )
 from tacit.report.load import Run, load_run
 from tacit.report.page import Picture, render
+from tacit.topics.show import TopicTable
 
 
 def write_report(run_dir: Path) -> Path:
@@ -43,6 +44,10 @@ def draw(run: Run) -> list[tuple[Picture, Figure]]:
         caption = "Posterior mean and 95 % interval of the coefficients."
         figure = plot_coefficients(posterior.names, posterior.mean, posterior.sd, result.truth)
         found.append((Picture("coefficients.png", caption), figure))
+    if result.topics:
+        caption = "The most probable words of each topic, and how probable they are."
+        figure = TopicTable.from_rows([dict(topic) for topic in result.topics]).plot()
+        found.append((Picture("topics.png", caption), figure))
     bins = result.reliability.get("test")
     if bins:
         caption = (

@@ -41,7 +41,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def shortened(self, rounds: int) -> Recipe:
         """The same with no more than so many rounds."""
         rounds, damping = min(rounds, self.rounds), self.damping
-        if isinstance(damping, DampingConfig):
+        if isinstance(damping, DampingConfig) and damping.rounds is not None:
             damping = msgspec.structs.replace(damping, rounds=min(rounds, damping.rounds))
         return msgspec.structs.replace(self, rounds=rounds, damping=damping)
 

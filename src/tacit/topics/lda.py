@@ -15,30 +15,19 @@ from typing import Any, Literal, get_args
 import msgspec
 import numpy as np
 
+from tacit.data.documents import Documents, check_documents, check_vocabulary
 from tacit.errors import ConfigError
-from tacit.models.topics import perplexity
-from tacit.models.topics.counts import Documents, check_documents, check_vocabulary
+from tacit.local.batches import SamplingName
+from tacit.models.topics import TopicModel, perplexity
 from tacit.models.topics.denoise import DenoiseName, Noisy, shrink
-from tacit.models.topics.estep import Array, Expected, expect, word_table
+from tacit.models.topics.estep import Array
 from tacit.privacy.accounting import ACCOUNTANTS, epsilon, supported
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Guarantee
-from tacit.privacy.mechanisms import Gaussian, check_released
 from tacit.privacy.settings import Privacy
 from tacit.privacy.settle import Settled
-from tacit.topics.private import (
-    CORPUS,
-    DocumentStatistics,
-    Draws,
-    Payment,
-    SamplingName,
-    batch_length,
-    clipped,
-)
+from tacit.topics.private import Payment, Steps
 from tacit.topics.show import TopicTable
-
-USUAL_WORDS = 100
-"""γ grows with a document; `mean_change_tol` is for one of this size when all are resampled."""
 
 
 class LDA:
@@ -66,7 +55,8 @@ class LDA:
     guarantee_: Guarantee | None
     """What everything learnt so far promises, counted on its own; None without privacy."""
     settled_: Settled | None
-    """Clip, noise and events of the last private call; None without privacy."""
+    """Clip, noise and events of the last private call, in units of clip_share·document_words; None
+    without privacy."""
 
     def __init__(
         self,
@@ -180,27 +170,16 @@ class LDA:
         return self
 
     def _start(self, words: int) -> None:
-        rng = np.random.default_rng([self.random_state, 0])
-        # Topics that are all alike would stay so; this is as far from it as other libraries start.
-        self.components_ = rng.gamma(100.0, 0.01, (self.n_components, words))
         self.n_features_in_ = words
+        self.components_ = self._model.start(self._model.own_family)["log"] + 1.0
         self.n_batch_iter_ = 0
         self.guarantee_, self.settled_ = None, None
         self._noisy: Noisy | None = None
         self._released: tuple[GaussianEvent, ...] = ()
 
     def _learn(self, batch: Documents, total: int) -> None:
-        self._move(self._expect(batch).total(), total / batch.shape[0])
-
-    def _expect(self, batch: Documents, stretch: float = 1.0) -> Expected:
-        return expect(
-            word_table(self.components_),
-            batch,
-            alpha=self._alpha,
-            tolerance=stretch * self.mean_change_tol,
-            most_steps=self.max_doc_update_iter,
-            threads=self.n_jobs,
-        )
+        found = self._model.expect(self.components_, batch)
+        self._move(found.total(), total / batch.shape[0])
 
     def _move(self, statistics: Array, scale: float) -> None:
         """The M-step."""
@@ -208,34 +187,35 @@ class LDA:
         self.components_ = (1.0 - rho) * self.components_ + rho * aim
         self.n_batch_iter_ += 1
 
-    def _move_denoised(self, noisy: Array, noise_sd: float, scale: float) -> None:
+    def _move_denoised(self, noisy: Array, noise_sd: float) -> None:
         """The M-step with a release in place of the statistics."""
         if self.denoise == "zero":
-            self._move(np.maximum(noisy, 0.0), scale)
+            self._move(np.maximum(noisy, 0.0), 1.0)
             return
         before = self._noisy or Noisy(average=np.zeros_like(noisy), noise_sd=0.0)
         rho = self._rho if self._noisy is not None else 1.0
-        self._noisy = before.moved(scale * noisy, scale * noise_sd, rho)
+        self._noisy = before.moved(noisy, noise_sd, rho)
         self.components_ = self._eta + shrink(self._noisy)
         self.n_batch_iter_ += 1
 
     def _fit_privately(self, documents: Documents, privacy: Privacy) -> None:
         total = self._total(documents.shape[0])
-        method = self._method(privacy, min(self.batch_size, total), total, self.sampling)
         if self.sampling == "without-replacement" and total != documents.shape[0]:
             raise ConfigError(
                 f"total_samples = {total} with {documents.shape[0]} documents; a batch without"
                 " replacement is drawn from those that are here: leave total_samples out"
             )
-        steps = self.max_iter * math.ceil(total / method.batch)
-        settled = method.settled(privacy, steps)
+        batch = min(self.batch_size, total)
+        steps = Steps.priced(
+            self._model, privacy, steps=self.max_iter * math.ceil(total / batch), total=total,
+            batch=batch, sampling=self.sampling,
+        )  # fmt: skip
         payment = Payment(privacy, documents, privacy.relation)
         try:
-            payment.require_room(settled.all_events)
-            draws = Draws(privacy.noise_seed)
-            for step in range(steps):
-                self.settled_, self.guarantee_ = settled, settled.guarantee
-                self._release(documents, method, settled, draws, payment, step)
+            payment.require_room(steps.settled.all_events)
+            for step in range(steps.settled.visits):
+                self.settled_, self.guarantee_ = steps.settled, steps.settled.guarantee
+                self._release(documents, steps, payment, step)
         finally:
             payment.close()
 
@@ -248,59 +228,38 @@ class LDA:
         # Under add-or-remove the batch's size is private and the scale uses the declared one.
         known = privacy.relation == "substitute"
         size = documents.shape[0] if known else self.batch_size
-        method = self._method(privacy, size, self._total(size), "all")
-        settled = method.settled(privacy, 1)
+        steps = Steps.priced(
+            self._model, privacy, steps=1, total=size, batch=size, sampling="poisson"
+        )
+        settled = steps.settled
         events = (*self._released, *settled.events_at(0))
         spent = epsilon(events, privacy.delta, privacy.relation, accountant=privacy.accountant)
         payment = Payment(privacy, documents, privacy.relation)
         try:
             payment.require_room(settled.events_at(0))
-            draws = Draws(privacy.noise_seed)
             self.settled_ = settled
             self.guarantee_ = msgspec.structs.replace(settled.guarantee, epsilon=spent)
-            self._release(documents, method, settled, draws, payment, self.n_batch_iter_)
+            scale = self._total(size) / size
+            self._release(documents, steps, payment, self.n_batch_iter_, scale)
         finally:
             payment.close()
 
     def _release(
-        self,
-        documents: Documents,
-        method: DocumentStatistics,
-        settled: Settled,
-        draws: Draws,
-        payment: Payment,
-        step: int,
+        self, documents: Documents, steps: Steps, payment: Payment, step: int, scale: float = 1.0
     ) -> None:
         """One private step: pay, compute behind the wall, release, learn from the release alone."""
-        payment.pay(step, settled.events_at(0))
-        self._released += settled.events_at(0)
-        rows, drawn = draws.rows(step, method, documents.shape[0])
-        batch = draws.resampled(documents[rows], self.document_words)
-        length = batch_length(method, documents.shape[0])
-        stretch = max(1.0, self.document_words / USUAL_WORDS)
-        bounded = clipped(self._expect(batch, stretch), settled.clip, length)
-        noise = Gaussian(noise_sd=settled.noise_sd)
-        found = noise.release(draws.noise_key(step), bounded, drawn)
-        check_released(found.cost, settled.events_at(0), CORPUS)
-        self._move_denoised(np.asarray(found.value), settled.noise_sd, method.total / method.batch)
-
-    def _method(
-        self, privacy: Privacy, batch: int, total: int, sampling: SamplingName
-    ) -> DocumentStatistics:
-        return DocumentStatistics(
-            clip=self.clip_share * self.document_words,
-            relation=privacy.relation,
-            sampling=sampling,
-            batch=batch,
-            total=total,
-        )
+        events = steps.settled.events_at(step)
+        payment.pay(step, events)
+        self._released += events
+        found = steps.release(self.components_, documents, step)
+        self._move_denoised(scale * found, scale * steps.noise_sd)
 
     # Using it.
 
     def transform(self, X: Any) -> Array:
         """E[θ], documents × topics. It is as private as the documents that are asked about."""
         documents = check_documents(X, words=self._fitted())
-        gamma = self._expect(documents).gamma
+        gamma = self._model.expect(self.components_, documents).gamma
         return gamma / gamma.sum(axis=1, keepdims=True)
 
     def fit_transform(self, X: Any, y: Any = None) -> Array:
@@ -316,7 +275,7 @@ class LDA:
         release that nobody has paid for.
         """
         documents = check_documents(X, words=self._fitted())
-        common = {"alpha": self._alpha, "threads": self.n_jobs}
+        common = {"alpha": self._model.alpha, "threads": self.n_jobs}
         if form == "bound":
             return perplexity.bound(self.components_, documents, **common)
         if form == "completion":
@@ -352,18 +311,27 @@ class LDA:
     # Settings.
 
     @property
+    def _model(self) -> TopicModel:
+        return TopicModel(
+            self.n_components,
+            words=self.n_features_in_,
+            doc_topic_prior=self.doc_topic_prior,
+            topic_word_prior=self.topic_word_prior,
+            document_words=self.document_words,
+            clip_share=self.clip_share,
+            tolerance=self.mean_change_tol,
+            most_steps=self.max_doc_update_iter,
+            start_seed=self.random_state,
+            threads=self.n_jobs,
+        )
+
+    @property
     def _rho(self) -> float:
         return (self.learning_offset + self.n_batch_iter_) ** -self.learning_decay
 
     @property
-    def _alpha(self) -> float:
-        prior = self.doc_topic_prior
-        return 1.0 / self.n_components if prior is None else float(prior)
-
-    @property
     def _eta(self) -> float:
-        prior = self.topic_word_prior
-        return 1.0 / self.n_components if prior is None else float(prior)
+        return self._model.eta
 
     def _total(self, documents: int) -> int:
         private = isinstance(self.privacy, Privacy) and self.privacy.relation == "add-or-remove"
@@ -393,13 +361,10 @@ class LDA:
             whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
             if value is not None and not (whole and value >= 1):
                 raise ConfigError(f"{name} = {value!r}; it must be a whole number, at least 1")
-        for name, low, high in (
-            ("doc_topic_prior", 0.0, math.inf), ("topic_word_prior", 0.0, math.inf),
-            ("mean_change_tol", 0.0, math.inf),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None and not low < value < high:
-                raise ConfigError(f"{name} = {value}; it must be a finite number > {low:g}")
+        if not 0 < self.mean_change_tol < math.inf:
+            raise ConfigError(
+                f"mean_change_tol = {self.mean_change_tol}; it must be a finite number > 0"
+            )
         if not 0.5 <= self.learning_decay <= 1:
             raise ConfigError(
                 f"learning_decay = {self.learning_decay}; it must be in [0.5, 1]: slower does not"
@@ -407,11 +372,6 @@ class LDA:
             )
         if not 1 <= self.learning_offset < math.inf:
             raise ConfigError(f"learning_offset = {self.learning_offset}; it must be at least 1")
-        if not 0 < self.clip_share <= 1:
-            raise ConfigError(
-                f"clip_share = {self.clip_share}; it must be in (0, 1]: no document of"
-                " document_words words has statistics of a larger norm"
-            )
         if self.denoise not in get_args(DenoiseName):
             raise ConfigError(f"denoise = {self.denoise!r}; choose 'shrink' or 'zero'")
         if self.sampling not in ("poisson", "without-replacement"):

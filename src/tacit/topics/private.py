@@ -1,14 +1,9 @@
-"""Private expected statistics of documents (VIPS, Algorithm 2, with its sensitivity corrected).
+"""One private step of topics in one place, and who pays for it.
 
-A document is a record. In a step a batch is drawn, each of its documents is resampled to N words,
-the E-step gives its expected statistics n_w φ_wk ≥ 0, these are clipped to norm C = a·N, summed,
-and noise is added once:
-
-    s̃ = Σ_{d in batch} min(1, C / ‖s_d‖) s_d + N(0, noise_sd² I).
-
-Everything after that is post-processing: the public scale D/S, negative entries set to zero, the
-M-step. The published N/S is the norm of one document; two of them differ by up to √2 of it, because
-no entry is negative. That factor comes from `Bounded.nonnegative` and is typed nowhere here.
+The arithmetic is `PrivateStatistics`, the mechanism of every model with expected statistics: a
+batch is drawn, each of its documents is resampled to N words, the E-step gives its expected
+statistics n_w φ_wk ≥ 0, these are clipped to norm a·N, summed, and noise is added once. What is
+here is what a party does around that: its secret key, the price, the ledger.
 """
 
 from __future__ import annotations
@@ -17,161 +12,114 @@ import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from tacit.data.bags import WHOLE, document_texts, ledger_form
+from tacit.data.documents import Documents
 from tacit.errors import ConfigError, PrivacyError
-from tacit.models.topics.counts import Documents
-from tacit.models.topics.estep import Array, Expected
-from tacit.privacy.bounded import Bounded, clip_sum
-from tacit.privacy.events import GaussianEvent, Poisson, Relation, WithoutReplacement
+from tacit.local import PrivateStatistics, Task, Terms
+from tacit.local.batches import SamplingName
+from tacit.models.topics import TopicModel
+from tacit.party import seeded_key_data
+from tacit.privacy.events import GaussianEvent, Relation
 from tacit.privacy.fingerprint import DatasetId
-from tacit.privacy.guarantee import TRUST, Aggregation, Unit
+from tacit.privacy.guarantee import TRUST
 from tacit.privacy.ledger import Ledger
-from tacit.privacy.mechanisms import WHOLE, Drawn, secret_key_data
-from tacit.privacy.sampling import chunk_length, poisson_mask, subset_rows
+from tacit.privacy.mechanisms import check_released, secret_key_data
 from tacit.privacy.settings import Privacy
 from tacit.privacy.settle import PartyShape, Settled, settle
 
-Key = Any
 CORPUS = "corpus"
 """The one party of a private fit in one place."""
-DRAWN = 1_000_000
-"""Words that are drawn at a time, for the memory it takes."""
-SamplingName = Literal["poisson", "without-replacement", "all"]
-_subset_rows = jax.jit(subset_rows, static_argnames="length")
-_poisson_mask = jax.jit(poisson_mask)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DocumentStatistics:
-    """What one step releases, before any document is read: see `tacit.privacy.settle`."""
+class Steps:
+    """So many releases of one kind, priced before any document is read."""
 
-    kind: ClassVar[str] = "private-statistics"
-    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain",)
-    unit: Unit = "record"
-    clip: float
-    relation: Relation
-    sampling: SamplingName
-    batch: int
-    total: int
-    """How many documents there are: public under substitution, declared under add-or-remove."""
+    model: TopicModel
+    method: PrivateStatistics
+    settled: Settled
+    noise_seed: int | None
 
-    def events(
-        self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
-    ) -> tuple[GaussianEvent, ...]:
-        """One sum of a batch, with noise; every step's is alike."""
-        del visit, visits
-        sampling = None
-        if self.sampling == "poisson":
-            sampling = Poisson(rate=self.rate)
-        elif self.sampling == "without-replacement":
-            sampling = WithoutReplacement(batch=self.batch, total=units)
-        return (GaussianEvent(clip=clip, noise_sd=noise_sd, sampling=sampling, nonnegative=True),)
-
-    @property
-    def rate(self) -> float:
-        """How often a document is in a batch."""
-        return 1.0 if self.sampling == "all" else self.batch / self.total
-
-    def settled(self, privacy: Privacy, steps: int) -> Settled:
-        """Noise, events and guarantee of so many steps; refuses what this cannot keep."""
+    @classmethod
+    def priced(
+        cls,
+        model: TopicModel,
+        privacy: Privacy,
+        *,
+        steps: int,
+        total: int,
+        batch: int,
+        sampling: SamplingName,
+    ) -> Steps:
+        """Batches of so many out of `total` documents, which is a public number."""
         if privacy.unit != "record":
             raise ConfigError(
                 f"privacy.unit = {privacy.unit!r}; topics are learnt from documents: protect a"
                 " 'record', which is one document"
             )
-        shapes = {CORPUS: PartyShape(visits=steps, units=self.total)}
-        return settle(privacy, self, shapes, trust=TRUST["central"])[CORPUS]
+        method = PrivateStatistics(
+            rate=rate_of(batch, total), sampling=sampling, relation=privacy.relation
+        ).suited(model)
+        method.check(model, model.own_family)
+        shapes = {CORPUS: PartyShape(visits=steps, units=total)}
+        settled = settle(privacy, method, shapes, trust=TRUST["central"])[CORPUS]
+        return cls(model=model, method=method, settled=settled, noise_seed=privacy.noise_seed)
+
+    @property
+    def noise_sd(self) -> float:
+        """Of the noise in what `release` gives."""
+        return self.settled.noise_sd * self.model.statistics_unit / self.method.rate
+
+    def release(self, concentration: np.ndarray, documents: Documents, step: int) -> np.ndarray:
+        """Noisy statistics of all documents at q, from a batch of them; paid for before."""
+        seed = self.noise_seed
+        data = secret_key_data() if seed is None else seeded_key_data(seed, CORPUS, step)
+        events = self.settled.events_at(step)
+        q = {"log": concentration - 1.0}
+        task = Task(
+            records={WHOLE: documents},
+            weights=np.ones(documents.shape[0], np.float32),
+            q=q,
+            factor=q,  # all of it is replaced: what is left of the answer is the statistics
+            start=q,
+            initial=False,
+            visit=step,
+            terms=self._terms(events),
+            secret=jax.random.wrap_key_data(jnp.asarray(data)),
+        )
+        answer = self.method.answer(self.model, self.model.own_family, None, task)
+        check_released(answer.cost, events, CORPUS)
+        return np.asarray(answer.natural["log"])
+
+    def _terms(self, events: Sequence[GaussianEvent]) -> Terms:
+        settled = self.settled
+        return Terms(
+            clip=settled.clip,
+            noise_sd=settled.noise_sd,
+            shares=float(settled.shares),
+            units=settled.units,
+            releases=settled.releases,
+            clips=np.array([event.clip for event in events]),
+            noise_sds=np.array([event.noise_sd for event in events]),
+            progress=0.0,
+        )
 
 
-class Draws:
-    """The party's secret randomness: noise, batches, words. Known if a seed was given."""
-
-    def __init__(self, seed: int | None) -> None:
-        data: Any = secret_key_data() if seed is None else np.array([0, seed], np.uint32)
-        self._key = jax.random.wrap_key_data(data)
-        self._words = np.random.default_rng(secrets.randbits(128) if seed is None else [seed, 1])
-
-    def rows(self, step: int, method: DocumentStatistics, documents: int) -> tuple[Array, Drawn]:
-        """A batch, drawn as it is accounted for, and how."""
-        key = self._fold(step, 0)
-        if method.sampling == "all":
-            return np.arange(documents), WHOLE
-        present = np.ones(documents, np.int8)
-        if method.sampling == "poisson":
-            chosen = np.asarray(_poisson_mask(key, present, method.rate))
-            return np.flatnonzero(chosen), Drawn(rate=np.float64(method.rate))
-        rows = np.sort(np.asarray(_subset_rows(key, present, length=method.batch)))
-        return rows, Drawn(batch=np.asarray(method.batch), total=np.asarray(documents))
-
-    def noise_key(self, step: int) -> Key:
-        """Of a step's noise."""
-        return self._fold(step, 1)
-
-    def resampled(self, documents: Documents, words: int) -> Documents:
-        """Each document as exactly `words` words drawn from its own, with replacement.
-
-        Every document's draws are its own: another in its place leaves the others as they are.
-        """
-        kept = np.empty(documents.nnz, np.float32)
-        ends = documents.indptr
-        step = max(1, DRAWN // words)
-        for first in range(0, documents.shape[0], step):
-            rows = slice(ends[first], ends[min(first + step, documents.shape[0])])
-            counts = documents.data[rows].astype(np.int64)
-            above = np.cumsum(counts)[ends[first + 1 : first + step + 1] - ends[first] - 1]
-            each = np.diff(above, prepend=0)[:, None]
-            at = (self._words.random((len(each), words)) * each).astype(np.int64)
-            place = np.repeat(np.arange(len(counts)), counts)  # word by word, where it is counted
-            drawn = place[at + (above[:, None] - each)]
-            kept[rows] = np.bincount(drawn.ravel(), minlength=len(counts))
-        found = documents.copy()
-        found.data = kept
-        found.eliminate_zeros()
-        return found
-
-    def _fold(self, step: int, purpose: int) -> Key:
-        return jax.random.fold_in(jax.random.fold_in(self._key, step), purpose)
-
-
-def clipped(found: Expected, clip: float, length: int) -> Bounded:
-    """Σ min(1, C / ‖s_d‖) s_d. `length` pads the batch: its size is compiled for only once."""
-    count = found.documents.shape[0]
-    padded = max(1, math.ceil(count / length)) * length
-
-    def pad(values: Array) -> Array:
-        return np.concatenate([values, np.zeros(padded - count, values.dtype)])
-
-    return clip_sum(
-        pad(found.norms()),
-        clip,
-        pad(np.ones(count)),
-        lambda weights: found.total(np.asarray(weights)[:count]),
-        least=pad(found.least()),
-    )
-
-
-def batch_length(method: DocumentStatistics, documents: int) -> int:
-    """A length that holds nearly every batch."""
-    if method.sampling == "poisson":
-        return chunk_length(method.rate, documents)
-    return documents if method.sampling == "all" else method.batch
+def rate_of(batch: int, total: int) -> float:
+    """batch/total, such that ⌊rate·total⌋ is the batch."""
+    rate = min(1.0, batch / total)
+    return rate if math.floor(rate * total) >= min(batch, total) else math.nextafter(rate, 1.0)
 
 
 def identify(ledger: Ledger, documents: Documents) -> DatasetId:
     """The name of a set of documents under the ledger's key, whatever their order."""
-    words, counts = documents.indices.astype("<u4"), documents.data.astype("<u4")
-    ends = documents.indptr.tolist()
-    texts = [
-        words[a:b].tobytes().hex() + "." + counts[a:b].tobytes().hex() for a, b in pairwise(ends)
-    ]
-    schema = {"documents": "counts of words", "words": documents.shape[1]}
-    return ledger.identify(schema, {"document": np.array(texts, object)})
+    return ledger.identify(ledger_form(documents.shape[1]), document_texts(documents))
 
 
 class Payment:

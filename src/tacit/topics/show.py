@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from tacit.errors import ConfigError
 BAR, INK, SOFT = "#0072B2", "#222222", "#7A7A7A"
 COLUMNS = 5
 MOST_TOPICS = 50
+TOP = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,16 @@ class TopicTable:
             shares=tuple(float(share) for share in (sums / sums.sum())[order]),
             words=tuple(tuple(vocabulary[w] for w in best[k]) for k in order),
             chances=tuple(tuple((concentration[k, best[k]] / sums[k]).tolist()) for k in order),
+        )
+
+    @classmethod
+    def from_rows(cls, rows: list[dict[str, Any]]) -> TopicTable:
+        """What `topic_rows` has made."""
+        return cls(
+            numbers=tuple(row["number"] for row in rows),
+            shares=tuple(row["share"] for row in rows),
+            words=tuple(tuple(row["words"]) for row in rows),
+            chances=tuple(tuple(row["chances"]) for row in rows),
         )
 
     def shared(self, other: TopicTable) -> tuple[float, ...]:
@@ -98,3 +110,13 @@ class TopicTable:
         for side in ("top", "right", "bottom"):
             axes.spines[side].set_visible(False)
         axes.spines["left"].set_color(SOFT)
+
+
+def topic_rows(concentration: np.ndarray, vocabulary: Sequence[str]) -> list[dict[str, Any]]:
+    """The table for result.json, one row a topic."""
+    table = TopicTable.of(concentration, list(vocabulary), min(TOP, len(vocabulary)))
+    columns = (table.numbers, table.shares, table.words, table.chances)
+    return [
+        {"number": number, "share": share, "words": list(words), "chances": list(chances)}
+        for number, share, words, chances in zip(*columns, strict=True)
+    ]

@@ -13,7 +13,7 @@ from tacit.baselines import as_baseline
 from tacit.build import make_method, make_model, make_schedule
 from tacit.config import Config
 from tacit.data import Federation, made_up_federation, public_records, public_schema
-from tacit.errors import TacitError
+from tacit.errors import ConfigError, TacitError
 from tacit.evaluate import evaluate
 from tacit.federate import Plan, carry_out
 from tacit.local import DPSGD, PrivateUpdate, choose_method
@@ -89,6 +89,11 @@ class Workshop:
         schema = public_schema(data, sites=sites)
         check_private(config, schema)
         self.model = make_model(config, schema)
+        if not self.model.traceable:
+            raise ConfigError(
+                f"model.kind = {self.model.kind!r}; tune makes up records with features and a y, "
+                "and has no documents: choose clip_share and rate on public documents"
+            )
         known = public_records(data)
         self.kind = config.method.kind
         if self.kind == "auto":

@@ -29,8 +29,8 @@ import numpy as np
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
+from tacit.data.documents import Documents
 from tacit.expfam import Dirichlet
-from tacit.models.topics.counts import Documents
 
 Array = np.ndarray
 BLOCK = 1_000_000

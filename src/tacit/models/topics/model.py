@@ -19,14 +19,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tacit.data.bags import check_document_records, documents_of
+from tacit.data.documents import Documents
 from tacit.errors import ConfigError
 from tacit.expfam import Dirichlets, Family, Natural
 from tacit.models.base import Model, Output, Records
 from tacit.models.statistics import Statistics
-from tacit.models.topics.counts import Documents
 from tacit.models.topics.estep import Expected, expect, word_table
-from tacit.models.topics.perplexity import document_bounds
-from tacit.models.topics.records import check_document_records, documents_of, resampled
+from tacit.models.topics.perplexity import bound, completion, document_bounds
+from tacit.models.topics.resample import resampled
 
 Array = Any
 USUAL_WORDS = 100
@@ -190,6 +191,15 @@ class TopicModel(Model):
     def factor(self, family: Family, q: Natural, total: Any, *, balance: float = 1.0) -> Natural:
         del family, q, balance
         return {"log": self.statistics_unit * total}
+
+    def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float]:
+        """Per-word perplexities: `tacit.models.topics.perplexity` says what they are."""
+        concentration, documents = natural["log"] + 1.0, self.documents(records)
+        common = {"alpha": self.alpha, "threads": self.threads}
+        return {
+            "completion_perplexity": completion(concentration, documents, seed=seed, **common),
+            "bound_perplexity": bound(concentration, documents, **common),
+        }
 
     def log_likelihood(self, theta: Array, records: Records) -> np.ndarray:
         """The largest lower bound of log p(document | β) that q(z, θ) can give, in NumPy."""

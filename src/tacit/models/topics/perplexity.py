@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import digamma, gammaln
 
+from tacit.data.documents import Documents, rows_of
 from tacit.errors import DataError
-from tacit.models.topics.counts import Documents, rows_of
 from tacit.models.topics.estep import (
     Array,
     Expected,
@@ -33,9 +33,7 @@ def bound(concentration: Array, documents: Documents, *, alpha: float, threads: 
     return float(np.exp(-each.sum() / documents.data.astype(np.float64).sum()))
 
 
-def document_bounds(
-    logs: Array, documents: Documents, *, alpha: float, threads: int = 1
-) -> Array:
+def document_bounds(logs: Array, documents: Documents, *, alpha: float, threads: int = 1) -> Array:
     """E_q[log p(w_d, θ_d, z_d | β)] − E_q[log q(θ_d, z_d)] of each document; `logs` is E[log β]."""
     found = expect(
         scaled_table(logs), documents, alpha=alpha, tolerance=TOLERANCE,

@@ -7,20 +7,19 @@ records too, for whoever holds all documents in one place.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
+from tacit.data.documents import Documents, check_documents, rows_of
 from tacit.errors import DataError
-from tacit.models.topics.counts import Documents, check_documents, rows_of
 
 Array = np.ndarray
 Rows = dict[str, Any]
 WHOLE = "documents"
 """The column of records that are one sparse matrix."""
-DRAWN = 1_000_000
-"""Words that are drawn at a time, for the memory it takes."""
 
 
 def document_records(counts: Any, *, words: int | None = None, width: int | None = None) -> Rows:
@@ -70,7 +69,7 @@ def check_document_records(party: str, records: Rows, words: int) -> None:
     if missing:
         raise DataError(
             f"party {party!r} has no column {missing[0]!r}, only {', '.join(records)}; make records"
-            " with tacit.models.topics.document_records(counts)"
+            " with tacit.data.document_records(counts)"
         )
     index, counts = (np.asarray(records[name]) for name in ("words", "counts"))
     if index.ndim != 2 or index.shape != counts.shape or index.dtype.kind not in "iu":
@@ -106,27 +105,19 @@ def _check_cells(party: str, index: Array, counts: Array, words: int) -> None:
         raise DataError(f"party {party!r}, {error}") from None
 
 
-def resampled(documents: Documents, words: int, rng: np.random.Generator) -> Documents:
-    """Each document as exactly `words` words drawn from its own, with replacement.
+def document_texts(documents: Documents) -> Rows:
+    """A text that stands for each document: what a ledger tells data sets apart by."""
+    words, counts = documents.indices.astype("<u4"), documents.data.astype("<u4")
+    texts = [
+        words[a:b].tobytes().hex() + "." + counts[a:b].tobytes().hex()
+        for a, b in pairwise(documents.indptr.tolist())
+    ]
+    return {"document": np.array(texts, object)}
 
-    Every document's draws are its own: another in its place leaves the others as they are.
-    """
-    kept = np.empty(documents.nnz, np.float32)
-    ends = documents.indptr
-    step = max(1, DRAWN // words)
-    for first in range(0, documents.shape[0], step):
-        rows = slice(ends[first], ends[min(first + step, documents.shape[0])])
-        counts = documents.data[rows].astype(np.int64)
-        above = np.cumsum(counts)[ends[first + 1 : first + step + 1] - ends[first] - 1]
-        each = np.diff(above, prepend=0)[:, None]
-        at = (rng.random((len(each), words)) * each).astype(np.int64)
-        place = np.repeat(np.arange(len(counts)), counts)  # word by word, where it is counted
-        drawn = place[at + (above[:, None] - each)]
-        kept[rows] = np.bincount(drawn.ravel(), minlength=len(counts))
-    found = documents.copy()
-    found.data = kept
-    found.eliminate_zeros()
-    return found
+
+def ledger_form(words: int) -> dict[str, Any]:
+    """What a ledger calls the form of documents over so many words."""
+    return {"documents": "counts of words", "words": words}
 
 
 def _shortened(documents: Documents, width: int) -> Documents:
