@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from wire_harness import (
     BINARY,
+    DOCUMENTS,
     NUMBERS,
     Fed,
     assert_identity,
@@ -77,6 +78,18 @@ MODELS = {
         "records": 72,
         "privacy": SEEDED,
         "method": {"kind": "private-statistics", "once": True},
+    },
+    "topics": {
+        "privacy": "none",
+        "data": DOCUMENTS,
+        "model": {"kind": "lda", "topics": 3},
+    },
+    "private topics": {
+        "data": DOCUMENTS,
+        "model": {"kind": "lda", "topics": 3, "document_words": 20},
+        "records": 72,
+        "privacy": SEEDED,
+        "method": {"kind": "private-statistics", "rate": 0.5},
     },
     "private, with sums": {
         **PRIVATE,
@@ -158,6 +171,8 @@ CASES = [
     ("private, shared noise", "synchronous", MIX),
     ("private, with a memory", "synchronous", MIX),
     ("private, in stages", "synchronous", MIX),
+    ("topics", "sequential", ("json",)),
+    ("private topics", "synchronous", MIX),
     ("private, with sums", "synchronous", MIX),
     ("private, whitened", "synchronous", MIX),
 ]

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import tomlkit
+from scipy.sparse import csr_array, save_npz
 
 from tacit.build import make_method, make_model, make_schedule
 from tacit.data import public_schema
@@ -33,6 +34,8 @@ COLUMNS = [
     {"name": "b", "low": -3.0, "high": 3.0},
     {"name": "y", "kind": "categorical", "levels": ["no", "yes"]},
 ]
+DOCUMENT_WORDS = [f"w{number}" for number in range(12)]
+DOCUMENTS = {"source": "documents", "vocabulary": "words.txt", "different_words": 12}
 BINARY = {"source": "file", "columns": COLUMNS, "target": "y", "positive": "yes"}
 NUMBERS = {
     "source": "file",
@@ -57,6 +60,12 @@ def shared_model(config: Any, federation: Any) -> Any:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         return sock.getsockname()[1]
+
+
+def some_documents(number: int, rows: int) -> csr_array:
+    """Counts of words, never none, unlike at every party."""
+    rng = np.random.default_rng([number, 7])
+    return csr_array(rng.poisson(0.6, (rows, len(DOCUMENT_WORDS))) + np.eye(rows, 12, dtype=int))
 
 
 def binary_csv(number: int, rows: int) -> str:
@@ -96,6 +105,9 @@ class Fed:
         body = {"name": "test", "seed": 3, "parties": list(self.names), **self.agreed}
         self._write("federation.toml", body)
         for number, name in enumerate(self.names):
+            if body["data"]["source"] == "documents":
+                (self.base / "words.txt").write_text("\n".join(DOCUMENT_WORDS))
+                save_npz(self.base / f"{name}.npz", some_documents(number, self.rows))
             if body["data"]["source"] == "file":
                 text = binary_csv if body["data"].get("positive") else number_csv
                 (self.base / f"{name}.csv").write_text(text(number, self.rows))
@@ -131,7 +143,8 @@ class Fed:
             **changes,
         }
         source = self.agreed["data"]["source"]
-        data = {"path": f"{name}.csv"} if source == "file" else {}
+        suffix = {"file": "csv", "documents": "npz"}.get(source)
+        data = {"path": f"{name}.{suffix}"} if suffix else {}
         data = {"site": name} if source == "synthetic-cohort" else data
         file = file or f"{name}.toml"
         self._write(file, {"federation": "federation.toml", "join": join, "data": data})
@@ -158,7 +171,7 @@ class Fed:
         config = _located(federation.as_config(), self.base)
         records = {name: party_plan(self.party(name), name)[0].parties[name] for name in self.names}
         return make_plan(
-            shared_model(config, public_schema(federation.data, sites=len(self.names))),
+            shared_model(config, public_schema(config.data, sites=len(self.names))),
             records,
             family=federation.family,
             method=make_method(config),

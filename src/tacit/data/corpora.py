@@ -119,7 +119,7 @@ def assembled(
 ) -> Federation:
     """Every party's documents in one form."""
     different = np.diff(documents.indptr)
-    width = min(int(different.max()), data.different_words or len(vocabulary))
+    width = data.different_words or int(different.max())
     notes = ()
     if (different > width).any():
         notes = (

@@ -22,13 +22,15 @@ from tacit.config import (
     convert_config,
     read_toml,
 )
-from tacit.data.config import WITH_SITES, DataConfig, PartitionConfig
+from tacit.data.config import CORPORA, WITH_SITES, DataConfig, PartitionConfig
 from tacit.errors import ConfigError, DataError
 from tacit.privacy.settings import Privacy
 from tacit.wire.settings import Join, Serve
 
 EACH_ITS_OWN = "each-party-has-its-own.csv"
 """Stands for data.path in the agreed file."""
+FILES = ("file", "documents")
+"""Sources of which each party has files of its own."""
 
 
 class Federation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,12 +84,28 @@ class Federation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 'data.preparation = "pooled" in a live federation; nobody has all the records: '
                 'declare the schema and say "public"'
             )
+        self._check_documents()
         if self.private and self.private.relation == "substitute" and self.records is None:
             raise ConfigError(
                 "records is missing; under relation = 'substitute' the number of units is public: "
                 "say about how many all parties have together, e.g. records = 900"
             )
         self.as_config()
+
+    def _check_documents(self) -> None:
+        """Documents are each party's own, their vocabulary is everybody's."""
+        if self.data.source not in CORPORA:
+            return
+        if self.data.source != "documents":
+            raise ConfigError(
+                f'data.source = "{self.data.source}" in a live federation; every party would have '
+                'the same documents: use "documents", and data.path in each party\'s file'
+            )
+        if self.data.vocabulary is None:
+            raise ConfigError(
+                "data.vocabulary is missing; the words are agreed on: name a text file beside the "
+                "federation file, one word a line"
+            )
 
     def as_config(self, data: DataConfig | None = None) -> Config:
         """The same as a run in one process would say it."""
@@ -170,7 +188,7 @@ class PartySetup(msgspec.Struct, frozen=True, kw_only=True):
     def data(self) -> DataConfig:
         """The agreed schema, and where the records lie here."""
         own, agreed = self.own.data, self.agreed.federation.data
-        if agreed.source == "file" and own.path is None:
+        if agreed.source in FILES and own.path is None:
             raise ConfigError(
                 "data.path is missing in the party's file; say where its records lie, e.g. "
                 'path = "records.csv"'
@@ -191,7 +209,7 @@ def read_agreed(path: Path) -> Agreed:
     data = raw.setdefault("data", {})
     if isinstance(data, dict):
         data.setdefault("held_out", 0.0)
-        if data.get("source") == "file":
+        if data.get("source") in FILES:
             data.setdefault("path", EACH_ITS_OWN)
     federation = convert_config(raw, Federation)
     if federation.data.site is not None:
@@ -234,7 +252,7 @@ def kind_of(path: Path) -> Literal["server", "party", "federation", "run"]:
 
 
 def digest_of(federation: Federation, base: Path) -> str:
-    """SHA-256 of all that is agreed on, a model program's text included.
+    """SHA-256 of all that is agreed on, texts of a model program and a vocabulary included.
 
     Where a party's records and its ledger lie is nobody else's business.
     """
@@ -251,15 +269,20 @@ def digest_of(federation: Federation, base: Path) -> str:
     }
     place = (federation.model.program or "").rpartition(":")[0]
     if place.endswith(".py"):
-        try:
-            text = (base / place).read_bytes()
-        except OSError as error:
-            raise DataError(
-                f"model.program = {federation.model.program!r}: {error.strerror}; the file must "
-                "lie beside the federation file"
-            ) from None
-        body["program"] = hashlib.sha256(text).hexdigest()
+        body["program"] = _text_digest(base, place, "model.program")
+    if federation.data.vocabulary is not None:
+        body["vocabulary"] = _text_digest(base, federation.data.vocabulary, "data.vocabulary")
     return hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()
+
+
+def _text_digest(base: Path, place: str, key: str) -> str:
+    try:
+        text = (base / place).read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{key} = {place!r}: {error.strerror}; the file must lie beside the federation file"
+        ) from None
+    return hashlib.sha256(text).hexdigest()
 
 
 def _own_table(path: Path, overrides: tuple[str, ...], table: str, command: str) -> dict[str, Any]:

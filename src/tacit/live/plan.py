@@ -19,7 +19,7 @@ def server_plan(agreed: Agreed) -> Plan:
     """What the server follows: model and schedule, and records nowhere."""
     federation = agreed.federation
     config = _located(federation.as_config(), agreed.path.parent)
-    schema = public_schema(federation.data, sites=len(federation.parties))
+    schema = public_schema(config.data, sites=len(federation.parties))
     return _plan(agreed, config, schema, {name: {} for name in federation.parties})
 
 
@@ -29,7 +29,8 @@ def party_plan(setup: PartySetup, name: str) -> tuple[Plan, Records_]:
     config = _located(federation.as_config(setup.data), setup.agreed.path.parent)
     loaded = load_party(config.data, name, federation.seed, sites=len(federation.parties))
     parties = {other: {} for other in federation.parties} | {name: loaded.parties[name]}
-    schema = public_schema(federation.data, sites=len(federation.parties))
+    public = _located(federation.as_config(), setup.agreed.path.parent).data
+    schema = public_schema(public, sites=len(federation.parties))
     return _plan(setup.agreed, config, schema, parties), loaded
 
 
@@ -55,11 +56,13 @@ def _plan(agreed: Agreed, config: Config, schema: Records_, parties: dict) -> Pl
 
 
 def _located(config: Config, base: Path) -> Config:
-    """A model program lies beside the agreed file, wherever the command is given."""
+    """Model program and vocabulary lie beside the agreed file, wherever the command is given."""
+    replace = msgspec.structs.replace
+    if config.data.vocabulary is not None:
+        words = str(base / config.data.vocabulary)
+        config = replace(config, data=replace(config.data, vocabulary=words))
     place, _, function = (config.model.program or "").rpartition(":")
     if not place.endswith(".py"):
         return config
     program = f"{base / place}:{function}"
-    return msgspec.structs.replace(
-        config, model=msgspec.structs.replace(config.model, program=program)
-    )
+    return replace(config, model=replace(config.model, program=program))

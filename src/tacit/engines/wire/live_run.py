@@ -327,7 +327,7 @@ def _check_numbers(natural: Natural, q: Natural, what: str) -> None:
     for name, value in natural.items():
         if not np.max(np.abs(value), initial=0.0) <= LARGEST:
             raise PeerError(f"{what}: {name!r} has a value beyond {LARGEST:g}; no honest one has")
-        if value.ndim == 2:
+        if name == "quadratic" and value.ndim == 2:
             size = np.sqrt(np.abs(np.diagonal(value)) + np.abs(np.diagonal(q[name])))
             if not np.all(np.abs(value - value.T) <= SYMMETRIC * np.outer(size, size)):
                 raise PeerError(f"{what}: {name!r} is not symmetric; send a symmetric matrix")
