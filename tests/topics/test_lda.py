@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import sparse
+from planted_documents import planted
 
 from tacit import Privacy
 from tacit.errors import ConfigError, DataError, PrivacyError
@@ -16,18 +16,6 @@ from tacit.topics import LDA
 from tacit.topics.private import identify
 
 PRIVATE = {"batch_size": 100, "document_words": 30, "n_components": 3}
-
-
-def planted(documents: int, seed: int = 0, words: int = 30, topics: int = 3) -> sparse.csr_array:
-    """Documents of which each has words of mostly one of three disjoint sets."""
-    rng = np.random.default_rng(seed)
-    own = np.kron(np.eye(topics), np.ones(words // topics)) + 0.02
-    own /= own.sum(axis=1, keepdims=True)
-    mixture = rng.dirichlet(np.full(topics, 0.1), documents)
-    chances = mixture @ own
-    sizes = rng.integers(10, 60, documents)
-    rows = [rng.multinomial(*pair) for pair in zip(sizes, chances, strict=True)]
-    return sparse.csr_array(np.array(rows))
 
 
 def unigram(train, test) -> float:

@@ -65,11 +65,15 @@ class Expected:
 
     def total(self, weights: Array | None = None) -> Array:
         """Σ_d weights_d · n_w φ_wk, topics × words, in float64. A weight of 0 leaves one out."""
-        theta = self.theta.astype(np.float64)
+        theta, ratios = self.theta.astype(np.float64), self.ratios.astype(np.float64)
         if weights is not None:
-            weights = np.asarray(weights, np.float64)[:, None]
-            theta = np.where(weights > 0, theta * weights, 0.0)
-        return (self._sparse(self.ratios.astype(np.float64)).T @ theta * self.table).T
+            weights = np.asarray(weights, np.float64)
+            kept = weights > 0
+            theta = np.where(kept[:, None], theta * weights[:, None], 0.0)
+            if not kept.all():  # nor may a number of theirs that is not finite come in as 0 · NaN
+                ratios = np.where(np.repeat(kept, np.diff(self.documents.indptr)), ratios, 0.0)
+        sums = self._sparse(ratios).T @ theta
+        return np.multiply(sums, self.table, out=np.zeros_like(sums), where=sums != 0).T
 
     def _sparse(self, entries: Array) -> Documents:
         """A number a word, as a matrix of the documents' form."""
