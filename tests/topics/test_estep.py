@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.special import digamma
 
-from tacit.errors import DataError
 from tacit.data.documents import check_documents
+from tacit.errors import DataError
 from tacit.models.topics.estep import exp_digamma, expect, padded_length, word_table
 
 ALPHA = 0.1

@@ -7,8 +7,8 @@ import pytest
 from planted_documents import planted
 
 from tacit import Privacy
-from tacit.errors import ConfigError, DataError, PrivacyError
 from tacit.data.documents import check_documents
+from tacit.errors import ConfigError, DataError, PrivacyError
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.ledger import Ceiling, Ledger

@@ -145,7 +145,7 @@ def test_batches_are_what_is_accounted_for():
 
         def batch(records, weights, seen=seen):
             seen.append(records["row"][weights > 0])
-            return clip_sum(np.zeros(len(weights)), 1.0, weights, lambda w: np.zeros(1))
+            return clip_sum(np.zeros(len(weights)), 1.0, weights, lambda _: np.zeros(1))
 
         asked = Task({"row": np.arange(400)}, present, {}, {}, {}, False)
         for number in range(300):
