@@ -25,7 +25,13 @@ from tacit.expfam import Family, Natural, make_family
 from tacit.local import METHODS, Exact, LocalMethod, PrivateMethod, choose_method
 from tacit.local.base import RunFacts
 from tacit.local.combine import Combine, Run
-from tacit.models import ConjugateGaussian, GeneralisedLinear, Model, Records
+from tacit.models import (
+    ConjugateGaussian,
+    GeneralisedLinear,
+    Model,
+    PoissonRegression,
+    Records,
+)
 from tacit.models.base import GaussianPriorModel
 from tacit.models.prior import PRIOR_PARTY
 from tacit.party import Agreement, len_records
@@ -80,6 +86,8 @@ class Plan:
     noise_key: tuple[int, ...] | None = field(default=None, repr=False)
     """What the server's own noise is made of, kept with the checkpoint: the noise of a round that
     is done again, from a copy of it, must be the same."""
+    why: str = field(default="", compare=False)
+    """Why "auto" is this method; empty where the method was named."""
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -235,7 +243,13 @@ def make_plan(
     if PRIOR_PARTY in parties:
         raise ConfigError(f"a party is called {PRIOR_PARTY!r}; that name is the prior's")
     schedule = schedule or Synchronous()
-    method = (method or choose_method(model, private=privacy is not None)).suited(model)
+    why = ""
+    if method is None:
+        steady = live is None or live.quorum is None
+        method, why = choose_method(
+            model, privacy=privacy, schedule=schedule, parties=len(parties), steady=steady
+        )
+    method = method.suited(model)
     if not (model.traceable or method.eager):
         usable = ", ".join(kind for kind, one in METHODS.items() if one.eager)
         raise ConfigError(
@@ -270,7 +284,9 @@ def make_plan(
     schedule = replace(schedule, damping=damping, tolerance=tolerance)
     _check_memory(method, model, chosen_family, schedule, live)
     method.check_run(_facts(schedule, privacy, tolerance))
-    plan = Plan(model, chosen_family, method, schedule, parties, seed, batch_parties, live=live)
+    plan = Plan(
+        model, chosen_family, method, schedule, parties, seed, batch_parties, live=live, why=why
+    )
     if privacy is None:
         return plan
     assert isinstance(method, PrivateMethod)
@@ -436,6 +452,15 @@ def _check_records(model: Model, parties: dict[str, Records]) -> None:
                 raise DataError(
                     f"party {name!r}: y holds values other than 0 and 1, which model "
                     f"{model.kind!r} needs; recode them or choose another model"
+                )
+    if isinstance(model, PoissonRegression):
+        for name, records in parties.items():
+            y = np.asarray(records["y"], np.float64)
+            if not np.all((y >= 0) & (y <= model.largest) & (y == np.round(y))):
+                raise DataError(
+                    f"party {name!r}: y holds values other than whole numbers from 0 to "
+                    f"{model.largest:g}, which model 'poisson' needs; mend them, or declare "
+                    "another largest count"
                 )
 
 

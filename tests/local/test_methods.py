@@ -10,6 +10,7 @@ import pytest
 from tacit.errors import ConfigError
 from tacit.expfam import Dirichlet, FullGaussian, MeanFieldGaussian
 from tacit.local import (
+    DPSGD,
     METHODS,
     Answer,
     Exact,
@@ -19,18 +20,23 @@ from tacit.local import (
     Task,
     choose_method,
 )
+from tacit.local.choose import MOST_COLUMNS, REASONS
 from tacit.models import (
     BayesianNeuralNetwork,
     GaussianMean,
     LinearRegression,
     LogisticRegression,
+    PoissonRegression,
 )
+from tacit.privacy.settings import Privacy
 from tacit.pvi import multiply
+from tacit.schedule import Sequential, Synchronous
 from tacit.testing import check_local_method, conjugate_optimum, made_up_records
 
 NAMES = ("a", "b")
 LINEAR = LinearRegression(NAMES, prior_sd=2.0)
 LOGISTIC = LogisticRegression(NAMES, prior_sd=2.0)
+POISSON = PoissonRegression(NAMES, largest=9)
 NETWORK = BayesianNeuralNetwork(("a",), hidden=2)
 
 COMPILED = {
@@ -196,7 +202,7 @@ def test_a_method_refuses_what_it_cannot_serve(method, model, family):
 
 
 def test_auto_is_the_cheapest_method_that_serves():
-    assert [choose_method(m).kind for m in (LINEAR, GaussianMean(), LOGISTIC, NETWORK)] == [
+    assert [choose_method(m)[0].kind for m in (LINEAR, GaussianMean(), LOGISTIC, NETWORK)] == [
         "exact",
         "exact",
         "natural-vi",
@@ -205,4 +211,46 @@ def test_auto_is_the_cheapest_method_that_serves():
     private = {"dpsgd", "private-scoring", "private-update", "private-statistics", "hybrid"}
     plain = {"exact", "natural-vi", "gradient-vi", "expected-statistics"}
     assert set(METHODS) == {*plain, *private}
-    assert choose_method(LINEAR, private=True).kind == "dpsgd"
+
+
+def test_auto_with_privacy_is_scoring_where_it_will_do_and_says_why_not_elsewhere():
+    def auto(model, schedule=None, *, parties=3, steady=True, **asked):
+        method, why = choose_method(
+            model, privacy=Privacy(epsilon=1.0, **asked), schedule=schedule, parties=parties,
+            steady=steady,
+        )  # fmt: skip
+        assert "\n" not in why
+        return method.kind, why
+
+    for aggregation in ("plain", "trusted"):
+        for model in (LINEAR, LOGISTIC, POISSON):
+            kind, why = auto(model, aggregation=aggregation)
+            assert kind == "private-scoring"
+            assert repr(model.kind) in why
+    wide = LogisticRegression(tuple(f"x{k}" for k in range(MOST_COLUMNS + 1)))
+    told = []
+    for (kind, why), word in (
+        (auto(NETWORK), "'bnn'"),
+        (auto(GaussianMean()), "'gaussian-mean'"),
+        (auto(LogisticRegression(("bias",))), "count"),
+        (auto(wide), f"{MOST_COLUMNS + 1} columns"),
+        (auto(LOGISTIC, unit="person"), "privacy.unit = 'person'"),
+        (auto(LOGISTIC, aggregation="server"), "privacy.aggregation = 'server'"),
+        (auto(LOGISTIC, Sequential()), "schedule.kind = 'sequential'"),
+        (auto(LOGISTIC, Synchronous(parties_per_round=2)), "parties_per_round"),
+        (auto(LOGISTIC, steady=False), "quorum"),
+        (auto(LOGISTIC, Synchronous(rounds=2)), "schedule.rounds = 2"),
+        (auto(LOGISTIC, Synchronous(damping=0.3)), "schedule.damping"),
+    ):
+        assert kind == "dpsgd"
+        assert word in why
+        told.append(why)
+    assert len(told) == len(REASONS) + 1, "every reason is told; two models are not linear"
+
+
+def test_dpsgd_as_auto_takes_it_is_blind_to_labels_damped_and_averaged():
+    method, _ = choose_method(NETWORK, privacy=Privacy(epsilon=1.0))
+    assert isinstance(method, DPSGD)
+    assert method.label_agnostic
+    assert method.averaged_share == 0.5
+    assert method.step_size is None, "4.4/d: all the damping that there is"

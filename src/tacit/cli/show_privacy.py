@@ -71,6 +71,8 @@ def show_explanation(plan: Plan, found: Explanation) -> None:
     ]  # fmt: skip
     title = f"Who is protected from whom (party {found.party}, the weakest guarantee)"
     show_table(title, columns, rows)
+    why = f", chosen by auto: {plan.why}" if plan.why else ""
+    console.print(f"method: {plan.method.kind}{why}", highlight=False)
     console.print(f"privacy: {statement(plan)}", highlight=False)
     if plan.privacy is None:
         return

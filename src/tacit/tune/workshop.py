@@ -97,7 +97,13 @@ class Workshop:
         known = public_records(data)
         self.kind = config.method.kind
         if self.kind == "auto":
-            self.kind = choose_method(self.model, private=config.private is not None).kind
+            method, _ = choose_method(
+                self.model,
+                privacy=config.private,
+                schedule=make_schedule(config),
+                parties=config.partition.parties,
+            )
+            self.kind = method.kind
         default = RECORDS_A_PARTY * config.partition.parties
         source = "public" if known else "a default: --records says how many there are"
         if self.records is not None:
