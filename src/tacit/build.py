@@ -25,6 +25,7 @@ from tacit.models import (
     LinearRegression,
     LogisticRegression,
     Model,
+    PoissonRegression,
     TopicModel,
 )
 from tacit.models.base import Output
@@ -51,7 +52,10 @@ def make_model(config: Config, federation: Federation) -> Model:
     # Only a network starts from the seed; equal models of any run are then one object.
     seed = config.seed if kind == "bnn" else 0
     numbers = (options.prior_mean, options.prior_sd, options.noise_sd, options.hidden)
-    return _built_in(kind, federation.names, federation.output, *numbers, seed, federation.layout)
+    y_bounds = _count_bounds(config, federation) if kind == "poisson" else federation.y_bounds
+    return _built_in(
+        kind, federation.names, federation.output, *numbers, seed, federation.layout, y_bounds
+    )
 
 
 @functools.lru_cache(maxsize=32)
@@ -65,13 +69,17 @@ def _built_in(
     hidden: int,
     seed: int,
     layout: Layout | None,
+    y_bounds: tuple[float, float] | None,
 ) -> Model:
     """One object for equal models: what one run compiled serves the next in the same process."""
     prior = {"prior_mean": prior_mean, "prior_sd": prior_sd}
     if kind == "logistic":
         return LogisticRegression(names, **prior, layout=layout)
     if kind == "linear":
-        return LinearRegression(names, noise_sd=noise_sd, **prior, layout=layout)
+        known = LinearRegression.from_schema(layout, y_bounds)
+        return LinearRegression(names, noise_sd=noise_sd, **prior, **known)
+    if kind == "poisson":
+        return PoissonRegression(names, **prior, **PoissonRegression.from_schema(layout, y_bounds))
     if kind == "gaussian-mean":
         return GaussianMean(noise_sd=noise_sd, **prior)
     return BayesianNeuralNetwork(
@@ -163,7 +171,12 @@ def _check_output(kind: str, federation: Federation) -> None:
         raise ConfigError(
             f"model.kind = {kind!r}, but the records are {what}; use model.kind = {other!r}"
         )
-    needs = {"logistic": "bernoulli", "linear": "gaussian", "gaussian-mean": "gaussian"}
+    needs = {
+        "logistic": "bernoulli",
+        "linear": "gaussian",
+        "poisson": "gaussian",
+        "gaussian-mean": "gaussian",
+    }
     if kind in needs and needs[kind] != federation.output:
         target = "yes/no" if federation.output == "bernoulli" else "numeric"
         other = "logistic" if federation.output == "bernoulli" else "linear"
@@ -171,6 +184,19 @@ def _check_output(kind: str, federation: Federation) -> None:
             f"model.kind = {kind!r}, but target {federation.target!r} is {target}; use "
             f"model.kind = {other!r} or 'auto'"
         )
+
+
+def _count_bounds(config: Config, federation: Federation) -> tuple[float, float] | None:
+    """Of counts: as the target is declared, or as model.largest says where it is not."""
+    declared, largest = federation.y_bounds, config.model.largest
+    if largest is None or declared is None:
+        return declared if largest is None else (0.0, largest)
+    if largest != declared[1]:
+        raise ConfigError(
+            f"model.largest = {largest:g}, but target {federation.target!r} is declared up to "
+            f"{declared[1]:g}; leave model.largest out"
+        )
+    return declared
 
 
 def _numpyro_model(config: Config, federation: Federation) -> Model:

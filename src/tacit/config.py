@@ -26,11 +26,15 @@ C = TypeVar("C", bound=msgspec.Struct)
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is learnt. "auto" is logistic, linear, gaussian-mean or lda, by what the target is."""
 
-    kind: Literal["auto", "logistic", "linear", "gaussian-mean", "bnn", "numpyro", "lda"] = "auto"
+    kind: Literal[
+        "auto", "logistic", "linear", "poisson", "gaussian-mean", "bnn", "numpyro", "lda"
+    ] = "auto"
     prior_mean: float = 0.0
     prior_sd: float = 1.0
     noise_sd: float = 1.0
     hidden: int = 50
+    largest: float | None = None
+    """For kind = "poisson": the largest count that a record may hold; None: the target's high."""
     program: str | None = None
     """For kind = "numpyro": "package.module:function" or "path/to/file.py:function"."""
     static: dict[str, Any] = {}
@@ -53,6 +57,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ConfigError(
                 f"model.program = {self.program!r} with model.kind = {self.kind!r}; a NumPyro "
                 "model needs both kind = 'numpyro' and program = 'module:function', others neither"
+            )
+        if self.largest is not None and self.kind != "poisson":
+            raise ConfigError(
+                f"model.largest = {self.largest} with model.kind = {self.kind!r}; it is the "
+                "largest count of model.kind = 'poisson': leave it out"
             )
 
 

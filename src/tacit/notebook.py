@@ -145,7 +145,9 @@ def fit(
         test = parties.test if test is None else test
         if isinstance(model, type):
             _check_fits(model, parties)
-            known = {"layout": parties.layout} if issubclass(model, GeneralisedLinear) else {}
+            known = {}
+            if issubclass(model, GeneralisedLinear):
+                known = model.from_schema(parties.layout, parties.y_bounds)
             model = model(parties.names, **known)  # pyright: ignore[reportCallIssue]
         parties = parties.parties
     if isinstance(model, type):

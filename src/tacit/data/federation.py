@@ -15,6 +15,7 @@ from tacit.data.partition import Rows, balanced, held_out_rows, skew
 from tacit.data.persons import balanced_persons, by_appearance, held_out_persons, refuse_shared
 from tacit.data.prepare import as_kept, encode, with_pooled_scale
 from tacit.data.rows import ReadRows, read_rows
+from tacit.data.target import target_bounds
 from tacit.errors import ConfigError, DataError
 
 Records = dict[str, np.ndarray]
@@ -52,6 +53,8 @@ class Federation:
     """What a ledger calls the records' form; None: their columns and target."""
     layout: Layout | None = field(default=None, repr=False)
     """What each column of x is by the schema; None without x."""
+    y_bounds: tuple[float, float] | None = None
+    """Least and largest y by the schema, in the unit of y; None: not declared, or yes/no."""
 
 
 def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> Federation:
@@ -266,4 +269,5 @@ def assemble(
         truth=read.truth,
         unbounded=unbounded_columns(read.schema, data),
         layout=layout,
+        y_bounds=target_bounds(read.schema),
     )

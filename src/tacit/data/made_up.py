@@ -20,6 +20,7 @@ from tacit.data.prepare import Column
 from tacit.data.rows import ReadRows, check_keep
 from tacit.data.schema import declared_range, known_target
 from tacit.data.table import Schema, listed
+from tacit.data.target import target_bounds
 from tacit.errors import ConfigError
 
 RECORDS_A_PERSON = 2
@@ -53,7 +54,7 @@ def made_up_federation(
     sites = partition.parties if partition.kind == "source" else None
     schema = declared(data, sites=sites)
     check_keep(schema, data)
-    target = known_target(schema)
+    known_target(schema)
     rng = np.random.default_rng(seed)
     size = records + test
     columns = {config.name: _drawn(config, size, rng) for config in schema.columns}
@@ -76,7 +77,7 @@ def made_up_federation(
     plain = msgspec.structs.replace(data, held_out=0.0)
     all_rows = {EVERYONE: np.arange(size)}
     whole = assemble(read, plain, all_rows, np.zeros(size, dtype=bool), ()).parties[EVERYONE]
-    bounds = _target_bounds(target, schema)
+    bounds = target_bounds(schema)
     y = outcome({k: v for k, v in whole.items() if k != "person"}, bounds, rng)
     y = y if bounds is None else np.clip(y, *bounds)
     rows = groups
@@ -149,12 +150,3 @@ def _own_persons(groups: Rows, size: int) -> np.ndarray:
         persons[rows] = first + np.arange(len(rows)) // RECORDS_A_PERSON
         first = int(persons[rows].max()) + 1
     return persons
-
-
-def _target_bounds(config: ColumnConfig, schema: Schema) -> Bounds:
-    """Of y, in the unit that the model sees."""
-    if schema.positive is not None or config.low is None or config.high is None:
-        return None
-    center = 0.0 if config.center is None else config.center
-    scale = 1.0 if config.scale is None else config.scale
-    return (config.low - center) / scale, (config.high - center) / scale

@@ -40,6 +40,16 @@ def target_config(schema: Schema) -> ColumnConfig:
     return schema.declared(schema.target) or ColumnConfig(name=schema.target, kind=kind)
 
 
+def target_bounds(schema: Schema) -> tuple[float, float] | None:
+    """Least and largest y by the schema, in the unit that a model sees; None: not declared."""
+    config = target_config(schema)
+    if schema.positive is not None or config.low is None or config.high is None:
+        return None
+    center = 0.0 if config.center is None else config.center
+    scale = 1.0 if config.scale is None else config.scale
+    return (config.low - center) / scale, (config.high - center) / scale
+
+
 def as_y(column: Column, positive: str | None) -> np.ndarray:
     """What a target that was read is as y: 0/1, or a number in its declared unit."""
     config = column.config

@@ -225,7 +225,8 @@ def _budget_share(visit: int, visits: int) -> float:
 
 def _counted(model: GeneralisedLinear) -> Counted:
     likelihood = likelihood_of(model)
-    return counted(model.layout, None if likelihood is None else likelihood.largest)
+    assert likelihood is not None
+    return counted(model.layout, likelihood.largest, likelihood.smallest)
 
 
 class ScoringServer:

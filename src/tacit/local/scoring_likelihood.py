@@ -6,7 +6,8 @@ expectation zero where the model is right, or the clipped sum would be biased:
 * Bernoulli: ψ = y − p, |ψ| ≤ max(p, 1 − p);
 * Poisson with y ≤ Y declared: ψ = y − μ, |ψ| ≤ max(μ, Y − μ);
 * Gaussian of known sd σ: ψ = clip((y − η)/σ, ±k)/σ, |ψ| ≤ k/σ (Huber 1964); the normal density is
-  even, so that clipping does not move the expectation from zero. k is the server's choice.
+  even, so that clipping does not move the expectation from zero. k is the server's choice. Where
+  y has public bounds they bound ψ too.
 
 Everything is written once for NumPy (the server) and JAX (the parties).
 """
@@ -29,7 +30,9 @@ class Likelihood(abc.ABC):
     reaches: tuple[float, ...] = (1.0,)
     """Values of k that the server may choose from; one where ψ has none."""
     largest: float | None = None
-    """The largest y where 0 is the least: y is then counted too. None: y has no such bounds."""
+    """The largest y where it is public: y is then counted too. None: y has no bounds."""
+    smallest: float = 0.0
+    """The least y, where the largest is public."""
 
     @abc.abstractmethod
     def residual(self, y: Array, eta: Array, reach: Array) -> Array:
@@ -118,17 +121,32 @@ class PoissonLikelihood(Likelihood):
 
 @dataclass(frozen=True)
 class GaussianLikelihood(Likelihood):
-    """y ~ N(η, noise_sd²), the residual clipped to ±k standard deviations."""
+    """y ~ N(η, noise_sd²), the residual clipped to ±k standard deviations.
+
+    With public bounds of y, |ψ| ≤ max(η − smallest, largest − η)/σ² too, whichever is less.
+    """
 
     noise_sd: float
+    smallest: float = 0.0
+    largest: float | None = None
     reaches = (1.5, 3.0, 10.0)
+
+    def link(self, mean: float) -> float:
+        return mean
 
     def residual(self, y: Array, eta: Array, reach: Array) -> Array:
         xp = namespace(y, eta, reach)
+        if self.largest is not None:
+            y = xp.clip(y, self.smallest, self.largest)
         return xp.clip((y - eta) / self.noise_sd, -reach, reach) / self.noise_sd
 
     def bound(self, eta: Array, reach: Array) -> Array:
-        return namespace(eta, reach).zeros_like(eta) + reach / self.noise_sd
+        xp = namespace(eta, reach)
+        most = xp.zeros_like(eta) + reach / self.noise_sd
+        if self.largest is None:
+            return most
+        farthest = xp.maximum(eta - self.smallest, self.largest - eta)
+        return xp.minimum(most, farthest / self.noise_sd**2)
 
     def expected(self, truth: Array, eta: Array, reach: Array) -> Array:
         """E clip(X, ±k)/σ for X ~ N(δ, 1) with δ = (truth − η)/σ."""
@@ -158,7 +176,9 @@ def likelihood_of(model: Model) -> Likelihood | None:
     if isinstance(model, PoissonRegression):
         return PoissonLikelihood(model.largest)
     if isinstance(model, LinearRegression):
-        return GaussianLikelihood(model.noise_sd)
+        if model.bounds is None:
+            return GaussianLikelihood(model.noise_sd)
+        return GaussianLikelihood(model.noise_sd, *model.bounds)
     return None
 
 

@@ -70,7 +70,8 @@ def marginals(
     # A count of nothing may still hide about a quarter of the noise's sd.
     least = min(0.1, max(0.5, 0.25 * noise_sd) / records)
     if what.largest is not None:
-        outcome = what.largest * float(np.clip(simplex(outcomes / records)[1], least, 1.0 - least))
+        share = float(np.clip(simplex(outcomes / records)[1], least, 1.0 - least))
+        outcome = what.smallest + (what.largest - what.smallest) * share
     centre, variance = np.zeros(len(layout)), np.ones(len(layout))
     frequencies = []
     for group, count in zip(what.groups, np.split(levels, split[:-1]), strict=False):

@@ -3,7 +3,7 @@
 With G columns counted (y among them), z = scale∘(x − centre) and everything but x and y public:
 
 * counts: for each categorical column its one-hot levels, for each number its place between two of
-  a dozen knots, for a bounded y its place between 0 and its bound. Each is a vector of norm ≤ 1
+  a dozen knots, for a bounded y its place between its bounds. Each is a vector of norm ≤ 1
   without a negative coordinate, so that a record has norm ≤ √G and a substitution moves the sum by
   √(2G) at most (all is divided by √G);
 * second moment: uuᵀ with u = z/‖z‖, of norm 1; a substitution moves it by √2 at most;
@@ -40,6 +40,7 @@ class Counted(NamedTuple):
     high: np.ndarray
     largest: float | None
     """The largest y, where y is counted."""
+    smallest: float = 0.0
 
     @property
     def columns(self) -> int:
@@ -56,7 +57,7 @@ class Counted(NamedTuple):
         )
 
 
-def counted(layout: Layout, largest: float | None) -> Counted:
+def counted(layout: Layout, largest: float | None, smallest: float = 0.0) -> Counted:
     """From the public schema alone."""
     groups: dict[str, list[int]] = {}
     numbers, low, high = [], [], []
@@ -76,6 +77,7 @@ def counted(layout: Layout, largest: float | None) -> Counted:
         np.array(low),
         np.array(high),
         largest,
+        smallest,
     )
 
 
@@ -90,7 +92,8 @@ def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bou
         hats = jnp.maximum(0.0, 1.0 - jnp.abs(places - jnp.arange(KNOTS)))
         parts.append(hats.reshape(x.shape[0], -1))
     if what.largest is not None:
-        share = jnp.clip(records["y"] / what.largest, 0.0, 1.0)
+        width = what.largest - what.smallest
+        share = jnp.clip((records["y"] - what.smallest) / width, 0.0, 1.0)
         parts.append(jnp.stack([1.0 - share, share], axis=1))
     rows = jnp.concatenate(parts, axis=1) * (clip / math.sqrt(what.columns))
     return clip_units(rows, clip, mask, nonnegative=True)

@@ -190,6 +190,14 @@ class GeneralisedLinear(GaussianPriorModel):
                 f"{self.dimension} names; give one feature a column"
             )
 
+    @classmethod
+    def from_schema(
+        cls, layout: Layout | None, y_bounds: tuple[float, float] | None
+    ) -> dict[str, Any]:
+        """The keywords that a public schema fills in."""
+        del y_bounds
+        return {"layout": layout}
+
     def start(self, family: Family) -> Natural:
         """The prior's mean, narrow enough that η varies by a few units for columns of scale 1.
 

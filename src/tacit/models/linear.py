@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tacit.data.layout import Layout
+from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.expfam._backend import Array, namespace
 from tacit.expfam.gaussian import LOG_2PI
@@ -20,7 +21,11 @@ from tacit.models.statistics import Working
 
 
 class LinearRegression(GeneralisedLinear, ConjugateGaussian):
-    """y ~ N(x·θ, noise_sd²), θ ~ N(prior_mean, prior_sd²) in each coordinate."""
+    """y ~ N(x·θ, noise_sd²), θ ~ N(prior_mean, prior_sd²) in each coordinate.
+
+    `bounds` are the least and largest y, if they are public: no part of the likelihood, but a
+    private method may make use of them.
+    """
 
     kind: ClassVar[str] = "linear"
     output: Output = "gaussian"
@@ -33,9 +38,19 @@ class LinearRegression(GeneralisedLinear, ConjugateGaussian):
         prior_mean: Array | float = 0.0,
         prior_sd: Array | float = 1.0,
         layout: Layout | None = None,
+        bounds: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(names, prior_mean, prior_sd, layout)
         self.noise_sd = check_sd(noise_sd, "model.noise_sd")
+        if bounds is not None and not -math.inf < bounds[0] < bounds[1] < math.inf:
+            raise ConfigError(f"bounds of y = {bounds}; two finite numbers, the lesser one first")
+        self.bounds = bounds
+
+    @classmethod
+    def from_schema(
+        cls, layout: Layout | None, y_bounds: tuple[float, float] | None
+    ) -> dict[str, Any]:
+        return {"layout": layout, "bounds": y_bounds}
 
     def pointwise(self, eta: Array, y: Array) -> Array:
         residual = (y - eta) / self.noise_sd

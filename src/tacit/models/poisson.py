@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,6 +36,22 @@ class PoissonRegression(GeneralisedLinear):
         if not 1 <= largest < math.inf:
             raise ConfigError(f"model.largest = {largest}; the largest count is finite and ≥ 1")
         self.largest = float(largest)
+
+    @classmethod
+    def from_schema(
+        cls, layout: Layout | None, y_bounds: tuple[float, float] | None
+    ) -> dict[str, Any]:
+        if y_bounds is None:
+            raise ConfigError(
+                "model 'poisson' needs the largest count that a record may hold; declare low = 0 "
+                "and high of the target in data.columns, or say model.largest"
+            )
+        if not y_bounds[0] >= 0:
+            raise ConfigError(
+                f"model 'poisson' with a target from {y_bounds[0]:g} on; a count is not negative: "
+                "declare low = 0, or choose model 'linear'"
+            )
+        return {"layout": layout, "largest": y_bounds[1]}
 
     def pointwise(self, eta: Array, y: Array) -> Array:
         xp = namespace(eta, y)

@@ -9,13 +9,15 @@ import numpy as np
 from tacit.data.made_up import Bounds, Outcome
 from tacit.errors import ConfigError
 from tacit.expfam import MeanFieldGaussian
-from tacit.models import GeneralisedLinear, Model, Records
+from tacit.models import GeneralisedLinear, Model, PoissonRegression, Records
 
 if TYPE_CHECKING:
     from tacit.models.numpyro import NumPyroModel
 
 LOGIT_SD = 2.0
 """Logits that vary by more would make a problem that is easier than most real ones."""
+LOG_RATE_SD = 1.0
+"""The same for the logarithms of rates."""
 TINY = 1e-12
 
 
@@ -24,9 +26,10 @@ def outcome_of(model: Model) -> Outcome:
 
     θ is drawn from the prior (of a NumPyro model: from its Gaussian stand-in). Of a Bernoulli
     output the logits are then divided by a constant so that their standard deviation over the
-    records is at most 2, of a bounded number the means so that theirs is at most a quarter of the
-    bounds' width, and moved between the bounds: which for a model that is linear in θ is another
-    θ. A NumPyro model simulates its own observed site, as it is.
+    records is at most 2, of counts the log-rates so that theirs is at most 1, of a bounded number
+    the means so that theirs is at most a quarter of the bounds' width, and moved between the
+    bounds: which for a model that is linear in θ is another θ. A NumPyro model simulates its own
+    observed site, as it is.
     """
 
     def outcome(records: Records, bounds: Bounds, rng: np.random.Generator) -> np.ndarray:
@@ -44,6 +47,8 @@ def outcome_of(model: Model) -> Outcome:
         if model.output == "bernoulli":
             logit = _at_most(logit, LOGIT_SD)
             return (rng.random(size) * (1 + np.exp(-logit)) < 1).astype(np.float64)
+        if isinstance(model, PoissonRegression):
+            return rng.poisson(model.inverse_link(_at_most(mean, LOG_RATE_SD))).astype(np.float64)
         noise_sd = cast("Any", model).noise_sd
         return _between(mean, bounds) + noise_sd * rng.standard_normal(size)
 
