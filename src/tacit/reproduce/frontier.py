@@ -142,7 +142,7 @@ _CURVES = (
     "Held-out log-likelihood lost against the posterior without privacy of the same records: lower "
     "is better. Lines: balanced split, mean over seeds, shaded the standard error; thin: the two "
     "unbalanced splits. Diamonds: where the paper's curves end, as published (the ε of its DP "
-    "optimisation, committees and central DP-VI is understated)."
+    "optimisation, committees and central DP-VI is understated). A line may leave the panel above."
 )
 _ABLATION = "What private scoring loses if one of its parts is left out."
 

@@ -31,6 +31,8 @@ LOOKS = {
 }
 APART = 0.055
 """The least distance of two labels, as a part of the panel's height."""
+TOP = 0.3
+"""Of the panels: what loses more is as good as nothing, and would hide the differences."""
 TICKS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 PANELS = (
     ("Nobody is trusted", ("nobody",)),
@@ -58,6 +60,7 @@ def plot_frontier(settings: Settings, figure: int, found: Sequence[Series]) -> F
         axes.set_xlim(0.85 * epsilons[0], 1.08 * epsilons[-1])
         axes.set_xlabel("ε  (δ = 1e−5, substituting one record)")
     low, high = panels[0].get_ylim()
+    high = min(high, TOP)
     panels[0].set_ylim(low, high)
     panels[0].set_yticks([tick for tick in TICKS if low <= tick <= high])
     panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -122,7 +125,7 @@ def _label(axes: Axes, settings: Settings, ends: dict[str, tuple[float, float]])
     """Names at the ends of their lines, pushed apart from below."""
     low, high = np.log(axes.get_ylim())
     order = sorted(ends, key=lambda name: ends[name][1])
-    heights = [(np.log(ends[name][1]) - low) / (high - low) for name in order]
+    heights = [min((np.log(ends[name][1]) - low) / (high - low), 1.0) for name in order]
     placed: list[float] = []
     for height in heights:
         placed.append(max(height, placed[-1] + APART) if placed else max(height, 0.0))

@@ -181,10 +181,10 @@ def as_csv(settings: Settings, found: Sequence[Series]) -> str:
 
 
 def _note(reference: Series) -> str:
-    accuracy, fit = reference.mean(ACCURACY).value, reference.mean(FIT).value
+    accuracy, fit = reference.mean(ACCURACY).value, reference.mean(FIT).value or 0.0
     return (
-        f"Without privacy: accuracy {accuracy:.4f}, log-likelihood {fit:.4f}".replace("-", "−")
-        + ". Regret: held-out log-likelihood lost against that on the same records. Every ε is for "
+        f"Without privacy: accuracy {accuracy:.4f}, log-likelihood −{-fit:.4f}. "
+        "Regret: held-out log-likelihood lost against that on the same records. Every ε is for "
         "substituting one record, δ = 1e−5, against those who are not trusted in the second "
         "column; the accountant is this library's. Published: where the curves of the DP-PVI "
         "paper (TMLR 2023) end, as published; its ε is understated where there is a star. "
