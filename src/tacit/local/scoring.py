@@ -33,7 +33,7 @@ from tacit.local.base import Answer, Arranged, Array, Task
 from tacit.local.combine import Combine, Memory, Run
 from tacit.local.private import PrivateMethod, by_unit
 from tacit.local.scoring_likelihood import Likelihood, likelihood_of
-from tacit.local.scoring_map import Marginals, marginals, scales
+from tacit.local.scoring_map import DIRECTIONS, Marginals, flattened, marginals, scales
 from tacit.local.scoring_party import Counted, counted, counts_sum, moment_sum, score_sum
 from tacit.local.scoring_server import (
     History,
@@ -52,7 +52,7 @@ from tacit.privacy.mechanisms import Gaussian
 from tacit.pvi import multiply
 from tacit.schedule import Schedule
 
-COUNTS_SHARE, MOMENT_SHARE = 0.03, 0.08
+COUNTS_SHARE, MOMENT_SHARE = 0.05, 0.08
 LEAST_ROUNDS = 3
 COUNTS, MOMENT, SCORE = range(3)
 RELEASED = ("counts", "moment", "score")
@@ -141,6 +141,7 @@ class PrivateScoring(PrivateMethod):
             "score": (d,),
             "centre": (d,),
             "scale": (d,),
+            "bend": (DIRECTIONS, d),
             "point": (d,),
             "reach": (1,),
         }
@@ -198,6 +199,7 @@ class PrivateScoring(PrivateMethod):
                 clip,
                 centre=q["centre"],
                 scale=q["scale"],
+                bend=q["bend"],
                 point=q["point"],
                 reach=q["reach"][0],
             )
@@ -262,20 +264,22 @@ class ScoringServer:
             return self._scaled(q | {"moment": total}), memory
         empty = np.zeros((0, len(self.layout)))
         before = memory or {"points": empty, "scores": empty, "noise": np.zeros(0)}
-        before = {"prior_scale": np.ones(1)} | before
+        public = self._public(q)
+        before = {"prior_scale": np.ones(1), "width": np.zeros(len(public.synthetic.z))} | before
         memory = {
             "points": np.vstack([before["points"], q["point"]]),
             "scores": np.vstack([before["scores"], total]),
             "noise": np.append(before["noise"], missing * self.run.noise_sd(number)),
         }
         found = solve(
-            self._public(q),
+            public,
             History(memory["points"], memory["scores"], memory["noise"]),
             self.prior,
             float(before["prior_scale"][0]),
+            before["width"],
             learn_scale=self.method.empirical_bayes,
         )
-        memory["prior_scale"] = np.array([found.prior_scale])
+        memory |= {"prior_scale": np.array([found.prior_scale]), "width": found.width}
         return q | self._gaussian(found) | {"point": found.mean}, memory
 
     @property
@@ -308,7 +312,9 @@ class ScoringServer:
         return 0.0 if found.outcome is None else self.likelihood.link(found.outcome)
 
     def _scaled(self, q: Natural) -> Natural:
-        """Fold C into the map: what is clipped at 1 afterwards was at C before."""
+        """Shorten what is long, and fold C into the map: what is clipped at 1 was at C before."""
+        bend = flattened(self._public(q).synthetic.z, self.scaled)
+        q = q | {"bend": bend}
         public = self._public(q)
         prior = public.to_x / self.prior.sd[:, None]
         factor, reach = choose_scale(
@@ -322,16 +328,20 @@ class ScoringServer:
         return q | {"scale": factor * q["scale"], "reach": np.array([reach])}
 
     def _public(self, q: Natural) -> Public:
-        key = b"".join(q[name].tobytes() for name in ("counts", "moment", "scale", "reach"))
+        names = ("counts", "moment", "scale", "bend", "reach")
+        key = b"".join(q[name].tobytes() for name in names)
         if self._known is None or self._known[0] != key:
             found = self._marginals(q)
             noise_sd = self.run.noise_sd(MOMENT + 1)
             synthetic = correlated(
                 self.layout, self.counted, found, q["scale"], q["moment"], noise_sd
             )
-            to_x, to_z = coordinates(q["centre"], q["scale"], self.bias)
+            bend = np.eye(len(self.layout)) - q["bend"].T @ q["bend"]
+            synthetic = synthetic._replace(z=synthetic.z @ bend)
+            to_x, to_z = coordinates(q["centre"], q["scale"], bend, self.bias)
             reach = float(q["reach"][0])
-            self._known = key, Public(self.likelihood, reach, synthetic, found.records, to_x, to_z)
+            known = Public(self.likelihood, reach, synthetic, found.records, bend, to_x, to_z)
+            self._known = key, known
         return self._known[1]
 
     def _gaussian(self, found: Solved) -> Natural:

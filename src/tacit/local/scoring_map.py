@@ -23,6 +23,8 @@ from tacit.local.scoring_party import KNOTS, Counted
 
 INFORMATION = 0.15
 """κ: about what a clipped record tells of its own η."""
+DIRECTIONS = 16
+"""R: in how many directions z may be shortened."""
 LEAST_SHARE = 0.02
 """Of the water's level c: no coordinate is left out altogether."""
 
@@ -38,6 +40,10 @@ class Marginals(NamedTuple):
     frequencies: tuple[np.ndarray, ...]
     outcome: float | None
     """The mean of y, where y is counted."""
+    centre_error: np.ndarray
+    """Variance of the error that the noise makes in each centre,"""
+    variance_error: np.ndarray
+    """and in each variance."""
 
 
 def simplex(values: np.ndarray) -> np.ndarray:
@@ -73,12 +79,16 @@ def marginals(
         share = float(np.clip(simplex(outcomes / records)[1], least, 1.0 - least))
         outcome = what.smallest + (what.largest - what.smallest) * share
     centre, variance = np.zeros(len(layout)), np.ones(len(layout))
+    centre_error, variance_error = np.zeros((2, len(layout)))
+    each = (noise_sd / records) ** 2
     frequencies = []
     for group, count in zip(what.groups, np.split(levels, split[:-1]), strict=False):
         share = np.maximum(count / records, 0.0)
         share = simplex(share) if share.sum() > 1.0 else share
         share = np.clip(share, least, 1.0 - least)
         centre[group], variance[group] = share, share * (1.0 - share)
+        centre_error[group] = np.minimum(each, variance[group])
+        variance_error[group] = np.square(1.0 - 2.0 * share) * np.minimum(each, share**2)
         frequencies.append(share)
     knots = np.linspace(what.low, what.high, KNOTS, axis=-1).reshape(len(what.numbers), KNOTS)
     histograms = np.zeros_like(knots)
@@ -90,9 +100,22 @@ def marginals(
         # What sharing between knots adds to it is left: too little curvature would overshoot.
         variance[place] = max(share @ (knots[row] - mean) ** 2, finest)
         histograms[row] = share
+        square = np.square(knots[row] - mean)[share > 0]
+        centre_error[place] = min(each * np.sum(square), variance[place])
+        variance_error[place] = each * np.sum(np.square(square - variance[place]))
     if not any(feature.kind == "bias" for feature in layout):
         variance, centre = variance + centre**2, np.zeros(len(layout))  # nothing can absorb it
-    return Marginals(records, centre, variance, knots, histograms, tuple(frequencies), outcome)
+    return Marginals(
+        records,
+        centre,
+        variance,
+        knots,
+        histograms,
+        tuple(frequencies),
+        outcome,
+        centre_error,
+        variance_error,
+    )
 
 
 def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarray:
@@ -104,3 +127,23 @@ def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarra
     share = np.maximum(level - hidden, LEAST_SHARE * level)
     scale = np.sqrt(share / np.sqrt(found.variance))
     return scale / np.sqrt(np.sum(np.square(scale) * found.variance))
+
+
+def flattened(z: np.ndarray, free: np.ndarray) -> np.ndarray:
+    """W of z′ = (I − WᵀW) z, in which the longest directions are no longer than the next one.
+
+    Noise is the same in every direction of z, while correlated columns put most of ‖z‖, which the
+    clip bounds, into a few: shortening these lets all others be heard better. With vₖ the
+    eigenvectors of z's second moment and lₖ its falling eigenvalues, the rows of W are
+    √(1 − gₖ)·vₖ with gₖ = √(l_R₊₁/lₖ) for k ≤ R. The constant keeps a direction of its own.
+    """
+    moment = z.T @ z / len(z)
+    moment[np.ix_(free, ~free)] = moment[np.ix_(~free, free)] = 0.0
+    values, vectors = np.linalg.eigh(moment)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    directions = np.zeros((DIRECTIONS, z.shape[1]))
+    most = min(DIRECTIONS, z.shape[1] // 2)
+    floor = max(values[most], 1e-6 * values[0])
+    shorter = np.sqrt(floor / np.maximum(values[:most], floor))
+    directions[:most] = np.sqrt(1.0 - shorter)[:, None] * vectors[:, :most].T
+    return directions

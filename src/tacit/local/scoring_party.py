@@ -1,6 +1,6 @@
 """The three sums that a party releases in private scoring, each bounded by construction.
 
-With G columns counted (y among them), z = scale∘(x − centre) and everything but x and y public:
+With G columns counted (y among them), z linear in x and everything but x and y public:
 
 * counts: for each categorical column its one-hot levels, for each number its place between two of
   a dozen knots, for a bounded y its place between its bounds. Each is a vector of norm ≤ 1
@@ -29,6 +29,10 @@ from tacit.privacy.bounded import Bounded, clip_moments, clip_sum, clip_units, r
 KNOTS = 12
 WIDEST = 3.0
 """Numbers are counted up to this many of their declared scale from their centre."""
+
+
+ROUNDING = 1e-11
+"""Of the squares that a length is made of: more than the rounding of a sum in float64 can be."""
 
 
 class Counted(NamedTuple):
@@ -115,23 +119,37 @@ def score_sum(
     *,
     centre: Array,
     scale: Array,
+    bend: Array,
     point: Array,
     reach: Array,
 ) -> Bounded:
     """Σ w ψ z at θ = `point` (of x), without writing any z down; scaled to norm ≤ `clip`.
 
-    A record whose score is not finite adds nothing: whether a party answers at all must not depend
+    z = (I − WᵀW) y with y = scale∘(x − centre) and W = `bend`, so that with a = W y
+
+        ‖z‖² = ‖y‖² − 2‖a‖² + aᵀ(WWᵀ)a
+
+    whatever W a server sends. Rounding takes at most about 10⁻¹³(1 + ‖W‖²)²Σ scale²(x² + centre²)
+    from it; a hundred times that is added. A record whose score is not finite adds nothing: whether a party answers at all must not depend
     on what a server's θ does to one record.
     """
     x, y = records["x"], records["y"]
-    eta = x @ point
-    length = jnp.sqrt(jnp.sum(jnp.square(scale * (x - centre)), axis=1))
+    steered = (bend * scale).T
+    seen = x @ jnp.concatenate([point[:, None], steered], axis=1)
+    eta, along = seen[:, 0], seen[:, 1:] - centre @ steered
+    plain = jnp.sum(jnp.square(scale * (x - centre)), axis=1)
+    largest = jnp.sum(jnp.square(scale * x) + jnp.square(scale * centre), axis=1)
+    lost = ROUNDING * jnp.square(1.0 + jnp.sum(jnp.square(bend))) * largest
+    twist = bend @ bend.T - 2.0 * jnp.eye(len(bend))
+    square = plain + jnp.sum(along * (along @ twist), axis=1)
+    length = jnp.sqrt(jnp.maximum(square, 0.0) + lost)
     residual = likelihood.residual(y, eta, reach)
     # A y outside of what was declared must not pass for one inside.
     most = jnp.maximum(likelihood.bound(eta, reach), jnp.abs(residual))
 
     def weighted_sum(weights: Array) -> Array:
         each = jnp.where(weights > 0, weights * residual, 0.0)
-        return clip * scale * (each @ x - centre * jnp.sum(each))
+        summed = clip * scale * (each @ x - centre * jnp.sum(each))
+        return summed - bend.T @ (bend @ summed)
 
     return clip_sum(clip * most * length, clip, mask, weighted_sum)

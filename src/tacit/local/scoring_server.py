@@ -8,10 +8,14 @@ rounds see the same records, so V is common and only the noise averages out:
 
 With the prior N(m₀, P₀⁻¹) and the gain K = H(V + σ̄²I)⁻¹ this is a Gaussian posterior,
 
-    precision K H + P₀,    (K H + P₀) m = K(s̄ + H θ̄) + P₀ m₀,
+    precision K H + P₀,    (K H + P₀) m = K(s̄ + H θ̄ − r) + P₀ m₀,
 
-whose width has the noise in it. Without clipping and noise V = H and it is the usual Laplace
-approximation. H itself comes from a noisy second moment; an error E in it puts E(θ − θ̄) into the
+whose width has the noise in it. H and V are expectations under q and not at its mean, and
+r = n E[w (E_q ψ-mean − its value at m) z] is what the width of q adds to expected outcomes: the
+score is made zero on average over q, as in variational inference. Without r a q that is wide
+because little was heard would predict rare outcomes far too often.
+
+H comes from a noisy second moment and noisy counts; an error E in it puts E(θ − θ̄) into the
 equation, and its variance is added to V + σ̄²I for the precision that is reported.
 """
 
@@ -29,6 +33,11 @@ CURVATURE_ERROR = 0.3
 SCALES = 2.0 ** np.arange(-2, 7)
 CLOSE = 1.01
 DOUBTS = 2.0
+NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
+NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
+PRIOR_SCALES = 2.0 ** np.arange(-6.0, 3.5, 0.5)
+WIDE = 10.0
+"""Times its own: the sd of the constant's prior where the others' scale is learnt."""
 
 
 class History(NamedTuple):
@@ -48,11 +57,12 @@ class Prior(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """q over the weights on x: mean, precision; and the scale of the prior."""
+    """q over the weights on x: mean, precision; the scale of the prior; Var_q(η) of z's rows."""
 
     mean: np.ndarray
     precision: np.ndarray
     prior_scale: float
+    width: np.ndarray
 
 
 class Public(NamedTuple):
@@ -62,21 +72,23 @@ class Public(NamedTuple):
     reach: float
     synthetic: Synthetic
     records: float
+    bend: np.ndarray
+    """I − WᵀW."""
     to_x: np.ndarray
     """θ on x = to_x @ θ on z."""
     to_z: np.ndarray
 
 
 def coordinates(
-    centre: np.ndarray, scale: np.ndarray, bias: int | None
+    centre: np.ndarray, scale: np.ndarray, bend: np.ndarray, bias: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(to_x, to_z) for z = scale∘(x − centre): the weight of the constant absorbs the centre."""
-    to_z, to_x = np.diag(1.0 / scale), np.diag(scale)
+    """(to_x, to_z) for z = bend·(scale∘(x − centre)): the weight of the constant absorbs the
+    centre."""
+    to_x = scale[:, None] * bend
     if bias is not None:
         others = np.arange(len(scale)) != bias
-        to_z[bias, others] = centre[others] / scale[bias]
-        to_x[bias, others] = -(centre * scale)[others]
-    return to_x, to_z
+        to_x[bias] -= centre[others] @ to_x[others]
+    return to_x, np.linalg.inv(to_x)
 
 
 def choose_scale(
@@ -118,9 +130,15 @@ def choose_scale(
 
 
 def solve(
-    public: Public, history: History, prior: Prior, prior_scale: float, *, learn_scale: bool
+    public: Public,
+    history: History,
+    prior: Prior,
+    prior_scale: float,
+    width: np.ndarray,
+    *,
+    learn_scale: bool,
 ) -> Solved:
-    """One step from the last point to the posterior of all rounds."""
+    """One step from the last point to the posterior of all rounds; `width` is the last q's."""
     z, records = public.synthetic.z, public.records
     likelihood, reach = public.likelihood, public.reach
     points = history.points @ public.to_z.T
@@ -128,32 +146,37 @@ def solve(
     length = np.sqrt(np.sum(z * z, axis=1))
     eta = z @ points.T
     bounds = np.maximum(likelihood.bound(eta, reach) * length[:, None], 1.0)
-    now = eta[:, -1]
-    weight = 1.0 / bounds[:, -1]
-    curvature = _weighted(z, weight * likelihood.slope(now, reach), records)
-    sampling = _weighted(z, weight**2 * likelihood.variance(now, reach), records)
-    change = likelihood.expected(now[:, None], eta, reach) / bounds
+    now, weight = eta[:, -1:], 1.0 / bounds[:, -1]
+    around = now + np.sqrt(width)[:, None] * NODES
+    slope = likelihood.slope(around, reach) @ NODE_WEIGHTS
+    curvature = _weighted(z, weight * slope, records)
+    variance = likelihood.variance(around, reach) @ NODE_WEIGHTS
+    sampling = _weighted(z, weight**2 * variance, records)
+    widened = likelihood.expected(around, now, reach) @ NODE_WEIGHTS
+    change = likelihood.expected(now, eta, reach) / bounds
     change = (records / len(z)) * (change.T @ z)
     share = _shares(history.noise_sds, change, (mean - points) @ curvature)
     score = share @ history.scores - curvature @ (mean - share @ points)
+    score = score - (records / len(z)) * ((weight * widened) @ z)
     noise = sampling + np.sum(np.square(share * history.noise_sds)) * np.eye(len(mean))
     gain = np.linalg.solve(noise, curvature).T
     information = _symmetric(gain @ curvature)
     start = public.to_z @ prior.mean
-    before = _prior_precision(public, prior, prior_scale)
     if learn_scale:
-        for _ in range(2):
-            prior_scale = _learnt_scale(
-                public, prior, information, before, gain @ score, mean, start
-            )
-            before = _prior_precision(public, prior, prior_scale)
+        pull = gain @ score + information @ (mean - start)
+        prior_scale = _learnt_scale(public, prior, information, pull)
+    before = _prior_precision(public, prior, prior_scale)
     step = np.linalg.solve(information + before, gain @ score - before @ (mean - start))
     far = np.sqrt(np.mean(np.square(z @ step)))
     length = min(1.0, likelihood.step(reach) / max(far, 1e-300))
     mean = mean + step * length / _steeper(points, history, curvature)
     precision = _reported(public, curvature, noise, before, information)
+    width = np.sum((z @ np.linalg.inv(information + before)) * z, axis=1)
     return Solved(
-        public.to_x @ mean, _symmetric(public.to_z.T @ precision @ public.to_z), prior_scale
+        public.to_x @ mean,
+        _symmetric(public.to_z.T @ precision @ public.to_z),
+        prior_scale,
+        np.maximum(width, 0.0),
     )
 
 
@@ -194,34 +217,41 @@ def _reported(
 ) -> np.ndarray:
     """The precision with the doubt about H in it.
 
-    An error of variance ρᵢⱼ in the correlations is one of (tr H)² uᵢ²uⱼ²ρᵢⱼ in H, u the sd of a
-    coordinate of z/‖z‖; over the posterior's own spread it adds Σⱼ (…) Sⱼⱼ to the i-th variance.
+    H is about κn times the covariance of z = B y, κ the mean of its weights. An error of variance
+    Dᵢⱼ in that of y is one of covariance (κn)² B diag(D s) B in H(θ − θ̄), s being the variances of
+    θ on y over the posterior's own spread.
     """
-    square = np.square(public.synthetic.spread)
+    z, bend = public.synthetic.z, public.bend
+    size = np.trace(curvature) / max(np.sum(z * z) / len(z), 1e-300)
     for _ in range(2):
-        spread = np.diagonal(np.linalg.inv(information + before))
-        doubt = np.trace(curvature) ** 2 * square * (public.synthetic.doubt @ (square * spread))
-        gain = np.linalg.solve(noise + np.diag(doubt), curvature).T
+        spread = bend @ np.linalg.inv(information + before) @ bend
+        doubt = size**2 * (public.synthetic.doubt @ np.diagonal(spread))
+        gain = np.linalg.solve(noise + (bend * doubt) @ bend, curvature).T
         information = _symmetric(gain @ curvature)
     return information + before
 
 
-def _learnt_scale(
-    public: Public,
-    prior: Prior,
-    information: np.ndarray,
-    before: np.ndarray,
-    pull: np.ndarray,
-    mean: np.ndarray,
-    start: np.ndarray,
-) -> float:
-    """One EM step for the common scale of the prior's sd: E_q[((θ − m₀)/sd)²] on average."""
-    covariance = np.linalg.inv(information + before)
-    centre = mean + covariance @ (pull - before @ (mean - start))
-    weights = public.to_x @ centre
-    spread = np.einsum("ij,jk,ik->i", public.to_x, covariance, public.to_x)
-    square = (np.square(weights - prior.mean) + spread) / np.square(prior.sd)
-    return float(np.sqrt(np.clip(np.mean(square[prior.scaled]), 1e-4, 1e4)))
+def _learnt_scale(public: Public, prior: Prior, information: np.ndarray, pull: np.ndarray) -> float:
+    """The common scale τ of the prior's sd that is likeliest given what was heard.
+
+    pull ~ N(J(θ − m₀), J) with information J and θ − m₀ ~ N(0, P(τ)⁻¹): up to what does not
+    depend on τ its log-density is ½(log|P| − log|J + P| + pullᵀ(J + P)⁻¹pull). A half-normal prior
+    of sd 1 on τ decides where next to nothing was heard. The constant says nothing about the
+    others' scale, so that its own prior is taken wide here.
+    """
+    wide = prior._replace(sd=np.where(prior.scaled, prior.sd, WIDE * prior.sd))
+    fits = []
+    for scale in PRIOR_SCALES:
+        root = np.linalg.cholesky(information + _prior_precision(public, wide, scale))
+        fit = 0.5 * np.sum(np.square(np.linalg.solve(root, pull)))
+        fit -= np.sum(np.log(np.diagonal(root))) + np.sum(prior.scaled) * np.log(scale)
+        fits.append(fit - 0.5 * scale**2)
+    best = int(np.argmax(fits))
+    if not 0 < best < len(fits) - 1:
+        return float(PRIOR_SCALES[best])
+    below, top, above = fits[best - 1 : best + 2]
+    bent = below - 2.0 * top + above  # a parabola through three: between points of the grid
+    return float(PRIOR_SCALES[best] * 2.0 ** (0.25 * (below - above) / bent if bent < 0 else 0.0))
 
 
 def _prior_precision(public: Public, prior: Prior, prior_scale: float) -> np.ndarray:

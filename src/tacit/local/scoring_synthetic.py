@@ -18,19 +18,16 @@ SEED = 0x5C0E
 """Public and fixed: every server draws the same ones."""
 FLOOR = 0.2
 """Of the eigenvalues of a correlation matrix: a noisy one has negative ones."""
-MOST_SIGNAL = 0.05
+SIZES = np.array([0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4])
+"""Standard deviations that correlations may have; most are next to nothing and a few are large."""
+FITS = 30
 
 
 class Synthetic(NamedTuple):
-    """Rows of z, and how uncertain the second moment behind them is.
-
-    `doubt` is the variance of the error of each correlation, `spread` the sd of each coordinate of
-    u = z/‖z‖.
-    """
+    """Rows of z, and how uncertain their covariance is: the variance of each entry's error."""
 
     z: np.ndarray
     doubt: np.ndarray
-    spread: np.ndarray
 
 
 def triangle(vector: np.ndarray, dimension: int) -> np.ndarray:
@@ -71,49 +68,68 @@ def correlated(
 ) -> Synthetic:
     """Rows of z with the released second moment, as far as it stands out of its noise.
 
-    Correlations between columns are shrunk towards none: with signal variance s² (estimated from
-    all of them) and noise variance v each, by s²/(s² + v). Independent rows are then carried over
-    by the linear map that moves them least (the optimal transport of Gaussians).
+    Correlations between columns are shrunk towards none (`_shrunk`). Independent rows are then
+    carried over by the linear map that moves them least (the optimal transport of Gaussians).
     """
     z = independent(layout, what, found, scale)
     dimension = len(layout)
     length = np.sqrt(np.sum(z * z, axis=1, keepdims=True))
     unit = z / np.where(length > 0, length, 1.0)
-    expected = unit.T @ unit / len(z)
     least = 0.1 * np.square(scale) * found.variance
-    spread = np.sqrt(np.maximum(np.diagonal(expected), least))
+    spread = np.sqrt(np.maximum(np.mean(unit * unit, axis=0), least))
     outer = np.outer(spread, spread)
-    between = np.ones((dimension, dimension), dtype=bool)
-    np.fill_diagonal(between, False)
+    free = np.array([feature.kind != "bias" for feature in layout])
+    between = np.triu(np.outer(free, free), 1)
     for group in what.groups:
         between[np.ix_(group, group)] = False  # known: at most one level at a time
-    for place, feature in enumerate(layout):
-        if feature.kind == "bias":
-            between[place, :] = between[:, place] = False
     # Independent columns have no correlation; that of so many draws is an accident.
-    change = triangle(moment, dimension) / found.records / outer
-    noise = np.square(noise_sd / found.records) / 2.0 / np.square(outer)
-    signal = _signal(change[between], noise[between])
-    shrink = signal / (signal + noise)
-    change = np.where(between, np.clip(change * shrink, -1.0, 1.0), 0.0)
-    doubt = np.where(between, shrink * noise, 0.0)
-    free = np.array([feature.kind != "bias" for feature in layout])
-    moved = z.copy()
-    sd = np.sqrt(np.maximum(np.mean(z * z, axis=0), least))[free]
+    seen = (triangle(moment, dimension) / found.records / outer)[between]
+    noise = (np.square(noise_sd / found.records) / 2.0 / np.square(outer))[between]
+    change, doubt = np.zeros((2, dimension, dimension))
+    change[between], doubt[between] = _shrunk(seen, noise)
+    change, doubt = change + change.T, doubt + doubt.T
+    sd = np.sqrt(np.maximum(np.mean(z * z, axis=0), least))
+    doubt = doubt * np.square(np.outer(sd, sd)) + _count_doubt(found, scale, free)
+    moved, sd = z.copy(), sd[free]
     before = (z[:, free] / sd).T @ (z[:, free] / sd) / len(z)
-    known = np.where(between[np.ix_(free, free)], 0.0, before)
+    known = np.where((between | between.T)[np.ix_(free, free)], 0.0, before)
     after = known + change[np.ix_(free, free)]
     moved[:, free] = (z[:, free] / sd) @ _transport(before, after) * sd
-    return Synthetic(moved, doubt, spread)
+    return Synthetic(moved, doubt)
 
 
-def _signal(change: np.ndarray, noise: np.ndarray) -> float:
-    """Variance of the true correlations: E[change²] − noise, weighted by what each one tells."""
-    if not len(change):
-        return 0.0
-    weight = 1.0 / np.square(noise)
-    found = np.sum(weight * (np.square(change) - noise)) / np.sum(weight)
-    return float(np.clip(found, 0.0, MOST_SIGNAL))
+def _shrunk(seen: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of each correlation, given what was seen of it with that noise variance.
+
+    Correlations come from a mixture of normals of the `SIZES`, whose shares are those under which
+    all that was seen is likeliest (empirical Bayes, by EM): where most are nothing these are taken
+    for noise, and a large one is kept all the same.
+    """
+    if not len(seen):
+        return seen, noise
+    total = np.square(SIZES)[:, None] + noise
+    fit = -0.5 * (np.square(seen) / total + np.log(total))
+    fit = np.exp(fit - np.max(fit, axis=0))
+    share = np.full(len(SIZES), 1.0 / len(SIZES))
+    for _ in range(FITS):
+        share = fit @ (1.0 / (share @ fit)) * share / len(seen)
+    belongs = share[:, None] * fit / (share @ fit)
+    keep = np.square(SIZES)[:, None] / total
+    mean = np.sum(belongs * keep, axis=0) * seen
+    square = np.sum(belongs * (keep * noise + np.square(keep * seen)), axis=0)
+    return np.clip(mean, -1.0, 1.0), np.maximum(square - np.square(mean), 0.0)
+
+
+def _count_doubt(found: Marginals, scale: np.ndarray, free: np.ndarray) -> np.ndarray:
+    """What the noise in the counts adds: to a column's variance, and to its mean, which is its
+    covariance with the constant."""
+    square = np.square(scale)
+    doubt = np.diag(np.where(free, np.square(square) * found.variance_error, 0.0))
+    for place in np.flatnonzero(~free):
+        row = np.where(free, square[place] * square * found.centre_error, 0.0)
+        doubt[place] += row
+        doubt[:, place] += row
+    return doubt
 
 
 def _transport(before: np.ndarray, after: np.ndarray) -> np.ndarray:
