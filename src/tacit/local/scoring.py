@@ -44,7 +44,7 @@ from tacit.local.scoring_server import (
     coordinates,
     solve,
 )
-from tacit.local.scoring_synthetic import correlated
+from tacit.local.scoring_synthetic import Synthetic, correlated
 from tacit.models import GeneralisedLinear, Model, Records
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Aggregation, Unit
@@ -248,6 +248,7 @@ class ScoringServer:
         self.scaled = scaled
         self.prior = Prior(model.prior_mean, model.prior_sd, scaled)
         self._known: tuple[bytes, Public] | None = None
+        self._drawn: tuple[bytes, tuple[Marginals, np.ndarray, Synthetic]] | None = None
 
     def __call__(
         self, q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
@@ -313,7 +314,7 @@ class ScoringServer:
 
     def _scaled(self, q: Natural) -> Natural:
         """Shorten what is long, and fold C into the map: what is clipped at 1 was at C before."""
-        bend = flattened(self._public(q).synthetic.z, self.scaled)
+        bend = flattened(self._synthetic(q)[2].z, self.scaled)
         q = q | {"bend": bend}
         public = self._public(q)
         prior = public.to_x / self.prior.sd[:, None]
@@ -327,17 +328,26 @@ class ScoringServer:
         )
         return q | {"scale": factor * q["scale"], "reach": np.array([reach])}
 
+    def _synthetic(self, q: Natural) -> tuple[Marginals, np.ndarray, Synthetic]:
+        """What counts and second moment say, in the scale of the second moment."""
+        key = q["counts"].tobytes() + q["moment"].tobytes()
+        if self._drawn is None or self._drawn[0] != key:
+            found = self._marginals(q)
+            scale = scales(found, self.prior.sd, self._score_sd)
+            noise_sd = self.run.noise_sd(MOMENT + 1)
+            drawn = correlated(self.layout, self.counted, found, scale, q["moment"], noise_sd)
+            self._drawn = key, (found, scale, drawn)
+        return self._drawn[1]
+
     def _public(self, q: Natural) -> Public:
         names = ("counts", "moment", "scale", "bend", "reach")
         key = b"".join(q[name].tobytes() for name in names)
         if self._known is None or self._known[0] != key:
-            found = self._marginals(q)
-            noise_sd = self.run.noise_sd(MOMENT + 1)
-            synthetic = correlated(
-                self.layout, self.counted, found, q["scale"], q["moment"], noise_sd
-            )
+            found, scale, drawn = self._synthetic(q)
+            factor = q["scale"] / scale
             bend = np.eye(len(self.layout)) - q["bend"].T @ q["bend"]
-            synthetic = synthetic._replace(z=synthetic.z @ bend)
+            doubt = np.square(np.outer(factor, factor)) * drawn.doubt
+            synthetic = Synthetic((drawn.z * factor) @ bend, doubt)
             to_x, to_z = coordinates(q["centre"], q["scale"], bend, self.bias)
             reach = float(q["reach"][0])
             known = Public(self.likelihood, reach, synthetic, found.records, bend, to_x, to_z)

@@ -83,7 +83,8 @@ class BernoulliLikelihood(Likelihood):
         return _sigmoid(truth) - _sigmoid(eta)
 
     def slope(self, eta: Array, reach: Array) -> Array:
-        return _sigmoid(eta) * _sigmoid(-eta)
+        p = _sigmoid(eta)
+        return p * (1.0 - p)
 
     def variance(self, eta: Array, reach: Array) -> Array:
         return self.slope(eta, reach)

@@ -130,15 +130,15 @@ def score_sum(
         ‖z‖² = ‖y‖² − 2‖a‖² + aᵀ(WWᵀ)a
 
     whatever W a server sends. Rounding takes at most about 10⁻¹³(1 + ‖W‖²)²Σ scale²(x² + centre²)
-    from it; a hundred times that is added. A record whose score is not finite adds nothing: whether a party answers at all must not depend
-    on what a server's θ does to one record.
+    from it; a hundred times that is added. A record whose score is not finite adds nothing:
+    whether a party answers at all must not depend on what a server's θ does to one record.
     """
     x, y = records["x"], records["y"]
     steered = (bend * scale).T
     seen = x @ jnp.concatenate([point[:, None], steered], axis=1)
     eta, along = seen[:, 0], seen[:, 1:] - centre @ steered
     plain = jnp.sum(jnp.square(scale * (x - centre)), axis=1)
-    largest = jnp.sum(jnp.square(scale * x) + jnp.square(scale * centre), axis=1)
+    largest = 2.0 * plain + 3.0 * jnp.sum(jnp.square(scale * centre))  # ≥ Σ scale²(x² + centre²)
     lost = ROUNDING * jnp.square(1.0 + jnp.sum(jnp.square(bend))) * largest
     twist = bend @ bend.T - 2.0 * jnp.eye(len(bend))
     square = plain + jnp.sum(along * (along @ twist), axis=1)

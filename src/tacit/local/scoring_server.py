@@ -83,7 +83,8 @@ def coordinates(
     centre: np.ndarray, scale: np.ndarray, bend: np.ndarray, bias: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """(to_x, to_z) for z = bend·(scale∘(x − centre)): the weight of the constant absorbs the
-    centre."""
+    centre.
+    """
     to_x = scale[:, None] * bend
     if bias is not None:
         others = np.arange(len(scale)) != bias
@@ -170,8 +171,9 @@ def solve(
     far = np.sqrt(np.mean(np.square(z @ step)))
     length = min(1.0, likelihood.step(reach) / max(far, 1e-300))
     mean = mean + step * length / _steeper(points, history, curvature)
-    precision = _reported(public, curvature, noise, before, information)
-    width = np.sum((z @ np.linalg.inv(information + before)) * z, axis=1)
+    gap = mean - share @ points
+    precision = _reported(public, curvature, noise, before, information, gap)
+    width = np.sum((z @ np.linalg.inv(precision)) * z, axis=1)
     return Solved(
         public.to_x @ mean,
         _symmetric(public.to_z.T @ precision @ public.to_z),
@@ -214,18 +216,20 @@ def _reported(
     noise: np.ndarray,
     before: np.ndarray,
     information: np.ndarray,
+    gap: np.ndarray,
 ) -> np.ndarray:
     """The precision with the doubt about H in it.
 
     H is about κn times the covariance of z = B y, κ the mean of its weights. An error of variance
-    Dᵢⱼ in that of y is one of covariance (κn)² B diag(D s) B in H(θ − θ̄), s being the variances of
-    θ on y over the posterior's own spread.
+    Dᵢⱼ in that of y is one of covariance (κn)² B diag(D s) B in H(θ − θ̄), s being the expected
+    squares of θ − θ̄ on y: posterior variances, and squares of m − θ̄ = `gap`.
     """
     z, bend = public.synthetic.z, public.bend
     size = np.trace(curvature) / max(np.sum(z * z) / len(z), 1e-300)
     for _ in range(2):
         spread = bend @ np.linalg.inv(information + before) @ bend
-        doubt = size**2 * (public.synthetic.doubt @ np.diagonal(spread))
+        square = np.diagonal(spread) + np.square(bend @ gap)
+        doubt = size**2 * (public.synthetic.doubt @ square)
         gain = np.linalg.solve(noise + (bend * doubt) @ bend, curvature).T
         information = _symmetric(gain @ curvature)
     return information + before
