@@ -90,7 +90,8 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def releases(self) -> int:
         """How many noisy sums leave in the whole run."""
-        return sum(event.count for event in self.all_events)
+        each = self.visits if len(self.answers) == 1 else 1
+        return each * sum(event.count for answer in self.answers for event in answer)
 
     @property
     def all_events(self) -> tuple[GaussianEvent, ...]:
