@@ -214,6 +214,8 @@ def site_summary(posterior: Posterior, seed: int) -> dict[str, dict[str, float]]
     Empty for a model whose θ is what its user thinks in.
     """
     summary = {}
+    if not posterior.model.listed:  # nor is a draw of half a million coordinates made
+        return summary
     for name, draws in posterior.sites(seed=seed).items():
         for index in np.ndindex(draws.shape[1:]):
             column = draws[(slice(None), *index)]

@@ -9,6 +9,7 @@ from tacit.data import ColumnConfig, DataConfig, PartitionConfig, load_party
 from tacit.data.persons import balanced_persons, by_appearance, held_out_persons
 from tacit.errors import ConfigError, DataError
 
+NOT_TABLES = ("file", *data.config.CORPORA)
 PERSONS = st.lists(st.integers(0, 40), min_size=1, max_size=200).map(
     lambda codes: by_appearance(np.array(codes))
 )
@@ -191,7 +192,7 @@ def test_unbounded_columns_are_named(load_table):
     assert load_table(cells, bare, preparation="pooled").unbounded == ("age", "colour")
 
 
-@pytest.mark.parametrize("source", [s for s in data.config.SOURCES if s != "file"])
+@pytest.mark.parametrize("source", [s for s in data.config.SOURCES if s not in NOT_TABLES])
 def test_built_in_schemas_are_bounded(source):
     assert data.unbounded(DataConfig(source=source)) == ()
     pooled = data.unbounded(DataConfig(source=source, preparation="pooled"))

@@ -23,6 +23,7 @@ def test_every_source_is_listed():
         "rugged",
         "heart",
         "mimic3",
+        "wikipedia",
     }
     assert {name for name, info in listed.items() if info.sites} == {"synthetic-cohort", "heart"}
 

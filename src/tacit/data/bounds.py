@@ -7,7 +7,7 @@ the data says something of every record in it. Neither is covered by noise added
 from __future__ import annotations
 
 from tacit.data.catalogue import declared
-from tacit.data.config import DataConfig
+from tacit.data.config import CORPORA, DataConfig
 from tacit.data.table import Schema
 
 
@@ -21,6 +21,8 @@ def unbounded(data: DataConfig) -> tuple[str, ...]:
     >>> unbounded(DataConfig(source="breast-cancer"))
     ()
     """
+    if data.source in CORPORA:  # documents have no columns
+        return ()
     return unbounded_columns(declared(data), data)
 
 

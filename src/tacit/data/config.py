@@ -92,7 +92,6 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 raise ConfigError(f'data.keep names "{name}"; x and y are taken: rename the column')
             if self.keep.count(name) > 1:
                 raise ConfigError(f'data.keep names "{name}" twice; name it once')
-        self._check_corpus()
         if self.source == "file":
             self._check_file()
         else:
@@ -115,6 +114,7 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 f'data.balance = true; the target of source "{self.source}" is a number: balance'
                 " needs two classes, name one in data.positive or leave balance out"
             )
+        self._check_corpus()
 
     def _check_person(self) -> None:
         """A person's name is neither learnt from nor predicted: it only groups records."""
@@ -166,7 +166,7 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ConfigError(
                 f"data.different_words = {self.different_words}; it must be at least 1"
             )
-        for key in ("keep", "person", "balance", "site"):
+        for key in ("keep", "balance"):
             if getattr(self, key):
                 raise ConfigError(
                     f'data.{key} = {getattr(self, key)!r}; source "{self.source}" has documents,'
