@@ -17,11 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tacit.data import document_records
 from tacit.engines.ray.engine import deal
 from tacit.errors import ConfigError, DataError
 from tacit.federate import carry_out, make_plan
 from tacit.local import PrivateStatistics, PrivateUpdate
-from tacit.models import LinearRegression
+from tacit.models import LinearRegression, TopicModel
 from tacit.privacy.settings import Privacy
 from tacit.server import Asynchronous, Sequential, Synchronous
 
@@ -121,6 +122,23 @@ def test_what_a_party_keeps_goes_with_it(cluster, parties, method):
     there = carry_out(plan, engine=partial(RayEngine, actors=2))
     for name in here.state.q:
         np.testing.assert_allclose(there.state.q[name], here.state.q[name], rtol=1e-10)
+
+
+@pytest.mark.parametrize("private", [False, True], ids=["plain", "private"])
+def test_documents_give_the_topics_of_one_process(cluster, private):
+    from tacit.engines.ray import RayEngine
+
+    counts = np.random.default_rng(0).poisson(0.6, (60, 12)) + np.eye(60, 12, dtype=int)
+    parties = {f"p{i}": document_records(counts[i::3], width=12) for i in range(3)}
+    options = {}
+    if private:
+        asked = Privacy(noise_multiplier=2.0, delta=1e-3, noise_seed=1)
+        options = {"privacy": asked, "method": PrivateStatistics(rate=0.5)}
+    model = TopicModel(3, words=12, document_words=20)
+    plan = make_plan(model, parties, schedule=Synchronous(rounds=2), **options)
+    here = carry_out(plan)
+    there = carry_out(plan, engine=partial(RayEngine, actors=1))
+    np.testing.assert_allclose(there.state.q["log"], here.state.q["log"], rtol=1e-10)
 
 
 def test_answers_in_the_order_of_the_wall_clock_come_to_the_same_posterior(cluster, parties):

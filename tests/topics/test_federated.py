@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -172,20 +170,6 @@ def test_records_keep_the_words_that_a_document_says_most():
     assert np.array_equal(
         MODEL.documents(document_records(planted(9))).toarray(), planted(9).toarray()
     )
-
-
-def test_on_ray_it_is_the_same():
-    if importlib.util.find_spec("ray") is None:
-        pytest.skip("ray is not installed: pip install 'tacit[ray]'")
-    from tacit.engines.ray import RayEngine, connected
-
-    asked = Synchronous(rounds=2)
-    method = PrivateStatistics(rate=0.5)
-    with connected():
-        for options in ({}, {"privacy": SEEDED, "method": method}):
-            plan = make_plan(MODEL, dealt(planted(60)), schedule=asked, **options)
-            there = carry_out(plan, engine=partial(RayEngine, actors=1)).state.q["log"]
-            np.testing.assert_allclose(there, carry_out(plan).state.q["log"], rtol=1e-9)
 
 
 def spoilt(what):

@@ -142,6 +142,9 @@ class PrivateStatistics(PrivateMethod):
                 "q or on a batch: use a conjugate model with family = 'full' and rate 1"
             )
 
+    def numbers(self, dimension: int) -> int:
+        return dimension if self.nonnegative else super().numbers(dimension)  # counts are one each
+
     def knows_noise(self, family: Family) -> bool:
         gaussian = isinstance(family, Gaussian) and whole(family)
         return self.noise_aware and self.repair == "none" and gaussian
