@@ -46,6 +46,25 @@ def plain_q(
     return multiply(prior, positive)
 
 
+def stepped_q(
+    family: Family, prior: Natural, sums: Natural, q: Natural, precision_sd: float
+) -> Natural:
+    """A mean-field q: from the mean m of the last one, one step with a precision above its noise.
+
+        Λ = Λ₀ + max(P̃, t),    m ← m + (b₀ + b̃ − (Λ₀ + P̃)m)/Λ,
+
+    which is prior times sums where P̃ is above its noise t. Elsewhere P̃ may be nearly nothing or
+    negative, and the quotient of b̃ = score + P̃m by anything but P̃ would throw m far away; the
+    score itself has none of P̃'s noise.
+    """
+    del family
+    known, found = -2.0 * prior["quadratic"], -2.0 * sums["quadratic"]
+    mean = q["linear"] / (-2.0 * q["quadratic"])
+    score = prior["linear"] + sums["linear"] - (known + found) * mean
+    precision = known + np.maximum(found, precision_sd)
+    return {"linear": precision * mean + score, "quadratic": -0.5 * precision}
+
+
 def aware_q(
     family: Family, prior: Natural, sums: Natural, noise_sd: float, precision_sd: float
 ) -> Natural:

@@ -35,7 +35,7 @@ import numpy as np
 
 from tacit.errors import ConfigError
 from tacit.expfam import Dirichlets, Family, Gaussian, Natural
-from tacit.local.aware import aware_q, plain_q
+from tacit.local.aware import aware_q, plain_q, stepped_q
 from tacit.local.base import Answer, Arranged, Array, LocalMethod, Task
 from tacit.local.batches import Batches, SamplingName
 from tacit.local.combine import Combine, Memory, Run
@@ -55,13 +55,23 @@ class ExpectedStatistics(LocalMethod):
     """The conjugate answer at q: λ of the cavity plus the sum of the records' statistics.
 
     Exact where the statistics do not depend on q. Otherwise one step of coordinate ascent: the
-    hidden variables' best answer to q, then that of θ to them. Not private.
+    hidden variables' best answer to q, then that of θ to them. With `rate` < 1 the sum is that of a
+    Poisson batch over its rate: stochastic variational inference, which needs damping. Not private.
     """
 
     kind: ClassVar[str] = "expected-statistics"
     second_order: ClassVar[bool] = True
     eager: ClassVar[bool] = True
+    rate: float = 1.0
     dtype: str = "float64"
+
+    def __post_init__(self) -> None:
+        _ = self.batches
+
+    @property
+    def batches(self) -> Batches:
+        """How the batch of each visit is drawn."""
+        return Batches(self.rate, "poisson")
 
     def check(self, model: Model, family: Family) -> None:
         _require_statistics(self, model, family)
@@ -70,10 +80,14 @@ class ExpectedStatistics(LocalMethod):
         return not model.ties_at_prior
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
-        del key
-        found = model.statistics(family, task.q, task.records, task.weights)
-        assert found is not None
-        factor = model.factor(family, task.q, found.total(task.weights))
+        def summed(records: Records, weights: Array) -> Bounded:
+            found = model.statistics(family, task.q, records, weights)
+            assert found is not None
+            return clip_sum(found.norms(), jnp.inf, weights, found.total)
+
+        batch, _ = self.batches.summed(key, task, summed, traced=model.traceable)
+        total = jax.tree.map(lambda leaf: leaf / self.rate, batch.value)
+        factor = model.factor(family, task.q, total)
         return Answer(multiply(cavity(task.q, task.factor), factor), None)
 
 
@@ -205,8 +219,7 @@ class PrivateStatistics(PrivateMethod):
         """
         prior = run.model.prior(run.family)
         read = aware_q if self.noise_aware and self.repair == "none" else plain_q
-        if isinstance(run.family, Gaussian) and not whole(run.family):
-            read = plain_q
+        by_step = isinstance(run.family, Gaussian) and not whole(run.family)
         unit = run.model.statistics_unit / self.rate
 
         def combine(
@@ -218,7 +231,11 @@ class PrivateStatistics(PrivateMethod):
             raw = product(multiply(raw, power(known, part)), updates)
             noise = self._noise_left(memory, run, number, len(updates))
             sd = unit * noise
-            following = read(run.family, prior, raw, sd, sd / self.precision_weight)
+            other = sd / self.precision_weight
+            if by_step:
+                following = stepped_q(run.family, prior, raw, q, other)
+            else:
+                following = read(run.family, prior, raw, sd, other)
             return following, {**raw, "noise_variance": np.asarray(noise**2)}
 
         return combine

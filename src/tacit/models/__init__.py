@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from tacit.models.base import ConjugateGaussian, GeneralisedLinear, Model, Records
+from tacit.models.belief import BeliefNetwork
 from tacit.models.bnn import BayesianNeuralNetwork
 from tacit.models.gaussian_mean import GaussianMean
 from tacit.models.linear import LinearRegression
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BayesianNeuralNetwork",
+    "BeliefNetwork",
     "ConjugateGaussian",
     "GaussianMean",
     "GeneralisedLinear",

@@ -96,11 +96,13 @@ class Model(abc.ABC):
         parts = self.working(family, q, records)
         if parts is None:
             return None
-        return Quadratic(family=family, q=q, parts=parts, balance=balance)
+        unit = self.statistics_unit
+        return Quadratic(family=family, q=q, parts=parts, balance=balance, unit=unit)
 
     def factor(self, family: Family, q: Natural, total: Any, *, balance: float = 1.0) -> Natural:
         """λ of the factor that a total of `statistics` at q is, noise included."""
-        return gaussian_factor(family, q, total, balance)
+        whole = {name: self.statistics_unit * value for name, value in total.items()}
+        return gaussian_factor(family, q, whole, balance)
 
     @property
     def has_statistics(self) -> bool:

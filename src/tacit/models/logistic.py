@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import numpy as np
@@ -10,7 +11,11 @@ from tacit.data.layout import Layout
 from tacit.expfam import Family, Gaussian, Natural
 from tacit.expfam._backend import Array, namespace
 from tacit.models.base import GeneralisedLinear, Output, Records, hermite
+from tacit.models.polya_gamma import expected_weight
 from tacit.models.statistics import Working
+
+SMALLEST = 1e-6
+"""Of r²: columns that are declared to be 0 have a unit as well."""
 
 
 class LogisticRegression(GeneralisedLinear):
@@ -53,6 +58,19 @@ class LogisticRegression(GeneralisedLinear):
         curvature = weights @ (small * jnp.square(larger))
         return weights @ self.pointwise(eta, y), y - weights @ probability, curvature
 
+    @property
+    def statistics_unit(self) -> float:
+        """The norm ½r·√(1 + r²/16) of (s·x, ω·xxᵀ) where ‖x‖ = r, s = ½ and ω = ⅛, half its largest.
+
+        r² counts 1 for the constant, 1 for each column that was made into levels and 1 for each
+        number, or the square of its largest value where that is declared to be smaller.
+        """
+        levels = {feature.source for feature in self.layout if feature.kind == "level"}
+        others = [feature for feature in self.layout if feature.kind != "level"]
+        sizes = [min(1.0, max(abs(one.low), abs(one.high))) for one in others]
+        square = max(len(levels) + sum(size**2 for size in sizes), SMALLEST)
+        return math.sqrt(0.25 * square * (1.0 + square / 16.0))
+
     def working(self, family: Family, q: Natural, records: Records) -> Working:
         """By Pólya–Gamma augmentation (Polson, Scott and Windle 2013; VIPS, full paper).
 
@@ -66,11 +84,7 @@ class LogisticRegression(GeneralisedLinear):
         x, y = records["x"], records["y"]
         mean, variance = family.free_project(family.free(q), x.astype(np.float64))
         c = jnp.sqrt(jnp.square(mean) + variance)
-        # tanh(c/2)/(2c) → ¼ − c²/48 where the quotient would be 0/0.
-        small = c < 1e-3
-        safe = jnp.where(small, 1.0, c)
-        weight = jnp.where(small, 0.25 - jnp.square(c) / 48.0, jnp.tanh(0.5 * safe) / (2.0 * safe))
-        return Working(x, y - 0.5, weight)
+        return Working(x, y - 0.5, expected_weight(c))
 
     def inverse_link(self, eta: Array) -> Array:
         return 0.5 * (1.0 + namespace(eta).tanh(0.5 * eta))

@@ -62,12 +62,17 @@ class Quadratic(Statistics):
     upper triangle, off-diagonal entries times √2, so that the norm is Frobenius's and noise of one
     standard deviation in every coordinate is isotropic there. With a mean-field q the pair is
     (score, diagonal): (s − ωx·m)x and κ·ωx², m the mean of q, which is public; b = score + Λ∘m.
+    Everything is divided by `unit`.
+
+    Scaling a contribution is the same as counting its record as less than one: what is left of a
+    record that was clipped is still a term s·(x·θ) − ½ω(x·θ)² of a log-likelihood, with a weight.
     """
 
     family: Family
     q: Natural
     parts: Working
     balance: float = 1.0
+    unit: float = 1.0
 
     def norms(self) -> Array:
         """‖(s·x, κω·xxᵀ)‖² = s²‖x‖² + κ²ω²‖x‖⁴."""
@@ -79,13 +84,15 @@ class Quadratic(Statistics):
         if not whole(self.family):
             fourth = xp.sum(xp.square(x * x), axis=1)
             slope = slope - weight * (x @ _mean(self.q))
-        return xp.sqrt(xp.square(slope) * squares + xp.square(self.balance * weight) * fourth)
+        norms = xp.sqrt(xp.square(slope) * squares + xp.square(self.balance * weight) * fourth)
+        return norms / self.unit
 
     def total(self, weights: Array) -> dict[str, Array]:
         """Σ wᵢ·(sᵢxᵢ, κωᵢxᵢxᵢᵀ)."""
         weights = weights.astype(np.float64)
         xp = namespace(weights)
         x, slope, weight = (kept_rows(weights, value) for value in self.parts)
+        weights = weights / self.unit
         weighted = weights * weight
         if whole(self.family):
             rows, columns, root = _triangle(self.family.dimension)

@@ -1,0 +1,29 @@
+"""Pólya–Gamma augmentation: a logistic likelihood that is Gaussian given a hidden ω.
+
+With ω ~ PG(1, 0), eʸᵑ/(1 + eᵑ) = ½ e^{(y − ½)η} E[e^{−½ωη²}] (Polson, Scott and Windle 2013, theorem 1).
+Given q(η) the best q(ω) is PG(1, c) with c² = E[η²], and what it bounds is
+
+    E[log p(y | η)] ≥ (y − ½)E[η] − ½ω̄(E[η²] − c²) + log σ(c) − ½c,    ω̄ = E[ω] = tanh(c/2)/(2c),
+
+the bound of Jaakkola and Jordan (2000), whose middle term is 0 at the best c.
+"""
+
+from __future__ import annotations
+
+from tacit.expfam._backend import Array, namespace
+
+SMALL = 1e-3
+
+
+def expected_weight(c: Array) -> Array:
+    """ω̄ = tanh(c/2)/(2c), which is at most ¼; ¼ − c²/48 where the quotient would be 0/0."""
+    xp = namespace(c)
+    small = c < SMALL
+    safe = xp.where(small, 1.0, c)
+    return xp.where(small, 0.25 - xp.square(c) / 48.0, xp.tanh(0.5 * safe) / (2.0 * safe))
+
+
+def log_scale(c: Array) -> Array:
+    """log σ(c) − ½c = −log(2 cosh(c/2)), for c ≥ 0 and without overflow."""
+    xp = namespace(c)
+    return -0.5 * c - xp.log1p(xp.exp(-c))
