@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         load_party,
         split,
     )
+    from tacit.data.images import Images, load_images
     from tacit.data.made_up import made_up_federation
     from tacit.data.schema import public_schema
 
@@ -34,6 +35,7 @@ __all__ = [
     "Corpus",
     "DataConfig",
     "Federation",
+    "Images",
     "PartitionConfig",
     "Records",
     "SourceInfo",
@@ -42,6 +44,7 @@ __all__ = [
     "load",
     "load_corpus",
     "load_federation",
+    "load_images",
     "load_party",
     "made_up_federation",
     "public_records",
@@ -56,6 +59,7 @@ _HOME = {
     "Cohort": "cohort",
     "Corpus": "corpus",
     "Federation": "federation",
+    "Images": "images",
     "Records": "federation",
     "SourceInfo": "catalogue",
     "document_records": "bags",
@@ -63,6 +67,7 @@ _HOME = {
     "load": "federation",
     "load_corpus": "corpus",
     "load_federation": "federation",
+    "load_images": "images",
     "load_party": "federation",
     "made_up_federation": "made_up",
     "public_records": "catalogue",

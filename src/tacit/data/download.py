@@ -5,12 +5,14 @@ None of these files is part of the project. A file is used only if its SHA-256 i
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.client
 import os
 import tempfile
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +34,11 @@ class PublicFile:
     url: str
     sha256: str
     size: int
+    unpacked: bool = False
+    """True: the checksum is that of a gzip file's content, which may have been packed anew."""
 
 
+_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 
 REGISTRY: dict[str, tuple[PublicFile, ...]] = {
@@ -84,6 +89,22 @@ REGISTRY: dict[str, tuple[PublicFile, ...]] = {
             url=f"{_UCI}/heart-disease/processed.va.data",
             sha256="e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
             size=6_737,
+        ),
+    ),
+    "mnist": (
+        PublicFile(
+            name="train-images-idx3-ubyte.gz",
+            url=f"{_MNIST}/train-images-idx3-ubyte.gz",
+            sha256="ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            size=9_912_422,
+            unpacked=True,
+        ),
+        PublicFile(
+            name="t10k-images-idx3-ubyte.gz",
+            url=f"{_MNIST}/t10k-images-idx3-ubyte.gz",
+            sha256="0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            size=1_648_877,
+            unpacked=True,
         ),
     ),
 }
@@ -144,13 +165,22 @@ def local_files(name: str, *, only: Sequence[str] = ()) -> Path:
             f" to a folder with {name}/{_files(name, only)[0].name}"
         )
     for file in _files(name, only):
-        found = hashlib.sha256((folder / file.name).read_bytes()).hexdigest()
+        found = _digest(file, folder / file.name)
         if found != file.sha256:
             raise DataError(
                 f"{folder / file.name} has SHA-256 {found}, expected {file.sha256}; delete it and"
                 f" run `tacit data fetch {name}`"
             )
     return folder
+
+
+def _digest(file: PublicFile, path: Path) -> str:
+    body = path.read_bytes()
+    try:
+        body = gzip.decompress(body) if file.unpacked else body
+    except (OSError, EOFError, zlib.error):
+        return f"of nothing, being no gzip file of {len(body)} bytes,"
+    return hashlib.sha256(body).hexdigest()
 
 
 def _download(file: PublicFile, folder: Path, progress: Progress | None, *, source: str) -> None:
@@ -164,7 +194,8 @@ def _download(file: PublicFile, folder: Path, progress: Progress | None, *, sour
         ) from error
     try:
         with os.fdopen(descriptor, "wb") as out:
-            found = _stream(file, out.write, progress)
+            _stream(file, out.write, progress)
+        found = _digest(file, Path(temporary))
         if found != file.sha256:
             raise DataError(
                 f"{file.url} gave SHA-256 {found}, expected {file.sha256}; nothing was kept: the"
@@ -183,15 +214,12 @@ def _download(file: PublicFile, folder: Path, progress: Progress | None, *, sour
         Path(temporary).unlink(missing_ok=True)
 
 
-def _stream(file: PublicFile, write: Callable[[bytes], int], progress: Progress | None) -> str:
-    """Copy the body, never more than one chunk beyond the recorded size; answer its SHA-256."""
-    digest = hashlib.sha256()
+def _stream(file: PublicFile, write: Callable[[bytes], int], progress: Progress | None) -> None:
+    """Copy the body, never more than one chunk beyond the recorded size."""
     done = 0
     with urllib.request.urlopen(file.url, timeout=TIMEOUT_S) as response:
         while done <= file.size and (chunk := response.read(CHUNK_BYTES)):
             write(chunk)
-            digest.update(chunk)
             done += len(chunk)
             if progress is not None:
                 progress(file.name, done, file.size)
-    return digest.hexdigest()

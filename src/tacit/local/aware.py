@@ -47,22 +47,23 @@ def plain_q(
 
 
 def stepped_q(
-    family: Family, prior: Natural, sums: Natural, q: Natural, precision_sd: float
+    prior: Natural, sums: Natural, q: Natural, change: Natural, precision_sd: float
 ) -> Natural:
-    """A mean-field q: from the mean m of the last one, one step with a precision above its noise.
+    """A mean-field q: a step from the last one's mean m, with a precision that is above its noise.
 
-        Λ = Λ₀ + max(P̃, t),    m ← m + (b₀ + b̃ − (Λ₀ + P̃)m)/Λ,
+    The damped change of q's sums is that of releases made at m, so that Δb − ΔP∘m is ρ times the
+    gradient at m, prior included, and has none of the precision's noise:
 
-    which is prior times sums where P̃ is above its noise t. Elsewhere P̃ may be nearly nothing or
-    negative, and the quotient of b̃ = score + P̃m by anything but P̃ would throw m far away; the
-    score itself has none of P̃'s noise.
+        Λ = Λ₀ + max(P̃, t),    m ← m + (Δb − ΔP∘m)/Λ.
+
+    Where P̃ is above its noise t this is prior times sums. Elsewhere P̃ may be nearly nothing or
+    negative, and a quotient by it would throw m far away.
     """
-    del family
-    known, found = -2.0 * prior["quadratic"], -2.0 * sums["quadratic"]
     mean = q["linear"] / (-2.0 * q["quadratic"])
-    score = prior["linear"] + sums["linear"] - (known + found) * mean
-    precision = known + np.maximum(found, precision_sd)
-    return {"linear": precision * mean + score, "quadratic": -0.5 * precision}
+    step = change["linear"] + 2.0 * change["quadratic"] * mean
+    found = np.maximum(-2.0 * sums["quadratic"], precision_sd)
+    precision = -2.0 * prior["quadratic"] + found
+    return {"linear": precision * mean + step, "quadratic": -0.5 * precision}
 
 
 def aware_q(

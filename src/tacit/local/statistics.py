@@ -227,13 +227,14 @@ class PrivateStatistics(PrivateMethod):
         ) -> tuple[Natural, Memory | None]:
             part = run.damping_at(number) * len(updates) / run.parties
             known = divide(q, prior)
+            change = product(updates[0], updates[1:])
             raw = power(family_part(memory, known), 1.0 - part)
-            raw = product(multiply(raw, power(known, part)), updates)
+            raw = multiply(multiply(raw, power(known, part)), change)
             noise = self._noise_left(memory, run, number, len(updates))
             sd = unit * noise
             other = sd / self.precision_weight
             if by_step:
-                following = stepped_q(run.family, prior, raw, q, other)
+                following = stepped_q(prior, raw, q, change, other)
             else:
                 following = read(run.family, prior, raw, sd, other)
             return following, {**raw, "noise_variance": np.asarray(noise**2)}

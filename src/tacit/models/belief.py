@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -78,25 +78,25 @@ class BeliefNetwork(GaussianPriorModel):
         weights: Array,
         *,
         balance: float = 1.0,
+        key: Array = None,
     ) -> Statistics:
-        del family, weights
-        mean, variance, x = *self._moments(q), _floats(records["x"])
+        del family, weights, key
+        x = _floats(records["x"])
+        mean, variance = self._moments(q, x.dtype)
         found = infer(mean, variance, x, self.sweeps)
         unit = self.statistics_unit
         return BeliefStatistics.at(mean, variance, x, found, unit=unit, balance=balance)
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
         """A lower bound: log p(x | θ) is a sum over 2^K states of z."""
-        mean, x = self._layers(theta.astype(np.float32)), _floats(records["x"])
-        none = Layers(*(0.0 * part for part in mean))
+        mean, none, x = self._point(theta, records)
         return lower_bound(mean, none, x, infer(mean, none, x, self.sweeps))
 
     def response(self, theta: Array, records: Records) -> Array:
         """The share of visible units that are on in a record's reconstruction."""
         import jax
 
-        mean, x = self._layers(theta.astype(np.float32)), _floats(records["x"])
-        none = Layers(*(0.0 * part for part in mean))
+        mean, none, x = self._point(theta, records)
         return jax.nn.sigmoid(infer(mean, none, x, self.sweeps).mean).mean(axis=1)
 
     def bound(self, q: Natural, records: Records, *, draws: int = 0, seed: int = 0) -> np.ndarray:
@@ -137,10 +137,16 @@ class BeliefNetwork(GaussianPriorModel):
             found.append(np.asarray(run(padded, number))[: len(own)])
         return np.concatenate(found)
 
-    def _moments(self, q: Natural) -> tuple[Layers, Layers]:
+    def _point(self, theta: Array, records: Records) -> tuple[Layers, Layers, Array]:
+        """θ as a q without variance, and the records."""
+        x = _floats(records["x"])
+        mean = self._layers(theta.astype(x.dtype))
+        return mean, Layers(*(0.0 * part for part in mean)), x
+
+    def _moments(self, q: Natural, dtype: Any = np.float32) -> tuple[Layers, Layers]:
         variance = -0.5 / q["quadratic"]
         mean = q["linear"] * variance
-        return self._layers(mean.astype(np.float32)), self._layers(variance.astype(np.float32))
+        return self._layers(mean.astype(dtype)), self._layers(variance.astype(dtype))
 
     def _layers(self, theta: Array) -> Layers:
         split = self.visible * self.hidden
@@ -158,7 +164,8 @@ def _compiled(model: BeliefNetwork, draws: int) -> Callable[[Natural, Array, Arr
     import jax.numpy as jnp
 
     def run(q: Natural, x: Array, key: Array) -> Array:
-        (mean, variance), x = model._moments(q), _floats(x)
+        x = _floats(x)
+        mean, variance = model._moments(q, x.dtype)
         found = infer(mean, variance, x, model.sweeps)
         if draws < 0:
             return jax.nn.sigmoid(found.mean)
@@ -193,7 +200,8 @@ def _mean_field(family: Family) -> MeanFieldGaussian:
 
 
 def _floats(x: Array) -> Array:
-    return x.astype(np.float32)
+    """Records as they are computed with: whole numbers in float32."""
+    return x if np.issubdtype(x.dtype, np.floating) else x.astype(np.float32)
 
 
 def _sigmoid(value: np.ndarray) -> np.ndarray:
