@@ -1,0 +1,227 @@
+"""Sigmoid belief networks on binarised digits (VIPS, full paper): bound, filters, reconstructions.
+
+Poisson batches, substitution of one image, δ = 1e-5: everything in one place, at ten parties that
+trust nobody, and at ten whose noisy sums are added up before anybody sees them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tacit.data.images import SIDE, Images, load_images
+from tacit.expfam import Natural
+from tacit.federate import carry_out, make_plan
+from tacit.local import ExpectedStatistics, PrivateStatistics
+from tacit.models import BeliefNetwork
+from tacit.privacy.settings import Privacy
+from tacit.report.figures import BLUE, GREY, VERMILION, canvas, plain
+from tacit.report.figures import title_and_subtitle as title
+from tacit.reproduce import Progress
+from tacit.reproduce.write import DPI, make_folder
+from tacit.schedule import Damping
+from tacit.server import Synchronous
+
+Row = dict[str, Any]
+PARTIES = 10
+DELTA = 1e-5
+TRUST = {"central": "whoever holds all records", "plain": "nobody", "trusted": "the summing server"}
+CURVE, FILTERS, RECONSTRUCTIONS = (
+    f"vips-belief-{name}.png" for name in ("bound", "filters", "reconstructions")
+)
+GREEN = "#009E73"
+SHOWN = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How much is computed."""
+
+    hidden: int = 50
+    sweeps: int = 6
+    train: int | None = None
+    test: int = 10_000
+    rate: float = 0.02
+    rounds: int = 120
+    clip: float = 0.5
+    precision_weight: float = 0.5
+    damping: tuple[float, float] = (0.1, 0.02)
+    epsilons: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
+    places: tuple[str, ...] = ("central", "trusted", "plain")
+
+
+FULL = Setting()
+QUICK = Setting(
+    hidden=16, train=20_000, test=500, rate=0.02, rounds=25, damping=(0.2, 0.05), epsilons=(4.0,),
+    places=("central", "trusted"),
+)  # fmt: skip
+
+
+def belief(
+    out: Path,
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    progress: Progress | None = None,
+    setting: Setting | None = None,
+) -> list[Row]:
+    """Run the study, write its three figures to `out`, and answer one row a run.
+
+    Quick: a third of the images, 16 hidden units, 25 rounds and ε = 4 only.
+    """
+    make_folder(out)
+    setting = setting or (QUICK if quick else FULL)
+    images = load_images()
+    images = Images(
+        train={"x": images.train["x"][: setting.train]},
+        test={"x": images.test["x"][: setting.test]},
+    )
+    pixels = images.train["x"].shape[1]
+    model = BeliefNetwork(pixels, hidden=setting.hidden, sweeps=setting.sweeps, start_seed=seed)
+    cells: list[tuple[float | None, str]] = [(None, "central")]
+    cells += [(epsilon, place) for place in setting.places for epsilon in setting.epsilons]
+    rows, found = [], {}
+    for number, (epsilon, place) in enumerate(cells):
+        name = "not private" if epsilon is None else f"ε = {epsilon:g}, {place}"
+        if progress is not None:
+            progress(number, len(cells), name)
+        natural, said = _learnt(model, images, setting, epsilon, place, seed)
+        rows.append(_row(model, natural, images, place) | said)
+        found[name] = natural
+    plot_bounds(rows).savefig(out / CURVE, format="png", dpi=DPI)
+    private = [name for name in found if "central" in name]
+    chosen = {name: found[name] for name in ("not private", private[-1])}
+    plot_filters(model, chosen).savefig(out / FILTERS, format="png", dpi=DPI)
+    shown = {"x": images.test["x"][:SHOWN]}
+    plot_reconstructions(model, chosen, shown).savefig(
+        out / RECONSTRUCTIONS, format="png", dpi=DPI
+    )
+    return rows
+
+
+def _learnt(
+    model: BeliefNetwork,
+    images: Images,
+    setting: Setting,
+    epsilon: float | None,
+    place: str,
+    seed: int,
+) -> tuple[Natural, Row]:
+    start, end = setting.damping
+    schedule = Synchronous(
+        rounds=setting.rounds,
+        damping=Damping(start=start, end=end, rounds=setting.rounds),
+        tolerance=0.0,
+    )
+    parties = {"everybody": images.train}
+    if place != "central":
+        parties = images.parties(PARTIES, seed=seed)
+    if epsilon is None:
+        open_method = ExpectedStatistics(rate=setting.rate)
+        plan = make_plan(model, parties, method=open_method, schedule=schedule, seed=seed)
+        return carry_out(plan).posterior.natural, {}
+    privacy = Privacy(
+        epsilon=epsilon, delta=DELTA, unit="record", relation="substitute", noise_seed=seed,
+        aggregation="trusted" if place == "trusted" else "plain",
+    )  # fmt: skip
+    method = PrivateStatistics(
+        rate=setting.rate, clip=setting.clip, precision_weight=setting.precision_weight
+    )
+    plan = make_plan(
+        model, parties, method=method, schedule=schedule, privacy=privacy, seed=seed
+    )
+    assert plan.guarantee is not None
+    said = {
+        "method": "private statistics",
+        "epsilon": plan.guarantee.epsilon,
+        "asked": epsilon,
+        "trust": TRUST[place],
+        "parties": len(parties),
+    }
+    return carry_out(plan).posterior.natural, said
+
+
+def _row(model: BeliefNetwork, natural: Natural, images: Images, place: str) -> Row:
+    again = model.reconstruct(natural, images.test)
+    return {
+        "model": f"{model.kind}, {model.hidden} units",
+        "method": "expected statistics",
+        "epsilon": None,
+        "asked": None,
+        "delta": DELTA,
+        "relation": "substitute",
+        "unit": "record",
+        "place": place,
+        "trust": "everybody",
+        "parties": 1,
+        "bound": float(np.mean(model.bound(natural, images.test))),
+        "sampled_bound": float(np.mean(model.bound(natural, images.test, draws=10))),
+        "pixels_wrong": float(np.mean((again > 0.5) != images.test["x"])),
+    }
+
+
+def plot_bounds(rows: list[Row]) -> Figure:
+    """Held-out bound in nats an image against ε; the dashed line is without privacy."""
+    figure = canvas(6.4, 4.2)
+    axes = figure.subplots()
+    plain(axes)
+    for place, colour in (("central", VERMILION), ("trusted", BLUE), ("plain", GREEN)):
+        mine = [row for row in rows if row["asked"] is not None and row["place"] == place]
+        if mine:
+            axes.plot(
+                [row["asked"] for row in mine], [row["sampled_bound"] for row in mine], "o-",
+                color=colour, label=f"{mine[0]['parties']} parties, trusted: {mine[0]['trust']}",
+            )  # fmt: skip
+    axes.axhline(rows[0]["sampled_bound"], color=GREY, linestyle="--", linewidth=1)
+    axes.set_xscale("log")
+    axes.set_xlabel("ε (δ = 1e−5, one image substituted)")
+    axes.set_ylabel("Held-out variational bound (nats an image)")
+    axes.legend(frameon=False, fontsize=8)
+    title(axes, "Sigmoid belief network on digits", f"{rows[0]['model']}; dashed: not private")
+    return figure
+
+
+def plot_filters(model: BeliefNetwork, found: dict[str, Natural]) -> Figure:
+    """What each hidden unit adds to the logits of the image: a block of tiles a q."""
+    figure = canvas(5.4 * len(found), 5.6)
+    panels = figure.subplots(1, len(found), squeeze=False)[0]
+    for axes, (name, natural) in zip(panels, found.items(), strict=True):
+        filters = model.filters(natural)
+        reach = float(np.percentile(np.abs(filters), 99.5))
+        _tiles(axes, filters, cmap="RdBu_r", vmin=-reach, vmax=reach)
+        title(axes, name.capitalize(), f"weights of {len(filters)} units, ±{reach:.2g}")
+    return figure
+
+
+def plot_reconstructions(
+    model: BeliefNetwork, found: dict[str, Natural], records: dict[str, np.ndarray]
+) -> Figure:
+    """Test images, what each q makes of them, and images that it makes up."""
+    count = len(records["x"])
+    blocks = {"Test images": records["x"].astype(float)}
+    for name, natural in found.items():
+        blocks[f"Reconstructed, {name}"] = model.reconstruct(natural, records)
+        blocks[f"Made up, {name}"] = model.sample(natural, count)
+    figure = canvas(9.0, 1.25 * len(blocks))
+    panels = figure.subplots(len(blocks), 1, squeeze=False)[:, 0]
+    for axes, (name, rows) in zip(panels, blocks.items(), strict=True):
+        _tiles(axes, rows, columns=count, cmap="gray_r", vmin=0.0, vmax=1.0)
+        axes.set_title(name, loc="left", fontsize=9)
+    return figure
+
+
+def _tiles(axes: Axes, rows: np.ndarray, columns: int | None = None, **look: Any) -> None:
+    """Images side by side, a pixel apart."""
+    columns = columns or int(np.ceil(np.sqrt(len(rows))))
+    lines = -(-len(rows) // columns)
+    sheet = np.full((lines * (SIDE + 1), columns * (SIDE + 1)), np.nan)
+    for number, row in enumerate(rows):
+        top, left = (SIDE + 1) * (number // columns), (SIDE + 1) * (number % columns)
+        sheet[top : top + SIDE, left : left + SIDE] = row.reshape(SIDE, SIDE)
+    axes.imshow(sheet, interpolation="nearest", **look)
+    axes.set_axis_off()
