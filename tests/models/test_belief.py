@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tacit.errors import ConfigError
+from tacit.errors import ConfigError, DataError
 from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.federate import carry_out, make_plan
 from tacit.local import ExpectedStatistics, PrivateStatistics
@@ -34,7 +34,7 @@ def some_q(seed=0, size=1.5, sd=0.2):
     return FAMILY.natural(mean=mean, sd=sd * rng.uniform(0.5, 1.5, size=MODEL.dimension))
 
 
-def some_records(count, seed=1, dtype=np.float32):
+def some_records(count, seed=1, dtype: Any = np.float32):
     rng = np.random.default_rng(seed)
     return {"x": (rng.random((count, D)) < 0.4).astype(dtype)}
 
@@ -164,7 +164,9 @@ def test_federated_learning_is_central_learning_and_finds_the_bars(bars):
     schedule = Synchronous(rounds=300, damping=0.2, tolerance=0.0)
 
     def learnt(parties):
-        plan = make_plan(model, dealt(bars, parties), method=ExpectedStatistics(), schedule=schedule)
+        plan = make_plan(
+            model, dealt(bars, parties), method=ExpectedStatistics(), schedule=schedule
+        )
         return carry_out(plan).posterior.natural
 
     one, three = learnt(1), learnt(3)
@@ -248,3 +250,6 @@ def test_what_it_cannot_be_is_refused():
     model = BeliefNetwork(4, hidden=2)
     with pytest.raises(ConfigError, match="mean-field"):
         model.prior(FullGaussian(model.dimension))
+    for x in (np.full((2, 4), 0.5), np.full((2, 4), 255, np.uint8)):
+        with pytest.raises(DataError, match="zeros and ones"):
+            make_plan(model, {"site": {"x": x}}, method=ExpectedStatistics())

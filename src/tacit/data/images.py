@@ -42,9 +42,7 @@ class Images:
         if not 1 <= count <= len(x):
             raise ConfigError(f"{count} parties for {len(x)} images; between 1 and {len(x)} can be")
         order = np.random.default_rng([seed, count]).permutation(len(x))
-        return {
-            f"site-{m}": {"x": x[rows]} for m, rows in enumerate(np.array_split(order, count))
-        }
+        return {f"site-{m}": {"x": x[rows]} for m, rows in enumerate(np.array_split(order, count))}
 
 
 def load_images(*, binarise: Binarise = "threshold", seed: int = 0) -> Images:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tacit.errors import ConfigError
+from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, MeanFieldGaussian, Natural
 from tacit.expfam._backend import Array
 from tacit.models.base import GaussianPriorModel, Output, Records
@@ -70,6 +70,15 @@ class BeliefNetwork(GaussianPriorModel):
         mean = START_MEAN * rng.normal(size=self.dimension)
         return _mean_field(family).natural(mean=mean, sd=np.full(self.dimension, START_SD))
 
+    def check_records(self, party: str, records: Records) -> None:
+        x = np.asarray(records["x"])
+        if x.shape[1:] != (self.visible,) or not np.all((x == 0) | (x == 1)):
+            raise DataError(
+                f"party {party!r}: x has shape {x.shape} and values from {np.min(x):g} to "
+                f"{np.max(x):g}; model 'belief-network' reads {self.visible} zeros and ones a "
+                "record: binarise it"
+            )
+
     def statistics(
         self,
         family: Family,
@@ -115,7 +124,7 @@ class BeliefNetwork(GaussianPriorModel):
     def reconstruct(self, q: Natural, records: Records) -> np.ndarray:
         """σ(E[η]) of every visible unit, given what was inferred from the record itself."""
         run = _compiled(self, -1)
-        return self._chunked(records, lambda x, n: run(q, x, None))
+        return self._chunked(records, lambda x, _: run(q, x, None))
 
     def sample(self, q: Natural, count: int, *, seed: int = 0) -> np.ndarray:
         """Probabilities of the visible units for made-up z, at the mean of q: (count, D)."""

@@ -60,7 +60,7 @@ class LogisticRegression(GeneralisedLinear):
 
     @property
     def statistics_unit(self) -> float:
-        """The norm ½r·√(1 + r²/16) of (s·x, ω·xxᵀ) where ‖x‖ = r, s = ½ and ω = ⅛, half its largest.
+        """The norm ½r·√(1 + r²/16) of (s·x, ω·xxᵀ) for ‖x‖ = r, s = ½ and ω = ⅛, half its most.
 
         r² counts 1 for the constant, 1 for each column that was made into levels and 1 for each
         number, or the square of its largest value where that is declared to be smaller.

@@ -6,6 +6,7 @@ trust nobody, and at ten whose noisy sums are added up before anybody sees them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from tacit.models import BeliefNetwork
 from tacit.privacy.settings import Privacy
 from tacit.report.figures import BLUE, GREY, VERMILION, canvas, plain
 from tacit.report.figures import title_and_subtitle as title
+from tacit.report.page import Picture
 from tacit.reproduce import Progress
+from tacit.reproduce.tables import Table
 from tacit.reproduce.write import DPI, make_folder
 from tacit.schedule import Damping
 from tacit.server import Synchronous
@@ -34,8 +37,14 @@ TRUST = {"central": "whoever holds all records", "plain": "nobody", "trusted": "
 CURVE, FILTERS, RECONSTRUCTIONS = (
     f"vips-belief-{name}.png" for name in ("bound", "filters", "reconstructions")
 )
+CAPTIONS = {
+    CURVE: "Held-out bound of a sigmoid belief network on digits against ε.",
+    FILTERS: "What each hidden unit adds to the logits of an image, with and without privacy.",
+    RECONSTRUCTIONS: "Test images, their reconstructions and made-up images.",
+}
 GREEN = "#009E73"
 SHOWN = 20
+Made = tuple[list[Table], list[tuple[Picture, Figure]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,32 +85,57 @@ def belief(
     """
     make_folder(out)
     setting = setting or (QUICK if quick else FULL)
-    images = load_images()
+    rows, figures = _study(setting, seed, progress or (lambda *_: None))
+    for file, figure in figures.items():
+        figure.savefig(out / file, format="png", dpi=DPI)
+    return rows
+
+
+def belief_part(out: Path, *, seed: int, quick: bool, tell: Callable[[str], None]) -> Made:
+    """The same as a part of `tacit reproduce vips`: its table and its figures."""
+    del out
+    setting = QUICK if quick else FULL
+    rows, figures = _study(setting, seed, lambda *step: tell(step[2]))
+    columns = ("method", "place", "trust", "parties", "asked", "epsilon", "bound", "sampled_bound",
+               "pixels_wrong")  # fmt: skip
+    table = Table(
+        name="belief",
+        title=f"Sigmoid belief network of {setting.hidden} units on digits",
+        columns=columns,
+        rows=[[row[column] for column in columns] for row in rows],
+        note="Unit: an image, substituted; δ = 1e−5. Bounds are in nats a held-out image: the "
+        "objective of learning, and the same without Pólya–Gamma's slack.",
+        digits={"bound": 5, "sampled_bound": 5, "pixels_wrong": 3, "epsilon": 3},
+    )
+    return [table], [(Picture(file, CAPTIONS[file]), figure) for file, figure in figures.items()]
+
+
+def _study(setting: Setting, seed: int, progress: Progress) -> tuple[list[Row], dict[str, Figure]]:
+    whole = load_images()
     images = Images(
-        train={"x": images.train["x"][: setting.train]},
-        test={"x": images.test["x"][: setting.test]},
+        train={"x": whole.train["x"][: setting.train]},
+        test={"x": whole.test["x"][: setting.test]},
     )
     pixels = images.train["x"].shape[1]
     model = BeliefNetwork(pixels, hidden=setting.hidden, sweeps=setting.sweeps, start_seed=seed)
     cells: list[tuple[float | None, str]] = [(None, "central")]
     cells += [(epsilon, place) for place in setting.places for epsilon in setting.epsilons]
-    rows, found = [], {}
+    rows: list[Row] = []
+    found: dict[str, Natural] = {}
     for number, (epsilon, place) in enumerate(cells):
         name = "not private" if epsilon is None else f"ε = {epsilon:g}, {place}"
-        if progress is not None:
-            progress(number, len(cells), name)
+        progress(number, len(cells), name)
         natural, said = _learnt(model, images, setting, epsilon, place, seed)
         rows.append(_row(model, natural, images, place) | said)
         found[name] = natural
-    plot_bounds(rows).savefig(out / CURVE, format="png", dpi=DPI)
-    private = [name for name in found if "central" in name]
-    chosen = {name: found[name] for name in ("not private", private[-1])}
-    plot_filters(model, chosen).savefig(out / FILTERS, format="png", dpi=DPI)
-    shown = {"x": images.test["x"][:SHOWN]}
-    plot_reconstructions(model, chosen, shown).savefig(
-        out / RECONSTRUCTIONS, format="png", dpi=DPI
-    )
-    return rows
+    shown = ("not private", *(f"ε = {e:g}, central" for e in setting.epsilons if e in (1.0, 4.0)))
+    chosen = {name: found[name] for name in shown if name in found}
+    figures = {
+        CURVE: plot_bounds(rows),
+        FILTERS: plot_filters(model, chosen),
+        RECONSTRUCTIONS: plot_reconstructions(model, chosen, {"x": images.test["x"][:SHOWN]}),
+    }
+    return rows, figures
 
 
 def _learnt(
@@ -132,9 +166,7 @@ def _learnt(
     method = PrivateStatistics(
         rate=setting.rate, clip=setting.clip, precision_weight=setting.precision_weight
     )
-    plan = make_plan(
-        model, parties, method=method, schedule=schedule, privacy=privacy, seed=seed
-    )
+    plan = make_plan(model, parties, method=method, schedule=schedule, privacy=privacy, seed=seed)
     assert plan.guarantee is not None
     said = {
         "method": "private statistics",
