@@ -53,7 +53,7 @@ def corpus(monkeypatch):
 def test_topics_against_epsilon(corpus, tmp_path):
     calls = []
     result = STUDIES["vips"](
-        tmp_path, quick=True, figure=2, progress=lambda *call: calls.append(call)
+        tmp_path, quick=True, figure="topics", progress=lambda *call: calls.append(call)
     )
     assert json.loads((tmp_path / "tables.json").read_text())["command"] == result["command"]
     table = next(one for one in result["tables"] if one["name"] == "vips-topics")
@@ -68,7 +68,7 @@ def test_topics_against_epsilon(corpus, tmp_path):
         by_pld, by_rdp, by_strong = rows[recipe, 150][4:7]
         assert by_pld < by_rdp < by_strong
     assert calls[-1][:2] == (1, 1)
-    again = STUDIES["vips"](tmp_path, quick=True, figure=2)
+    again = STUDIES["vips"](tmp_path, quick=True, figure="topics")
     assert again["tables"] == result["tables"]
 
 

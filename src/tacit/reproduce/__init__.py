@@ -99,10 +99,10 @@ STUDIES: dict[str, Study] = {
         ),
         Study(
             name="vips",
-            description="variational Bayes in private settings: topics of Wikipedia against ε, and "
-            "what the correct sensitivity costs",
+            description="variational Bayes in private settings: topics of Wikipedia, logistic "
+            "regression and belief networks against ε, and what the correct sensitivity costs",
             module="tacit.reproduce.vips",
-            figures=(2,),
+            figures=("topics", "regression", "belief"),
         ),
     )
 }

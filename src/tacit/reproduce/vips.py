@@ -17,12 +17,18 @@ from tacit.errors import ConfigError
 from tacit.report.page import Picture
 from tacit.reproduce import Progress
 from tacit.reproduce.tables import Table
+from tacit.reproduce.vips_belief import belief_part
+from tacit.reproduce.vips_regression import regression_part
 from tacit.reproduce.vips_topics import topics
 from tacit.reproduce.write import make_folder, write_study
 
 TITLE = "Variational Bayes in private settings (VIPS), done again"
 Part = Callable[..., tuple[list[Table], list[tuple[Picture, Figure]]]]
-PARTS: dict[int, Part] = {2: topics}
+PARTS: dict[str, Part] = {
+    "topics": topics,
+    "regression": regression_part,
+    "belief": belief_part,
+}
 
 
 def reproduce(
@@ -30,7 +36,7 @@ def reproduce(
     *,
     seed: int = 0,
     quick: bool = False,
-    figure: int | None = None,
+    figure: str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Run the study, or one part of it, and write tables.md, tables.json, index.html, figures.
@@ -43,7 +49,7 @@ def reproduce(
     make_folder(out)
     tables: list[Table] = []
     pictures: list[tuple[Picture, Figure]] = []
-    chosen = {number: part for number, part in PARTS.items() if figure in (None, number)}
+    chosen = {name: part for name, part in PARTS.items() if figure in (None, name)}
     for done, part in enumerate(chosen.values()):
 
         def tell(words: str, done: int = done) -> None:
@@ -60,7 +66,13 @@ def reproduce(
     command += " --quick" if quick else ""
     facts = {"study": "vips", "command": command, "seed": seed, "quick": quick, "figure": figure}
     return write_study(
-        out, title=TITLE, summary=_summary(quick), facts=facts, tables=tables, figures=pictures
+        out,
+        title=TITLE,
+        summary=_summary(quick),
+        facts=facts,
+        tables=tables,
+        figures=pictures,
+        theirs="the paper's are its own",
     )
 
 
