@@ -178,7 +178,8 @@ def test_substitutions_stay_within_the_claimed_sensitivities(model):
             counts.append(np.asarray(counts_sum(what, records, one, clip).value))
             scores.append(np.asarray(score_sum(
                 likelihood, records, one, clip, centre=jnp.array([0.0, 0.3]),
-                scale=jnp.array([1.0, 2.0]), point=jnp.array([0.4, 1.5]), reach=jnp.array(3.0),
+                scale=jnp.array([1.0, 2.0]), bend=jnp.zeros((1, 2)), reach=jnp.array(3.0),
+                point=jnp.array([0.4, 1.5]),
             ).value))  # fmt: skip
     for found, most in ((counts, np.sqrt(2.0)), (scores, 2.0)):
         rows = np.array(found)

@@ -157,6 +157,7 @@ def test_a_plain_clip_bounds_a_record_too(x, y, point):
             jnp.array(1.0),
             centre=jnp.array([0.1, 0.2]),
             scale=jnp.array([1.0, 3.0]),
+            bend=jnp.array([[0.3, 0.4]]),
             point=jnp.array(point),
             reach=jnp.array(1.0),
         )

@@ -308,14 +308,16 @@ class ScoringServer:
     def _scale(self, found: Marginals) -> np.ndarray:
         return scales(found, self.prior.sd, self._score_sd)
 
+    def _bend(self, q: Natural) -> np.ndarray:
+        return flattened(self._synthetic(q)[2].z, self.scaled)
+
     def _start(self, found: Marginals) -> float:
         """η of a record about which nothing is known."""
         return 0.0 if found.outcome is None else self.likelihood.link(found.outcome)
 
     def _scaled(self, q: Natural) -> Natural:
         """Shorten what is long, and fold C into the map: what is clipped at 1 was at C before."""
-        bend = flattened(self._synthetic(q)[2].z, self.scaled)
-        q = q | {"bend": bend}
+        q = q | {"bend": self._bend(q)}
         public = self._public(q)
         prior = public.to_x / self.prior.sd[:, None]
         factor, reach = choose_scale(
@@ -333,7 +335,7 @@ class ScoringServer:
         key = q["counts"].tobytes() + q["moment"].tobytes()
         if self._drawn is None or self._drawn[0] != key:
             found = self._marginals(q)
-            scale = scales(found, self.prior.sd, self._score_sd)
+            scale = self._scale(found)
             noise_sd = self.run.noise_sd(MOMENT + 1)
             drawn = correlated(self.layout, self.counted, found, scale, q["moment"], noise_sd)
             self._drawn = key, (found, scale, drawn)

@@ -99,6 +99,9 @@ class _PlainServer(ScoringServer):
     def _scale(self, found: Marginals) -> np.ndarray:
         return np.full_like(found.variance, 1.0 / np.sqrt(np.sum(found.variance)))
 
+    def _bend(self, q: Natural) -> np.ndarray:
+        return np.zeros_like(q["bend"])
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlainClip(PrivateScoring):
