@@ -24,6 +24,7 @@ from tacit.testing import check_clipping
 
 D, K = 6, 3
 MODEL = BeliefNetwork(D, hidden=K, sweeps=40)
+SMALL = BeliefNetwork(16, hidden=3, prior_sd=3.0)
 FAMILY = MeanFieldGaussian(MODEL.dimension)
 STATES = np.array(list(itertools.product((0.0, 1.0), repeat=K)))
 
@@ -123,7 +124,7 @@ def test_bounds_are_below_the_sum_over_every_state():
     loose, at_mean = MODEL.bound(q, {"x": x}), MODEL.log_likelihood(jnp.asarray(mean), {"x": x})
     assert np.all(loose <= exact + 1e-4)
     np.testing.assert_allclose(loose, at_mean, atol=1e-3)
-    tight = MODEL.bound(q, {"x": x}, draws=4000)
+    tight = MODEL.bound(q, {"x": x}, draws=500)
     assert np.all(tight <= exact + 0.1)
     assert np.mean(tight) > np.mean(loose)
     assert np.mean(exact - tight) < 0.5
@@ -161,7 +162,7 @@ def dealt(records, parties):
 
 def test_federated_learning_is_central_learning_and_finds_the_bars(bars):
     model = BeliefNetwork(16, hidden=4, prior_sd=3.0, start_seed=1)
-    schedule = Synchronous(rounds=300, damping=0.2, tolerance=0.0)
+    schedule = Synchronous(rounds=200, damping=0.2, tolerance=0.0)
 
     def learnt(parties):
         plan = make_plan(
@@ -182,12 +183,11 @@ def test_federated_learning_is_central_learning_and_finds_the_bars(bars):
 
 
 def private_plan(parties, *, noise=1e-9, rounds=60, rate=1.0, damping=0.2, **more) -> Any:
-    model = BeliefNetwork(16, hidden=3, prior_sd=3.0)
     privacy = Privacy(
         noise_multiplier=noise, delta=1e-3, noise_seed=1, accountant="rdp", **more
     )  # fmt: skip
     return make_plan(
-        model, parties, method=PrivateStatistics(clip=100.0, rate=rate),
+        SMALL, parties, method=PrivateStatistics(clip=100.0, rate=rate),
         schedule=Synchronous(rounds=rounds, damping=damping), privacy=privacy,
     )  # fmt: skip
 

@@ -74,9 +74,9 @@ def choose_method(
     steady: bool = True,
 ) -> tuple[LocalMethod, str]:
     """The method that "auto" is here, and why, in one line."""
-    if not model.traceable:
+    if model.ties_at_prior:
         answers = ExpectedStatistics() if privacy is None else PrivateStatistics()
-        return answers, f"model {model.kind!r} has expected statistics and no gradients"
+        return answers, f"model {model.kind!r} has hidden variables: expected statistics"
     if privacy is not None:
         return _private(Case(model, privacy, schedule or Synchronous(), parties, steady))
     if isinstance(model, ConjugateGaussian):

@@ -26,6 +26,7 @@ from tacit.report.figures import title_and_subtitle as title
 from tacit.report.page import Picture
 from tacit.reproduce import Progress
 from tacit.reproduce.tables import Table
+from tacit.reproduce.vips_regression import log_ticks
 from tacit.reproduce.write import DPI, make_folder
 from tacit.schedule import Damping
 from tacit.server import Synchronous
@@ -210,7 +211,7 @@ def plot_bounds(rows: list[Row]) -> Figure:
                 color=colour, label=f"{mine[0]['parties']} parties, trusted: {mine[0]['trust']}",
             )  # fmt: skip
     axes.axhline(rows[0]["sampled_bound"], color=GREY, linestyle="--", linewidth=1)
-    axes.set_xscale("log")
+    log_ticks(axes, sorted({row["asked"] for row in rows if row["asked"] is not None}))
     axes.set_xlabel("ε (δ = 1e−5, one image substituted)")
     axes.set_ylabel("Held-out variational bound (nats an image)")
     axes.legend(frameon=False, fontsize=8)
@@ -226,7 +227,7 @@ def plot_filters(model: BeliefNetwork, found: dict[str, Natural]) -> Figure:
         filters = model.filters(natural)
         reach = float(np.percentile(np.abs(filters), 99.5))
         _tiles(axes, filters, cmap="RdBu_r", vmin=-reach, vmax=reach)
-        title(axes, name.capitalize(), f"weights of {len(filters)} units, ±{reach:.2g}")
+        title(axes, name, f"weights of {len(filters)} units, ±{reach:.2g}")
     return figure
 
 
@@ -239,7 +240,7 @@ def plot_reconstructions(
     for name, natural in found.items():
         blocks[f"Reconstructed, {name}"] = model.reconstruct(natural, records)
         blocks[f"Made up, {name}"] = model.sample(natural, count)
-    figure = canvas(9.0, 1.25 * len(blocks))
+    figure = canvas(9.0, 0.8 * len(blocks))
     panels = figure.subplots(len(blocks), 1, squeeze=False)[:, 0]
     for axes, (name, rows) in zip(panels, blocks.items(), strict=True):
         _tiles(axes, rows, columns=count, cmap="gray_r", vmin=0.0, vmax=1.0)

@@ -6,13 +6,15 @@ nobody, and at ten whose noisy sums are added up before anybody sees them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 from scipy.stats import rankdata
 
 from tacit.data import load
@@ -194,9 +196,16 @@ def plot_regression(rows: list[Row]) -> Figure:
                 [row["log_likelihood"] for row in mine],
                 "o-", color=colour, label=name,
             )  # fmt: skip
-        axes.set_xscale("log")
+        log_ticks(axes, sorted({row["asked"] for row in private}))
         axes.set_xlabel("ε (δ = 1e−5, one record substituted)")
         title(axes, place.capitalize(), f"trusted: {TRUST[place]}")
     panels[0].set_ylabel("Held-out log-likelihood (nats)")
     panels[0].legend(frameon=False, fontsize=8)
     return figure
+
+
+def log_ticks(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic ε whose ticks are the values that were run."""
+    axes.set_xscale("log")
+    axes.set_xticks(values, [f"{value:g}" for value in values])
+    axes.xaxis.set_minor_locator(NullLocator())
