@@ -114,7 +114,7 @@ class Plan:
             site_prior=site,
             average_last=math.ceil(self.method.averaged_share * self.schedule.rounds),
             combine=self._combine,
-            own_factors=self._noise_rng is not None,
+            own_factors=self._noise_rng is not None and self._own_factors,
             most_visits=self.schedule.rounds if self.settled else None,
             quorum=self._quorum,
             divide_out=self.live is not None and self.live.divide_out,
@@ -129,6 +129,10 @@ class Plan:
     def posterior(self, natural: Natural) -> Posterior:
         """What natural parameters of this run, such as a server's state has, stand for."""
         return Posterior(self.model, *self.method.read(self.model, self.family, natural))
+
+    @property
+    def _own_factors(self) -> bool:
+        return isinstance(self.method, PrivateMethod) and self.method.own_factors
 
     @property
     def _quorum(self) -> int | None:

@@ -54,6 +54,9 @@ class PrivateMethod(LocalMethod, abc.ABC):
     private: ClassVar[bool] = True
     units: ClassVar[tuple[Unit, ...]] = ("record", "person")
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain",)
+    own_factors: ClassVar[bool] = False
+    """Whether a server that adds the noise itself keeps each party's exact factor; otherwise
+    every party is given an equal part of what was released."""
     wants_full: ClassVar[bool] = False
     """Whether family = "auto" is a full covariance all the same: d² noisy numbers, used at once."""
     clip: float

@@ -103,7 +103,7 @@ class PrivateStatistics(PrivateMethod):
 
     kind: ClassVar[str] = "private-statistics"
     eager: ClassVar[bool] = True
-    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted")
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted", "server")
     damping: ClassVar[float | None] = 1.0
     wants_full: ClassVar[bool] = True
     clip: float = 1.0
@@ -139,6 +139,11 @@ class PrivateStatistics(PrivateMethod):
             raise ConfigError(
                 f"privacy.unit = {self.unit!r} with model {model.kind!r}, whose statistics are "
                 "those of single records; protect a 'record'"
+            )
+        if self.aggregation == "server" and not isinstance(family, Dirichlets):
+            raise ConfigError(
+                f"privacy.aggregation = 'server' with model {model.kind!r}; here it is for counts, "
+                "as of topics: use 'trusted', where the parties add the noise"
             )
         if self.repair == "truncate" and (
             self.aggregation != "plain" or not isinstance(family, Gaussian)
@@ -204,7 +209,8 @@ class PrivateStatistics(PrivateMethod):
             return self._clipped(model, family, for_model, task, records, weights)
 
         bounded, drawn = self.batches.summed(for_batch, task, clipped, traced=model.traceable)
-        mechanism = GaussianMechanism(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
+        shares = jnp.inf if self.aggregation == "server" else task.terms.shares
+        mechanism = GaussianMechanism(noise_sd=task.terms.noise_sds[0], shares=shares)
         released = mechanism.release(for_noise, bounded, drawn)
         found = self._factor(model, family, task.q, released.value)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], released.cost)
@@ -215,7 +221,8 @@ class PrivateStatistics(PrivateMethod):
 
         Requests carry an equal part of the likelihood in q to every party, repaired as it may be,
         and updates are Δₘ = ρ(sₘ − that part); with u = q/prior, k of M parties asked and R the
-        raw sum, R ← R − ρ(k/M)R + ΣΔₘ + ρ(k/M)u.
+        raw sum, R ← R − ρ(k/M)R + ΣΔₘ + ρ(k/M)u. With aggregation = "server" the sums come exact,
+        and one noise for all is added here, before anything else is made of them.
         """
         prior = run.model.prior(run.family)
         read = aware_q if self.noise_aware and self.repair == "none" else plain_q
@@ -228,6 +235,10 @@ class PrivateStatistics(PrivateMethod):
             part = run.damping_at(number) * len(updates) / run.parties
             known = divide(q, prior)
             change = product(updates[0], updates[1:])
+            if run.noise_rng is not None:
+                draw = run.noise_rng(number).standard_normal(change["log"].shape)
+                noise = unit * run.noise_sd(number) * draw
+                change = {"log": change["log"] + run.damping_at(number) * noise}
             raw = power(family_part(memory, known), 1.0 - part)
             raw = multiply(multiply(raw, power(known, part)), change)
             noise = self._noise_left(memory, run, number, len(updates))

@@ -92,6 +92,7 @@ class PrivateUpdate(PrivateMethod):
     kind: ClassVar[str] = "private-update"
     units: ClassVar[tuple[Unit, ...]] = ("record", "person", "party")
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted", "server")
+    own_factors: ClassVar[bool] = True
     damping: ClassVar[float | None] = 0.1
     shards: int | None = None
     objective: Literal["averaged", "virtual"] = "virtual"
