@@ -208,7 +208,7 @@ def plot_bounds(rows: list[Row]) -> Figure:
         if mine:
             axes.plot(
                 [row["asked"] for row in mine], [row["sampled_bound"] for row in mine], "o-",
-                color=colour, label=f"{mine[0]['parties']} parties, trusted: {mine[0]['trust']}",
+                color=colour, label=f"{place}, trusted: {mine[0]['trust']}",
             )  # fmt: skip
     axes.axhline(rows[0]["sampled_bound"], color=GREY, linestyle="--", linewidth=1)
     log_ticks(axes, sorted({row["asked"] for row in rows if row["asked"] is not None}))
