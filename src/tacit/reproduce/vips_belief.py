@@ -66,6 +66,7 @@ class Setting:
 
 
 FULL = Setting()
+LARGE = Setting(hidden=100, epsilons=(1.0, 4.0), places=("central",))
 QUICK = Setting(
     hidden=16, train=20_000, test=500, rate=0.02, rounds=25, damping=(0.2, 0.05), epsilons=(4.0,),
     places=("central", "trusted"),
@@ -95,12 +96,20 @@ def belief(
 def belief_part(out: Path, *, seed: int, quick: bool, tell: Callable[[str], None]) -> Made:
     """The same as a part of `tacit reproduce vips`: its table and its figures."""
     del out
-    setting = QUICK if quick else FULL
-    rows, figures = _study(setting, seed, lambda *step: tell(step[2]))
+    tables, pictures = [], []
+    for setting in (QUICK,) if quick else (FULL, LARGE):
+        rows, figures = _study(setting, seed, lambda *step: tell(f"belief network: {step[2]}"))
+        tables.append(_table(setting, rows))
+        if not pictures:  # a larger network's pictures tell the same
+            pictures = [(Picture(file, CAPTIONS[file]), one) for file, one in figures.items()]
+    return tables, pictures
+
+
+def _table(setting: Setting, rows: list[Row]) -> Table:
     columns = ("method", "place", "trust", "parties", "asked", "epsilon", "bound", "sampled_bound",
                "pixels_wrong")  # fmt: skip
-    table = Table(
-        name="belief",
+    return Table(
+        name=f"belief-{setting.hidden}",
         title=f"Sigmoid belief network of {setting.hidden} units on digits",
         columns=columns,
         rows=[[row[column] for column in columns] for row in rows],
@@ -108,7 +117,6 @@ def belief_part(out: Path, *, seed: int, quick: bool, tell: Callable[[str], None
         "objective of learning, and the same without Pólya–Gamma's slack.",
         digits={"bound": 5, "sampled_bound": 5, "pixels_wrong": 3, "epsilon": 3},
     )
-    return [table], [(Picture(file, CAPTIONS[file]), figure) for file, figure in figures.items()]
 
 
 def _study(setting: Setting, seed: int, progress: Progress) -> tuple[list[Row], dict[str, Figure]]:
