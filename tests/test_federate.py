@@ -8,7 +8,7 @@ from tacit.data.download import locate
 from tacit.errors import ConfigError, DataError
 from tacit.evaluate import evaluate
 from tacit.expfam import FullGaussian
-from tacit.federate import carry_out, choose_family, make_plan
+from tacit.federate import carry_out, make_plan
 from tacit.local import Exact, GradientVI, NaturalVI
 from tacit.models import (
     BayesianNeuralNetwork,
@@ -16,6 +16,7 @@ from tacit.models import (
     LinearRegression,
     LogisticRegression,
 )
+from tacit.planning import choose_family
 from tacit.pvi import multiply
 from tacit.server import Asynchronous, Sequential, Synchronous
 

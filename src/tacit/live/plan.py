@@ -10,8 +10,9 @@ from tacit.build import make_method, make_model, make_schedule
 from tacit.config import Config
 from tacit.data import Federation as Records_
 from tacit.data import load_party, public_schema
-from tacit.federate import Live, Plan, make_plan
+from tacit.federate import Plan, make_plan
 from tacit.live.config import Agreed, PartySetup
+from tacit.planning import Live
 from tacit.run import check_private
 
 

@@ -12,10 +12,11 @@ from tacit.errors import DataError
 from tacit.evaluate import exact_posterior, mean_field_optimum
 from tacit.expfam import Family, MeanFieldGaussian, Natural
 from tacit.expfam.gaussian import Gaussian
-from tacit.federate import carry_out, choose_family, make_plan
+from tacit.federate import carry_out, make_plan
 from tacit.local import Exact, GradientVI, LocalMethod
 from tacit.models import GaussianMean, LinearRegression, Model, Records
 from tacit.notebook import pooled
+from tacit.planning import choose_family
 from tacit.posterior import Posterior
 from tacit.server import SCHEDULES, ServerState
 from tacit.server.state import Log

@@ -12,9 +12,9 @@ import msgspec
 from tacit.build import make_method
 from tacit.config import parse_config, set_key
 from tacit.errors import ConfigError
-from tacit.federate import choose_family
 from tacit.local import PrivateMethod
 from tacit.models import LogisticRegression
+from tacit.planning import choose_family
 from tacit.reproduce.frontier_ablation import VARIANTS
 from tacit.sweep import Job, make_job
 
