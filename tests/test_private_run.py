@@ -21,6 +21,7 @@ from tacit.errors import ConfigError, PrivacyError
 from tacit.federate import first_factors
 from tacit.messages import decode_reply
 from tacit.privacy.ledger import Ledger
+from tacit.private_run import open_charging
 from tacit.run import fingerprint, prepare, run
 from tacit.server import Checkpoint, begin, initial_state, open_requests, step_together
 
@@ -417,3 +418,21 @@ def test_two_runs_at_once_spend_what_is_allowed_to_one(worker, tmp_path):
             assert spent.epsilon <= 2.0
             assert spent.charges <= 12
     assert worker({"argv": runs[:1]}) == [2 if (tmp_path / "a").exists() else 3]
+
+
+def test_a_killed_simulation_has_room_for_the_answers_it_lost(tmp_path):
+    """As if it had died after every charge and before any answer was kept, three times over."""
+    prepared = prepare(parse_config(SEEDED))
+    plan = prepared.plan
+    charging = open_charging(
+        plan, prepared.federation, tmp_path / "ledger.sqlite", "run-1", inside=True
+    )
+    with charging.ledger:
+        for attempt in (1, 2, 3):
+            for visit in range(plan.schedule.rounds):
+                for party, settled in plan.settled.items():
+                    charging.ledger.charge(
+                        charging.datasets[party], "run-1", f"{party}-{visit}",
+                        settled.events_at(visit), unit=charging.unit, relation=charging.relation,
+                        purpose=f"{party}, visit {visit}", attempt=attempt,
+                    )  # fmt: skip

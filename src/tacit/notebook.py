@@ -14,7 +14,7 @@ from tacit.data.documents import check_vocabulary
 from tacit.errors import ConfigError
 from tacit.evaluate import predict, reliability, score
 from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
-from tacit.local import LocalMethod, PrivateMethod
+from tacit.local import LocalMethod, PrivateMethod, PrivateScoring
 from tacit.models import GeneralisedLinear, Model, Records, TopicModel
 from tacit.party import len_records
 from tacit.posterior import Posterior
@@ -29,6 +29,10 @@ NOT_PRIVATE = (
 )
 TOO_NARROW = "Intervals do not contain the noise that was added for privacy."
 WIDE_ENOUGH = "Intervals contain the noise that was added for privacy, but not what clipping does."
+LEARNT_SCALE = (
+    " The prior's scale was learnt from the same releases and is taken for known: where little was "
+    "heard, intervals are far too narrow."
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -177,6 +181,8 @@ def statement(plan: Plan) -> str:
         return NOT_PRIVATE
     assert isinstance(plan.method, PrivateMethod)
     intervals = WIDE_ENOUGH if plan.method.knows_noise(plan.family) else TOO_NARROW
+    if isinstance(plan.method, PrivateScoring) and plan.method.empirical_bayes:
+        intervals += LEARNT_SCALE
     if guarantee.caveat is not None:
         plain = msgspec.structs.replace(guarantee, caveat=None)
         return f"{guarantee.caveat}. With secret noise it would be {plain}. {intervals}"

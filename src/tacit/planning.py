@@ -232,6 +232,11 @@ def _check_records(model: Model, parties: dict[str, Records]) -> None:
     """Refuse records that differ in form between parties, or that the model cannot read."""
     forms = {}
     for name, records in parties.items():
+        if not isinstance(records, dict):
+            raise DataError(
+                f"party {name!r} has a {type(records).__name__} for records; give a dictionary of "
+                "arrays, for documents tacit.data.document_records(counts, width=…)"
+            )
         if not records or len_records(records) == 0:
             raise DataError(f"party {name!r} has no records; leave it out or give it some")
         lengths = {key: len(column) for key, column in records.items()}

@@ -24,7 +24,8 @@ from tacit.privacy.ledger import Ceiling, Ledger
 from tacit.privacy.place import LEDGER_NAME, own_ledger
 from tacit.rundir import write_text
 
-ROUNDING = 1e-9
+CRASHES = 10.0
+"""Times what a simulation costs: so much room its own ledger leaves for answers lost in crashes."""
 SIMULATION = "simulation with a seeded noise"
 
 
@@ -125,13 +126,16 @@ def _charging(plan: Plan, federation: Federation, ledger: Ledger, run: str) -> C
 
 
 def own_ceilings(charging: Charging) -> None:
-    """A simulation's ledger allows what the simulation was made to spend."""
+    """A simulation's ledger allows what it was made to spend, and what crashes add to that.
+
+    An answer that was lost in a crash is charged again, although with a known seed it is the same.
+    """
     wanted = {}
     for party, settled in charging.settled.items():
         dataset = charging.datasets[party]
         if charging.ledger.ceiling(dataset) is None:
             wanted[dataset] = Ceiling(
-                epsilon=settled.guarantee.epsilon * (1.0 + ROUNDING),
+                epsilon=settled.guarantee.epsilon * CRASHES,
                 delta=settled.guarantee.delta,
                 relation=charging.relation,
                 unit=charging.unit,

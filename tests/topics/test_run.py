@@ -126,11 +126,11 @@ def test_documents_of_ones_own_are_charged_as_what_the_estimator_calls_them(own,
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda own: (own / "vocabulary.txt").write_text("a b"), "over 30 words, topics over 2"),
-        (lambda own: (own / "vocabulary.txt").write_text("a " * 30), "29 words twice"),
+        (lambda own: (own / "vocabulary.txt").write_text("a b"), "over 30 words, but there are 2 "),
+        (lambda own: (own / "vocabulary.txt").write_text("a " * 30), "the word 'a' more than once"),
         (lambda own: (own / "vocabulary.txt").unlink(), "cannot be read"),
         (lambda own: (own / "counts.npz").write_bytes(b"no"), "is no sparse matrix"),
-        (lambda own: (own / "counts.npz").unlink(), "is no sparse matrix"),
+        (lambda own: (own / "counts.npz").unlink(), "there is no file"),
     ],
 )
 def test_broken_files_are_refused_in_one_line(own, spoil, said):

@@ -325,7 +325,7 @@ def reproduce(
     seed: Annotated[int, typer.Option(help="The seed.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller version.")] = False,
     figure: Annotated[
-        list[str] | None, typer.Option(metavar="NUMBER", help="Only this figure of the study.")
+        list[str] | None, typer.Option(metavar="NAME", help="Only this figure of the study.")
     ] = None,
 ) -> None:
     """Repeat a published study with this library; without STUDY, list them.
@@ -335,7 +335,11 @@ def reproduce(
       tacit reproduce fedvi --out runs/fedvi
 
       tacit reproduce tmlr --figure 1 --quick
+
       tacit reproduce meng --figure 4.8
+
+      tacit reproduce vips --figure topics
+
       tacit reproduce frontier --figure 1 --figure ablation
     """
     from tacit.cli.commands import reproduce_command

@@ -5,6 +5,7 @@ A vocabulary is public and the same for all parties; what a document counts of i
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -74,9 +75,9 @@ def read_vocabulary(data: DataConfig) -> tuple[str, ...]:
             f"data.vocabulary: {path} cannot be read ({error}); give a text file with the words,"
             " one a line, in the order of the columns"
         ) from None
-    twice = len(words) - len(set(words))
+    twice = [word for word, count in Counter(words).items() if count > 1]
     if not words or twice:
-        what = f"{twice} words twice" if twice else "no word"
+        what = f"the word {twice[0]!r} more than once" if twice else "no word"
         raise DataError(f"data.vocabulary: {path} has {what}; one word a column, each once")
     return words
 
@@ -97,11 +98,16 @@ def read_documents(data: DataConfig, seed: int) -> tuple[Documents, tuple[str, .
     path = path / COUNTS_FILE if path.is_dir() else path
     from scipy import sparse
 
+    if not path.is_file():
+        raise DataError(
+            f"data.path: there is no file {path}; write documents × words to it with"
+            " scipy.sparse.save_npz"
+        )
     try:
         counts = sparse.load_npz(path)
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
+    except (OSError, ValueError, KeyError, BadZipFile):
         raise DataError(
-            f"data.path: {path} is no sparse matrix ({error}); write documents × words with"
+            f"data.path: {path} is no sparse matrix; write documents × words with"
             " scipy.sparse.save_npz"
         ) from None
     try:

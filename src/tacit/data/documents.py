@@ -42,8 +42,8 @@ def check_documents(counts: Any, *, words: int | None = None) -> Documents:
         raise DataError(f"documents of shape {found.shape}; there must be at least one, and a word")
     if words is not None and found.shape[1] != words:
         raise DataError(
-            f"documents over {found.shape[1]} words, topics over {words}; count the words of one"
-            " vocabulary, in one order"
+            f"documents over {found.shape[1]} words, but there are {words} in the vocabulary; count"
+            " the words of one vocabulary, in one order"
         )
     _check_counts(found)
     if not found.has_canonical_format or not found.data.all():
