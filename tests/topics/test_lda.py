@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from planted_documents import planted
@@ -274,3 +276,17 @@ def test_nothing_is_asked_of_a_model_that_has_not_learnt():
         model.topics(["a", "b", "c"])
     with pytest.raises(ConfigError, match="top = 3"):
         model.topics(["a", "b"], top=3)
+
+
+def test_one_guarantee_does_not_speak_for_steps_of_several_kinds():
+    """What was learnt without noise or with known noise has no ε, nor has what follows it."""
+    kinds = ["none", Privacy(noise_multiplier=9.0), Privacy(noise_multiplier=9.0, noise_seed=1)]
+    for before, after in itertools.permutations(kinds, 2):
+        for learn in (LDA.fit, LDA.partial_fit):
+            model = LDA(2, privacy=before, total_samples=20)
+            learn(model, planted(20))
+            model.set_params(privacy=after)
+            with pytest.raises(ConfigError, match="no guarantee holds for both together"):
+                model.partial_fit(planted(20))
+            assert model.n_batch_iter_ == 1
+        model.fit(planted(20))  # begins anew

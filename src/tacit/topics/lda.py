@@ -134,6 +134,7 @@ class LDA:
         self._check()
         documents = check_documents(X)
         self._start(documents.shape[1])
+        self._check_kept()
         if isinstance(self.privacy, Privacy):
             self._fit_privately(documents, self.privacy)
             return self
@@ -163,17 +164,30 @@ class LDA:
             )
         if not started:
             self._start(documents.shape[1])
+        self._check_kept()
         if isinstance(self.privacy, Privacy):
             self._step_privately(documents, self.privacy)
         else:
             self._learn(documents, self._total(documents.shape[0]))
         return self
 
+    def _check_kept(self) -> None:
+        """Refuse a step that `guarantee_` could not speak for together with the earlier ones."""
+        seeded = isinstance(self.privacy, Privacy) and self.privacy.noise_seed is not None
+        now = "none" if self.privacy == "none" else "with a known seed" if seeded else "secret"
+        if self._noise not in (None, now):
+            raise ConfigError(
+                f"partial_fit with noise {now!r} after steps with noise {self._noise!r}; no"
+                " guarantee holds for both together: keep to one kind, or begin anew with fit"
+            )
+        self._noise = now
+
     def _start(self, words: int) -> None:
         self.n_features_in_ = words
         self.components_ = self._model.start(self._model.own_family)["log"] + 1.0
         self.n_batch_iter_ = 0
         self.guarantee_, self.settled_ = None, None
+        self._noise: str | None = None
         self._noisy: Noisy | None = None
         self._released: tuple[GaussianEvent, ...] = ()
 
