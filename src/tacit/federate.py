@@ -34,6 +34,7 @@ from tacit.planning import (
     check_in_step,
     check_memory,
     check_parties,
+    check_rounding,
     choose_family,
     facts,
     resolved_schedule,
@@ -224,6 +225,7 @@ def make_plan(
     chosen_family = choose_family(family, model, private=noisy)
     units = units_of(method, privacy, parties, live)
     method = settled_method(method, privacy, units, live)
+    check_rounding(model, method)
     method.check(model, chosen_family)
     chosen_family = method.family(model, chosen_family)
     schedule = resolved_schedule(schedule, method, model, chosen_family, len(parties))

@@ -187,6 +187,22 @@ def settled_method(
     )
 
 
+def check_rounding(model: Model, method: LocalMethod) -> None:
+    """What rounding does to all records must not depend on how many of them there are.
+
+    A compiler adds up in another order for another shape. Clipping bounds what one unit adds; where
+    rounding can grow, a unit that changes the shape changes everybody's numbers.
+    """
+    if not (model.rounding_grows and isinstance(method, PrivateMethod)):
+        return
+    if method.unit != "party" and (method.unit, method.relation) != ("record", "substitute"):
+        raise ConfigError(
+            f"privacy.unit = {method.unit!r} and privacy.relation = {method.relation!r} with model "
+            f"{model.kind!r}, whose rounding can grow and differs with the number of records; "
+            "protect a 'record' with relation = 'substitute'"
+        )
+
+
 def shapes_of(schedule: Schedule, units: dict[str, int], seed: int) -> dict[str, PartyShape]:
     """How often the schedule asks each party, which is public, and how many units it has."""
     names = tuple(units)

@@ -127,7 +127,10 @@ def test_every_kind_of_precision_moves_q(many, precision):
 
 
 def test_a_step_that_needs_the_number_of_records_is_refused_where_that_is_secret():
-    model = BayesianNeuralNetwork(tuple("abcdefghi"), hidden=25)
+    class SmoothNetwork(BayesianNeuralNetwork):
+        rounding_grows = False
+
+    model = SmoothNetwork(tuple("abcdefghi"), hidden=25)
     assert model.dimension > 256, "a network this large keeps its precision"
     records = {"x": np.zeros((6, 9)), "y": np.ones(6)}
     with pytest.raises(ConfigError, match=r"method\.step_size is not given"):

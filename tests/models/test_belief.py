@@ -12,9 +12,9 @@ import pytest
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.federate import carry_out, make_plan
-from tacit.local import ExpectedStatistics, PrivateStatistics
+from tacit.local import DPSGD, ExpectedStatistics, PrivateStatistics
 from tacit.messages import Request
-from tacit.models import BeliefNetwork
+from tacit.models import BayesianNeuralNetwork, BeliefNetwork
 from tacit.models.belief_statistics import Hidden, infer, lower_bound
 from tacit.party import Seat
 from tacit.privacy.bounded import clip_sum
@@ -253,3 +253,22 @@ def test_what_it_cannot_be_is_refused():
     for x in (np.full((2, 4), 0.5), np.full((2, 4), 255, np.uint8)):
         with pytest.raises(DataError, match="zeros and ones"):
             make_plan(model, {"site": {"x": x}}, method=ExpectedStatistics())
+
+
+@pytest.mark.parametrize(
+    "model", [MODEL, BayesianNeuralNetwork(("a", "b"), hidden=4)], ids=lambda model: model.kind
+)
+@pytest.mark.parametrize("terms", [{"relation": "add-or-remove"}, {"unit": "person"}], ids=str)
+def test_a_unit_that_changes_the_shape_of_the_data_is_not_promised_to_be_hidden(model, terms):
+    """Twenty pairs of units with opposite weights let ten sweeps make rounding of size 1: one
+    record more, and another order of additions, moved a party's answer by 12 clips instead of 1; a
+    record more of one person, and others' moved it by 11 instead of 2. A rectifier at 0 does the
+    same without any iteration.
+    """
+    records = some_records(8) if model is MODEL else {"x": np.ones((8, 2)), "y": np.ones(8)}
+    privacy = Privacy(noise_multiplier=1.0, delta=1e-3, **terms)
+    with pytest.raises(ConfigError, match="protect a 'record' with relation = 'substitute'"):
+        make_plan(
+            model, {"a": records | {"person": np.arange(8)}}, method=DPSGD(step_size=0.05),
+            schedule=Synchronous(rounds=2), privacy=privacy,
+        )  # fmt: skip

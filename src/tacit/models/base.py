@@ -41,6 +41,9 @@ class Model(abc.ABC):
     """True when everything is alike at the prior and would stay so: q starts at `start`."""
     nonnegative_statistics: ClassVar[bool] = False
     """Whether no coordinate of `statistics` is ever negative."""
+    rounding_grows: ClassVar[bool] = False
+    """True when there are q that make the rounding of a record's numbers as large as the numbers,
+    by an iteration or by a jump: they then depend on the shape of the arrays they are in."""
     listed: ClassVar[bool] = True
     """False when a coordinate means little on its own: results then do not list all of them."""
 

@@ -31,6 +31,7 @@ class BeliefNetwork(GaussianPriorModel):
     kind: ClassVar[str] = "belief-network"
     output: Output = "other"
     ties_at_prior: ClassVar[bool] = True
+    rounding_grows: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -10,7 +10,9 @@ hence c_j and ω_j of its Pólya–Gamma variable, and the best h_k given the ot
     logit h_k = b_k + Σ_j M_jk (x_j − ½ − ω_j E[η_j]) + (Σ_j ω_j M_jk²)(h_k − ½) − ½ Σ_j ω_j V_jk.
 
 All units of all records are moved at once, by half of the way in logits, a fixed number of times:
-a record's numbers depend on that record and on q alone.
+a record's numbers depend on that record, on q and, by rounding, on the shape of the batch. There
+are q for which the sweeps make that rounding as large as the numbers themselves, so that with
+privacy the shape must be public: one record in another's place.
 
 The expected complete log-likelihood is then quadratic in θ. At the means of q its gradient and the
 diagonal of its precision are, with a = x − ½ − ω∘E[η] and u = h(1 − h),

@@ -24,6 +24,7 @@ class BayesianNeuralNetwork(GaussianPriorModel):
     """
 
     kind: ClassVar[str] = "bnn"
+    rounding_grows: ClassVar[bool] = True
 
     def __init__(
         self,
