@@ -165,3 +165,12 @@ def test_a_job_may_name_who_runs_it(tmp_path, base):
     assert not (tmp_path / "out" / "runs" / quiet.id).exists()
     again = sweep_jobs([quiet], tmp_path / "out", text="", resume=True, workers=1)
     assert again.found == 1
+
+
+def test_whoever_runs_a_job_does_not_run_one_that_counts(tmp_path, base):
+    """A function charges no ledger: with secret noise it would be a release that nobody paid."""
+    base |= {"privacy": {"epsilon": 1.0, "delta": 1e-5}, "method": {"kind": "dpsgd"}}
+    job = make_job(base, {}, "tacit.reproduce.frontier_ablation:run_job")
+    with pytest.raises(ConfigError, match="no ledger charged"):
+        sweep_jobs([job], tmp_path / "out", text="", workers=1)
+    assert not os.path.lexists(tmp_path / "out")

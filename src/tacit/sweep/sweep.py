@@ -119,11 +119,16 @@ def _write(store: Store, jobs: Sequence[Job], rows: dict[str, Row]) -> tuple[lis
 
 
 def _check_ledgers(jobs: Sequence[Job], out: Path, ledger: Path | None) -> None:
-    """A ledger that counts must outlive the sweep, which --overwrite removes."""
+    """A ledger that counts must outlive the sweep, which --overwrite removes, and be charged."""
     for job in jobs:
         config = parse_config(job.config)
         if config.private is None or config.private.noise_seed is not None:
             continue
+        if job.runner is not None:
+            raise ConfigError(
+                f"{job.runner} runs a private configuration without privacy.noise_seed; its noise "
+                "would be secret and no ledger charged: set it, or leave the runner out"
+            )
         path = ledger_path(config, out / "runs" / job.id, ledger)
         if out.resolve() in path.resolve().parents:
             raise ConfigError(
