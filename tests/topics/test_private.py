@@ -255,3 +255,11 @@ def test_a_wrong_scale_would_not_be_sent():
     half = msgspec.structs.replace(steps.settled, answers=(charged,))
     with pytest.raises(PrivacyError, match="nothing is sent"):
         replace(steps, settled=half).release(np.ones((2, 4)), counts, 0)
+
+
+def test_one_very_long_document_does_not_fill_the_memory():
+    """Whether a party can answer must not depend on one document: 5·10⁹ words were 37 GiB."""
+    rows = np.ones((2, 300), np.int64)
+    rows[1] = 2**24
+    found = resampled(check_documents(rows), 50, np.random.default_rng(0))
+    assert found.sum(axis=1).tolist() == [50, 50]

@@ -21,11 +21,12 @@ def resampled(documents: Documents, words: int, rng: np.random.Generator) -> Doc
     for first in range(0, documents.shape[0], step):
         rows = slice(ends[first], ends[min(first + step, documents.shape[0])])
         counts = documents.data[rows].astype(np.int64)
-        above = np.cumsum(counts)[ends[first + 1 : first + step + 1] - ends[first] - 1]
+        passed = np.cumsum(counts)
+        above = passed[ends[first + 1 : first + step + 1] - ends[first] - 1]
         each = np.diff(above, prepend=0)[:, None]
         at = (rng.random((len(each), words)) * each).astype(np.int64)
-        place = np.repeat(np.arange(len(counts)), counts)  # word by word, where it is counted
-        drawn = place[at + (above[:, None] - each)]
+        # Not by a list of all words: one very long document must not be able to fill the memory.
+        drawn = np.searchsorted(passed, at + (above[:, None] - each), side="right")
         kept[rows] = np.bincount(drawn.ravel(), minlength=len(counts))
     found = documents.copy()
     found.data = kept
