@@ -148,3 +148,17 @@ def test_counts_in_any_form_are_the_same_documents():
         np.testing.assert_array_equal(found.toarray(), dense)
     with pytest.raises(DataError, match="over 3 words, but there are 4"):
         check_documents(dense, words=4)
+
+
+def test_a_word_without_a_number_is_not_lent_to_other_documents():
+    """A concentration of 0 in all topics makes a word's t NaN, and nobody else's."""
+    concentration = topics(1, words=30)
+    concentration[:, 3] = 0.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        table = word_table(concentration)
+    rows = np.zeros((2, 30), np.int64)
+    rows[0, 3], rows[1, 5:9] = 2, 1
+    found = expect(table, check_documents(rows), alpha=ALPHA).norms()
+    alone = expect(table, check_documents(rows[1:]), alpha=ALPHA).norms()
+    assert np.isnan(found[0])
+    assert found[1] == alone[0]

@@ -216,7 +216,7 @@ def padded_length(lengths: Array) -> Array:
 
 
 def _places(documents: Documents, rows: Array, length: int) -> tuple[Array, Array]:
-    """Where a block's counts are stored, padded with its first one, and which are real."""
+    """Where a block's counts are stored, each document padded with its own first, and which are."""
     first = documents.indptr[rows][:, None]
     valid = np.arange(length) < (documents.indptr[rows + 1][:, None] - first)
-    return np.where(valid, first + np.arange(length), 0), valid
+    return np.where(valid, first + np.arange(length), first), valid
