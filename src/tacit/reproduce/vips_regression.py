@@ -198,7 +198,7 @@ def plot_regression(rows: list[Row]) -> Figure:
             )  # fmt: skip
         log_ticks(axes, sorted({row["asked"] for row in private}))
         axes.set_xlabel("ε (δ = 1e−5, one record substituted)")
-        title(axes, place.capitalize(), f"trusted: {TRUST[place]}")
+        title(axes, place.capitalize(), f"trusted: {TRUST[place]}; dashed: not private")
     panels[0].set_ylabel("Held-out log-likelihood (nats)")
     panels[0].legend(frameon=False, fontsize=8)
     return figure
