@@ -174,3 +174,20 @@ def test_whoever_runs_a_job_does_not_run_one_that_counts(tmp_path, base):
     with pytest.raises(ConfigError, match="no ledger charged"):
         sweep_jobs([job], tmp_path / "out", text="", workers=1)
     assert not os.path.lexists(tmp_path / "out")
+
+
+def test_workers_stay_with_runs_that_are_alike():
+    """What differs in a method is compiled anew; a second worker begins with another method."""
+    from tacit.sweep.local import _Waiting
+
+    grid = {"method.kind": ["dpsgd", "private-update"], "privacy.epsilon": [1.0, 2.0]}
+    base = {"privacy": {"epsilon": 1.0, "delta": 1e-5, "noise_seed": 0}}
+    waiting = _Waiting(expand(Sweep(base=base, grid=grid, seeds=2)))
+    taken: dict[int, list] = {0: [], 1: []}
+    for _ in range(4):
+        for worker, jobs in taken.items():
+            job = waiting.take(worker)
+            assert job is not None
+            jobs.append(job.case["method.kind"])
+    assert taken == {0: ["dpsgd"] * 4, 1: ["private-update"] * 4}
+    assert waiting.take(0) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import subprocess
@@ -27,6 +28,15 @@ def default_workers() -> int:
     return os.cpu_count() or 1
 
 
+def _shared(workers: int) -> list[list[int]]:
+    """Cores of its own for every worker, if there are enough; none: wherever there is room."""
+    if not hasattr(os, "sched_getaffinity"):
+        return [[]] * workers
+    cores = sorted(os.sched_getaffinity(0))
+    each = len(cores) // max(1, workers)
+    return [cores[i * each : (i + 1) * each] for i in range(workers)]
+
+
 class Local:
     """Runs jobs in processes of their own; `map` gives rows as they come."""
 
@@ -41,14 +51,11 @@ class Local:
 
     def map(self, jobs: Sequence[Job]) -> Generator[Row, None, None]:
         """A row for every job, in the order in which they end."""
-        waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        for job in jobs:
-            waiting.put(job)
+        waiting = _Waiting(jobs)
         rows: queue.SimpleQueue[Row | BaseException] = queue.SimpleQueue()
         count = min(self.workers, len(jobs))
         with self._log.open("ab") as log:
-            processes = [_Process(self._command, log, max(1, default_workers() // count))
-                         for _ in range(count)]  # fmt: skip
+            processes = [_Process(self._command, log, cores) for cores in _shared(count)]
             threads = [
                 threading.Thread(target=_serve, args=(process, waiting, rows), daemon=True)
                 for process in processes
@@ -77,8 +84,10 @@ class _EndedError(Exception):
 class _Process:
     """One worker, started anew when it has died."""
 
-    def __init__(self, command: list[str], log: IO[bytes], threads: int) -> None:
+    def __init__(self, command: list[str], log: IO[bytes], cores: list[int]) -> None:
         # Workers that each took all cores for one small product would fight for them.
+        threads = len(cores) or 1
+        self._cores = cores
         several = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
         flags = f"{os.environ.get('XLA_FLAGS', '')} {several}".strip()
         limits = dict.fromkeys(("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
@@ -137,18 +146,54 @@ class _Process:
                     stderr=self._log,
                     env=self._environment,
                 )
+                if self._cores:
+                    with contextlib.suppress(OSError):  # it may have died already
+                        os.sched_setaffinity(self._child.pid, self._cores)
             return self._child
 
 
+class _Waiting:
+    """Jobs that nobody has taken. Each worker stays with its kind: what is alike is compiled once.
+
+    The next job of a worker is the one that has most in common with its last one and least with
+    what the others are at; of equals the first.
+    """
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs = list(jobs)
+        self._lock = threading.Lock()
+        self._at: dict[int, Job] = {}
+
+    def take(self, worker: int) -> Job | None:
+        """The next job of that worker; None: there are no more."""
+        with self._lock:
+            if not self._jobs:
+                return None
+            own = self._at.get(worker)
+            others = [job for other, job in self._at.items() if other != worker]
+
+            def suits(job: Job) -> tuple[int, int]:
+                apart = -max((_common(job, other) for other in others), default=0)
+                return (0 if own is None else _common(job, own)), apart
+
+            found = max(self._jobs, key=suits)
+            self._jobs.remove(found)
+            self._at[worker] = found
+            return found
+
+
+def _common(one: Job, other: Job) -> int:
+    """How many of the keys that a sweep changes have the same value in both."""
+    return sum(other.case.get(key) == value for key, value in one.case.items())
+
+
 def _serve(
-    process: _Process,
-    waiting: queue.SimpleQueue[Job],
-    rows: queue.SimpleQueue[Row | BaseException],
+    process: _Process, waiting: _Waiting, rows: queue.SimpleQueue[Row | BaseException]
 ) -> None:
-    while True:
+    while (job := waiting.take(id(process))) is not None:
         try:
-            rows.put(process.ask(waiting.get_nowait()))
-        except (queue.Empty, _EndedError):
+            rows.put(process.ask(job))
+        except _EndedError:
             return
         except BaseException as error:  # told in the thread that waits for rows
             rows.put(error)

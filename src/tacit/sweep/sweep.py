@@ -21,7 +21,7 @@ from tacit.sweep.store import Store
 from tacit.sweep.summary import summarise
 
 Progress = Callable[[int, int, str], None]
-TABLES_EVERY_S = 5.0
+TABLES_EVERY_S = 10.0
 
 
 class Workers(Protocol):
