@@ -263,3 +263,10 @@ def test_one_very_long_document_does_not_fill_the_memory():
     rows[1] = 2**24
     found = resampled(check_documents(rows), 50, np.random.default_rng(0))
     assert found.sum(axis=1).tolist() == [50, 50]
+
+
+def test_words_that_are_listed_and_words_that_are_searched_for_are_the_same(monkeypatch):
+    rows = check_documents(np.random.default_rng(3).integers(1, 9, (7, 11)))
+    listed = resampled(rows, 40, np.random.default_rng(5)).toarray()
+    monkeypatch.setattr("tacit.models.topics.resample.LISTED", 0)
+    assert np.array_equal(resampled(rows, 40, np.random.default_rng(5)).toarray(), listed)

@@ -8,6 +8,9 @@ from tacit.data.documents import Documents
 
 DRAWN = 1_000_000
 """Words that are drawn at a time, for the memory it takes."""
+LISTED = 20_000_000
+"""Words of the documents of such a time that are listed, which is quicker than to search; no more:
+one very long document must not be able to fill the memory."""
 
 
 def resampled(documents: Documents, words: int, rng: np.random.Generator) -> Documents:
@@ -25,8 +28,11 @@ def resampled(documents: Documents, words: int, rng: np.random.Generator) -> Doc
         above = passed[ends[first + 1 : first + step + 1] - ends[first] - 1]
         each = np.diff(above, prepend=0)[:, None]
         at = (rng.random((len(each), words)) * each).astype(np.int64)
-        # Not by a list of all words: one very long document must not be able to fill the memory.
-        drawn = np.searchsorted(passed, at + (above[:, None] - each), side="right")
+        at += above[:, None] - each
+        if passed[-1] <= LISTED:
+            drawn = np.repeat(np.arange(len(counts)), counts)[at]
+        else:  # the same places, found one by one
+            drawn = np.searchsorted(passed, at, side="right")
         kept[rows] = np.bincount(drawn.ravel(), minlength=len(counts))
     found = documents.copy()
     found.data = kept
