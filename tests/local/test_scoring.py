@@ -301,3 +301,9 @@ def test_what_it_cannot_do_is_refused_with_the_next_step():
             )
     with pytest.raises(ConfigError, match="leave the key out"):
         PrivateScoring(clip=2.0)
+
+
+def test_single_precision_is_refused():
+    """1e39 is a number in float64 and infinite in float32, where 0 times it is not 0."""
+    with pytest.raises(ConfigError, match=r"method\.dtype = 'float32'"):
+        PrivateScoring(dtype="float32")

@@ -85,6 +85,13 @@ class PrivateScoring(PrivateMethod):
                     "which finds its own scale from what it releases: leave the key out"
                 )
 
+        if self.dtype != "float64":
+            # A finite number beyond float32 would be infinite, and 0 times it none at all.
+            raise ConfigError(
+                f"method.dtype = {self.dtype!r} with method.kind = 'private-scoring', whose bounds "
+                "are those of float64: leave the key out"
+            )
+
     def check(self, model: Model, family: Family) -> None:
         if not isinstance(model, GeneralisedLinear) or likelihood_of(model) is None:
             raise ConfigError(
