@@ -3,6 +3,8 @@
 import json
 import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +52,26 @@ def whole_run(tmp_path_factory):
 def used(whole_run, tmp_path):
     """A directory that a run has used, to be spoilt."""
     return Path(shutil.copytree(whole_run[0], tmp_path / "run"))
+
+
+FIRST_RUN = """
+import json, sys
+from pathlib import Path
+from tacit.config import parse_config
+from tacit.engines.compilations import compilations
+from tacit.run import run
+compilations()
+run(parse_config(json.loads(sys.argv[1])), Path(sys.argv[2]))
+print(compilations().count)
+"""
+
+
+def test_a_first_run_compiles_its_method_and_nothing_else(tmp_path):
+    """Each small operation left to JAX would cost its user more than the whole training."""
+    call = [sys.executable, "-c", FIRST_RUN, json.dumps(COHORT), str(tmp_path / "run")]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1"]
 
 
 def test_the_result_has_every_field(cohort_run):
