@@ -41,6 +41,19 @@ def special(*arrays: Array) -> ModuleType:
     return sp
 
 
+def cholesky(matrix: Array) -> Array:
+    """The lower-triangular L with LLᵀ = A, for an A that is symmetric however it was made.
+
+    `jax.numpy` would make it symmetric again, which is as much to compile as the rest. Of an A
+    whose entries vary one by one the derivative would be wrong.
+    """
+    if namespace(matrix) is np:
+        return np.linalg.cholesky(matrix)
+    import jax.numpy as jnp
+
+    return jnp.linalg.cholesky(matrix, symmetrize_input=False)
+
+
 def solve_lower(factor: Array, right: Array) -> Array:
     """Solve L x = b for lower-triangular L."""
     if namespace(factor, right) is np:

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacit.expfam._backend import Array, namespace, solve_lower
+from tacit.expfam._backend import Array, cholesky, namespace, solve_lower
 from tacit.expfam.base import Family, Mean, Natural
 
 LOG_2PI = float(np.log(2 * np.pi))
@@ -233,20 +233,18 @@ class FullGaussian(Gaussian):
 
     def free(self, natural: Natural) -> Free:
         usual = self.usual(natural)
-        xp = namespace(usual["covariance"])
-        factor = xp.linalg.cholesky(usual["covariance"])
-        return {
-            "location": usual["mean"],
-            "scale": xp.tril(factor, -1) + xp.diag(xp.log(xp.diagonal(factor))),
-        }
+        factor = cholesky(usual["covariance"])
+        xp, on_diagonal = namespace(factor), _on_diagonal(factor)
+        logs = xp.log(xp.where(on_diagonal, factor, 1.0))
+        return {"location": usual["mean"], "scale": xp.where(on_diagonal, logs, factor)}
 
     def from_free(self, free: Free) -> Natural:
-        factor = self._factor(free)
-        return self.natural(mean=free["location"], covariance=factor @ factor.T)
+        precision = _inverse_of_product(self._factor(free))
+        return {"linear": precision @ free["location"], "quadratic": -0.5 * precision}
 
     def free_entropy(self, free: Free) -> Array:
         xp = namespace(free["scale"])
-        return xp.sum(xp.diagonal(free["scale"]))
+        return xp.sum(xp.where(_on_diagonal(free["scale"]), free["scale"], 0.0))
 
     def free_inner(self, free: Free, natural: Natural) -> Array:
         location, factor = free["location"], self._factor(free)
@@ -266,13 +264,27 @@ class FullGaussian(Gaussian):
         return directions @ free["location"], namespace(spread).sum(spread * spread, axis=-1)
 
     def _factor(self, free: Free) -> Array:
-        xp = namespace(free["scale"])
-        return xp.tril(free["scale"], -1) + xp.diag(xp.exp(xp.diagonal(free["scale"])))
+        scale = free["scale"]
+        xp, on_diagonal = namespace(scale), _on_diagonal(scale)
+        diagonal = xp.sum(xp.where(on_diagonal, scale, 0.0), axis=-1)
+        return xp.where(on_diagonal, xp.exp(diagonal)[:, None], xp.tril(scale, -1))
+
+
+def _on_diagonal(matrix: Array) -> Array:
+    """A mask: to take a diagonal out and to put it back would compile into several times as much.
+
+    It is made of counting numbers, because the compiler unrolls what is given as a constant.
+    """
+    counting = namespace(matrix).arange(matrix.shape[0])
+    return counting[:, None] == counting
 
 
 def _inverse(matrix: Array) -> Array:
     """Inverse of a symmetric positive-definite matrix, symmetric to the last bit."""
-    xp = namespace(matrix)
-    factor = xp.linalg.cholesky(0.5 * (matrix + matrix.T))
-    inverse_factor = solve_lower(factor, xp.eye(matrix.shape[0], dtype=matrix.dtype))
-    return inverse_factor.T @ inverse_factor
+    return _inverse_of_product(cholesky(0.5 * (matrix + matrix.T)))
+
+
+def _inverse_of_product(factor: Array) -> Array:
+    """(LLᵀ)⁻¹ for a lower-triangular L."""
+    inverse = solve_lower(factor, _on_diagonal(factor).astype(factor.dtype))
+    return inverse.T @ inverse
