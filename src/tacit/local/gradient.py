@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Gaussian, Natural
 from tacit.expfam.gaussian import Free
+from tacit.local.adam import Moments, Pace, at_rest, moved, paces
 from tacit.local.base import Answer, Array, LocalMethod, Task
 from tacit.models import GeneralisedLinear, Model, Records
 from tacit.pvi import cavity
 
+SLOWEST = 0.05  # of the learning rate, at the end of a round
 TINY_VARIANCE = 1e-12  # keeps the square root differentiable for a record that is all zeros
 
 
@@ -62,9 +63,6 @@ class GradientVI(LocalMethod):
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
         assert isinstance(family, Gaussian)
         rest = cavity(task.q, task.factor)
-        optimiser = optax.adam(
-            optax.cosine_decay_schedule(self.learning_rate, self.steps, alpha=0.05)
-        )
 
         def objective(free: Free, step_key: Array) -> Array:
             draw_key, batch_key = jax.random.split(step_key)
@@ -72,18 +70,17 @@ class GradientVI(LocalMethod):
             fit = self._expected(model, family, free, draw_key, records, weights)
             return -(fit + family.free_inner(free, rest) + family.free_entropy(free))
 
-        def step(carry: tuple[Free, Any], step_key: Array) -> tuple[tuple[Free, Any], None]:
-            free, state = carry
-            gradient = jax.grad(objective)(free, step_key)
-            updates, state = optimiser.update(gradient, state)
-            moved: Any = optax.apply_updates(free, updates)
-            return (moved, state), None
+        def step(
+            carry: tuple[Free, Moments], now: tuple[Array, Pace]
+        ) -> tuple[tuple[Free, Moments], None]:
+            (free, moments), (step_key, pace) = carry, now
+            return moved(free, moments, jax.grad(objective)(free, step_key), pace), None
 
         loss_key, scan_key = jax.random.split(key)
         start = self._cast(family.free(task.start))
-        (free, _), _ = jax.lax.scan(
-            step, (start, optimiser.init(start)), jax.random.split(scan_key, self.steps)
-        )
+        table = paces(self.learning_rate, self.steps, least=SLOWEST, dtype=self.dtype)
+        keys = jax.random.split(scan_key, self.steps)
+        (free, _), _ = jax.lax.scan(step, (start, at_rest(start)), (keys, table))
         loss = -self._expected(model, family, start, loss_key, task.records, task.weights)
         return Answer(self._result(family, free), loss)
 
