@@ -108,6 +108,13 @@ def test_an_update_that_is_no_number_is_refused_before_it_is_sent(records, bad):
         step(AGREEMENT, {**records, "x": x}, PartyState(), REQUEST)
 
 
+def test_a_posterior_that_is_singular_to_rounding_is_refused_by_name(records):
+    agreement = Agreement(MODEL, FAMILY, GradientVI(steps=1), seed=3)
+    flat = {"linear": np.zeros(3), "quadratic": -0.5 * np.ones((3, 3))}
+    with pytest.raises(DataError, match=r"party 'a', visit 0: the covariance .* not positive"):
+        step(agreement, records, PartyState(), REQUEST._replace(q=flat, initial=False))
+
+
 def test_requests_with_different_posteriors_are_not_answered_together(records):
     stack, weights = stack_records([arranged(records)] * 2, 30, Exact())
     other = REQUEST._replace(q={name: value.copy() for name, value in PRIOR.items()})

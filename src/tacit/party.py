@@ -141,7 +141,8 @@ def answer_many(
         raise ValueError("answer_many is for requests that carry the same q")
     (stage,) = {agreement.method.stage(r.visit) for r in requests}
     start = agreement.model.start(agreement.family) if first.initial else None
-    shared = (first.q, start or first.q, np.bool_(first.initial))
+    start = start or first.q
+    shared = (first.q, start, np.bool_(first.initial), _begun(agreement, start, first))
     words = [[agreement.seed, party_word(r.party), r.visit] for r in requests]
     own = (
         np.array(words, dtype=np.uint32),
@@ -169,6 +170,17 @@ def answer_many(
             for i, one in enumerate(updates)
         ]
     return updates
+
+
+def _begun(agreement: Agreement, start: Natural, request: Request) -> Any:
+    try:
+        return agreement.method.begin(agreement.family, start)
+    except np.linalg.LinAlgError:
+        raise DataError(
+            f"party {request.party!r}, visit {request.visit}: the covariance of the q that it was "
+            "sent is not positive definite to rounding; lower schedule.damping, or bring the "
+            "columns to a similar scale"
+        ) from None
 
 
 def _stacked_memories(
@@ -243,14 +255,14 @@ def compiled(
 
     def one(records: Any, weights: Any, own: Any, shared: Any) -> Any:
         words, damping, factor, private, memory = own
-        q, start, initial = shared
+        q, start, initial, begun = shared
         key = jax.random.key(words[0])
         key = jax.random.fold_in(jax.random.fold_in(key, words[1]), words[2])
         task = Task(records, weights.astype(method.dtype), q, factor, start, initial, words[2])
         if private is not None:
             terms, secret = private
             task = task._replace(terms=terms, secret=jax.random.wrap_key_data(secret))
-        task = task._replace(stage=stage, memory=memory, damping=damping)
+        task = task._replace(stage=stage, memory=memory, damping=damping, begun=begun)
         answer = method.answer(model, family, key, task)
         delta = damped_update(answer.natural, q, damping)
         finite = jnp.all(jnp.isfinite(0.0 if answer.loss is None else answer.loss))

@@ -133,6 +133,23 @@ def test_the_exact_loss_is_the_expected_negative_log_likelihood():
     assert loss == pytest.approx(expected, rel=1e-10)
 
 
+@pytest.mark.parametrize("family", [FullGaussian(2), MeanFieldGaussian(2)])
+@pytest.mark.parametrize("method", [NaturalVI(steps=2), GradientVI(steps=2)])
+def test_an_answer_is_the_same_whoever_began_it(method, family):
+    records, prior = made_up_records(LOGISTIC), LOGISTIC.prior(family)
+    start, other = LOGISTIC.start(family), multiply(prior, prior)
+    task = Task(records, np.ones(37), prior, family.zero(), start, np.array(True))
+    with jax.disable_jit():
+        alone, helped, misled = (
+            method.answer(LOGISTIC, family, jax.random.key(0), task._replace(begun=begun))
+            for begun in (None, method.begin(family, start), method.begin(family, other))
+        )
+    for name, value in alone.natural.items():
+        np.testing.assert_allclose(helped.natural[name], value, rtol=1e-5, atol=1e-6)
+    assert float(helped.loss) == pytest.approx(float(alone.loss), rel=1e-6)
+    assert float(misled.loss) != pytest.approx(float(alone.loss), rel=1e-6)
+
+
 def batches(batch_size, count, padded, keys):
     """What `_batch` hands out: total weight and weighted sum of a column, one a key."""
     task = Task(

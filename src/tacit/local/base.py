@@ -27,7 +27,8 @@ class Task(NamedTuple):
     gets its numbers (`terms`) and the key of its noise and batches (`secret`). `stage` is what
     the method makes of the visit (`LocalMethod.stage`), a number known when it is compiled;
     `memory` is what it kept at this party (`LocalMethod.memory`), and `damping` the part of
-    its change that will be sent.
+    its change that will be sent. `begun` is what `LocalMethod.begin` made of `start`, or None, in
+    which case the method does so itself.
     """
 
     records: Records
@@ -42,6 +43,7 @@ class Task(NamedTuple):
     stage: int = 0
     memory: Any = None
     damping: Array | float = 1.0
+    begun: Any = None
 
 
 class Answer(NamedTuple):
@@ -118,6 +120,16 @@ class LocalMethod(abc.ABC):
         It never leaves the party. None: nothing is kept.
         """
         del model, family
+        return None
+
+    def begin(self, family: Family, start: Natural) -> dict[str, Array] | None:
+        """`Task.start` in the form in which `answer` wants it, if that is another one.
+
+        Made in NumPy, once for all parties that are answered together: what is done to one matrix
+        a round takes far longer to compile than to do. A method that asks another one for an
+        answer gives it a start of its own and nothing that was begun.
+        """
+        del family, start
         return None
 
     def read(self, model: Model, family: Family, natural: Natural) -> tuple[Family, Natural]:

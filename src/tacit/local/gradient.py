@@ -77,12 +77,16 @@ class GradientVI(LocalMethod):
             return moved(free, moments, jax.grad(objective)(free, step_key), pace), None
 
         loss_key, scan_key = jax.random.split(key)
-        start = self._cast(family.free(task.start))
+        start = self._cast(task.begun or family.free(task.start))
         table = paces(self.learning_rate, self.steps, least=SLOWEST, dtype=self.dtype)
         keys = jax.random.split(scan_key, self.steps)
         (free, _), _ = jax.lax.scan(step, (start, at_rest(start)), (keys, table))
         loss = -self._expected(model, family, start, loss_key, task.records, task.weights)
         return Answer(self._result(family, free), loss)
+
+    def begin(self, family: Family, start: Natural) -> Free:
+        assert isinstance(family, Gaussian)
+        return family.free(start)
 
     def _cast(self, free: Free) -> Free:
         return {name: value.astype(self.dtype) for name, value in free.items()}

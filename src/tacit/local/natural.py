@@ -57,6 +57,9 @@ class NaturalVI(LocalMethod):
                 f"family, not {model.kind!r} with {family.kind!r}; use method.kind = 'gradient-vi'"
             )
 
+    def begin(self, family: Family, start: Natural) -> dict[str, Array]:
+        return family.usual(start)
+
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
         assert isinstance(model, GeneralisedLinear)
         rest = cavity(task.q, task.factor)
@@ -64,14 +67,16 @@ class NaturalVI(LocalMethod):
         steps = self.steps or (1 if full else 40)
         length = self.step_size or (1.0 if full else 0.15)
 
-        def step(natural: Natural, length: Any) -> tuple[Natural, Array]:
-            site, loss = likelihood_site(model, family, natural, task)
+        def step(
+            natural: Natural, length: Any, usual: dict[str, Array] | None = None
+        ) -> tuple[Natural, Array]:
+            site, loss = likelihood_site(model, family, usual or family.usual(natural), task)
             target = power(multiply(rest, site), length)
             return multiply(power(natural, 1.0 - length), target), loss
 
         # The first step stands outside the scan: alone, it is one fused pass over the numbers.
         first = length if length == 1.0 else jnp.where(task.initial, 1.0, length)
-        natural, loss = step(task.start, first)
+        natural, loss = step(task.start, first, task.begun)
         if steps > 1:
             natural, _ = jax.lax.scan(
                 lambda natural, _: (step(natural, length)[0], None), natural, length=steps - 1
@@ -80,11 +85,10 @@ class NaturalVI(LocalMethod):
 
 
 def likelihood_site(
-    model: GeneralisedLinear, family: Family, natural: Natural, task: Task
+    model: GeneralisedLinear, family: Family, usual: dict[str, Array], task: Task
 ) -> tuple[Natural, Array]:
-    """(b, −½P) at q, float64, and −E_q[log p(xₘ|θ)]."""
+    """(b, −½P) at the q of those usual parameters, float64, and −E_q[log p(xₘ|θ)]."""
     x, y, weights = task.records["x"], task.records["y"], task.weights
-    usual = family.usual(natural)
     mean = usual["mean"].astype(x.dtype)
     eta = x @ mean
     if isinstance(family, FullGaussian):

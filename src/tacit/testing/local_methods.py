@@ -37,7 +37,7 @@ def check_local_method(
     answer_of = jax.jit(lambda key, task: method.answer(model, family, key, task))
     prior = model.prior(family)
     start = model.start(family) or prior
-    task = _task(method, plain, prior, family.zero(), start, initial=True)
+    task = _task(method, family, plain, prior, family.zero(), start, initial=True)
     first = answer_of(key, task)
     _check_answer(family, first, "first round")
     again = answer_of(key, task)
@@ -54,11 +54,11 @@ def check_local_method(
         _check_same(family, first, answer_of(key, turned), "records in reverse", tolerance)
     _check_progress(model, family, task, first.natural, key)
     factor = divide(_plain(first.natural), prior)
-    later = _task(method, plain, _plain(first.natural), factor, _plain(first.natural))
+    later = _task(method, family, plain, _plain(first.natural), factor, _plain(first.natural))
     _check_answer(family, answer_of(key, later), "second round")
     if isinstance(model, ConjugateGaussian) and isinstance(family, Gaussian):
         best = conjugate_optimum(model, family, plain)
-        settled = _task(method, plain, best, divide(best, prior), best)
+        settled = _task(method, family, plain, best, divide(best, prior), best)
         again = answer_of(key, settled)
         _check_same(family, Answer(best, 0.0), again, "fixed point", max(wander, 10 * tolerance))
 
@@ -90,6 +90,7 @@ def conjugate_optimum(model: Model, family: Gaussian, records: Records) -> Natur
 
 def _task(
     method: LocalMethod,
+    family: Family,
     records: Records,
     q: Natural,
     factor: Natural,
@@ -98,7 +99,8 @@ def _task(
     initial: bool = False,
 ) -> Task:
     weights = np.ones(_count(records), method.dtype)
-    return Task(records, weights, q, factor, start, np.array(initial))
+    begun = method.begin(family, start)
+    return Task(records, weights, q, factor, start, np.array(initial), begun=begun)
 
 
 def _pad(task: Task, extra: int) -> Task:
