@@ -151,7 +151,7 @@ def answer_many(
         _private_parts(agreement, requests, settled),
         _stacked_memories(agreement, requests, memories or [None] * len(requests)),
     )
-    run = compiled(agreement.method, agreement.model, agreement.family, stage)
+    run = compiled(agreement.method, agreement.model.compiled_as, agreement.family, stage)
     delta, loss, finite, cost, kept = jax.tree.map(np.asarray, run(stack, weights, own, shared))
     updates = [
         Update(

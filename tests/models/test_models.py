@@ -215,3 +215,20 @@ def test_a_prior_can_stand_in_the_place_of_a_likelihood():
     assert not np.any(stand_in.prior(FullGaussian(2))["quadratic"])
     with pytest.raises(NotImplementedError, match="predicts no record"):
         stand_in.response(THETA, prior_records())
+
+
+def test_networks_that_differ_in_their_start_alone_are_compiled_once():
+    options = {"hidden": 3, "noise_sd": 0.5, "prior_sd": 2.0}
+    one, other = (BayesianNeuralNetwork(("a", "b"), start_seed=s, **options) for s in (1, 2))
+    family = MeanFieldGaussian(one.dimension)
+    assert not np.array_equal(one.start(family)["linear"], other.start(family)["linear"])
+    assert one.compiled_as is other.compiled_as
+    assert one.compiled_as.compiled_as is one.compiled_as
+    theta = np.linspace(-1.0, 1.0, one.dimension)
+    records = {"x": np.array([[0.3, -2.0]]), "y": np.array([1.0])}
+    assert one.compiled_as.log_likelihood(theta, records) == one.log_likelihood(theta, records)
+    for key, value in {"hidden": 4, "noise_sd": 0.6, "prior_sd": 1.0, "output": "gaussian"}.items():
+        changed = BayesianNeuralNetwork(("a", "b"), **{**options, key: value})
+        assert changed.compiled_as is not one.compiled_as
+    own = type("Own", (BayesianNeuralNetwork,), {})(("a", "b"), **options)
+    assert own.compiled_as is own

@@ -160,7 +160,7 @@ def _average_over_draws(
     """The average (1/S) Σₛ p(y | x, θₛ) over draws θₛ ~ q, in chunks of one shape."""
     if draws < 1:
         raise ConfigError(f"draws = {draws}; predicting needs at least 1 draw of θ")
-    kernel, theta = _kernel(model), draw_parameters(family, natural, draws, seed)
+    kernel, theta = _kernel(model.compiled_as), draw_parameters(family, natural, draws, seed)
     count = count_records(records)
     log_density, mean, variance = (np.empty(count) for _ in range(3))
     for start in range(0, count, CHUNK):

@@ -58,6 +58,15 @@ class Model(abc.ABC):
         return len(self.names)
 
     @property
+    def compiled_as(self) -> Model:
+        """The model under which functions of it are compiled.
+
+        Models that differ in `start` alone have one in common: a start is an argument of what is
+        compiled. Then a sweep over seeds compiles once and not once a seed.
+        """
+        return self
+
+    @property
     def own_family(self) -> Family | None:
         """The only family that fits, where that is not a Gaussian one."""
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import ClassVar
@@ -48,10 +49,17 @@ class BayesianNeuralNetwork(GaussianPriorModel):
             "b2",
         )
         super().__init__(names, 0.0, prior_sd)
+        self._columns, self._sd = tuple(inputs), prior_sd
         self._constant = [i for i, name in enumerate(inputs) if name == "bias"]
         self._graded = [i for i, name in enumerate(inputs) if name != "bias" and "=" not in name]
         self.inputs, self.hidden, self.output = len(inputs), hidden, output
         self.noise_sd, self.start_seed = check_sd(noise_sd, "model.noise_sd"), start_seed
+
+    @property
+    def compiled_as(self) -> BayesianNeuralNetwork:
+        if type(self) is not BayesianNeuralNetwork:  # what a subclass adds is not known here
+            return self
+        return _with_any_start(self._columns, self.hidden, self.output, self.noise_sd, self._sd)
 
     def network(self, theta: Array, x: Array) -> Array:
         """f(x) for each row of x."""
@@ -141,3 +149,13 @@ class BayesianNeuralNetwork(GaussianPriorModel):
         mean = rng.uniform(-0.1, 0.1, self.dimension)
         sd = np.full(self.dimension, math.sqrt(1e-3))
         return gaussian_natural(family, mean=mean, sd=sd, model=self.kind)
+
+
+@functools.lru_cache(maxsize=32)
+def _with_any_start(
+    inputs: tuple[str, ...], hidden: int, output: Output, noise_sd: float, prior_sd: float
+) -> BayesianNeuralNetwork:
+    """One object for networks that differ in where they start."""
+    return BayesianNeuralNetwork(
+        inputs, hidden=hidden, output=output, noise_sd=noise_sd, prior_sd=prior_sd
+    )
