@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         LinearRegression,
         LogisticRegression,
         PoissonRegression,
+        SoftmaxRegression,
         TopicModel,
         from_numpyro,
     )
@@ -72,6 +73,7 @@ _HOMES = {
     "BayesianNeuralNetwork": "models",
     "BeliefNetwork": "models",
     "PoissonRegression": "models",
+    "SoftmaxRegression": "models",
     "GaussianMean": "models",
     "LinearRegression": "models",
     "LogisticRegression": "models",
@@ -114,6 +116,7 @@ __all__ = [
     "PrivateStatistics",
     "PrivateUpdate",
     "Sequential",
+    "SoftmaxRegression",
     "Synchronous",
     "TacitError",
     "TopicModel",

@@ -26,11 +26,30 @@ from tacit.models import (
     LogisticRegression,
     Model,
     PoissonRegression,
+    SoftmaxRegression,
     TopicModel,
 )
 from tacit.models.base import Output
 from tacit.party import len_records
 from tacit.server import SCHEDULES, Schedule
+
+SUITED = {
+    "bernoulli": "logistic",
+    "gaussian": "linear",
+    "categorical": "softmax",
+    "other": "lda",
+}
+"""What model.kind = "auto" is for what the target is."""
+TARGETS = {"bernoulli": "yes/no", "gaussian": "numeric", "categorical": "one of several levels"}
+SERVES = {
+    "logistic": ("bernoulli",),
+    "linear": ("gaussian",),
+    "poisson": ("gaussian",),
+    "gaussian-mean": ("gaussian",),
+    "softmax": ("categorical",),
+    "bnn": ("bernoulli", "gaussian"),
+}
+"""Which targets a model has a likelihood for; one that is not here takes any."""
 
 
 def make_model(config: Config, federation: Federation) -> Model:
@@ -38,7 +57,7 @@ def make_model(config: Config, federation: Federation) -> Model:
     options = config.model
     kind = options.kind
     if kind == "auto":
-        regression = {"bernoulli": "logistic", "other": "lda"}.get(federation.output, "linear")
+        regression = SUITED[federation.output]
         kind = "gaussian-mean" if config.data.source == "gaussian-mean" else regression
     _check_output(kind, federation)
     if kind == "numpyro":
@@ -53,9 +72,8 @@ def make_model(config: Config, federation: Federation) -> Model:
     seed = config.seed if kind == "bnn" else 0
     numbers = (options.prior_mean, options.prior_sd, options.noise_sd, options.hidden)
     y_bounds = _count_bounds(config, federation) if kind == "poisson" else federation.y_bounds
-    return _built_in(
-        kind, federation.names, federation.output, *numbers, seed, federation.layout, y_bounds
-    )
+    schema = (federation.layout, y_bounds, federation.levels)
+    return _built_in(kind, federation.names, federation.output, *numbers, seed, *schema)
 
 
 @functools.lru_cache(maxsize=32)
@@ -70,6 +88,7 @@ def _built_in(
     seed: int,
     layout: Layout | None,
     y_bounds: tuple[float, float] | None,
+    levels: tuple[str, ...],
 ) -> Model:
     """One object for equal models: what one run compiled serves the next in the same process."""
     prior = {"prior_mean": prior_mean, "prior_sd": prior_sd}
@@ -80,6 +99,9 @@ def _built_in(
         return LinearRegression(names, noise_sd=noise_sd, **prior, **known)
     if kind == "poisson":
         return PoissonRegression(names, **prior, **PoissonRegression.from_schema(layout, y_bounds))
+    if kind == "softmax":
+        known = SoftmaxRegression.from_schema(layout, y_bounds, levels)
+        return SoftmaxRegression(names, **prior, **known)
     if kind == "gaussian-mean":
         return GaussianMean(noise_sd=noise_sd, **prior)
     return BayesianNeuralNetwork(
@@ -171,18 +193,11 @@ def _check_output(kind: str, federation: Federation) -> None:
         raise ConfigError(
             f"model.kind = {kind!r}, but the records are {what}; use model.kind = {other!r}"
         )
-    needs = {
-        "logistic": "bernoulli",
-        "linear": "gaussian",
-        "poisson": "gaussian",
-        "gaussian-mean": "gaussian",
-    }
-    if kind in needs and needs[kind] != federation.output:
-        target = "yes/no" if federation.output == "bernoulli" else "numeric"
-        other = "logistic" if federation.output == "bernoulli" else "linear"
+    if federation.output not in SERVES.get(kind, (federation.output,)):
         raise ConfigError(
-            f"model.kind = {kind!r}, but target {federation.target!r} is {target}; use "
-            f"model.kind = {other!r} or 'auto'"
+            f"model.kind = {kind!r}, but target {federation.target!r} is "
+            f"{TARGETS[federation.output]}; use model.kind = {SUITED[federation.output]!r} or "
+            "'auto'"
         )
 
 

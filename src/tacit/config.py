@@ -24,10 +24,18 @@ C = TypeVar("C", bound=msgspec.Struct)
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is learnt. "auto" is logistic, linear, gaussian-mean or lda, by what the target is."""
+    """What is learnt. "auto" is logistic, softmax, linear, gaussian-mean or lda, by the target."""
 
     kind: Literal[
-        "auto", "logistic", "linear", "poisson", "gaussian-mean", "bnn", "numpyro", "lda"
+        "auto",
+        "logistic",
+        "softmax",
+        "linear",
+        "poisson",
+        "gaussian-mean",
+        "bnn",
+        "numpyro",
+        "lda",
     ] = "auto"
     prior_mean: float = 0.0
     prior_sd: float = 1.0

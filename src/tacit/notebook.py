@@ -15,7 +15,7 @@ from tacit.errors import ConfigError
 from tacit.evaluate import predict, reliability, score
 from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
 from tacit.local import LocalMethod, PrivateMethod, PrivateScoring
-from tacit.models import GeneralisedLinear, Model, Records, TopicModel
+from tacit.models import LinearPredictor, Model, Records, TopicModel
 from tacit.party import len_records
 from tacit.posterior import Posterior
 from tacit.privacy.guarantee import Guarantee
@@ -71,7 +71,9 @@ class Fit:
         )
 
     def predict(self, records: Records) -> np.ndarray:
-        """E[y | x] under the posterior: a probability for a Bernoulli model."""
+        """E[y | x] under the posterior: a probability for a Bernoulli model, a row of them, one a
+        level, for a categorical one.
+        """
         return _predict(self.posterior, records).mean
 
     def summary(self) -> str:
@@ -150,8 +152,8 @@ def fit(
         if isinstance(model, type):
             _check_fits(model, parties)
             known = {}
-            if issubclass(model, GeneralisedLinear):
-                known = model.from_schema(parties.layout, parties.y_bounds)
+            if issubclass(model, LinearPredictor):
+                known = model.from_schema(parties.layout, parties.y_bounds, parties.levels)
             model = model(parties.names, **known)  # pyright: ignore[reportCallIssue]
         parties = parties.parties
     if isinstance(model, type):
@@ -207,7 +209,7 @@ def _check_fits(model: type[Model], federation: Federation) -> None:
             f"{model.__name__}(10, words={len(federation.names)})"
         )
     needed = getattr(model, "output", None)
-    if needed in ("bernoulli", "gaussian") and needed != federation.output:
+    if needed in ("bernoulli", "gaussian", "categorical") and needed != federation.output:
         raise ConfigError(
             f"model = {model.__name__} has a {needed} output, but target {federation.target!r} is "
             f"{federation.output}; choose another model"

@@ -17,7 +17,7 @@ from tacit.local import METHODS, Exact, LocalMethod, PrivateMethod
 from tacit.local.base import RunFacts
 from tacit.models import (
     ConjugateGaussian,
-    GeneralisedLinear,
+    LinearPredictor,
     Model,
     PoissonRegression,
     Records,
@@ -61,7 +61,7 @@ def choose_family(kind: str, model: Model, *, private: bool = False) -> Family:
             )
         return model.own_family
     if kind == "auto":
-        linear = not private and isinstance(model, GeneralisedLinear | ConjugateGaussian)
+        linear = not private and isinstance(model, LinearPredictor | ConjugateGaussian)
         kind = "full" if linear and model.dimension <= FULL_UP_TO else "mean-field"
     return make_family(kind, model.dimension)
 

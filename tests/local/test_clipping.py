@@ -16,11 +16,17 @@ from hypothesis import strategies as st
 from tacit.expfam import MeanFieldGaussian
 from tacit.local.clipping import clipped_gradient
 from tacit.local.private import by_unit
-from tacit.models import BayesianNeuralNetwork, LinearRegression, LogisticRegression
+from tacit.models import (
+    BayesianNeuralNetwork,
+    LinearRegression,
+    LogisticRegression,
+    SoftmaxRegression,
+)
 
 MODELS = {
     "logistic": LogisticRegression(("a", "b", "c")),
     "linear": LinearRegression(("a", "b", "c")),
+    "softmax": SoftmaxRegression(("a", "b"), levels=("u", "v", "w")),
     "network": BayesianNeuralNetwork(("a", "b"), hidden=3),
     "network, gaussian": BayesianNeuralNetwork(("a", "b"), hidden=3, output="gaussian"),
 }
@@ -29,7 +35,7 @@ ROUNDING = 1e-12
 
 
 def columns(model):
-    return model.inputs if isinstance(model, BayesianNeuralNetwork) else model.dimension
+    return model.inputs if isinstance(model, BayesianNeuralNetwork) else len(model.layout)
 
 
 def records_of(model, count=UNITS, seed=0):
@@ -37,6 +43,8 @@ def records_of(model, count=UNITS, seed=0):
     y = rng.normal(size=count)
     if model.output == "bernoulli":
         y = (y > 0).astype(float)
+    elif model.output == "categorical":
+        y = np.arange(count) % 3.0
     return {"x": rng.normal(size=(count, columns(model))), "y": y}
 
 
@@ -77,6 +85,7 @@ AGREE = [
     ("logistic", ("scale", "information"), True),
     ("logistic", ("information",), False),
     ("linear", ("scale", "information"), False),
+    ("softmax", ("scale", "information"), True),
     ("network", (), True),
     ("network", ("scale",), True),
     ("network", ("scale", "information"), True),
@@ -110,6 +119,7 @@ CLIP = 1.5
 ADVERSARIAL = {
     "logistic": ("logistic", ("information",), True),
     "logistic, each coordinate": ("logistic", ("scale",), True),
+    "softmax": ("softmax", ("scale", "information"), True),
     "network": ("network", ("information",), True),
     "network, both": ("network", ("scale", "information"), True),
     "network, gaussian": ("network, gaussian", ("information",), False),
@@ -145,7 +155,9 @@ def test_no_record_moves_the_sum_further_than_the_clip(case, data):
     model, three = sums(case)
     width = columns(model)
     row = st.lists(number, min_size=width, max_size=width)
-    label = st.sampled_from([0.0, 1.0]) if model.output == "bernoulli" else number
+    labels = {"bernoulli": [0.0, 1.0], "categorical": [0.0, 1.0, 2.0, 7.0]}
+    known = labels.get(model.output)
+    label = number if known is None else st.sampled_from(known)
     x = np.array([data.draw(row) for _ in range(3)])
     y = np.array([data.draw(label) for _ in range(3)])
     found = [flat(jax.tree.map(lambda leaf, i=i: leaf[i], three(x, y))) for i in range(3)]
@@ -202,8 +214,8 @@ def test_the_worst_record_reaches_the_clip(name):
     assert 0.99 * CLIP <= max(reached[0], reached[2]) <= CLIP
 
 
-def unit_weights(model, maps, records, **how):
-    """The weight of each of two labels, from a record's part of the sum with and without a clip."""
+def unit_weights(model, maps, records, labels=(0.0, 1.0), **how):
+    """The weight of each label, from a record's part of the sum with and without a clip."""
 
     @jax.jit
     def part(y, clip):
@@ -211,25 +223,31 @@ def unit_weights(model, maps, records, **how):
         return clipped(model, maps, record, np.ones(1), clip, **how).value["location"]
 
     found = []
-    for label in (0.0, 1.0):
+    for label in labels:
         small, large = (np.asarray(part(np.array([label]), clip)) for clip in (0.05, 1e9))
         at = np.argmax(np.abs(large))
         found.append(small[at] / large[at])
     return found
 
 
-@pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize(
-    ("name", "names"),
-    [("logistic", ("scale", "information")), ("network", ("information",))],
+    ("name", "names", "fast"),
+    [
+        ("logistic", ("scale", "information"), True),
+        ("logistic", ("scale", "information"), False),
+        ("softmax", ("scale", "information"), True),
+        ("network", ("information",), True),
+        ("network", ("information",), False),
+    ],
 )
 def test_the_label_agnostic_weight_does_not_know_the_label(name, names, fast):
     model = MODELS[name]
     maps, record = maps_of(model, names), records_of(model, 1, seed=3)
-    knows_not = unit_weights(model, maps, record, label_agnostic=True, fast=fast)
-    knows = unit_weights(model, maps, record, label_agnostic=False, fast=fast)
-    assert knows_not[0] == pytest.approx(knows_not[1], rel=1e-9)
-    assert abs(knows[0] - knows[1]) > 0.05 * max(knows), "an ordinary clip does know it"
+    labels = (0.0, 1.0, 2.0) if model.output == "categorical" else (0.0, 1.0)
+    knows_not = unit_weights(model, maps, record, labels, label_agnostic=True, fast=fast)
+    knows = unit_weights(model, maps, record, labels, label_agnostic=False, fast=fast)
+    np.testing.assert_allclose(knows_not, knows_not[0], rtol=1e-9)
+    assert np.ptp(knows) > 0.05 * max(knows), "an ordinary clip does know it"
     assert knows_not[0] == pytest.approx(min(knows), rel=1e-9), "as at the worse label, not below"
 
 

@@ -52,7 +52,8 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     columns: tuple[ColumnConfig, ...] = ()
     target: str | None = None
     positive: str | None = None
-    """The level of the target that is y = 1; None: the target is a number."""
+    """The level of the target that is y = 1; None: the target is a number, or, where it is declared
+    categorical, one of its levels."""
     records: int | None = None
     mean: float = DEFAULT_MEAN
     sd: float = DEFAULT_SD
@@ -108,11 +109,11 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 f'data.site = "{self.site}"; source "{self.source}" has no sites of its own'
                 f" ({' and '.join(WITH_SITES)} have): leave the key out"
             )
-        numeric = self.source == "file" and self.positive is None
-        if self.balance and (numeric or self.source in NUMERIC_TARGET):
+        unnamed = self.source == "file" and self.positive is None
+        if self.balance and (unnamed or self.source in NUMERIC_TARGET):
             raise ConfigError(
-                f'data.balance = true; the target of source "{self.source}" is a number: balance'
-                " needs two classes, name one in data.positive or leave balance out"
+                f'data.balance = true; the target of source "{self.source}" is not yes or no:'
+                " balance needs two classes, name one in data.positive or leave balance out"
             )
         self._check_corpus()
 
@@ -218,10 +219,16 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def _check_target(self, column: ColumnConfig) -> None:
         if column.missing not in ("refuse", "drop"):
             raise column.refusal("missing", 'a target takes "drop" or "refuse"')
-        if (column.kind == "categorical") != (self.positive is not None):
+        if column.kind == "numeric" and self.positive is not None:
             raise ConfigError(
                 f'data.target = "{self.target}" is declared {column.kind};'
                 " data.positive goes with a categorical target and with no other"
+            )
+        if column.kind == "categorical" and self.positive is None and len(column.levels) < 2:
+            raise ConfigError(
+                f'data.target = "{self.target}" is declared categorical with levels ='
+                f" {list(column.levels)}; declare all of its levels, two or more, or name the one"
+                " that is y = 1 in data.positive"
             )
         if self.positive is not None and column.levels and self.positive not in column.levels:
             raise ConfigError(

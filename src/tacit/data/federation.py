@@ -15,7 +15,8 @@ from tacit.data.partition import Rows, balanced, held_out_rows, skew
 from tacit.data.persons import balanced_persons, by_appearance, held_out_persons, refuse_shared
 from tacit.data.prepare import as_kept, encode, with_pooled_scale
 from tacit.data.rows import ReadRows, read_rows
-from tacit.data.target import target_bounds
+from tacit.data.table import Schema
+from tacit.data.target import target_bounds, target_levels
 from tacit.errors import ConfigError, DataError
 
 Records = dict[str, np.ndarray]
@@ -39,7 +40,7 @@ class Federation:
     test: Records | None = field(repr=False)
     names: tuple[str, ...]
     target: str
-    output: Literal["bernoulli", "gaussian", "other"]
+    output: Literal["bernoulli", "gaussian", "categorical", "other"]
     preparation: str
     notes: tuple[str, ...]
     raw: dict[str, Records] = field(default_factory=dict, repr=False)
@@ -55,6 +56,8 @@ class Federation:
     """What each column of x is by the schema; None without x."""
     y_bounds: tuple[float, float] | None = None
     """Least and largest y by the schema, in the unit of y; None: not declared, or yes/no."""
+    levels: tuple[str, ...] = ()
+    """The levels of a target that is one of several, in the order of y; empty for any other."""
 
 
 def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> Federation:
@@ -263,11 +266,18 @@ def assemble(
         test=_take(records, np.flatnonzero(held)) if held.any() else None,
         names=names,
         target=read.schema.target,
-        output="gaussian" if read.schema.positive is None else "bernoulli",
+        output=_output(read.schema),
         preparation=data.preparation,
         notes=(*read.notes, *notes),
         truth=read.truth,
         unbounded=unbounded_columns(read.schema, data),
         layout=layout,
         y_bounds=target_bounds(read.schema),
+        levels=target_levels(read.schema),
     )
+
+
+def _output(schema: Schema) -> Literal["bernoulli", "gaussian", "categorical"]:
+    if schema.positive is not None:
+        return "bernoulli"
+    return "categorical" if target_levels(schema) else "gaussian"

@@ -19,7 +19,8 @@ class Schema:
     columns: tuple[ColumnConfig, ...]
     target: str
     positive: str | None = None
-    """The level of the target that is y = 1; None: the target is a number."""
+    """The level of the target that is y = 1; None: the target is a number, or, where levels of it
+    are declared, one of these."""
     site: str | None = None
     """The column that says which party a row belongs to by nature, where there is one."""
     design: bool = True

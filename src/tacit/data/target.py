@@ -1,4 +1,4 @@
-"""The target: 0/1 for a named positive level, otherwise a number."""
+"""The target: 0/1 for a named positive level, the place of its level, or a number."""
 
 from __future__ import annotations
 
@@ -50,11 +50,18 @@ def target_bounds(schema: Schema) -> tuple[float, float] | None:
     return (config.low - center) / scale, (config.high - center) / scale
 
 
+def target_levels(schema: Schema) -> tuple[str, ...]:
+    """The levels of a target that is one of several, in the order of y; none for any other."""
+    return target_config(schema).levels if schema.positive is None else ()
+
+
 def as_y(column: Column, positive: str | None) -> np.ndarray:
-    """What a target that was read is as y: 0/1, or a number in its declared unit."""
+    """What a target that was read is as y: 0/1, a level's place, or a number in its unit."""
     config = column.config
     if positive is not None:
         return (column.values == config.levels.index(positive)).astype(np.float64)
+    if config.kind == "categorical":
+        return column.values.astype(np.float64)
     if config.center is None or config.scale is None:
         return column.values
     return (column.values - config.center) / config.scale

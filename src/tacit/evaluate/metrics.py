@@ -54,6 +54,8 @@ def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
 
     * all outputs: `log_likelihood`, the mean of log p(y | x) in nats a record
     * Bernoulli: `accuracy` at threshold ½, `brier` = mean (p − y)², `ece` (see `calibration_error`)
+    * categorical: `accuracy` of the likeliest level, `brier` = mean Σₖ (pₖ − 1{y = k})², and `ece`
+      of the likeliest level's probability: how often is it right?
     * Gaussian: `rmse`, and `coverage_90`, the share of y inside the central 90 % interval
     """
     values = {"log_likelihood": float(np.mean(prediction.log_density))}
@@ -63,6 +65,12 @@ def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
         values["accuracy"] = float(np.mean(right))
         values["brier"] = float(np.mean((prediction.mean - y) ** 2))
         values["ece"] = calibration_error(prediction.mean, y)
+    elif model.output == "categorical" and prediction.mean.ndim == 2:
+        confidence, right = likeliest(prediction.mean, records["y"])
+        own = np.asarray(records["y"])[:, None] == np.arange(prediction.mean.shape[1])
+        values["accuracy"] = float(np.mean(np.where(np.isfinite(confidence), right, np.nan)))
+        values["brier"] = float(np.mean(np.sum((prediction.mean - own) ** 2, axis=1)))
+        values["ece"] = calibration_error(confidence, right)
     elif model.output == "gaussian":
         error = np.asarray(records["y"], np.float64) - prediction.mean
         values["rmse"] = float(np.sqrt(np.mean(error**2)))
@@ -72,6 +80,16 @@ def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
             )
             values["coverage_90"] = float(np.mean(inside))
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def likeliest(probabilities: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The probability of each record's likeliest level, and 1 where that is its y.
+
+    >>> likeliest(np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]), np.array([0, 1]))
+    (array([0.5, 0.8]), array([1., 0.]))
+    """
+    right = np.argmax(probabilities, axis=1) == np.asarray(y)
+    return np.max(probabilities, axis=1), right.astype(np.float64)
 
 
 def reliability(probability: np.ndarray, y: np.ndarray, *, bins: int = BINS) -> list[Bin]:
@@ -107,7 +125,8 @@ def calibration_error(probability: np.ndarray, y: np.ndarray, *, bins: int = BIN
     """Expected calibration error Σₖ (nₖ/n) |observedₖ − predictedₖ|, NaN without finite records.
 
     Of the probability of y = 1, on the bins of `reliability`, so that figure and number agree;
-    Guo et al. (2017, eq. 3) bin the probability of the predicted class instead. Biased upwards
+    Guo et al. (2017, eq. 3) bin the probability of the predicted class instead, as is done here
+    for more than two. Biased upwards
     by about 1/√nₖ a bin: compare it only between evaluations of the same records.
     """
     if not np.all(np.isfinite(probability)):

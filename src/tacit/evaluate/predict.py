@@ -3,8 +3,8 @@
     p(y | x, q) = ∫ p(y | x, θ) q(θ) dθ        (Bishop 2006, eq. 3.57)
 
 Three ways, the cheapest exact one first: a closed form where the noise is normal, quadrature over
-η = x·θ for generalised linear models (both in NumPy, nothing to compile), and an average over
-draws of θ for every other model.
+η = x·θ for generalised linear models and over K − 1 such numbers for K levels (all in NumPy,
+nothing to compile), and an average over draws of θ for every other model.
 """
 
 from __future__ import annotations
@@ -18,10 +18,20 @@ import numpy as np
 from scipy.special import logsumexp
 
 from tacit.errors import ConfigError, DataError
-from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural
+from tacit.expfam import Family, FullGaussian, Gaussian, MeanFieldGaussian, Natural
 from tacit.expfam._backend import Array
 from tacit.expfam.gaussian import LOG_2PI
-from tacit.models import GaussianMean, GeneralisedLinear, LinearRegression, Model, Records
+from tacit.models import (
+    GaussianMean,
+    GeneralisedLinear,
+    LinearRegression,
+    LogisticRegression,
+    Model,
+    Records,
+    SoftmaxRegression,
+)
+from tacit.models.points import normal_points
+from tacit.models.softmax import one_hot, root_of
 
 CHUNK = 1024
 """Records in one call of the compiled function: one shape, hence one compilation."""
@@ -29,6 +39,9 @@ CHUNK = 1024
 REACH = 12.0
 """Quadrature covers this many standard deviations either side; beyond it log p < −70."""
 
+
+POINTS = 1024
+"""Of the rule over K − 1 numbers, for K > 2 levels."""
 
 BLOCK = 1 << 16
 """Quadrature points evaluated at a time: half a megabyte an array, which stays in the cache."""
@@ -38,7 +51,8 @@ class Prediction(NamedTuple):
     """What the posterior says about each record before its y is seen."""
 
     mean: np.ndarray
-    """E[y | x], shape (n,): a probability for a Bernoulli output."""
+    """E[y | x], shape (n,): a probability for a Bernoulli output; of a categorical one (n, K), the
+    probabilities of its levels."""
     log_density: np.ndarray
     """log p(y | x) at the record's own y, shape (n,)."""
     sd: np.ndarray | None
@@ -71,6 +85,8 @@ def predict(
         )
     if isinstance(model, LinearRegression | GaussianMean):
         return _normal(model, family, natural, records)
+    if isinstance(model, SoftmaxRegression):
+        return _categorical(model, family, natural, records)
     if isinstance(model, GeneralisedLinear):
         mean, variance = _project(model, family, natural, records["x"])
         y = np.asarray(records["y"])
@@ -80,6 +96,31 @@ def predict(
             )
         return Prediction(expected, log_density, None)
     return _average_over_draws(model, family, natural, records, draws, seed)
+
+
+def _categorical(
+    model: SoftmaxRegression, family: Family, natural: Natural, records: Records
+) -> Prediction:
+    """E_q[softmax η], over ξ of `SoftmaxRegression`; with two levels to the last digits."""
+    _refuse_other(model, family)
+    assert isinstance(family, Gaussian)
+    free, x = family.free(natural), np.asarray(records["x"], np.float64)
+    mean, covariance = model.project(free["location"], family.free_spread(free), x)
+    own = one_hot(model, np.asarray(records["y"]))
+    levels = len(model.levels)
+    if levels == 2:
+        yes = LogisticRegression(("logit",))  # of the second level: ξ is (η₀ − η₁)/√2
+        sd = np.sqrt(2.0 * covariance[:, 0, 0])
+        ask = (-math.sqrt(2.0) * mean[:, 0], sd, own[:, 1], yes.pointwise, yes.inverse_link)
+        p, log_density = gaussian_average(*ask)
+        return Prediction(np.stack([1.0 - p, p], axis=1), log_density, None)
+    nodes, weights = normal_points(levels - 1, POINTS)
+    expected = np.empty((len(x), levels))
+    for rows in np.array_split(np.arange(len(x)), 1 + len(x) * len(nodes) * levels // BLOCK):
+        steps = nodes @ np.swapaxes(root_of(covariance[rows]), 1, 2)
+        expected[rows] = np.einsum("s,nsk->nk", weights, model.softmax(mean[rows, None] + steps))
+    with np.errstate(divide="ignore"):  # what is impossible is told as None
+        return Prediction(expected, np.log(np.sum(own * expected, axis=1)), None)
 
 
 def count_records(records: Records) -> int:
@@ -146,12 +187,17 @@ def _project(
     model: Model, family: Family, natural: Natural, x: Array
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance of x·θ under q for each row of x."""
+    _refuse_other(model, family)
+    assert isinstance(family, Gaussian)
+    return family.free_project(family.free(natural), np.asarray(x, np.float64))
+
+
+def _refuse_other(model: Model, family: Family) -> None:
     if not isinstance(family, MeanFieldGaussian | FullGaussian):
         raise ConfigError(
             f"model {model.kind!r} has a Gaussian posterior, not {family.kind!r}; "
             "set family to 'mean-field' or 'full'"
         )
-    return family.free_project(family.free(natural), np.asarray(x, np.float64))
 
 
 def _average_over_draws(

@@ -58,6 +58,10 @@ class Gaussian(Family):
     def free_project(self, free: Free, directions: Array) -> tuple[Array, Array]:
         """Mean and variance of x·θ for each row x of `directions`."""
 
+    @abc.abstractmethod
+    def free_spread(self, free: Free) -> Array:
+        """The covariance of θ, (d, d), or its variances, (d,), where that is all there is."""
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dimension})"
 
@@ -149,6 +153,9 @@ class MeanFieldGaussian(Gaussian):
     def free_project(self, free: Free, directions: Array) -> tuple[Array, Array]:
         variance = namespace(free["scale"]).exp(2.0 * free["scale"])
         return directions @ free["location"], (directions * directions) @ variance
+
+    def free_spread(self, free: Free) -> Array:
+        return namespace(free["scale"]).exp(2.0 * free["scale"])
 
 
 class FullGaussian(Gaussian):
@@ -262,6 +269,10 @@ class FullGaussian(Gaussian):
     def free_project(self, free: Free, directions: Array) -> tuple[Array, Array]:
         spread = directions @ self._factor(free)
         return directions @ free["location"], namespace(spread).sum(spread * spread, axis=-1)
+
+    def free_spread(self, free: Free) -> Array:
+        factor = self._factor(free)
+        return factor @ factor.T
 
     def _factor(self, free: Free) -> Array:
         scale = free["scale"]

@@ -14,7 +14,7 @@ from tacit.local.private import PrivateMethod
 from tacit.local.scoring import LEAST_ROUNDS, PrivateScoring
 from tacit.local.scoring_likelihood import likelihood_of
 from tacit.local.statistics import ExpectedStatistics, PrivateStatistics
-from tacit.models import ConjugateGaussian, GeneralisedLinear, Model
+from tacit.models import ConjugateGaussian, LinearPredictor, Model
 from tacit.privacy.settings import Privacy
 from tacit.schedule import Schedule, Synchronous
 
@@ -35,7 +35,7 @@ class Case(NamedTuple):
 
 def _counts(model: Model) -> bool:
     """Whether there is a column to count."""
-    return isinstance(model, GeneralisedLinear) and any(
+    return isinstance(model, LinearPredictor) and any(
         feature.kind != "bias" for feature in model.layout
     )
 
@@ -81,7 +81,7 @@ def choose_method(
         return _private(Case(model, privacy, schedule or Synchronous(), parties, steady))
     if isinstance(model, ConjugateGaussian):
         return Exact(), f"model {model.kind!r} has its posterior in closed form"
-    if isinstance(model, GeneralisedLinear):
+    if isinstance(model, LinearPredictor):
         return (
             NaturalVI(),
             f"model {model.kind!r} is generalised linear: quadrature",

@@ -6,7 +6,7 @@ contribution is ever written down:
 
 * generalised linear model, one record a unit: with g = E[ℓ'], h = −E[ℓ''] and v = s², the
   expectation exact to quadrature,  c = (g α∘x, −h κ∘v∘x²)  and
-  ‖c‖² = g² Σ α²x² + h² Σ κ²v²x⁴;
+  ‖c‖² = g² Σ α²x² + h² Σ κ²v²x⁴; with several levels see `tacit.local.categorical`;
 * a network whose layers have gradients a_j δ_k (`Model.score_parts`) at a draw θ = m + sε shared by
   the batch:  ‖c‖² = Σ a_j² δ_k² (α_jk² + κ_jk² s_jk² ε_jk²).
 
@@ -19,13 +19,14 @@ way too, for a test that compares them.
 
 **Label-agnostic clipping.** The weight min(1, C/‖c‖) of an ordinary clip is small exactly where
 the label is a surprise, which biases a classifier towards what it believes already. With
-the largest norm over both labels in its place the weight depends on x and θ alone, and the clipped
-score keeps expectation zero under the model. The bound holds for either label, so the sensitivity
+the largest norm over all labels in its place the weight depends on x and θ alone, and the clipped
+score keeps expectation zero under the model. The bound holds for any label, so the sensitivity
 is the same.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -35,11 +36,10 @@ from tacit.expfam import MeanFieldGaussian
 from tacit.expfam._backend import kept_rows
 from tacit.expfam.gaussian import Free
 from tacit.local.base import Array
-from tacit.models import GeneralisedLinear, Model, Records
+from tacit.local.categorical import clipped_categorical
+from tacit.models import GeneralisedLinear, LinearPredictor, Model, Records, SoftmaxRegression
+from tacit.models.base import TINY_VARIANCE
 from tacit.privacy.bounded import Bounded, Tally, clip_sum, clip_units, row_norms
-
-TINY_VARIANCE = 1e-12
-LABELS = (0.0, 1.0)
 
 
 def clipped_gradient(
@@ -63,10 +63,14 @@ def clipped_gradient(
     the standard normal draw that a model without quadrature uses. `tally` is that of
     `tacit.privacy.bounded.clip_units`.
     """
-    agnostic = label_agnostic and model.output == "bernoulli"
+    agnostic = label_agnostic and model.output in ("bernoulli", "categorical")
     if fast and weights.ndim == 1:
         if isinstance(model, GeneralisedLinear):
             return _linear(model, free, records, weights, clip, maps, agnostic, tally)
+        if isinstance(model, SoftmaxRegression):
+            return clipped_categorical(
+                model, family, free, records, weights, clip, maps, agnostic, tally
+            )
         found = _scores(model, free, noise, records, weights, clip, maps, agnostic, tally)
         if found is not None:
             return found
@@ -176,23 +180,17 @@ def _one_by_one(
         weights = weights[:, None]
 
     def expected(free: Free, unit: Records, present: Array) -> Array:
-        if isinstance(model, GeneralisedLinear):
-            mean, spread = family.free_project(free, unit["x"])
-            value = model.expected_log_likelihood(mean, spread + TINY_VARIANCE, unit["y"])
+        if isinstance(model, LinearPredictor):
+            value = model.expected_fit(family, free, unit)
         else:
             value = model.log_likelihood(family.free_draw(free, noise), unit)
         # What has no weight may be anything, but not NaN times zero.
         return jnp.sum(jnp.where(present > 0, present * value, 0.0))
 
     def information(found: Free, records: Records, weights: Array) -> Array:
-        if isinstance(model, GeneralisedLinear):
-            x = records["x"]
-            mean, spread = jax.vmap(family.free_project, in_axes=(None, 0))(free, x)
-            _, _, curvature = jax.vmap(model.expected_derivatives)(
-                mean, spread + TINY_VARIANCE, records["y"]
-            )
-            each = weights * jnp.abs(curvature) * jnp.sum(x * x, axis=-1) / x.shape[-1]
-            return jnp.sum(each, axis=1)
+        if isinstance(model, LinearPredictor):
+            told = functools.partial(model.expected_information, family, free)
+            return jnp.sum(weights * jax.vmap(told)(records), axis=1)
         return jnp.mean(jnp.square(found["location"]), axis=1)
 
     def contributions(records: Records, weights: Array) -> Free:
@@ -206,23 +204,25 @@ def _one_by_one(
     mask = jnp.any(weights > 0, axis=1)
     if not agnostic:
         return clip_units(own, clip, mask, tally=tally)
-    largest = _largest(contributions, records, weights, own)
+    labels = len(model.levels) if isinstance(model, SoftmaxRegression) else 2
+    largest = _largest(contributions, records, weights, own, labels)
     return clip_units(own, clip, mask, norm_bound=largest, tally=tally)
 
 
-def _largest(contributions: Any, records: Records, weights: Array, own: Free) -> Array:
+def _largest(contributions: Any, records: Records, weights: Array, own: Free, labels: int) -> Array:
     """A bound on a unit's norm that no label changes: records at their worst, added up."""
     alone = jnp.eye(weights.shape[1], dtype=weights.dtype)
 
     def worst(place: Array) -> Array:
         """Of every unit, the record at that place on its own."""
         norms = [
-            _norms(contributions(_labelled(records, label), weights * place)) for label in LABELS
+            _norms(contributions(_labelled(records, float(label)), weights * place))
+            for label in range(labels)
         ]
-        return jnp.maximum(*norms)
+        return jnp.max(jnp.stack(norms), axis=0)
 
     total = jnp.sum(jax.lax.map(worst, alone), axis=0)
-    # With labels outside of LABELS, or rounding, the own norm is still bounded.
+    # With a label that is none of them, or rounding, the own norm is still bounded.
     return jnp.maximum(total, _norms(own))
 
 

@@ -33,7 +33,7 @@ from tacit.local.batches import Batches, SamplingName
 from tacit.local.clipping import clipped_gradient
 from tacit.local.combine import Combine, Run
 from tacit.local.private import PrivateMethod, by_unit
-from tacit.models import GeneralisedLinear, Model, Records
+from tacit.models import LinearPredictor, Model, Records
 from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.mechanisms import Cost, Gaussian
@@ -366,7 +366,7 @@ class DPSGD(PrivateMethod):
             return self.precision
         # In a large network most weights carry next to no information, and a mean over all of
         # them says nothing about any.
-        known = isinstance(model, GeneralisedLinear) or model.dimension <= ISOTROPIC_UP_TO
+        known = isinstance(model, LinearPredictor) or model.dimension <= ISOTROPIC_UP_TO
         return "isotropic" if known else "fixed"
 
 

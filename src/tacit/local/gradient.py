@@ -14,11 +14,10 @@ from tacit.expfam import Family, Gaussian, Natural
 from tacit.expfam.gaussian import Free
 from tacit.local.adam import Moments, Pace, at_rest, moved, paces
 from tacit.local.base import Answer, Array, LocalMethod, Task
-from tacit.models import GeneralisedLinear, Model, Records
+from tacit.models import LinearPredictor, Model, Records
 from tacit.pvi import cavity
 
 SLOWEST = 0.05  # of the learning rate, at the end of a round
-TINY_VARIANCE = 1e-12  # keeps the square root differentiable for a record that is all zeros
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +117,8 @@ class GradientVI(LocalMethod):
         weights: Array,
     ) -> Array:
         """E_q[Σ w log p(record | θ)]."""
-        if isinstance(model, GeneralisedLinear):
-            mean, variance = family.free_project(free, records["x"])
-            value = model.expected_log_likelihood(mean, variance + TINY_VARIANCE, records["y"])
-            return jnp.sum(weights * value)
+        if isinstance(model, LinearPredictor):
+            return jnp.sum(weights * model.expected_fit(family, free, records))
         noise = jax.random.normal(key, (self.draws, family.dimension), dtype=self.dtype)
         draws = family.free_draw(free, noise)
         values = jax.vmap(lambda theta: model.log_likelihood(theta, records))(draws)

@@ -23,7 +23,8 @@ import jax.numpy as jnp
 from tacit.errors import ConfigError
 from tacit.expfam import Family, FullGaussian, Gaussian, MeanFieldGaussian, Natural
 from tacit.local.base import Answer, Array, LocalMethod, Task
-from tacit.models import GeneralisedLinear, Model
+from tacit.local.categorical import categorical_site
+from tacit.models import GeneralisedLinear, LinearPredictor, Model, SoftmaxRegression
 from tacit.pvi import cavity, multiply, power
 
 
@@ -35,7 +36,8 @@ class NaturalVI(LocalMethod):
     synchronous round is a step of central VI, whoever holds which records. A mean-field step
     ignores how coordinates move together and must be short; 40 steps of 0.15 are the default.
     The first step of all is from the model's starting point, a q narrow enough for the curvature
-    to mean something, and of length 1, so that nothing of it remains.
+    to mean something, and of length 1, so that nothing of it remains. With several levels, whose
+    weights move together too, mean-field steps are 0.05 and the first is no longer.
     """
 
     kind: ClassVar[str] = "natural-vi"
@@ -51,7 +53,7 @@ class NaturalVI(LocalMethod):
             raise ConfigError(f"method.step_size = {self.step_size}; it must be in (0, 1]")
 
     def check(self, model: Model, family: Family) -> None:
-        if not isinstance(model, GeneralisedLinear) or not isinstance(family, Gaussian):
+        if not isinstance(model, LinearPredictor) or not isinstance(family, Gaussian):
             raise ConfigError(
                 f"method.kind = 'natural-vi' needs a generalised linear model and a Gaussian "
                 f"family, not {model.kind!r} with {family.kind!r}; use method.kind = 'gradient-vi'"
@@ -61,11 +63,12 @@ class NaturalVI(LocalMethod):
         return family.usual(start)
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
-        assert isinstance(model, GeneralisedLinear)
+        assert isinstance(model, LinearPredictor)
         rest = cavity(task.q, task.factor)
         full = isinstance(family, FullGaussian)
         steps = self.steps or (1 if full else 40)
-        length = self.step_size or (1.0 if full else 0.15)
+        several = isinstance(model, SoftmaxRegression)
+        length = self.step_size or (1.0 if full else 0.05 if several else 0.15)
 
         def step(
             natural: Natural, length: Any, usual: dict[str, Array] | None = None
@@ -75,7 +78,8 @@ class NaturalVI(LocalMethod):
             return multiply(power(natural, 1.0 - length), target), loss
 
         # The first step stands outside the scan: alone, it is one fused pass over the numbers.
-        first = length if length == 1.0 else jnp.where(task.initial, 1.0, length)
+        whole = length == 1.0 or several
+        first = length if whole else jnp.where(task.initial, 1.0, length)
         natural, loss = step(task.start, first, task.begun)
         if steps > 1:
             natural, _ = jax.lax.scan(
@@ -85,9 +89,12 @@ class NaturalVI(LocalMethod):
 
 
 def likelihood_site(
-    model: GeneralisedLinear, family: Family, usual: dict[str, Array], task: Task
+    model: LinearPredictor, family: Family, usual: dict[str, Array], task: Task
 ) -> tuple[Natural, Array]:
     """(b, −½P) at the q of those usual parameters, float64, and −E_q[log p(xₘ|θ)]."""
+    if isinstance(model, SoftmaxRegression):
+        return categorical_site(model, family, usual, task)
+    assert isinstance(model, GeneralisedLinear)
     x, y, weights = task.records["x"], task.records["y"], task.weights
     mean = usual["mean"].astype(x.dtype)
     eta = x @ mean

@@ -62,7 +62,7 @@ from tacit.local.private import (
     shard_of_slots,
     without_person,
 )
-from tacit.models import ConjugateGaussian, GeneralisedLinear, Model, Records
+from tacit.models import ConjugateGaussian, LinearPredictor, Model, Records
 from tacit.privacy.bounded import clip_units, within
 from tacit.privacy.events import GaussianEvent, Poisson
 from tacit.privacy.guarantee import Aggregation, Unit
@@ -182,7 +182,7 @@ class PrivateUpdate(PrivateMethod):
 
     def starts_at_prior(self, model: Model) -> bool:
         """Under a wide prior there is next to no curvature, and a first step could go anywhere."""
-        return not (isinstance(self._form, Even) and isinstance(model, GeneralisedLinear))
+        return not (isinstance(self._form, Even) and isinstance(model, LinearPredictor))
 
     @property
     def _form(self) -> Form:
@@ -266,6 +266,6 @@ class PrivateUpdate(PrivateMethod):
     def _inner(self, model: Model) -> LocalMethod:
         if isinstance(model, ConjugateGaussian):
             return Exact()
-        if isinstance(model, GeneralisedLinear):
+        if isinstance(model, LinearPredictor):
             return NaturalVI(steps=self.steps, step_size=self.step_size, dtype=self.dtype)
         return GradientVI(dtype=self.dtype)

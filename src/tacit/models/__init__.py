@@ -2,13 +2,20 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tacit.models.base import ConjugateGaussian, GeneralisedLinear, Model, Records
+from tacit.models.base import (
+    ConjugateGaussian,
+    GeneralisedLinear,
+    LinearPredictor,
+    Model,
+    Records,
+)
 from tacit.models.belief import BeliefNetwork
 from tacit.models.bnn import BayesianNeuralNetwork
 from tacit.models.gaussian_mean import GaussianMean
 from tacit.models.linear import LinearRegression
 from tacit.models.logistic import LogisticRegression
 from tacit.models.poisson import PoissonRegression
+from tacit.models.softmax import SoftmaxRegression
 
 if TYPE_CHECKING:
     from tacit.models.numpyro import from_numpyro
@@ -20,11 +27,13 @@ __all__ = [
     "ConjugateGaussian",
     "GaussianMean",
     "GeneralisedLinear",
+    "LinearPredictor",
     "LinearRegression",
     "LogisticRegression",
     "Model",
     "PoissonRegression",
     "Records",
+    "SoftmaxRegression",
     "TopicModel",
     "from_numpyro",
 ]

@@ -17,13 +17,16 @@ import numpy as np
 
 from tacit.data.layout import Layout, unknown_layout
 from tacit.errors import ConfigError
-from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural
+from tacit.expfam import Family, FullGaussian, Gaussian, MeanFieldGaussian, Natural
 from tacit.expfam._backend import Array, namespace
+from tacit.expfam.gaussian import Free
 from tacit.models.statistics import Quadratic, Statistics, Working, gaussian_factor
 
 Records = dict[str, Array]
-Output = Literal["bernoulli", "gaussian", "other"]
+Output = Literal["bernoulli", "gaussian", "categorical", "other"]
 SMALLEST_SD = 1e-100
+TINY_VARIANCE = 1e-12
+"""Keeps the square root of a variance differentiable for a record that is all zeros."""
 
 
 class Model(abc.ABC):
@@ -81,7 +84,10 @@ class Model(abc.ABC):
 
     @abc.abstractmethod
     def response(self, theta: Array, records: Records) -> Array:
-        """E[y | record, θ] for each record, shape (n,): a probability for a Bernoulli output."""
+        """E[y | record, θ] for each record, shape (n,): a probability for a Bernoulli output.
+
+        Of a categorical output the probability of each level, shape (n, K).
+        """
 
     def working(self, family: Family, q: Natural, records: Records) -> Working | None:
         """Expected statistics where E_q[log p(record | θ)] is quadratic in θ; None: it is not."""
@@ -178,14 +184,12 @@ class GaussianPriorModel(Model):
         return gaussian_natural(family, mean=self.prior_mean, sd=self.prior_sd, model=self.kind)
 
 
-class GeneralisedLinear(GaussianPriorModel):
-    """η = x·θ and one scalar likelihood p(y | η) a record.
+class LinearPredictor(GaussianPriorModel):
+    """A likelihood of η = x·θ, or of several such numbers with weights of their own.
 
-    E_q[log p(y | η)] is then a one-dimensional Gaussian integral, done by Gauss-Hermite
-    quadrature: no Monte Carlo noise in the ELBO, its gradient or the predictive distribution.
+    θ holds one weight a column of x for each of them, all columns of the first one first.
     """
 
-    quadrature_nodes: int = 16
     layout: Layout
     """What each column of x is, for a method that makes use of the public schema."""
 
@@ -194,31 +198,78 @@ class GeneralisedLinear(GaussianPriorModel):
         names: tuple[str, ...],
         prior_mean: Array | float,
         prior_sd: Array | float,
-        layout: Layout | None = None,
+        layout: Layout,
     ) -> None:
         super().__init__(names, prior_mean, prior_sd)
-        self.layout = unknown_layout(self.names) if layout is None else layout
-        if len(self.layout) != self.dimension:
-            raise ConfigError(
-                f"the layout describes {len(self.layout)} columns of x, but there are "
-                f"{self.dimension} names; give one feature a column"
-            )
+        self.layout = layout
 
     @classmethod
     def from_schema(
-        cls, layout: Layout | None, y_bounds: tuple[float, float] | None
+        cls,
+        layout: Layout | None,
+        y_bounds: tuple[float, float] | None,
+        levels: tuple[str, ...] = (),
     ) -> dict[str, Any]:
-        """The keywords that a public schema fills in."""
-        del y_bounds
+        """The keywords that a public schema fills in; `levels` are those of a target that is one
+        of several.
+        """
+        del y_bounds, levels
         return {"layout": layout}
+
+    start_width: ClassVar[float] = 3.0
+    """How far η varies, for columns of scale 1, under the q that is started from."""
 
     def start(self, family: Family) -> Natural:
         """The prior's mean, narrow enough that η varies by a few units for columns of scale 1.
 
         Under a wide prior E[ℓ''] is nearly 0 everywhere, and a first step would go anywhere.
         """
-        sd = np.minimum(self.prior_sd, 3.0 / np.sqrt(self.dimension))
+        sd = np.minimum(self.prior_sd, self.start_width / np.sqrt(len(self.layout)))
         return gaussian_natural(family, mean=self.prior_mean, sd=sd, model=self.kind)
+
+    @abc.abstractmethod
+    def expected_fit(self, family: Gaussian, free: Free, records: Records) -> Array:
+        """E_q[log p(record | θ)] for each record by quadrature, q in free parameters."""
+
+    @abc.abstractmethod
+    def expected_information(self, family: Gaussian, free: Free, records: Records) -> Array:
+        """The mean over coordinates of −E_q[∂² log p(record | θ)] for each record."""
+
+
+class GeneralisedLinear(LinearPredictor):
+    """η = x·θ and one scalar likelihood p(y | η) a record.
+
+    E_q[log p(y | η)] is then a one-dimensional Gaussian integral, done by Gauss-Hermite
+    quadrature: no Monte Carlo noise in the ELBO, its gradient or the predictive distribution.
+    """
+
+    quadrature_nodes: int = 16
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        prior_mean: Array | float,
+        prior_sd: Array | float,
+        layout: Layout | None = None,
+    ) -> None:
+        layout = unknown_layout(tuple(names)) if layout is None else layout
+        super().__init__(names, prior_mean, prior_sd, layout)
+        if len(self.layout) != self.dimension:
+            raise ConfigError(
+                f"the layout describes {len(self.layout)} columns of x, but there are "
+                f"{self.dimension} names; give one feature a column"
+            )
+
+    def expected_fit(self, family: Gaussian, free: Free, records: Records) -> Array:
+        mean, variance = family.free_project(free, records["x"])
+        return self.expected_log_likelihood(mean, variance + TINY_VARIANCE, records["y"])
+
+    def expected_information(self, family: Gaussian, free: Free, records: Records) -> Array:
+        x = records["x"]
+        mean, variance = family.free_project(free, x)
+        _, _, curvature = self.expected_derivatives(mean, variance + TINY_VARIANCE, records["y"])
+        xp = namespace(curvature)
+        return xp.abs(curvature) * xp.sum(x * x, axis=-1) / x.shape[-1]
 
     @abc.abstractmethod
     def pointwise(self, eta: Array, y: Array) -> Array:
@@ -305,6 +356,7 @@ __all__ = [
     "ConjugateGaussian",
     "GaussianPriorModel",
     "GeneralisedLinear",
+    "LinearPredictor",
     "Model",
     "Output",
     "Records",

@@ -48,8 +48,12 @@ class LinearRegression(GeneralisedLinear, ConjugateGaussian):
 
     @classmethod
     def from_schema(
-        cls, layout: Layout | None, y_bounds: tuple[float, float] | None
+        cls,
+        layout: Layout | None,
+        y_bounds: tuple[float, float] | None,
+        levels: tuple[str, ...] = (),
     ) -> dict[str, Any]:
+        del levels
         return {"layout": layout, "bounds": y_bounds}
 
     def pointwise(self, eta: Array, y: Array) -> Array:

@@ -39,8 +39,12 @@ class PoissonRegression(GeneralisedLinear):
 
     @classmethod
     def from_schema(
-        cls, layout: Layout | None, y_bounds: tuple[float, float] | None
+        cls,
+        layout: Layout | None,
+        y_bounds: tuple[float, float] | None,
+        levels: tuple[str, ...] = (),
     ) -> dict[str, Any]:
+        del levels
         if y_bounds is None:
             raise ConfigError(
                 "model 'poisson' needs the largest count that a record may hold; declare low = 0 "

@@ -13,7 +13,7 @@ from tacit.report.load import Result, Run
 from tacit.report.style import CSS
 
 METRICS = {
-    "accuracy": ("an accuracy of", "share of records predicted right at threshold ½"),
+    "accuracy": ("an accuracy of", "share of records whose likeliest outcome came true"),
     "log_likelihood": ("a log predictive density of", "nats a record; higher is better"),
     "brier": ("a Brier score of", "mean squared error of the probability; lower is better"),
     "ece": ("an expected calibration error of", "15 bins; lower is better"),

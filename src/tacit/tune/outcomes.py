@@ -9,7 +9,13 @@ import numpy as np
 from tacit.data.made_up import Bounds, Outcome
 from tacit.errors import ConfigError
 from tacit.expfam import MeanFieldGaussian
-from tacit.models import GeneralisedLinear, Model, PoissonRegression, Records
+from tacit.models import (
+    GeneralisedLinear,
+    Model,
+    PoissonRegression,
+    Records,
+    SoftmaxRegression,
+)
 
 if TYPE_CHECKING:
     from tacit.models.numpyro import NumPyroModel
@@ -24,10 +30,10 @@ TINY = 1e-12
 def outcome_of(model: Model) -> Outcome:
     """What y is for records that have none yet.
 
-    θ is drawn from the prior (of a NumPyro model: from its Gaussian stand-in). Of a Bernoulli
-    output the logits are then divided by a constant so that their standard deviation over the
-    records is at most 2, of counts the log-rates so that theirs is at most 1, of a bounded number
-    the means so that theirs is at most a quarter of the bounds' width, and moved between the
+    θ is drawn from the prior (of a NumPyro model: from its Gaussian stand-in). Of a Bernoulli or
+    categorical output the logits are then divided by a constant so that their standard deviation
+    over the records is at most 2, of counts the log-rates so that theirs is at most 1, of a bounded
+    number the means so that theirs is at most a quarter of the bounds' width, and moved between the
     bounds: which for a model that is linear in θ is another θ. A NumPyro model simulates its own
     observed site, as it is.
     """
@@ -39,6 +45,9 @@ def outcome_of(model: Model) -> Outcome:
         size = len(records["y"])
         if model.kind == "numpyro":
             return _simulated(cast("NumPyroModel", model), theta, records, rng)
+        if isinstance(model, SoftmaxRegression):
+            eta = _at_most(records["x"] @ model.rows(theta).T, LOGIT_SD)
+            return np.argmax(eta + rng.gumbel(size=eta.shape), axis=1).astype(np.float64)
         if isinstance(model, GeneralisedLinear):
             mean = logit = records["x"] @ theta
         else:

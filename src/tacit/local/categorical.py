@@ -1,0 +1,106 @@
+"""Softmax regression: its Gaussian site, and clipped gradients in closed form.
+
+With p = E_q[softmax η] and C = E_q[diag p − ppᵀ] for each record (`SoftmaxRegression.expected`),
+the gradient of E_q[log p(y | η)] in the weights of all levels is (e_y − p) ⊗ x and its curvature
+C ⊗ xxᵀ.
+
+**The largest gradient over the labels.** With public weights α a coordinate and
+a_k = Σ_j α_kj² x_j² the gradient's square is Σ_k p_k² a_k + (1 − 2p_y) a_y: K numbers to compare.
+Where all weights are 1 it is ‖x‖²(1 − 2p_y + ‖p‖²), the largest for the least probable label.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural
+from tacit.expfam._backend import kept_rows
+from tacit.expfam.gaussian import Free
+from tacit.local.base import Array, Task
+from tacit.models import Records, SoftmaxRegression
+from tacit.models.softmax import one_hot
+from tacit.privacy.bounded import Bounded, Tally, clip_sum
+
+
+def categorical_site(
+    model: SoftmaxRegression, family: Family, usual: dict[str, Array], task: Task
+) -> tuple[Natural, Array]:
+    """As `likelihood_site`: P = Σ C ⊗ xxᵀ, b = Σ (e_y − p) ⊗ x + P m."""
+    x, y, weights = task.records["x"], task.records["y"], task.weights
+    full = isinstance(family, FullGaussian)
+    spread = usual["covariance"] if full else jnp.square(usual["sd"])
+    found = model.expected(*model.project(usual["mean"], spread, x), y)
+    slope = weights[:, None] * (one_hot(model, y).astype(x.dtype) - found.probability)
+    curvature = weights[:, None, None] * found.curvature
+    linear = (slope.T @ x).reshape(-1).astype(jnp.float64)
+    if full:
+        form = _kronecker_sum(curvature, x).astype(jnp.float64)
+        form = 0.5 * (form + form.T)  # single precision does not give the same twice
+        linear = linear + form @ usual["mean"]
+    else:
+        form = jnp.diagonal(curvature, axis1=1, axis2=2).T @ (x * x)
+        form = form.reshape(-1).astype(jnp.float64)
+        linear = linear + form * usual["mean"]
+    return {"linear": linear, "quadratic": -0.5 * form}, -jnp.sum(weights * found.value)
+
+
+def _kronecker_sum(curvature: Array, x: Array) -> Array:
+    """Σᵢ Cᵢ ⊗ xᵢxᵢᵀ, a block at a time."""
+    size = curvature.shape[-1]
+    blocks = [
+        [
+            (x * curvature[:, max(row, column), min(row, column), None]).T @ x
+            for column in range(size)
+        ]
+        for row in range(size)
+    ]
+    return jnp.block(blocks)
+
+
+def clipped_categorical(
+    model: SoftmaxRegression,
+    family: MeanFieldGaussian,
+    free: Free,
+    records: Records,
+    mask: Array,
+    clip: Array,
+    maps: Free,
+    agnostic: bool,
+    tally: Tally | None,
+) -> Bounded:
+    """Σ of clipped gradients, one record a unit; as `tacit.local.clipping.clipped_gradient`."""
+    x, y = records["x"], records["y"]
+    spread = family.free_spread(free)
+    found = model.expected(*model.project(free["location"], spread, x), y)
+    slope = one_hot(model, y).astype(x.dtype) - found.probability
+    bend = jnp.diagonal(found.curvature, axis1=1, axis2=2)
+    # Norms in float64, as the sums are: a float32 square that vanishes takes its part out of them.
+    wide = jnp.square(x.astype(jnp.float64))
+    reach = {name: jnp.asarray(value, jnp.float64) for name, value in maps.items()}
+    each = wide @ jnp.square(model.rows(reach["location"])).T
+    norms = jnp.sum(jnp.square(slope.astype(jnp.float64)) * each, axis=1)
+    if agnostic:
+        p = found.probability.astype(jnp.float64)
+        labels = jnp.sum(jnp.square(p) * each, axis=1)[:, None] + (1.0 - 2.0 * p) * each
+        norms = jnp.maximum(norms, jnp.max(labels, axis=1))
+    if "scale" in maps:
+        squares = model.rows(jnp.square(reach["scale"] * spread.astype(jnp.float64)))
+        norms = norms + jnp.sum(
+            jnp.square(bend.astype(jnp.float64)) * (jnp.square(wide) @ squares.T), axis=1
+        )
+    information = jnp.sum(bend, axis=1) * jnp.sum(x * x, axis=1) / model.dimension
+    if "information" in maps:
+        norms = norms + jnp.square(reach["information"] * information.astype(jnp.float64))
+
+    def weighted_sum(weights: Array) -> Free:
+        rows, kept = kept_rows(weights, x), kept_rows(weights, weights[:, None] * slope)
+        summed = {"location": maps["location"] * (kept.T @ rows).reshape(-1)}
+        if "scale" in maps:
+            bent = kept_rows(weights, weights[:, None] * bend).T @ jnp.square(rows)
+            summed["scale"] = -maps["scale"] * spread * bent.reshape(-1)
+        if "information" in maps:
+            total = jnp.sum(kept_rows(weights, weights * information))
+            summed["information"] = maps["information"] * total
+        return summed
+
+    return clip_sum(jnp.sqrt(norms), clip, mask, weighted_sum, tally=tally)

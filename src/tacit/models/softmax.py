@@ -1,0 +1,215 @@
+"""Bayesian softmax regression: y is one of K levels."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from tacit.data.layout import Layout, unknown_layout
+from tacit.errors import ConfigError, DataError
+from tacit.expfam import Gaussian
+from tacit.expfam._backend import Array, namespace
+from tacit.expfam.gaussian import Free
+from tacit.models.base import TINY_VARIANCE, LinearPredictor, Output, Records
+from tacit.models.points import normal_points
+
+ROUNDING = 10.0
+"""Times the rounding of a number and a covariance's trace is what is added to it before its root is
+taken."""
+
+
+class Expected(NamedTuple):
+    """Of each record under q: E[log p(y | η)], E[p] (n, K) and E[diag p − ppᵀ] (n, K, K)."""
+
+    value: Array
+    probability: Array
+    curvature: Array
+
+
+class SoftmaxRegression(LinearPredictor):
+    """p(y = k) ∝ exp(x·θₖ), y ∈ {0 … K − 1}; θ ~ N(prior_mean, prior_sd²) in each coordinate.
+
+    All K levels have weights. One vector added to all of them changes no probability, so that the
+    likelihood alone does not tell θ, but with a proper prior the posterior does. The usual other
+    way, a level whose weights are 0, has one vector less, and a prior under which that level is
+    different from the others: its log-odds against any have variance σ², those of two others
+    2σ². Here all pairs have 2σ², whatever the order of the levels, and a coefficient reads as
+    what a column does for its level. With K = 2 it is logistic regression of prior sd √2·σ.
+
+    What q says of probabilities is said by ξ = Qᵀη, η = (x·θ₁, …, x·θ_K) and Q an orthonormal basis
+    of what is orthogonal to (1, …, 1): K − 1 numbers, over which expectations are taken by
+    `normal_points`.
+    """
+
+    kind: ClassVar[str] = "softmax"
+    output: Output = "categorical"
+    # Where nothing is known of η the curvature is the largest there is: a first step is then rather
+    # too short than too long, from which whole steps with several levels may never come back.
+    start_width: ClassVar[float] = 0.5
+
+    def __init__(
+        self,
+        columns: tuple[str, ...],
+        *,
+        levels: tuple[str, ...],
+        prior_mean: Array | float = 0.0,
+        prior_sd: Array | float = 1.0,
+        layout: Layout | None = None,
+    ) -> None:
+        self.levels = tuple(levels)
+        if len(self.levels) < 2:
+            raise ConfigError(
+                f"model 'softmax' with the levels {list(self.levels)}; a category has two or more: "
+                "declare those of the target in data.columns"
+            )
+        layout = unknown_layout(tuple(columns)) if layout is None else layout
+        names = tuple(f"{level}: {column}" for level in self.levels for column in columns)
+        super().__init__(names, prior_mean, prior_sd, layout)
+        if len(self.layout) != len(columns):
+            raise ConfigError(
+                f"the layout describes {len(self.layout)} columns of x, but there are "
+                f"{len(columns)} names; give one feature a column"
+            )
+
+    @classmethod
+    def from_schema(
+        cls,
+        layout: Layout | None,
+        y_bounds: tuple[float, float] | None,
+        levels: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
+        del y_bounds
+        return {"layout": layout, "levels": levels}
+
+    def check_records(self, party: str, records: Records) -> None:
+        y = np.asarray(records["y"], np.float64)
+        if not np.all((y >= 0) & (y < len(self.levels)) & (y == np.round(y))):
+            raise DataError(
+                f"party {party!r}: y holds values other than 0 … {len(self.levels) - 1}, the "
+                f"places of the {len(self.levels)} levels; recode them or declare more levels"
+            )
+
+    def rows(self, theta: Array) -> Array:
+        """θ as one row of weights a level, (…, K, d)."""
+        return theta.reshape(*theta.shape[:-1], len(self.levels), len(self.layout))
+
+    def log_likelihood(self, theta: Array, records: Records) -> Array:
+        eta = records["x"] @ self.rows(theta).T
+        return namespace(eta).sum(one_hot(self, records["y"]) * _log_softmax(eta), axis=-1)
+
+    def response(self, theta: Array, records: Records) -> Array:
+        eta = _log_softmax(records["x"] @ self.rows(theta).T)
+        return namespace(eta).exp(eta)
+
+    def softmax(self, xi: Array) -> Array:
+        """The probabilities (…, K) that ξ (…, K − 1) stands for."""
+        logs = _log_softmax(xi @ _basis(len(self.levels)).T)
+        return namespace(logs).exp(logs)
+
+    def project(self, mean: Array, spread: Array, x: Array) -> tuple[Array, Array]:
+        """Mean (n, K − 1) and covariance (n, K − 1, K − 1) of ξ for each row of x.
+
+        `spread` is the covariance of θ, or, one-dimensional, its variances. The common part of all
+        levels, whose variance is the prior's, is taken out before x comes in: what is left may be
+        smaller by more than single precision has digits.
+        """
+        xp, basis = namespace(mean, spread, x), _basis(len(self.levels))
+        location = x @ (self.rows(mean).T @ basis).astype(x.dtype)
+        if spread.ndim == 1:
+            each = (x * x) @ self.rows(spread).T.astype(x.dtype)
+            return location, xp.einsum("...k,kr,ks->...rs", each, *[basis.astype(x.dtype)] * 2)
+        width = len(self.layout)
+        whole = spread.reshape(len(self.levels), width, len(self.levels), width)
+        blocks = xp.einsum("kr,kilj,ls->rsij", basis, whole, basis).astype(x.dtype)
+        size = basis.shape[1]
+        pairs = [
+            [xp.sum((x @ blocks[r, s]) * x, axis=-1) for s in range(r + 1)] for r in range(size)
+        ]
+        rows = [
+            xp.stack([pairs[max(r, s)][min(r, s)] for s in range(size)], axis=-1)
+            for r in range(size)
+        ]
+        return location, xp.stack(rows, axis=-2)
+
+    def expected(self, mean: Array, covariance: Array, y: Array) -> Expected:
+        """Averages over ξ ~ N(mean, covariance), point by point of the rule. JAX only.
+
+        Records are the last axis inside: there are many of them and few levels.
+        """
+        import jax
+        import jax.numpy as jnp
+
+        nodes, weights = normal_points(mean.shape[-1])
+        basis = _basis(len(self.levels)).astype(mean.dtype)
+        centre = jnp.tensordot(basis, mean, axes=(1, -1))
+        steps = jnp.tensordot(basis, root_of(covariance), axes=(1, -2))  # (K, …, K − 1)
+        steps = jnp.moveaxis(steps, -1, 0)
+        own = jnp.moveaxis(one_hot(self, y).astype(mean.dtype), -1, 0)
+
+        def add(total: Expected, point: tuple[Array, Array]) -> tuple[Expected, None]:
+            node, weight = point
+            eta = centre + sum(node[r] * steps[r] for r in range(len(steps)))
+            eta = eta - jnp.max(eta, axis=0)
+            p = jnp.exp(eta)
+            sums = jnp.sum(p, axis=0)
+            p = p / sums
+            value = jnp.sum(own * eta, axis=0) - jnp.sum(own, axis=0) * jnp.log(sums)
+            found = Expected(weight * value, weight * p, weight * (p[:, None] * p[None]))
+            return Expected(*(a + b for a, b in zip(total, found, strict=True))), None
+
+        nothing = Expected(
+            jnp.zeros(own.shape[1:], mean.dtype),
+            jnp.zeros_like(own),
+            jnp.zeros((own.shape[0], *own.shape), mean.dtype),
+        )
+        rule = (nodes.astype(mean.dtype), weights.astype(mean.dtype))
+        value, p, second = jax.lax.scan(add, nothing, rule)[0]
+        p, second = jnp.moveaxis(p, 0, -1), jnp.moveaxis(second, (0, 1), (-2, -1))
+        return Expected(value, p, jnp.eye(p.shape[-1], dtype=p.dtype) * p[..., None] - second)
+
+    def expected_fit(self, family: Gaussian, free: Free, records: Records) -> Array:
+        mean, covariance = self._seen(family, free, records["x"])
+        return self.expected(mean, covariance, records["y"]).value
+
+    def expected_information(self, family: Gaussian, free: Free, records: Records) -> Array:
+        x = records["x"]
+        found = self.expected(*self._seen(family, free, x), records["y"])
+        xp = namespace(x, found.curvature)
+        trace = xp.trace(found.curvature, axis1=-2, axis2=-1)
+        return trace * xp.sum(x * x, axis=-1) / self.dimension
+
+    def _seen(self, family: Gaussian, free: Free, x: Array) -> tuple[Array, Array]:
+        spread = family.free_spread(free)
+        return self.project(free["location"], spread, x)
+
+
+def one_hot(model: SoftmaxRegression, y: Array) -> Array:
+    """(n, K); all zeros for a y that is no level."""
+    return (y[..., None] == np.arange(len(model.levels))).astype(np.float64)
+
+
+def root_of(covariance: Array) -> Array:
+    """A lower triangular root of each covariance, of one that is 0 as well."""
+    xp = namespace(covariance)
+    size, least = covariance.shape[-1], ROUNDING * float(np.finfo(covariance.dtype).eps)
+    trace = xp.trace(covariance, axis1=-2, axis2=-1)[..., None, None]
+    safe = covariance + (least * trace + TINY_VARIANCE) * np.eye(size, dtype=covariance.dtype)
+    return xp.sqrt(safe) if size == 1 else xp.linalg.cholesky(safe)
+
+
+def _log_softmax(eta: Array) -> Array:
+    xp = namespace(eta)
+    eta = eta - xp.max(eta, axis=-1, keepdims=True)
+    return eta - xp.log(xp.sum(xp.exp(eta), axis=-1, keepdims=True))
+
+
+@functools.cache
+def _basis(levels: int) -> np.ndarray:
+    """Q: (K, K − 1), orthonormal columns that each add up to 0 (Helmert's)."""
+    basis = np.zeros((levels, levels - 1))
+    for column in range(1, levels):
+        basis[:column, column - 1] = 1.0
+        basis[column, column - 1] = -column
+    return basis / np.linalg.norm(basis, axis=0)
