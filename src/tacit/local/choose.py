@@ -19,7 +19,7 @@ from tacit.privacy.settings import Privacy
 from tacit.schedule import Schedule, Synchronous
 
 MOST_COLUMNS = 256
-"""Beyond that a second moment of all columns is too many numbers for its noise."""
+"""Of x, times the levels of y: beyond it a second moment or a score has too many numbers."""
 
 
 class Case(NamedTuple):
@@ -46,7 +46,8 @@ REASONS: tuple[tuple[Callable[[Case], bool], str], ...] = (
     (lambda case: not _counts(case.model),
      "model {model} has no column but its constant, and nothing to count"),
     (lambda case: case.model.dimension > MOST_COLUMNS,
-     "{columns} columns; a second moment of more than {most} is too many numbers for its noise"),
+     "{columns} columns of x, times the levels of y if it has several; a second moment or scores of "
+     " more than {most} are too many numbers for their noise"),
     (lambda case: case.privacy.unit not in PrivateScoring.units,
      "privacy.unit = {unit}; scores are clipped record by record"),
     (lambda case: case.privacy.aggregation not in PrivateScoring.aggregations,

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ from tacit.local.scoring_server import (
     solve,
 )
 from tacit.local.scoring_synthetic import Synthetic, correlated
-from tacit.models import GeneralisedLinear, Model, Records
+from tacit.models import LinearPredictor, Model, Records
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Gaussian
@@ -93,10 +93,10 @@ class PrivateScoring(PrivateMethod):
             )
 
     def check(self, model: Model, family: Family) -> None:
-        if not isinstance(model, GeneralisedLinear) or likelihood_of(model) is None:
+        if not isinstance(model, LinearPredictor) or likelihood_of(model) is None:
             raise ConfigError(
                 f"method.kind = 'private-scoring' with model {model.kind!r}; it serves generalised "
-                "linear models (logistic, linear, poisson): use method.kind = 'dpsgd'"
+                "linear models (logistic, softmax, linear, poisson): use method.kind = 'dpsgd'"
             )
         if not isinstance(family, GaussianFamily):
             raise ConfigError(
@@ -139,17 +139,17 @@ class PrivateScoring(PrivateMethod):
         return by_unit(party, records, self.unit)
 
     def family(self, model: Model, family: Family) -> Family:
-        assert isinstance(model, GeneralisedLinear)
+        assert isinstance(model, LinearPredictor)
         assert isinstance(family, GaussianFamily)
-        d = model.dimension
+        d = len(model.layout)
         sums = {
             "counts": (_counted(model).size,),
             "moment": (d * (d + 1) // 2,),
-            "score": (d,),
+            "score": (model.dimension,),
             "centre": (d,),
             "scale": (d,),
             "bend": (DIRECTIONS, d),
-            "point": (d,),
+            "point": (model.dimension,),
             "reach": (1,),
         }
         return with_sums(family, sums)
@@ -189,7 +189,7 @@ class PrivateScoring(PrivateMethod):
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
         del key
-        assert isinstance(model, GeneralisedLinear)
+        assert isinstance(model, LinearPredictor)
         q, clip = task.q, task.terms.clips[0]
         unit = clip
         if task.stage == COUNTS:
@@ -218,7 +218,7 @@ class PrivateScoring(PrivateMethod):
         return Answer(multiply(q, change), None, costs)
 
     def server(self, run: Run) -> Combine:
-        assert isinstance(run.model, GeneralisedLinear)
+        assert isinstance(run.model, LinearPredictor)
         return ScoringServer(self, run)
 
 
@@ -232,10 +232,10 @@ def _budget_share(visit: int, visits: int) -> float:
     return float((1.0 - COUNTS_SHARE - MOMENT_SHARE) * weights[visit - 2] / np.sum(weights))
 
 
-def _counted(model: GeneralisedLinear) -> Counted:
+def _counted(model: LinearPredictor) -> Counted:
     likelihood = likelihood_of(model)
     assert likelihood is not None
-    return counted(model.layout, likelihood.largest, likelihood.smallest)
+    return counted(model.layout, likelihood.largest, likelihood.smallest, likelihood.levels)
 
 
 class ScoringServer:
@@ -243,7 +243,7 @@ class ScoringServer:
 
     def __init__(self, method: PrivateScoring, run: Run) -> None:
         model = run.model
-        assert isinstance(model, GeneralisedLinear)
+        assert isinstance(model, LinearPredictor)
         likelihood = likelihood_of(model)
         assert likelihood is not None
         self.method, self.run, self.layout = method, run, model.layout
@@ -253,7 +253,7 @@ class ScoringServer:
         self.bias = places[0] if places else None
         scaled = np.array([feature.kind != "bias" for feature in self.layout])
         self.scaled = scaled
-        self.prior = Prior(model.prior_mean, model.prior_sd, scaled)
+        self.prior = Prior(model.prior_mean, model.prior_sd, np.tile(scaled, likelihood.outputs))
         self._known: tuple[bytes, Public] | None = None
         self._drawn: tuple[bytes, tuple[Marginals, np.ndarray, Synthetic]] | None = None
 
@@ -270,10 +270,10 @@ class ScoringServer:
             return self._mapped(q | {"counts": total}), memory
         if stage == MOMENT:
             return self._scaled(q | {"moment": total}), memory
-        empty = np.zeros((0, len(self.layout)))
+        empty = np.zeros((0, len(self.prior.mean)))
         before = memory or {"points": empty, "scores": empty, "noise": np.zeros(0)}
         public = self._public(q)
-        before = {"prior_scale": np.ones(1), "width": np.zeros(len(public.synthetic.z))} | before
+        before = {"prior_scale": np.ones(1), "width": self._no_width(public)} | before
         memory = {
             "points": np.vstack([before["points"], q["point"]]),
             "scores": np.vstack([before["scores"], total]),
@@ -289,6 +289,10 @@ class ScoringServer:
         )
         memory |= {"prior_scale": np.array([found.prior_scale]), "width": found.width}
         return q | self._gaussian(found) | {"point": found.mean}, memory
+
+    def _no_width(self, public: Public) -> np.ndarray:
+        contrasts = (self.likelihood.levels - 1,) * 2 if self.likelihood.levels else ()
+        return np.zeros((len(public.synthetic.z), *contrasts))
 
     @property
     def _score_sd(self) -> float:
@@ -307,18 +311,20 @@ class ScoringServer:
         scale = self._scale(found)
         point = self.prior.mean.copy()
         if self.bias is not None and found.outcome is not None:
-            point[self.bias] += self._start(found) - point @ np.where(
+            rows = point.reshape(self.likelihood.outputs, -1)
+            rows[:, self.bias] += self._start(found) - rows @ np.where(
                 self.scaled, found.centre, 1.0
             )
         return q | {"centre": found.centre, "scale": scale, "point": point}
 
     def _scale(self, found: Marginals) -> np.ndarray:
-        return scales(found, self.prior.sd, self._score_sd)
+        widest = np.max(self.prior.sd.reshape(self.likelihood.outputs, -1), axis=0)
+        return scales(found, widest, self._score_sd)
 
     def _bend(self, q: Natural) -> np.ndarray:
         return flattened(self._synthetic(q)[2].z, self.scaled)
 
-    def _start(self, found: Marginals) -> float:
+    def _start(self, found: Marginals) -> Any:
         """η of a record about which nothing is known."""
         return 0.0 if found.outcome is None else self.likelihood.link(found.outcome)
 
@@ -357,7 +363,10 @@ class ScoringServer:
             bend = np.eye(len(self.layout)) - q["bend"].T @ q["bend"]
             doubt = np.square(np.outer(factor, factor)) * drawn.doubt
             synthetic = Synthetic((drawn.z * factor) @ bend, doubt)
-            to_x, to_z = coordinates(q["centre"], q["scale"], bend, self.bias)
+            to_x, to_z = (
+                np.kron(np.eye(self.likelihood.outputs), one)
+                for one in coordinates(q["centre"], q["scale"], bend, self.bias)
+            )
             reach = float(q["reach"][0])
             known = Public(self.likelihood, reach, synthetic, found.records, bend, to_x, to_z)
             self._known = key, known

@@ -1,10 +1,12 @@
 """What private scoring needs of a likelihood: a bounded score and its moments under the model.
 
-A record's score in θ is ψ(y, η)·z with η = z·θ. ψ must be bounded whatever y is, and have
-expectation zero where the model is right, or the clipped sum would be biased:
+A record's score in θ is ψ(y, η)·z with η = z·θ, or ψ ⊗ z where η is several numbers. ψ must be
+bounded whatever y is, and have expectation zero where the model is right, or the clipped sum would
+be biased:
 
 * Bernoulli: ψ = y − p, |ψ| ≤ max(p, 1 − p);
 * Poisson with y ≤ Y declared: ψ = y − μ, |ψ| ≤ max(μ, Y − μ);
+* categorical of K levels: ψ = e_y − p, K numbers, ‖ψ‖² = 1 − 2p_y + ‖p‖² ≤ 1 − 2 min p + ‖p‖²;
 * Gaussian of known sd σ: ψ = clip((y − η)/σ, ±k)/σ, |ψ| ≤ k/σ (Huber 1964); the normal density is
   even, so that clipping does not move the expectation from zero. k is the server's choice. Where
   y has public bounds they bound ψ too.
@@ -17,11 +19,31 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tacit.expfam._backend import Array, namespace, special
-from tacit.models import LinearRegression, LogisticRegression, Model, PoissonRegression
+from tacit.models import (
+    LinearRegression,
+    LogisticRegression,
+    Model,
+    PoissonRegression,
+    SoftmaxRegression,
+)
+
+
+class Slopes(NamedTuple):
+    """What the server expects of scores at its last θ, over synthetic records."""
+
+    curvature: Array
+    """H, the expected slope,"""
+    sampling: Array
+    """V, the sampling variance,"""
+    widened: Array
+    """r, what the width of q adds to scores,"""
+    change: Array
+    """and how scores change from each θₜ to the last, a row a round."""
 
 
 class Likelihood(abc.ABC):
@@ -33,6 +55,9 @@ class Likelihood(abc.ABC):
     """The largest y where it is public: y is then counted too. None: y has no bounds."""
     smallest: float = 0.0
     """The least y, where the largest is public."""
+    levels: int = 0
+    """K where y is one of K levels: η and ψ then have a last axis of that length, slope and
+    variance two; 0 where y is a number."""
 
     @abc.abstractmethod
     def residual(self, y: Array, eta: Array, reach: Array) -> Array:
@@ -54,7 +79,12 @@ class Likelihood(abc.ABC):
     def variance(self, eta: Array, reach: Array) -> Array:
         """Var ψ for y from the model at η."""
 
-    def link(self, mean: float) -> float:
+    @property
+    def outputs(self) -> int:
+        """How many numbers η is."""
+        return max(1, self.levels)
+
+    def link(self, mean: Any) -> Any:
         """η for which E[y] is that; asked for only where y is counted."""
         raise NotImplementedError
 
@@ -170,10 +200,49 @@ class GaussianLikelihood(Likelihood):
         return reach * self.noise_sd
 
 
+@dataclass(frozen=True)
+class CategoricalLikelihood(Likelihood):
+    """y ∈ {0 … K − 1} with probabilities softmax η."""
+
+    levels: int  # pyright: ignore[reportGeneralTypeIssues]
+
+    def link(self, mean: Any) -> Any:
+        return np.log(mean)
+
+    def probabilities(self, eta: Array) -> Array:
+        """p, without overflow."""
+        xp = namespace(eta)
+        p = xp.exp(eta - xp.max(eta, axis=-1, keepdims=True))
+        return p / xp.sum(p, axis=-1, keepdims=True)
+
+    def residual(self, y: Array, eta: Array, reach: Array) -> Array:
+        return (y[..., None] == np.arange(self.levels)) - self.probabilities(eta)
+
+    def bound(self, eta: Array, reach: Array) -> Array:
+        return self.bound_of(self.probabilities(eta))
+
+    def bound_of(self, p: Array) -> Array:
+        """√(1 − 2 min p + ‖p‖²): the residual's length at the least probable level."""
+        xp = namespace(p)
+        return xp.sqrt(1.0 - 2.0 * xp.min(p, axis=-1) + xp.sum(p * p, axis=-1))
+
+    def expected(self, truth: Array, eta: Array, reach: Array) -> Array:
+        return self.probabilities(truth) - self.probabilities(eta)
+
+    def slope(self, eta: Array, reach: Array) -> Array:
+        p = self.probabilities(eta)
+        return np.eye(self.levels) * p[..., None] - p[..., None] * p[..., None, :]
+
+    def variance(self, eta: Array, reach: Array) -> Array:
+        return self.slope(eta, reach)
+
+
 def likelihood_of(model: Model) -> Likelihood | None:
     """The likelihood of a model that private scoring can serve; None for any other."""
     if isinstance(model, LogisticRegression):
         return BernoulliLikelihood()
+    if isinstance(model, SoftmaxRegression):
+        return CategoricalLikelihood(len(model.levels))
     if isinstance(model, PoissonRegression):
         return PoissonLikelihood(model.largest)
     if isinstance(model, LinearRegression):

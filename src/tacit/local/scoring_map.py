@@ -14,7 +14,7 @@ compromise between the two.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,8 +38,8 @@ class Marginals(NamedTuple):
     knots: np.ndarray
     histograms: np.ndarray
     frequencies: tuple[np.ndarray, ...]
-    outcome: float | None
-    """The mean of y, where y is counted."""
+    outcome: Any
+    """The mean of y, where y is counted; of K levels their frequencies; None: y is not counted."""
     centre_error: np.ndarray
     """Variance of the error that the noise makes in each centre,"""
     variance_error: np.ndarray
@@ -62,8 +62,8 @@ def marginals(
     layout: Layout, what: Counted, counts: np.ndarray, noise_sd: float, records: float
 ) -> Marginals:
     """From noisy counts; `noise_sd` is theirs, `records` 0 where their number is not public."""
-    outcome, outcomes = None, counts[-2:]
-    counts = counts if what.largest is None else counts[:-2]
+    outcome, first = None, len(counts) - what.outcomes
+    counts, outcomes = counts[:first], counts[first:]
     split = np.cumsum([len(group) for group in what.groups])
     levels, hats = (
         counts[: split[-1] if len(split) else 0],
@@ -78,6 +78,9 @@ def marginals(
     if what.largest is not None:
         share = float(np.clip(simplex(outcomes / records)[1], least, 1.0 - least))
         outcome = what.smallest + (what.largest - what.smallest) * share
+    if what.levels:
+        shares = np.maximum(simplex(outcomes / records), least)
+        outcome = shares / np.sum(shares)
     centre, variance = np.zeros(len(layout)), np.ones(len(layout))
     centre_error, variance_error = np.zeros((2, len(layout)))
     each = (noise_sd / records) ** 2

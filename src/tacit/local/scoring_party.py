@@ -3,13 +3,14 @@
 With G columns counted (y among them), z linear in x and everything but x and y public:
 
 * counts: for each categorical column its one-hot levels, for each number its place between two of
-  a dozen knots, for a bounded y its place between its bounds. Each is a vector of norm ≤ 1
-  without a negative coordinate, so that a record has norm ≤ √G and a substitution moves the sum by
-  √(2G) at most (all is divided by √G);
+  a dozen knots, for a bounded y its place between its bounds, for a y of K levels its one-hot. Each
+  is a vector of norm ≤ 1 without a negative coordinate, so that a record has norm ≤ √G and a
+  substitution moves the sum by √(2G) at most (all is divided by √G);
 * second moment: uuᵀ with u = z/‖z‖, of norm 1; a substitution moves it by √2 at most;
 * score: w ψ(y, η) z with w = min(1, 1/(b(η)‖z‖)) and b(η) ≥ |ψ| whatever y is. Its norm is ≤ 1, and
-  a substitution moves the sum by 2 at most. w does not depend on y, so that the sum of E[ψ] = 0
-  is 0 at the true θ: clipping costs information and no bias.
+  a substitution moves the sum by 2 at most. With K levels it is w ψ ⊗ z with ψ = e_y − p: of norm
+  w‖ψ‖‖z‖, and ‖ψ‖² = 1 − 2p_y + ‖p‖² is largest, b², for the y of least p. w does not depend on
+  y, so that the sum of E[ψ] = 0 is 0 at the true θ: clipping costs information and no bias.
 """
 
 from __future__ import annotations
@@ -45,23 +46,28 @@ class Counted(NamedTuple):
     largest: float | None
     """The largest y, where y is counted."""
     smallest: float = 0.0
+    levels: int = 0
+    """How many levels y has, where it is one of several; 0: it is a number."""
+
+    @property
+    def outcomes(self) -> int:
+        """How many counts are of y."""
+        return self.levels or 2 * (self.largest is not None)
 
     @property
     def columns(self) -> int:
         """G: how many vectors of norm ≤ 1 a record is counted as."""
-        return len(self.groups) + len(self.numbers) + (self.largest is not None)
+        return len(self.groups) + len(self.numbers) + (self.outcomes > 0)
 
     @property
     def size(self) -> int:
         """How many counts there are."""
-        return (
-            sum(len(group) for group in self.groups)
-            + KNOTS * len(self.numbers)
-            + 2 * (self.largest is not None)
-        )
+        return sum(len(group) for group in self.groups) + KNOTS * len(self.numbers) + self.outcomes
 
 
-def counted(layout: Layout, largest: float | None, smallest: float = 0.0) -> Counted:
+def counted(
+    layout: Layout, largest: float | None, smallest: float = 0.0, levels: int = 0
+) -> Counted:
     """From the public schema alone."""
     groups: dict[str, list[int]] = {}
     numbers, low, high = [], [], []
@@ -82,6 +88,7 @@ def counted(layout: Layout, largest: float | None, smallest: float = 0.0) -> Cou
         np.array(high),
         largest,
         smallest,
+        levels,
     )
 
 
@@ -99,6 +106,8 @@ def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bou
         width = what.largest - what.smallest
         share = jnp.clip((records["y"] - what.smallest) / width, 0.0, 1.0)
         parts.append(jnp.stack([1.0 - share, share], axis=1))
+    if what.levels:
+        parts.append((records["y"][:, None] == jnp.arange(what.levels)).astype(x.dtype))
     rows = jnp.concatenate(parts, axis=1) * (clip / math.sqrt(what.columns))
     return clip_units(rows, clip, mask, nonnegative=True)
 
@@ -125,6 +134,8 @@ def score_sum(
 ) -> Bounded:
     """Σ w ψ z at θ = `point` (of x), without writing any z down; scaled to norm ≤ `clip`.
 
+    With K levels `point` has K rows of weights and the sum is Σ w ψ ⊗ z, a row a level.
+
     z = (I − WᵀW) y with y = scale∘(x − centre) and W = `bend`, so that with a = W y
 
         ‖z‖² = ‖y‖² − 2‖a‖² + aᵀ(WWᵀ)a
@@ -133,10 +144,11 @@ def score_sum(
     from it; a hundred times that is added. A record whose score is not finite adds nothing:
     whether a party answers at all must not depend on what a server's θ does to one record.
     """
-    x, y = records["x"], records["y"]
+    x, y, outputs = records["x"], records["y"], likelihood.outputs
     steered = (bend * scale).T
-    seen = x @ jnp.concatenate([point[:, None], steered], axis=1)
-    eta, along = seen[:, 0], seen[:, 1:] - centre @ steered
+    seen = x @ jnp.concatenate([point.reshape(outputs, -1).T, steered], axis=1)
+    eta, along = seen[:, :outputs], seen[:, outputs:] - centre @ steered
+    eta = eta if likelihood.levels else eta[:, 0]
     plain = jnp.sum(jnp.square(scale * (x - centre)), axis=1)
     largest = 2.0 * plain + 3.0 * jnp.sum(jnp.square(scale * centre))  # ≥ Σ scale²(x² + centre²)
     lost = ROUNDING * jnp.square(1.0 + jnp.sum(jnp.square(bend))) * largest
@@ -145,9 +157,14 @@ def score_sum(
     length = jnp.sqrt(jnp.maximum(square, 0.0) + lost)
     residual = likelihood.residual(y, eta, reach)
     # A y outside of what was declared must not pass for one inside.
-    most = jnp.maximum(likelihood.bound(eta, reach), jnp.abs(residual))
+    own = row_norms([residual]) if likelihood.levels else jnp.abs(residual)
+    most = jnp.maximum(likelihood.bound(eta, reach), own)
 
     def weighted_sum(weights: Array) -> Array:
+        if likelihood.levels:
+            each = jnp.where(weights[:, None] > 0, weights[:, None] * residual, 0.0)
+            summed = clip * scale * (each.T @ x - jnp.outer(jnp.sum(each, axis=0), centre))
+            return (summed - (summed @ bend.T) @ bend).reshape(-1)
         each = jnp.where(weights > 0, weights * residual, 0.0)
         summed = clip * scale * (each @ x - centre * jnp.sum(each))
         return summed - bend.T @ (bend @ summed)

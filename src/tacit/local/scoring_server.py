@@ -21,11 +21,17 @@ equation, and its variance is added to V + σ̄²I for the precision that is rep
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tacit.local.scoring_likelihood import Likelihood
+from tacit.local.scoring_categorical import (
+    categorical_slopes,
+    curvature_doubt,
+    rms_log_odds,
+    width_of,
+)
+from tacit.local.scoring_likelihood import CategoricalLikelihood, Likelihood, Slopes
 from tacit.local.scoring_synthetic import Synthetic
 
 CURVATURE_ERROR = 0.3
@@ -57,7 +63,10 @@ class Prior(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """q over the weights on x: mean, precision; the scale of the prior; Var_q(η) of z's rows."""
+    """q over the weights on x: mean, precision; the scale of the prior; Var_q(η) of z's rows.
+
+    Of K levels the last is the covariance of K − 1 numbers, `tacit.local.scoring_categorical`.
+    """
 
     mean: np.ndarray
     precision: np.ndarray
@@ -75,8 +84,13 @@ class Public(NamedTuple):
     bend: np.ndarray
     """I − WᵀW."""
     to_x: np.ndarray
-    """θ on x = to_x @ θ on z."""
+    """θ on x = to_x @ θ on z, for all levels where there are several."""
     to_z: np.ndarray
+
+    @property
+    def levels(self) -> CategoricalLikelihood | None:
+        """The likelihood, where y is one of several levels."""
+        return self.likelihood if isinstance(self.likelihood, CategoricalLikelihood) else None
 
 
 def coordinates(
@@ -98,7 +112,7 @@ def choose_scale(
     records: float,
     prior: np.ndarray,
     score_sd: float,
-    start: float,
+    start: Any,
 ) -> tuple[float, float]:
     """(1/C, k): the factor of the map's scale and the reach for which the least is lost.
 
@@ -107,9 +121,9 @@ def choose_scale(
     taken: it changes the least in the scores.
     """
     length = np.sqrt(np.sum(z * z, axis=1))
-    origin = np.full(len(z), start)
+    origin = start if likelihood.levels else np.full(len(z), start)
     whole = likelihood.slope(origin, likelihood.reaches[-1])
-    plain = _weighted(z, whole, records)
+    plain = _information(z, whole, np.ones(len(z)), records)
     losses = {}
     for reach in likelihood.reaches:
         bound = np.maximum(likelihood.bound(origin, reach) * length, 1e-300)
@@ -117,9 +131,9 @@ def choose_scale(
         typical = np.median(bound)
         for clip in SCALES * typical:
             weight = np.minimum(1.0, clip / bound)
-            curvature = _weighted(z, weight * slope, records)
-            noise = _weighted(z, weight**2 * variance, records)
-            noise += (score_sd * clip) ** 2 * np.eye(z.shape[1])
+            curvature = _information(z, slope, weight, records)
+            noise = _information(z, variance, weight**2, records)
+            noise += (score_sd * clip) ** 2 * np.eye(len(noise))
             precision = curvature @ np.linalg.solve(noise, curvature) + prior
             losses[clip, reach] = np.trace(np.linalg.solve(precision, plain))
     least = min(losses.values())
@@ -140,10 +154,52 @@ def solve(
     learn_scale: bool,
 ) -> Solved:
     """One step from the last point to the posterior of all rounds; `width` is the last q's."""
-    z, records = public.synthetic.z, public.records
-    likelihood, reach = public.likelihood, public.reach
+    z, levels = public.synthetic.z, public.levels
     points = history.points @ public.to_z.T
     mean = points[-1]
+    if levels is None:
+        expected = _slopes(public, points, width)
+    else:
+        expected = categorical_slopes(levels, z, public.records, points, width)
+    curvature, sampling, widened, change = expected
+    share = _shares(history.noise_sds, change, (mean - points) @ curvature)
+    score = share @ history.scores - curvature @ (mean - share @ points)
+    score = score - widened
+    noise = sampling + np.sum(np.square(share * history.noise_sds)) * np.eye(len(mean))
+    gain = np.linalg.solve(noise, curvature).T
+    information = _symmetric(gain @ curvature)
+    start = public.to_z @ prior.mean
+    if learn_scale:
+        pull = gain @ score + information @ (mean - start)
+        prior_scale = _learnt_scale(public, prior, information, pull)
+    before = _prior_precision(public, prior, prior_scale)
+    step = np.linalg.solve(information + before, gain @ score - before @ (mean - start))
+    far = (
+        np.sqrt(np.mean(np.square(z @ step)))
+        if levels is None
+        else rms_log_odds(levels.levels, z, step)
+    )
+    length = min(1.0, public.likelihood.step(public.reach) / max(far, 1e-300))
+    mean = mean + step * length / _steeper(points, history, curvature)
+    gap = mean - share @ points
+    precision = _reported(public, curvature, noise, before, information, gap)
+    covariance = np.linalg.inv(precision)
+    if levels is None:
+        width = np.maximum(np.sum((z @ covariance) * z, axis=1), 0.0)
+    else:
+        width = width_of(levels.levels, z, covariance)
+    return Solved(
+        public.to_x @ mean,
+        _symmetric(public.to_z.T @ precision @ public.to_z),
+        prior_scale,
+        width,
+    )
+
+
+def _slopes(public: Public, points: np.ndarray, width: np.ndarray) -> Slopes:
+    """Where η is one number: averages over q by quadrature over it."""
+    z, records = public.synthetic.z, public.records
+    likelihood, reach = public.likelihood, public.reach
     length = np.sqrt(np.sum(z * z, axis=1))
     eta = z @ points.T
     bounds = np.maximum(likelihood.bound(eta, reach) * length[:, None], 1.0)
@@ -154,32 +210,9 @@ def solve(
     variance = likelihood.variance(around, reach) @ NODE_WEIGHTS
     sampling = _weighted(z, weight**2 * variance, records)
     widened = likelihood.expected(around, now, reach) @ NODE_WEIGHTS
+    widened = (records / len(z)) * ((weight * widened) @ z)
     change = likelihood.expected(now, eta, reach) / bounds
-    change = (records / len(z)) * (change.T @ z)
-    share = _shares(history.noise_sds, change, (mean - points) @ curvature)
-    score = share @ history.scores - curvature @ (mean - share @ points)
-    score = score - (records / len(z)) * ((weight * widened) @ z)
-    noise = sampling + np.sum(np.square(share * history.noise_sds)) * np.eye(len(mean))
-    gain = np.linalg.solve(noise, curvature).T
-    information = _symmetric(gain @ curvature)
-    start = public.to_z @ prior.mean
-    if learn_scale:
-        pull = gain @ score + information @ (mean - start)
-        prior_scale = _learnt_scale(public, prior, information, pull)
-    before = _prior_precision(public, prior, prior_scale)
-    step = np.linalg.solve(information + before, gain @ score - before @ (mean - start))
-    far = np.sqrt(np.mean(np.square(z @ step)))
-    length = min(1.0, likelihood.step(reach) / max(far, 1e-300))
-    mean = mean + step * length / _steeper(points, history, curvature)
-    gap = mean - share @ points
-    precision = _reported(public, curvature, noise, before, information, gap)
-    width = np.sum((z @ np.linalg.inv(precision)) * z, axis=1)
-    return Solved(
-        public.to_x @ mean,
-        _symmetric(public.to_z.T @ precision @ public.to_z),
-        prior_scale,
-        np.maximum(width, 0.0),
-    )
+    return Slopes(curvature, sampling, widened, (records / len(z)) * (change.T @ z))
 
 
 def _shares(noise_sds: np.ndarray, change: np.ndarray, linear: np.ndarray) -> np.ndarray:
@@ -224,13 +257,16 @@ def _reported(
     Dᵢⱼ in that of y is one of covariance (κn)² B diag(D s) B in H(θ − θ̄), s being the expected
     squares of θ − θ̄ on y: posterior variances, and squares of m − θ̄ = `gap`.
     """
-    z, bend = public.synthetic.z, public.bend
+    (z, uncertain), bend, levels = public.synthetic, public.bend, public.levels
     size = np.trace(curvature) / max(np.sum(z * z) / len(z), 1e-300)
     for _ in range(2):
-        spread = bend @ np.linalg.inv(information + before) @ bend
-        square = np.diagonal(spread) + np.square(bend @ gap)
-        doubt = size**2 * (public.synthetic.doubt @ square)
-        gain = np.linalg.solve(noise + (bend * doubt) @ bend, curvature).T
+        spread = np.linalg.inv(information + before)
+        if levels is None:
+            square = np.diagonal(bend @ spread @ bend) + np.square(bend @ gap)
+            doubt = (bend * (size**2 * (uncertain @ square))) @ bend
+        else:
+            doubt = curvature_doubt(levels.levels, z, bend, uncertain, curvature, spread, gap)
+        gain = np.linalg.solve(noise + doubt, curvature).T
         information = _symmetric(gain @ curvature)
     return information + before
 
@@ -262,6 +298,13 @@ def _prior_precision(public: Public, prior: Prior, prior_scale: float) -> np.nda
     sd = np.where(prior.scaled, prior_scale, 1.0) * prior.sd
     scaled = public.to_x / sd[:, None]
     return scaled.T @ scaled
+
+
+def _information(z: np.ndarray, each: np.ndarray, weight: np.ndarray, records: float) -> np.ndarray:
+    """n E[w c zzᵀ] with a number c a record, or n E[w C ⊗ zzᵀ] with one matrix C for all."""
+    if each.ndim == 1:
+        return _weighted(z, weight * each, records)
+    return np.kron(each, _weighted(z, weight, records))
 
 
 def _weighted(z: np.ndarray, weight: np.ndarray, records: float) -> np.ndarray:

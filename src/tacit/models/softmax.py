@@ -105,7 +105,7 @@ class SoftmaxRegression(LinearPredictor):
 
     def softmax(self, xi: Array) -> Array:
         """The probabilities (…, K) that ξ (…, K − 1) stands for."""
-        logs = _log_softmax(xi @ _basis(len(self.levels)).T)
+        logs = _log_softmax(xi @ contrasts(len(self.levels)).T)
         return namespace(logs).exp(logs)
 
     def project(self, mean: Array, spread: Array, x: Array) -> tuple[Array, Array]:
@@ -115,7 +115,7 @@ class SoftmaxRegression(LinearPredictor):
         levels, whose variance is the prior's, is taken out before x comes in: what is left may be
         smaller by more than single precision has digits.
         """
-        xp, basis = namespace(mean, spread, x), _basis(len(self.levels))
+        xp, basis = namespace(mean, spread, x), contrasts(len(self.levels))
         location = x @ (self.rows(mean).T @ basis).astype(x.dtype)
         if spread.ndim == 1:
             each = (x * x) @ self.rows(spread).T.astype(x.dtype)
@@ -142,7 +142,7 @@ class SoftmaxRegression(LinearPredictor):
         import jax.numpy as jnp
 
         nodes, weights = normal_points(mean.shape[-1])
-        basis = _basis(len(self.levels)).astype(mean.dtype)
+        basis = contrasts(len(self.levels)).astype(mean.dtype)
         centre = jnp.tensordot(basis, mean, axes=(1, -1))
         steps = jnp.tensordot(basis, root_of(covariance), axes=(1, -2))  # (K, …, K − 1)
         steps = jnp.moveaxis(steps, -1, 0)
@@ -206,7 +206,7 @@ def _log_softmax(eta: Array) -> Array:
 
 
 @functools.cache
-def _basis(levels: int) -> np.ndarray:
+def contrasts(levels: int) -> np.ndarray:
     """Q: (K, K − 1), orthonormal columns that each add up to 0 (Helmert's)."""
     basis = np.zeros((levels, levels - 1))
     for column in range(1, levels):
