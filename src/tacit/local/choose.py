@@ -46,8 +46,8 @@ REASONS: tuple[tuple[Callable[[Case], bool], str], ...] = (
     (lambda case: not _counts(case.model),
      "model {model} has no column but its constant, and nothing to count"),
     (lambda case: case.model.dimension > MOST_COLUMNS,
-     "{columns} columns of x, times the levels of y if it has several; a second moment or scores of "
-     " more than {most} are too many numbers for their noise"),
+     "{columns} columns of x, times the levels of y if it has several; second moment and scores "
+     "of more than {most} are too many numbers for their noise"),
     (lambda case: case.privacy.unit not in PrivateScoring.units,
      "privacy.unit = {unit}; scores are clipped record by record"),
     (lambda case: case.privacy.aggregation not in PrivateScoring.aggregations,
