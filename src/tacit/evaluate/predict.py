@@ -105,7 +105,7 @@ def _categorical(
     _refuse_other(model, family)
     assert isinstance(family, Gaussian)
     free, x = family.free(natural), np.asarray(records["x"], np.float64)
-    mean, covariance = model.project(free["location"], family.free_spread(free), x)
+    mean, covariance = model.seen(family, free, x)
     own = one_hot(model, np.asarray(records["y"]))
     levels = len(model.levels)
     if levels == 2:

@@ -59,8 +59,8 @@ class Gaussian(Family):
         """Mean and variance of x·θ for each row x of `directions`."""
 
     @abc.abstractmethod
-    def free_spread(self, free: Free) -> Array:
-        """The covariance of θ, (d, d), or its variances, (d,), where that is all there is."""
+    def free_root(self, free: Free) -> Array:
+        """L of θ = location + L·noise: a matrix, or, where that is diagonal, its diagonal."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dimension})"
@@ -154,8 +154,8 @@ class MeanFieldGaussian(Gaussian):
         variance = namespace(free["scale"]).exp(2.0 * free["scale"])
         return directions @ free["location"], (directions * directions) @ variance
 
-    def free_spread(self, free: Free) -> Array:
-        return namespace(free["scale"]).exp(2.0 * free["scale"])
+    def free_root(self, free: Free) -> Array:
+        return namespace(free["scale"]).exp(free["scale"])
 
 
 class FullGaussian(Gaussian):
@@ -270,9 +270,8 @@ class FullGaussian(Gaussian):
         spread = directions @ self._factor(free)
         return directions @ free["location"], namespace(spread).sum(spread * spread, axis=-1)
 
-    def free_spread(self, free: Free) -> Array:
-        factor = self._factor(free)
-        return factor @ factor.T
+    def free_root(self, free: Free) -> Array:
+        return self._factor(free)
 
     def _factor(self, free: Free) -> Array:
         scale = free["scale"]

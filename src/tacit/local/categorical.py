@@ -19,7 +19,7 @@ from tacit.expfam.gaussian import Free
 from tacit.local.base import Array, Task
 from tacit.models import Records, SoftmaxRegression
 from tacit.models.softmax import one_hot
-from tacit.privacy.bounded import Bounded, Tally, clip_sum
+from tacit.privacy.bounded import Bounded, Tally, clip_sum, clip_units
 
 
 def categorical_site(
@@ -68,9 +68,14 @@ def clipped_categorical(
     agnostic: bool,
     tally: Tally | None,
 ) -> Bounded:
-    """Σ of clipped gradients, one record a unit; as `tacit.local.clipping.clipped_gradient`."""
-    x, y = records["x"], records["y"]
-    spread = family.free_spread(free)
+    """Σ of clipped gradients; as `tacit.local.clipping.clipped_gradient`.
+
+    Where a unit has several records its gradient is written down, for its norm has no closed form;
+    label-agnostic, it is clipped by the sum of its records' largest ones.
+    """
+    x = records["x"].reshape(-1, records["x"].shape[-1])
+    y = records["y"].reshape(-1)
+    spread = jnp.square(family.free_root(free))
     found = model.expected(*model.project(free["location"], spread, x), y)
     slope = one_hot(model, y).astype(x.dtype) - found.probability
     bend = jnp.diagonal(found.curvature, axis1=1, axis2=2)
@@ -92,6 +97,13 @@ def clipped_categorical(
     if "information" in maps:
         norms = norms + jnp.square(reach["information"] * information.astype(jnp.float64))
 
+    if mask.ndim == 2:
+        units = _units(maps, spread, x, slope, bend, information, mask)
+        there = jnp.where(mask > 0, jnp.sqrt(norms).reshape(mask.shape), 0.0)
+        largest = jnp.sum(there, axis=1) if agnostic else None
+        present = jnp.any(mask > 0, axis=1)
+        return clip_units(units, clip, present, norm_bound=largest, tally=tally)
+
     def weighted_sum(weights: Array) -> Free:
         rows, kept = kept_rows(weights, x), kept_rows(weights, weights[:, None] * slope)
         summed = {"location": maps["location"] * (kept.T @ rows).reshape(-1)}
@@ -104,3 +116,30 @@ def clipped_categorical(
         return summed
 
     return clip_sum(jnp.sqrt(norms), clip, mask, weighted_sum, tally=tally)
+
+
+def _units(
+    maps: Free,
+    spread: Array,
+    x: Array,
+    slope: Array,
+    bend: Array,
+    information: Array,
+    weights: Array,
+) -> Free:
+    """Every unit's contribution, a row each, of the records that it has."""
+    count = weights.shape[0]
+
+    def added(levels: Array, columns: Array) -> Array:
+        levels = kept_rows(weights.reshape(-1), weights.reshape(-1, 1) * levels)
+        columns = kept_rows(weights.reshape(-1), columns)
+        levels, columns = (part.reshape(*weights.shape, -1) for part in (levels, columns))
+        return jnp.einsum("upk,upd->ukd", levels, columns).reshape(count, -1)
+
+    units = {"location": maps["location"] * added(slope, x)}
+    if "scale" in maps:
+        units["scale"] = -maps["scale"] * spread * added(bend, x * x)
+    if "information" in maps:
+        each = kept_rows(weights.reshape(-1), weights.reshape(-1) * information)
+        units["information"] = maps["information"] * jnp.sum(each.reshape(weights.shape), axis=1)
+    return units

@@ -64,13 +64,13 @@ def clipped_gradient(
     `tacit.privacy.bounded.clip_units`.
     """
     agnostic = label_agnostic and model.output in ("bernoulli", "categorical")
+    if fast and isinstance(model, SoftmaxRegression):
+        return clipped_categorical(
+            model, family, free, records, weights, clip, maps, agnostic, tally
+        )
     if fast and weights.ndim == 1:
         if isinstance(model, GeneralisedLinear):
             return _linear(model, free, records, weights, clip, maps, agnostic, tally)
-        if isinstance(model, SoftmaxRegression):
-            return clipped_categorical(
-                model, family, free, records, weights, clip, maps, agnostic, tally
-            )
         found = _scores(model, free, noise, records, weights, clip, maps, agnostic, tally)
         if found is not None:
             return found

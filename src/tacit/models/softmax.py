@@ -15,9 +15,8 @@ from tacit.expfam.gaussian import Free
 from tacit.models.base import TINY_VARIANCE, LinearPredictor, Output, Records
 from tacit.models.points import normal_points
 
-ROUNDING = 10.0
-"""Times the rounding of a number and a covariance's trace is what is added to it before its root is
-taken."""
+ROUNDING = 100.0
+"""Times the rounding of a number and a covariance's trace: no variance in it is told from that."""
 
 
 class Expected(NamedTuple):
@@ -170,19 +169,24 @@ class SoftmaxRegression(LinearPredictor):
         return Expected(value, p, jnp.eye(p.shape[-1], dtype=p.dtype) * p[..., None] - second)
 
     def expected_fit(self, family: Gaussian, free: Free, records: Records) -> Array:
-        mean, covariance = self._seen(family, free, records["x"])
-        return self.expected(mean, covariance, records["y"]).value
+        return self.expected(*self.seen(family, free, records["x"]), records["y"]).value
 
     def expected_information(self, family: Gaussian, free: Free, records: Records) -> Array:
         x = records["x"]
-        found = self.expected(*self._seen(family, free, x), records["y"])
+        found = self.expected(*self.seen(family, free, x), records["y"])
         xp = namespace(x, found.curvature)
         trace = xp.trace(found.curvature, axis1=-2, axis2=-1)
         return trace * xp.sum(x * x, axis=-1) / self.dimension
 
-    def _seen(self, family: Gaussian, free: Free, x: Array) -> tuple[Array, Array]:
-        spread = family.free_spread(free)
-        return self.project(free["location"], spread, x)
+    def seen(self, family: Gaussian, free: Free, x: Array) -> tuple[Array, Array]:
+        """As `project`, of a q in free parameters: a covariance made of a root stays one."""
+        root, basis = family.free_root(free), contrasts(len(self.levels)).astype(x.dtype)
+        if root.ndim == 1:
+            return self.project(free["location"], root * root, x)
+        xp, rows = namespace(root, x), self.rows(root.T).T  # (d, K, d·K): of the columns of x
+        reach = xp.einsum("...d,dkm,kr->...rm", x, rows, basis)
+        mean = x @ (self.rows(free["location"]).T @ basis)
+        return mean, reach @ xp.swapaxes(reach, -1, -2)
 
 
 def one_hot(model: SoftmaxRegression, y: Array) -> Array:
@@ -191,12 +195,26 @@ def one_hot(model: SoftmaxRegression, y: Array) -> Array:
 
 
 def root_of(covariance: Array) -> Array:
-    """A lower triangular root of each covariance, of one that is 0 as well."""
-    xp = namespace(covariance)
-    size, least = covariance.shape[-1], ROUNDING * float(np.finfo(covariance.dtype).eps)
-    trace = xp.trace(covariance, axis1=-2, axis2=-1)[..., None, None]
-    safe = covariance + (least * trace + TINY_VARIANCE) * np.eye(size, dtype=covariance.dtype)
-    return xp.sqrt(safe) if size == 1 else xp.linalg.cholesky(safe)
+    """A lower triangular root of each covariance, also of one that is singular but for rounding.
+
+    Cholesky's steps, written out: what is left of a variance is never taken for less than rounding
+    makes of it, where a library would answer with NaN or not at all.
+    """
+    xp, size = namespace(covariance), covariance.shape[-1]
+    least = ROUNDING * float(np.finfo(covariance.dtype).eps)
+    least = least * xp.trace(covariance, axis1=-2, axis2=-1) + TINY_VARIANCE
+    zero = xp.zeros_like(least)
+    rows: list[list[Array]] = []
+    for i in range(size):
+        row: list[Array] = []
+        for j in range(i):
+            rest = covariance[..., i, j] - sum(row[k] * rows[j][k] for k in range(j))
+            row.append(rest / rows[j][j])
+        left = covariance[..., i, i] - sum(value * value for value in row)
+        row.append(xp.sqrt(xp.maximum(left, least)))
+        rows.append(row)
+    filled = [row + [zero] * (size - len(row)) for row in rows]
+    return xp.stack([xp.stack(row, axis=-1) for row in filled], axis=-2)
 
 
 def _log_softmax(eta: Array) -> Array:
