@@ -154,7 +154,8 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Whom the server asks, when, and with what damping."""
 
     kind: Literal["sequential", "synchronous", "asynchronous"] = "synchronous"
-    rounds: int = 20
+    rounds: int | None = None
+    """None: as many as the method usually takes, 20 or, for private scoring, 10."""
     damping: float | DampingConfig | None = None
     parties_per_round: int | None = None
     tolerance: float | None = None
@@ -386,7 +387,8 @@ def _explain(message: str, raw: dict[str, Any], root: Any) -> str:
     choices = _choices(path, root)
     if choices:
         advice += f"; choose one of {', '.join(choices)}"
-    return f"{path} = {value!r}: {advice.replace('`', '')}"
+    advice = advice.replace("`", "").replace(" | null", "")  # which TOML has not
+    return f"{path} = {value!r}: {advice}"
 
 
 def _struct_at(path: str, root: Any) -> Any:

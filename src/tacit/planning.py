@@ -90,7 +90,9 @@ def check_eager(method: LocalMethod, model: Model) -> None:
 def resolved_schedule(
     schedule: Schedule, method: LocalMethod, model: Model, family: Family, parties: int
 ) -> Schedule:
-    """With the damping and tolerance that are used where none were asked for."""
+    """With the rounds, damping and tolerance that are used where none were asked for."""
+    if schedule.own_rounds:
+        schedule = replace(schedule, rounds=method.usual_rounds)
     if isinstance(method, PrivateMethod):
         method.check_schedule(schedule, parties)
     if schedule.parties_per_round is not None and schedule.parties_per_round > parties:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, cast
 
 from tacit.errors import ConfigError
+
+USUAL_ROUNDS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,16 +67,22 @@ class Schedule:
     One round is one visit of every chosen party, or, asynchronously, as many exchanges. The run
     ends after `rounds`, or earlier once rounds that each move q by less than `tolerance` in KL
     divergence have heard every party. `damping` None is chosen by `resolved_damping`, `tolerance`
-    None by the plan.
+    None by the plan. `rounds` None is what the method usually takes (`LocalMethod.usual_rounds`);
+    until the plan puts that in its place it reads as `USUAL_ROUNDS`.
     """
 
     kind: ClassVar[str]
-    rounds: int = 20
+    rounds: int = cast(int, None)
     damping: float | Damping | PowerDamping | None = None
     parties_per_round: int | None = None
     tolerance: float | None = None
+    own_rounds: bool = field(default=False, init=False, repr=False, compare=False)
+    """Whether nobody asked for a number of rounds."""
 
     def __post_init__(self) -> None:
+        if self.rounds is None:
+            object.__setattr__(self, "rounds", USUAL_ROUNDS)
+            object.__setattr__(self, "own_rounds", True)
         if not self.rounds >= 1:
             raise ConfigError(f"schedule.rounds = {self.rounds}; at least 1 round is needed")
         if isinstance(self.damping, int | float):

@@ -12,7 +12,7 @@ from scipy import stats
 from tacit.data.layout import BIAS, Feature
 from tacit.errors import ConfigError, DataError
 from tacit.federate import carry_out, make_plan
-from tacit.local import PrivateScoring
+from tacit.local import DPSGD, PrivateScoring
 from tacit.local.scoring_likelihood import (
     BernoulliLikelihood,
     GaussianLikelihood,
@@ -21,8 +21,15 @@ from tacit.local.scoring_likelihood import (
 )
 from tacit.local.scoring_map import flattened, marginals, scales, simplex
 from tacit.local.scoring_party import KNOTS, counted, counts_sum, moment_sum, score_sum
-from tacit.local.scoring_server import coordinates
-from tacit.local.scoring_synthetic import correlated, triangle
+from tacit.local.scoring_server import (
+    ALIKE,
+    Prior,
+    Public,
+    _common_scale,
+    _learnt_sd,
+    coordinates,
+)
+from tacit.local.scoring_synthetic import Synthetic, correlated, triangle
 from tacit.models import LinearRegression, LogisticRegression, PoissonRegression
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.settings import Privacy
@@ -179,8 +186,8 @@ def test_events_spend_the_budget_in_fixed_shares():
     for visit in range(20):
         (event,) = method.events(visit=visit, visits=20, clip=1.0, noise_sd=4.0, units=9)
         spent.append((event.sensitivity("substitute") / event.noise_sd) ** 2 * 16.0)
-    assert spent[0] == pytest.approx(0.05)
-    assert spent[1] == pytest.approx(0.08)
+    assert spent[0] == pytest.approx(0.08)
+    assert spent[1] == pytest.approx(0.04)
     assert sum(spent) == pytest.approx(1.0)
     assert spent[19] / spent[2] == pytest.approx(math.sqrt(18.0))
 
@@ -307,3 +314,44 @@ def test_single_precision_is_refused():
     """1e39 is a number in float64 and infinite in float32, where 0 times it is not 0."""
     with pytest.raises(ConfigError, match=r"method\.dtype = 'float32'"):
         PrivateScoring(dtype="float32")
+
+
+def test_every_column_gets_the_scale_that_its_weights_have():
+    """Next to exact scores: two columns of 40 levels, and the constant, whose scale is declared."""
+    rng = np.random.default_rng(4)
+    column = np.array([-1, *[0] * 40, *[1] * 40])
+    truth = np.where(column == 0, 0.1, 2.0) * rng.standard_normal(81)
+    truth[0] = 7.0
+    same = np.eye(81)
+    public = Public(BernoulliLikelihood(), 1.0, Synthetic(same, 0 * same), 1.0, same, same, same)
+    prior = Prior(np.zeros(81), np.full(81, 3.0), column)
+    information = 1e6 * same
+    learnt = _learnt_sd(public, prior, information, information @ truth)
+    common = 3.0 * _common_scale(public, prior, information, information @ truth)
+    for one in (0, 1):
+        square = np.sum(truth[column == one] ** 2) + ALIKE * common**2
+        np.testing.assert_allclose(learnt[column == one], np.sqrt(square / (40 + ALIKE)), rtol=0.01)
+    assert learnt[1] < 0.25 * learnt[-1]
+    assert learnt[0] == 3.0
+    # Where nothing is heard of a column it keeps the scale of the others.
+    information = np.diag(np.where(column == 0, 1e-9, 1e6))
+    deaf = _learnt_sd(public, prior, information, information @ truth)
+    np.testing.assert_allclose(deaf[column == 0], deaf[-1], rtol=0.2)
+
+
+def test_rounds_are_the_methods_own_where_nobody_asked_for_a_number():
+    parties, privacy = two_parties(), Privacy(epsilon=1.0, delta=1e-5, noise_seed=1)
+
+    def rounds(method, **options):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            plan = make_plan(MODEL, parties, method=method, privacy=privacy, **options)
+        return plan.schedule.rounds
+
+    assert rounds(PrivateScoring()) == rounds(None) == PrivateScoring.usual_rounds == 10
+    assert rounds(DPSGD()) == rounds(DPSGD(), schedule=Synchronous(damping=0.5)) == 20
+    assert rounds(PrivateScoring(), schedule=Synchronous(rounds=20)) == 20
+    assert rounds(PrivateScoring(), schedule=Synchronous()) == 10
+    for none in (0, -1):
+        with pytest.raises(ConfigError, match=f"schedule.rounds = {none}; at least 1"):
+            Synchronous(rounds=none)

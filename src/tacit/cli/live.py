@@ -36,7 +36,7 @@ def serve_command(path: Path, overrides: list[str] | None, *, standby: bool, as_
     from tacit.live.serve import serve
 
     federation = setup.agreed.federation
-    bar = LiveProgress(federation.name, federation.schedule.rounds)
+    bar = LiveProgress(federation.name)
     lines = ServerLines(setup, bar)
     with nullcontext() if as_json else bar:
         try:
@@ -77,11 +77,12 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
     from tacit.live.join import ReadyParty, join
 
     federation = setup.agreed.federation
-    bar = LiveProgress(federation.name, federation.schedule.rounds)
+    bar = LiveProgress(federation.name)
     seen: list[ReadyParty] = []
 
     def prepared(ready: ReadyParty) -> None:
         seen.append(ready)
+        bar.rounds = ready.plan.schedule.rounds
         if not as_json:
             show_party_start(ready, spent_by(ready))
 

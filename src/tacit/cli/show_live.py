@@ -40,13 +40,16 @@ def say_json(line: Line) -> None:
 class LiveProgress(_Bar):
     """Rounds of a live run, under the lines that scroll by."""
 
-    def __init__(self, name: str, rounds: int) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__(TextColumn("{task.fields[note]}"), on=console)
-        self._name, self._rounds = name, rounds
+        self._name = name
+        self.rounds = 0
+        """How many there will be; 0 until the plan is known."""
 
     def at(self, number: int, note: str = "") -> None:
         """Show that so many rounds are over."""
-        self._at(number, self._rounds, self._name, note=f"round {number}/{self._rounds} {note}")
+        rounds = max(self.rounds, number)
+        self._at(number, rounds, self._name, note=f"round {number}/{rounds} {note}")
 
 
 # A running server -------------------------------------------------------------------------------
@@ -67,6 +70,8 @@ class ServerLines:
         words = self._words(line)
         if words is not None:
             say(f"{_clock(line)}  {words}")
+        if line["event"] == "listening":
+            self._progress.rounds = line["rounds"]
         if line["event"] == "round":
             self._progress.at(line["round"], _loss(line).rstrip(", "))
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from tacit.expfam import Family, Natural, without_sums
 from tacit.models import Model, Records
+from tacit.schedule import USUAL_ROUNDS
 
 Array = Any
 
@@ -94,6 +95,8 @@ class LocalMethod(abc.ABC):
 
     damping: ClassVar[float | None] = None
     """The damping that this method wants where none was asked for; None: `resolved_damping`."""
+    usual_rounds: ClassVar[int] = USUAL_ROUNDS
+    """How many rounds it takes where nobody asked for a number."""
     averaged_share: float = 0.0
     """The share of the rounds, the last ones, over which the server averages q."""
     variable_axis: ClassVar[int] = 0

@@ -52,7 +52,7 @@ from tacit.privacy.mechanisms import Gaussian
 from tacit.pvi import multiply
 from tacit.schedule import Schedule
 
-COUNTS_SHARE, MOMENT_SHARE = 0.05, 0.08
+COUNTS_SHARE, MOMENT_SHARE = 0.08, 0.04
 LEAST_ROUNDS = 3
 COUNTS, MOMENT, SCORE = range(3)
 RELEASED = ("counts", "moment", "score")
@@ -62,15 +62,16 @@ RELEASED = ("counts", "moment", "score")
 class PrivateScoring(PrivateMethod):
     """Counts, second moment and scores; see the module.
 
-    `empirical_bayes` takes the prior's sd for a shape only and learns its scale from the releases:
-    better predictions where the declared prior is far too wide or too narrow, but q is then no
-    longer the posterior under the prior that was declared.
+    `empirical_bayes` takes the prior's sd for a shape only and learns its scale, column by column,
+    from the releases: better predictions where the declared prior is far too wide or too narrow,
+    but q is then no longer the posterior under the prior that was declared.
     """
 
     kind: ClassVar[str] = "private-scoring"
     units: ClassVar[tuple[Unit, ...]] = ("record",)
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted")
     damping: ClassVar[float | None] = 1.0
+    usual_rounds: ClassVar[int] = 10
     wants_full: ClassVar[bool] = True
     clip: float = 1.0
     empirical_bayes: bool = False
@@ -117,7 +118,8 @@ class PrivateScoring(PrivateMethod):
         if schedule.rounds < LEAST_ROUNDS:
             raise ConfigError(
                 f"schedule.rounds = {schedule.rounds} with method.kind = 'private-scoring'; counts "
-                f"and second moment take one each: at least {LEAST_ROUNDS} are needed, 20 are usual"
+                f"and second moment take one each: at least {LEAST_ROUNDS} are needed, "
+                f"{self.usual_rounds} are usual"
             )
         if (schedule.parties_per_round or parties) != parties:
             raise ConfigError(
@@ -253,7 +255,9 @@ class ScoringServer:
         self.bias = places[0] if places else None
         scaled = np.array([feature.kind != "bias" for feature in self.layout])
         self.scaled = scaled
-        self.prior = Prior(model.prior_mean, model.prior_sd, np.tile(scaled, likelihood.outputs))
+        sources = list(dict.fromkeys(f.source for f in self.layout if f.kind != "bias"))
+        column = [-1 if f.kind == "bias" else sources.index(f.source) for f in self.layout]
+        self.prior = Prior(model.prior_mean, model.prior_sd, np.tile(column, likelihood.outputs))
         self._known: tuple[bytes, Public] | None = None
         self._drawn: tuple[bytes, tuple[Marginals, np.ndarray, Synthetic]] | None = None
 
@@ -273,7 +277,7 @@ class ScoringServer:
         empty = np.zeros((0, len(self.prior.mean)))
         before = memory or {"points": empty, "scores": empty, "noise": np.zeros(0)}
         public = self._public(q)
-        before = {"prior_scale": np.ones(1), "width": self._no_width(public)} | before
+        before = {"width": self._no_width(public)} | before
         memory = {
             "points": np.vstack([before["points"], q["point"]]),
             "scores": np.vstack([before["scores"], total]),
@@ -283,11 +287,10 @@ class ScoringServer:
             public,
             History(memory["points"], memory["scores"], memory["noise"]),
             self.prior,
-            float(before["prior_scale"][0]),
             before["width"],
             learn_scale=self.method.empirical_bayes,
         )
-        memory |= {"prior_scale": np.array([found.prior_scale]), "width": found.width}
+        memory |= {"width": found.width}
         return q | self._gaussian(found) | {"point": found.mean}, memory
 
     def _no_width(self, public: Public) -> np.ndarray:

@@ -23,7 +23,7 @@ from tacit.local.scoring_party import KNOTS, Counted
 
 INFORMATION = 0.15
 """κ: about what a clipped record tells of its own η."""
-DIRECTIONS = 16
+DIRECTIONS = 8
 """R: in how many directions z may be shortened."""
 LEAST_SHARE = 0.02
 """Of the water's level c: no coordinate is left out altogether."""

@@ -22,10 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.data.layout import Layout
-from tacit.expfam._backend import Array
+from tacit.expfam._backend import Array, kept_rows
 from tacit.local.scoring_likelihood import Likelihood
 from tacit.models import Records
-from tacit.privacy.bounded import Bounded, clip_moments, clip_sum, clip_units, row_norms
+from tacit.privacy.bounded import Bounded, clip_moments, clip_sum, row_norms
 
 KNOTS = 12
 WIDEST = 3.0
@@ -93,12 +93,16 @@ def counted(
 
 
 def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bounded:
-    """Σ of the counts of every record times C/√G; a number is shared by its two nearest knots."""
-    x = records["x"]
-    parts = [x[:, group] for group in what.groups]
+    """Σ of the counts of every record times C/√G; a number is shared by its two nearest knots.
+
+    Levels are added up where they lie in x, and picked out of the sum.
+    """
+    x, unit = records["x"], clip / math.sqrt(what.columns)
+    levels = np.concatenate([np.zeros(0, np.int64), *what.groups])
+    parts = [jnp.where(np.isin(np.arange(x.shape[1]), levels), jnp.maximum(x, 0.0), 0.0)]
     if len(what.numbers):
         step = (what.high - what.low) / (KNOTS - 1)
-        places = (x[:, what.numbers] - what.low) / step
+        places = (jnp.stack([x[:, int(i)] for i in what.numbers], axis=1) - what.low) / step
         places = jnp.clip(places, 0.0, KNOTS - 1.0)[:, :, None]
         hats = jnp.maximum(0.0, 1.0 - jnp.abs(places - jnp.arange(KNOTS)))
         parts.append(hats.reshape(x.shape[0], -1))
@@ -108,8 +112,13 @@ def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bou
         parts.append(jnp.stack([1.0 - share, share], axis=1))
     if what.levels:
         parts.append((records["y"][:, None] == jnp.arange(what.levels)).astype(x.dtype))
-    rows = jnp.concatenate(parts, axis=1) * (clip / math.sqrt(what.columns))
-    return clip_units(rows, clip, mask, nonnegative=True)
+
+    def weighted_sum(weights: Array) -> Array:
+        first, *others = (weights @ kept_rows(weights, part) for part in parts)
+        return unit * jnp.concatenate([first[levels], *others])
+
+    least = jnp.zeros(x.shape[0])
+    return clip_sum(unit * row_norms(parts), clip, mask, weighted_sum, least=least)
 
 
 def moment_sum(x: Array, centre: Array, scale: Array, mask: Array, clip: Array) -> Bounded:

@@ -44,6 +44,9 @@ NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
 PRIOR_SCALES = 2.0 ** np.arange(-6.0, 3.5, 0.5)
 WIDE = 10.0
 """Times its own: the sd of the constant's prior where the others' scale is learnt."""
+ALIKE = 2.0
+"""How many weights at the common scale a column's own scale is taken to have been seen with."""
+REFITS = 6
 
 
 class History(NamedTuple):
@@ -55,22 +58,21 @@ class History(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """N(mean, sd²) of each weight on x, and of which ones the scale may be learnt."""
+    """N(mean, sd²) of each weight on x, and the column it belongs to: −1 is the constant."""
 
     mean: np.ndarray
     sd: np.ndarray
-    scaled: np.ndarray
+    column: np.ndarray
 
 
 class Solved(NamedTuple):
-    """q over the weights on x: mean, precision; the scale of the prior; Var_q(η) of z's rows.
+    """q over the weights on x: mean, precision; Var_q(η) of z's rows.
 
     Of K levels the last is the covariance of K − 1 numbers, `tacit.local.scoring_categorical`.
     """
 
     mean: np.ndarray
     precision: np.ndarray
-    prior_scale: float
     width: np.ndarray
 
 
@@ -148,7 +150,6 @@ def solve(
     public: Public,
     history: History,
     prior: Prior,
-    prior_scale: float,
     width: np.ndarray,
     *,
     learn_scale: bool,
@@ -171,8 +172,8 @@ def solve(
     start = public.to_z @ prior.mean
     if learn_scale:
         pull = gain @ score + information @ (mean - start)
-        prior_scale = _learnt_scale(public, prior, information, pull)
-    before = _prior_precision(public, prior, prior_scale)
+        prior = prior._replace(sd=_learnt_sd(public, prior, information, pull))
+    before = _prior_precision(public, prior)
     step = np.linalg.solve(information + before, gain @ score - before @ (mean - start))
     far = (
         np.sqrt(np.mean(np.square(z @ step)))
@@ -191,7 +192,6 @@ def solve(
     return Solved(
         public.to_x @ mean,
         _symmetric(public.to_z.T @ precision @ public.to_z),
-        prior_scale,
         width,
     )
 
@@ -271,20 +271,47 @@ def _reported(
     return information + before
 
 
-def _learnt_scale(public: Public, prior: Prior, information: np.ndarray, pull: np.ndarray) -> float:
-    """The common scale τ of the prior's sd that is likeliest given what was heard.
+def _learnt_sd(
+    public: Public, prior: Prior, information: np.ndarray, pull: np.ndarray
+) -> np.ndarray:
+    """The prior's sd times scales that are likely given what was heard: one for every column.
 
-    pull ~ N(J(θ − m₀), J) with information J and θ − m₀ ~ N(0, P(τ)⁻¹): up to what does not
-    depend on τ its log-density is ½(log|P| − log|J + P| + pullᵀ(J + P)⁻¹pull). A half-normal prior
-    of sd 1 on τ decides where next to nothing was heard. The constant says nothing about the
-    others' scale, so that its own prior is taken wide here.
+    With information J and P(τ) the prior's precision, pull ~ N(J(θ − m₀), J) and
+    θ − m₀ ~ N(0, P⁻¹). First the common scale τ (`_common_scale`), then that of each column: the
+    largest of the posterior density by EM, under a scaled inverse χ² prior of `ALIKE` degrees of
+    freedom at τ,
+
+        τ_c² ← (Σ_{i∈c} E[(θ − m₀)²ᵢ]/sdᵢ² + ALIKE·τ²)/(size of c + ALIKE).
+
+    The constant says nothing about the others' scale, so that its own prior is taken wide here.
     """
-    wide = prior._replace(sd=np.where(prior.scaled, prior.sd, WIDE * prior.sd))
+    free = prior.column >= 0
+    wide = prior._replace(sd=np.where(free, prior.sd, WIDE * prior.sd))
+    common = _common_scale(public, wide, information, pull)
+    size = np.bincount(prior.column[free])
+    information, pull = public.to_z.T @ information @ public.to_z, public.to_z.T @ pull
+    scale = np.where(free, common, 1.0)
+    for _ in range(REFITS):
+        covariance = np.linalg.inv(information + np.diag((scale * wide.sd) ** -2.0))
+        square = np.square(covariance @ pull) + np.diagonal(covariance)
+        seen = np.bincount(prior.column[free], (square / np.square(prior.sd))[free])
+        own = np.sqrt((seen + ALIKE * common**2) / (size + ALIKE))
+        scale[free] = own[prior.column[free]]
+    return scale * prior.sd
+
+
+def _common_scale(public: Public, wide: Prior, information: np.ndarray, pull: np.ndarray) -> float:
+    """The likeliest τ: up to what does not depend on it the log-density of `pull` is
+    ½(log|P| − log|J + P| + pullᵀ(J + P)⁻¹pull). A half-normal prior of sd 1 on τ decides where next
+    to nothing was heard.
+    """
+    free = wide.column >= 0
     fits = []
     for scale in PRIOR_SCALES:
-        root = np.linalg.cholesky(information + _prior_precision(public, wide, scale))
+        scaled = wide._replace(sd=np.where(free, scale, 1.0) * wide.sd)
+        root = np.linalg.cholesky(information + _prior_precision(public, scaled))
         fit = 0.5 * np.sum(np.square(np.linalg.solve(root, pull)))
-        fit -= np.sum(np.log(np.diagonal(root))) + np.sum(prior.scaled) * np.log(scale)
+        fit -= np.sum(np.log(np.diagonal(root))) + np.sum(free) * np.log(scale)
         fits.append(fit - 0.5 * scale**2)
     best = int(np.argmax(fits))
     if not 0 < best < len(fits) - 1:
@@ -294,9 +321,8 @@ def _learnt_scale(public: Public, prior: Prior, information: np.ndarray, pull: n
     return float(PRIOR_SCALES[best] * 2.0 ** (0.25 * (below - above) / bent if bent < 0 else 0.0))
 
 
-def _prior_precision(public: Public, prior: Prior, prior_scale: float) -> np.ndarray:
-    sd = np.where(prior.scaled, prior_scale, 1.0) * prior.sd
-    scaled = public.to_x / sd[:, None]
+def _prior_precision(public: Public, prior: Prior) -> np.ndarray:
+    scaled = public.to_x / prior.sd[:, None]
     return scaled.T @ scaled
 
 

@@ -13,7 +13,7 @@ from tacit.data.layout import Layout
 from tacit.local.scoring_map import Marginals
 from tacit.local.scoring_party import Counted
 
-DRAWS = 1500
+DRAWS = 1000
 SEED = 0x5C0E
 """Public and fixed: every server draws the same ones."""
 FLOOR = 0.2

@@ -63,7 +63,8 @@ def reproduce(
     noise. The answer is what `tables.json` holds.
     """
     out, settings = Path(out), settings or read_settings()
-    if not 0 <= seed <= MAX_SEED - max(settings.seeds, settings.ablation.seeds):
+    most = max(one.seeds for one in (settings.ablation, *settings.figures.values()))
+    if not 0 <= seed <= MAX_SEED - most:
         raise ConfigError(f"--seed {seed}; it must be a whole number from 0 to {MAX_SEED}")
     make_folder(out)
     load_federation(DataConfig(**settings.base["data"]), PartitionConfig(), seed)  # is it there?

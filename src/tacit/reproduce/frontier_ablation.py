@@ -2,8 +2,8 @@
 
 Every variant releases what private scoring releases, with the same clips and a budget whose shares
 add up to 1, and is accounted for by the same code: the ε of each is valid. What a variant does
-without is paid for all the same and not looked at, which costs it next to nothing (3 % of μ² for
-the counts, 8 % for the second moment).
+without is paid for all the same and not looked at, which costs it next to nothing (8 % of μ² for
+the counts, 4 % for the second moment).
 """
 
 from __future__ import annotations

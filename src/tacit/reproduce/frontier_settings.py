@@ -55,6 +55,7 @@ class FigureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     title: str
     parties: int
+    seeds: int
     published: Source
 
 
@@ -87,7 +88,6 @@ class Quick(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """frontier.toml."""
 
-    seeds: int
     epsilons: tuple[float, ...]
     splits: tuple[str, ...]
     base: dict[str, Any]
@@ -138,7 +138,7 @@ def figure_cells(
     """Every run of Figure 1 or 2, those on the same records next to one another."""
     what, small = settings.figures[str(figure)], settings.quick
     many = what.parties >= MANY
-    splits, epsilons, seeds = settings.splits, settings.epsilons, settings.seeds
+    splits, epsilons, seeds = settings.splits, settings.epsilons, what.seeds
     methods = tuple(settings.methods)
     if quick:
         few = small.many if many else small

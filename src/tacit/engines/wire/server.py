@@ -101,6 +101,7 @@ class WireServer:
                 run=self.live.run,
                 configuration=self.live.digest,
                 state="new" if self.live.state is None else f"round {self.live.state.round}",
+                rounds=self.live.rules.schedule.rounds,
             )
             if ready is not None:
                 ready(self.port)
