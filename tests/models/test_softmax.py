@@ -82,7 +82,7 @@ def test_the_site_of_a_narrow_q_is_gradient_and_hessian():
     family, records = FullGaussian(6), {"x": jnp.asarray(X), "y": jnp.asarray(Y)}
     q = family.natural(mean=THETA, covariance=1e-10 * np.eye(6))
     task = Task(records, jnp.ones(30), q, family.zero(), q, True)
-    site, loss = jax.jit(lambda q: likelihood_site(MODEL, family, q, task))(q)
+    site, loss = jax.jit(lambda q: likelihood_site(MODEL, family, family.usual(q), task))(q)
 
     def fit(theta):
         return jnp.sum(MODEL.log_likelihood(theta, records))
