@@ -155,7 +155,7 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     kind: Literal["sequential", "synchronous", "asynchronous"] = "synchronous"
     rounds: int | None = None
-    """None: as many as the method usually takes, 20 or, for private scoring, 10."""
+    """None: as many as the method usually takes, 20 or, for private scoring, 12."""
     damping: float | DampingConfig | None = None
     parties_per_round: int | None = None
     tolerance: float | None = None

@@ -348,10 +348,10 @@ def test_rounds_are_the_methods_own_where_nobody_asked_for_a_number():
             plan = make_plan(MODEL, parties, method=method, privacy=privacy, **options)
         return plan.schedule.rounds
 
-    assert rounds(PrivateScoring()) == rounds(None) == PrivateScoring.usual_rounds == 10
+    assert rounds(PrivateScoring()) == rounds(None) == PrivateScoring.usual_rounds == 12
     assert rounds(DPSGD()) == rounds(DPSGD(), schedule=Synchronous(damping=0.5)) == 20
     assert rounds(PrivateScoring(), schedule=Synchronous(rounds=20)) == 20
-    assert rounds(PrivateScoring(), schedule=Synchronous()) == 10
+    assert rounds(PrivateScoring(), schedule=Synchronous()) == 12
     for none in (0, -1):
         with pytest.raises(ConfigError, match=f"schedule.rounds = {none}; at least 1"):
             Synchronous(rounds=none)

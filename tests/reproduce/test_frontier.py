@@ -64,7 +64,7 @@ def test_the_grid_has_every_method_epsilon_split_and_trust():
     whole = read_settings()
     absent = refused(whole)
     assert set(absent) <= {"statistics", "statistics-trusted", "hybrid"}
-    for figure, parties, seeds in ((1, 10, 5), (2, 200, 2)):
+    for figure, parties, seeds in ((1, 10, 3), (2, 200, 1)):
         cells = figure_cells(whole, figure, absent, first=0, quick=False)
         methods = set(whole.methods) - set(absent)
         assert len(cells) == 3 * seeds * (1 + 5 * (len(methods) - 1))

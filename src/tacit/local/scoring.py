@@ -71,7 +71,7 @@ class PrivateScoring(PrivateMethod):
     units: ClassVar[tuple[Unit, ...]] = ("record",)
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted")
     damping: ClassVar[float | None] = 1.0
-    usual_rounds: ClassVar[int] = 10
+    usual_rounds: ClassVar[int] = 12
     wants_full: ClassVar[bool] = True
     clip: float = 1.0
     empirical_bayes: bool = False
