@@ -175,7 +175,7 @@ def answer_many(
 def _begun(agreement: Agreement, start: Natural, request: Request) -> Any:
     try:
         return agreement.method.begin(agreement.family, start)
-    except np.linalg.LinAlgError:
+    except (np.linalg.LinAlgError, ValueError):  # the second where a number is not finite
         raise DataError(
             f"party {request.party!r}, visit {request.visit}: the covariance of the q that it was "
             "sent is not positive definite to rounding; lower schedule.damping, or bring the "

@@ -355,3 +355,24 @@ def test_rounds_are_the_methods_own_where_nobody_asked_for_a_number():
     for none in (0, -1):
         with pytest.raises(ConfigError, match=f"schedule.rounds = {none}; at least 1"):
             Synchronous(rounds=none)
+
+
+def test_neither_a_record_nor_a_server_makes_an_answer_infinite():
+    """Whether a party answers would otherwise tell how many records near 1e308 it has."""
+    x, y = np.ones((6, 2)), np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0])
+    x[:4, 1] = 1.7e308
+
+    def scores(rows, **asked):
+        usual = {"centre": np.zeros(2), "scale": np.array([1e-3, 0.0]), "bend": np.zeros((8, 2)),
+                 "point": np.zeros(2), "reach": np.array(1.0)}  # fmt: skip
+        records = {"x": x[rows], "y": y[rows]}
+        asked = usual | asked
+        return np.asarray(
+            score_sum(
+                BernoulliLikelihood(), records, np.ones(len(rows)), np.array(1.0), **asked
+            ).value
+        )
+
+    np.testing.assert_array_equal(scores(np.arange(6)), scores(np.array([4, 5])))
+    for asked in ({"centre": np.full(2, 1e307)}, {"point": np.full(2, 1e300)}):
+        np.testing.assert_array_equal(scores(np.arange(6), **asked), 0.0)

@@ -13,7 +13,7 @@ from scipy import stats
 from scipy.special import expit, softmax
 
 from tacit.data.layout import BIAS, Feature
-from tacit.errors import DataError
+from tacit.errors import ConfigError, DataError
 from tacit.federate import carry_out, make_plan
 from tacit.local import DPSGD, PrivateScoring, choose_method
 from tacit.local.choose import MOST_COLUMNS
@@ -27,7 +27,7 @@ from tacit.local.scoring_likelihood import CategoricalLikelihood
 from tacit.local.scoring_map import marginals
 from tacit.local.scoring_party import KNOTS, counted, counts_sum, moment_sum, score_sum
 from tacit.models import SoftmaxRegression
-from tacit.models.softmax import contrasts
+from tacit.models.softmax import MOST_LEVELS, contrasts
 from tacit.privacy.settings import Privacy
 from tacit.schedule import Synchronous
 
@@ -227,12 +227,15 @@ def test_auto_is_private_scoring_up_to_as_many_weights_as_it_can_hear():
     method, why = choose_method(MODEL, privacy=privacy)
     assert isinstance(method, PrivateScoring)
     assert "'softmax' is generalised linear" in why
-    many = SoftmaxRegression(
-        NAMES, levels=tuple(map(str, range(MOST_COLUMNS // 4 + 1))), layout=LAYOUT
-    )
+    levels = tuple(map(str, range(MOST_LEVELS)))
+    numbers = [f"v{i}" for i in range(MOST_COLUMNS // MOST_LEVELS)]
+    layout = (BIAS, *(Feature("numeric", name, -1.0, 1.0) for name in numbers))
+    many = SoftmaxRegression(("bias", *numbers), levels=levels, layout=layout)
     method, why = choose_method(many, privacy=privacy)
     assert isinstance(method, DPSGD)
     assert f"{many.dimension} columns of x, times the levels of y" in why
+    with pytest.raises(ConfigError, match=f"21 levels; at most {MOST_LEVELS} are served"):
+        SoftmaxRegression(NAMES, levels=(*levels, "more"))
 
 
 def test_low_noise_is_close_to_the_posterior_without_privacy():

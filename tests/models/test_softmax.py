@@ -208,5 +208,7 @@ def test_the_family_of_a_small_model_is_full_and_of_a_large_one_mean_field():
     parties, _ = drawn()
     small = tacit.federate.make_plan(MODEL, parties)
     assert isinstance(small.family, FullGaussian)
-    many = SoftmaxRegression(NAMES, levels=tuple(str(level) for level in range(200)))
-    assert isinstance(tacit.federate.make_plan(many, parties).family, MeanFieldGaussian)
+    wide = {"p": {"x": np.ones((4, 40)), "y": np.zeros(4)}}
+    columns, levels = (tuple(str(i) for i in range(size)) for size in (40, 20))
+    many = SoftmaxRegression(columns, levels=levels)
+    assert isinstance(tacit.federate.make_plan(many, wide).family, MeanFieldGaussian)

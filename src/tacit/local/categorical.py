@@ -82,7 +82,7 @@ def clipped_categorical(
     # Norms in float64, as the sums are: a float32 square that vanishes takes its part out of them.
     wide = jnp.square(x.astype(jnp.float64))
     reach = {name: jnp.asarray(value, jnp.float64) for name, value in maps.items()}
-    each = wide @ jnp.square(model.rows(reach["location"])).T
+    each = _by_level(wide, jnp.square(model.rows(reach["location"])))
     norms = jnp.sum(jnp.square(slope.astype(jnp.float64)) * each, axis=1)
     if agnostic:
         p = found.probability.astype(jnp.float64)
@@ -91,7 +91,7 @@ def clipped_categorical(
     if "scale" in maps:
         squares = model.rows(jnp.square(reach["scale"] * spread.astype(jnp.float64)))
         norms = norms + jnp.sum(
-            jnp.square(bend.astype(jnp.float64)) * (jnp.square(wide) @ squares.T), axis=1
+            jnp.square(bend.astype(jnp.float64)) * _by_level(jnp.square(wide), squares), axis=1
         )
     information = jnp.sum(bend, axis=1) * jnp.sum(x * x, axis=1) / model.dimension
     if "information" in maps:
@@ -116,6 +116,11 @@ def clipped_categorical(
         return summed
 
     return clip_sum(jnp.sqrt(norms), clip, mask, weighted_sum, tally=tally)
+
+
+def _by_level(squares: Array, rows: Array) -> Array:
+    """Σ_j x_j² a_kj. No product of matrices: see `tacit.local.clipping._unfolded`."""
+    return jnp.sum(squares[:, None, :] * rows, axis=-1)
 
 
 def _units(

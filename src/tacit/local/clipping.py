@@ -64,6 +64,7 @@ def clipped_gradient(
     `tacit.privacy.bounded.clip_units`.
     """
     agnostic = label_agnostic and model.output in ("bernoulli", "categorical")
+    maps = {**maps, "location": _unfolded(maps["location"], free)}
     if fast and isinstance(model, SoftmaxRegression):
         return clipped_categorical(
             model, family, free, records, weights, clip, maps, agnostic, tally
@@ -75,6 +76,17 @@ def clipped_gradient(
         if found is not None:
             return found
     return _one_by_one(model, family, free, noise, records, weights, clip, maps, agnostic, tally)
+
+
+def _unfolded(value: Array, free: Free) -> Array:
+    """A constant of θ's shape that the compiler does not know.
+
+    XLA (jaxlib 0.10.2 on CPU) computes Σₖ aₖ(x² @ A)ₖ wrongly if A is one number throughout and
+    there are more than about a thousand rows: it reads memory that nobody wrote, and a norm comes
+    out too small. A number that is known only when the program runs has no such matrix. 0·θ is
+    never folded into a constant, because θ need not be finite.
+    """
+    return value + 0.0 * free["location"]
 
 
 def _linear(
@@ -144,7 +156,8 @@ def _scores(
     if "information" in maps:
         # Information is of the plain norm, whatever α is; so is its bound over the labels.
         most = information
-        plain = model.score_parts(theta, records, jnp.ones_like(theta), label_agnostic=agnostic)
+        ones = _unfolded(jnp.ones_like(theta), free)
+        plain = model.score_parts(theta, records, ones, label_agnostic=agnostic)
         if agnostic and plain is not None:
             most = jnp.square(plain[0]) / theta.shape[0]
         norms = jnp.sqrt(jnp.square(norms) + jnp.square(maps["information"] * most))

@@ -25,13 +25,14 @@ from tacit.data.layout import Layout
 from tacit.expfam._backend import Array, kept_rows
 from tacit.local.scoring_likelihood import Likelihood
 from tacit.models import Records
-from tacit.privacy.bounded import Bounded, clip_moments, clip_sum, row_norms
+from tacit.privacy.bounded import LARGEST_NORM, Bounded, clip_moments, clip_sum, row_norms
 
 KNOTS = 12
 WIDEST = 3.0
 """Numbers are counted up to this many of their declared scale from their centre."""
 
 
+LARGEST_ASKED = 1e30
 ROUNDING = 1e-11
 """Of the squares that a length is made of: more than the rounding of a sum in float64 can be."""
 
@@ -150,10 +151,14 @@ def score_sum(
         ‖z‖² = ‖y‖² − 2‖a‖² + aᵀ(WWᵀ)a
 
     whatever W a server sends. Rounding takes at most about 10⁻¹³(1 + ‖W‖²)²Σ scale²(x² + centre²)
-    from it; a hundred times that is added. A record whose score is not finite adds nothing:
-    whether a party answers at all must not depend on what a server's θ does to one record.
+    from it; a hundred times that is added. A record whose score is not finite, or whose x is beyond
+    `LARGEST_NORM`, adds nothing, and nobody adds anything to what a server asks with numbers beyond
+    `LARGEST_ASKED`: whether a party answers must not depend on what either does to one record.
     """
     x, y, outputs = records["x"], records["y"], likelihood.outputs
+    asked = jnp.concatenate([jnp.ravel(one) for one in (centre, scale, bend, point, reach)])
+    sound = jnp.all(jnp.abs(asked) <= LARGEST_ASKED)
+    mask = jnp.where(sound & (jnp.max(jnp.abs(x), axis=1) <= LARGEST_NORM), mask, 0.0)
     steered = (bend * scale).T
     seen = x @ jnp.concatenate([point.reshape(outputs, -1).T, steered], axis=1)
     eta, along = seen[:, :outputs], seen[:, outputs:] - centre @ steered

@@ -59,6 +59,8 @@ class BayesianNeuralNetwork(GaussianPriorModel):
     def compiled_as(self) -> BayesianNeuralNetwork:
         if type(self) is not BayesianNeuralNetwork:  # what a subclass adds is not known here
             return self
+        if not isinstance(self._sd, int | float):
+            return self
         return _with_any_start(self._columns, self.hidden, self.output, self.noise_sd, self._sd)
 
     def network(self, theta: Array, x: Array) -> Array:

@@ -17,6 +17,8 @@ from tacit.models.points import normal_points
 
 ROUNDING = 100.0
 """Times the rounding of a number and a covariance's trace: no variance in it is told from that."""
+MOST_LEVELS = 20
+"""What is compiled grows with the cube of it."""
 
 
 class Expected(NamedTuple):
@@ -62,6 +64,11 @@ class SoftmaxRegression(LinearPredictor):
             raise ConfigError(
                 f"model 'softmax' with the levels {list(self.levels)}; a category has two or more: "
                 "declare those of the target in data.columns"
+            )
+        if len(self.levels) > MOST_LEVELS:
+            raise ConfigError(
+                f"model 'softmax' with {len(self.levels)} levels; at most {MOST_LEVELS} are "
+                "served: put rare ones together"
             )
         layout = unknown_layout(tuple(columns)) if layout is None else layout
         names = tuple(f"{level}: {column}" for level in self.levels for column in columns)
