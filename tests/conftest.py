@@ -1,5 +1,6 @@
 """What all tests share: 64 bits, repeatable examples, and a small regression to federate."""
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -9,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 jax.config.update("jax_enable_x64", True)
+# Read when ray is imported: a test that joins another's cluster may be a process's first.
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
 settings.register_profile(
     "tacit",

@@ -162,6 +162,8 @@ def _current(config: Config, kind: str, key: str) -> Any:
         own = getattr(METHODS[kind], "__dataclass_fields__", {})
         name = key.removeprefix("method.")
         value = own[name].default if name in own else None
+    if value is None and key == "schedule.rounds":
+        value = METHODS[kind].usual_rounds
     return value
 
 
