@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from tacit.charging import Charging
 from tacit.engines.compilations import Compilations, compilations
@@ -264,6 +265,8 @@ def first_factors(plan: Plan) -> dict[str, Natural]:
     return factors
 
 
+# The server's matrices are small: a second BLAS thread would only spin.
+@threadpool_limits.wrap(limits=1, user_api="blas")
 def carry_out(
     plan: Plan,
     *,

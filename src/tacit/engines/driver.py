@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from tacit import party as party_side
 from tacit import server as server_side
@@ -70,24 +69,22 @@ class Driver(abc.ABC):
         observe: Observer | None = None,
     ) -> ServerState:
         """Drive the schedule to its end from `state`, which may be one that was resumed."""
-        # The server's matrices are small: a second BLAS thread would only spin.
-        with threadpool_limits(limits=1, user_api="blas"):
-            self.seat()
-            self._checkpoint = checkpoint
-            if checkpoint is not None and self._remembers:
-                kept = checkpoint.kept()
-                self.states |= {name: PartyState(memory=one) for name, one in kept.items()}
-            clock = max((request.issued_at for request in state.open.values()), default=0.0)
-            if not state.open and not state.finished:
-                state = server_side.begin(self.rules, state)
-                _save(checkpoint, state, ())
-            while not state.finished:
-                batch, clock = self.following(state, clock)
-                replies = self.answer(batch)
-                state, log = server_side.step_together(self.rules, state, replies, clock)
-                _save(checkpoint, state, log)
-                if observe is not None:
-                    observe(state, log)
+        self.seat()
+        self._checkpoint = checkpoint
+        if checkpoint is not None and self._remembers:
+            kept = checkpoint.kept()
+            self.states |= {name: PartyState(memory=one) for name, one in kept.items()}
+        clock = max((request.issued_at for request in state.open.values()), default=0.0)
+        if not state.open and not state.finished:
+            state = server_side.begin(self.rules, state)
+            _save(checkpoint, state, ())
+        while not state.finished:
+            batch, clock = self.following(state, clock)
+            replies = self.answer(batch)
+            state, log = server_side.step_together(self.rules, state, replies, clock)
+            _save(checkpoint, state, log)
+            if observe is not None:
+                observe(state, log)
         return state
 
     def following(self, state: ServerState, clock: float) -> tuple[list[Request], float]:

@@ -38,7 +38,7 @@ CURVATURE_ERROR = 0.3
 """How far, relative to itself, the synthetic change of a score from θₜ to m may be wrong."""
 SCALES = 2.0 ** np.arange(-2, 7)
 CLOSE = 1.01
-DOUBTS = 2.0
+DOUBTS = 3.0
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
 NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
 PRIOR_SCALES = 2.0 ** np.arange(-6.0, 3.5, 0.5)
@@ -47,6 +47,8 @@ WIDE = 10.0
 ALIKE = 2.0
 """How many weights at the common scale a column's own scale is taken to have been seen with."""
 REFITS = 6
+PASSES = 4
+STILL = 0.2
 
 
 class History(NamedTuple):
@@ -74,6 +76,17 @@ class Solved(NamedTuple):
     mean: np.ndarray
     precision: np.ndarray
     width: np.ndarray
+
+
+class Heard(NamedTuple):
+    """What all rounds say at one point: H, V + σ̄²I, aₜ, K, K H, and the score there."""
+
+    curvature: np.ndarray
+    noise: np.ndarray
+    share: np.ndarray
+    gain: np.ndarray
+    information: np.ndarray
+    score: np.ndarray
 
 
 class Public(NamedTuple):
@@ -154,46 +167,80 @@ def solve(
     *,
     learn_scale: bool,
 ) -> Solved:
-    """One step from the last point to the posterior of all rounds; `width` is the last q's."""
-    z, levels = public.synthetic.z, public.levels
+    """From the last point to the posterior of all rounds; `width` is the last q's.
+
+    H, r and the width of q depend on each other and on m, and taking turns can swing between a wide
+    q and a narrow one: after a first pass each further one goes half of the way, as long as m moves
+    by more than `STILL` of its sd.
+    """
     points = history.points @ public.to_z.T
-    mean = points[-1]
-    if levels is None:
-        expected = _slopes(public, points, width)
-    else:
-        expected = categorical_slopes(levels, z, public.records, points, width)
-    curvature, sampling, widened, change = expected
-    share = _shares(history.noise_sds, change, (mean - points) @ curvature)
-    score = share @ history.scores - curvature @ (mean - share @ points)
-    score = score - widened
-    noise = sampling + np.sum(np.square(share * history.noise_sds)) * np.eye(len(mean))
-    gain = np.linalg.solve(noise, curvature).T
-    information = _symmetric(gain @ curvature)
-    start = public.to_z @ prior.mean
-    if learn_scale:
-        pull = gain @ score + information @ (mean - start)
-        prior = prior._replace(sd=_learnt_sd(public, prior, information, pull))
-    before = _prior_precision(public, prior)
-    step = np.linalg.solve(information + before, gain @ score - before @ (mean - start))
-    far = (
-        np.sqrt(np.mean(np.square(z @ step)))
-        if levels is None
-        else rms_log_odds(levels.levels, z, step)
-    )
-    length = min(1.0, public.likelihood.step(public.reach) / max(far, 1e-300))
-    mean = mean + step * length / _steeper(points, history, curvature)
-    gap = mean - share @ points
-    precision = _reported(public, curvature, noise, before, information, gap)
-    covariance = np.linalg.inv(precision)
-    if levels is None:
-        width = np.maximum(np.sum((z @ covariance) * z, axis=1), 0.0)
-    else:
-        width = width_of(levels.levels, z, covariance)
+    start, last, mean = public.to_z @ prior.mean, points[-1], points[-1]
+    steeper, precision = 1.0, None
+    for turn in range(PASSES):
+        part = 0.5 if turn else 1.0
+        heard = _heard(public, history, points, mean, width)
+        pull = heard.gain @ heard.score
+        if not turn:
+            steeper = _steeper(points, history, heard.curvature)
+            if learn_scale:
+                whole = pull + heard.information @ (mean - start)
+                prior = prior._replace(sd=_learnt_sd(public, prior, heard.information, whole))
+        before = _prior_precision(public, prior)
+        slope = pull - before @ (mean - start)
+        step = np.linalg.solve(heard.information + before, slope)
+        if precision is not None and step @ slope < STILL**2 * len(mean):
+            break
+        mean = last + _limited(public, mean - last + part * step)
+        precision = _reported(public, heard, before, mean - heard.share @ points)
+        width = width + part * (_width(public, np.linalg.inv(precision)) - width)
     return Solved(
-        public.to_x @ mean,
+        public.to_x @ (last + (mean - last) / steeper),
         _symmetric(public.to_z.T @ precision @ public.to_z),
         width,
     )
+
+
+def _heard(
+    public: Public, history: History, points: np.ndarray, mean: np.ndarray, width: np.ndarray
+) -> Heard:
+    """All rounds brought to `mean`, with what q's width adds to expected outcomes taken off."""
+    z, levels, there = public.synthetic.z, public.levels, np.vstack([points, mean])
+    if levels is None:
+        expected = _slopes(public, there, width)
+    else:
+        expected = categorical_slopes(levels, z, public.records, there, width)
+    curvature, sampling, widened, change = expected
+    moved = (mean - points) @ curvature
+    share = _shares(history.noise_sds, change[:-1], moved)
+    noise = sampling + np.sum(np.square(share * history.noise_sds)) * np.eye(len(mean))
+    gain = np.linalg.solve(noise, curvature).T
+    return Heard(
+        curvature,
+        noise,
+        share,
+        gain,
+        _symmetric(gain @ curvature),
+        share @ (history.scores - moved) - widened,
+    )
+
+
+def _limited(public: Public, move: np.ndarray) -> np.ndarray:
+    """The move, or as much of it as changes η by no more than a step's length."""
+    z, levels = public.synthetic.z, public.levels
+    far = (
+        np.sqrt(np.mean(np.square(z @ move)))
+        if levels is None
+        else rms_log_odds(levels.levels, z, move)
+    )
+    return move * min(1.0, public.likelihood.step(public.reach) / max(far, 1e-300))
+
+
+def _width(public: Public, covariance: np.ndarray) -> np.ndarray:
+    """Var_q(η) of the synthetic records."""
+    z, levels = public.synthetic.z, public.levels
+    if levels is None:
+        return np.maximum(np.sum((z @ covariance) * z, axis=1), 0.0)
+    return width_of(levels.levels, z, covariance)
 
 
 def _slopes(public: Public, points: np.ndarray, width: np.ndarray) -> Slopes:
@@ -232,25 +279,20 @@ def _steeper(points: np.ndarray, history: History, curvature: np.ndarray) -> flo
     """How many times steeper the last move found the score to be than H says, beyond its noise.
 
     The change of the score over a move Δ is −HΔ if H is right. Steps with an H that is less than
-    half of the truth would swing wider from round to round.
+    half of the truth would swing wider from round to round. Δ follows the noise of the score before
+    it, all of whose length may therefore be in what was seen; that of the score after it is
+    independent.
     """
     if len(points) < 2:
         return 1.0
     move = points[-1] - points[-2]
     seen = move @ (history.scores[-2] - history.scores[-1])
-    noise_sd = np.linalg.norm(move) * np.hypot(*history.noise_sds[-2:])
+    noise = np.sqrt(len(move)) * history.noise_sds[-2] + DOUBTS * history.noise_sds[-1]
     said = move @ curvature @ move
-    return max(1.0, float((seen - DOUBTS * noise_sd) / said)) if said > 0 else 1.0
+    return max(1.0, float((seen - np.linalg.norm(move) * noise) / said)) if said > 0 else 1.0
 
 
-def _reported(
-    public: Public,
-    curvature: np.ndarray,
-    noise: np.ndarray,
-    before: np.ndarray,
-    information: np.ndarray,
-    gap: np.ndarray,
-) -> np.ndarray:
+def _reported(public: Public, heard: Heard, before: np.ndarray, gap: np.ndarray) -> np.ndarray:
     """The precision with the doubt about H in it.
 
     H is about κn times the covariance of z = B y, κ the mean of its weights. An error of variance
@@ -258,6 +300,7 @@ def _reported(
     squares of θ − θ̄ on y: posterior variances, and squares of m − θ̄ = `gap`.
     """
     (z, uncertain), bend, levels = public.synthetic, public.bend, public.levels
+    curvature, information = heard.curvature, heard.information
     size = np.trace(curvature) / max(np.sum(z * z) / len(z), 1e-300)
     for _ in range(2):
         spread = np.linalg.inv(information + before)
@@ -266,7 +309,7 @@ def _reported(
             doubt = (bend * (size**2 * (uncertain @ square))) @ bend
         else:
             doubt = curvature_doubt(levels.levels, z, bend, uncertain, curvature, spread, gap)
-        gain = np.linalg.solve(noise + doubt, curvature).T
+        gain = np.linalg.solve(heard.noise + doubt, curvature).T
         information = _symmetric(gain @ curvature)
     return information + before
 
