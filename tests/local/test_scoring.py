@@ -19,7 +19,7 @@ from tacit.local.scoring_likelihood import (
     PoissonLikelihood,
     likelihood_of,
 )
-from tacit.local.scoring_map import flattened, marginals, scales, simplex
+from tacit.local.scoring_map import apart, flattened, marginals, scales, simplex
 from tacit.local.scoring_party import KNOTS, counted, counts_sum, moment_sum, score_sum
 from tacit.local.scoring_server import (
     ALIKE,
@@ -290,6 +290,22 @@ def test_the_map_is_undone_by_its_inverse_and_its_parts_are_sound():
     assert share.sum() == pytest.approx(1.0)
 
 
+def test_nobody_is_taken_to_have_none_of_the_levels_because_of_noise():
+    """What all levels share adds nothing to η then, and no doubt about a covariance is in it."""
+    what = counted(LAYOUT, 1.0)
+    exact = np.concatenate([[700, 250, 50], [500, 500], *[[1000 / KNOTS] * KNOTS] * 2, [600, 400]])
+    for missing, total in ((25.0, 1.0), (150.0, 0.655)):
+        counts = exact - np.pad([missing] * 3, (0, len(exact) - 3))
+        found = marginals(LAYOUT, what, counts, 20.0, 1000.0)
+        assert found.frequencies[0].sum() == pytest.approx(total, abs=0.01)
+        told = apart(what, found, np.arange(1.0, 9.0))
+        shared = np.zeros(8)
+        shared[3:6] = 1.0 / np.arange(4.0, 7.0)
+        assert np.allclose(told @ shared, 0.0) == (total == 1.0)
+        alone = np.eye(8)[1]
+        np.testing.assert_array_equal(told @ alone, alone)
+
+
 def test_what_it_cannot_do_is_refused_with_the_next_step():
     records = {"x": rows(np.random.default_rng(0), 8), "y": np.arange(8) % 2 * 1.0}
     for options, words in (
@@ -323,7 +339,7 @@ def test_every_column_gets_the_scale_that_its_weights_have():
     truth = np.where(column == 0, 0.1, 2.0) * rng.standard_normal(81)
     truth[0] = 7.0
     same = np.eye(81)
-    public = Public(BernoulliLikelihood(), 1.0, Synthetic(same, 0 * same), 1.0, same, same, same)
+    public = Public(BernoulliLikelihood(), 1.0, Synthetic(same, 0 * same), 1.0, *[same] * 4)
     prior = Prior(np.zeros(81), np.full(81, 3.0), column)
     information = 1e6 * same
     learnt = _learnt_sd(public, prior, information, information @ truth)

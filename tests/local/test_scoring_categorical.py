@@ -204,7 +204,7 @@ def test_doubt_about_the_second_moment_is_that_of_drawn_errors():
     doubt = doubt + doubt.T
     mean = np.array([[0.2, -0.1, -0.1], [-0.1, 0.2, -0.1], [-0.1, -0.1, 0.2]])
     curvature, gap = 6.0 * np.kron(mean, z.T @ z / 6.0), rng.normal(size=12)
-    found = curvature_doubt(3, z, bend, doubt, curvature, np.zeros((12, 12)), gap)
+    found = curvature_doubt(3, z, bend, bend, doubt, curvature, np.zeros((12, 12)), gap)
     draws = rng.standard_normal((40_000, 4, 4)) * np.sqrt(doubt)  # of each entry on its own
     errors = np.einsum("kl,ai,sij,jm,lm->ska", 6.0 * mean, bend, draws, bend, gap.reshape(3, 4))
     seen = errors.reshape(len(draws), 12)

@@ -42,7 +42,7 @@ def rare(noise_sd, rounds):
     truth = np.append(-12.0, 0.8 * rng.standard_normal(SIZE - 1))
     truth[0] += (np.log(0.02) - np.log(np.mean(expit(z @ truth)))) / 0.4
     same, records, likelihood = np.eye(SIZE), 30_000.0, BernoulliLikelihood()
-    public = Public(likelihood, 1.0, Synthetic(z, np.zeros((SIZE, SIZE))), records, *[same] * 3)
+    public = Public(likelihood, 1.0, Synthetic(z, np.zeros((SIZE, SIZE))), records, *[same] * 4)
     prior = Prior(np.zeros(SIZE), np.full(SIZE, 3.0), np.arange(-1, SIZE - 1))
     point, width = np.append(np.log(0.02 / 0.98) / 0.4, np.zeros(SIZE - 1)), np.zeros(600)
     points, scores, expected = [], [], []

@@ -33,7 +33,14 @@ from tacit.local.base import Answer, Arranged, Array, Task
 from tacit.local.combine import Combine, Memory, Run
 from tacit.local.private import PrivateMethod, by_unit
 from tacit.local.scoring_likelihood import Likelihood, likelihood_of
-from tacit.local.scoring_map import DIRECTIONS, Marginals, flattened, marginals, scales
+from tacit.local.scoring_map import (
+    DIRECTIONS,
+    Marginals,
+    apart,
+    flattened,
+    marginals,
+    scales,
+)
 from tacit.local.scoring_party import Counted, counted, counts_sum, moment_sum, score_sum
 from tacit.local.scoring_server import (
     History,
@@ -371,7 +378,8 @@ class ScoringServer:
                 for one in coordinates(q["centre"], q["scale"], bend, self.bias)
             )
             reach = float(q["reach"][0])
-            known = Public(self.likelihood, reach, synthetic, found.records, bend, to_x, to_z)
+            told = apart(self.counted, found, q["scale"])
+            known = Public(self.likelihood, reach, synthetic, found.records, bend, told, to_x, to_z)
             self._known = key, known
         return self._known[1]
 

@@ -92,6 +92,7 @@ def curvature_doubt(
     levels: int,
     z: np.ndarray,
     bend: np.ndarray,
+    told: np.ndarray,
     doubt: np.ndarray,
     curvature: np.ndarray,
     spread: np.ndarray,
@@ -103,14 +104,14 @@ def curvature_doubt(
     Dᵢⱼ in that of y adds n C̄ ⊗ B E B to it: with u_l the weights of level l on y, coordinate i of
     level k gets n Σ_l C̄_kl Σ_j E_ij u_lj, and so, between levels k and k′ of one coordinate i, the
     covariance n² Σ_j D_ij (C̄ G_j C̄)_kk′ with G_j = E[u_·j u_·jᵀ]: posterior covariances `spread`,
-    and squares of m − θ̄ = `gap`.
+    and squares of m − θ̄ = `gap`; `told` takes weights on z to those on y.
     """
     d = z.shape[1]
     size = max(float(np.sum(z * z)) / len(z), 1e-300)
     mean = np.trace(curvature.reshape(levels, d, levels, d), axis1=1, axis2=3) / size  # n C̄
     whole = spread.reshape(levels, d, levels, d)
-    far = gap.reshape(levels, d) @ bend
-    square = np.einsum("ji,kilm,jm->jkl", bend, whole, bend) + np.einsum("kj,lj->jkl", far, far)
+    far = gap.reshape(levels, d) @ told.T
+    square = np.einsum("ji,kilm,jm->jkl", told, whole, told) + np.einsum("kj,lj->jkl", far, far)
     square = mean @ square @ mean
     each = np.tensordot(doubt, square, axes=1)  # (d, K, K)
     return np.einsum("ai,ikl,bi->kalb", bend, each, bend).reshape(levels * d, levels * d)

@@ -25,6 +25,8 @@ INFORMATION = 0.15
 """κ: about what a clipped record tells of its own η."""
 DIRECTIONS = 8
 """R: in how many directions z may be shortened."""
+MISSING = 3.0
+"""Standard deviations of a count of nobody that are still taken for noise."""
 LEAST_SHARE = 0.02
 """Of the water's level c: no coordinate is left out altogether."""
 
@@ -87,7 +89,10 @@ def marginals(
     frequencies = []
     for group, count in zip(what.groups, np.split(levels, split[:-1]), strict=False):
         share = np.maximum(count / records, 0.0)
-        share = simplex(share) if share.sum() > 1.0 else share
+        # Some have none of the levels only if more are missing than the noise may take away: what
+        # all levels share is otherwise taken for something that the records tell.
+        if count.sum() + MISSING * noise_sd * np.sqrt(len(count)) > records:
+            share = simplex(share)
         share = np.clip(share, least, 1.0 - least)
         centre[group], variance[group] = share, share * (1.0 - share)
         centre_error[group] = np.minimum(each, variance[group])
@@ -130,6 +135,19 @@ def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarra
     share = np.maximum(level - hidden, LEAST_SHARE * level)
     scale = np.sqrt(share / np.sqrt(found.variance))
     return scale / np.sqrt(np.sum(np.square(scale) * found.variance))
+
+
+def apart(what: Counted, found: Marginals, scale: np.ndarray) -> np.ndarray:
+    """Weights on y = scale∘(x − centre) without what all levels of a category share.
+
+    Where everybody has one of the levels this adds a constant 0 to η, however uncertain it is.
+    """
+    matrix = np.eye(len(scale))
+    for group, share in zip(what.groups, found.frequencies, strict=True):
+        if share.sum() > 1.0 - 1e-9:
+            common = share * scale[group] / share.sum()
+            matrix[np.ix_(group, group)] -= np.outer(1.0 / scale[group], common)
+    return matrix
 
 
 def flattened(z: np.ndarray, free: np.ndarray) -> np.ndarray:

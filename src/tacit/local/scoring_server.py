@@ -97,7 +97,9 @@ class Public(NamedTuple):
     synthetic: Synthetic
     records: float
     bend: np.ndarray
-    """I − WᵀW."""
+    """B = I − WᵀW."""
+    apart: np.ndarray
+    """Takes off weights on y what can be no part of η (`tacit.local.scoring_map.apart`)."""
     to_x: np.ndarray
     """θ on x = to_x @ θ on z, for all levels where there are several."""
     to_z: np.ndarray
@@ -297,18 +299,19 @@ def _reported(public: Public, heard: Heard, before: np.ndarray, gap: np.ndarray)
 
     H is about κn times the covariance of z = B y, κ the mean of its weights. An error of variance
     Dᵢⱼ in that of y is one of covariance (κn)² B diag(D s) B in H(θ − θ̄), s being the expected
-    squares of θ − θ̄ on y: posterior variances, and squares of m − θ̄ = `gap`.
+    squares of θ − θ̄ on y: posterior variances, and squares of m − θ̄ = `gap`, both without what is
+    no part of η, for no error of that covariance goes there.
     """
     (z, uncertain), bend, levels = public.synthetic, public.bend, public.levels
-    curvature, information = heard.curvature, heard.information
+    curvature, information, told = heard.curvature, heard.information, public.apart @ bend
     size = np.trace(curvature) / max(np.sum(z * z) / len(z), 1e-300)
     for _ in range(2):
         spread = np.linalg.inv(information + before)
         if levels is None:
-            square = np.diagonal(bend @ spread @ bend) + np.square(bend @ gap)
+            square = np.sum((told @ spread) * told, axis=1) + np.square(told @ gap)
             doubt = (bend * (size**2 * (uncertain @ square))) @ bend
         else:
-            doubt = curvature_doubt(levels.levels, z, bend, uncertain, curvature, spread, gap)
+            doubt = curvature_doubt(levels.levels, z, bend, told, uncertain, curvature, spread, gap)
         gain = np.linalg.solve(heard.noise + doubt, curvature).T
         information = _symmetric(gain @ curvature)
     return information + before
