@@ -99,8 +99,7 @@ def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bou
     Levels are added up where they lie in x, and picked out of the sum.
     """
     x, unit = records["x"], clip / math.sqrt(what.columns)
-    levels = np.concatenate([np.zeros(0, np.int64), *what.groups])
-    parts = [jnp.where(np.isin(np.arange(x.shape[1]), levels), jnp.maximum(x, 0.0), 0.0)]
+    levels, parts = np.concatenate([np.zeros(0, np.int64), *what.groups]), []
     if len(what.numbers):
         step = (what.high - what.low) / (KNOTS - 1)
         places = (jnp.stack([x[:, int(i)] for i in what.numbers], axis=1) - what.low) / step
@@ -114,9 +113,14 @@ def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bou
     if what.levels:
         parts.append((records["y"][:, None] == jnp.arange(what.levels)).astype(x.dtype))
 
+    whole = len(levels) > 0 or not parts  # of no levels it is a constant that XLA is slow to fold
+    if whole:
+        here = np.isin(np.arange(x.shape[1]), levels)
+        parts.insert(0, jnp.where(here, jnp.maximum(x, 0.0), 0.0))
+
     def weighted_sum(weights: Array) -> Array:
-        first, *others = (weights @ kept_rows(weights, part) for part in parts)
-        return unit * jnp.concatenate([first[levels], *others])
+        sums = [weights @ kept_rows(weights, part) for part in parts]
+        return unit * jnp.concatenate([sums[0][levels], *sums[1:]] if whole else sums)
 
     least = jnp.zeros(x.shape[0])
     return clip_sum(unit * row_norms(parts), clip, mask, weighted_sum, least=least)
