@@ -265,8 +265,13 @@ def first_factors(plan: Plan) -> dict[str, Natural]:
     return factors
 
 
-# The server's matrices are small: a second BLAS thread would only spin.
-@threadpool_limits.wrap(limits=1, user_api="blas")
+def one_blas_thread() -> Any:
+    """While a run lasts: a server's matrices are small, a second thread would mostly spin, and
+    sums that two threads share have other last bits.
+    """
+    return threadpool_limits(limits=1, user_api="blas")
+
+
 def carry_out(
     plan: Plan,
     *,
@@ -280,6 +285,17 @@ def carry_out(
     Without `charging` a private run has its guarantee for itself alone: nobody adds it to what was
     spent on the same records before.
     """
+    with one_blas_thread():
+        return _carried_out(plan, checkpoint, observe, charging, engine)
+
+
+def _carried_out(
+    plan: Plan,
+    checkpoint: Checkpoint | None,
+    observe: Observer | None,
+    charging: Charging | None,
+    engine: Callable[..., Driver],
+) -> Outcome:
     before, started = compilations(), time.perf_counter()
     if checkpoint is not None:
         plan = replace(plan, noise_key=checkpoint.secret())

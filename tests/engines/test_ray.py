@@ -21,8 +21,8 @@ from tacit.data import document_records
 from tacit.engines.ray.engine import deal
 from tacit.errors import ConfigError, DataError
 from tacit.federate import carry_out, make_plan
-from tacit.local import PrivateStatistics, PrivateUpdate
-from tacit.models import LinearRegression, TopicModel
+from tacit.local import PrivateScoring, PrivateStatistics, PrivateUpdate
+from tacit.models import LinearRegression, SoftmaxRegression, TopicModel
 from tacit.privacy.settings import Privacy
 from tacit.server import Asynchronous, Sequential, Synchronous
 
@@ -122,6 +122,21 @@ def test_what_a_party_keeps_goes_with_it(cluster, parties, method):
     there = carry_out(plan, engine=partial(RayEngine, actors=2))
     for name in here.state.q:
         np.testing.assert_allclose(there.state.q[name], here.state.q[name], rtol=1e-10)
+
+
+def test_private_scoring_is_that_of_one_process(cluster, parties):
+    from tacit.engines.ray import RayEngine
+
+    model = SoftmaxRegression(LINEAR.names, levels=("a", "b", "c"))
+    dealt = {name: one | {"y": (one["y"] > 0) * 2.0} for name, one in parties.items()}
+    asked = Privacy(noise_multiplier=2.0, delta=1e-3, noise_seed=1)
+    plan = make_plan(
+        model, dealt, method=PrivateScoring(), schedule=Synchronous(rounds=5), privacy=asked
+    )
+    here = carry_out(plan)
+    there = carry_out(plan, engine=partial(RayEngine, actors=2))
+    for name in here.state.q:
+        np.testing.assert_allclose(there.state.q[name], here.state.q[name], rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("private", [False, True], ids=["plain", "private"])

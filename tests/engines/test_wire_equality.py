@@ -11,6 +11,7 @@ from wire_harness import (
     BINARY,
     DOCUMENTS,
     NUMBERS,
+    SEVERAL,
     Fed,
     assert_identity,
     assert_same_bits,
@@ -96,6 +97,21 @@ MODELS = {
         "privacy": SEEDED,
         "method": {"kind": "dpsgd", "adaptive": 0.5},
     },
+    "private scoring": {**PRIVATE, "privacy": SEEDED, "method": {"kind": "private-scoring"}},
+    "private scoring of levels": {
+        "data": SEVERAL,
+        "model": {"kind": "softmax"},
+        "records": 72,
+        "privacy": {**SEEDED, "aggregation": "trusted"},
+        "method": {"kind": "private-scoring"},
+    },
+    "private levels": {
+        "data": SEVERAL,
+        "model": {"kind": "softmax"},
+        "records": 72,
+        "privacy": SEEDED,
+        "method": {"kind": "dpsgd"},
+    },
     "private, whitened": {
         **PRIVATE,
         "privacy": SEEDED,
@@ -175,6 +191,9 @@ CASES = [
     ("private topics", "synchronous", MIX),
     ("private, with sums", "synchronous", MIX),
     ("private, whitened", "synchronous", MIX),
+    ("private scoring", "synchronous", MIX),
+    ("private scoring of levels", "synchronous", MIX),
+    ("private levels", "sequential", ("json",)),
 ]
 
 

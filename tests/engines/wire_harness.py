@@ -37,6 +37,11 @@ COLUMNS = [
 DOCUMENT_WORDS = [f"w{number}" for number in range(12)]
 DOCUMENTS = {"source": "documents", "vocabulary": "words.txt", "different_words": 12}
 BINARY = {"source": "file", "columns": COLUMNS, "target": "y", "positive": "yes"}
+SEVERAL = {
+    "source": "file",
+    "columns": [*COLUMNS[:2], COLUMNS[2] | {"levels": ["no", "maybe", "yes"]}],
+    "target": "y",
+}
 NUMBERS = {
     "source": "file",
     "columns": [{"name": "y", "low": -9.0, "high": 9.0}],
@@ -109,7 +114,7 @@ class Fed:
                 (self.base / "words.txt").write_text("\n".join(DOCUMENT_WORDS))
                 save_npz(self.base / f"{name}.npz", some_documents(number, self.rows))
             if body["data"]["source"] == "file":
-                text = binary_csv if body["data"].get("positive") else number_csv
+                text = binary_csv if len(body["data"]["columns"]) > 1 else number_csv
                 (self.base / f"{name}.csv").write_text(text(number, self.rows))
             self.write_party(name)
         self.write_server()

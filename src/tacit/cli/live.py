@@ -33,6 +33,7 @@ def serve_command(path: Path, overrides: list[str] | None, *, standby: bool, as_
     """`tacit serve`."""
     setup = read_server(path, tuple(overrides or ()))
     from tacit.cli.show_live import LiveProgress, ServerLines, say, say_json, show_server_end
+    from tacit.federate import one_blas_thread
     from tacit.live.serve import serve
 
     federation = setup.agreed.federation
@@ -41,7 +42,8 @@ def serve_command(path: Path, overrides: list[str] | None, *, standby: bool, as_
     with nullcontext() if as_json else bar:
         try:
             watch = say_json if as_json else lines
-            result = asyncio.run(serve(setup, watch=watch, standby=standby))
+            with one_blas_thread():
+                result = asyncio.run(serve(setup, watch=watch, standby=standby))
         except (KeyboardInterrupt, asyncio.CancelledError):
             raise _stopped(
                 f"stopped; start again with the same command: tacit serve {path}"
@@ -74,6 +76,7 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
         show_party_end,
         show_party_start,
     )
+    from tacit.federate import one_blas_thread
     from tacit.live.join import ReadyParty, join
 
     federation = setup.agreed.federation
@@ -92,7 +95,8 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
 
     with nullcontext() if as_json else bar:
         try:
-            result = asyncio.run(until_stopped())
+            with one_blas_thread():
+                result = asyncio.run(until_stopped())
         except (KeyboardInterrupt, asyncio.CancelledError):
             raise _stopped(
                 f"left for now; join again with the same command: tacit join {path}"
