@@ -100,38 +100,44 @@ def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bou
     """
     x, unit = records["x"], clip / math.sqrt(what.columns)
     levels, parts = np.concatenate([np.zeros(0, np.int64), *what.groups]), []
+    square = jnp.zeros(x.shape[0])
     if len(what.numbers):
         step = (what.high - what.low) / (KNOTS - 1)
         places = (jnp.stack([x[:, int(i)] for i in what.numbers], axis=1) - what.low) / step
+        square += _at_most_one(places)
         places = jnp.clip(places, 0.0, KNOTS - 1.0)[:, :, None]
         hats = jnp.maximum(0.0, 1.0 - jnp.abs(places - jnp.arange(KNOTS)))
         parts.append(hats.reshape(x.shape[0], -1))
     if what.largest is not None:
         width = what.largest - what.smallest
         share = jnp.clip((records["y"] - what.smallest) / width, 0.0, 1.0)
+        square += _at_most_one(share[:, None])
         parts.append(jnp.stack([1.0 - share, share], axis=1))
     if what.levels:
+        square += _at_most_one(records["y"][:, None])
         parts.append((records["y"][:, None] == jnp.arange(what.levels)).astype(x.dtype))
-
     whole = len(levels) > 0 or not parts  # of no levels it is a constant that XLA is slow to fold
     if whole:
         here = np.isin(np.arange(x.shape[1]), levels)
         parts.insert(0, jnp.where(here, jnp.maximum(x, 0.0), 0.0))
+        square += jnp.square(row_norms(parts[:1]))
 
     def weighted_sum(weights: Array) -> Array:
         sums = [weights @ kept_rows(weights, part) for part in parts]
         return unit * jnp.concatenate([sums[0][levels], *sums[1:]] if whole else sums)
 
     least = jnp.zeros(x.shape[0])
-    return clip_sum(unit * row_norms(parts), clip, mask, weighted_sum, least=least)
+    return clip_sum(unit * jnp.sqrt(square), clip, mask, weighted_sum, least=least)
+
+
+def _at_most_one(numbers: Array) -> Array:
+    """What a row's numbers, each counted as a vector of norm ≤ 1, add to its square; or NaN."""
+    return jnp.sum(jnp.where(jnp.isnan(numbers), jnp.nan, 1.0), axis=1)
 
 
 def moment_sum(x: Array, centre: Array, scale: Array, mask: Array, clip: Array) -> Bounded:
     """Σ uuᵀ as its upper triangle (`pack_symmetric`); z = 0 has no direction and adds nothing."""
-    z = scale * (x - centre)
-    length = row_norms([z])[:, None]
-    units = jnp.where(length > 0, z / jnp.where(length > 0, length, 1.0), 0.0)
-    return clip_moments(jnp.sqrt(clip) * units, clip, mask)
+    return clip_moments(scale * (x - centre), clip, mask, filled=True)
 
 
 def score_sum(

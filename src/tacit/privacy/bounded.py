@@ -23,6 +23,8 @@ Array = Any
 Tree = Any
 LARGEST_NORM = 1e15
 """A unit beyond it contributes nothing: near the ends of its range no norm can be trusted."""
+SMALLEST = 1e-200
+"""Of a squared norm: one below it has lost too many of its digits to say a direction."""
 MARGIN = 1e-6
 """Norms are clipped to C·(1 − MARGIN): float32 may exceed what it was scaled to by 1e-7."""
 
@@ -167,11 +169,12 @@ def _tallied(bounded: Bounded, norms: Array, mask: Array, tally: Tally) -> Bound
     return _make((bounded.value, tally.weight * total), clip)
 
 
-def clip_moments(rows: Array, clip: Array, weights: Array) -> Bounded:
+def clip_moments(rows: Array, clip: Array, weights: Array, *, filled: bool = False) -> Bounded:
     """Σ_u w_u Σⱼ x_uj x_ujᵀ, a unit at a time scaled to Frobenius norm ≤ C, as `pack_symmetric`.
 
     `rows` is (units, d), or (units, places, d) where a unit has several; a row of weight 0 is not
-    there. A unit's norm is bounded by Σⱼ ‖x_uj‖², which for one row is the norm itself.
+    there. A unit's norm is bounded by Σⱼ ‖x_uj‖², which for one row is the norm itself. `filled`
+    makes shorter ones longer too, so that only directions count; what is 0 has none.
 
     Contributions are positive semi-definite matrices P, Q, whose inner product tr(PQ) is ≥ 0, so
     that ‖P − Q‖² ≤ ‖P‖² + ‖Q‖² ≤ 2C²: the √2 of `nonnegative` holds without a coordinate being so.
@@ -183,9 +186,12 @@ def clip_moments(rows: Array, clip: Array, weights: Array) -> Bounded:
         norms = jnp.sum(norms, axis=1)
     units = there if there.ndim == 1 else jnp.any(there, axis=1)
     scale = clip_weights(norms, clip, units)
+    if filled:
+        longer = clip * (1.0 - MARGIN) / jnp.where(norms > SMALLEST, norms, jnp.inf)
+        scale = jnp.where(scale > 0, longer, 0.0)
     each = jnp.broadcast_to(scale.reshape(-1, *(1,) * (there.ndim - 1)), there.shape).reshape(-1)
-    kept = kept_rows(each, flat)
-    return _make(pack_symmetric((kept * each[:, None]).T @ kept), clip, nonnegative=True)
+    kept = kept_rows(each, flat) * jnp.sqrt(each)[:, None]
+    return _make(pack_symmetric(kept.T @ kept), clip, nonnegative=True)
 
 
 def pack_symmetric(matrix: Array) -> Array:
