@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tacit.privacy.bounded import (
     Bounded,
     add_disjoint,
+    clip_moments,
     clip_sum,
     clip_units,
     clip_weights,
@@ -271,3 +272,23 @@ def test_a_least_that_does_not_look_is_found_out():
 
     with pytest.raises(AssertionError, match="sensitivity"):
         check_clipping(blind, lambda r: jnp.asarray(r["x"]), records, clip=0.5)
+
+
+def test_filled_moments_have_the_norm_of_the_clip_and_never_more():
+    """Rows from where squares vanish to where no norm is trusted; nobody's is above C."""
+    rng = np.random.default_rng(3)
+    for size, there in (
+        (0.0, 0),
+        (1e-170, 0),
+        (1e-90, 1),
+        (1.0, 1),
+        (1e7, 1),
+        (1e9, 0),
+        (1e300, 0),
+    ):
+        row = size * rng.choice([-1.0, 1.0], (1, 5))
+        found = clip_moments(jnp.asarray(row), jnp.asarray(0.7), jnp.ones(1), filled=True)
+        assert np.linalg.norm(found.value) == pytest.approx(0.7 * there, rel=1e-5)
+        assert np.linalg.norm(found.value) <= 0.7
+    row = jnp.asarray([[np.nan, 1.0], [np.inf, 1.0]])
+    assert not np.any(clip_moments(row, jnp.asarray(1.0), jnp.ones(2), filled=True).value)
