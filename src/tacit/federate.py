@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from tacit.blas import one_blas_thread
 from tacit.charging import Charging
 from tacit.engines.compilations import Compilations, compilations
 from tacit.engines.driver import Driver
@@ -122,7 +122,9 @@ class Plan:
 
     def posterior(self, natural: Natural) -> Posterior:
         """What natural parameters of this run, such as a server's state has, stand for."""
-        return Posterior(self.model, *self.method.read(self.model, self.family, natural))
+        with one_blas_thread():  # the same bits as at the end of a live federation
+            read = self.method.read(self.model, self.family, natural)
+        return Posterior(self.model, *read)
 
     @property
     def _own_factors(self) -> bool:
@@ -263,13 +265,6 @@ def first_factors(plan: Plan) -> dict[str, Natural]:
         share = power(divide(start, prior), 1.0 / len(plan.parties))
         factors |= dict.fromkeys(plan.parties, share)
     return factors
-
-
-def one_blas_thread() -> Any:
-    """While a run lasts: a server's matrices are small, a second thread would mostly spin, and
-    sums that two threads share have other last bits.
-    """
-    return threadpool_limits(limits=1, user_api="blas")
 
 
 def carry_out(

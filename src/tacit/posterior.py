@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tacit.blas import one_blas_thread
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.models import Model
@@ -33,12 +35,17 @@ class Posterior:
     @property
     def mean(self) -> np.ndarray:
         """Posterior mean of each coordinate."""
-        return np.asarray(self.family.location_scale(self.natural)[0])
+        return self._location_scale()[0]
 
     @property
     def sd(self) -> np.ndarray:
         """Posterior standard deviation of each coordinate."""
-        return np.asarray(self.family.location_scale(self.natural)[1])
+        return self._location_scale()[1]
+
+    def _location_scale(self) -> tuple[np.ndarray, np.ndarray]:
+        with one_blas_thread():  # the same bits on any number of cores, in any process
+            location, scale = self.family.location_scale(self.natural)
+        return np.asarray(location), np.asarray(scale)
 
     def table(self) -> dict[str, list[Any]]:
         """Name, mean and sd of every coordinate, as lists; empty where there are too many to tell.
@@ -79,14 +86,18 @@ class Posterior:
         return {name: np.asarray(value) for name, value in values.items()}
 
     def to_arviz(self, draws: int = 1000, *, seed: int = 0) -> Any:
-        """The draws as ArviZ InferenceData; needs `pip install tacit[arviz]`."""
+        """The draws as ArviZ reads them; needs `pip install tacit[arviz]`.
+
+        An `InferenceData` up to ArviZ 0.2x and an xarray `DataTree` from ArviZ 1.0 on, in both with
+        a group `posterior`.
+        """
         try:
             import arviz
         except ImportError:
             raise ConfigError("ArviZ is not installed; pip install tacit[arviz]") from None
-        groups = {"theta": self.sample(draws, seed=seed), **self.sites(draws, seed=seed)}
-        return arviz.from_dict(
-            {name: draw[None] for name, draw in groups.items()},
-            coords={"name": list(self.names)},
-            dims={"theta": ["name"]},
-        )
+        values = {"theta": self.sample(draws, seed=seed), **self.sites(draws, seed=seed)}
+        posterior = {name: value[None] for name, value in values.items()}
+        named: dict[str, Any] = {"coords": {"name": list(self.names)}, "dims": {"theta": ["name"]}}
+        if "posterior" in inspect.signature(arviz.from_dict).parameters:
+            return arviz.from_dict(posterior=posterior, **named)
+        return arviz.from_dict({"posterior": posterior}, **named)

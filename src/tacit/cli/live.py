@@ -32,8 +32,8 @@ LOG_LINES = 10
 def serve_command(path: Path, overrides: list[str] | None, *, standby: bool, as_json: bool) -> None:
     """`tacit serve`."""
     setup = read_server(path, tuple(overrides or ()))
+    from tacit.blas import one_blas_thread
     from tacit.cli.show_live import LiveProgress, ServerLines, say, say_json, show_server_end
-    from tacit.federate import one_blas_thread
     from tacit.live.serve import serve
 
     federation = setup.agreed.federation
@@ -69,6 +69,7 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
     from tacit.live.join import require_approval
 
     require_approval(setup)  # before anything is loaded
+    from tacit.blas import one_blas_thread
     from tacit.cli.show_live import (
         LiveProgress,
         PartyLines,
@@ -76,7 +77,6 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
         show_party_end,
         show_party_start,
     )
-    from tacit.federate import one_blas_thread
     from tacit.live.join import ReadyParty, join
 
     federation = setup.agreed.federation

@@ -1,0 +1,28 @@
+"""`make live-demo`, as a user runs it: a server and four parties as processes over TLS."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tacit.data import sources
+
+DEMO = Path(__file__).parents[2] / "examples" / "live" / "demo.py"
+
+
+def test_the_live_demo_gives_the_bits_of_one_process_on_real_records(tmp_path: Path) -> None:
+    if not any(source.name == "heart" and source.present for source in sources()):
+        pytest.skip("the heart files are neither in $TACIT_DATA nor in the cache")
+    done = subprocess.run(
+        [sys.executable, str(DEMO), "--out", str(tmp_path / "live")],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "certs party cleveland" in done.stdout  # the real hospitals, not the synthetic cohort
+    assert "natural parameters are the same to the last bit" in done.stdout
