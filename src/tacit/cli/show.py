@@ -17,13 +17,24 @@ from tacit.party import len_records
 from tacit.run import Prepared
 from tacit.server import Damping, PowerDamping
 
-console = Console(soft_wrap=True)
+# Names of columns, levels, parties and files are printed as they are: "[age,0]" is no markup.
+console = Console(soft_wrap=True, markup=False, emoji=False)
 if not console.is_terminal:
     console.width = 160  # a file or a pipe has no width of its own
-errors = Console(stderr=True)
+errors = Console(stderr=True, markup=False, emoji=False)
 MOST_ROWS = 40
 SHOWN_ROWS = 25
 NORMAL_95 = 1.959963984540054
+
+
+def plain_column(template: str) -> TextColumn:
+    """A progress column that prints a name as it is, without reading markup in it."""
+    return TextColumn(template, markup=False)
+
+
+def printable(text: str) -> str:
+    """Text without control characters: a name cannot move the cursor or colour the screen."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else " " for sign in text)
 
 
 class _Bar:
@@ -31,7 +42,7 @@ class _Bar:
 
     def __init__(self, *columns: TextColumn, on: Console = errors) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            plain_column("{task.description}"),
             BarColumn(),
             *columns,
             TimeRemainingColumn(),
@@ -61,7 +72,7 @@ class RunProgress(_Bar):
 
     def __init__(self) -> None:
         super().__init__(
-            TextColumn("round {task.fields[round]}"), TextColumn("{task.fields[loss]}")
+            plain_column("round {task.fields[round]}"), plain_column("{task.fields[loss]}")
         )
 
     def watch(self, prepared: Prepared) -> Observer:
@@ -90,7 +101,7 @@ class StepProgress(_Bar):
     """Numbered steps with a label."""
 
     def __init__(self, title: str) -> None:
-        super().__init__(TextColumn("{task.fields[label]}"))
+        super().__init__(plain_column("{task.fields[label]}"))
         self.title = title
 
     def step(self, done: int, total: int, label: str) -> None:
@@ -108,10 +119,10 @@ class DownloadProgress(_Bar):
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A table; numbers to the right."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=printable(title), title_justify="left", title_style="bold")
     for index, column in enumerate(columns):
         numeric = bool(rows) and isinstance(rows[0][index], int | float)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(printable(column), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_text(cell) for cell in row))
     console.print(table)
@@ -255,7 +266,7 @@ def _method(method: LocalMethod) -> str:
 def _text(cell: Any) -> str:
     if isinstance(cell, float):
         return f"{cell:.4g}" if abs(cell) < 1e-3 and cell else f"{cell:.4f}"
-    return "" if cell is None else str(cell)
+    return "" if cell is None else printable(str(cell))
 
 
 def _took(timing: dict[str, float]) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from rich.progress import TextColumn
-
 from tacit.cli.show import (
     _Bar,
     console,
+    plain_column,
+    printable,
     show_coefficients,
     show_metrics,
     show_table,
@@ -28,8 +28,7 @@ MOST_REFUSALS = 3
 
 def say(text: str) -> None:
     """One line as it is; what a peer wrote cannot move the cursor or colour the screen."""
-    shown = "".join(sign if sign.isprintable() else " " for sign in text)
-    console.print(shown, highlight=False, markup=False)
+    console.print(printable(text).replace("\n", " "), highlight=False, markup=False)
 
 
 def say_json(line: Line) -> None:
@@ -41,7 +40,7 @@ class LiveProgress(_Bar):
     """Rounds of a live run, under the lines that scroll by."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(TextColumn("{task.fields[note]}"), on=console)
+        super().__init__(plain_column("{task.fields[note]}"), on=console)
         self._name = name
         self.rounds = 0
         """How many there will be; 0 until the plan is known."""

@@ -88,7 +88,7 @@ class TopicTable:
         few = "" if shown == len(self.numbers) else f", the {shown} largest of {len(self.numbers)}"
         figure.suptitle(
             f"{title}: top words and their probabilities{few}", x=0.01, ha="left", color=INK,
-            fontsize=12, fontweight="bold",
+            fontsize=12, fontweight="bold", parse_math=False,
         )  # fmt: skip
         return figure
 
@@ -97,7 +97,10 @@ class TopicTable:
         at = np.arange(len(words))
         axes.barh(at, chances, height=0.72, color=BAR, alpha=0.30)
         for y, word in zip(at, words, strict=True):
-            axes.text(0.0, y, f" {word}", va="center", ha="left", fontsize=8, color=INK)
+            axes.text(
+                0.0, y, f" {word}", va="center", ha="left", fontsize=8, color=INK,
+                parse_math=False,  # a word with two dollar signs is not a formula
+            )  # fmt: skip
         axes.set_ylim(len(words) - 0.4, -0.6)
         axes.set_yticks([])
         axes.set_xlim(0.0, max(chances) * 1.05)
