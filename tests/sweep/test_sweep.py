@@ -152,8 +152,8 @@ def test_a_ledger_inside_of_the_sweep_is_refused(tmp_path, base):
 def test_a_job_may_name_who_runs_it(tmp_path, base):
     """Runs that no configuration names: the runner and the case are part of what a job is."""
     plain = make_job(base, {})
-    quiet = make_job(base, {}, "tacit.reproduce.frontier_ablation:run_job")
-    other = make_job(base, {"which": 2}, "tacit.reproduce.frontier_ablation:run_job")
+    quiet = make_job(base, {}, "tacit_studies.frontier_ablation:run_job")
+    other = make_job(base, {"which": 2}, "tacit_studies.frontier_ablation:run_job")
     assert len({plain.id, quiet.id, other.id}) == 3
     wrong = make_job(base, {}, "tacit.sweep:nothing")
     swept = sweep_jobs([plain, quiet, wrong], tmp_path / "out", text="", workers=1)
@@ -170,7 +170,7 @@ def test_a_job_may_name_who_runs_it(tmp_path, base):
 def test_whoever_runs_a_job_does_not_run_one_that_counts(tmp_path, base):
     """A function charges no ledger: with secret noise it would be a release that nobody paid."""
     base |= {"privacy": {"epsilon": 1.0, "delta": 1e-5}, "method": {"kind": "dpsgd"}}
-    job = make_job(base, {}, "tacit.reproduce.frontier_ablation:run_job")
+    job = make_job(base, {}, "tacit_studies.frontier_ablation:run_job")
     with pytest.raises(ConfigError, match="no ledger charged"):
         sweep_jobs([job], tmp_path / "out", text="", workers=1)
     assert not os.path.lexists(tmp_path / "out")

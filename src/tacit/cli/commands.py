@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 from tacit.config import Config, read_config, read_toml
 from tacit.errors import ConfigError
@@ -85,22 +87,35 @@ def reproduce_command(
 ) -> None:
     """`tacit reproduce`."""
     from tacit.cli.show import StepProgress, console, show_table
-    from tacit.reproduce import STUDIES
 
+    studies = _studies()
     if study is None:
-        rows = [[name, entry.description] for name, entry in STUDIES.items()]
+        rows = [[name, entry.description] for name, entry in studies.items()]
         show_table("Studies", ["study", "what"], rows)
         return
-    if study not in STUDIES:
-        near = difflib.get_close_matches(study, STUDIES, n=1)
-        advice = f"did you mean {near[0]}?" if near else f"choose from {', '.join(STUDIES)}"
+    if study not in studies:
+        near = difflib.get_close_matches(study, studies, n=1)
+        advice = f"did you mean {near[0]}?" if near else f"choose from {', '.join(studies)}"
         raise ConfigError(f"study {study!r} is unknown; {advice}")
     out = out or Path("runs") / study
     with StepProgress(f"reproducing {study}") as progress:
-        result = STUDIES[study](out, seed=seed, quick=quick, figure=figure, progress=progress.step)
+        result = studies[study](out, seed=seed, quick=quick, figure=figure, progress=progress.step)
     for table in result["tables"]:
         show_table(table["title"], table["columns"], table["shown"])
     console.print(f"tables and figures: {out / 'index.html'}", highlight=False)
+
+
+def _studies() -> dict[str, Any]:
+    """The studies that installed packages register under the entry point group `tacit.studies`."""
+    found: dict[str, Any] = {}
+    for entry in entry_points(group="tacit.studies"):
+        found |= entry.load()
+    if not found:
+        raise ConfigError(
+            "no studies are installed; they are the package tacit-studies "
+            "(from a clone: pip install ./studies)"
+        )
+    return found
 
 
 def data_list_command() -> None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         load_party,
         split,
     )
-    from tacit.data.images import Images, load_images
     from tacit.data.made_up import made_up_federation
     from tacit.data.schema import public_schema
 
@@ -35,7 +34,6 @@ __all__ = [
     "Corpus",
     "DataConfig",
     "Federation",
-    "Images",
     "PartitionConfig",
     "Records",
     "SourceInfo",
@@ -44,7 +42,6 @@ __all__ = [
     "load",
     "load_corpus",
     "load_federation",
-    "load_images",
     "load_party",
     "made_up_federation",
     "public_records",
@@ -59,7 +56,6 @@ _HOME = {
     "Cohort": "cohort",
     "Corpus": "corpus",
     "Federation": "federation",
-    "Images": "images",
     "Records": "federation",
     "SourceInfo": "catalogue",
     "document_records": "bags",
@@ -67,7 +63,6 @@ _HOME = {
     "load": "federation",
     "load_corpus": "corpus",
     "load_federation": "federation",
-    "load_images": "images",
     "load_party": "federation",
     "made_up_federation": "made_up",
     "public_records": "catalogue",

@@ -1,0 +1,110 @@
+"""Studies that do a source's experiments again, each with one call.
+
+The registry is all that is imported here: a study loads its arrays and compilers when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tacit.errors import ConfigError
+
+Progress = Callable[[int, int, str], None]
+"""Called with the steps done, the steps in all and what comes next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One study: what it does again, and the module whose `reproduce` does it."""
+
+    name: str
+    description: str
+    module: str
+    figures: tuple[int | str, ...] = ()
+    """Figures that can be done alone; none: the study is done as a whole."""
+    several: bool = False
+    """Whether some of them can be done together."""
+    chapter: str = ""
+    """What the source writes before their numbers, which may be left out."""
+
+    def __call__(
+        self,
+        out: Path,
+        *,
+        seed: int = 0,
+        quick: bool = False,
+        figure: str | int | Sequence[str | int] | None = None,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Write tables, figures and a page to `out`; the tables as data."""
+        asked = [figure] if isinstance(figure, str | int) else list(figure or ())
+        chosen = list(dict.fromkeys(self._known(one) for one in asked))
+        if len(chosen) > 1 and not self.several:
+            raise ConfigError(
+                f"--figure {' --figure '.join(map(str, asked))}; study {self.name} does one at a "
+                "time or all: name one, or none"
+            )
+        only = {"figure": chosen if self.several else chosen[0]} if chosen else {}
+        run = import_module(self.module).reproduce
+        return run(out, seed=seed, quick=quick, progress=progress, **only)
+
+    def _known(self, figure: str | int) -> int | str:
+        known = {str(number): number for number in self.figures}
+        number = known.get(str(figure).removeprefix(self.chapter))
+        if number is None:
+            raise ConfigError(f"--figure {figure}; {self._choice()}")
+        return number
+
+    def _choice(self) -> str:
+        if not self.figures:
+            return f"study {self.name} is done as a whole: leave it out"
+        return f"choose one of {', '.join(f'{self.chapter}{one}' for one in self.figures)}"
+
+
+STUDIES: dict[str, Study] = {
+    study.name: study
+    for study in (
+        Study(
+            name="fedvi",
+            description="the federated VI thesis, ch. 4: a Gaussian mean and rugged terrain, "
+            "sequential, synchronous and asynchronous",
+            module="tacit_studies.fedvi",
+        ),
+        Study(
+            name="frontier",
+            description="what privacy costs on Adult: every private method over ε, by whom one "
+            "trusts, and private scoring without one of its parts",
+            module="tacit_studies.frontier",
+            figures=(1, 2, "ablation"),
+            several=True,
+        ),
+        Study(
+            name="meng",
+            description="the DP-PVI report, ch. 4: one regression coefficient, both levels of "
+            "protection, claims and coverage",
+            module="tacit_studies.meng",
+            figures=tuple(range(1, 18)),
+            chapter="4.",
+        ),
+        Study(
+            name="tmlr",
+            description="differentially private PVI, TMLR 2023: Adult, MIMIC-III, a network and "
+            "the number of shards, against the published curves",
+            module="tacit_studies.tmlr",
+            figures=(1, 2, 3, 4, 5),
+        ),
+        Study(
+            name="vips",
+            description="variational Bayes in private settings: topics of Wikipedia, logistic "
+            "regression and belief networks against ε, and what the correct sensitivity costs",
+            module="tacit_studies.vips",
+            figures=("topics", "regression", "belief"),
+        ),
+    )
+}
+
+__all__ = ["STUDIES", "Progress", "Study"]

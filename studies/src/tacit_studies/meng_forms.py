@@ -1,0 +1,313 @@
+"""Forms of the report's dataset-level algorithm (Alg. 3): the unit is a party.
+
+Every party's answer is Δ_m = s_m − t_m, s_m its statistic, t_m its factor (MEng 4.29). A neighbour
+has the same parties, but one of them contributes nothing and adds its share of the noise all the
+same: add-or-remove with a public number of parties M. R is what a round releases,
+R = Σ clip(Δ_m, C) + σC·N(0, I), and α·R is applied.
+
+What a form needs for its ε: given the rounds before, R may differ between neighbours by no more
+than the sensitivity. Where a factor keeps a share of the noise, the next answers take that share
+back, all parties' together; and what they take back is R minus the answers, party m's among them.
+So the noise of the earlier rounds no longer hides party m, and the sensitivity grows from round to
+round: the published accounting (σ a round, whatever was before) holds for the forms whose factors
+keep no noise, and for no other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+
+from tacit.privacy.events import GaussianEvent, Poisson
+from tacit_studies.meng_kernel import (
+    Array,
+    Noise,
+    Problem,
+    Setting,
+    State,
+    Step,
+    clipped,
+)
+
+Events = Callable[[Setting, int, int], list[GaussianEvent]]
+
+
+def roll_back(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
+    """(a) Alg. 3 corrected: t_m += α(clip(Δ_m, C) + σC·z_m/√M), q += their sum, or nothing.
+
+    The server rejects a round after which q were improper, and every factor is what it was.
+    Sensitivity: C a message, whose own noise is σC/√M; ε is that of the messages. That of their sum
+    with noise σC, which the report claims, does not hold: the shares are in the factors. Valid with
+    the ε of the messages, and then nobody has to be trusted.
+    """
+    spread = setting.noise * setting.clip / math.sqrt(len(state.t))
+    update = setting.rate * (
+        clipped(problem.statistic - state.t, setting.clip) + spread * noise.z
+    )  # fmt: skip
+    return _unless_improper(state, state.q + update.sum(axis=0), state.t + update)
+
+
+def log_precision(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
+    """(b) Clip and noise in the public q's own scale: the change of log η₁, and of μ in sds.
+
+    h_m = (Δ₁/η₁, (Δ₂ − μΔ₁)/√η₁), which is A⁻¹Δ_m for a matrix A that q, public, gives; R = Σ
+    clip(h_m, C) + σC·z. With x = αR₁: η₁ ← η₁·(1 + x), or η₁·eˣ if x < 0, and μ ← μ + αR₂/(√η₁ ·
+    that factor): log η₁ moves by log(1 + x) or x, so that q is always proper, and for x ≥ 0 this is
+    η += αA·R to the last term. t_m += αA·clip(h_m, C), without noise.
+    Sensitivity C: given the earlier rounds, A and the other parties' h are fixed. Valid.
+    """
+    precision, mean = state.q[0], state.q[1] / state.q[0]
+    root = jnp.sqrt(precision)
+    change = problem.statistic - state.t
+    h = jnp.stack(
+        [change[:, 0] / precision, (change[:, 1] - mean * change[:, 0]) / root], axis=-1
+    )  # fmt: skip
+    h = clipped(h, setting.clip)
+    released = h.sum(axis=0) + _central(noise, setting)
+    x = setting.rate * released[0]
+    factor = jnp.where(x < 0, jnp.exp(jnp.minimum(x, 0.0)), 1.0 + x)
+    precise = precision * factor
+    moved = mean + setting.rate * released[1] / (root * factor)
+    own = jnp.stack([precision * h[:, 0], root * h[:, 1] + mean * precision * h[:, 0]], axis=-1)
+    q = jnp.stack([precise, precise * moved])
+    return State(q, state.t + setting.rate * own, state.count)
+
+
+def server_factor(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
+    """(c) t_m += α·clip(Δ_m, C); the noise stays in a factor of the server's own.
+
+    q += α(Σ clip(Δ_m, C) + σC·z), rejected and rolled back if it were improper. Sensitivity C:
+    factors are functions of their party's data and of the public rejections. Valid. Nothing takes
+    the noise back: after T rounds it is ασC√T in either parameter.
+    """
+    answer = clipped(problem.statistic - state.t, setting.clip)
+    total = answer.sum(axis=0) + _central(noise, setting)
+    following = state.t + setting.rate * answer
+    return _unless_improper(state, state.q + setting.rate * total, following)
+
+
+def server_side(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
+    """(d) A trusted server gets Δ_m exactly, clips, noises and gives each factor 1/M of the noise.
+
+    t_m += α(clip(Δ_m, C) + σC·z/M). Sensitivity C in the first round and more in each that follows
+    (`feedback_sensitivity`). Valid with the ε of these, not with the one of C a round. With the
+    noise left out of the factors it is (c) with another party that adds it.
+    """
+    answer = clipped(problem.statistic - state.t, setting.clip)
+    update = setting.rate * (answer + _central(noise, setting) / len(state.t))
+    return _unless_improper(state, state.q + update.sum(axis=0), state.t + update)
+
+
+def random_subset(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
+    """(e) As (c), each party taking part in a round with probability `share`, which nobody sees.
+
+    Independent coins and not exactly k parties, because that is what the accountant bounds.
+    Sensitivity C, Poisson-sampled at `share`; all parties add their share of the noise. Valid: the
+    other parties' coins may be known, and party m's mix rounds that are each bounded.
+    """
+    taking = (noise.u < setting.share)[:, None]
+    answer = jnp.where(taking, clipped(problem.statistic - state.t, setting.clip), 0.0)
+    total = answer.sum(axis=0) + _central(noise, setting)
+    following = state.t + setting.rate * answer
+    return _unless_improper(state, state.q + setting.rate * total, following)
+
+
+def equal_parts(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
+    """(g) As (a), but every factor is an equal part of what was released: t_m = (q − prior)/M.
+
+    The library's form "roll-back". Sensitivity C: given q, which is public, the parties' answers
+    depend on nothing that others have not seen. Valid. The noise is taken back, as q is; but a
+    party's own part is not its share, and a clip smaller than the difference biases q.
+    """
+    factor = (state.q - problem.prior) / len(state.t)
+    total = clipped(problem.statistic - factor, setting.clip).sum(axis=0) + _central(noise, setting)
+    q = state.q + setting.rate * total
+    part = jnp.broadcast_to((q - problem.prior) / len(state.t), state.t.shape)
+    return _unless_improper(state, q, part)
+
+
+def even(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
+    """(h) As (g), clipped as a score and a precision, and a precision that has a floor.
+
+    The library's form "even": h_m = (Δ₂ − μΔ₁, κΔ₁), κ = 0.2; η₁ ← max(η₁ + αR₁/κ, floor), where
+    the floor is the prior's η₁ or 1.5 sd of the noise that damping leaves in it; μ ← μ + αR₂/η₁.
+    Sensitivity C, as (g). Valid.
+    """
+    weight, doubts = 0.2, 1.5
+    mean = state.q[1] / state.q[0]
+    change = problem.statistic - (state.q - problem.prior) / len(state.t)
+    h = jnp.stack([weight * change[:, 0], change[:, 1] - mean * change[:, 0]], axis=-1)
+    released = clipped(h, setting.clip).sum(axis=0) + _central(noise, setting)
+    left = setting.rate / (2.0 - setting.rate)
+    floor = doubts * setting.noise * setting.clip / weight * jnp.sqrt(left)
+    floor = jnp.maximum(problem.prior[0], floor)
+    precision = jnp.maximum(state.q[0] + setting.rate * released[0] / weight, floor)
+    q = jnp.stack([precision, precision * mean + setting.rate * released[1]])
+    part = jnp.broadcast_to((q - problem.prior) / len(state.t), state.t.shape)
+    return State(q, part, state.count)
+
+
+def published_invalid(state: State, problem: Problem, setting: Setting, noise: Noise) -> State:
+    """(f) The published form, MEng 4.28: as (a), each precision update max(−t_m1, ·) at its party.
+
+    NOT VALID as claimed: a sum of truncated normals is not N(·, σ²C²), and the factors keep the
+    noise. It has no ε here. `count` is the number of truncations.
+    """
+    spread = setting.noise * setting.clip / math.sqrt(len(state.t))
+    update = setting.rate * (
+        clipped(problem.statistic - state.t, setting.clip) + spread * noise.z
+    )  # fmt: skip
+    cut = update[:, 0] < -state.t[:, 0]
+    update = update.at[:, 0].set(jnp.maximum(update[:, 0], -state.t[:, 0]))
+    return State(state.q + update.sum(axis=0), state.t + update, state.count + cut.sum())
+
+
+def _central(noise: Noise, setting: Setting) -> Array:
+    """σC·N(0, I): the sum of M shares of sd σC/√M."""
+    return setting.noise * setting.clip * noise.z.sum(axis=0) / math.sqrt(len(noise.z))
+
+
+def _unless_improper(state: State, q: Array, t: Array) -> State:
+    keep = q[0] > 0
+    return State(
+        jnp.where(keep, q, state.q), jnp.where(keep, t, state.t), state.count + (1.0 - keep)
+    )
+
+
+def feedback_sensitivity(clip: float, rate: float, parties: int, rounds: int) -> list[float]:
+    """How far a round's sum can move if every factor keeps a known part of the noise of its own.
+
+    Let d_j be how far party j's factor is apart under the two neighbours once the same R were seen,
+    and p_j how far its answer is, e = |R's mean apart| ≤ C + Σ|p_j|. clip is a projection on a
+    ball, so ⟨p, d⟩ ≥ |p|², hence |d − αp|² ≤ |d|² − α(2 − α)|p|²; the noise inferred differs by e,
+    and Σ|d'| ≤ Σ|d − αp| + αe. Maximised over |p| this is Σ|d'| ≤ Σ|d|/√(1 − α/2) + αC; and no
+    answer moves by more than 2C.
+
+    >>> [round(e, 3) for e in feedback_sensitivity(1.0, 0.1, 20, 3)]
+    [1.0, 1.1, 1.203]
+    """
+    apart, found = 0.0, []
+    for _ in range(rounds):
+        found.append(min(clip + apart, (2 * parties - 1) * clip))
+        apart = apart / math.sqrt(1.0 - rate / 2.0) + rate * clip
+    return found
+
+
+def _of_sum(setting: Setting, parties: int, rounds: int) -> list[GaussianEvent]:
+    del parties
+    sampling = None if setting.share >= 1 else Poisson(rate=float(setting.share))
+    sd = float(setting.noise * setting.clip)
+    return [GaussianEvent(clip=float(setting.clip), noise_sd=sd, count=rounds, sampling=sampling)]
+
+
+def _of_messages(setting: Setting, parties: int, rounds: int) -> list[GaussianEvent]:
+    sd = float(setting.noise * setting.clip) / math.sqrt(parties)
+    return [GaussianEvent(clip=float(setting.clip), noise_sd=sd, count=rounds)]
+
+
+def _of_feedback(setting: Setting, parties: int, rounds: int) -> list[GaussianEvent]:
+    sd = float(setting.noise * setting.clip)
+    moves = feedback_sensitivity(float(setting.clip), float(setting.rate), parties, rounds)
+    return [GaussianEvent(clip=move, noise_sd=sd) for move in moves]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A form of the algorithm, and what its releases cost; no `events`: it has no ε."""
+
+    name: str
+    label: str
+    step: Step
+    unit: str
+    sensitivity: str
+    trust: str
+    events: Events | None
+    relation: str = "add-or-remove"
+
+    @property
+    def valid(self) -> bool:
+        """Whether an ε can be told."""
+        return self.events is not None
+
+
+_SERVER = "whoever adds up"
+DATASET_FORMS: dict[str, Form] = {
+    form.name: form
+    for form in (
+        Form(
+            name="roll_back",
+            label="(a) reject and roll back",
+            step=roll_back,
+            unit="party",
+            sensitivity="C, noise σC/√M a message",
+            trust="nobody",
+            events=_of_messages,
+        ),
+        Form(
+            name="log_precision",
+            label="(b) log-precision",
+            step=log_precision,
+            unit="party",
+            sensitivity="C, noise σC",
+            trust=_SERVER,
+            events=_of_sum,
+        ),
+        Form(
+            name="server_factor",
+            label="(c) noise in a server factor",
+            step=server_factor,
+            unit="party",
+            sensitivity="C, noise σC",
+            trust=_SERVER,
+            events=_of_sum,
+        ),
+        Form(
+            name="server_side",
+            label="(d) server clips, noise spread",
+            step=server_side,
+            unit="party",
+            sensitivity="growing from C, noise σC",
+            trust=_SERVER,
+            events=_of_feedback,
+        ),
+        Form(
+            name="random_subset",
+            label="(e) random subset",
+            step=random_subset,
+            unit="party",
+            sensitivity="C, Poisson-sampled, noise σC",
+            trust=_SERVER,
+            events=_of_sum,
+        ),
+        Form(
+            name="equal_parts",
+            label="(g) reject, equal public factors",
+            step=equal_parts,
+            unit="party",
+            sensitivity="C, noise σC",
+            trust=_SERVER,
+            events=_of_sum,
+        ),
+        Form(
+            name="even",
+            label="(h) score and precision, floor",
+            step=even,
+            unit="party",
+            sensitivity="C, noise σC",
+            trust=_SERVER,
+            events=_of_sum,
+        ),
+        Form(
+            name="published_invalid",
+            label="(f) published, invalid",
+            step=published_invalid,
+            unit="party",
+            sensitivity="none derived",
+            trust="–",
+            events=None,
+        ),
+    )
+}

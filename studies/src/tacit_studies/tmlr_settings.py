@@ -1,0 +1,249 @@
+"""What the TMLR study runs: tmlr.toml read, and turned into one job for every single run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from importlib.resources import files
+from typing import Any, Literal
+
+import msgspec
+
+from tacit.baselines import Baseline
+from tacit.config import DampingConfig
+from tacit.data import DataConfig, PartitionConfig
+from tacit.errors import ConfigError
+from tacit.privacy.guarantee import Aggregation
+
+DELTA = 1e-5
+FIGURES = (1, 2, 3, 4, 5)
+SHARDS = 5
+"""The figure that is about the number of shards."""
+REFERENCE = "non-private"
+FORMAT = 1
+"""Part of every job's digest: raised when what a run measures changes."""
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One method with its hyperparameters. Without a `kind` it is `tacit.fit` without privacy."""
+
+    label: str
+    rounds: int
+    kind: Literal["dpsgd", "private-update"] | None = None
+    options: dict[str, Any] = {}
+    damping: float | DampingConfig | None = None
+    aggregation: Aggregation = "plain"
+    baseline: Baseline = "none"
+    epsilon: float | None = None
+    """Instead of the figure's ε."""
+
+    def shortened(self, rounds: int) -> Recipe:
+        """The same with no more than so many rounds."""
+        rounds, damping = min(rounds, self.rounds), self.damping
+        if isinstance(damping, DampingConfig) and damping.rounds is not None:
+            damping = msgspec.structs.replace(damping, rounds=min(rounds, damping.rounds))
+        return msgspec.structs.replace(self, rounds=rounds, damping=damping)
+
+
+class FigureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of Figures 1 to 4."""
+
+    title: str
+    data: str
+    parties: int
+    epsilon: float
+    methods: tuple[str, ...]
+    hidden: int | None = None
+    """Hidden units of a network; None: logistic regression."""
+    absent: str = ""
+    """Which of the paper's methods are not run, and why."""
+    change: dict[str, dict[str, Any]] = {}
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A line of Figure 5."""
+
+    label: str
+    epsilon: float
+    clip: float
+    steps: int
+    step_size: float
+
+    def options(self, objective: str, shards: int) -> dict[str, Any]:
+        """Of the method."""
+        return {
+            "objective": objective,
+            "shards": shards,
+            "clip": self.clip,
+            "steps": self.steps,
+            "step_size": self.step_size,
+        }
+
+
+class Shards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Figure 5."""
+
+    title: str
+    parties: int
+    counts: tuple[int, ...]
+    counts_mimic3: tuple[int, ...]
+    rounds: int
+    damping: float
+    objective: str
+    lines: dict[str, Line]
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What --quick leaves of Figures 3 to 5."""
+
+    seeds: int
+    splits: tuple[str, ...]
+    methods: tuple[str, ...]
+    rounds: int
+
+
+class Quick(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What --quick leaves of Figures 1 and 2, and of the lines of Figure 5."""
+
+    seeds: int
+    splits: tuple[str, ...]
+    methods: tuple[str, ...]
+    counts: tuple[int, ...]
+    lines: tuple[str, ...]
+    sample: Sample
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """tmlr.toml."""
+
+    seeds: int
+    data: dict[str, DataConfig]
+    splits: dict[str, dict[str, dict[str, Any]]]
+    methods: dict[str, dict[str, Any]]
+    figures: dict[str, FigureSettings]
+    shards: Shards
+    quick: Quick
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One run, with everything that its numbers depend on."""
+
+    data: DataConfig
+    partition: PartitionConfig
+    recipe: Recipe
+    hidden: int | None
+    epsilon: float
+    delta: float
+    seed: int
+
+    @property
+    def digest(self) -> str:
+        """Names the file of its result; labels are words and do not count."""
+        recipe = msgspec.structs.replace(self.recipe, label="")
+        plain = msgspec.to_builtins(msgspec.structs.replace(self, recipe=recipe))
+        text = json.dumps([FORMAT, plain], sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job belongs: figure, split, method (or line and number of shards) and seed."""
+
+    figure: int
+    split: str
+    method: str
+    job: Job
+    count: int | None = None
+
+
+def read_settings() -> Settings:
+    """The study's own settings."""
+    text = files("tacit_studies").joinpath("tmlr.toml").read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text), Settings, strict=False)
+
+
+def check_figure(figure: int | None) -> tuple[int, ...]:
+    """The figures to do: the one that was asked for, or all."""
+    if figure is None:
+        return FIGURES
+    if figure not in FIGURES:
+        raise ConfigError(f"--figure {figure}; the study has figures 1 to {FIGURES[-1]}")
+    return (figure,)
+
+
+def recipe_of(settings: Settings, figure: int, method: str) -> Recipe:
+    """A method as that figure runs it: options that a figure changes replace the general ones."""
+    change = settings.figures[str(figure)].change.get(method, {})
+    return msgspec.convert(settings.methods[method] | change, Recipe)
+
+
+def figure_cells(settings: Settings, figure: int, *, first: int, quick: bool) -> list[Cell]:
+    """Every run of one of Figures 1 to 4, those on the same records next to one another."""
+    what, small = settings.figures[str(figure)], settings.quick
+    splits, methods, seeds = tuple(settings.splits[what.data]), what.methods, settings.seeds
+    rounds = None
+    if quick:
+        few = small if figure <= 2 else small.sample
+        splits, seeds = few.splits, few.seeds
+        methods = tuple(name for name in what.methods if name in few.methods)
+        rounds = small.sample.rounds
+    cells = []
+    together = _partition(settings, what.data, "balanced", what.parties)
+    for split in splits:
+        apart = _partition(settings, what.data, split, what.parties)
+        for seed in range(first, first + seeds):
+            for method in methods:
+                recipe = recipe_of(settings, figure, method)
+                job = Job(
+                    data=settings.data[what.data],
+                    # All records in one place are the same ones whoever they came from.
+                    partition=together if recipe.baseline == "central" else apart,
+                    recipe=recipe if rounds is None else recipe.shortened(rounds),
+                    hidden=what.hidden,
+                    epsilon=what.epsilon if recipe.epsilon is None else recipe.epsilon,
+                    delta=DELTA,
+                    seed=seed,
+                )
+                cells.append(Cell(figure=figure, split=split, method=method, job=job))
+    return cells
+
+
+def shard_cells(settings: Settings, data: str, *, first: int, quick: bool) -> list[Cell]:
+    """Every run of Figure 5 on that data set."""
+    what, small = settings.shards, settings.quick
+    counts = what.counts_mimic3 if data == "mimic3" else what.counts
+    lines, seeds = tuple(what.lines), settings.seeds
+    if quick:
+        lines, seeds = small.lines, small.sample.seeds
+        counts = tuple(count for count in counts if count in small.counts)
+    partition = _partition(settings, data, "balanced", what.parties)
+    cells = []
+    for seed in range(first, first + seeds):
+        for name in lines:
+            line = what.lines[name]
+            for count in counts:
+                recipe = Recipe(
+                    label=line.label,
+                    kind="private-update",
+                    rounds=what.rounds,
+                    damping=what.damping,
+                    options=line.options(what.objective, count),
+                )
+                job = Job(
+                    data=settings.data[data],
+                    partition=partition,
+                    recipe=recipe,
+                    hidden=None,
+                    epsilon=line.epsilon,
+                    delta=DELTA,
+                    seed=seed,
+                )
+                cells.append(
+                    Cell(figure=SHARDS, split="balanced", method=name, job=job, count=count)
+                )
+    return cells
+
+
+def _partition(settings: Settings, data: str, split: str, parties: int) -> PartitionConfig:
+    raw = {**settings.splits[data][split], "parties": parties}
+    return msgspec.convert(raw, PartitionConfig, strict=False)

@@ -1,0 +1,279 @@
+"""The TMLR study on a tiny setting: what is run, what is kept, what is told."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from tacit.cli.main import main
+from tacit.data import DataConfig
+from tacit.data.download import locate
+from tacit.errors import ConfigError, DataError
+from tacit_studies import STUDIES, tmlr, tmlr_runs
+from tacit_studies.tmlr_published import PUBLISHED, UNDERSTATED
+from tacit_studies.tmlr_runs import Store, carried_out, job_plan, run_job
+from tacit_studies.tmlr_settings import (
+    FIGURES,
+    REFERENCE,
+    figure_cells,
+    read_settings,
+    shard_cells,
+)
+from tacit_studies.tmlr_tables import mean_of, series_of
+
+COHORT = DataConfig(source="synthetic-cohort", records=400, held_out=0.5)
+
+
+@pytest.fixture
+def mimic3_folder():
+    """The writer of made-up stays that the tests of the reader use."""
+    path = Path(__file__).parents[2] / "tests" / "data" / "conftest.py"
+    spec = importlib.util.spec_from_file_location("tacit_stays", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.write_benchmark
+
+
+@pytest.fixture
+def no_mimic(tmp_path, monkeypatch):
+    monkeypatch.setenv("TACIT_DATA", str(tmp_path / "nothing"))
+    tmlr_runs._loaded.cache_clear()
+    yield
+    tmlr_runs._loaded.cache_clear()
+
+
+@pytest.fixture
+def tiny(no_mimic):
+    """The study's own settings on 400 generated records: three parties, three rounds."""
+    settings = read_settings()
+    few = {
+        name: msgspec.structs.replace(what, parties=3, hidden=what.hidden and 2)
+        for name, what in settings.figures.items()
+    }
+    methods = {
+        name: {**what, "rounds": min(3, what["rounds"])} for name, what in settings.methods.items()
+    }
+    mild = {"kind": "skew", "size_skew": 0.3, "label_skew": -0.2}
+    splits = dict.fromkeys(settings.splits["adult"], mild) | {"balanced": {"kind": "balanced"}}
+    small = msgspec.structs.replace(
+        settings.quick, seeds=1, counts=(1, 10), sample=msgspec.structs.replace(
+            settings.quick.sample, rounds=3
+        )
+    )  # fmt: skip
+    return msgspec.structs.replace(
+        settings,
+        seeds=2,
+        data={**settings.data, "adult": COHORT},
+        splits={**settings.splits, "adult": splits},
+        methods=methods,
+        figures=few,
+        shards=msgspec.structs.replace(settings.shards, parties=3, rounds=2),
+        quick=small,
+    )
+
+
+def test_the_papers_figures_are_all_there():
+    settings = read_settings()
+    splits = ("balanced", "unbalanced-1", "unbalanced-2")
+    assert set(PUBLISHED) == {(figure, split) for figure in (1, 2, 3, 4) for split in splits}
+    for (figure, _), curves in PUBLISHED.items():
+        assert set(curves) <= set(settings.methods)
+        assert {"dp-optimisation", "central", "committee-same", "committee-split"} <= set(curves)
+        if figure <= 2:
+            assert len(curves) == 8
+    assert PUBLISHED[1, "balanced"]["dp-optimisation"] == (0.8385, -0.349)
+    assert PUBLISHED[3, "unbalanced-2"]["virtual-trusted"] == (0.838, -0.348)
+    assert PUBLISHED[4, "unbalanced-1"]["committee-same"].log_likelihood is None
+    assert set(UNDERSTATED) <= set(settings.methods)
+
+
+def test_the_settings_are_those_of_the_paper():
+    settings = read_settings()
+    assert tuple(settings.figures) == ("1", "2", "3", "4")
+    wanted = {"1": (10, 1.0), "2": (10, 1.0), "3": (200, 0.5), "4": (10, 2.0)}
+    assert {k: (f.parties, f.epsilon) for k, f in settings.figures.items()} == wanted
+    assert settings.splits["adult"]["unbalanced-2"]["label_skew"] == -3
+    assert settings.splits["mimic3"]["unbalanced-2"]["label_skew"] == -0.5
+    cells = figure_cells(settings, 1, first=0, quick=False)
+    assert len(cells) == 3 * 5 * 9
+    assert {cell.job.seed for cell in cells} == set(range(5))
+    by_method = {}
+    for cell in cells:
+        by_method.setdefault(cell.method, set()).add(
+            json.dumps(msgspec.to_builtins(cell.job.recipe))
+        )
+    assert all(len(recipes) == 1 for recipes in by_method.values())  # one set for all splits
+    central = {cell.job.digest for cell in cells if cell.method == "central"}
+    assert len(central) == 5  # the split makes no difference to records in one place
+
+
+def test_a_digest_names_what_the_numbers_depend_on():
+    settings = read_settings()
+    job = figure_cells(settings, 1, first=0, quick=False)[1].job
+    words = msgspec.structs.replace(job.recipe, label="other words")
+    assert msgspec.structs.replace(job, recipe=words).digest == job.digest
+    longer = msgspec.structs.replace(job.recipe, rounds=job.recipe.rounds + 1)
+    assert msgspec.structs.replace(job, recipe=longer).digest != job.digest
+    for change in ({"seed": 9}, {"epsilon": 2.0}, {"hidden": 3}):
+        assert msgspec.structs.replace(job, **change).digest != job.digest
+
+
+def test_a_private_run_has_the_guarantee_and_a_curve(tiny):
+    cells = figure_cells(tiny, 1, first=0, quick=False)
+    by_method = {cell.method: cell for cell in cells if cell.split == "balanced"}
+    for method in ("virtual-trusted", "central"):
+        job = by_method[method].job
+        run = run_job(job)
+        assert run_job(job).curve == run.curve  # it can be repeated
+        assert run.epsilon == pytest.approx(1.0, abs=2e-3)
+        assert run.epsilon <= 1.0
+        assert run.parties == 3
+        exchanges = [point.exchanges for point in run.curve]
+        assert exchanges[-1] == 3 * job_plan(job, tmlr_runs.federation_of(job)).schedule.rounds
+        assert exchanges == sorted(set(exchanges))
+        assert 0 <= run.end.accuracy <= 1
+        assert run.end.log_likelihood < 0
+    assert run_job(by_method[REFERENCE].job).epsilon is None
+
+
+def test_quick_writes_everything_and_says_so(tiny, tmp_path):
+    seen = []
+    out = tmp_path / "out"
+    result = tmlr.reproduce(
+        out, quick=True, settings=tiny, workers=1, progress=lambda *step: seen.append(step)
+    )
+    names = [table["name"] for table in result["tables"]]
+    assert names == [
+        "figure-1-balanced", "figure-1-unbalanced-2", "figure-2", "figure-3-balanced",
+        "figure-4-balanced", "figure-5",
+    ]  # fmt: skip
+    assert seen[-1][0] == seen[-1][1]
+    assert all(Path(file).exists() for file in result["files"])
+    assert {"figure-1.png", "figure-1.svg", "figure-5.png"} <= {p.name for p in out.iterdir()}
+    page = (out / "index.html").read_text()
+    assert "quick version" in page
+    assert "understated" in page
+    assert "thesis" not in page
+    table = result["tables"][0]
+    assert "substituting one record" in table["note"]
+    row = dict(zip(table["columns"], table["rows"][1], strict=True))
+    assert row["method"] == "DP optimisation*"
+    assert row["paper: accuracy"] == 0.8385
+    assert row["ours − paper"] == pytest.approx(row["accuracy"] - 0.8385, abs=1e-6)
+    assert row["trusted"] == "nobody"
+    assert row["regret"] is not None
+    assert "physionet.org/content/mimiciii" in result["tables"][2]["shown"][0][1]
+    assert "this is Adult" in result["tables"][-1]["note"]
+
+
+def test_a_stopped_study_goes_on_where_it_was(tiny, tmp_path, monkeypatch):
+    ran = []
+
+    def counting(job):
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        ran.append(job.digest)
+        return run_job(job)
+
+    monkeypatch.setattr(tmlr_runs, "run_job", counting)
+    with pytest.raises(KeyboardInterrupt):
+        tmlr.reproduce(tmp_path, quick=True, figure=1, settings=tiny, workers=1)
+    first, ran[:] = list(ran), []
+    broken = tmp_path / "runs" / f"{first[0]}.json"
+    broken.write_text(broken.read_text()[:40])
+    (tmp_path / "runs" / f"{first[1]}.json.part").write_text("{")
+    monkeypatch.setattr(tmlr_runs, "run_job", lambda job: ran.append(job.digest) or run_job(job))
+    once = tmlr.reproduce(tmp_path, quick=True, figure=1, settings=tiny, workers=1)
+    assert first[0] in ran  # its file was broken
+    assert not set(first[1:]) & set(ran)
+    ran.clear()
+    assert tmlr.reproduce(tmp_path, quick=True, figure=1, settings=tiny, workers=1) == once
+    assert not ran
+
+
+def test_workers_of_a_sweep_find_the_same(tiny, tmp_path):
+    jobs = [cell.job for cell in figure_cells(tiny, 1, first=0, quick=True)[:3]]
+    found = {job.digest: run for job, run in carried_out(jobs, Store(tmp_path / "runs"), 2)}
+    for job in jobs:
+        alone, run = run_job(job), found[job.digest]
+        assert run.end.exchanges == alone.end.exchanges
+        assert run.end.log_likelihood == pytest.approx(alone.end.log_likelihood, rel=1e-5)
+    kept = {job.digest: run for job, run in carried_out(jobs, Store(tmp_path / "runs"), 2)}
+    assert kept == found
+
+
+def test_a_file_of_other_settings_is_no_result(tiny, tmp_path):
+    one, other = (cell.job for cell in figure_cells(tiny, 1, first=0, quick=True)[:2])
+    store = Store(tmp_path / "runs")
+    run = run_job(one)
+    store.put(one, run)
+    assert store.get(one) == run
+    kept = tmp_path / "runs" / f"{one.digest}.json"
+    kept.rename(tmp_path / "runs" / f"{other.digest}.json")
+    assert store.get(other) is None
+    assert store.get(one) is None
+
+
+def test_mimic3_absent_is_an_error_only_where_nothing_else_is_asked_for(tiny, tmp_path):
+    with pytest.raises(DataError, match=r"physionet\.org"):
+        tmlr.reproduce(tmp_path, quick=True, figure=2, settings=tiny, workers=1)
+
+
+def test_mimic3_is_read_where_it_is(tiny, tmp_path, monkeypatch, mimic3_folder):
+    folder = tmp_path / "data" / "mimic3"
+    mimic3_folder(folder)
+    monkeypatch.setenv("TACIT_DATA", str(tmp_path / "data"))
+    tmlr_runs._loaded.cache_clear()
+    few = msgspec.structs.replace(
+        tiny,
+        splits={**tiny.splits, "mimic3": {"balanced": {"kind": "balanced"}}},
+        quick=msgspec.structs.replace(tiny.quick, splits=("balanced",), seeds=1),
+    )
+    result = tmlr.reproduce(tmp_path / "out", quick=True, figure=2, settings=few, workers=1)
+    assert [table["name"] for table in result["tables"]] == ["figure-2-balanced"]
+    assert result["tables"][0]["rows"][1][7] == 0.713
+    cells = shard_cells(few, "mimic3", first=0, quick=True)
+    assert {cell.job.data.source for cell in cells} == {"mimic3"}
+
+
+def test_means_say_how_many_runs_were_lost(tiny):
+    assert mean_of([None, None]).value is None
+    assert mean_of([0.5]).error is None
+    assert mean_of([1.0, np.nan, 3.0]).lost == 1
+    cells = figure_cells(tiny, 1, first=0, quick=True)
+    runs = [run_job(cells[0].job)] * len(cells)
+    found = series_of(cells, runs)
+    assert [len(one.runs) for one in found] == [1] * len(found)
+
+
+@pytest.mark.parametrize("value", ["0", "6", "one"])
+def test_a_figure_that_is_not_there(value, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["tacit", "reproduce", "tmlr", "--figure", value])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_registry_knows_the_figures(tmp_path):
+    assert STUDIES["tmlr"].figures == FIGURES
+    with pytest.raises(ConfigError, match="as a whole"):
+        STUDIES["fedvi"](tmp_path, figure=1)
+    with pytest.raises(ConfigError, match="1 to 5"):
+        tmlr.reproduce(tmp_path, figure=7)
+
+
+@pytest.mark.skipif(locate("adult") is None, reason="adult is not here: set TACIT_DATA")
+def test_the_study_reads_the_adult_data():
+    job = figure_cells(read_settings(), 1, first=0, quick=True)[0].job
+    federation = tmlr_runs.federation_of(job)
+    sizes = [len(records["y"]) for records in federation.parties.values()]
+    assert set(sizes) <= {2442, 2443}  # as in the paper's Table 2
