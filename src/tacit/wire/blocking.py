@@ -17,6 +17,7 @@ class Session:
 
     def __init__(self, runner: asyncio.Runner, session: AsyncSession) -> None:
         self._runner, self._session = runner, session
+        self._open = True
 
     @property
     def final_posterior(self) -> Natural | None:
@@ -41,9 +42,13 @@ class Session:
         self._runner.run(self._session.leave(reason, expected_absence_s))
 
     def close(self) -> None:
-        """Hang up."""
-        self._runner.run(self._session.close())
-        self._runner.close()
+        """Hang up; may be called again."""
+        if self._open:
+            self._open = False
+            try:
+                self._runner.run(self._session.close())
+            finally:
+                self._runner.close()
 
     def __enter__(self) -> Session:
         return self

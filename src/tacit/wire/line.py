@@ -16,6 +16,8 @@ from tacit.wire.tls import Credentials, Revoked, client_context, peer_of
 
 CONNECT_S = 10.0
 BUFFER = 1 << 20
+ABORT_S = 1.0
+"""How long an aborted transport may take to report its end: one turn of the event loop."""
 
 
 async def dial(
@@ -73,8 +75,34 @@ def keep_alive(writer: asyncio.StreamWriter) -> None:
 
 
 async def shut(writer: asyncio.StreamWriter, within_s: float = 5.0) -> None:
-    """Close a connection whatever state it is in."""
-    writer.close()
-    with contextlib.suppress(OSError, ssl.SSLError, TimeoutError):
-        async with asyncio.timeout(within_s):
-            await writer.wait_closed()
+    """Close a connection in any state, any number of times; only the caller's own cancellation
+    is raised.
+
+    A peer that has not answered the closing handshake after `within_s` loses the connection all
+    the same: the transport is aborted. `wait_closed` runs in a task that is never cancelled here,
+    because cancelling it would cancel the stream's own future, and every later close of the same
+    stream would raise CancelledError.
+    """
+    if not writer.is_closing():  # a second close() makes a TLS transport forget what it can abort
+        with contextlib.suppress(OSError, RuntimeError):
+            writer.close()
+    closed = asyncio.ensure_future(_wait_closed(writer))
+    try:
+        done, _ = await asyncio.wait([closed], timeout=within_s)
+        if not done:
+            abort(writer)
+            await asyncio.wait([closed], timeout=ABORT_S)
+    except asyncio.CancelledError:
+        abort(writer)
+        raise
+
+
+def abort(writer: asyncio.StreamWriter) -> None:
+    """End a connection at once, without waiting for the peer; what is not sent yet is lost."""
+    with contextlib.suppress(OSError, RuntimeError):
+        writer.transport.abort()
+
+
+async def _wait_closed(writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(Exception):  # how a connection ended makes no difference here
+        await writer.wait_closed()

@@ -10,7 +10,7 @@ from tacit.expfam import Natural
 from tacit.wire import numbers
 from tacit.wire.codec import Encoding, encode
 from tacit.wire.frames import HangupError, write_frame
-from tacit.wire.line import shut
+from tacit.wire.line import abort, shut
 from tacit.wire.messages import (
     Distribution,
     EarlyCloseOfConnection,
@@ -36,6 +36,8 @@ class Connection:
     member: Member | None = None
     sent: str | None = None
     """The id of the last request sent here."""
+    barred: bool = False
+    """Whether nothing that arrives here counts any longer: its certificate is no longer valid."""
     errors: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -74,6 +76,11 @@ class Connection:
             self.side = ServerSide.CLOSING
 
     async def drop(self) -> None:
-        """Hang up."""
+        """Hang up; may be called again. A peer that does not answer is aborted after a second."""
         self.side = ServerSide.GONE
         await shut(self.writer, within_s=1.0)
+
+    def abort(self) -> None:
+        """Hang up at once, without a word."""
+        self.side = ServerSide.GONE
+        abort(self.writer)

@@ -61,15 +61,16 @@ class Desk:
         except PeerError as error:
             self.refuse("protocol", str(error), connection)
         finally:
-            await connection.drop()
+            # First of all: whatever happens while it is closed, it is no longer a member's.
+            if self.connections.get(connection.peer.name) is connection:
+                del self.connections[connection.peer.name]
             before = self.traffic.get(connection.peer.name, (0, 0))
             self.traffic[connection.peer.name] = (
                 before[0] + connection.bytes_in,
                 before[1] + connection.bytes_out,
             )
-            if self.connections.get(connection.peer.name) is connection:
-                del self.connections[connection.peer.name]
             self._wake()
+            await connection.drop()
 
     async def _read(self, connection: Connection) -> None:
         first = True
@@ -82,6 +83,8 @@ class Desk:
                 frame_s=self.settings.frame_s if known else self.settings.handshake_s,
             )
             connection.bytes_in += len(payload) + 4
+            if connection.barred:
+                return
             try:
                 if first:
                     connection.encoding, first = detect(payload), False

@@ -31,8 +31,14 @@ from tacit.wire.tables import ServerSide
 from tacit.wire.tls import Credentials
 
 TICK_S = 0.25
+GUARD_S = 1.0
+"""How often the certificates of connected parties are checked."""
 FAREWELL_S = 5.0
 TALKING = (ServerSide.WAITING, ServerSide.TRAINING)
+
+
+class StoppedTaskError(TacitError):
+    """A task that the server cannot do without has ended; a new server can go on with the run."""
 
 
 class WireServer:
@@ -58,6 +64,7 @@ class WireServer:
         self._over_at: float | None = None
         self._failure: TacitError | None = None
         self._waits_for_quorum = False
+        self._stopping = False
         self._commands = Commands(live.directory)
         self._door = Door(credentials, settings, journal)
         self._desk = Desk(
@@ -93,8 +100,9 @@ class WireServer:
         try:
             if self.settings.metrics is not None:
                 metrics = await serve_metrics(self, self.settings.metrics)
-            self._spawn(self._door.welcome(self._desk.converse, self._spawn))
-            self._spawn(self._guard())
+            accept = self._door.welcome(self._desk.converse, self._spawn)
+            self._spawn(accept, name="accepting connections", vital=True)
+            self._spawn(self._guard(), name="checking certificates", vital=True)
             self.journal.write(
                 "listening",
                 address=address,
@@ -108,7 +116,8 @@ class WireServer:
             return await self._coordinate()
         except TacitError as error:
             self.journal.write("cannot go on", reason=str(error))
-            await self._say_goodbye("the run cannot go on; its operator has been told why", None)
+            back = self.settings.return_in_s if isinstance(error, StoppedTaskError) else None
+            await self._say_goodbye("the run cannot go on; its operator has been told why", back)
             raise
         finally:
             self._door.close()
@@ -221,7 +230,7 @@ class WireServer:
                 self._tell(connection, _selected(connection, request, self.live))
 
     def _talking(self) -> list[Connection]:
-        return [one for one in self.connections.values() if one.side in TALKING]
+        return [one for one in self.connections.values() if one.side in TALKING and not one.barred]
 
     def _all_told(self) -> bool:
         assert self._over_at is not None
@@ -243,19 +252,37 @@ class WireServer:
             self._take_arrived()
 
     async def _guard(self) -> None:
-        """End connections whose certificates have ended or were revoked meanwhile."""
+        """End connections whose certificates have ended or were revoked meanwhile.
+
+        Each one is ended in a task of its own: one that does not answer delays no other.
+        """
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(GUARD_S)
             for connection in list(self.connections.values()):
+                if connection.barred:
+                    continue
                 try:
                     self._door.check(connection.peer)
                 except (PeerError, DataError) as error:
-                    self._desk.refuse("certificate", str(error), connection)
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(1.0):
-                            reason = "your certificate has ended or was revoked"
-                            await connection.tell(m.EarlyCloseOfConnection(reason=reason))
-                    await connection.drop()
+                    reason = str(error)
+                except Exception as error:  # a check that fails is a check that was not passed
+                    self.journal.write("internal", reason=repr(error), party=connection.peer.name)
+                    reason = f"{connection.peer.name}: its certificate could not be checked"
+                else:
+                    continue
+                connection.barred = True
+                self._desk.refuse("certificate", reason, connection)
+                self._spawn(self._expel(connection))
+
+    async def _expel(self, connection: Connection) -> None:
+        """Tell a party why, if it listens, and hang up."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    reason = "your certificate has ended or was revoked"
+                    await connection.tell(m.EarlyCloseOfConnection(reason=reason))
+        finally:
+            await connection.drop()
 
     def _fail(self, error: TacitError) -> None:
         """End the run with this error."""
@@ -278,19 +305,38 @@ class WireServer:
         connection.moved_by(message)
         self._spawn(connection.tell(message))
 
-    def _spawn(self, work: Any, name: str | None = None) -> None:
+    def _spawn(self, work: Any, name: str | None = None, *, vital: bool = False) -> None:
+        """Run something beside the coordination; the server cannot do without a `vital` task."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._vital_done if vital else self._done)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
+        if self._stopping:
+            return
+        if task.cancelled():
+            self.journal.write("internal", reason=f"{task.get_name()} was cancelled")
+        elif task.exception() is not None:
             self.journal.write("internal", reason=repr(task.exception()))
 
+    def _vital_done(self, task: asyncio.Task[Any]) -> None:
+        self._done(task)
+        if not self._stopping:
+            how = "was cancelled" if task.cancelled() else repr(task.exception())
+            self._fail(
+                StoppedTaskError(
+                    f"internal: {task.get_name()} has stopped ({how}); nothing is lost: start "
+                    "again with the same command, and report this with log.jsonl"
+                )
+            )
+
     async def _stop(self) -> None:
-        for connection in list(self.connections.values()):
-            await connection.drop()
+        self._stopping = True
+        await asyncio.gather(
+            *(connection.drop() for connection in self.connections.values()),
+            return_exceptions=True,
+        )
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
