@@ -5,21 +5,66 @@ listed in `__all__`; each is imported when it is first used, so that `import tac
 
 Importing tacit switches JAX to float64: natural parameters are sums over many records and
 parties, and single precision loses the posterior in them. Local work that can bear it asks for
-float32 by name.
+float32 by name. It also lets JAX keep compiled programs in the user's cache directory, so that a
+second run does not compile them again; TACIT_COMPILATION_CACHE=off switches that off.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import sys
+import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-if "jax" in sys.modules:
-    sys.modules["jax"].config.update("jax_enable_x64", True)
-else:
-    os.environ["JAX_ENABLE_X64"] = "1"
+
+def _configure_jax() -> None:
+    """Switch JAX to float64 and give it a directory for compiled programs.
+
+    JAX reads its environment variables when it is imported; afterwards only its configuration can
+    be changed. A cache directory that the user has chosen is kept.
+    """
+    settings = {"jax_enable_x64": True}
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR") and (cache := _compilation_cache()):
+        settings |= {
+            "jax_compilation_cache_dir": cache,
+            "jax_persistent_cache_min_compile_time_secs": 0.0,
+            "jax_persistent_cache_min_entry_size_bytes": -1,
+        }
+    jax = sys.modules.get("jax")
+    if jax is None:
+        os.environ |= {name.upper(): str(value) for name, value in settings.items()}
+        return
+    if jax.config.jax_compilation_cache_dir:
+        settings = {"jax_enable_x64": True}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+
+
+def _compilation_cache() -> str | None:
+    """The directory of compiled programs of this kind of processor, or None if switched off.
+
+    TACIT_COMPILATION_CACHE is a directory or "off"; the default is in the user's cache directory.
+    """
+    chosen = os.environ.get("TACIT_COMPILATION_CACHE", "")
+    if chosen.lower() == "off":
+        return None
+    if chosen:
+        return str(Path(chosen).expanduser())
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    try:  # programs compiled for one processor may not run on another that shares the directory
+        with Path("/proc/cpuinfo").open(encoding="ascii", errors="replace") as file:
+            flags = next((line for line in file if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        flags = ""
+    processor = zlib.crc32(f"{flags}{platform.machine()}".encode())
+    return str(home / "tacit" / "compiled" / f"{processor:08x}")
+
+
+_configure_jax()
 
 if TYPE_CHECKING:
     from tacit import data

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 
+import jax
 import numpy as np
 import pytest
 
@@ -122,12 +123,19 @@ def test_a_thousand_unequal_parties_need_at_most_four_compilations(schedule):
     parts = np.split(np.arange(len(x)), np.cumsum(sizes)[:-1])
     parties = {f"p{i}": {"x": x[part], "y": y[part]} for i, part in enumerate(parts)}
     model = LogisticRegression(("a", "b"))
+    programs = []
+
+    def listen(event, duration, **_):
+        if event.endswith("backend_compile_duration"):  # compiled, or read from the cache
+            programs.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
     before = compilations()
     outcome = carry_out(make_plan(model, parties, method=NaturalVI(), schedule=schedule))
     metrics = evaluate(model, outcome.plan.family, outcome.state.q, {"x": x, "y": y})
-    count = compilations().since(before).count
-    assert 1 <= count <= 4
-    assert outcome.compiled.count == count
+    jax.monitoring.unregister_event_duration_listener(listen)
+    assert 1 <= len(programs) <= 4
+    assert outcome.compiled.count == compilations().since(before).count <= len(programs)
     assert outcome.state.exchanges == 1000 * schedule.rounds
     assert metrics["log_likelihood"] > -0.70
 

@@ -1,4 +1,7 @@
-"""Counting XLA compilations and the seconds they take, through JAX's own monitoring."""
+"""Counting XLA compilations and the seconds they take, through JAX's own monitoring.
+
+A program that was read from the compilation cache is not counted.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import threading
 from typing import NamedTuple
 
 _EVENT = "/jax/core/compile/backend_compile_duration"
+_CACHE_HIT = "/jax/compilation_cache/cache_hits"
 _lock = threading.Lock()
 _total = [0, 0.0]
 _listening = False
@@ -34,6 +38,7 @@ def compilations() -> Compilations:
             from jax import monitoring
 
             monitoring.register_event_duration_secs_listener(_listen)
+            monitoring.register_event_listener(_subtract_cached)
             _listening = True
         return Compilations(_total[0], _total[1])
 
@@ -43,3 +48,10 @@ def _listen(event: str, duration_secs: float, **_: object) -> None:
         with _lock:
             _total[0] += 1
             _total[1] += duration_secs
+
+
+def _subtract_cached(event: str, **_: object) -> None:
+    """JAX reports a program that it found in its cache as compiled too."""
+    if event == _CACHE_HIT:
+        with _lock:
+            _total[0] -= 1
