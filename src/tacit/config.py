@@ -18,6 +18,7 @@ from tacit.data.config import DataConfig, PartitionConfig, check_together
 from tacit.errors import ConfigError, DataError
 from tacit.privacy.settings import Privacy
 from tacit.schedule import SCHEDULES, Damping, PowerDamping
+from tacit.type_info import prepare
 
 MAX_SEED = 2**32 - 1
 C = TypeVar("C", bound=msgspec.Struct)
@@ -307,7 +308,7 @@ def convert_config(raw: dict[str, Any], kind: type[C]) -> C:
             'say privacy = "none" at the top of the file if exact updates are meant'
         )
     try:
-        return msgspec.convert(raw, kind)
+        return msgspec.convert(raw, prepare(kind))
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(str(error), raw, kind)) from None
 

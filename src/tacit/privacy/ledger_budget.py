@@ -28,6 +28,7 @@ from tacit.errors import ConfigError, DataError, PrivacyError
 from tacit.privacy.events import GaussianEvent, Relation
 from tacit.privacy.fingerprint import DatasetId
 from tacit.privacy.ledger_chain import ADVICE, Entry
+from tacit.type_info import prepare
 
 Unit = Literal["record", "person", "party"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
@@ -174,7 +175,7 @@ class State:
         self.datasets[dataset] = None
         place = (entry.run, entry.request)
         if entry.kind == "ceiling":
-            ceiling = msgspec.json.decode(entry.body, type=Ceiling)
+            ceiling = msgspec.json.decode(entry.body, type=prepare(Ceiling))
             self._ceilings[dataset.content] = (entry.seq, ceiling)
         elif entry.kind == "link":
             older = DatasetId.parse(msgspec.json.decode(entry.body, type=str))
@@ -229,7 +230,7 @@ def as_charge(entry: Entry, dataset: DatasetId) -> Charge:
             **{n: getattr(entry, n) for n in ("seq", "time", "run", "request", "attempt")},
             **{n: getattr(entry, n) for n in ("unit", "relation", "purpose")},
             "dataset": dataset,
-            "events": msgspec.json.decode(entry.body, type=tuple[GaussianEvent, ...]),
+            "events": msgspec.json.decode(entry.body, type=prepare(tuple[GaussianEvent, ...])),
         },
-        Charge,
+        prepare(Charge),
     )

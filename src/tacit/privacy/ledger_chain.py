@@ -18,6 +18,7 @@ from typing import Literal
 import msgspec
 
 from tacit.errors import DataError
+from tacit.type_info import prepare
 
 FORMAT = 1
 Kind = Literal["ceiling", "link", "charge", "reply"]
@@ -122,7 +123,7 @@ def follow(key: bytes, rows: Iterable[tuple], count: int, last: bytes) -> Iterat
 def read_row(row: tuple, place: int) -> Entry:
     """A row as an entry, or a refusal if it does not have an entry's types."""
     try:
-        return msgspec.convert(dict(zip(COLUMNS, row, strict=True)), Entry)
+        return msgspec.convert(dict(zip(COLUMNS, row, strict=True)), prepare(Entry))
     except msgspec.ValidationError as error:
         raise DataError(f"ledger entry {place} cannot be read ({error}); {ADVICE}") from error
 

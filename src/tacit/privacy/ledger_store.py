@@ -41,6 +41,7 @@ from tacit.privacy.ledger_chain import (
     make_head,
 )
 from tacit.privacy.ledger_key import load_key, write_durably
+from tacit.type_info import prepare
 
 BUSY_TIMEOUT_S = 60.0
 _SCHEMA = (
@@ -110,7 +111,7 @@ class Store:
             row = self.db.execute("SELECT format, created, salt FROM header").fetchone()
         try:
             self.header = msgspec.convert(
-                dict(zip(Header.__struct_fields__, row or (), strict=True)), Header
+                dict(zip(Header.__struct_fields__, row or (), strict=True)), prepare(Header)
             )
         except (msgspec.ValidationError, ValueError) as error:
             raise DataError(f"{self.path} has no readable header ({error}); {ADVICE}") from error
@@ -258,7 +259,7 @@ def read_head(path: Path) -> Head | None:
 
 def _as_head(fields: Any, path: Path) -> Head:
     try:
-        return msgspec.convert(fields, Head)
+        return msgspec.convert(fields, prepare(Head))
     except msgspec.ValidationError as error:
         raise DataError(f"the head in {path} cannot be read ({error}); {ADVICE}") from error
 

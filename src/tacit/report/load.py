@@ -14,6 +14,7 @@ from typing import Any, NotRequired, TypedDict, TypeVar
 import msgspec
 
 from tacit.errors import DataError
+from tacit.type_info import prepare
 
 SCHEMA = "tacit/result/1"
 AGAIN = "run it again with `tacit run`, or give the directory of a finished run"
@@ -194,6 +195,6 @@ def _read(path: Path) -> str:
 
 def _decode(text: str, kind: type[T], where: Path | str) -> T:
     try:
-        return msgspec.json.decode(text, type=kind)
+        return msgspec.json.decode(text, type=prepare(kind))
     except msgspec.DecodeError as error:
         raise DataError(f"{where}: {error}; {AGAIN}") from error

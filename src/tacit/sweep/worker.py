@@ -14,6 +14,8 @@ import threading
 
 import msgspec
 
+from tacit.type_info import prepare
+
 
 def main() -> None:
     """Answer jobs until there are no more."""
@@ -26,7 +28,7 @@ def main() -> None:
 
     folder, ledger = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
     while True:
-        job = msgspec.json.decode(jobs.get(), type=Job)
+        job = msgspec.json.decode(jobs.get(), type=prepare(Job))
         answers.write(msgspec.json.encode(carry_out_job(job, folder, ledger)) + b"\n")
         answers.flush()
 

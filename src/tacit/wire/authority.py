@@ -14,6 +14,7 @@ import msgspec
 from cryptography import x509
 
 from tacit.errors import DataError
+from tacit.type_info import prepare
 from tacit.wire.tls import fingerprint, read_certificate, read_key
 
 AUTHORITY, KEY, REVOKED, INDEX = "ca.pem", "ca.key", "revoked.pem", "issued.json"
@@ -74,7 +75,7 @@ def read_index(directory: Path) -> Index:
             f"{directory} holds no authority; make one with: tacit certs init --dir {directory}"
         )
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Index)
+        return msgspec.json.decode(path.read_bytes(), type=prepare(Index))
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; restore it from a backup") from error
     except msgspec.MsgspecError as error:

@@ -17,6 +17,7 @@ import cbor2
 import msgspec
 
 from tacit.errors import PeerError
+from tacit.type_info import prepare
 from tacit.wire.messages import Message
 
 Encoding = Literal["json", "cbor", "msgpack"]
@@ -162,12 +163,12 @@ def _once_msgpack(raw: Any, depth: int) -> None:
 
 def _read(body: Any, kind: type[M], decoder: Any, none: bytes) -> M:
     if body is None or (isinstance(body, msgspec.Raw) and bytes(body).strip() == none):
-        return msgspec.convert({}, kind)  # its name alone; one that needs fields refuses
+        return msgspec.convert({}, prepare(kind))  # its name alone; one that needs fields refuses
     if not isinstance(body, msgspec.Raw):
-        return msgspec.convert(body, kind)
+        return msgspec.convert(body, prepare(kind))
     key = (decoder, kind)
     if key not in _decoders:
-        _decoders[key] = decoder(kind)
+        _decoders[key] = decoder(prepare(kind))
     return _decoders[key].decode(body)
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from tacit.errors import DataError
 from tacit.privacy.ledger_key import write_durably
+from tacit.type_info import prepare
 from tacit.wire.messages import Promise
 
 
@@ -47,7 +48,7 @@ def load_roster(path: Path, digest: str) -> Roster:
         save_roster(path, roster)
         return roster
     try:
-        roster = msgspec.msgpack.decode(path.read_bytes(), type=Roster)
+        roster = msgspec.msgpack.decode(path.read_bytes(), type=prepare(Roster))
     except (OSError, msgspec.MsgspecError) as error:
         raise DataError(
             f"{path} cannot be read ({' '.join(str(error).split())}); restore it from a copy or "

@@ -12,6 +12,7 @@ from tacit.expfam import Natural
 from tacit.messages import Reply, decode_reply, encode_reply, pack_natural, unpack_natural
 from tacit.privacy.ledger_key import write_durably
 from tacit.pvi import multiply
+from tacit.type_info import prepare
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +36,7 @@ class PartyStore:
         if not path.exists():
             return
         try:
-            kept = msgspec.msgpack.decode(path.read_bytes(), type=_Kept)
+            kept = msgspec.msgpack.decode(path.read_bytes(), type=prepare(_Kept))
         except (OSError, msgspec.MsgspecError) as error:
             raise DataError(
                 f"{path} cannot be read ({' '.join(str(error).split())}); restore it from a copy, "
