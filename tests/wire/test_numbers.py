@@ -119,8 +119,9 @@ def test_a_factor_that_says_nothing_adds_nothing(linear, encoding):
 
 @pytest.mark.parametrize("variance", [None, math.inf, -math.inf])
 @pytest.mark.parametrize("family", [None, MeanFieldGaussian(1), FullGaussian(1)])
-def test_no_variance_and_an_infinite_one_say_nothing(variance, family):
-    found = unpack({"mean": 12.0, "variance": variance}, family, "factor")
+@pytest.mark.parametrize("mean", [12.0, 0, None])
+def test_no_variance_and_an_infinite_one_say_nothing(mean, variance, family):
+    found = unpack({"mean": mean, "variance": variance}, family, "factor")
     assert found["linear"] == [0.0]
     assert np.all(found["quadratic"] == 0.0)
 
@@ -230,6 +231,8 @@ def test_a_scalar_normal_is_not_enough_for_a_bigger_family(family):
         (1.0, 0.0),
         (1.0, -0.0),
         (None, 1.0),
+        (math.nan, None),
+        (SECRET, None),
         (SECRET, 1.0),
         (1.0, SECRET),
         (1.0, Array((1,), [1.0])),

@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 from harness import Federation, Puppet, answer_to, exact_delta, run_async, same_bits
 
+from tacit.errors import ConfigError
 from tacit.wire import messages as m
 from tacit.wire.certs import issue_party, revoke
 from tacit.wire.numbers import pack
@@ -666,3 +667,13 @@ def test_a_flood_of_strangers(tmp_path, pki, undisturbed):
     log = (federation.base / "state" / "log.jsonl").read_text().splitlines()
     assert len(log) < 500, "no stranger fills the disk"
     print(f"{FLOOD} connections in {took:.1f} s; the server's memory in kB: {sizes}")
+
+
+def test_places_for_fewer_than_the_listed_parties_are_refused(tmp_path, pki):
+    federation = made(tmp_path, pki, most_connections=1)
+    with pytest.raises(
+        ConfigError, match=r"serve.most_connections = 1; the federation has 2 parties .* at least 2"
+    ):
+        federation.server_setup  # noqa: B018 - reading the files is the test
+    assert ConfigError.exit_code == 2
+    assert made(tmp_path, pki, most_connections=2).server_setup.own.serve.most_connections == 2

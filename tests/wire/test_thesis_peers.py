@@ -40,6 +40,7 @@ class Style:
     encoding: str = "json"
     nulls: bool = True  # optional fields that are None: null, or left out
     nothing: Any = FOREVER  # the variance of a ratio between equal factors
+    null_mean: bool = False  # whether the mean of such a ratio, which has none, is null
     integers: bool = False  # whole numbers without a point, as some libraries write them
 
 
@@ -88,16 +89,19 @@ def _whole(value: float) -> Any:
     return int(value) if value == int(value) and abs(value) < 1e9 else value
 
 
-def natural(mean: float, variance: float | None) -> tuple[float, float]:
+def natural(mean: float | None, variance: float | None) -> tuple[float, float]:
     """(precision × mean, precision)."""
     if variance is None or variance in (float("inf"), float("-inf")):
         return 0.0, 0.0
+    assert mean is not None
     return mean / variance, 1.0 / variance
 
 
-def usual(linear: float, precision: float, nothing: Any = FOREVER) -> dict[str, Any]:
+def usual(
+    linear: float, precision: float, nothing: Any = FOREVER, *, null_mean: bool = False
+) -> dict[str, Any]:
     if abs(precision) < 1e-12 and abs(linear) < 1e-9:
-        return {"mean": 0.0, "variance": nothing}
+        return {"mean": None if null_mean else 0.0, "variance": nothing}
     return {"mean": linear / precision, "variance": 1.0 / precision}
 
 
@@ -151,7 +155,7 @@ class ThesisClient:
         line.send(
             "UpdatedLikelihood",
             new_likelihood=usual(*self.factor),
-            delta=usual(*delta, nothing=self.style.nothing),
+            delta=usual(*delta, nothing=self.style.nothing, null_mean=self.style.null_mean),
             loss=0.5 * sum((y - current_posterior["mean"]) ** 2 for y in self.records),
         )
 
@@ -209,7 +213,8 @@ class ThesisServer(threading.Thread):
             line.send("AcceptedIntoCluster", expected_start_time=None)
         else:
             assert tag == "ReJoinCluster"
-            last = usual(*self.factors[name], nothing=self.style.nothing)
+            style = self.style
+            last = usual(*self.factors[name], nothing=style.nothing, null_mean=style.null_mean)
             line.send("ReAcceptanceIntoCluster", last_likelihood=last)
         return name, line
 
@@ -261,6 +266,8 @@ STYLES = {
     "cbor": Style("cbor"),
     "without nulls": Style(nulls=False),
     "nothing is null": Style(nothing=None),
+    "nothing is null and null": Style(nothing=None, null_mean=True),
+    "nothing is infinite, of no mean": Style("cbor", nothing=float("inf"), null_mean=True),
     "nothing is infinite": Style("cbor", nothing=float("inf")),
     "Infinity in JSON": Style(nothing=float("inf"), integers=True),
 }
@@ -317,7 +324,10 @@ def test_their_clients_with_one_of_ours(kind, tmp_path, pki):
 @pytest.mark.parametrize("damping", [1.0, 0.5])
 def test_their_clients_alone_in_every_style(damping, tmp_path, pki):
     schedule = {"kind": "sequential", "rounds": 2 if damping == 1.0 else 40, "damping": damping}
-    for number, styles in enumerate((list(STYLES.values())[:3], list(STYLES.values())[3:])):
+    every = list(STYLES.values())
+    every += every[: -len(every) % 3]
+    for number in range(0, len(every), 3):
+        styles = every[number : number + 3]
         place = tmp_path / str(number)
         place.mkdir()
         federation = Federation.make(place, pki, parties=NAMES, schedule=schedule)

@@ -224,7 +224,14 @@ def read_server(path: Path, overrides: tuple[str, ...] = ()) -> ServerSetup:
     """server.toml and the agreed file that it names."""
     raw = _own_table(path, overrides, "serve", "tacit serve")
     own = convert_config(raw, ServerFile)
-    return ServerSetup(base=path.parent, agreed=read_agreed(path.parent / own.federation), own=own)
+    setup = ServerSetup(base=path.parent, agreed=read_agreed(path.parent / own.federation), own=own)
+    parties, most = len(setup.agreed.federation.parties), own.serve.most_connections
+    if most < parties:
+        raise ConfigError(
+            f"serve.most_connections = {most}; the federation has {parties} parties and each needs "
+            f"a connection: set it to at least {parties}"
+        )
+    return setup
 
 
 def read_party(path: Path, overrides: tuple[str, ...] = ()) -> PartySetup:
