@@ -95,17 +95,21 @@ def _numbers(value: Any, what: str) -> np.ndarray:
 
 
 def _normal(mean: Any, variance: Any, family: Family | None, what: str) -> Natural:
-    """The inverse of `pack_normal`; a variance that is null or infinite says nothing, and so does
-    the mean beside it, which may be null too."""
+    """The inverse of `pack_normal`.
+
+    A variance that is null or infinite says nothing; the mean beside it may be null too.
+    """
     numbers = isinstance(mean, float | int | None) and isinstance(variance, float | int | None)
     flat = numbers and (variance is None or math.isinf(variance))
+    linear = precision = 0.0
     if not numbers or variance == 0 or (mean is None and not flat) or (mean and math.isnan(mean)):
         raise PeerError(
             f"{what}: mean and variance must be numbers, and the variance not 0; a factor that "
             "says nothing has a variance of null"
         )
-    precision = 0.0 if flat else 1.0 / variance
-    linear = mean * precision if precision else 0.0
+    if mean is not None and variance is not None and not flat:
+        precision = 1.0 / variance
+        linear = mean * precision
     shapes = {"linear": (1,), "quadratic": (1,)} if family is None else family.shapes
     if any(math.prod(shape) != 1 for shape in shapes.values()) or set(shapes) != {
         "linear", "quadratic"
