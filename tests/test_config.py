@@ -3,16 +3,27 @@
 import re
 import subprocess
 import sys
+import typing
 
+import msgspec
 import pytest
 
-from tacit.build import make_method, make_schedule
-from tacit.config import config_digest, parse_config, read_config, resolved_toml
+from tacit.build import make_method, make_model, make_schedule
+from tacit.config import (
+    Config,
+    MethodConfig,
+    ModelConfig,
+    config_digest,
+    parse_config,
+    read_config,
+    resolved_toml,
+)
+from tacit.data import load
 from tacit.errors import ConfigError, DataError
 from tacit.local import GradientVI
 from tacit.server import Damping, Sequential, Synchronous
 
-GOOD = {"privacy": "none"}
+GOOD = {"privacy": "none", "data": {"source": "synthetic-cohort"}}
 
 
 def refused(raw, *, error=ConfigError):
@@ -77,6 +88,108 @@ def test_privacy_has_to_be_said(raw):
     assert 'say privacy = "none" at the top' in refused(raw)
 
 
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({}, "data is missing; add a [data] table with source = "),
+        ({"data": {}}, "data is missing; add a [data] table"),
+        ({"data": {"records": 300}}, "data.source is missing; add"),
+    ],
+)
+def test_the_source_of_the_records_has_to_be_said(raw, message):
+    assert message in refused({"privacy": "none", **raw})
+
+
+def all_refused(raw):
+    with pytest.raises(ConfigError) as caught:
+        parse_config(raw)
+    return [str(caught.value), *map(str, caught.value.also)]
+
+
+def test_all_faults_are_reported_at_once():
+    messages = all_refused(
+        {
+            "seeed": 3,
+            "schedule": {"rounds": 0, "damping": 7, "tolerance": "x"},
+            "partition": {"kind": "columns", "size_skew": 2.0},
+            "model": {"kind": "logistic", "hidden": 3, "noise_sd": 4},
+            "privacy": {"epsilonn": 3},
+            "tune": {"trials": 0, "repeats": -1},
+        }
+    )
+    expected = [
+        "seeed is not a known key; did you mean 'seed'?",
+        "privacy.epsilonn is not a known key; did you mean 'epsilon'?",
+        "partition.kind = 'columns': invalid enum value",
+        "model.noise_sd = 4.0 has no effect",
+        "model.hidden = 3 has no effect",
+        "schedule.tolerance = 'x': expected float",
+        "schedule.rounds = 0;",
+        "schedule.damping = 7.0;",
+        "tune.trials = 0;",
+        "tune.repeats = -1;",
+        "data is missing;",
+    ]
+    for part in expected:
+        assert sum(message.startswith(part) for message in messages) == 1, part
+    assert len(messages) == len(expected), messages
+    assert not any("\n" in message for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("raw", "count"),
+    [
+        ({"data": {"source": "adul"}, "partition": {"kind": "source"}}, 1),
+        ({"data": {"source": "file", "path": "x.xls", "target": "y"}}, 1),
+        ({"data": {"source": "file"}}, 1),
+        ({"data": {"source": "adult", "records": 3, "held_out": 2}}, 2),
+        ({"partition": {"kind": "column", "parties": 0}}, 2),
+        ({"partition": {"parties": 0}, "data": {"source": "synthetic-cohort", "records": 5}}, 1),
+        ({"data": {"source": "file", "columns": [{"nmae": "a"}, {"name": 3}]}}, 3),
+    ],
+)
+def test_one_mistake_is_one_fault(raw, count):
+    assert len(all_refused({**GOOD, **raw})) == count, all_refused({**GOOD, **raw})
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"kind": "logistic", "hidden": 3}, "model.hidden = 3 has no effect with model.kind"),
+        ({"kind": "softmax", "topics": 3}, "which takes prior_mean, prior_sd; leave it out"),
+        ({"kind": "bnn", "prior_mean": 1.0}, "which takes prior_sd, hidden, noise_sd"),
+        ({"kind": "lda", "prior_sd": 2.0}, "which takes topics, doc_topic_prior"),
+        ({"kind": "numpyro", "program": "a:b", "prior_sd": 2.0}, "which takes program, static"),
+        ({"kind": "linear", "static": {"a": 1}}, "model.static = {'a': 1} has no effect"),
+        ({"kind": "linear", "largest": 3.0}, "model.largest = 3.0 has no effect"),
+        ({"hidden": 3}, "where auto is logistic or softmax or linear or gaussian-mean"),
+        ({"topics": 3}, "model.topics = 3 has no effect with model.kind = 'auto'"),
+    ],
+)
+def test_a_model_key_without_effect_is_refused_with_those_that_apply(model, message):
+    assert message in refused({**GOOD, "model": model})
+
+
+def test_a_model_key_that_auto_does_not_read_is_refused_with_the_data():
+    config = parse_config({**GOOD, "model": {"noise_sd": 2.0}})  # auto may be a linear regression
+    with pytest.raises(ConfigError, match=r"model\.noise_sd = 2\.0 has no effect .* 'logistic'"):
+        make_model(config, load("synthetic-cohort", records=30, parties=2))
+
+
+def test_the_resolved_file_has_only_keys_with_an_effect():
+    text = resolved_toml(parse_config({**GOOD, "model": {"kind": "logistic"}}))
+    assert "prior_sd" in text
+    assert not any(key in text for key in ("hidden", "topics", "noise_sd"))
+    assert "hidden" not in resolved_toml(parse_config(GOOD))
+
+
+def test_no_choice_is_listed_twice():
+    for struct in (MethodConfig, ModelConfig, Config):
+        for field in msgspec.structs.fields(struct):
+            values = typing.get_args(field.type)
+            assert len(values) == len(set(values)), field.name
+
+
 def test_a_missing_file_and_a_folder_are_data_errors(tmp_path):
     for path in (tmp_path / "absent.toml", tmp_path):
         with pytest.raises(DataError, match=r"cannot be read .* give the path of a TOML file"):
@@ -100,7 +213,9 @@ def test_bad_toml_is_refused_with_its_line(tmp_path):
 @pytest.fixture
 def toml(tmp_path):
     path = tmp_path / "run.toml"
-    path.write_text('privacy = "none"\nname = "file"\n[schedule]\nrounds = 3\n')
+    path.write_text(
+        'privacy = "none"\nname = "file"\n[data]\nsource = "heart"\n[schedule]\nrounds = 3\n'
+    )
     return path
 
 

@@ -60,6 +60,12 @@ def make_model(config: Config, federation: Federation) -> Model:
         regression = SUITED[federation.output]
         kind = "gaussian-mean" if config.data.source == "gaussian-mean" else regression
     _check_output(kind, federation)
+    options.check_keys(kind)
+    if kind == "bnn" and federation.output != "gaussian" and options.noise_sd != 1.0:
+        raise ConfigError(
+            f"model.noise_sd = {options.noise_sd} has no effect: target {federation.target!r} is "
+            f"{TARGETS[federation.output]}; leave it out"
+        )
     if kind == "numpyro":
         return _numpyro_model(config, federation)
     if kind == "lda":
@@ -152,12 +158,12 @@ def make_method(config: Config) -> LocalMethod | None:
             )
         return None
     method = METHODS[kind]
-    known = set(getattr(method, "__dataclass_fields__", ()))
+    known = sorted(options.keys() & getattr(method, "__dataclass_fields__", {}).keys())
     for key in given:
         if key not in known:
             raise ConfigError(
                 f"method.{key} has no meaning for method.kind = {kind!r}, which takes "
-                f"{', '.join(sorted(known))}"
+                f"{', '.join(known) or 'no keys'}; leave it out"
             )
     return method(**given)
 

@@ -5,16 +5,15 @@ Nothing here needs an array library, so that `tacit check` answers a bad file at
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-import re
 import tomllib
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from tacit.data.config import DataConfig, PartitionConfig, check_together
+from tacit.config_faults import config_faults, source_fault
+from tacit.data.config import CORPORA, DataConfig, PartitionConfig, check_together
 from tacit.errors import ConfigError, DataError
 from tacit.privacy.settings import Privacy
 from tacit.schedule import SCHEDULES, Damping, PowerDamping
@@ -22,6 +21,27 @@ from tacit.type_info import prepare
 
 MAX_SEED = 2**32 - 1
 C = TypeVar("C", bound=msgspec.Struct)
+
+
+PRIOR_KEYS = ("prior_mean", "prior_sd")
+MODEL_KEYS = {
+    "logistic": PRIOR_KEYS,
+    "softmax": PRIOR_KEYS,
+    "linear": (*PRIOR_KEYS, "noise_sd"),
+    "poisson": (*PRIOR_KEYS, "largest"),
+    "gaussian-mean": (*PRIOR_KEYS, "noise_sd"),
+    "bnn": ("prior_sd", "hidden", "noise_sd"),
+    "numpyro": ("program", "static"),
+    "lda": (
+        "topics",
+        "doc_topic_prior",
+        "topic_word_prior",
+        "document_words",
+        "clip_share",
+        "document_steps",
+    ),
+}
+"""Which keys of [model] a model of each kind reads."""
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,10 +87,18 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 f"model.program = {self.program!r} with model.kind = {self.kind!r}; a NumPyro "
                 "model needs both kind = 'numpyro' and program = 'module:function', others neither"
             )
-        if self.largest is not None and self.kind != "poisson":
+        if self.kind != "auto":
+            self.check_keys(self.kind)
+
+    def check_keys(self, kind: str) -> None:
+        """Refuse a key that is set and that a model of this kind does not have."""
+        for field in msgspec.structs.fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("kind", *MODEL_KEYS[kind]) or value == _default(field):
+                continue
             raise ConfigError(
-                f"model.largest = {self.largest} with model.kind = {self.kind!r}; it is the "
-                "largest count of model.kind = 'poisson': leave it out"
+                f"model.{field.name} = {value!r} has no effect with model.kind = {kind!r}, which "
+                f"takes {', '.join(MODEL_KEYS[kind])}; leave it out"
             )
 
 
@@ -82,7 +110,6 @@ class MethodConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         "exact",
         "natural-vi",
         "gradient-vi",
-        "expected-statistics",
         "dpsgd",
         "private-scoring",
         "private-update",
@@ -259,6 +286,21 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if not 0 <= self.seed <= MAX_SEED:
             raise ConfigError(f"seed = {self.seed}; it must be in 0 … {MAX_SEED}")
         check_together(self.data, self.partition)
+        if self.model.kind == "auto":
+            self._check_auto()
+
+    def _check_auto(self) -> None:
+        """Refuse a model key that none of the kinds that "auto" may stand for reads."""
+        kinds = _possible_models(self)
+        read = set().union(*(MODEL_KEYS[kind] for kind in kinds))
+        for field in msgspec.structs.fields(self.model):
+            value = getattr(self.model, field.name)
+            if field.name not in (*read, "kind") and value != _default(field):
+                raise ConfigError(
+                    f"model.{field.name} = {value!r} has no effect with model.kind = 'auto' and "
+                    f"data.source = {self.data.source!r}, where auto is {' or '.join(kinds)}; "
+                    "leave it out, or name model.kind"
+                )
 
 
 def read_config(path: Path, overrides: tuple[str, ...] = (), seed: int | None = None) -> Config:
@@ -293,31 +335,54 @@ def read_toml(path: Path, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
 def parse_config(raw: dict[str, Any]) -> Config:
     """The configuration in a plain dictionary.
 
-    >>> parse_config({"privacy": "none", "schedule": {"rounds": 3}}).schedule.rounds
+    >>> raw = {"privacy": "none", "data": {"source": "adult"}, "schedule": {"rounds": 3}}
+    >>> parse_config(raw).schedule.rounds
     3
     """
     return convert_config(raw, Config)
 
 
 def convert_config(raw: dict[str, Any], kind: type[C]) -> C:
-    """A plain dictionary as a configuration of some kind; one line says what is wrong with it."""
+    """A plain dictionary as a configuration of some kind.
+
+    Raises the first fault, a line with key, value and what to do; the others are in its `also`.
+    """
     named = {field.name for field in msgspec.structs.fields(kind)}
-    if "privacy" in named and "privacy" not in raw:
-        raise ConfigError(
-            "privacy is missing; add a [privacy] table, e.g. epsilon = 1.0 and delta = 1e-5, or "
-            'say privacy = "none" at the top of the file if exact updates are meant'
-        )
+    unsaid = source_fault(raw) if {"privacy", "data"} <= named else None
     try:
-        return msgspec.convert(raw, prepare(kind))
-    except msgspec.ValidationError as error:
-        raise ConfigError(_explain(str(error), raw, kind)) from None
+        converted = msgspec.convert(raw, prepare(kind))
+    except (msgspec.ValidationError, ConfigError) as error:
+        refused: Exception | None = error  # it names one fault; below, all are looked for
+    else:
+        if unsaid is None:
+            return converted
+        refused = unsaid
+    first, *others = config_faults(raw, kind) or [ConfigError(str(refused))]
+    first.also = tuple(others)
+    raise first
 
 
 def resolved_toml(config: Config) -> str:
-    """The whole configuration as TOML, defaults included, None left out."""
+    """The whole configuration as TOML, defaults included; None and keys without effect left out."""
     import tomlkit
 
-    return tomlkit.dumps(_without_none(msgspec.to_builtins(config)))
+    plain = msgspec.to_builtins(config)
+    read = {"kind"}.union(*(MODEL_KEYS[kind] for kind in _possible_models(config)))
+    plain["model"] = {key: value for key, value in plain["model"].items() if key in read}
+    return tomlkit.dumps(_without_none(plain))
+
+
+def _possible_models(config: Config) -> tuple[str, ...]:
+    """The kinds that model.kind may stand for; "auto" is decided by the target."""
+    if config.model.kind != "auto":
+        return (config.model.kind,)
+    corpus = config.data.source in CORPORA
+    return ("lda",) if corpus else ("logistic", "softmax", "linear", "gaussian-mean")
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    factory = field.default_factory
+    return field.default if factory is msgspec.NODEFAULT else factory()
 
 
 def config_digest(config: Config, data_fingerprint: str) -> str:
@@ -365,77 +430,3 @@ def override(raw: dict[str, Any], asked: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text
     set_key(raw, key.strip(), value)
-
-
-def _explain(message: str, raw: dict[str, Any], root: Any) -> str:
-    """msgspec's complaint with the key as the user writes it, the value, and what to do."""
-    found = re.search(r" - at `\$\.?(.*)`$", message)
-    path = found.group(1) if found else ""
-    body = message[: found.start()] if found else message
-    unknown = re.match(r"Object contains unknown field `(.*)`", body)
-    if unknown:
-        key = f"{path}.{unknown.group(1)}" if path else unknown.group(1)
-        known = _fields(path, root)
-        near = difflib.get_close_matches(unknown.group(1), known, n=1)
-        advice = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
-        return f"{key} is not a known key; {advice}"
-    missing = re.match(r"Object missing required field `(.*)`", body)
-    if missing:
-        key = f"{path}.{missing.group(1)}" if path else missing.group(1)
-        return f"{key} is missing; add it"
-    value = _lookup(raw, path)
-    advice = body[0].lower() + body[1:]
-    choices = _choices(path, root)
-    if choices:
-        advice += f"; choose one of {', '.join(choices)}"
-    advice = advice.replace("`", "").replace(" | null", "")  # which TOML has not
-    return f"{path} = {value!r}: {advice}"
-
-
-def _struct_at(path: str, root: Any) -> Any:
-    struct: Any = root
-    for part in [p for p in re.split(r"\.|\[.*?\]", path) if p]:
-        hints = {f.name: f.type for f in msgspec.structs.fields(struct)}
-        nested = [t for t in _types(hints.get(part)) if _is_struct(t)]
-        if not nested:
-            return None
-        struct = nested[0]
-    return struct
-
-
-def _types(hint: Any) -> list[Any]:
-    inner = [kind for arg in getattr(hint, "__args__", ()) for kind in _types(arg)]
-    return [hint, *inner]
-
-
-def _is_struct(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
-def _fields(path: str, root: Any) -> list[str]:
-    struct = _struct_at(path, root)
-    return [] if struct is None else [f.name for f in msgspec.structs.fields(struct)]
-
-
-def _choices(path: str, root: Any) -> list[str]:
-    """The values of a Literal key."""
-    parent, _, last = path.rpartition(".")
-    struct = _struct_at(parent, root)
-    if struct is None:
-        return []
-    hint = {f.name: f.type for f in msgspec.structs.fields(struct)}.get(last)
-    return [
-        str(arg)
-        for kind in _types(hint)
-        for arg in getattr(kind, "__args__", ())
-        if isinstance(arg, str)
-    ]
-
-
-def _lookup(raw: Any, path: str) -> Any:
-    for part in [p for p in re.split(r"\.|\[|\]", path) if p]:
-        try:
-            raw = raw[int(part)] if isinstance(raw, list) else raw[part]
-        except (KeyError, IndexError, ValueError, TypeError):
-            return "…"
-    return raw

@@ -4,11 +4,15 @@ A message is one line: what was found, what is allowed, what to do next. A trace
 `--debug` only.
 """
 
+from __future__ import annotations
+
 
 class TacitError(Exception):
     """Base of every error that is the user's to mend."""
 
     exit_code = 1
+    also: tuple[TacitError, ...] = ()
+    """Further errors that were found at the same time."""
 
 
 class ConfigError(TacitError):

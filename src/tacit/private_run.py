@@ -8,7 +8,9 @@ happen, but to a ledger of its own inside the run directory.
 
 from __future__ import annotations
 
+import math
 import secrets
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +86,37 @@ def check_room(plan: Plan, federation: Federation, path: Path, *, inside: bool) 
         return
     if not path.exists():
         raise PrivacyError(
-            f"{path} does not exist, so nobody has allowed anything to be spent on these records; "
-            f"the operator does: tacit ledger ceiling CONFIG.toml --ledger {path} --epsilon 1 "
-            "--delta 1e-5 --reason …; to simulate without a guarantee set privacy.noise_seed"
+            f"the ledger {path} does not exist: no privacy ceiling is set for these records, so "
+            f"nothing may be released; their operator sets one: {_ceiling_command(plan, path)}; to "
+            "simulate without a guarantee set privacy.noise_seed"
         )
     with Ledger.open(path) as ledger:
         refuse_simulated(ledger, path)
-        _charging(plan, federation, ledger, "check").require_room()
+        charging = _charging(plan, federation, ledger, "check")
+        without = [p for p, data in charging.datasets.items() if ledger.ceiling(data) is None]
+        try:
+            charging.require_room()
+        except PrivacyError as error:
+            if not without:
+                raise
+            _, similar, hint = str(error).partition("; it has the schema of ")
+            more = f" and {len(without) - 1} more" if len(without) > 1 else ""
+            raise PrivacyError(
+                f"no privacy ceiling is set in {path} for the records of party {without[0]!r}"
+                f"{more}, so nothing may be released; their operator sets one: "
+                f"{_ceiling_command(plan, path)}{similar}{hint}"
+            ) from None
+
+
+def _ceiling_command(plan: Plan, path: Path) -> str:
+    """How the operator allows what this plan would spend."""
+    assert plan.guarantee is not None
+    needed = plan.guarantee.epsilon
+    unit = 10.0 ** (math.floor(math.log10(needed)) - 2)  # of the third significant digit
+    return (
+        f"tacit ledger ceiling CONFIG.toml --ledger {shlex.quote(str(path))} --epsilon "
+        f'{math.ceil(needed / unit) * unit:.6g} --delta {plan.guarantee.delta:g} --reason "..."'
+    )
 
 
 def refuse_simulated(ledger: Ledger, path: Path) -> None:

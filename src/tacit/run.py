@@ -101,12 +101,23 @@ def check_private(config: Config, federation: Federation) -> None:
     if config.private is None:
         return
     check_bounded(federation)
+    for check in CONFIG_CHECKS:
+        check(config)
+
+
+def _check_person(config: Config) -> None:
+    if config.private is None:
+        return
     if config.private.unit == "person" and config.data.person is None:
         raise ConfigError(
             'privacy.unit = "person", but data.person names no column that says whose a record '
             "is; name it, or protect a record"
         )
-    _check_counts(config)
+
+
+def _check_balance(config: Config) -> None:
+    if config.private is None:
+        return
     if config.data.balance and config.private.noise_seed is None:
         raise ConfigError(
             "data.balance = true in a private run; which records are dropped depends on all of "
@@ -129,6 +140,10 @@ def _check_counts(config: Config) -> None:
             "which record would depend on all labels: leave it out, or simulate with "
             "privacy.noise_seed"
         )
+
+
+CONFIG_CHECKS = (_check_person, _check_counts, _check_balance)
+"""What must hold for a private run and can be checked without its records."""
 
 
 def run(

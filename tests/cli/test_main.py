@@ -265,3 +265,48 @@ def test_nothing_printed_by_accident_shows_a_record():
         assert "array(" not in shown
         assert len(shown) < 2_000
     assert "Not private" in fitted.summary()
+
+
+def test_check_reports_every_fault_of_a_file_with_the_exit_code_of_run(tacit, tmp_path):
+    path = tmp_path / "bad.toml"
+    path.write_text(
+        'seeed = 3\n[schedule]\nrounds = 0\ntolerance = "x"\n'
+        '[model]\nkind = "logistic"\nhidden = 3\n'
+    )
+    checked, ran = tacit("check", str(path)), tacit("run", str(path))
+    assert checked == ran
+    code, out, err = checked
+    assert (code, out) == (2, "")
+    lines = err.splitlines()
+    assert len(lines) == 6
+    assert all(line.startswith("error: ") for line in lines)
+    for words in ("seeed", "schedule.rounds", "schedule.tolerance", "model.hidden", "data", "priv"):
+        assert sum(line.startswith(f"error: {words}") for line in lines) == 1, words
+
+
+def test_check_goes_on_after_data_that_are_missing(tacit, tmp_path, monkeypatch):
+    """As `tacit run`, it ends with the code of the first fault; it reports the others too."""
+    monkeypatch.setenv("TACIT_DATA", str(tmp_path / "none"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "bad.toml"
+    path.write_text(
+        '[data]\nsource = "adult"\n[evaluate]\nreference = "nuts"\n'
+        '[method]\nkind = "dpsgd"\nrepair = "none"\n[privacy]\nepsilon = 1.0\n'
+    )
+    code, out, err = tacit("check", str(path))
+    assert (code, out) == (4, "")
+    first, *others = err.splitlines()
+    assert "tacit data fetch adult" in first
+    assert len(others) == 2
+    assert any("method.repair has no meaning" in line for line in others)
+    assert any("evaluate.reference" in line for line in others)
+    assert tacit("run", str(path), "--out", "out")[0] == 4
+
+
+def test_a_file_without_data_is_refused(tacit, tmp_path):
+    path = tmp_path / "empty.toml"
+    path.write_text('privacy = "none"\n')
+    for command in ("check", "run", "explain", "tune"):
+        code, out, err = tacit(command, str(path))
+        assert (code, out) == (2, ""), command
+        assert "data is missing; add a [data] table" in err

@@ -65,7 +65,8 @@ def config(tmp_path) -> Path:
 
 
 @pytest.fixture
-def secret(tmp_path) -> str:
+def secret(tmp_path, monkeypatch) -> str:
+    monkeypatch.setenv("TACIT_STATE", str(tmp_path / "state"))
     path = tmp_path / "secret.toml"
     path.write_text(GOOD.replace("noise_seed = 7\n", ""))
     return str(path)
@@ -185,6 +186,8 @@ def test_a_delta_that_is_too_large_is_shown(tacit, config):
 
 
 def test_check_shows_the_price_and_spends_nothing(tacit, secret, tmp_path):
+    tacit("ledger", "ceiling", secret, "--epsilon", "2", "--delta", "1e-4", "--reason", "r")
+    before = (tmp_path / "state" / "ledger.sqlite").read_bytes()
     code, out, err = tacit("check", secret)
     assert (code, err) == (0, "")
     for words in (
@@ -196,7 +199,38 @@ def test_check_shows_the_price_and_spends_nothing(tacit, secret, tmp_path):
         "No budget has been spent.",
     ):
         assert words in out
-    assert [path.name for path in tmp_path.iterdir()] == ["secret.toml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["secret.toml", "state"]
+    assert (tmp_path / "state" / "ledger.sqlite").read_bytes() == before
+
+
+def test_check_refuses_what_run_refuses_for_want_of_a_budget(tacit, secret, tmp_path):
+    """The same exit code and line as `tacit run`, with the command that sets a ceiling."""
+    for exists in (False, True):
+        checked = tacit("check", secret)
+        assert "Configuration is valid" in checked[1]
+        ran = tacit("run", secret, "--out", "out")
+        assert (checked[0], checked[2]) == (ran[0], ran[2])
+        refused(ran, f"tacit ledger ceiling {secret} --ledger", code=3)
+        assert "--epsilon 2 --delta 0.0001 --reason" in ran[2]
+        if exists:
+            assert "no privacy ceiling is set" in ran[2]
+            assert "' and 2 more" in ran[2]
+        else:
+            assert "does not exist" in ran[2]
+            Ledger.open(tmp_path / "state" / "ledger.sqlite", create=True).close()
+    tacit("ledger", "ceiling", secret, "--epsilon", "1", "--delta", "1e-4", "--reason", "r")
+    checked, ran = tacit("check", secret), tacit("run", secret, "--out", "out")
+    assert (checked[0], checked[2]) == (ran[0], ran[2])
+    refused(ran, "together 2 > ceiling 1", code=3)
+    assert f"tacit ledger ceiling {secret} --epsilon … --delta … --reason … --raise" in ran[2]
+
+
+def test_check_takes_another_ledger(tacit, secret, tmp_path):
+    own = ("--ledger", str(tmp_path / "other.sqlite"))
+    allowed = ("--epsilon", "2", "--delta", "1e-4", "--reason", "r")
+    assert tacit("ledger", "ceiling", secret, *allowed, *own)[0] == 0
+    assert tacit("check", secret, *own)[0] == 0
+    assert tacit("check", secret)[0] == 3
 
 
 def test_check_warns_of_a_run_that_hears_nothing(tacit, config):
@@ -228,12 +262,11 @@ def test_explain_of_a_central_run_trusts_who_holds_the_records(tacit, config):
     assert "whoever holds all the records in one place" in out
 
 
-def test_an_operator_allows_one_run_and_no_second(tacit, secret, tmp_path, monkeypatch):
+def test_an_operator_allows_one_run_and_no_second(tacit, secret, tmp_path):
     """The user's own ledger, from nothing to exhausted."""
-    monkeypatch.setenv("TACIT_STATE", str(tmp_path / "state"))
     run = ("run", secret, "--out", "out")
     answer = tacit(*run)
-    refused(answer, "tacit ledger ceiling CONFIG.toml", code=3)
+    refused(answer, f"tacit ledger ceiling {secret}", code=3)
     assert "privacy.noise_seed" in answer[2]
     assert not Path("out").exists()
 

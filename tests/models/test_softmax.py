@@ -196,8 +196,9 @@ def test_what_does_not_fit_is_told_in_one_line(clinic):
     for kind in ("logistic", "linear", "bnn"):
         with pytest.raises(ConfigError, match="is one of several levels; use model"):
             simulate(asked(clinic, model={"kind": kind}))
+    cohort = {"source": "synthetic-cohort"}
     with pytest.raises(ConfigError, match=r"model\.kind = 'softmax', but target .* is yes/no"):
-        simulate(parse_config({"privacy": "none", "model": {"kind": "softmax"}}))
+        simulate(parse_config({"privacy": "none", "data": cohort, "model": {"kind": "softmax"}}))
     with pytest.raises(ConfigError, match="a category has two or more"):
         SoftmaxRegression(NAMES, levels=("one",))
     with pytest.raises(DataError, match="y holds values other than 0 … 2"):

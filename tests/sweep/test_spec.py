@@ -36,7 +36,7 @@ def test_a_list_is_combined_with_the_grid_and_the_seeds(base):
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=4, unique=True), st.integers(1, 3))
 def test_the_runs_are_the_product_and_keep_their_names(rounds, seeds):
-    base = {"privacy": "none"}
+    base = {"privacy": "none", "data": {"source": "synthetic-cohort"}}
     jobs = expand(Sweep(base=base, grid={"schedule.rounds": rounds}, seeds=seeds))
     assert [(job.case["schedule.rounds"], job.seed) for job in jobs] == [
         (number, seed) for number in rounds for seed in range(seeds)

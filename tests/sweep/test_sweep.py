@@ -181,7 +181,8 @@ def test_workers_stay_with_runs_that_are_alike():
     from tacit.sweep.local import _Waiting
 
     grid = {"method.kind": ["dpsgd", "private-update"], "privacy.epsilon": [1.0, 2.0]}
-    base = {"privacy": {"epsilon": 1.0, "delta": 1e-5, "noise_seed": 0}}
+    privacy = {"epsilon": 1.0, "delta": 1e-5, "noise_seed": 0}
+    base = {"privacy": privacy, "data": {"source": "synthetic-cohort"}}
     waiting = _Waiting(expand(Sweep(base=base, grid=grid, seeds=2)))
     taken: dict[int, list] = {0: [], 1: []}
     for _ in range(4):

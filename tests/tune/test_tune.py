@@ -166,7 +166,7 @@ def test_a_shared_program_scores_as_the_settings_own(kind, monkeypatch):
 
 SOURCES = {
     "persons by site": {
-        "data": {"person": "patient"},
+        "data": {"source": "synthetic-cohort", "person": "patient"},
         "partition": {"kind": "source", "parties": 4},
         "unit": "person",
     },
@@ -280,10 +280,13 @@ def test_settings_to_try():
         parse_grid([], {"method": {"clip": 1.0}})
 
 
+COHORT = {"source": "synthetic-cohort"}
+
+
 @pytest.mark.parametrize("kind", sorted(METHODS))
 def test_every_method_has_a_grid_whose_settings_are_configurations(kind):
     privacy = {"epsilon": 1.0} if METHODS[kind].private else "none"
-    config = parse_config({"privacy": privacy, "method": {"kind": kind}})
+    config = parse_config({"privacy": privacy, "data": COHORT, "method": {"kind": kind}})
     grid = default_grid(config, kind, 100)
     assert "schedule.rounds" in grid
     for key, values in grid.items():
@@ -292,5 +295,5 @@ def test_every_method_has_a_grid_whose_settings_are_configurations(kind):
             if value is not None:
                 with_settings(config, {key: value}, kind)
     # A method that was left to be chosen is named as soon as one of its keys is.
-    auto = parse_config({"privacy": privacy})
+    auto = parse_config({"privacy": privacy, "data": COHORT})
     assert with_settings(auto, {"schedule.rounds": 3}, kind).method.kind == "auto"

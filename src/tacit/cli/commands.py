@@ -26,10 +26,14 @@ def run_command(
     """`tacit run`."""
     config = read_config(path, tuple(overrides or ()), seed)
     out = out or default_out(config)
+    from tacit.rundir import check_out
+
+    check_out(out, resume=resume, overwrite=overwrite)  # before anything heavy is imported
+    from tacit.cli.budget import commands_for
     from tacit.cli.show import RunProgress, console, show_result
     from tacit.run import run
 
-    with RunProgress() as progress:
+    with RunProgress() as progress, commands_for(path):
         result = run(
             config, out,
             resume=resume, overwrite=overwrite, ledger=ledger, observe=progress.watch,
@@ -42,7 +46,9 @@ def run_command(
         console.print(f"a report with figures: tacit report {out}", highlight=False)
 
 
-def check_command(path: Path, seed: int | None, overrides: list[str] | None) -> None:
+def check_command(
+    path: Path, seed: int | None, overrides: list[str] | None, ledger: Path | None
+) -> None:
     """`tacit check`."""
     if _is_live(path):
         from tacit.cli.live import check_live
@@ -50,10 +56,9 @@ def check_command(path: Path, seed: int | None, overrides: list[str] | None) -> 
         check_live(path, overrides, seed)
         return
     config = read_config(path, tuple(overrides or ()), seed)
-    from tacit.cli.show import show_plan
-    from tacit.run import prepare
+    from tacit.cli.check import check_run
 
-    show_plan(prepare(config))
+    check_run(config, path, default_out(config), ledger)
 
 
 def explain_command(

@@ -92,13 +92,23 @@ def run(
 
 
 @app.command()
-def check(config: ConfigPath, seed: Seed = None, overrides: Overrides = None) -> None:
-    """Say everything that is wrong with a configuration and its data, and what it would do.
+def check(
+    config: ConfigPath,
+    seed: Seed = None,
+    overrides: Overrides = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Check against this ledger [default: your own ledger]."),
+    ] = None,
+) -> None:
+    """Report everything that is wrong with a configuration and its data, and what it would do.
 
-    Nothing is written, nothing leaves this process and no budget is spent: for a private run it
-    shows the guarantee, the noise that it takes and how much signal is left. Of a live federation
-    it takes any of the three files: for a party it looks at certificate, records, approval and
-    budget, for a server at certificate, address and state. Examples:
+    Exits with the code that `tacit run` would: 2 for a bad configuration, 4 for bad or missing
+    data, 3 if the ledger does not allow a private run. Nothing is written, nothing leaves this
+    process and no budget is spent: for a private run it shows the guarantee, the noise that it
+    takes and how much signal is left. It takes any of the three files of a live federation too: for
+    a party it checks certificate, records, approval and budget, for a server certificate, address
+    and state. Examples:
 
       tacit check examples/hospitals.toml --set partition.parties=50
 
@@ -108,7 +118,7 @@ def check(config: ConfigPath, seed: Seed = None, overrides: Overrides = None) ->
     """
     from tacit.cli.commands import check_command
 
-    check_command(config, seed, overrides)
+    check_command(config, seed, overrides, ledger)
 
 
 @app.command()
@@ -585,6 +595,8 @@ def main() -> None:
             code = app(arguments, standalone_mode=False)
     except TacitError as error:
         code = _fail(str(error), error.exit_code, debug=debug)
+        for other in error.also:
+            typer.echo(f"error: {' '.join(str(other).split())}", err=True)
     except (KeyboardInterrupt, typer.Abort):
         code = _fail("interrupted; a run goes on with --resume", 130, debug=debug)
     except Exception as error:

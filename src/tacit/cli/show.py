@@ -181,7 +181,7 @@ def show_metrics(measured: dict[str, Any]) -> None:
 
 
 def show_plan(prepared: Prepared) -> None:
-    """What `tacit check` says of a configuration that is in order."""
+    """What `tacit check` prints of a valid configuration."""
     plan, federation = prepared.plan, prepared.federation
     sizes = [len(next(iter(records.values()))) for records in plan.parties.values()]
     rows = [
@@ -195,7 +195,7 @@ def show_plan(prepared: Prepared) -> None:
         *plan_rows(plan),
         ["privacy", statement(plan)],
     ]
-    show_table("In order: this would run", ["what", "value"], rows)
+    show_table("Configuration is valid", ["what", "value"], rows)
     if plan.settled:
         from tacit.cli.show_privacy import show_terms
 

@@ -191,9 +191,11 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ConfigError(f"data.sd = {self.sd}; it must be a finite number > 0")
 
     def _check_file(self) -> None:
-        for key in ("path", "target", "columns"):
-            if not getattr(self, key):
-                raise ConfigError(f'data.{key} is missing; source = "file" needs it')
+        missing = [f"data.{key}" for key in ("path", "target", "columns") if not getattr(self, key)]
+        if len(missing) > 1:
+            raise ConfigError(f'{", ".join(missing)} are missing; source = "file" needs them')
+        if missing:
+            raise ConfigError(f'{missing[0]} is missing; source = "file" needs it')
         if not str(self.path).lower().endswith(SUFFIXES):
             raise ConfigError(
                 f'data.path = "{self.path}"; the name must end in one of {", ".join(SUFFIXES)}'

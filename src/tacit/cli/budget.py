@@ -1,0 +1,30 @@
+"""Whether the ledger allows a run, with the command that sets what is missing."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tacit.errors import PrivacyError
+from tacit.private_run import check_room, ledger_path, own_ledger_of_run
+from tacit.run import Prepared
+
+
+def require_budget(prepared: Prepared, path: Path, out: Path, ledger: Path | None) -> None:
+    """Raise what `tacit run` would raise for want of budget. Spends nothing."""
+    place = ledger_path(prepared.config, out, ledger)
+    inside = own_ledger_of_run(prepared.config, place, out)
+    with commands_for(path):
+        check_room(prepared.plan, prepared.federation, place, inside=inside)
+
+
+@contextmanager
+def commands_for(path: Path) -> Iterator[None]:
+    """Name the configuration file in the commands that a refusal advises."""
+    try:
+        yield
+    except PrivacyError as error:
+        message = str(error).replace("CONFIG.toml", shlex.quote(str(path)))
+        raise PrivacyError(message) from error

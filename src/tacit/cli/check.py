@@ -1,0 +1,57 @@
+"""`tacit check` of a run: every fault that `tacit run` would meet, and what the run would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from tacit.config import Config
+from tacit.errors import TacitError
+
+Value = TypeVar("Value")
+
+
+class Faults:
+    """Errors in the order in which a run would meet them."""
+
+    def __init__(self) -> None:
+        self.found: list[TacitError] = []
+
+    def from_call(self, function: Callable[..., Value], *arguments: object) -> Value | None:
+        """What a function answers, or None and its error kept."""
+        try:
+            return function(*arguments)
+        except TacitError as error:
+            if str(error) not in map(str, self.found):
+                self.found.append(error)
+            return None
+
+    def raise_first(self) -> None:
+        """Raise the error that ends a run, with the others behind it."""
+        if self.found:
+            first, *others = self.found
+            first.also = (*first.also, *others)
+            raise first
+
+
+def check_run(config: Config, path: Path, out: Path, ledger: Path | None) -> None:
+    """Show what a run would do, then raise what would stop it. Nothing is written or spent."""
+    from tacit.build import make_engine, make_method
+    from tacit.cli.show import show_plan
+    from tacit.run import CONFIG_CHECKS, prepare
+
+    faults = Faults()
+    faults.from_call(make_engine, config)
+    prepared = faults.from_call(prepare, config)
+    if prepared is None:  # what can be said of the other tables without the data
+        faults.from_call(make_method, config)
+        for check in CONFIG_CHECKS:
+            faults.from_call(check, config)
+    else:
+        show_plan(prepared)
+        if prepared.plan.settled:
+            from tacit.cli.budget import require_budget
+
+            faults.from_call(require_budget, prepared, path, out, ledger)
+    faults.raise_first()
