@@ -68,3 +68,40 @@ def kept_rows(weights: Array, rows: Array) -> Array:
     xp = namespace(weights, rows)
     kept = (weights > 0).reshape(weights.shape + (1,) * (rows.ndim - 1))
     return xp.where(kept, rows, 0.0).astype(np.float64)
+
+
+def unit_rows(rows: Array) -> tuple[Array, Array]:
+    """The rows in float64, each over its largest number, and that number, for a norm.
+
+    Squares of what is left cannot overflow, and one that vanishes is nothing beside the largest.
+    """
+    xp = namespace(rows)
+    wide = rows.astype(np.float64)
+    largest = xp.max(xp.abs(wide), axis=1, initial=0.0)
+    return wide / xp.where(largest > 0, largest, 1.0)[:, None], largest
+
+
+def computed_once(values: Any) -> Any:
+    """The same arrays, which a compiler cannot compute a second time in another order.
+
+    A norm and the sum that it bounds must be made of the same numbers. XLA works an expression out
+    once for each of its readers if it finds that cheaper, and then rounding differs between them: a
+    q chosen for it makes the difference as large as it likes. (`optimization_barrier` is taken out
+    before that decision, on CPU.) What comes out of a loop of unknown length is kept in memory.
+    """
+    if sys.modules.get("jax") is None:
+        return values
+    import jax
+    import jax.numpy as jnp
+
+    leaves = jax.tree.leaves(values)
+    if not any(map(_is_jax, leaves)):
+        return values
+    first = jnp.ravel(leaves[0])
+    times = jnp.where(jnp.any(first != first), 2, 1)  # not known before the program runs
+
+    def again(state: tuple[Array, Any]) -> tuple[Array, Any]:
+        return state[0] + 1, values
+
+    nothing = jax.tree.map(jnp.zeros_like, values)
+    return jax.lax.while_loop(lambda state: state[0] < times, again, (0, nothing))[1]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural
-from tacit.expfam._backend import kept_rows
+from tacit.expfam._backend import computed_once, kept_rows, unit_rows
 from tacit.expfam.gaussian import Free
 from tacit.local.base import Array, Task
 from tacit.models import Records, SoftmaxRegression
@@ -79,20 +79,21 @@ def clipped_categorical(
     found = model.expected(*model.project(free["location"], spread, x), y)
     slope = one_hot(model, y).astype(x.dtype) - found.probability
     bend = jnp.diagonal(found.curvature, axis1=1, axis2=2)
+    slope, bend, probability = computed_once((slope, bend, found.probability))
     # Norms in float64, as the sums are: a float32 square that vanishes takes its part out of them.
-    wide = jnp.square(x.astype(jnp.float64))
+    direction, largest = unit_rows(x)
+    wide, largest = jnp.square(direction), largest[:, None]
     reach = {name: jnp.asarray(value, jnp.float64) for name, value in maps.items()}
     each = _by_level(wide, jnp.square(model.rows(reach["location"])))
-    norms = jnp.sum(jnp.square(slope.astype(jnp.float64)) * each, axis=1)
+    norms = jnp.sum(jnp.square(slope * largest) * each, axis=1)
     if agnostic:
-        p = found.probability.astype(jnp.float64)
+        p, each = probability.astype(jnp.float64), jnp.square(largest) * each
         labels = jnp.sum(jnp.square(p) * each, axis=1)[:, None] + (1.0 - 2.0 * p) * each
         norms = jnp.maximum(norms, jnp.max(labels, axis=1))
     if "scale" in maps:
         squares = model.rows(jnp.square(reach["scale"] * spread.astype(jnp.float64)))
-        norms = norms + jnp.sum(
-            jnp.square(bend.astype(jnp.float64)) * _by_level(jnp.square(wide), squares), axis=1
-        )
+        fourth = _by_level(jnp.square(wide), squares)
+        norms = norms + jnp.sum(jnp.square(bend * largest * largest) * fourth, axis=1)
     information = jnp.sum(bend, axis=1) * jnp.sum(x * x, axis=1) / model.dimension
     if "information" in maps:
         norms = norms + jnp.square(reach["information"] * information.astype(jnp.float64))

@@ -33,7 +33,7 @@ import jax
 import jax.numpy as jnp
 
 from tacit.expfam import MeanFieldGaussian
-from tacit.expfam._backend import kept_rows
+from tacit.expfam._backend import computed_once, kept_rows, unit_rows
 from tacit.expfam.gaussian import Free
 from tacit.local.base import Array
 from tacit.local.categorical import clipped_categorical
@@ -106,13 +106,15 @@ def _linear(
     _, slope, curvature = model.expected_derivatives(mean, spread, y)
     bound = model.largest_slope(mean, spread) if agnostic else None
     most = jnp.abs(slope) if bound is None else jnp.maximum(bound, jnp.abs(slope))
+    slope, curvature, most = computed_once((slope, curvature, most))
     # Norms in float64, as the sums are: a float32 square that vanishes takes its part out of them.
-    wide = jnp.square(x.astype(jnp.float64))
+    direction, largest = unit_rows(x)
+    wide = jnp.square(direction)
     reach = {name: jnp.asarray(value, jnp.float64) for name, value in maps.items()}
-    norms = jnp.square(most.astype(jnp.float64)) * (wide @ jnp.square(reach["location"]))
+    norms = jnp.square(most * largest) * (wide @ jnp.square(reach["location"]))
     if "scale" in maps:
         spreads = jnp.square(wide) @ jnp.square(reach["scale"] * variance.astype(jnp.float64))
-        norms = norms + jnp.square(curvature.astype(jnp.float64)) * spreads
+        norms = norms + jnp.square(curvature * largest * largest) * spreads
     information = jnp.abs(curvature) * jnp.sum(squares, axis=1) / x.shape[1]
     if "information" in maps:
         norms = norms + jnp.square(reach["information"] * information.astype(jnp.float64))
@@ -145,9 +147,11 @@ def _scores(
     """By the model's own closed form, if it has one."""
     deviation = jnp.exp(free["scale"]) * noise
     theta = free["location"] + deviation
-    squares = maps["location"] * maps["location"]
+    # Norms in float64, as the sums are: a float32 square that vanishes takes its part out of them.
+    reach = {name: jnp.asarray(value, jnp.float64) for name, value in maps.items()}
+    squares = jnp.square(reach["location"])
     if "scale" in maps:
-        squares = squares + jnp.square(maps["scale"] * deviation)
+        squares = squares + jnp.square(reach["scale"] * deviation)
     parts = model.score_parts(theta, records, squares, label_agnostic=agnostic)
     if parts is None:
         return None
@@ -156,11 +160,11 @@ def _scores(
     if "information" in maps:
         # Information is of the plain norm, whatever α is; so is its bound over the labels.
         most = information
-        ones = _unfolded(jnp.ones_like(theta), free)
+        ones = _unfolded(jnp.ones_like(squares), free)
         plain = model.score_parts(theta, records, ones, label_agnostic=agnostic)
         if agnostic and plain is not None:
-            most = jnp.square(plain[0]) / theta.shape[0]
-        norms = jnp.sqrt(jnp.square(norms) + jnp.square(maps["information"] * most))
+            most = jnp.maximum(most, jnp.square(plain[0]) / theta.shape[0])
+        norms = jnp.sqrt(jnp.square(norms) + jnp.square(reach["information"] * most))
 
     def weighted_sum(weights: Array) -> Free:
         score = score_sum(weights)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.data.layout import Layout
-from tacit.expfam._backend import Array, kept_rows
+from tacit.expfam._backend import Array, computed_once, kept_rows
 from tacit.local.scoring_likelihood import Likelihood
 from tacit.models import Records
 from tacit.privacy.bounded import LARGEST_NORM, Bounded, clip_moments, clip_sum, row_norms
@@ -182,7 +182,7 @@ def score_sum(
     residual = likelihood.residual(y, eta, reach)
     # A y outside of what was declared must not pass for one inside.
     own = row_norms([residual]) if likelihood.levels else jnp.abs(residual)
-    most = jnp.maximum(likelihood.bound(eta, reach), own)
+    residual, most = computed_once((residual, jnp.maximum(likelihood.bound(eta, reach), own)))
 
     def weighted_sum(weights: Array) -> Array:
         if likelihood.levels:

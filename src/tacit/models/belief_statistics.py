@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tacit.expfam._backend import Array, kept_rows, namespace
+from tacit.expfam._backend import Array, computed_once, kept_rows, namespace
 from tacit.models.polya_gamma import expected_weight, log_scale
 from tacit.models.statistics import Statistics
 
@@ -117,12 +117,15 @@ class BeliefStatistics(Statistics):
         """Those of records whose q(z) is known."""
         xp = namespace(x)
         weight = expected_weight(found.reach)
+        own = expected_weight(xp.sqrt(xp.square(mean.hidden) + variance.hidden))
+        parts = (mean, x - 0.5 - weight * found.mean, weight, found, own)
+        mean, residual, weight, found, own = computed_once(parts)
         return cls(
             mean=mean,
-            residual=x - 0.5 - weight * found.mean,
+            residual=residual,
             weight=weight,
             found=found,
-            hidden_weight=expected_weight(xp.sqrt(xp.square(mean.hidden) + variance.hidden)),
+            hidden_weight=own,
             unit=unit,
             balance=balance,
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
-from tacit.expfam._backend import Array, namespace
+from tacit.expfam._backend import Array, computed_once, namespace, unit_rows
 from tacit.expfam.gaussian import LOG_2PI
 from tacit.models.base import GaussianPriorModel, Output, Records, check_sd, gaussian_natural
 from tacit.models.logistic import bernoulli_log_likelihood
@@ -94,38 +94,56 @@ class BayesianNeuralNetwork(GaussianPriorModel):
     def score_parts(
         self, theta: Array, records: Records, squares: Array, *, label_agnostic: bool
     ) -> tuple[Array, Array, Callable[[Array], Array]]:
-        """Backpropagation by hand: a layer's gradient is a_j δ_k, and so is its weighted norm."""
+        """Backpropagation by hand: a layer's gradient is a_j δ_k, and so is its weighted norm.
+
+        Norms are float64 whatever the records are, and x is divided by its row's largest number
+        before it is squared: a square that vanishes, as w₂² does in float32 below 1e-19, would
+        take a gradient out of its own norm.
+        """
         x, (w1, b1, w2, b2) = records["x"], self._layers(theta)
-        (u1, ub1, u2, ub2), xp = self._layers(squares), namespace(theta, x)
-        if isinstance(squares, np.ndarray) and np.all(u1 == u1[:, :1]):
-            u1 = u1[:, :1]  # known beforehand not to differ between hidden units: one column does
+        xp = namespace(theta, x)
         before = x @ w1 + b1
         hidden = xp.maximum(before, 0.0)
         value = hidden @ w2 + b2
         if self.output == "bernoulli":
             probability = 0.5 * (1.0 + xp.tanh(0.5 * value))
             slope = records["y"] - probability
-            most = xp.maximum(probability, 1.0 - probability) if label_agnostic else xp.abs(slope)
+            most = xp.abs(slope)
+            if label_agnostic:  # a label that is neither 0 nor 1 has a larger gradient than both
+                most = xp.maximum(most, xp.maximum(probability, 1.0 - probability))
         else:
             slope = (records["y"] - value) / self.noise_sd**2
             most = xp.abs(slope)
-        active = (before > 0).astype(x.dtype)
-        above, x2, passed = hidden * hidden, x * x, active * w2 * w2
-        below = xp.sum(passed * (x2 @ u1 + ub1), axis=1)
-        norms = most * xp.sqrt(above @ u2 + ub2 + below)
-        plain = xp.sum(above, axis=1) + 1.0 + xp.sum(passed, axis=1) * (xp.sum(x2, axis=1) + 1.0)
-        own = xp.abs(slope) * xp.sqrt(plain)
+        hidden, active, slope, most = computed_once((hidden, before > 0, slope, most))
+        reach, plain = self._reaches(x, hidden, active, w2, squares)
+        norms = most.astype(np.float64) * xp.sqrt(reach)
+        own = xp.abs(slope).astype(np.float64) * xp.sqrt(plain)
 
         def score_sum(weights: Array) -> Array:
             # Sums over many records are float64, as everywhere where a clip bounds them.
             top = xp.where(weights > 0, weights * slope, 0.0).astype(np.float64)
             kept = xp.where((weights > 0)[:, None], x, 0.0).astype(np.float64)
             units = xp.where((weights > 0)[:, None], hidden, 0.0).astype(np.float64)
-            back = xp.where((weights > 0)[:, None], active * w2, 0.0) * top[:, None]
+            back = xp.where((weights > 0)[:, None] & active, w2, 0.0) * top[:, None]
             parts = ((kept.T @ back).ravel(), xp.sum(back, axis=0), top @ units, xp.sum(top)[None])
             return xp.concatenate(parts)
 
         return norms, own, score_sum
+
+    def _reaches(
+        self, x: Array, hidden: Array, active: Array, w2: Array, squares: Array
+    ) -> tuple[Array, Array]:
+        """Σ_j squares_j (∂f/∂θ_j)² of each record and the same without the weights, in float64."""
+        xp = namespace(x, squares)
+        u1, ub1, u2, ub2 = self._layers(squares.astype(np.float64))
+        (direction, largest), outer = unit_rows(x), w2.astype(np.float64)
+        direction, largest = xp.square(direction), largest[:, None]
+        above = xp.square(hidden.astype(np.float64))
+        inner = xp.where(active, xp.square(outer * largest), 0.0)
+        bias = xp.where(active, xp.square(outer), 0.0)
+        weighted = above @ u2 + ub2 + xp.sum(inner * (direction @ u1) + bias * ub1, axis=1)
+        plain = xp.sum(above, axis=1) + 1.0 + xp.sum(bias, axis=1)
+        return weighted, plain + xp.sum(inner, axis=1) * xp.sum(direction, axis=1)
 
     def _layers(self, theta: Array) -> tuple[Array, Array, Array, Array]:
         split = self.inputs * self.hidden

@@ -12,13 +12,14 @@ weighted ones, in closed form where it has one.
 from __future__ import annotations
 
 import abc
+import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tacit.expfam import Family, FullGaussian, Natural
-from tacit.expfam._backend import Array, kept_rows, namespace
+from tacit.expfam._backend import Array, computed_once, kept_rows, namespace, unit_rows
 
 ROOT = float(np.sqrt(2.0))
 
@@ -76,29 +77,37 @@ class Quadratic(Statistics):
 
     def norms(self) -> Array:
         """‖(s·x, κω·xxᵀ)‖² = s²‖x‖² + κ²ω²‖x‖⁴."""
-        # In float64, as the sums are: a square that vanishes would take its part out of the norm.
-        x, slope, weight = (value.astype(np.float64) for value in self.parts)
+        # A square that vanishes would take its part out of the norm: x is scaled before it is one.
+        x, largest = unit_rows(self.parts.x)
+        slope, weight = self._terms
         xp = namespace(x)
         squares = xp.sum(x * x, axis=1)
-        fourth = xp.square(squares)
+        fourth = xp.square(squares) if whole(self.family) else xp.sum(xp.square(x * x), axis=1)
+        first, second = slope * largest, self.balance * weight * largest * largest
+        return xp.sqrt(xp.square(first) * squares + xp.square(second) * fourth) / self.unit
+
+    @functools.cached_property
+    def _terms(self) -> tuple[Array, Array]:
+        """s and ω, or s − ωx·m with a mean-field q: the same numbers for a norm as for the sum.
+
+        For an m that is far away they are rounding and little else.
+        """
+        x, slope, weight = (value.astype(np.float64) for value in self.parts)
         if not whole(self.family):
-            fourth = xp.sum(xp.square(x * x), axis=1)
             slope = slope - weight * (x @ _mean(self.q))
-        norms = xp.sqrt(xp.square(slope) * squares + xp.square(self.balance * weight) * fourth)
-        return norms / self.unit
+        return computed_once((slope, weight))
 
     def total(self, weights: Array) -> dict[str, Array]:
         """Σ wᵢ·(sᵢxᵢ, κωᵢxᵢxᵢᵀ)."""
         weights = weights.astype(np.float64)
         xp = namespace(weights)
-        x, slope, weight = (kept_rows(weights, value) for value in self.parts)
+        x, slope, weight = (kept_rows(weights, value) for value in (self.parts.x, *self._terms))
         weights = weights / self.unit
         weighted = weights * weight
         if whole(self.family):
             rows, columns, root = _triangle(self.family.dimension)
             second = ((x * weighted[:, None]).T @ x)[rows, columns] * root
         else:
-            slope = slope - weight * (x @ _mean(self.q))
             second = weighted @ xp.square(x)
         return {"linear": (weights * slope) @ x, "precision": self.balance * second}
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.expfam._backend import kept_rows
+from tacit.expfam._backend import computed_once, kept_rows
 from tacit.privacy.events import Relation
 
 Array = Any
@@ -107,6 +107,7 @@ def clip_units(
     flat = [jnp.reshape(leaf, (units, math.prod(leaf.shape[1:]))) for leaf in leaves]
     if nonnegative:
         flat = [jnp.maximum(leaf, 0.0) for leaf in flat]
+    flat = computed_once(flat)
     norms = row_norms(flat)
     if norm_bound is not None:
         norms = jnp.where(norm_bound > norms, norm_bound, norms)
@@ -141,13 +142,19 @@ def clip_sum(
     """Σ wᵢ cᵢ where the norms are known in closed form and no cᵢ is ever written down.
 
     `norms` must bound ‖cᵢ‖ from above: the norm itself, or the largest over all labels, which
-    makes the weight independent of the label. `weighted_sum(w)` must be Σ wᵢ cᵢ and must not look
-    at a unit of weight 0. `tacit.testing.check_clipping` compares it with `clip_units`. `tally` is
-    as there.
+    makes the weight independent of the label. They are float64: in float32 the square of a number
+    below 1e-19 is 0 and leaves the norm without it. `weighted_sum(w)` must be Σ wᵢ cᵢ and must not
+    look at a unit of weight 0. `tacit.testing.check_clipping` compares it with `clip_units`.
+    `tally` is as there.
 
     Where no coordinate of a contribution is negative, `least` must be at most the smallest one of
     each unit: the sum is then `nonnegative`, and a unit below 0 (or NaN) contributes nothing.
     """
+    if norms.dtype != jnp.float64:
+        raise TypeError(
+            f"norms are {norms.dtype}; compute them in float64: a float32 square that vanishes "
+            "leaves a contribution larger than its clip"
+        )
     kept = mask if least is None else (mask != 0) & (least >= 0)  # False for NaN
     summed = weighted_sum(clip_weights(norms, clip, kept))
     bounded = _make(summed, clip, nonnegative=least is not None)
