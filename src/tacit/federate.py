@@ -20,6 +20,7 @@ from tacit.charging import Charging
 from tacit.engines.compilations import Compilations, compilations
 from tacit.engines.driver import Driver
 from tacit.engines.in_process import InProcess
+from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.local import LocalMethod, PrivateMethod, choose_method
 from tacit.local.combine import Combine, Run
@@ -126,6 +127,22 @@ class Plan:
             read = self.method.read(self.model, self.family, natural)
         return Posterior(self.model, *read)
 
+    def without_records(self) -> Plan:
+        """The same plan with empty records and without the server's noise key.
+
+        What a result keeps: its files, copies and pickles hold nobody's records.
+        """
+        return replace(self, parties={name: {} for name in self.parties}, noise_key=None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy: a private plan leaves its records out."""
+        kept = self if self.privacy is None else self.without_records()
+        return dict(vars(kept))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
     @property
     def _own_factors(self) -> bool:
         return isinstance(self.method, PrivateMethod) and self.method.own_factors
@@ -180,9 +197,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a plan."""
+    """What came of a plan. It holds no records: a posterior may be shared, they may not."""
 
     plan: Plan
+    """The plan without its parties' records."""
     state: ServerState = field(repr=False)
     log: Log = field(repr=False)
     train_s: float
@@ -291,6 +309,11 @@ def _carried_out(
     charging: Charging | None,
     engine: Callable[..., Driver],
 ) -> Outcome:
+    if not all(plan.parties.values()) and plan.live is None:
+        raise ConfigError(
+            "the plan holds no records: a result's plan and a copy of a private plan have none; "
+            "make it again with make_plan"
+        )
     before, started = compilations(), time.perf_counter()
     if checkpoint is not None:
         plan = replace(plan, noise_key=checkpoint.secret())
@@ -313,7 +336,7 @@ def _carried_out(
     )
     state = driver.run(state, checkpoint=checkpoint, observe=watch)
     return Outcome(
-        plan,
+        plan.without_records(),
         state,
         tuple(lines),
         time.perf_counter() - started,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,7 +12,7 @@ import numpy as np
 
 from tacit.data import Federation
 from tacit.data.documents import check_vocabulary
-from tacit.errors import ConfigError
+from tacit.errors import ConfigError, DataError
 from tacit.evaluate import predict, reliability, score
 from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
 from tacit.local import LocalMethod, PrivateMethod, PrivateScoring
@@ -29,6 +30,10 @@ NOT_PRIVATE = (
 )
 TOO_NARROW = "Intervals do not contain the noise that was added for privacy."
 WIDE_ENOUGH = "Intervals contain the noise that was added for privacy, but not what clipping does."
+NOT_DECLARED = (
+    "Records were given as plain arrays without declared bounds: the guarantee holds for the "
+    "arrays as they are, and covers no scaling, encoding or selection that looked at the data."
+)
 LEARNT_SCALE = (
     " The prior's scale was learnt from the same releases and is taken for known: where little was "
     "heard, intervals are far too narrow."
@@ -41,6 +46,8 @@ class Fit:
 
     outcome: Outcome
     metrics: dict[str, dict[str, float | None] | None]
+    undeclared: tuple[str, ...] = ()
+    """Columns of plain arrays in a private fit that no public bounds were declared for."""
 
     @property
     def posterior(self) -> Posterior:
@@ -60,7 +67,8 @@ class Fit:
     @property
     def privacy(self) -> str:
         """What this fit protects, in words."""
-        return statement(self.outcome.plan)
+        said = statement(self.outcome.plan)
+        return f"{said} {NOT_DECLARED}" if self.undeclared else said
 
     def __repr__(self) -> str:
         """Never the records: they would end up in saved notebooks."""
@@ -145,7 +153,11 @@ def fit(
             f"privacy = {privacy!r}; give tacit.Privacy(epsilon=…, delta=…), or 'none' to train "
             "without"
         )
-    if not isinstance(parties, dict):
+    undeclared = ()
+    if isinstance(parties, dict):
+        if isinstance(privacy, Privacy) and isinstance(model, Model):
+            undeclared = check_declared(model, parties)
+    else:
         if isinstance(privacy, Privacy):
             check_bounded(parties)
         test = parties.test if test is None else test
@@ -173,7 +185,8 @@ def fit(
     outcome = carry_out(plan, observe=observe)
     # An exact training score would be a release that nobody has paid for.
     train = pooled(parties) if privacy == "none" else None
-    return Fit(outcome, measure(outcome.posterior, train, test, 100, seed)[0])
+    metrics = measure(outcome.posterior, train, test, 100, seed)[0]
+    return Fit(outcome, metrics, undeclared)
 
 
 def statement(plan: Plan) -> str:
@@ -200,6 +213,35 @@ def check_bounded(federation: Federation) -> None:
             "low and high in data.columns (levels of a category): what is taken from the data "
             "would be a release of its own"
         )
+
+
+def check_declared(model: Model, parties: dict[str, Records]) -> tuple[str, ...]:
+    """Refuse plain records beyond what the model's layout declares; name what it does not declare.
+
+    A `Federation` clips to the declared bounds when it prepares the records. Plain arrays are the
+    caller's own: they are compared with the bounds and never changed.
+    """
+    if not isinstance(model, LinearPredictor):
+        return tuple(next(iter(parties.values()), {})) if model.listed else ()
+    for name, records in parties.items():
+        x = np.asarray(records["x"]) if "x" in records else np.zeros((0, len(model.layout)))
+        if x.ndim != 2 or x.shape[1] != len(model.layout) or x.dtype.kind not in "fiub":
+            continue  # the plan says what is wrong with it
+        for place, feature in enumerate(model.layout):
+            slack = 1e-9 * (1.0 + abs(feature.low) + abs(feature.high))
+            column = x[:, place]
+            inside = (column >= feature.low - slack) & (column <= feature.high + slack)
+            if feature.kind != "bias" and math.isfinite(slack) and not np.all(inside):
+                raise DataError(
+                    f"party {name!r}, column {feature.source!r}: a value is outside of the "
+                    f"declared bounds [{feature.low:g}, {feature.high:g}]; clip it to them, e.g. "
+                    "numpy.clip(column, low, high), or declare wider ones"
+                )
+    return tuple(
+        feature.source
+        for feature in model.layout
+        if feature.kind == "numeric" and not math.isfinite(feature.high - feature.low)
+    )
 
 
 def _check_fits(model: type[Model], federation: Federation) -> None:

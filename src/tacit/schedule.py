@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
 from tacit.errors import ConfigError
+from tacit.validation import check_fields
 
 USUAL_ROUNDS = 20
 
@@ -24,6 +25,7 @@ class Damping:
     rounds: int
 
     def __post_init__(self) -> None:
+        check_fields(self, "schedule.damping")
         _check_damping(self.start, "schedule.damping.start")
         _check_damping(self.end, "schedule.damping.end")
         if not self.rounds >= 1:
@@ -47,6 +49,7 @@ class PowerDamping:
     decay: float
 
     def __post_init__(self) -> None:
+        check_fields(self, "schedule.damping")
         if not 1 <= self.offset < math.inf:
             raise ConfigError(f"schedule.damping.offset = {self.offset}; it must be at least 1")
         if not 0.5 <= self.decay <= 1:
@@ -83,6 +86,7 @@ class Schedule:
         if self.rounds is None:
             object.__setattr__(self, "rounds", USUAL_ROUNDS)
             object.__setattr__(self, "own_rounds", True)
+        check_fields(self, "schedule")
         if not self.rounds >= 1:
             raise ConfigError(f"schedule.rounds = {self.rounds}; at least 1 round is needed")
         if isinstance(self.damping, int | float):

@@ -92,10 +92,10 @@ class DPSGD(PrivateMethod):
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.steps >= 1:
             raise ConfigError(f"method.steps = {self.steps}; at least 1 step a round is needed")
         _ = self.batches
-        super().__post_init__()
         if self.precision_weight is not None:
             check_clip(self.precision_weight, "method.precision_weight")
         if self.step_size is not None and not 0 < self.step_size <= 1:

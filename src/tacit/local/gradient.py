@@ -16,6 +16,7 @@ from tacit.local.adam import Moments, Pace, at_rest, moved, paces
 from tacit.local.base import Answer, Array, LocalMethod, Task
 from tacit.models import LinearPredictor, Model, Records
 from tacit.pvi import cavity
+from tacit.validation import check_fields
 
 SLOWEST = 0.05  # of the learning rate, at the end of a round
 
@@ -38,6 +39,7 @@ class GradientVI(LocalMethod):
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
+        check_fields(self, "method")
         if not self.steps >= 1:
             raise ConfigError(f"method.steps = {self.steps}; at least 1 step a round is needed")
         if self.batch_size is not None and not self.batch_size >= 1:

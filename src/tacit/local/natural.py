@@ -26,6 +26,7 @@ from tacit.local.base import Answer, Array, LocalMethod, Task
 from tacit.local.categorical import categorical_site
 from tacit.models import GeneralisedLinear, LinearPredictor, Model, SoftmaxRegression
 from tacit.pvi import cavity, multiply, power
+from tacit.validation import check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,7 @@ class NaturalVI(LocalMethod):
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
+        check_fields(self, "method")
         if self.steps is not None and not self.steps >= 1:
             raise ConfigError(f"method.steps = {self.steps}; at least 1 step a round is needed")
         if self.step_size is not None and not 0 < self.step_size <= 1:

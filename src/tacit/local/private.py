@@ -18,6 +18,7 @@ from tacit.privacy.events import GaussianEvent, Relation
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.settings import check_clip
 from tacit.schedule import Schedule
+from tacit.validation import check_fields
 
 PERSON = "person"
 """The column of codes that says which records belong to one person."""
@@ -69,6 +70,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
     noise_end: float = 1.0
 
     def __post_init__(self) -> None:
+        check_fields(self, "method")
         check_clip(self.clip, "method.clip")
         check_clip(self.clip_end, "method.clip_end")
         check_clip(self.noise_end, "method.noise_end")

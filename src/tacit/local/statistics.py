@@ -48,6 +48,7 @@ from tacit.privacy.guarantee import Aggregation
 from tacit.privacy.mechanisms import Gaussian as GaussianMechanism
 from tacit.privacy.settings import check_clip
 from tacit.pvi import cavity, divide, multiply, power, product
+from tacit.validation import check_fields
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class ExpectedStatistics(LocalMethod):
     dtype: str = "float64"
 
     def __post_init__(self) -> None:
+        check_fields(self, "method")
         _ = self.batches
 
     @property

@@ -106,9 +106,9 @@ class PrivateUpdate(PrivateMethod):
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.shards is not None and not self.shards >= 1:
             raise ConfigError(f"method.shards = {self.shards}; at least 1 is needed")
-        super().__post_init__()
         check_clip(self.precision_weight, "method.precision_weight")
         if not 0 <= self.averaged_share <= 1:
             raise ConfigError(f"method.averaged_share = {self.averaged_share}; it is in [0, 1]")

@@ -69,6 +69,8 @@ class Whitened(PrivateMethod):
     clip: float = math.nan
 
     def __post_init__(self) -> None:
+        if not isinstance(self.inner, DPSGD | PrivateUpdate):
+            raise ConfigError(f"method.inner = {self.inner!r}; give a DPSGD() or a PrivateUpdate()")
         object.__setattr__(self, "clip", self.inner.clip)
         super().__post_init__()
         if not 0 < self.share < 1:

@@ -13,6 +13,7 @@ import msgspec
 from tacit.errors import ConfigError
 from tacit.privacy.events import Relation
 from tacit.privacy.guarantee import Aggregation, Unit
+from tacit.validation import check_fields
 
 AccountantName = Literal["pld", "rdp", "moments", "strong"]
 MAX_SEED = 2**32 - 1
@@ -25,6 +26,9 @@ class PartyPrivacy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     delta: float | None = None
     noise_multiplier: float | None = None
     clip: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, "privacy.parties")
 
 
 class Privacy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +55,12 @@ class Privacy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     parties: dict[str, PartyPrivacy] = {}
 
     def __post_init__(self) -> None:
+        check_fields(self, "privacy")
+        for name, party in self.parties.items():
+            if not isinstance(party, PartyPrivacy):
+                raise ConfigError(
+                    f"privacy.parties[{name!r}] = {party!r}; give tacit.PartyPrivacy(epsilon=…)"
+                )
         _check_target("privacy", self.epsilon, self.noise_multiplier, needed=True)
         _check_delta("privacy", self.delta)
         if self.noise_seed is not None and not 0 <= self.noise_seed <= MAX_SEED:
