@@ -52,8 +52,9 @@ def request(party, visit, key=None):
     )
 
 
-def made_up(requests):
+def made_up(requests, keys):
     """Different bytes at every call: a second draw of noise would show."""
+    assert keys.keys() == {request.id for request in requests}
     return {
         r.id: Reply(
             r.id, r.party, r.version, {"linear": np.random.default_rng().normal(size=2)}, None
@@ -69,32 +70,87 @@ def charges(ledger):
 def test_an_answer_is_charged_before_it_is_computed(charging):
     seen = []
 
-    def compute(requests):
+    def compute(requests, keys):
         rows = charges(charging.ledger)
         seen.extend((row.run, row.request, row.state) for row in rows)
-        return made_up(requests)
+        return made_up(requests, keys)
 
     charging.answer([request("site-0", 0), request("site-1", 0)], compute)
     assert sorted(seen) == [("run-1", "site-0-0", "charged"), ("run-1", "site-1-0", "charged")]
     assert {row.state for row in charges(charging.ledger)} == {"answered"}
 
 
-def test_the_charge_stands_when_the_computing_fails(charging):
-    def fail(_requests):
+def test_an_answer_that_is_lost_is_made_again_for_the_same_charge(charging):
+    given = []
+
+    def fail(_requests, keys):
+        given.append(keys["site-0-0"])
         raise RuntimeError("out of memory")
+
+    def compute(requests, keys):
+        given.append(keys["site-0-0"])
+        return made_up(requests, keys)
 
     with pytest.raises(RuntimeError, match="out of memory"):
         charging.answer([request("site-0", 0)], fail)
     assert [row.state for row in charges(charging.ledger)] == ["charged"]
     assert charging.ledger.recall("run-1", "site-0-0") is None
-    charging.answer([request("site-0", 0)], made_up)
-    assert [row.attempt for row in charges(charging.ledger)] == [1, 2], "a new draw is paid for"
+    assert charging.unpaid("site-0").visits == ROUNDS - 1, "it is paid for"
+    charging.answer([request("site-0", 0)], compute)
+    assert given[0] == given[1]
+    assert [row.attempt for row in charges(charging.ledger)] == [1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"q": {"linear": np.ones(2), "quadratic": -np.ones(2)}},
+        {"factor": {"linear": np.full(2, 1e-300), "quadratic": np.zeros(2)}},
+        {"factor": {"linear": np.full(2, -0.0), "quadratic": np.zeros(2)}},
+        {"damping": 0.5},
+        {"version": 7},
+        {"initial": False},
+    ],
+    ids=str,
+)
+def test_a_lost_answer_is_made_again_for_the_same_question_only(charging, change):
+    """A hostile server asks the same id with another q: with the same noise it would learn both."""
+
+    def fail(_requests, _keys):
+        raise RuntimeError("killed")
+
+    asked = request("site-0", 0)
+    with pytest.raises(RuntimeError, match="killed"):
+        charging.answer([asked], fail)
+    with pytest.raises(PrivacyError, match="charged for another content"):
+        charging.answer([asked._replace(**change)], fail)
+    assert len(charges(charging.ledger)) == 1
+    charging.answer([asked], made_up)
+    assert len(charges(charging.ledger)) == 1
+
+
+def test_what_a_rehearsal_raises_costs_nothing(charging):
+    asked, rehearsed = [request("site-0", 0), request("site-1", 0)], []
+
+    def fail(requests):
+        rehearsed.append([one.id for one in requests])
+        assert charges(charging.ledger) == []
+        raise MemoryError("while compiling")
+
+    for _ in range(45):
+        with pytest.raises(MemoryError, match="while compiling"):
+            charging.answer(asked, made_up, fail)
+    assert rehearsed == [["site-0-0", "site-1-0"]] * 45
+    assert charges(charging.ledger) == []
+    charging.answer(asked, made_up)
+    charging.answer(asked, made_up, lambda requests: rehearsed.append(list(requests)))
+    assert rehearsed[-1] == [], "what is stored needs no rehearsal"
 
 
 def test_the_same_request_gets_the_same_bytes_for_nothing(charging):
     first = charging.answer([request("site-0", 0)], made_up)["site-0-0"]
 
-    def refuse(_requests):
+    def refuse(_requests, _keys):
         raise AssertionError("computed again")
 
     # Whatever else a confused server writes into it.
@@ -106,7 +162,7 @@ def test_the_same_request_gets_the_same_bytes_for_nothing(charging):
 
 @pytest.mark.parametrize("visit", [ROUNDS, ROUNDS + 1, 10**9])
 def test_no_server_gets_more_answers_than_agreed(charging, visit):
-    def refuse(_requests):
+    def refuse(_requests, _keys):
         raise AssertionError("computed")
 
     with pytest.raises(PrivacyError, match=f"'site-1' is asked for answer {visit + 1}; 3 were"):

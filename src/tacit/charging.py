@@ -1,9 +1,15 @@
-"""Charge, then speak: a private answer is paid for before it is computed, and sent as stored."""
+"""Charge, then speak: a private answer is paid for before it is computed, and sent as stored.
+
+An answer that is lost between its charge and its reply is made again with the noise key that was
+stored with the charge: it is the same answer, and costs nothing more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from tacit.errors import PrivacyError
 from tacit.messages import Reply, Request, decode_reply, encode_reply
@@ -14,7 +20,10 @@ from tacit.privacy.ledger import Ask, Ledger
 from tacit.privacy.ledger import Reply as Kept
 from tacit.privacy.settle import Settled
 
-Compute = Callable[[Sequence[Request]], dict[str, Reply]]
+Keys = Mapping[str, bytes]
+"""Noise keys by request id."""
+Compute = Callable[[Sequence[Request], Keys], dict[str, Reply]]
+Rehearse = Callable[[Sequence[Request]], None]
 
 
 @dataclass(frozen=True)
@@ -48,12 +57,11 @@ class Charging:
 
     def require_turn(self, request: Request) -> None:
         """Refuse a request beyond those agreed on, whatever visit a server says that it is."""
-        dataset = self.datasets[request.party]
-        rows = self.ledger.show(dataset)
-        charged = [row for row in rows if row.kind == "charge" and row.run == self.run]
-        known = {row.request for row in charged}
+        charged = self.ledger.charges(self.run)
+        charged = [one for one in charged if one.dataset == self.datasets[request.party]]
+        known = {one.request for one in charged}
         visits = self.settled[request.party].visits
-        taken = {row.request for row in charged if row.purpose == _purpose(request)}
+        taken = {one.request for one in charged if one.purpose == _purpose(request)}
         if taken - {request.id}:
             raise PrivacyError(
                 f"party {request.party!r} has answered visit {request.visit} of {self.run} as "
@@ -65,13 +73,32 @@ class Charging:
                 f"{visits} were agreed on before the run, and no server may ask for more"
             )
 
-    def answer(self, requests: Sequence[Request], compute: Compute) -> dict[str, Reply]:
-        """Replies by request id: stored ones as they are, new ones charged, computed, stored."""
-        stored, wanted = self.open(requests)
-        return stored | (self.store(wanted, compute(wanted)) if wanted else {})
+    def unpaid(self, party: str) -> Settled:
+        """What the run still costs a party: answers that are stored or can be drawn again are paid.
 
-    def open(self, requests: Sequence[Request]) -> tuple[dict[str, Reply], list[Request]]:
-        """Stored replies by id, and the requests that have none: what those cost is charged now."""
+        Without any visits if that is nothing.
+        """
+        settled = self.settled[party]
+        paid = {one.purpose for one in self.ledger.paid_for(self.run)}
+        left = [visit for visit in range(settled.visits) if _label(party, visit) not in paid]
+        answers = tuple(settled.events_at(visit) for visit in left)
+        return msgspec.structs.replace(settled, visits=len(left), answers=answers or ((),))
+
+    def answer(
+        self, requests: Sequence[Request], compute: Compute, rehearse: Rehearse | None = None
+    ) -> dict[str, Reply]:
+        """Replies by request id: stored ones as they are, new ones charged, computed, stored."""
+        stored, wanted, keys = self.open(requests, rehearse)
+        return stored | (self.store(wanted, compute(wanted, keys)) if wanted else {})
+
+    def open(
+        self, requests: Sequence[Request], rehearse: Rehearse | None = None
+    ) -> tuple[dict[str, Reply], list[Request], dict[str, bytes]]:
+        """Stored replies by id, the requests that have none, and the noise keys of these.
+
+        What they cost is charged now, unless it was before and their answers were lost. `rehearse`
+        is given them first: what it raises costs nothing.
+        """
         for request in requests:
             visits = self.settled[request.party].visits
             if not request.visit < visits:
@@ -80,13 +107,19 @@ class Charging:
                     "were agreed on before the run, and no server may ask for more"
                 )
         paid = [request for request in requests if self._costs(request)]
-        bodies = self.ledger.open_many([self._ask(request) for request in paid])[0] if paid else []
+        if rehearse is not None:
+            known = self.ledger.recall_many([(self.run, request.id) for request in paid])
+            there = {one.id for one, body in zip(paid, known, strict=True) if body is not None}
+            rehearse([request for request in requests if request.id not in there])
+        asks = [self._ask(request) for request in paid]
+        bodies, opened = self.ledger.open_many(asks) if asks else ([], [])
         stored = {
             request.id: decode_reply(body)
             for request, body in zip(paid, bodies, strict=True)
             if body is not None
         }
-        return stored, [request for request in requests if request.id not in stored]
+        wanted = [request for request in requests if request.id not in stored]
+        return stored, wanted, {one.ask.request: one.key for one in opened}
 
     def store(self, requests: Sequence[Request], replies: dict[str, Reply]) -> dict[str, Reply]:
         """Keep the answers to opened requests; what is sent is what was kept, by request id.
@@ -111,15 +144,13 @@ class Charging:
             unit=self.unit,
             relation=self.relation,
             purpose=_purpose(request),
+            content=request.content,
         )
 
 
-def visits_charged(ledger: Ledger, run: str, party: str) -> set[int]:
-    """Which of a party's visits of a run are paid for."""
-    rows = [row for row in ledger.show() if row.kind == "charge" and row.run == run]
-    parts = [row.purpose.rpartition(", visit ") for row in rows]
-    return {int(visit) for name, _, visit in parts if name == party}
-
-
 def _purpose(request: Request) -> str:
-    return f"{request.party}, visit {request.visit}"
+    return _label(request.party, request.visit)
+
+
+def _label(party: str, visit: int) -> str:
+    return f"{party}, visit {visit}"

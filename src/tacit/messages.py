@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,6 +28,14 @@ class Request(NamedTuple):
     damping: float
     initial: bool
     """True while no update has been applied: q is still the prior."""
+
+    @property
+    def content(self) -> str:
+        """A digest of everything that is asked, to the last bit; two digests, two questions."""
+        parts = [self.party, self.visit, self.version, float(self.damping), bool(self.initial)]
+        naturals = [sorted(pack_natural(one).items()) for one in (self.q, self.factor)]
+        body = msgspec.msgpack.encode([*parts, *naturals])
+        return hashlib.blake2b(body, digest_size=32, person=b"tacit.request").hexdigest()
 
 
 class Reply(NamedTuple):

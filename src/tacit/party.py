@@ -21,7 +21,8 @@ from tacit.expfam import Family, Natural
 from tacit.local import Arranged, LocalMethod, Task, Terms
 from tacit.messages import Reply, Request
 from tacit.models import Model, Records
-from tacit.privacy.mechanisms import check_released, secret_key_data
+from tacit.privacy.mechanisms import check_released
+from tacit.privacy.noise_key import key_data, secret_key_data, seeded_key_data, wrap_noise_key
 from tacit.privacy.settle import Settled
 from tacit.pvi import damped_update
 
@@ -41,10 +42,20 @@ class Agreement:
 
 
 class PartyState(NamedTuple):
-    """What a party remembers between requests: its answer to the last one, what its method kept."""
+    """What a party remembers between requests: its answer to the last one, what its method kept.
+
+    `earlier` is what it had kept before visit `visit`, which made `memory`: an answer that is made
+    again, since it was lost before it was stored, starts where the first one did.
+    """
 
     last: Reply | None = None
     memory: Natural | None = None
+    visit: int | None = None
+    earlier: Natural | None = None
+
+    def memory_at(self, visit: int) -> Natural | None:
+        """What an answer to that visit starts from."""
+        return self.earlier if visit == self.visit else self.memory
 
 
 class Update(NamedTuple):
@@ -86,10 +97,22 @@ class Seat:
         rows = rows or padded_rows(arranged.weights.shape[agreement.method.variable_axis])
         self.agreement, self.settled = agreement, settled
         self._stack = stack_records([arranged], rows, agreement.method)
+        self._rehearsed: set[int] = set()
 
-    def answer(self, request: Request, memory: Natural | None = None) -> tuple[Reply, PartyState]:
-        """Compute; a private answer has been charged before this is called."""
-        update = answer_many(self.agreement, *self._stack, [request], [self.settled], [memory])[0]
+    def rehearse(self, request: Request, memory: Natural | None = None) -> None:
+        """Compile and try out what this request needs, before anything is charged for it."""
+        stage = self.agreement.method.stage(request.visit)
+        if stage not in self._rehearsed:
+            rehearse(self.agreement, *self._stack, [request], [self.settled], [memory])
+            self._rehearsed.add(stage)
+
+    def answer(
+        self, request: Request, memory: Natural | None = None, key: bytes | None = None
+    ) -> tuple[Reply, PartyState]:
+        """Compute; a private answer has been charged before this is called, and has a noise key."""
+        update = answer_many(
+            self.agreement, *self._stack, [request], [self.settled], [memory], [key]
+        )[0]
         return conclude(request, update, self.settled)
 
 
@@ -126,13 +149,15 @@ def answer_many(
     requests: Sequence[Request],
     settled: Sequence[Settled | None] | None = None,
     memories: Sequence[Natural | None] | None = None,
+    keys: Sequence[bytes | None] | None = None,
 ) -> list[Update]:
     """The updates of several parties in one call of one compiled function.
 
     `stack` holds the records of these parties, one request each, padded to one length; length and
     number of parties are the compiled shape. The requests must carry one and the same q, as those
     of a synchronous round do: what depends on q alone is then computed once for all of them; and
-    their visits must be of one stage.
+    their visits must be of one stage. `keys` are the noise keys of charged requests; where there is
+    none, and no seed, a fresh one is drawn.
     """
     import jax
 
@@ -148,7 +173,7 @@ def answer_many(
         np.array(words, dtype=np.uint32),
         np.array([r.damping for r in requests]),
         {name: np.stack([r.factor[name] for r in requests]) for name in first.factor},
-        _private_parts(agreement, requests, settled),
+        _private_parts(agreement, requests, settled, keys or [None] * len(requests)),
         _stacked_memories(agreement, requests, memories or [None] * len(requests)),
     )
     run = compiled(agreement.method, agreement.model.compiled_as, agreement.family, stage)
@@ -170,6 +195,35 @@ def answer_many(
             for i, one in enumerate(updates)
         ]
     return updates
+
+
+def rehearse(
+    agreement: Agreement,
+    stack: Records,
+    weights: np.ndarray,
+    requests: Sequence[Request],
+    settled: Sequence[Settled | None],
+    memories: Sequence[Natural | None],
+) -> None:
+    """Compile and run the answer to these requests on rows of zeros: nothing of it is used.
+
+    What can fail in it (compiling, memory, a method that releases other events than it declares)
+    fails here, before anything is charged, and without the records having a part in it.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    if not agreement.model.traceable:
+        return  # nothing is compiled, and rows of zeros may mean nothing to it
+    zeros = jax.tree.map(jnp.zeros_like, stack)
+    for request, one, update in zip(
+        requests,
+        settled,
+        answer_many(agreement, zeros, weights, requests, settled, memories),
+        strict=True,
+    ):
+        if one is not None:
+            check_released(update.cost, one.events_at(request.visit), request.party)
 
 
 def _begun(agreement: Agreement, start: Natural, request: Request) -> Any:
@@ -208,18 +262,21 @@ def require_memory(agreement: Agreement, request: Request, memory: Natural | Non
 
 
 def _private_parts(
-    agreement: Agreement, requests: Sequence[Request], settled: Sequence[Settled | None] | None
+    agreement: Agreement,
+    requests: Sequence[Request],
+    settled: Sequence[Settled | None] | None,
+    keys: Sequence[bytes | None],
 ) -> tuple[Terms, np.ndarray] | None:
-    """Terms and noise keys, one row a request; None for a method without privacy."""
+    """Terms and noise keys, one row per request; None for a method without privacy."""
     if not agreement.method.private:
         return None
     known = [one for one in settled or () if one is not None]
     if len(known) != len(requests):
         raise ValueError("a private method needs its settled terms for every request")
     if agreement.noise_seed is None:
-        keys = [secret_key_data() for _ in requests]
+        data = [secret_key_data() if key is None else key_data(key) for key in keys]
     else:
-        keys = [seeded_key_data(agreement.noise_seed, r.party, r.visit) for r in requests]
+        data = [seeded_key_data(agreement.noise_seed, r.party, r.visit) for r in requests]
     now = [one.events_at(r.visit) for r, one in zip(requests, known, strict=True)]
     terms = Terms(
         clip=np.array([one.clip for one in known]),
@@ -233,13 +290,7 @@ def _private_parts(
             [r.visit / max(1, one.visits - 1) for r, one in zip(requests, known, strict=True)]
         ),
     )
-    return terms, np.stack(keys)
-
-
-def seeded_key_data(seed: int, party: str, visit: int) -> np.ndarray:
-    """A noise key for a repeatable simulation."""
-    body = f"{seed}/{visit}/{party}".encode()
-    return np.frombuffer(hashlib.blake2b(body, digest_size=8).digest(), np.uint32).copy()
+    return terms, np.stack(data)
 
 
 @functools.lru_cache(maxsize=64)
@@ -261,7 +312,7 @@ def compiled(
         task = Task(records, weights.astype(method.dtype), q, factor, start, initial, words[2])
         if private is not None:
             terms, secret = private
-            task = task._replace(terms=terms, secret=jax.random.wrap_key_data(secret))
+            task = task._replace(terms=terms, secret=wrap_noise_key(secret))
         task = task._replace(stage=stage, memory=memory, damping=damping, begun=begun)
         answer = method.answer(model, family, key, task)
         delta = damped_update(answer.natural, q, damping)

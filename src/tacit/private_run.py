@@ -26,8 +26,6 @@ from tacit.privacy.ledger import Ceiling, Ledger
 from tacit.privacy.place import LEDGER_NAME, own_ledger
 from tacit.rundir import write_text
 
-CRASHES = 10.0
-"""Times what a simulation costs: so much room its own ledger leaves for answers lost in crashes."""
 SIMULATION = "simulation with a seeded noise"
 
 
@@ -152,22 +150,20 @@ def _charging(plan: Plan, federation: Federation, ledger: Ledger, run: str) -> C
 
 
 def own_ceilings(charging: Charging) -> None:
-    """A simulation's ledger allows what it was made to spend, and what crashes add to that.
-
-    An answer that was lost in a crash is charged again, although with a known seed it is the same.
-    """
+    """A simulation's ledger allows what the simulation was made to spend, after earlier ones."""
+    if charging.ledger.charges(charging.run):
+        return  # it has begun, under ceilings that allow for all of it
     wanted = {}
     for party, settled in charging.settled.items():
-        dataset = charging.datasets[party]
-        if charging.ledger.ceiling(dataset) is None:
-            wanted[dataset] = Ceiling(
-                epsilon=settled.guarantee.epsilon * CRASHES,
-                delta=settled.guarantee.delta,
-                relation=charging.relation,
-                unit=charging.unit,
-            )
+        dataset, guarantee = charging.datasets[party], settled.guarantee
+        terms = {"unit": charging.unit, "relation": charging.relation, "delta": guarantee.delta}
+        price = charging.ledger.price(dataset, settled.all_events, **terms)
+        present = charging.ledger.ceiling(dataset)
+        if present is None or not price <= present.epsilon:
+            limit = max(guarantee.epsilon, price)
+            wanted[dataset] = Ceiling(epsilon=limit, **terms)
     if wanted:
-        charging.ledger.set_ceilings(wanted, reason=SIMULATION)
+        charging.ledger.set_ceilings(wanted, reason=SIMULATION, raising=True)
 
 
 def run_name(out: Path) -> str:

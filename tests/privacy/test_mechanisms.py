@@ -19,7 +19,6 @@ from tacit.privacy.mechanisms import (
     check_released,
     per_event,
     released,
-    secret_key_data,
 )
 from tacit.testing import Scaled, check_mechanism, gaussian_faults
 
@@ -188,14 +187,6 @@ def test_whole_numbers_are_not_noised():
     counts = jax.tree.map(lambda leaf: jnp.asarray(leaf, int), BOUNDED)
     with pytest.raises(TypeError, match="floating-point"):
         Gaussian(noise_sd=1.0).release(jax.random.key(0), counts)
-
-
-def test_secret_keys_are_all_different_and_usable():
-    keys = [secret_key_data() for _ in range(200)]
-    assert len({key.tobytes() for key in keys}) == 200
-    assert {(key.dtype, key.shape) for key in keys} == {(np.dtype("uint32"), (2,))}
-    key = jax.random.wrap_key_data(keys[0])
-    assert np.all(np.isfinite(Gaussian(noise_sd=1.0).release(key, BOUNDED).value["a"]))
 
 
 def test_an_answer_leaves_only_if_it_cost_what_was_charged():

@@ -77,7 +77,7 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
         show_party_end,
         show_party_start,
     )
-    from tacit.live.join import ReadyParty, join
+    from tacit.live.join import ReadyParty, join, spent_by
 
     federation = setup.agreed.federation
     bar = LiveProgress(federation.name)
@@ -157,7 +157,7 @@ def approve_command(path: Path, *, yes: bool) -> None:
     from tacit.cli.show_live import say
     from tacit.live.join import approve, approved_digest, prepare_party
 
-    show_approval(prepare_party(setup))
+    show_approval(prepare_party(setup), path)
     say("")
     if approved_digest(setup) == setup.agreed.digest:
         say("this was approved before; approving it again allows one further run of it")
@@ -249,17 +249,6 @@ def control_command(
     give_command(setup.state, "close", {"reason": reason, "return_in_s": back})
     told = "not to come back" if back is None else f"to be back in {back:g} s"
     typer.echo(f"close: told; parties are asked {told}")
-
-
-def spent_by(ready: Any) -> Any:
-    """What the ledger says of a party's records now; None without privacy or without a ledger."""
-    from tacit.privacy.ledger import Ledger
-    from tacit.private_run import identify
-
-    if ready.plan.privacy is None or not ready.ledger_path.exists():
-        return None
-    with Ledger.open(ready.ledger_path) as ledger:
-        return ledger.spent(identify(ledger, ready.loaded, ready.loaded.raw[ready.name]))
 
 
 def _leave_on_signal(*, quiet: bool) -> None:
@@ -458,13 +447,13 @@ def _party_status(state: Path, ledger_path: Path | None) -> dict[str, Any]:
 
 def _charged(path: Path, run: str) -> tuple[int, dict[str, Any] | None]:
     """How many answers a run was charged for, and what was spent on those records in all."""
-    from tacit.privacy.ledger import DatasetId, Ledger
+    from tacit.privacy.ledger import Ledger
 
     with Ledger.open(path) as ledger:
-        rows = [row for row in ledger.show() if row.kind == "charge" and row.run == run]
-        if not rows:
+        charges = ledger.charges(run)
+        if not charges:
             return 0, None
-        spent = ledger.spent(DatasetId.parse(rows[-1].dataset))
+        spent = ledger.spent(charges[-1].dataset)
     limit = spent.ceiling
     body = {
         "path": str(path),
@@ -472,4 +461,4 @@ def _charged(path: Path, run: str) -> tuple[int, dict[str, Any] | None]:
         "ceiling": None if limit is None else limit.epsilon,
         "terms": "" if limit is None else f"δ = {limit.delta:g}, {limit.relation} a {limit.unit}",
     }
-    return len({row.request for row in rows}), body
+    return len({charge.request for charge in charges}), body

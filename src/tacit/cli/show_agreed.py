@@ -9,7 +9,7 @@ from tacit.cli.show import numbers_sent, plan_rows, show_table
 from tacit.cli.show_live import records_here, say
 from tacit.federate import Plan
 from tacit.live.config import Agreed, Federation, ServerSetup
-from tacit.live.join import ReadyParty
+from tacit.live.join import ReadyParty, needed_ceiling, spent_by
 from tacit.notebook import statement
 from tacit.schedule import Schedule
 from tacit.wire.settings import Start
@@ -18,7 +18,7 @@ from tacit.wire.tls import read_certificate
 MOST_NAMES = 12
 
 
-def show_approval(ready: ReadyParty) -> None:
+def show_approval(ready: ReadyParty, path: Path) -> None:
     """Everything that an operator agrees to, in plain words."""
     agreed, plan = ready.setup.agreed, ready.plan
     federation = agreed.federation
@@ -34,7 +34,7 @@ def show_approval(ready: ReadyParty) -> None:
             f"a party that leaves for good: {_on_leave(plan, federation)}",
         ],
     )
-    _section("The guarantee", _guarantee(ready))
+    _section("The guarantee", _guarantee(ready, path))
     _section("What leaves this place", _leaves(ready))
     _section(
         "What never leaves",
@@ -49,7 +49,7 @@ def show_approval(ready: ReadyParty) -> None:
     say("  (the same for everybody who has the same file: compare it with the others by telephone)")
 
 
-def _guarantee(ready: ReadyParty) -> list[str]:
+def _guarantee(ready: ReadyParty, path: Path) -> list[str]:
     plan = ready.plan
     if plan.privacy is None:
         return [
@@ -72,7 +72,30 @@ def _guarantee(ready: ReadyParty) -> list[str]:
         rows.insert(0, f"NOT PRIVATE: {guarantee.caveat.removeprefix('Not private: ')}")
     else:
         rows.append(f"charged to {ready.ledger_path}, under the ceiling that is set there")
+        rows += _budget(ready, path)
     return rows
+
+
+def _budget(ready: ReadyParty, path: Path) -> list[str]:
+    """The ceiling that suffices, and the command that sets it."""
+    guarantee, needed = ready.plan.settled[ready.name].guarantee, needed_ceiling(ready)
+    present = spent_by(ready)
+    terms = f"δ = {guarantee.delta:g}, {guarantee.relation} a {guarantee.unit}"
+    spent = present.epsilon if present is not None else None
+    after = f", {spent:.4g} of which was spent before" if spent else ""
+    rows = [
+        f"ceiling that suffices: ε = {needed:g} ({terms}){after}; that is exactly what the run "
+        "costs, since an answer that is lost in a crash is not paid for again"
+    ]
+    limit = None if present is None else present.ceiling
+    if limit is not None and limit.epsilon >= needed and limit.delta == guarantee.delta:
+        return [*rows, f"ceiling that is set: ε = {limit.epsilon:g}: there is room"]
+    file = path if limit is None else f"{path} --raise"
+    return [
+        *rows,
+        f"to set it: tacit ledger ceiling {file} --epsilon {needed:g} "
+        f"--delta {guarantee.delta:g} --reason …",
+    ]
 
 
 def _leaves(ready: ReadyParty) -> list[str]:

@@ -6,7 +6,7 @@ has a bench of its own, padded as it would be over a network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +45,7 @@ class Benches:
     def __init__(self, agreement: Agreement, settled: Mapping[str, Settled]) -> None:
         self.agreement, self.settled = agreement, settled
         self._bench_of: dict[str, _Bench] = {}
+        self._rehearsed: set[tuple[_Bench, int]] = set()
 
     def seat(self, parties: Mapping[str, Records], *, batch_parties: bool, everybody: bool) -> None:
         """Give every party a seat; with `everybody` all of them are asked at once."""
@@ -74,34 +75,49 @@ class Benches:
         self._seat(agreement, {PRIOR_PARTY: arranged}, 1, 1)
 
     def answer(
-        self, requests: Sequence[Request], memories: Mapping[str, Natural | None]
+        self,
+        requests: Sequence[Request],
+        memories: Mapping[str, Natural | None],
+        keys: Mapping[str, bytes] | None = None,
     ) -> Answers:
-        """New answers, those of one stage together."""
-        stage = self.agreement.method.stage
+        """New answers, those of one stage together; `keys` are noise keys by request id."""
         found: Answers = {}
-        for one in dict.fromkeys(stage(request.visit) for request in requests):
-            found |= self._stage([r for r in requests if stage(r.visit) == one], memories)
-        return found
-
-    def _stage(
-        self, requests: Sequence[Request], memories: Mapping[str, Natural | None]
-    ) -> Answers:
-        """A bench at a time."""
-        found: Answers = {}
-        waiting = {request.party: request for request in requests}
-        for bench in dict.fromkeys(self._bench_of[name] for name in waiting):
-            asked = [waiting[name] for name in bench.names if name in waiting]
-            # A seat that is empty or was not asked repeats a request: one shape, one program.
-            full = [waiting.get(name, asked[0]) for name in bench.names]
-            terms = [self.settled.get(request.party) for request in full]
+        for bench, _, full in self._calls(requests):
             updates = party_side.answer_many(
-                bench.agreement, bench.stack, bench.weights, full, terms,
+                bench.agreement, bench.stack, bench.weights, full, self._terms(full),
                 [memories.get(request.party) for request in full],
+                [(keys or {}).get(request.id) for request in full],
             )  # fmt: skip
             for name, request, update in zip(bench.names, full, updates, strict=True):
                 if request.party == name and request.id not in found:
                     found[request.id] = party_side.conclude(request, update, self.settled.get(name))
         return found
+
+    def rehearse(self, requests: Sequence[Request], memories: Mapping[str, Natural | None]) -> None:
+        """Compile and try out what these requests need and none before them did; no record is used.
+
+        Best before they are charged.
+        """
+        for bench, stage, full in self._calls(requests):
+            if (bench, stage) not in self._rehearsed:
+                party_side.rehearse(
+                    bench.agreement, bench.stack, bench.weights, full, self._terms(full),
+                    [memories.get(request.party) for request in full],
+                )  # fmt: skip
+                self._rehearsed.add((bench, stage))
+
+    def _terms(self, requests: Sequence[Request]) -> list[Settled | None]:
+        return [self.settled.get(request.party) for request in requests]
+
+    def _calls(self, requests: Sequence[Request]) -> Iterator[tuple[_Bench, int, list[Request]]]:
+        """Those of one stage together, one bench at a time; one request for each of its seats."""
+        stage = self.agreement.method.stage
+        for one in dict.fromkeys(stage(request.visit) for request in requests):
+            waiting = {r.party: r for r in requests if stage(r.visit) == one}
+            for bench in dict.fromkeys(self._bench_of[name] for name in waiting):
+                asked = [waiting[name] for name in bench.names if name in waiting]
+                # A seat that is empty or was not asked repeats a request: one shape, one program.
+                yield bench, one, [waiting.get(name, asked[0]) for name in bench.names]
 
     def _seat(
         self, agreement: Agreement, group: dict[str, Arranged], length: int, seats: int

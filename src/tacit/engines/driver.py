@@ -19,7 +19,7 @@ import numpy as np
 
 from tacit import party as party_side
 from tacit import server as server_side
-from tacit.charging import Charging
+from tacit.charging import Charging, Keys
 from tacit.engines.benches import Answers
 from tacit.engines.compilations import Compilations
 from tacit.expfam import Natural
@@ -58,8 +58,11 @@ class Driver(abc.ABC):
         """Make the parties ready to answer."""
 
     @abc.abstractmethod
-    def compute(self, requests: Sequence[Request]) -> Answers:
-        """New answers to requests that are paid for."""
+    def compute(self, requests: Sequence[Request], keys: Keys) -> Answers:
+        """New answers to requests that are paid for, with the noise keys of those that have one."""
+
+    def rehearse(self, requests: Sequence[Request]) -> None:  # noqa: B027 - not every engine has to
+        """Compile and try out what these requests need, before anything is charged."""
 
     def run(
         self,
@@ -73,7 +76,7 @@ class Driver(abc.ABC):
         self._checkpoint = checkpoint
         if checkpoint is not None and self._remembers:
             kept = checkpoint.kept()
-            self.states |= {name: PartyState(memory=one) for name, one in kept.items()}
+            self.states |= {name: PartyState(None, *one) for name, one in kept.items()}
         clock = max((request.issued_at for request in state.open.values()), default=0.0)
         if not state.open and not state.finished:
             state = server_side.begin(self.rules, state)
@@ -111,20 +114,24 @@ class Driver(abc.ABC):
             else:
                 free.append(request)
         if self.charging is not None:
-            replies |= self.charging.answer(paid, self._computed)
-        replies |= self._computed(free)
+            replies |= self.charging.answer(paid, self._computed, self.rehearse)
+        replies |= self._computed(free, {})
         return [replies[request.id] for request in requests]
 
-    def _computed(self, requests: Sequence[Request]) -> dict[str, Reply]:
-        return self.remember(self.compute(requests)) if requests else {}
+    def _computed(self, requests: Sequence[Request], keys: Keys) -> dict[str, Reply]:
+        return self.remember(requests, self.compute(requests, keys)) if requests else {}
 
-    def remember(self, found: Answers) -> dict[str, Reply]:
+    def remember(self, requests: Sequence[Request], found: Answers) -> dict[str, Reply]:
         """Keep what parties keep, before their answers are seen."""
-        self.states |= {reply.party: state for reply, state in found.values()}
+        before, kept = self.memories(requests), {}
+        for request in requests:
+            earlier = before[request.party]
+            state = found[request.id][1]._replace(visit=request.visit, earlier=earlier)
+            self.states[request.party] = state
+            if state.memory is not None:
+                kept[request.party] = (state.memory, request.visit, earlier)
         if self._checkpoint is not None and self._remembers:
-            self._checkpoint.keep(
-                {r.party: s.memory for r, s in found.values() if s.memory is not None}
-            )
+            self._checkpoint.keep(kept)
         return {key: reply for key, (reply, _) in found.items()}
 
     @property
@@ -134,8 +141,10 @@ class Driver(abc.ABC):
         return schedule.kind == "synchronous" and schedule.parties_per_round is None
 
     def memories(self, requests: Sequence[Request]) -> Mapping[str, Natural | None]:
-        """What the parties of these requests kept."""
-        return {r.party: self.states.get(r.party, PartyState()).memory for r in requests}
+        """What the parties of these requests had kept before them."""
+        return {
+            r.party: self.states.get(r.party, PartyState()).memory_at(r.visit) for r in requests
+        }
 
     @property
     def _remembers(self) -> bool:

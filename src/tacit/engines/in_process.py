@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tacit.charging import Keys
 from tacit.engines.benches import Answers, Benches
 from tacit.engines.driver import Driver
 from tacit.messages import Request
@@ -29,6 +30,10 @@ class InProcess(Driver):
                 benches.seat_prior()
             self._benches = benches
 
-    def compute(self, requests: Sequence[Request]) -> Answers:
+    def compute(self, requests: Sequence[Request], keys: Keys) -> Answers:
         assert self._benches is not None, "seat first"
-        return self._benches.answer(requests, self.memories(requests))
+        return self._benches.answer(requests, self.memories(requests), keys)
+
+    def rehearse(self, requests: Sequence[Request]) -> None:
+        assert self._benches is not None, "seat first"
+        self._benches.rehearse(requests, self.memories(requests))

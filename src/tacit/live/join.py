@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from tacit.charging import Charging, visits_charged
+from tacit.charging import Charging
 from tacit.data import Federation as Loaded
 from tacit.engines.wire.journal import Journal, Watch
 from tacit.engines.wire.party import LiveParty
@@ -25,9 +25,8 @@ from tacit.live.state_dir import held, make_private
 from tacit.notebook import measure, statement
 from tacit.party import Seat, len_records
 from tacit.posterior import Posterior
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger import Ledger, Spent
 from tacit.privacy.place import LEDGER_NAME, own_ledger
-from tacit.privacy.settle import Settled
 from tacit.private_run import identify, own_ceilings, refuse_simulated
 from tacit.rundir import write_posterior, write_text
 from tacit.wire.messages import Promise
@@ -111,27 +110,56 @@ def check_budget(ready: ReadyParty) -> Any:
         )
     with Ledger.open(path) as ledger:
         refuse_simulated(ledger, path)
-        charging = _charging(ready, ledger, "check")
-        left = _still_to_pay(ready, ledger)
+        charging = _charging(ready, ledger, joined_run(ready) or "check")
+        left = charging.unpaid(ready.name)
         if left.releases > 0:
             replace(charging, settled={ready.name: left}).require_room()
         return ledger.spent(charging.datasets[ready.name])
 
 
-def _still_to_pay(ready: ReadyParty, ledger: Ledger) -> Settled:
-    """What a run costs from here: a party that comes back has paid for its answers so far."""
+def joined_run(ready: ReadyParty) -> str | None:
+    """The run that this party has joined and may come back to."""
+    return PartyStore(ready.setup.state / "party", ready.setup.agreed.digest).run
+
+
+def spent_by(ready: ReadyParty) -> Spent | None:
+    """What the ledger says of a party's records now; None without privacy or without a ledger."""
+    if ready.plan.privacy is None or not ready.ledger_path.exists():
+        return None
+    with Ledger.open(ready.ledger_path) as ledger:
+        return ledger.spent(identify(ledger, ready.loaded, ready.loaded.raw[ready.name]))
+
+
+def needed_ceiling(ready: ReadyParty) -> float:
+    """The lowest ceiling, at the δ of the run, under which one more whole run fits; rounded up.
+
+    That is what was spent on these records before and what the run costs. Crashes add nothing.
+    """
     settled = ready.plan.settled[ready.name]
-    run = PartyStore(ready.setup.state / "party", ready.setup.agreed.digest).run
-    if run is None:
-        return settled
-    paid = visits_charged(ledger, run_in_ledger(ready.setup.agreed.digest, run), ready.name)
-    left = [visit for visit in range(settled.visits) if visit not in paid]
-    answers = tuple(settled.events_at(visit) for visit in left)
-    return msgspec.structs.replace(
-        settled,
-        visits=len(left),
-        answers=settled.answers if len(settled.answers) == 1 else answers,
-    )
+    guarantee, path = settled.guarantee, ready.ledger_path
+    terms: dict[str, Any] = {"unit": guarantee.unit, "relation": guarantee.relation}
+    if path.exists():
+        with Ledger.open(path) as ledger:
+            dataset = identify(ledger, ready.loaded, ready.loaded.raw[ready.name])
+            found = ledger.price(dataset, settled.all_events, delta=guarantee.delta, **terms)
+    else:
+        from tacit.privacy.accounting import epsilon
+
+        found = epsilon(settled.all_events, guarantee.delta, guarantee.relation)
+    return rounded_up(found)
+
+
+def rounded_up(value: float, digits: int = 4) -> float:
+    """The next number of so many decimal digits that is not below.
+
+    >>> rounded_up(1.99921), rounded_up(2.0), rounded_up(0.012341)
+    (2.0, 2.0, 0.01235)
+    """
+    if not 0 < value < math.inf:
+        return value
+    scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
+    found = math.ceil(value * scale) / scale
+    return found if found >= value else math.nextafter(value, math.inf)
 
 
 def approve(setup: PartySetup) -> Path:
@@ -241,6 +269,7 @@ def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> L
 def _charger(ready: ReadyParty, ledger: Ledger) -> Callable[[str], Charging]:
     simulated = ready.plan.privacy is not None and ready.plan.privacy.noise_seed is not None
 
+    @functools.cache
     def charging(run: str) -> Charging:
         found = _charging(ready, ledger, run)
         if simulated:
@@ -272,8 +301,7 @@ def run_in_ledger(digest: str, run: str) -> str:
 
 def answers_charged(ledger: Ledger, run: str) -> int:
     """How many requests of a run were paid for."""
-    rows = ledger.show()
-    return len({row.request for row in rows if row.kind == "charge" and row.run == run})
+    return len({charge.request for charge in ledger.charges(run)})
 
 
 def _result(

@@ -1,14 +1,15 @@
 """The party's privacy ledger: charge, then speak.
 
 Every release is written here before it can leave the process, for the data set and across runs. A
-release that would pass the ceiling the operator has set is refused before anything is computed; a
-crash costs budget, never privacy. docs/ledger.md says what an attacker can and cannot hide.
+release that would pass the ceiling the operator has set is refused before anything is computed. A
+noise key is stored with the charge and erased with the reply, so that an answer lost in between is
+made again, the same, for the same charge. docs/ledger.md says what an attacker can and cannot hide.
 
     with Ledger.open(path) as ledger:
         dataset = ledger.identify(schema, records)
         body = ledger.answer(
             dataset, run, request, events, unit="record", relation="add-or-remove", compute=noised
-        )
+        )  # noised(key) draws its noise with that key
 
 What is asked of many data sets at once goes through `charge_many`, `store_replies`, `recall_many`
 and `answer_many`: one wait for the disk, and all or nothing. The others are those with one element.
@@ -26,23 +27,23 @@ import numpy as np
 from tacit.errors import ConfigError, PrivacyError
 from tacit.privacy.events import GaussianEvent, Relation
 from tacit.privacy.fingerprint import DatasetId, fingerprint
-from tacit.privacy.ledger_ask import Ask, Reply, check_distinct, check_release, check_text
+from tacit.privacy.ledger_ask import Ask, Opened, Reply, check_distinct, check_release, check_text
 from tacit.privacy.ledger_audit import Report, Row, as_row, audit, write_export
 from tacit.privacy.ledger_book import Book, draft
 from tacit.privacy.ledger_budget import Ceiling, Charge, Epsilon, State, Unit, tally, under
-from tacit.privacy.ledger_chain import follow, reply_hash
+from tacit.privacy.ledger_chain import Entry, follow, reply_hash
+from tacit.privacy.ledger_noise import lost_secret, new_secret, opened, stored_secret
 from tacit.privacy.ledger_price import Budget, Price, Spent, shown
 from tacit.privacy.ledger_rules import (
     LineageWarning,
     answerable,
     check_same_release,
-    known_charge,
     needed_ceiling,
     warn_of_lookalikes,
 )
 
 __all__ = ["Ask", "Budget", "Ceiling", "Charge", "DatasetId", "Ledger", "LineageWarning"]
-__all__ += ["Reply", "Report", "Row", "Spent", "audit"]
+__all__ += ["Opened", "Reply", "Report", "Row", "Spent", "audit"]
 
 
 class Ledger:
@@ -155,6 +156,21 @@ class Ledger:
             ceiling = needed_ceiling(state, dataset)
             return self._price.budget(state.paid(dataset), asked, ceiling)
 
+    def price(
+        self,
+        dataset: DatasetId,
+        events: Sequence[GaussianEvent],
+        *,
+        unit: Unit,
+        relation: Relation,
+        delta: float,
+    ) -> float:
+        """The lowest ε of a ceiling in these terms under which `events` fit. Spends nothing."""
+        check_release(events, unit, relation)
+        terms = Ceiling(epsilon=1.0, delta=delta, relation=relation, unit=unit)
+        with self._book.writing() as state:
+            return self._price.of(state.paid(dataset) + tally([(events, unit, relation)]), terms)
+
     def charge(
         self,
         dataset: DatasetId,
@@ -164,42 +180,39 @@ class Ledger:
         *,
         unit: Unit,
         relation: Relation,
-        attempt: int = 1,
         purpose: str = "",
     ) -> Charge:
         """Pay for one release: see `charge_many`."""
         ask = Ask(
             dataset=dataset, run=run, request=request, events=events,
-            unit=unit, relation=relation, attempt=attempt, purpose=purpose,
+            unit=unit, relation=relation, purpose=purpose,
         )  # fmt: skip
         return self.charge_many([ask])[0]
 
     def charge_many(self, asks: Sequence[Ask]) -> list[Charge]:
         """Pay for releases, durably, before they are computed: for all of them or for none.
 
-        Refused if together they would pass a ceiling. The same attempt again returns the stored
-        charge with `new` false: it pays for no second draw of noise. After a crash between charge
-        and `store_replies` the next attempt is charged anew. Only a charge with `new` true allows
-        noise to be drawn. `answer_many` keeps to all this.
+        Refused if together they would pass a ceiling. The same ask again returns the stored charge
+        with `new` false: it pays for no second draw of noise. Only a charge with `new` true allows
+        noise to be drawn, once: no noise key is stored, so that what is lost in a crash is lost.
+        `answer_many` and `open_many` lose nothing.
         """
+        check_distinct(asks)
         with self._book.writing() as state:
-            new = self._charge(state, asks)
+            new = [not check_same_release(state, ask) for ask in asks]
+            self._charge(state, [ask for ask, fresh in zip(asks, new, strict=True) if fresh])
         state = self._book.publish()
-        stored = [state.charges[ask.place][ask.attempt - 1] for ask in asks]
         return [
-            msgspec.structs.replace(charge, new=fresh)
-            for charge, fresh in zip(stored, new, strict=True)
+            msgspec.structs.replace(state.charges[ask.place][-1], new=fresh)
+            for ask, fresh in zip(asks, new, strict=True)
         ]
 
-    def _charge(self, state: State, asks: Sequence[Ask]) -> list[bool]:
-        """Write what is not charged yet; which of the asks those are.
+    def _charge(self, state: State, wanted: Sequence[Ask]) -> list[Entry]:
+        """Write charges for all of these; their entries, as far as they are known before sealing.
 
         The state does not move while it is written from, so whatever shares a budget is added up
         here before it is held against the ceiling.
         """
-        check_distinct(asks)
-        new = [known_charge(state, ask) is None for ask in asks]
-        wanted = [ask for ask, fresh in zip(asks, new, strict=True) if fresh]
         together: dict[frozenset[str], list[Ask]] = {}
         for ask in wanted:
             together.setdefault(state.family(ask.dataset), []).append(ask)
@@ -208,20 +221,16 @@ class Ledger:
             ceiling = needed_ceiling(state, dataset)
             asked = tally([(ask.events, ask.unit, ask.relation) for ask in shared])
             self._price.require_room(dataset.short, state.paid(dataset), asked, ceiling)
-        drafts = (
+        drafts = [
             draft(
                 "charge", ask.dataset, ask.events, run=ask.run, request=ask.request,
-                attempt=ask.attempt, unit=ask.unit, relation=ask.relation, purpose=ask.purpose,
+                attempt=state.next_attempt(ask.place), unit=ask.unit, relation=ask.relation,
+                purpose=ask.purpose,
             )
             for ask in wanted
-        )  # fmt: skip
-        self._book.append(state, drafts)
-        return new
-
-    def next_attempt(self, run: str, request: str) -> int:
-        """The number under which a request would now be charged."""
-        with self._book.writing() as state:
-            return state.next_attempt((run, request))
+        ]  # fmt: skip
+        first = self._book.append(state, drafts)
+        return [msgspec.structs.replace(one, seq=first + i) for i, one in enumerate(drafts)]
 
     def store_reply(self, run: str, request: str, body: bytes) -> bytes:
         """Keep one reply: see `store_replies`."""
@@ -231,20 +240,22 @@ class Ledger:
         """Keep what charged releases have become, before they are sent: all of them or none.
 
         Returns what was kept. A request has one reply: a second, different one is refused and must
-        not be sent.
+        not be sent. The noise keys of these answers are erased in the same transaction.
         """
         check_distinct(replies)
         digests = [reply_hash(self._book.store.key, *reply) for reply in replies]
         with self._book.writing() as state:
-            drafts, bodies = [], []
+            drafts, bodies, answered = [], [], []
             for reply, digest in zip(replies, digests, strict=True):
                 charge = answerable(state, reply, digest)
                 if charge is not None:
                     said = {"run": reply.run, "request": reply.request, "attempt": charge.attempt}
                     drafts.append(draft("reply", charge.dataset, (digest, len(reply.body)), **said))
                     bodies.append(reply.body)
+                    answered += [one.seq for one in state.charges[reply.place]]
             first = self._book.append(state, drafts)
             self._book.store.keep(first, bodies)
+            self._book.store.erase_secrets(answered)
         self._book.publish()
         return [reply.body for reply in replies]
 
@@ -266,25 +277,25 @@ class Ledger:
         *,
         unit: Unit,
         relation: Relation,
-        compute: Callable[[], bytes],
+        compute: Callable[[bytes], bytes],
         purpose: str = "",
+        content: str = "",
     ) -> bytes:
-        """Answer one request: see `answer_many`."""
+        """Answer one request: see `answer_many`; `compute` is given the noise key."""
         ask = Ask(
             dataset=dataset, run=run, request=request, events=events,
-            unit=unit, relation=relation, purpose=purpose,
+            unit=unit, relation=relation, purpose=purpose, content=content,
         )  # fmt: skip
-        return self.answer_many([ask], lambda _: [compute()])[0]
+        return self.answer_many([ask], lambda opened: [compute(opened[0].key)])[0]
 
     def answer_many(
-        self, asks: Sequence[Ask], compute: Callable[[list[Ask]], Sequence[bytes]]
+        self, asks: Sequence[Ask], compute: Callable[[list[Opened]], Sequence[bytes]]
     ) -> list[bytes]:
         """Replay stored replies; charge, compute (draw the noise) and store the others, in order.
 
-        `compute` is given the asks that have no reply yet, in their order, each with the attempt
-        that was charged for it, and answers each; it is not called when there are none. All are
-        charged in one transaction, and stored in one. If it fails, all that it was given are paid
-        for and lost: what can be refused without noise should be refused before.
+        `compute` is given the asks that have no reply yet, in their order, each with its noise key,
+        and answers each; it is not called when there are none. All are charged in one transaction,
+        and stored in one. If it fails they are paid for: asked again, each gets the same key.
         """
         replies, wanted = self.open_many(asks)
         if not wanted:
@@ -293,29 +304,48 @@ class Ledger:
         if len(bodies) != len(wanted):
             raise ValueError(f"{len(wanted)} requests were to be answered, not {len(bodies)}")
         pairs = zip(wanted, bodies, strict=True)
-        stored = iter(self.store_replies([Reply(*ask.place, body) for ask, body in pairs]))
+        stored = iter(self.store_replies([Reply(*one.ask.place, body) for one, body in pairs]))
         return [next(stored) if reply is None else reply for reply in replies]
 
-    def open_many(self, asks: Sequence[Ask]) -> tuple[list[bytes | None], list[Ask]]:
+    def open_many(self, asks: Sequence[Ask]) -> tuple[list[bytes | None], list[Opened]]:
         """The first half of `answer_many`, for answers that are computed elsewhere meanwhile.
 
-        Stored replies, None where there is none yet; and those asks, now charged, each with its
-        attempt. Noise may be drawn for each of them once; `store_replies` is the second half.
+        Stored replies, None where there is none yet; and those asks, charged, each with its noise
+        key. A charge whose answer was lost is not made again: its key is still there, and is given
+        for the content that was charged and for no other. `store_replies` is the second half.
         """
         check_distinct(asks)
         with self._book.writing() as state:
             for ask in asks:
                 check_same_release(state, ask)
             replies = [self._book.reply(state, ask.place) for ask in asks]
-            wanted = [
-                msgspec.structs.replace(ask, attempt=state.next_attempt(ask.place))
-                for ask, reply in zip(asks, replies, strict=True)
-                if reply is None
-            ]
-            self._charge(state, wanted)
+            wanted = [ask for ask, reply in zip(asks, replies, strict=True) if reply is None]
+            store = self._book.store
+            found = {ask.place: lost_secret(store, state, ask) for ask in wanted}
+            fresh = [ask for ask in wanted if found[ask.place] is None]
+            entries = self._charge(state, fresh)
+            new = [new_secret(store, *pair) for pair in zip(fresh, entries, strict=True)]
+            store.keep_secrets(new)
         if wanted:
             self._book.publish()
-        return replies, wanted
+        keys = found | {ask.place: one for ask, one in zip(fresh, new, strict=True)}
+        return replies, [opened(ask, one) for ask in wanted if (one := keys[ask.place])]
+
+    def charges(self, run: str) -> list[Charge]:
+        """What was charged for a run, in order."""
+        with self._book.writing() as state:
+            found = [c for cs in state.charges.values() for c in cs if c.run == run]
+        return sorted(found, key=lambda charge: charge.seq)
+
+    def paid_for(self, run: str) -> list[Charge]:
+        """The charges of a run whose answers cost nothing more: stored, or to be drawn again."""
+        with self._book.writing() as state:
+            return [
+                charges[-1]
+                for place, charges in state.charges.items()
+                if place[0] == run
+                and (place in state.answers or stored_secret(self._book.store, charges[-1]))
+            ]
 
     def spent(self, dataset: DatasetId) -> Spent:
         """The guarantee that still holds for a data set, after all that was charged."""

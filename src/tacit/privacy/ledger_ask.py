@@ -22,9 +22,10 @@ _TEXT_LENGTH = 500
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """One release that somebody wants from one data set; refused when made if it has no meaning.
+    """One release that is wanted from one data set; refused when made if it has no meaning.
 
-    `attempt` counts the draws of noise for one request. `Ledger.answer_many` numbers it itself.
+    `content` is a digest of everything that the answer is computed from and a server chooses. An
+    answer that was lost is drawn again for the same content only.
     """
 
     dataset: DatasetId
@@ -33,14 +34,15 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     events: Sequence[GaussianEvent]
     unit: Unit
     relation: Relation
-    attempt: int = 1
     purpose: str = ""
+    content: str = ""
 
     def __post_init__(self) -> None:
         check_release(self.events, self.unit, self.relation)
         check_id("run", self.run)
         check_id("request", self.request)
         check_text("purpose", self.purpose)
+        check_text("content", self.content)
         # A caller's list could change between the charge and the computing.
         msgspec.structs.force_setattr(self, "events", tuple(self.events))
 
@@ -50,9 +52,17 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return (self.run, self.request)
 
     def same_release(self, charge: Charge) -> bool:
-        """Whether the charge pays for the same thing, at whatever attempt."""
+        """Whether the charge pays for the same events on the same data set."""
         parts = ("dataset", "unit", "relation", "events")
         return all(getattr(self, part) == getattr(charge, part) for part in parts)
+
+
+class Opened(NamedTuple):
+    """An ask that is charged and has no reply yet, and the key that its noise is drawn with."""
+
+    ask: Ask
+    key: bytes
+    """32 secret bytes; the same ones if the answer was lost and is made again."""
 
 
 class Reply(NamedTuple):

@@ -18,7 +18,15 @@ import msgspec
 
 from tacit.errors import DataError, TacitError
 from tacit.privacy.ledger_budget import State
-from tacit.privacy.ledger_chain import ADVICE, Entry, fault, follow, read_row, reply_hash
+from tacit.privacy.ledger_chain import (
+    ADVICE,
+    Entry,
+    fault,
+    follow,
+    read_row,
+    reply_hash,
+)
+from tacit.privacy.ledger_noise import is_sound
 from tacit.privacy.ledger_price import Spent
 from tacit.privacy.ledger_store import Store
 
@@ -111,6 +119,7 @@ def audit(path: Path, receipt: str | None = None) -> Report:
                     _collect(problems, store, hashes, check)
                 if not problems:
                     _collect(problems, store, hashes, _replies)
+                    _collect(problems, store, hashes, _noise_secrets)
         if receipt is not None:
             problems += _receipt(receipt, hashes)
     except TacitError as error:
@@ -178,6 +187,25 @@ def _replies(store: Store, _: _Hashes) -> Iterable[str]:
     ((found,),) = store.db.execute("SELECT count(*) FROM replies").fetchall()
     if found != len(state.answers):
         yield f"{len(state.answers)} replies were stored, {found} are there"
+
+
+def _noise_secrets(store: Store, _: _Hashes) -> Iterable[str]:
+    """Each stored noise secret is that of a charge without a reply, as it was stored."""
+    if not store.has_noise_secrets():
+        return
+    state = State(last=store.first)
+    for entry in follow(store.key, store.rows(), 0, store.first):
+        state.apply(entry)
+    charges = {charge.seq: charge for found in state.charges.values() for charge in found}
+    for kept in store.noise_secrets():
+        charge = charges.get(kept.seq)
+        if charge is None:
+            yield f"the noise secret {kept.seq} belongs to no charge"
+            continue
+        if not is_sound(store, charge, kept):
+            yield f"the noise secret of entry {kept.seq} was changed"
+        if (charge.run, charge.request) in state.answers:
+            yield f"the noise secret of entry {kept.seq} was not erased with its reply"
 
 
 def _receipt(receipt: str, hashes: _Hashes) -> list[str]:

@@ -20,7 +20,14 @@ import msgspec
 from tacit.errors import DataError
 from tacit.privacy.fingerprint import DatasetId
 from tacit.privacy.ledger_budget import State
-from tacit.privacy.ledger_chain import ADVICE, Entry, Kind, follow, reply_hash, sealed
+from tacit.privacy.ledger_chain import (
+    ADVICE,
+    Entry,
+    Kind,
+    follow,
+    reply_hash,
+    sealed,
+)
 from tacit.privacy.ledger_store import Store, create_store
 
 
@@ -38,6 +45,7 @@ class Book:
             self.store.unlock()
             with self.writing():
                 self.store.check_structure()
+                self.store.upgrade()
             self.publish()
         except BaseException:
             self.store.close()

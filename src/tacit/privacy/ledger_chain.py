@@ -93,6 +93,16 @@ def reply_hash(key: bytes, run: str, request: str, body: bytes) -> str:
     return _hash(key, b"tacit.reply", run, request, body).hex()
 
 
+def noise_code(key: bytes, charge: tuple[str, str, int], content: str, secret: bytes) -> bytes:
+    """Binds a stored noise secret to its charge (run, request, attempt) and to what was asked."""
+    return _hash(key, b"tacit.noise", *charge, content, secret)
+
+
+def noise_key(secret: bytes, run: str, request: str, content: str) -> bytes:
+    """The noise key of one answer. Another request or content has unrelated noise."""
+    return _hash(secret, b"tacit.draw", run, request, content)
+
+
 def make_head(key: bytes, salt: bytes, count: int, last: bytes) -> Head:
     """The head of a chain of `count` entries that ends with `last`."""
     code = _hash(key, b"tacit.head", salt, count, last)

@@ -28,17 +28,16 @@ def check_same_release(state: State, wanted: Ask) -> list[Charge]:
     return done
 
 
-def known_charge(state: State, wanted: Ask) -> Charge | None:
-    """The stored charge of this attempt; None if it is the next to be made; otherwise refused."""
-    done = check_same_release(state, wanted)
-    place = f"request {wanted.request} of run {wanted.run}"
-    if 1 <= wanted.attempt <= len(done):
-        return done[wanted.attempt - 1]
-    if wanted.place in state.answers:
-        raise PrivacyError(f"{place} has been answered; send the stored reply (recall)")
-    if wanted.attempt != len(done) + 1:
-        raise PrivacyError(f"{place}: attempt = {wanted.attempt}; the next one is {len(done) + 1}")
-    return None
+def check_same_content(charge: Charge, wanted: Ask, content: str) -> None:
+    """Refuse to draw a lost answer again for anything but what it was charged for.
+
+    The same noise under two different questions would cancel in the difference of the answers.
+    """
+    if wanted.content != content:
+        raise PrivacyError(
+            f"request {wanted.request} of run {wanted.run} was charged for another content (entry "
+            f"{charge.seq}); it is answered as it was first asked, or not at all"
+        )
 
 
 def answerable(state: State, reply: Reply, digest: str) -> Charge | None:

@@ -1,6 +1,7 @@
 """The ledger on disk: one SQLite file, its key and a copy of its head.
 
-    ledger.sqlite   header, entries, the head (written with each batch), stored replies
+    ledger.sqlite   header, entries, the head (written with each batch), stored replies, and the
+                    noise secrets of answers that are charged and not stored yet; mode 0600
     ledger.key      32 secret bytes
     ledger.head     the head once more, written after the commit and before `charge` returns
 
@@ -12,6 +13,9 @@ seen was never released, because `charge` had not returned.
 Why DELETE and EXTRA: in DELETE mode the commit is the removal of the journal, and only EXTRA syncs
 the directory after it. WAL was left out because SQLite silently ends a damaged log at the first bad
 frame, and because a ledger that is one file at rest can be copied as one file.
+
+Why secrets are erased as they are: `secure_delete` writes zeros over a deleted row. The rollback
+journal holds the page as it was before, so that file is overwritten too once it is not needed.
 """
 
 from __future__ import annotations
@@ -19,11 +23,12 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -59,10 +64,24 @@ _SCHEMA = (
     """CREATE TRIGGER entries_are_never_deleted BEFORE DELETE ON entries
        BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
 )
+_NOISE_SECRETS = """CREATE TABLE noise_secrets (seq INTEGER PRIMARY KEY, content TEXT NOT NULL,
+       secret BLOB NOT NULL, code BLOB NOT NULL)"""
+"""Ledgers of version 0.1 do not have this table; it is added when they are opened."""
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _HEAD = ("count", "hash", "code")
 _TABLES = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name"
 _PAGE = f"SELECT {', '.join(COLUMNS)} FROM entries WHERE seq > ? ORDER BY seq LIMIT 1000"
 _INSERT = f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+
+
+class NoiseSecret(NamedTuple):
+    """What the noise of a charged answer is drawn from until its reply is stored."""
+
+    seq: int
+    """The entry of the charge."""
+    content: str
+    secret: bytes
+    code: bytes
 
 
 class Store:
@@ -80,6 +99,14 @@ class Store:
                 f"there is no ledger at {path}; the operator of the site makes one by setting a"
                 " ceiling: tacit ledger ceiling"
             )
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if os.name == "posix" and mode & _OTHERS:
+            raise DataError(
+                f"{path} has mode {mode:04o}; it holds the noise of answers that are being made and"
+                f" others can read it: chmod 600 {path}"
+            )
+        self._holds_secrets = False
+        """Whether the present transaction's journal may hold a noise secret."""
         with self.errors():
             self.db = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode=rw",
@@ -95,7 +122,8 @@ class Store:
                 raise
 
     def _settle(self) -> None:
-        for pragma in ("synchronous=EXTRA", "fullfsync=ON", "trusted_schema=OFF"):
+        pragmas = ("synchronous=EXTRA", "fullfsync=ON", "trusted_schema=OFF")
+        for pragma in (*pragmas, "secure_delete=ON", "temp_store=MEMORY"):
             self.db.execute(f"PRAGMA {pragma}")
         (mode,) = self.db.execute("PRAGMA journal_mode=DELETE").fetchone()
         if mode != "delete":
@@ -130,22 +158,53 @@ class Store:
     def transaction(self) -> Iterator[None]:
         """The only writer from here to the commit; everything or nothing."""
         with self.errors():
+            self._holds_secrets = False
             try:
                 self.db.execute("BEGIN IMMEDIATE")
                 yield
-                self.db.execute("COMMIT")
+                with self._overwritten_journal():
+                    self.db.execute("COMMIT")
             except BaseException:
                 if self.db.in_transaction:
                     self.db.execute("ROLLBACK")
                 raise
+
+    @contextmanager
+    def _overwritten_journal(self) -> Iterator[None]:
+        """Write zeros over a journal with noise secrets in it, after the commit has unlinked it."""
+        path = self.path.with_name(self.path.name + "-journal")
+        if not (self._holds_secrets and os.name == "posix" and path.exists()):
+            yield
+            return
+        with path.open("r+b", buffering=0) as journal:
+            yield
+            found = os.fstat(journal.fileno())
+            left = found.st_size if found.st_nlink == 0 else 0
+            while left > 0:
+                left -= journal.write(bytes(min(left, 1 << 20)))
+            os.fsync(journal.fileno())
 
     def check_structure(self) -> None:
         """Refuse a file that SQLite finds damaged or whose tables are not the ledger's."""
         (sound,) = self.db.execute("PRAGMA integrity_check(1)").fetchone()
         if sound != "ok":
             raise DataError(f"{self.path} is damaged ({_printable(sound)}); {ADVICE}")
-        if self.db.execute(_TABLES).fetchall() != _expected_tables():
+        ((pages,), (size,)) = (
+            self.db.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size")
+        )
+        if self.path.stat().st_size != pages * size:  # SQLite reads what is missing as zeros
+            raise DataError(f"{self.path} is cut short; {ADVICE}")
+        if self.db.execute(_TABLES).fetchall() not in (_expected_tables(), _first_tables()):
             raise DataError(f"{self.path} has other tables than a ledger's; {ADVICE}")
+
+    def has_noise_secrets(self) -> bool:
+        """Whether the table is there; an audit may find a ledger of version 0.1."""
+        return self.db.execute(_TABLES).fetchall() != _first_tables()
+
+    def upgrade(self) -> None:
+        """Give a ledger of version 0.1 the table that it lacks, in the caller's transaction."""
+        if not self.has_noise_secrets():
+            self.db.execute(_NOISE_SECRETS)
 
     def head(self) -> Head:
         """The head inside, checked."""
@@ -204,6 +263,28 @@ class Store:
     def keep(self, first: int, bodies: Sequence[bytes]) -> None:
         """Store the replies of the entries from number `first` on, in the caller's transaction."""
         self.db.executemany("INSERT INTO replies VALUES (?, ?)", enumerate(bodies, first))
+
+    def noise_secret(self, seq: int) -> NoiseSecret | None:
+        """The secret of the charge that is entry `seq`, unchecked; None once it is answered."""
+        rows = self.db.execute("SELECT * FROM noise_secrets WHERE seq = ?", (seq,)).fetchall()
+        return NoiseSecret(*rows[0]) if rows else None
+
+    def noise_secrets(self) -> list[NoiseSecret]:
+        """All of them, unchecked."""
+        return [NoiseSecret(*row) for row in self.db.execute("SELECT * FROM noise_secrets")]
+
+    def keep_secrets(self, kept: Sequence[NoiseSecret]) -> None:
+        """Store the noise secrets of new charges, in the caller's transaction."""
+        if kept:
+            self._holds_secrets = True  # those of other answers are on the same page
+            self.db.executemany("INSERT INTO noise_secrets VALUES (?, ?, ?, ?)", kept)
+
+    def erase_secrets(self, charges: Sequence[int]) -> None:
+        """Erase the noise secrets of these charges, in the caller's transaction."""
+        if charges:
+            self._holds_secrets = True
+            rows = [(seq,) for seq in charges]
+            self.db.executemany("DELETE FROM noise_secrets WHERE seq = ?", rows)
 
     def publish(self, head: Head) -> None:
         """Write the head outside; the caller holds the transaction, so heads never go back."""
@@ -288,7 +369,7 @@ def _fill(store: Store, created: str) -> None:
     store.publish(head)
     if new:
         write_durably(store.key_path, key)
-    for statement in _SCHEMA:
+    for statement in (*_SCHEMA, _NOISE_SECRETS):
         store.db.execute(statement)
     row = (header.format, header.created, header.salt)
     store.db.execute("INSERT INTO header VALUES (0, ?, ?, ?)", row)
@@ -297,7 +378,17 @@ def _fill(store: Store, created: str) -> None:
 
 @cache
 def _expected_tables() -> list[tuple]:
+    return _tables_of(*_SCHEMA, _NOISE_SECRETS)
+
+
+@cache
+def _first_tables() -> list[tuple]:
+    """Of version 0.1."""
+    return _tables_of(*_SCHEMA)
+
+
+def _tables_of(*statements: str) -> list[tuple]:
     with closing(sqlite3.connect(":memory:")) as db:
-        for statement in _SCHEMA:
+        for statement in statements:
             db.execute(statement)
         return db.execute(_TABLES).fetchall()

@@ -8,7 +8,6 @@ with; a party compares the two before anything leaves it.
 from __future__ import annotations
 
 import abc
-import secrets
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -121,11 +120,6 @@ class Gaussian(Mechanism):
             jnp.asarray(bounded.nonnegative),
         )
         return Release(jax.tree.unflatten(treedef, noised), cost)
-
-
-def secret_key_data() -> np.ndarray:
-    """A fresh key for `jax.random.wrap_key_data` from the operating system's entropy."""
-    return np.frombuffer(secrets.token_bytes(8), dtype=np.uint32).copy()
 
 
 def released(costs: Cost | None) -> Counter[GaussianEvent]:

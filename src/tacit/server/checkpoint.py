@@ -36,6 +36,8 @@ _BULKY = ("q", "factors", "open", "issued", "arrived", "previous", "total", "mem
 _SCALARS = tuple(f.name for f in fields(ServerState) if f.name not in _BULKY)
 _NAMED = {-1: "q", -2: "previous", -3: "total", -4: "memory"}
 """What a state has by name, and the numbers under which it is kept."""
+Kept = tuple[Natural, int | None, Natural | None]
+"""What a party keeps, the visit that made it, and what it had kept before that visit."""
 _MALFORMED = (KeyError, ValueError, TypeError, AttributeError)
 
 
@@ -100,17 +102,20 @@ class Checkpoint:
         except (sqlite3.DatabaseError, msgspec.MsgspecError, *_MALFORMED) as error:
             raise self._unreadable(error) from error
 
-    def keep(self, memories: dict[str, Natural]) -> None:
+    def keep(self, memories: dict[str, Kept]) -> None:
         """Write what parties of this process keep to themselves, before their answers are seen."""
-        rows = [(name, _keyed(name, pack_natural(memory))) for name, memory in memories.items()]
+        rows = [
+            (name, _keyed(name, [pack_natural(memory), visit, earlier and pack_natural(earlier)]))
+            for name, (memory, visit, earlier) in memories.items()
+        ]
         with _transaction(self._db):
             self._db.executemany("REPLACE INTO memories VALUES (?, ?)", rows)
 
-    def kept(self) -> dict[str, Natural]:
+    def kept(self) -> dict[str, Kept]:
         """What they last kept."""
         try:
             rows = self._db.execute("SELECT party, body FROM memories")
-            return {party: unpack_natural(_unkeyed(party, body)) for party, body in rows}
+            return {party: _kept(_unkeyed(party, body)) for party, body in rows}
         except (sqlite3.DatabaseError, msgspec.MsgspecError, *_MALFORMED) as error:
             raise self._unreadable(error) from error
 
@@ -193,6 +198,13 @@ class Checkpoint:
             f"{self.path} cannot be read ({reason}); restore it from a copy or start anew with "
             "another --out"
         )
+
+
+def _kept(body: Any) -> Kept:
+    if isinstance(body, dict):  # as version 0.1 wrote it
+        return unpack_natural(body), None, None
+    memory, visit, earlier = body
+    return unpack_natural(memory), visit, earlier and unpack_natural(earlier)
 
 
 def _posteriors(state: ServerState) -> dict[int, Natural]:

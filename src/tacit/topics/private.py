@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -24,12 +23,12 @@ from tacit.errors import ConfigError, PrivacyError
 from tacit.local import PrivateStatistics, Task, Terms
 from tacit.local.batches import SamplingName
 from tacit.models.topics import TopicModel
-from tacit.party import seeded_key_data
 from tacit.privacy.events import GaussianEvent, Relation
 from tacit.privacy.fingerprint import DatasetId
 from tacit.privacy.guarantee import TRUST
 from tacit.privacy.ledger import Ledger
-from tacit.privacy.mechanisms import check_released, secret_key_data
+from tacit.privacy.mechanisms import check_released
+from tacit.privacy.noise_key import secret_key_data, seeded_key_data, wrap_noise_key
 from tacit.privacy.settings import Privacy
 from tacit.privacy.settle import PartyShape, Settled, settle
 
@@ -91,7 +90,7 @@ class Steps:
             initial=False,
             visit=step,
             terms=self._terms(events),
-            secret=jax.random.wrap_key_data(jnp.asarray(data)),
+            secret=wrap_noise_key(jnp.asarray(data)),
         )
         answer = self.method.answer(self.model, self.model.own_family, None, task)
         check_released(answer.cost, events, CORPUS)

@@ -58,7 +58,7 @@ def answer_once(path, dataset, released, gate):
     with Ledger.open(path, epsilon=zcdp) as ledger:
         try:
             body = ledger.answer(
-                dataset, "run", "same", [EVENT], compute=lambda: os.urandom(8), **TERMS
+                dataset, "run", "same", [EVENT], compute=lambda _: os.urandom(8), **TERMS
             )
         except TacitError as error:
             release(released, f"refused {type(error).__name__}")

@@ -102,7 +102,7 @@ def test_terms_of_one_batch_may_differ(ledger, dataset):
 
 
 def test_a_request_twice_in_a_batch_is_refused(ledger, dataset):
-    twice = [ask(dataset, "a"), ask(dataset, "a", attempt=2)]
+    twice = [ask(dataset, "a"), ask(dataset, "a", content="otherwise")]
     before = ledger.receipt()
     for call in (
         lambda: ledger.charge_many(twice),
@@ -145,8 +145,8 @@ def test_replies_are_stored_together_or_not_at_all(path, ledger, parties):
 
 
 def test_a_changed_reply_stops_the_round(ledger, parties):
-    def noise(asks):
-        return [ask.request.encode() for ask in asks]
+    def noise(opened):
+        return [one.ask.request.encode() for one in opened]
 
     ledger.answer_many(asks_of(parties, "run", 1), noise)
     ledger._book.store.db.execute("UPDATE replies SET body = x'00' WHERE seq = 10")
@@ -157,31 +157,41 @@ def test_a_changed_reply_stops_the_round(ledger, parties):
 def test_answer_many_computes_only_what_it_cannot_recall(ledger, parties):
     given = []
 
-    def noise(asks):
-        assert all(ledger.next_attempt(*ask.place) == ask.attempt + 1 for ask in asks), "charged"
-        given.append([(ask.dataset, ask.attempt) for ask in asks])
-        return [f"{ask.request}#{len(given)}".encode() for ask in asks]
+    def noise(opened):
+        charged = {one.request for one in ledger.charges("run")}
+        assert {one.ask.request for one in opened} <= charged
+        given.append([one.ask.dataset for one in opened])
+        return [f"{one.ask.request}#{len(given)}".encode() for one in opened]
 
     asks = asks_of(parties, "run", 1)
-    ledger.charge_many(asks[2:3])
     assert ledger.answer_many(asks[1:3], noise) == [b"1.1#1", b"1.2#1"]
-    assert given == [[(parties[1], 1), (parties[2], 2)]]
+    assert given == [parties[1:3]]
     assert ledger.answer_many(asks, noise) == [b"1.0#2", b"1.1#1", b"1.2#1", b"1.3#2"]
-    assert given[1:] == [[(parties[0], 1), (parties[3], 1)]]
+    assert given[1:] == [[parties[0], parties[3]]]
     assert ledger.answer_many(asks, noise) == [b"1.0#2", b"1.1#1", b"1.2#1", b"1.3#2"]
     assert len(given) == 2
-    assert [ledger.spent(each).charges for each in parties] == [1, 1, 2, 1]
+    assert [ledger.spent(each).charges for each in parties] == [1, 1, 1, 1]
 
 
-def test_a_failed_round_is_paid_for_and_asked_again(ledger, parties):
-    asks = asks_of(parties, "run", 1)
+def test_a_failed_round_is_asked_again_for_the_same_charges(ledger, parties):
+    asks, keys = asks_of(parties, "run", 1), []
+
+    def compute(opened, bodies):
+        keys.append([one.key for one in opened])
+        if bodies is None:
+            raise RuntimeError
+        return bodies
+
     with pytest.raises(ValueError, match="4 requests were to be answered, not 3"):
-        ledger.answer_many(asks, lambda _: [b"noise"] * 3)
+        ledger.answer_many(asks, lambda opened: compute(opened, [b"noise"] * 3))
     with pytest.raises(RuntimeError):
-        ledger.answer_many(asks, lambda _: exec("raise RuntimeError"))
+        ledger.answer_many(asks, lambda opened: compute(opened, None))
     assert ledger.recall_many([ask.place for ask in asks]) == [None] * 4
-    assert ledger.answer_many(asks, lambda _: [b"noise"] * 4) == [b"noise"] * 4
-    assert [ledger.spent(each).charges for each in parties] == [3] * 4
+    bodies = ledger.answer_many(asks, lambda opened: compute(opened, [b"noise"] * 4))
+    assert bodies == [b"noise"] * 4
+    assert keys[0] == keys[1] == keys[2]
+    assert len(set(keys[0])) == 4
+    assert [ledger.spent(each).charges for each in parties] == [1] * 4
 
 
 def test_an_answer_that_another_process_stored_first_is_not_replaced(path, ledger, parties):
@@ -189,13 +199,13 @@ def test_an_answer_that_another_process_stored_first_is_not_replaced(path, ledge
 
     def late(given):
         with Ledger.open(path, epsilon=zcdp) as other:
-            other.answer_many(given[:1], lambda _: [b"first"])
+            other.answer_many([given[0].ask], lambda _: [b"first"])
         return [b"second"] * len(given)
 
     with pytest.raises(PrivacyError, match="answered otherwise"):
         ledger.answer_many(asks, late)
     assert ledger.recall_many([ask.place for ask in asks]) == [b"first", None, None, None]
-    assert [ledger.spent(each).charges for each in parties] == [2, 1, 1, 1]
+    assert [ledger.spent(each).charges for each in parties] == [1, 1, 1, 1]
 
 
 def test_an_ask_keeps_what_it_was_given(dataset):

@@ -85,7 +85,7 @@ def test_an_accountant_without_an_answer_allows_nothing(path, ledger, dataset, a
     assert ledger.spent(dataset).charges == 0
 
 
-def test_the_same_attempt_again_is_the_stored_charge(path, ledger, dataset):
+def test_the_same_request_again_is_the_stored_charge(path, ledger, dataset):
     first = ledger.charge(dataset, "run", "r1", [EVENT], purpose="round 1", **TERMS)
     again = ledger.charge(dataset, "run", "r1", [EVENT], **TERMS)
     with Ledger.open(path, epsilon=zcdp) as other:
@@ -104,26 +104,13 @@ def test_a_repeat_is_answered_even_when_nothing_is_left(ledger, dataset):
         ledger.charge(dataset, "run", "r2", [EVENT], **TERMS)
 
 
-@pytest.mark.parametrize("attempt", [1, 2])
-def test_another_release_under_the_same_request_is_refused(ledger, dataset, attempt):
+def test_another_release_under_the_same_request_is_refused(ledger, dataset):
     ledger.charge(dataset, "run", "r1", [EVENT], **TERMS)
     quieter = GaussianEvent(clip=1.0, noise_sd=41.0)
     with pytest.raises(PrivacyError, match="another release"):
-        ledger.charge(dataset, "run", "r1", [quieter], attempt=attempt, **TERMS)
+        ledger.charge(dataset, "run", "r1", [quieter], **TERMS)
     with pytest.raises(PrivacyError, match="another release"):
-        ledger.charge(
-            dataset, "run", "r1", [EVENT], attempt=attempt, unit="party", relation="add-or-remove"
-        )
-
-
-def test_attempts_are_charged_each_and_in_order(ledger, dataset):
-    ask = lambda n: ledger.charge(dataset, "run", "r1", [EVENT], attempt=n, **TERMS)  # noqa: E731
-    for wrong in (0, 2, -1):
-        with pytest.raises(PrivacyError, match="the next one is 1"):
-            ask(wrong)
-    assert [ask(1).new, ask(2).new, ask(1).new, ask(2).new] == [True, True, False, False]
-    assert ledger.next_attempt("run", "r1") == 3
-    assert ledger.spent(dataset).charges == 2
+        ledger.charge(dataset, "run", "r1", [EVENT], unit="party", relation="add-or-remove")
 
 
 def test_unknown_events_and_bad_names_are_refused(ledger, dataset):

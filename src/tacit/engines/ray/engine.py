@@ -1,8 +1,8 @@
 """The Ray engine: parties on the actors of one organisation's cluster.
 
 The server, the ledger and what parties remember are in this process; actors hold records and
-compute. A request that an actor was lost over is asked again with the same id. What the lost actor
-may have drawn is seen by nobody, so that the one charge pays for the one answer that is kept.
+compute. A request that an actor was lost over is asked again with the same id and the same noise
+key: the one charge pays for the one answer, whether an actor or this process is lost over it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tacit import server as server_side
+from tacit.charging import Keys
 from tacit.engines.benches import Answers, Benches
 from tacit.engines.compilations import Compilations
 from tacit.engines.driver import Driver, Observer
@@ -44,6 +45,7 @@ class RayEngine(Driver):
     _place_of: dict[str, int] = field(default_factory=dict, init=False)
     _calls: dict[str, tuple[Request, Call]] = field(default_factory=dict, init=False)
     """Asynchronous requests under way, by id."""
+    _rehearsed: set[tuple[str, int]] = field(default_factory=set, init=False)
     _ready: dict[str, Reply] = field(default_factory=dict, init=False)
     """Asynchronous replies that are known and not yet applied."""
 
@@ -94,13 +96,21 @@ class RayEngine(Driver):
             self._prior = Benches(self.agreement, {})
             self._prior.seat_prior()
 
-    def compute(self, requests: Sequence[Request]) -> Answers:
+    def compute(self, requests: Sequence[Request], keys: Keys) -> Answers:
         """All actors at once; the prior, which sits with the server, meanwhile here."""
-        calls = self._ask([r for r in requests if r.party != PRIOR_PARTY])
+        calls = self._ask([r for r in requests if r.party != PRIOR_PARTY], keys)
         found = self._here([r for r in requests if r.party == PRIOR_PARTY])
         for call in calls:
             found |= unpack_answers(self._pool.result(call))
         return found
+
+    def rehearse(self, requests: Sequence[Request]) -> None:
+        """On all actors at once, for the stages that none of them has met."""
+        stage = self.agreement.method.stage
+        new = [r for r in requests if (r.party, stage(r.visit)) not in self._rehearsed]
+        for call in self._ask(new, {}, what="rehearse"):
+            self._pool.result(call)
+        self._rehearsed |= {(r.party, stage(r.visit)) for r in new}
 
     def following(self, state: ServerState, clock: float) -> tuple[list[Request], float]:
         """Asynchronously, all that is open is under way before one answer is taken."""
@@ -125,16 +135,16 @@ class RayEngine(Driver):
 
     def _send(self, requests: Sequence[Request]) -> None:
         """Charge what has to be charged, then have each party compute on its own."""
-        charging = self.charging
+        charging, keys = self.charging, {}
         paid = [r for r in requests if charging is not None and r.party in self.settled]
         if charging is not None and paid:
-            stored, _ = charging.open(paid)
+            stored, _, keys = charging.open(paid, self.rehearse)
             self._ready |= stored
         for request in requests:
             if request.party == PRIOR_PARTY:
                 self._arrived(request, self._here([request]))
             elif request.id not in self._ready:
-                (call,) = self._ask([request])
+                (call,) = self._ask([request], keys)
                 self._calls[request.id] = request, call
 
     def _first(self) -> str:
@@ -148,13 +158,13 @@ class RayEngine(Driver):
 
     def _arrived(self, request: Request, found: Answers) -> None:
         """Keep and store an answer before it is seen."""
-        replies = self.remember(found)
+        replies = self.remember([request], found)
         if self.charging is not None and request.party in self.settled:
             replies = self.charging.store([request], replies)
         self._ready |= replies
 
-    def _ask(self, requests: Sequence[Request]) -> list[Call]:
-        """One call an actor and q."""
+    def _ask(self, requests: Sequence[Request], keys: Keys, what: str = "answer") -> list[Call]:
+        """One call per actor and q."""
         groups: dict[tuple[int, int], list[Request]] = {}
         for request in requests:
             groups.setdefault((self._place_of[request.party], id(request.q)), []).append(request)
@@ -164,9 +174,9 @@ class RayEngine(Driver):
         return [
             self._pool.call(
                 place,
-                "answer",
+                what,
                 where[number],
-                pack_requests(group, self.memories(group)),
+                pack_requests(group, self.memories(group), keys),
             )
             for (place, number), group in groups.items()
         ]

@@ -46,11 +46,16 @@ class Host:
 
     def answer(self, q: Natural, asked: Asked) -> Answered:
         """Answers to requests that share q and are paid for."""
-        requests, memories = unpack_requests(q, asked)
+        requests, memories, keys = unpack_requests(q, asked)
         started = time.perf_counter()
-        found = self._benches.answer(requests, memories)
+        found = self._benches.answer(requests, memories, keys)
         self._busy_s += time.perf_counter() - started
         return pack_answers(found)
+
+    def rehearse(self, q: Natural, asked: Asked) -> None:
+        """Compile and try out what these requests need; nothing is charged yet."""
+        requests, memories, _ = unpack_requests(q, asked)
+        self._benches.rehearse(requests, memories)
 
     def report(self) -> dict[str, Any]:
         """Who and how large this process is, what it has compiled and how long it computed."""

@@ -24,6 +24,8 @@ class Asked(NamedTuple):
     """Id, party, visit, version, damping and whether it is the first, in columns."""
     factors: Stack
     memories: Kept | None
+    keys: list[bytes | None]
+    """Noise keys of those that are charged."""
 
 
 class Answered(NamedTuple):
@@ -35,14 +37,21 @@ class Answered(NamedTuple):
     memories: Kept | None
 
 
-def pack_requests(requests: Sequence[Request], memories: Mapping[str, Natural | None]) -> Asked:
-    """Requests that share a q, and what their parties kept."""
+def pack_requests(
+    requests: Sequence[Request],
+    memories: Mapping[str, Natural | None],
+    keys: Mapping[str, bytes],
+) -> Asked:
+    """Requests that share a q, what their parties kept, and their noise keys."""
     rows = [(r.id, r.party, r.visit, r.version, r.damping, r.initial) for r in requests]
     kept = [memories.get(request.party) for request in requests]
-    return Asked(_columns(rows), _stack([r.factor for r in requests]), _stack_some(kept))
+    secret = [keys.get(request.id) for request in requests]
+    return Asked(_columns(rows), _stack([r.factor for r in requests]), _stack_some(kept), secret)
 
 
-def unpack_requests(q: Natural, asked: Asked) -> tuple[list[Request], dict[str, Natural | None]]:
+def unpack_requests(
+    q: Natural, asked: Asked
+) -> tuple[list[Request], dict[str, Natural | None], dict[str, bytes]]:
     """The inverse of `pack_requests`."""
     requests = [
         Request(key, party, visit, version, q, factor, damping, initial)
@@ -51,7 +60,8 @@ def unpack_requests(q: Natural, asked: Asked) -> tuple[list[Request], dict[str, 
         )
     ]
     memories = _memories(asked.memories, len(requests))
-    return requests, {r.party: kept for r, kept in zip(requests, memories, strict=True)}
+    keys = {r.id: key for r, key in zip(requests, asked.keys, strict=True) if key is not None}
+    return requests, {r.party: kept for r, kept in zip(requests, memories, strict=True)}, keys
 
 
 def pack_answers(found: Answers) -> Answered:

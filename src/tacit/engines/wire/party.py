@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tacit.charging import Charging
+from tacit.charging import Charging, Keys
 from tacit.engines.wire.journal import Journal
 from tacit.engines.wire.live_run import LARGEST
 from tacit.engines.wire.store import PartyStore
@@ -238,9 +238,9 @@ class LiveParty:
             self._require_sense(request)
             charging = self.charging(session.run)
             charging.require_turn(request)
-            require_memory(self.seat.agreement, request, self.store.memory)
-            return charging.answer([request], self._compute)[request.id]
-        reply = self.store.recall(request.id) or self._compute([request])[request.id]
+            require_memory(self.seat.agreement, request, self.store.memory_at(request.visit))
+            return charging.answer([request], self._compute, self._rehearse)[request.id]
+        reply = self.store.recall(request.id) or self._compute([request], {})[request.id]
         self.store.keep(request.id, reply, turn.factor)
         return reply
 
@@ -258,12 +258,17 @@ class LiveParty:
         if not is_plausible(agreement.family, request.q):
             raise PeerError("asked with a q that no data could have led to; nothing was charged")
 
-    def _compute(self, requests: Any) -> dict[str, Reply]:
+    def _rehearse(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self.seat.rehearse(request, self.store.memory_at(request.visit))
+
+    def _compute(self, requests: Sequence[Request], keys: Keys) -> dict[str, Reply]:
         replies = {}
         for request in requests:
-            replies[request.id], state = self.seat.answer(request, self.store.memory)
+            memory, key = self.store.memory_at(request.visit), keys.get(request.id)
+            replies[request.id], state = self.seat.answer(request, memory, key)
             if state.memory is not None:
-                self.store.remember(state.memory)
+                self.store.remember(state.memory, request.visit)
         return replies
 
     async def _leave(

@@ -24,6 +24,8 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     visits: int = 0
     result: Any = None
     memory: Any = None
+    memory_visit: int | None = None
+    earlier_memory: Any = None
 
 
 class PartyStore:
@@ -66,14 +68,26 @@ class PartyStore:
         """The final posterior, once it was heard."""
         return None if self._kept.result is None else unpack_natural(self._kept.result)
 
-    @property
-    def memory(self) -> Natural | None:
-        """What the party's method keeps to itself."""
-        return None if self._kept.memory is None else unpack_natural(self._kept.memory)
+    def memory_at(self, visit: int) -> Natural | None:
+        """What the party's method had kept to itself before that visit.
 
-    def remember(self, memory: Natural) -> None:
-        """Keep it, before the answer that belongs to it is seen."""
-        self._write(msgspec.structs.replace(self._kept, memory=pack_natural(memory)))
+        An answer that was lost after its memory was kept is made again from where it started.
+        """
+        kept = self._kept
+        memory = kept.earlier_memory if visit == kept.memory_visit else kept.memory
+        return None if memory is None else unpack_natural(memory)
+
+    def remember(self, memory: Natural, visit: int) -> None:
+        """Keep it, before the answer to that visit, which it belongs to, is seen."""
+        earlier = self.memory_at(visit)
+        self._write(
+            msgspec.structs.replace(
+                self._kept,
+                memory=pack_natural(memory),
+                memory_visit=visit,
+                earlier_memory=None if earlier is None else pack_natural(earlier),
+            )
+        )
 
     def joined(self, run: str) -> None:
         """Remember the run; another one starts from nothing."""
