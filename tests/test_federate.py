@@ -9,7 +9,7 @@ from tacit.errors import ConfigError, DataError
 from tacit.evaluate import evaluate
 from tacit.expfam import FullGaussian
 from tacit.federate import carry_out, make_plan
-from tacit.local import Exact, GradientVI, NaturalVI
+from tacit.local import Exact, GradientVI, NaturalVI, PrivateUpdate
 from tacit.models import (
     BayesianNeuralNetwork,
     GaussianMean,
@@ -17,6 +17,7 @@ from tacit.models import (
     LogisticRegression,
 )
 from tacit.planning import choose_family
+from tacit.privacy.settings import Privacy
 from tacit.pvi import multiply
 from tacit.server import Asynchronous, Sequential, Synchronous
 
@@ -208,3 +209,27 @@ def test_adult_at_ten_parties_is_adult_in_one_place(adult, split):
     alone = multiply(model.prior(family), next(iter(outcome.state.factors.values())).natural)
     gap = gaps(evaluate(model, family, alone, federation.test), central)
     assert gap["log_likelihood"] > 0.001
+
+
+def test_reading_a_plan_draws_no_noise_and_each_run_draws_its_own(monkeypatch):
+    """The server's noise is one stream for one run: the key is drawn when the run starts."""
+    rng = np.random.default_rng(0)
+    parties = {
+        name: {"x": rng.normal(size=(40, 2)), "y": rng.integers(0, 2, 40).astype(float)}
+        for name in ("a", "b")
+    }
+    plan = make_plan(
+        LogisticRegression(("one", "two")),
+        parties,
+        method=PrivateUpdate(),
+        schedule=Synchronous(rounds=2),
+        privacy=Privacy(epsilon=5.0, delta=1e-3, unit="party", aggregation="server"),
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr("tacit.federate.secrets.randbits", lambda bits: pytest.fail("drew entropy"))
+        assert plan.rules.parties == ("a", "b")
+        assert plan._noise_rng is not None
+        with pytest.raises(RuntimeError, match="carry_out draws one"):
+            plan._noise_rng(1)
+    first, second = (carry_out(plan).posterior.mean for _ in range(2))
+    assert not np.array_equal(first, second)

@@ -109,7 +109,7 @@ class Plan:
             site_prior=site,
             average_last=math.ceil(self.method.averaged_share * self.schedule.rounds),
             combine=self._combine,
-            own_factors=self._noise_rng is not None and self._own_factors,
+            own_factors=self._server_adds_noise and self._own_factors,
             most_visits=self.schedule.rounds if self.settled else None,
             quorum=self._quorum,
             divide_out=self.live is not None and self.live.divide_out,
@@ -156,11 +156,21 @@ class Plan:
     @property
     def _noise_rng(self) -> Callable[[int], np.random.Generator] | None:
         """The server's own noise, by round, where it is the server that adds it."""
-        if self.privacy is None or self.privacy.aggregation != "server":
+        if self.privacy is None or not self._server_adds_noise:
             return None
         seed = self.privacy.noise_seed
-        key = (seed,) if seed is not None else self.noise_key or (secrets.randbits(128),)
-        return lambda number: np.random.default_rng([*key, number])
+        key = self.noise_key if seed is None else (seed,)
+
+        def generator(number: int) -> np.random.Generator:
+            if key is None:
+                raise RuntimeError("this plan has no noise key: carry_out draws one for each run")
+            return np.random.default_rng([*key, number])
+
+        return generator
+
+    @property
+    def _server_adds_noise(self) -> bool:
+        return self.privacy is not None and self.privacy.aggregation == "server"
 
     @property
     def _combine(self) -> Combine | None:
@@ -315,8 +325,9 @@ def _carried_out(
             "make it again with make_plan"
         )
     before, started = compilations(), time.perf_counter()
-    if checkpoint is not None:
-        plan = replace(plan, noise_key=checkpoint.secret())
+    # One key for the whole run: a property that drew one would give each reader other noise.
+    secret = (secrets.randbits(128),) if checkpoint is None else checkpoint.secret()
+    plan = replace(plan, noise_key=secret)
     rules = plan.rules
     lines: list[dict[str, Any]] = []
 

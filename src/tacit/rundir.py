@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from tacit.errors import ConfigError, DataError
-from tacit.posterior import Posterior
-from tacit.server.state import Log
+
+if TYPE_CHECKING:  # a directory is checked before anything heavy is imported
+    from tacit.posterior import Posterior
+    from tacit.server.state import Log
 
 
 def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
@@ -67,6 +67,8 @@ def write_text(path: Path, text: str) -> None:
 
 def write_posterior(path: Path, posterior: Posterior) -> None:
     """Names, means, sds and natural parameters as a NumPy archive."""
+    import numpy as np
+
     part = path.with_name("posterior.part.npz")
     arrays = {f"natural/{key}": value for key, value in posterior.natural.items()}
     np.savez(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tacit.privacy.ledger import Ledger
-from tacit.privacy.settle import SmallDeltaWarning
+from tacit.privacy.settle import LargeDeltaWarning
 
 GOOD = """
 name = "private"
@@ -177,7 +177,7 @@ def test_a_table_without_bounds_is_refused(tacit, tmp_path):
 
 def test_a_delta_that_is_too_large_is_shown(tacit, config):
     with warnings.catch_warnings():
-        warnings.simplefilter("always", SmallDeltaWarning)
+        warnings.simplefilter("always", LargeDeltaWarning)
         code, _, err = tacit("check", str(config), "--set", "privacy.delta=0.1")
     assert code == 0
     assert err.startswith("warning: δ = 0.1 is not below 1/n")

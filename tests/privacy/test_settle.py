@@ -11,7 +11,7 @@ from tacit.privacy.accounting import epsilon
 from tacit.privacy.events import GaussianEvent, Poisson
 from tacit.privacy.guarantee import TRUST
 from tacit.privacy.settings import PartyPrivacy, Privacy
-from tacit.privacy.settle import PartyShape, SmallDeltaWarning, settle
+from tacit.privacy.settle import LargeDeltaWarning, PartyShape, settle
 
 SHAPES = {"a": PartyShape(visits=4, units=500), "b": PartyShape(visits=9, units=2000)}
 
@@ -221,7 +221,7 @@ def test_an_accountant_that_has_no_answer_is_refused():
 
 
 def test_a_delta_that_one_record_at_random_would_meet_is_warned_about():
-    with pytest.warns(SmallDeltaWarning, match=r"1/n"):
+    with pytest.warns(LargeDeltaWarning, match=r"1/n"):
         settle(Privacy(epsilon=1.0, delta=1 / 500), Sums(), SHAPES)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

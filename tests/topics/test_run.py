@@ -17,7 +17,7 @@ from tacit.data.documents import check_documents
 from tacit.errors import ConfigError, DataError
 from tacit.federate import Observer
 from tacit.privacy.ledger import Ceiling, Ledger
-from tacit.privacy.settle import SmallDeltaWarning
+from tacit.privacy.settle import LargeDeltaWarning
 from tacit.private_run import datasets
 from tacit.report import write_report
 from tacit.run import Prepared, prepare, run
@@ -183,7 +183,7 @@ def test_a_simulation_of_one_pass_warns_of_a_large_delta():
     raw = {**RAW, "privacy": {"epsilon": 1.0, "delta": 0.1, "noise_seed": 0}}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(SmallDeltaWarning):
+        with pytest.raises(LargeDeltaWarning):
             prepare(parse_config(raw))
 
 

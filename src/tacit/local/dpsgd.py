@@ -11,7 +11,8 @@ parameters, the released gradient G of E_q[log p(xₘ|θ)] in m and the released
 for the party's t-th release. G − b + L∘m is the gradient of the local ELBO, so that where the steps
 lead does not depend on L, which only sets their length in m. L is the mean of all K so far: what
 hardly changes is measured again and again, and its noise averages out. The momentum v is made of
-released numbers; between rounds the server keeps it (`Rules.momentum`), so a party has no state.
+released numbers; between rounds the server keeps it (the memory of `floored_step`), so a party has
+no state.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from scipy.special import ndtri
-from scipy.stats import qmc
 
 from tacit.models.base import hermite
 
@@ -34,6 +32,9 @@ def normal_points(dimension: int, count: int = 64) -> tuple[np.ndarray, np.ndarr
         shares = np.meshgrid(*[weights] * dimension, indexing="ij")
         points = np.stack([axis.ravel() for axis in grid], axis=1)
         return points, np.prod([share.ravel() for share in shares], axis=0)
+    from scipy.special import ndtri
+    from scipy.stats import qmc  # a second to import, and needed in few models
+
     half = max(count // 2, 2 * dimension)
     power = int(np.ceil(np.log2(half)))
     uniform = qmc.Sobol(dimension, scramble=False).random_base2(power) + 0.5 / 2**power

@@ -25,7 +25,7 @@ SEED_KNOWN = (
 )
 
 
-class SmallDeltaWarning(UserWarning):
+class LargeDeltaWarning(UserWarning):
     """δ is so large that publishing one record at random would satisfy it."""
 
 
@@ -249,6 +249,6 @@ def _check(privacy: Privacy, method: Releasing, shapes: dict[str, PartyShape], s
         warnings.warn(
             f"δ = {delta:g} is not below 1/n = {1 / units:.3g} of party {name!r}: publishing one "
             f"{privacy.unit} at random would satisfy it; choose a smaller privacy.delta",
-            SmallDeltaWarning,
+            LargeDeltaWarning,
             stacklevel=3,
         )

@@ -19,7 +19,7 @@ from tacit.federate import Plan, carry_out
 from tacit.local import DPSGD, PrivateUpdate, choose_method
 from tacit.models import Model, Records
 from tacit.party import len_records
-from tacit.privacy.settle import SmallDeltaWarning
+from tacit.privacy.settle import LargeDeltaWarning
 from tacit.run import check_private, plan_for
 from tacit.tune.grid import Settings, with_settings
 from tacit.tune.outcomes import outcome_of
@@ -131,7 +131,7 @@ class Workshop:
         try:
             with warnings.catch_warnings():
                 # It concerns the real run, which `tacit check` shows.
-                warnings.simplefilter("ignore", SmallDeltaWarning)
+                warnings.simplefilter("ignore", LargeDeltaWarning)
                 value = self._score(trial.settings, number)
         except TacitError as error:
             return replace(trial, failure=" ".join(str(error).split()))

@@ -1,0 +1,67 @@
+"""What importing a part of the package loads, each in a fresh interpreter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+COMPILERS = ("jax", "numpyro", "optax")
+
+
+def loaded_after(code: str, *arguments: str) -> set[str]:
+    """The top-level modules that a fresh interpreter has loaded at the end."""
+    script = f"import sys\n{code}\nprint('loaded', *sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.rpartition("loaded ")[2].split())
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "tacit",
+        "tacit.server",
+        "tacit.server.step",
+        "tacit.server.checkpoint",
+        "tacit.local.combine",
+        "tacit.pvi",
+        "tacit.config",
+        "tacit.live.config",
+        "tacit.wire.settings",
+        "tacit.privacy.ledger",
+        "tacit.rundir",
+        "tacit.cli.main",
+    ],
+)
+def test_a_part_that_needs_no_compiler_loads_none(module):
+    assert loaded_after(f"import {module}").isdisjoint(COMPILERS)
+
+
+def test_the_methods_are_still_found_by_name():
+    assert "jax" in loaded_after("from tacit.local import METHODS, DPSGD, choose_method")
+
+
+def test_a_used_directory_is_refused_before_anything_heavy_is_loaded(tmp_path):
+    (tmp_path / "file").touch()
+    code = (
+        "sys.argv = ['tacit', 'run', sys.argv[1], '--out', sys.argv[2]]\n"
+        "from tacit.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit as stopped:\n    assert stopped.code == 2"
+    )
+    loaded = loaded_after(code, str(EXAMPLES / "hospitals.toml"), str(tmp_path))
+    assert loaded.isdisjoint({*COMPILERS, "numpy", "polars", "scipy"})
+
+
+def test_a_valid_check_does_not_load_scipy_stats_or_numpyro():
+    code = (
+        "sys.argv = ['tacit', 'check', sys.argv[1]]\n"
+        "from tacit.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit as stopped:\n    assert stopped.code == 0"
+    )
+    loaded = loaded_after(code, str(EXAMPLES / "hospitals.toml"))
+    assert loaded.isdisjoint({"scipy.stats", "numpyro", "matplotlib", "sklearn", "dp_accounting"})
