@@ -38,6 +38,8 @@ class Connection:
     """The id of the last request sent here."""
     barred: bool = False
     """Whether nothing that arrives here counts any longer: its certificate is no longer valid."""
+    replaced: bool = False
+    """Whether a newer connection of the same party has taken over."""
     errors: int = 0
     bytes_in: int = 0
     bytes_out: int = 0

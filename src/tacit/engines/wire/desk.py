@@ -13,6 +13,7 @@ from msgspec import UNSET
 from tacit.engines.wire.connection import Connection
 from tacit.engines.wire.journal import Journal
 from tacit.engines.wire.live_run import LiveRun, RefusedError
+from tacit.engines.wire.rate import SURPLUS_BURST, SURPLUS_PER_S, TokenBucket
 from tacit.engines.wire.roster import Member
 from tacit.errors import ConfigError, PeerError, TacitError
 from tacit.messages import Reply
@@ -24,6 +25,12 @@ from tacit.wire.settings import Serve
 from tacit.wire.tables import ServerSide, after
 
 MOST_ERRORS = 3
+COOL_DOWN_S = 10
+"""When a party may be back that has sent too many messages."""
+
+
+class TooManyMessagesError(PeerError):
+    """A party sends more than it was asked for, and faster than is put up with."""
 
 
 class Desk:
@@ -47,6 +54,8 @@ class Desk:
         self.inbox: list[Reply] = []
         self.traffic: dict[str, tuple[int, int]] = {}
         """Bytes in and out of each party's connections that are over."""
+        self._surplus: dict[str, TokenBucket] = {}
+        """By party, over all its connections: what it may send beyond what the run needs."""
         self._is_void, self._spawn, self._wake = is_void, spawn, wake
         self._tell_log, self._fail = tell_log, fail
         count = sum(value.size for value in live.rules.prior.values())
@@ -91,8 +100,29 @@ class Desk:
                 await self._heed(connection, payload)
             except HangupError:
                 raise
+            except TooManyMessagesError as error:
+                await self._cool_down(connection, str(error))
             except PeerError as error:
                 await self._complain(connection, str(error))
+
+    def _count_surplus(self, connection: Connection) -> None:
+        """Count a message that does not advance the run; too many of them end the connection."""
+        party, now = connection.peer.name, time.monotonic()
+        bucket = self._surplus.get(party)
+        if bucket is None:
+            bucket = self._surplus[party] = TokenBucket(SURPLUS_BURST, SURPLUS_PER_S, now)
+        if not bucket.take(now):
+            raise TooManyMessagesError(
+                f"more than {SURPLUS_BURST:g} messages that were not asked for, and more than "
+                f"{SURPLUS_PER_S:g} a second since; be back in {COOL_DOWN_S} s, and send fewer"
+            )
+
+    async def _cool_down(self, connection: Connection, reason: str) -> None:
+        self.refuse("rate", reason, connection)
+        await connection.tell(
+            m.EarlyCloseOfConnection(reason=reason, return_in=m.Duration(COOL_DOWN_S))
+        )
+        connection.side = ServerSide.GONE
 
     async def _heed(self, connection: Connection, payload: bytes) -> None:
         """Look a message up in the table and do what stands there."""
@@ -129,6 +159,7 @@ class Desk:
         self.journal.refusal(kind, reason, party=party, address=connection.address)
 
     async def _admit(self, connection: Connection, message: m.JoinCluster) -> None:
+        self._count_surplus(connection)
         member = self.live.join(connection.peer, message, time.time(), self._is_void)
         self._seat(connection, member)
         ours = self._ours(connection)
@@ -147,6 +178,7 @@ class Desk:
         )
 
     async def _readmit(self, connection: Connection, message: m.ReJoinCluster) -> None:
+        self._count_surplus(connection)
         member, factor, version = self.live.rejoin(connection.peer, time.time(), self._is_void)
         self._seat(connection, member)
         ours = self._ours(connection)
@@ -175,6 +207,7 @@ class Desk:
         older = self.connections.get(connection.peer.name)
         self.connections[connection.peer.name] = connection
         if older is not None:
+            older.replaced = True
             self.journal.write("replaced", party=connection.peer.name, address=older.address)
             self._spawn(self._retire(older))
 
@@ -196,6 +229,7 @@ class Desk:
         party = connection.peer.name
         key = connection.sent if message.request is UNSET else message.request
         if key is None or not self.live.is_open(key, party):
+            self._count_surplus(connection)
             self.journal.write("ignored", party=party, id=key)
             self.live.welcome(party, time.time())  # late, but here: the next round asks it again
             return
@@ -227,6 +261,7 @@ class Desk:
 
     async def _restore(self, connection: Connection, message: m.ReturnLastLikelihood) -> None:
         party = connection.peer.name
+        self._count_surplus(connection)
         factor = numbers.unpack(message.likelihood, self.live.rules.family, "likelihood")
         self.journal.write("returned", party=party, factor=self.live.restore(party, factor))
 

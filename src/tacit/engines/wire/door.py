@@ -1,7 +1,8 @@
 """The server's door: who may come in, within which time, and who is shown out again.
 
 A stranger costs a handshake and a line in the log, and never the time of a party: handshakes have
-a deadline, their number is limited, and whatever goes wrong in one ends there.
+a deadline, their number is limited, and whatever goes wrong in one ends there. The buffers of TLS
+are made once a peer has begun to speak TLS; one that says nothing costs a socket.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+import traceback
+from collections.abc import Awaitable, Callable, Collection
 from datetime import UTC, datetime
 
 from tacit.engines.wire.connection import Connection
 from tacit.engines.wire.journal import Journal
+from tacit.engines.wire.slots import ConnectionSlots, HandshakeSlots
 from tacit.errors import ConfigError, DataError, PeerError
 from tacit.wire.line import BUFFER, keep_alive, shut
 from tacit.wire.settings import Serve, parse_address
@@ -21,18 +24,26 @@ from tacit.wire.tls import Credentials, Peer, Revoked, peer_of, server_context
 
 BACKLOG = 512
 PAUSE_S = 0.25
+_TLS_HANDSHAKE = b"\x16\x03"
+"""The first bytes of every TLS connection: a handshake record, version 3.x."""
 
 
 class Door:
     """Listens, shakes hands, and hands over connections whose peer is known."""
 
-    def __init__(self, credentials: Credentials, settings: Serve, journal: Journal) -> None:
+    def __init__(
+        self,
+        credentials: Credentials,
+        settings: Serve,
+        journal: Journal,
+        parties: Collection[str],
+    ) -> None:
         self._settings, self._journal = settings, journal
         self._context = server_context(credentials)
         self._revoked = credentials.revoked and Revoked(credentials.revoked, credentials.authority)
         self._listener: socket.socket | None = None
-        self._inside = 0
-        """Connections that are open, known or not."""
+        self._handshakes = HandshakeSlots()
+        self._slots = ConnectionSlots(settings.most_connections, parties)
         self.port = 0
 
     def open(self) -> str:
@@ -71,28 +82,67 @@ class Door:
                 await asyncio.sleep(PAUSE_S)
                 continue
             where = f"{address[0]}:{address[1]}"
-            if self._inside >= self._settings.most_connections:
-                self._journal.refusal("full", "too many connections", address=where)
-                sock.close()
-                continue
-            self._inside += 1
             spawn(self._admit(sock, where, converse))
 
     async def _admit(
         self, sock: socket.socket, where: str, converse: Callable[[Connection], Awaitable[None]]
     ) -> None:
+        connection = await self._identify(sock, where)
+        if connection is None:
+            return
+        admitted, ended = self._slots.enter(connection)
+        if ended is not None:
+            reason = f"{ended.peer.name}: a connection was ended to make room for another"
+            self._journal.refusal("full", reason, address=ended.address)
+        if not admitted:
+            self._journal.refusal("full", "too many connections", address=where)
+            connection.abort()
+            return
         try:
-            connection = await self._handshake(sock, where)
-            if connection is not None:
-                await converse(connection)
+            await converse(connection)
         finally:
-            self._inside -= 1
+            self._slots.leave(connection)
+
+    async def _identify(self, sock: socket.socket, where: str) -> Connection | None:
+        """The connection after its handshake, unless that fails or gives way to a newer one."""
+        handshake = asyncio.ensure_future(self._handshake(sock, where))
+        if self._handshakes.enter(handshake):
+            self._journal.refusal("full", "too many handshakes: the oldest gave way", address=where)
+        try:
+            await asyncio.wait([handshake])
+        finally:
+            self._handshakes.leave(handshake)
+            handshake.cancel()
+        return None if handshake.cancelled() else handshake.result()
+
+    async def _hello(self, sock: socket.socket) -> None:
+        """Wait until the peer has begun to speak TLS, at the cost of a socket."""
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(sock, lambda: arrived.done() or arrived.set_result(None))
+        try:
+            async with asyncio.timeout(self._settings.handshake_s):
+                await arrived
+        except asyncio.CancelledError:  # a newer connection needs the place
+            loop.remove_reader(sock)
+            sock.close()
+            raise
+        finally:
+            if sock.fileno() >= 0:
+                loop.remove_reader(sock)
+        first = sock.recv(2, socket.MSG_PEEK)
+        if not first:
+            raise ConnectionResetError
+        if not _TLS_HANDSHAKE.startswith(first):
+            raise ssl.SSLError(1, "not a TLS handshake")
+        self._handshakes.speaks(asyncio.current_task())
 
     async def _handshake(self, sock: socket.socket, where: str) -> Connection | None:
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=BUFFER, loop=loop)
-        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         try:
+            await self._hello(sock)
+            reader = asyncio.StreamReader(limit=BUFFER, loop=loop)
+            protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
             transport, _ = await loop.connect_accepted_socket(
                 lambda: protocol,
                 sock,
@@ -102,8 +152,10 @@ class Door:
             )
         except (OSError, ssl.SSLError, TimeoutError) as error:
             reason = getattr(error, "verify_message", None) or getattr(error, "reason", None)
-            self._journal.refusal("tls", str(reason or type(error).__name__), address=where)
+            reason = reason or getattr(error, "strerror", None) or type(error).__name__
+            self._journal.refusal("tls", str(reason), address=where)
             sock.close()
+            _forget(error)
             return None
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         try:
@@ -126,3 +178,14 @@ class Door:
     def is_void(self, serial: int) -> bool:
         """Whether the authority has revoked this certificate."""
         return bool(self._revoked) and self._revoked.contains(serial)
+
+
+def _forget(error: BaseException | None) -> None:
+    """Let go of what the frames of an error hold: the buffers of a handshake, a quarter megabyte.
+
+    An error, its traceback and a frame that names it are a cycle, which the garbage collector
+    finds much later: it counts objects, not bytes.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.with_traceback(None).__context__

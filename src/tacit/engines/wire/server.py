@@ -66,7 +66,7 @@ class WireServer:
         self._waits_for_quorum = False
         self._stopping = False
         self._commands = Commands(live.directory)
-        self._door = Door(credentials, settings, journal)
+        self._door = Door(credentials, settings, journal, live.parties)
         self._desk = Desk(
             live,
             settings,
