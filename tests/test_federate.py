@@ -221,12 +221,12 @@ def test_reading_a_plan_draws_no_noise_and_each_run_draws_its_own(monkeypatch):
     plan = make_plan(
         LogisticRegression(("one", "two")),
         parties,
-        method=PrivateUpdate(),
+        method=PrivateUpdate(shards=1),
         schedule=Synchronous(rounds=2),
         privacy=Privacy(epsilon=5.0, delta=1e-3, unit="party", aggregation="server"),
     )
     with monkeypatch.context() as patch:
-        patch.setattr("tacit.federate.secrets.randbits", lambda bits: pytest.fail("drew entropy"))
+        patch.setattr("tacit.federate.secrets.randbits", lambda _: pytest.fail("drew entropy"))
         assert plan.rules.parties == ("a", "b")
         assert plan._noise_rng is not None
         with pytest.raises(RuntimeError, match="carry_out draws one"):
