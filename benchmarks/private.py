@@ -179,7 +179,8 @@ def _our_federation() -> dict[str, Any]:
 
     adult()  # skips where there is none
     warnings.simplefilter("ignore")
-    prepared = prepare(read_config(PRIVATE, (f"schedule.rounds={ROUNDS}",)))
+    dpsgd = ("method.kind='dpsgd'", f"schedule.rounds={ROUNDS}")
+    prepared = prepare(read_config(PRIVATE, dpsgd))
     plan = prepared.plan
     found: dict[str, Any] = {"private": _warm(lambda: carry_out(plan)), "others": {}}
     others = {
@@ -195,7 +196,7 @@ def _our_federation() -> dict[str, Any]:
     rounds = f"schedule.rounds={ROUNDS}"
     plain = ("method.kind='gradient-vi'", "method.steps=1", "family='mean-field'")
     to_the_end = ("data.held_out=0.5", "schedule.tolerance=0.0")
-    found["run"], found["charged"] = _whole_run(read_config(PRIVATE, (rounds,)))
+    found["run"], found["charged"] = _whole_run(read_config(PRIVATE, dpsgd))
     found["run, plain"], _ = _whole_run(read_config(EXAMPLE, (rounds, *plain, *to_the_end)))
     _strip()
     found["bare"] = _warm(lambda: carry_out(plan))

@@ -24,6 +24,7 @@ from tacit.messages import Request, decode_reply
 from tacit.privacy.ledger import Ledger
 from tacit.private_run import open_charging, own_ceilings
 from tacit.run import fingerprint, prepare, run
+from tacit.rundir import checkpoint_path
 from tacit.server import Checkpoint, begin, initial_state, open_requests, step_together
 
 KILLS = int(os.environ.get("TACIT_KILLS", "6"))
@@ -102,7 +103,11 @@ def test_the_result_says_what_is_guaranteed(secret):
     assert book["epsilon_spent"] == pytest.approx(privacy["guarantee"]["epsilon"], rel=1e-6)
     with Ledger.open(book["path"]) as ledger:
         assert ledger.receipt() == book["receipt"]
-    assert json.loads((folder / "secret" / "result.json").read_text()) == result
+    shared = json.loads((folder / "secret" / "public" / "result.json").read_text())
+    assert shared["privacy"] == {key: value for key, value in privacy.items() if key != "ledger"}
+    assert shared["posterior"] == result["posterior"]
+    kept = json.loads((folder / "secret" / "private" / "evaluation.json").read_text())
+    assert kept["privacy"] == {"ledger": book}
     assert not (folder / "secret" / "ledger.sqlite").exists()
 
 
@@ -112,8 +117,10 @@ def test_a_seeded_run_says_that_it_is_not_private(seeded):
     assert privacy["private"] is False
     assert privacy["statement"].startswith("Not private")
     assert "seed" in privacy["guarantee"]["caveat"]
-    assert privacy["ledger"]["path"] == str(out / "ledger.sqlite"), "a ledger of its own"
-    assert len(rows(out / "ledger.sqlite", "charge")) == PARTIES * ROUNDS
+    assert privacy["ledger"]["path"] == str(out / "private" / "ledger.sqlite"), (
+        "a ledger of its own"
+    )
+    assert len(rows(out / "private" / "ledger.sqlite", "charge")) == PARTIES * ROUNDS
     assert privacy["ledger"]["epsilon_spent"] <= 2.0 * (1 + 1e-8)
 
 
@@ -121,7 +128,9 @@ def test_what_nobody_has_paid_for_is_withheld(seeded):
     out, result = seeded
     assert result["metrics"]["train"] is None
     assert all(party["positive_fraction"] is None for party in result["parties"])
-    lines = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (out / "public" / "events.jsonl").read_text().splitlines()
+    ]
     rounds = [line for line in lines if line["event"] == "round"]
     assert len(rounds) == ROUNDS
     assert all(line["loss"] is None for line in rounds)
@@ -160,18 +169,20 @@ def test_no_record_is_computed_with_before_it_is_charged(tmp_path, monkeypatch):
     charges = rows(path, "charge")
     assert [row.state for row in charges] == ["charged"] * PARTIES
     assert rows(path, "reply") == []
-    assert not (out / "result.json").exists()
-    assert not (out / "posterior.npz").exists()
-    with checkpoint_of(config, out) as state:
+    assert not (out / "public" / "result.json").exists()
+    assert not (out / "public" / "posterior.npz").exists()
+    with checkpoint_of(config, out, path) as state:
         assert state.exchanges == 0
 
 
 class checkpoint_of:  # noqa: N801 - reads as a function
     """The server's state in a run directory; None before the first."""
 
-    def __init__(self, config, out):
-        digest = config_digest(config, fingerprint(prepare(config).federation))
-        self.checkpoint = Checkpoint(out / "checkpoint" / "server.sqlite", digest=digest)
+    def __init__(self, config, out, ledger):
+        with Ledger.open(ledger) as book:
+            key = book.derived_key("checkpoint")
+        digest = config_digest(config, fingerprint(prepare(config).federation, key))
+        self.checkpoint = Checkpoint(checkpoint_path(out), digest=digest)
 
     def __enter__(self) -> Any:
         saved = self.checkpoint.load()
@@ -204,7 +215,7 @@ def test_a_run_that_counts_does_not_allow_itself_anything(tmp_path):
     """A ledger inside its own directory is for a seeded run: this one would set its own ceiling."""
     out = tmp_path / "out"
     with pytest.raises(ConfigError, match="would be overwritten with it"):
-        run(parse_config(SECRET), out, ledger=out / "ledger.sqlite")
+        run(parse_config(SECRET), out, ledger=out / "private" / "ledger.sqlite")
     assert not out.exists()
 
 
@@ -218,7 +229,7 @@ def test_a_simulation_and_a_ledger_that_counts_stay_apart(tmp_path):
         with pytest.raises((ConfigError, PrivacyError)):
             run(
                 parse_config(SECRET), place,
-                ledger=tmp_path / "b" / "ledger.sqlite", resume=resume,
+                ledger=tmp_path / "b" / "private" / "ledger.sqlite", resume=resume,
             )  # fmt: skip
 
 
@@ -227,8 +238,8 @@ def test_overwriting_a_run_does_not_forget_what_it_spent(secret):
     options = {"ledger": folder / "ledger.sqlite", "overwrite": True}
     with pytest.raises(PrivacyError, match="> ceiling 2"):
         run(parse_config(SECRET), folder / "secret", **options)
-    kept = json.loads((folder / "secret" / "result.json").read_text())
-    assert kept == result, "a refused run overwrites nothing"
+    kept = json.loads((folder / "secret" / "public" / "result.json").read_text())
+    assert kept["posterior"] == result["posterior"], "a refused run overwrites nothing"
 
 
 def test_of_two_runs_that_both_looked_in_time_one_is_refused_later(secret, tmp_path):
@@ -242,8 +253,8 @@ def test_of_two_runs_that_both_looked_in_time_one_is_refused_later(secret, tmp_p
 
     with pytest.raises(PrivacyError, match="privacy ceiling"):
         run(config, tmp_path / "first", ledger=path, observe=meanwhile)
-    assert (tmp_path / "second" / "result.json").exists()
-    assert not (tmp_path / "first" / "result.json").exists()
+    assert (tmp_path / "second" / "public" / "result.json").exists()
+    assert not (tmp_path / "first" / "public" / "result.json").exists()
     with Ledger.open(path) as ledger:
         for dataset in found:
             spent: Any = ledger.spent(dataset)
@@ -261,9 +272,12 @@ def test_a_seeded_run_is_repeatable_to_the_last_bit(seeded, tmp_path):
     out, result = seeded
     again = run(parse_config(SEEDED), tmp_path / "again")
     assert again["posterior"] == result["posterior"]
-    name = "posterior.npz"
+    name = Path("public", "posterior.npz")
     assert (tmp_path / "again" / name).read_bytes() == (out / name).read_bytes()
-    bodies = [stored(out / "ledger.sqlite"), stored(tmp_path / "again" / "ledger.sqlite")]
+    bodies = [
+        stored(out / "private" / "ledger.sqlite"),
+        stored(tmp_path / "again" / "private" / "ledger.sqlite"),
+    ]
     first, second = ({request: body for (_, request), body in one.items()} for one in bodies)
     assert first == second
     assert len(first) == PARTIES * ROUNDS
@@ -339,7 +353,7 @@ def test_a_killed_run_never_speaks_unpaid_nor_twice(worker, tmp_path):
         assert len({row.request for row in charges}) == len(charges) >= len(now)
         assert {row.request for row in replies} <= {row.request for row in charges}
         assert all(now[place] == body for place, body in heard.items()), "a reply was replaced"
-        with checkpoint_of(config, out) as state:
+        with checkpoint_of(config, out, path) as state:
             exchanges = state.exchanges if state else 0
         assert applied <= exchanges <= len(now), "the server has what was never stored"
         heard, applied = now, exchanges
@@ -358,7 +372,7 @@ def test_a_killed_run_never_speaks_unpaid_nor_twice(worker, tmp_path):
     assert applied == len(heard) == raw["schedule"]["rounds"] * PARTIES
     assert progress[-1] > 0, "killed before anything happened"
 
-    result = json.loads((out / "result.json").read_text())
+    result = json.loads((out / "private" / "evaluation.json").read_text())
     with Ledger.open(path) as ledger:
         assert ledger.verify().sound
         spent: list[Any] = [ledger.spent(one) for one in found]
@@ -372,13 +386,13 @@ def test_a_killed_run_never_speaks_unpaid_nor_twice(worker, tmp_path):
     while not state.finished:
         bodies = [heard[run_name(out), request.id] for request in open_requests(state)]
         state, _ = step_together(plan.rules, state, [decode_reply(body) for body in bodies])
-    archive = np.load(out / "posterior.npz")
+    archive = np.load(out / "public" / "posterior.npz")
     for name, value in state.result.items():
         assert archive[f"natural/{name}"].tobytes() == np.asarray(value).tobytes()
 
 
 def run_name(out):
-    return (out / "checkpoint" / "run-name").read_text().strip()
+    return (out / "private" / "checkpoint" / "run-name").read_text().strip()
 
 
 TOML = """
@@ -417,7 +431,7 @@ def test_two_runs_at_once_spend_what_is_allowed_to_one(worker, tmp_path):
             for name in ("a", "b")]  # fmt: skip
     codes = worker({"argv": runs})
     assert sorted(codes) in ([0, 3], [3, 3])
-    finished = [(tmp_path / name / "result.json").exists() for name in ("a", "b")]
+    finished = [(tmp_path / name / "public" / "result.json").exists() for name in ("a", "b")]
     assert finished == [code == 0 for code in codes]
     with Ledger.open(path) as ledger:
         assert ledger.verify().sound

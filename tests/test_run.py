@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,6 @@ from tacit.config import parse_config, read_config
 from tacit.errors import ConfigError, DataError, TacitError
 from tacit.run import run
 from tacit.rundir import Events, check_out, write_text
-from tacit.server import Checkpoint
 
 LINEAR = {
     "privacy": "none",
@@ -83,7 +83,7 @@ def test_a_first_run_compiles_its_method_alone_and_a_second_one_nothing(tmp_path
 
 def test_the_result_has_every_field(cohort_run):
     out, result = cohort_run
-    on_disk = json.loads((out / "result.json").read_text(encoding="utf-8"))
+    on_disk = json.loads((out / "public" / "result.json").read_text(encoding="utf-8"))
     assert on_disk == result
     assert result["schema"] == "tacit/result/1"
     assert (result["name"], result["seed"], result["engine"]) == ("run", 0, "in-process")
@@ -111,18 +111,22 @@ def test_the_result_has_every_field(cohort_run):
 
 def test_the_directory_holds_what_is_promised(cohort_run):
     out, result = cohort_run
-    assert {path.name for path in out.iterdir()} == {
+    assert {path.name for path in out.iterdir()} == {"README.txt", "public", "private"}
+    assert {path.name for path in (out / "public").iterdir()} == {
         "config.toml",
         "events.jsonl",
-        "checkpoint",
         "posterior.npz",
         "result.json",
     }
-    assert read_config(out / "config.toml") == parse_config(COHORT)
-    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    assert {path.name for path in (out / "private").iterdir()} == {"checkpoint", "evaluation.json"}
+    assert stat.S_IMODE((out / "private").stat().st_mode) == 0o700
+    assert read_config(out / "public" / "config.toml") == parse_config(COHORT)
+    events = [
+        json.loads(line) for line in (out / "public" / "events.jsonl").read_text().splitlines()
+    ]
     assert [event["event"] for event in events] == ["start", "round", "round", "round", "end"]
     assert events[-1]["reason"] == "rounds"
-    archive = np.load(out / "posterior.npz")
+    archive = np.load(out / "public" / "posterior.npz")
     np.testing.assert_array_equal(archive["mean"], result["posterior"]["mean"])
     assert list(archive["names"]) == result["posterior"]["names"]
     assert archive["natural/quadratic"].shape == (len(archive["names"]),) * 2
@@ -198,16 +202,19 @@ def test_a_broken_run_is_resumed_to_the_same_result(whole_run, tmp_path, batches
     out = tmp_path / "broken"
     with pytest.raises(PowerCutError):
         run(parse_config(LINEAR), out, observe=power_cut_after(batches))
-    assert not (out / "result.json").exists()
+    assert not (out / "public" / "result.json").exists()
     resumed = run(parse_config(LINEAR), out, resume=True)
     for result in (whole, resumed):
         del result["timing"], result["compilations"]
     assert resumed == whole
     for name in ("config.toml", "posterior.npz"):
-        assert (out / name).read_bytes() == (whole_out / name).read_bytes()
+        assert (out / "public" / name).read_bytes() == (whole_out / "public" / name).read_bytes()
 
     def events(folder):
-        lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+        lines = [
+            json.loads(line)
+            for line in (folder / "public" / "events.jsonl").read_text().splitlines()
+        ]
         return [{k: v for k, v in line.items() if k != "wall_s"} for line in lines]
 
     assert events(out) == events(whole_out)
@@ -220,11 +227,11 @@ def test_resuming_a_finished_run_repeats_its_result(whole_run, used):
 
 
 def test_a_run_of_another_configuration_is_not_resumed(used):
-    kept = (used / "config.toml").read_bytes()
+    kept = (used / "public" / "config.toml").read_bytes()
     for change in ({"seed": 4}, {"data": {"source": "gaussian-mean", "records": 121}}):
         with pytest.raises(DataError, match="belongs to another configuration"):
             run(config_with(LINEAR, **change), used, resume=True)
-    assert (used / "config.toml").read_bytes() == kept
+    assert (used / "public" / "config.toml").read_bytes() == kept
     renamed = config_with(LINEAR, name="a better name")
     assert run(renamed, used, resume=True)["name"] == "a better name"
 
@@ -247,7 +254,7 @@ def test_a_used_directory_is_not_used_again_unasked(whole_run, used):
 def test_a_bad_configuration_does_not_overwrite_a_good_run(used):
     with pytest.raises(TacitError):
         run(config_with(LINEAR, model={"kind": "logistic"}), used, overwrite=True)
-    assert json.loads((used / "result.json").read_text())["name"] == "terrain"
+    assert json.loads((used / "public" / "result.json").read_text())["name"] == "terrain"
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "config.toml"])
@@ -264,7 +271,7 @@ def test_somebody_elses_directory_is_never_overwritten(tmp_path, name):
 def test_resume_and_overwrite_contradict_each_other(used):
     with pytest.raises(ConfigError, match="contradict"):
         run(parse_config(LINEAR), used, resume=True, overwrite=True)
-    assert (used / "result.json").exists()
+    assert (used / "public" / "result.json").exists()
 
 
 def test_a_file_is_no_place_for_a_run(tmp_path):
@@ -278,13 +285,13 @@ def test_an_empty_directory_is_a_place_for_a_run(tmp_path):
     check_out(tmp_path / "absent", resume=False, overwrite=True)
     with pytest.raises(PowerCutError):
         run(parse_config(LINEAR), tmp_path, observe=power_cut_after(0))
-    assert (tmp_path / "config.toml").exists()
+    assert (tmp_path / "public" / "config.toml").exists()
 
 
 def test_a_crash_before_the_first_file_can_be_started_again(tmp_path):
-    """The checkpoint is the first file of a run: with it alone there is something to resume."""
+    """The checkpoint's directory is the first of a run: with it alone there is what to resume."""
     out = tmp_path / "run"
-    Checkpoint(out / "checkpoint" / "server.sqlite", digest="d").close()
+    (out / "private" / "checkpoint").mkdir(parents=True)
     check_out(out, resume=True, overwrite=False)
     check_out(out, resume=False, overwrite=True)
 

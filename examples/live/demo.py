@@ -69,7 +69,7 @@ def main() -> None:
         title("5. The same federation in one process")
         compare(out)
     print(f"\n{time.monotonic() - began:.0f} s. Look around in {shown(out)}: a directory a party,")
-    print("each with party.toml, state/log.jsonl, state/result.json; server/ has the posterior.")
+    print("each with party.toml, state/log.jsonl, state/public/ (the posterior), state/private/.")
 
 
 # Files -------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def free_port() -> int:
 
 
 def show_coefficients(server: Path) -> None:
-    with np.load(server / "state" / "posterior.npz") as found:
+    with np.load(server / "state" / "public" / "posterior.npz") as found:
         names, means, sds = found["names"], found["mean"], found["sd"]
     width = max(len(name) for name in names)
     print(f"{'':{width}}     mean     95 % interval")
@@ -264,8 +264,8 @@ def compare(out: Path) -> None:
     print(f"$ tacit run {shown(path)}")
     quiet("run", path, "--out", out / "one-process")
     with (
-        np.load(out / "server" / "state" / "posterior.npz") as live,
-        np.load(out / "one-process" / "posterior.npz") as one,
+        np.load(out / "server" / "state" / "public" / "posterior.npz") as live,
+        np.load(out / "one-process" / "public" / "posterior.npz") as one,
     ):
         different = [key for key in one.files if live[key].tobytes() != one[key].tobytes()]
         count = sum(one[key].size for key in one.files if key.startswith("natural/"))

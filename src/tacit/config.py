@@ -233,6 +233,9 @@ class EvaluateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     draws: int = 100
     reference: Literal["auto", "none", "nuts"] = "auto"
     """"auto": the exact posterior where there is one; "nuts": NumPyro's NUTS on the pooled data."""
+    publish: bool = False
+    """True puts metrics on held-out records, which are exact, into the public part of a private
+    run; the result then lists them as not covered by the guarantee."""
 
     def __post_init__(self) -> None:
         if not self.draws >= 1:
@@ -388,9 +391,12 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 def config_digest(config: Config, data_fingerprint: str) -> str:
     """What a checkpoint belongs to: the configuration and the data.
 
-    Not its name, not [tune], and not the engine, whose choice changes a posterior by rounding only.
+    Not its name, not [tune] nor [evaluate], which do not change the posterior, and not the engine,
+    whose choice changes it by rounding only.
     """
-    same = msgspec.structs.replace(config, name="", engine=EngineConfig(), tune=TuneConfig())
+    same = msgspec.structs.replace(
+        config, name="", engine=EngineConfig(), tune=TuneConfig(), evaluate=EvaluateConfig()
+    )
     body = msgspec.json.encode(same, order="deterministic")
     return hashlib.sha256(body + data_fingerprint.encode()).hexdigest()
 

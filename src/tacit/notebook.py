@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,13 +23,14 @@ from tacit.posterior import Posterior
 from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.settings import Privacy
 from tacit.server import Schedule
+from tacit.shown import Shown
 from tacit.topics.show import TopicTable
 
 NOT_PRIVATE = (
     "Not private: parties send exact updates. Records stay where they are, but the updates and the "
     "posterior may reveal them; no differential privacy is applied."
 )
-TOO_NARROW = "Intervals do not contain the noise that was added for privacy."
+TOO_NARROW = "Intervals do not contain the noise that was added for privacy: they are too narrow."
 WIDE_ENOUGH = "Intervals contain the noise that was added for privacy, but not what clipping does."
 NOT_DECLARED = (
     "Records were given as plain arrays without declared bounds: the guarantee holds for the "
@@ -38,6 +40,29 @@ LEARNT_SCALE = (
     " The prior's scale was learnt from the same releases and is taken for known: where little was "
     "heard, intervals are far too narrow."
 )
+
+T = TypeVar("T")
+
+
+class EvaluationWarning(UserWarning):
+    """Something optional could not be computed; the posterior is unaffected."""
+
+
+@dataclass
+class Attempts:
+    """Optional work after training: what fails is noted, so that the posterior is not lost."""
+
+    failed: dict[str, str] = field(default_factory=dict)
+    """By what was attempted: why it failed, in one line."""
+
+    def attempt(self, what: str, work: Callable[[], T], *, otherwise: T) -> T:
+        """The result of `work`, or `otherwise` and a note."""
+        try:
+            return work()
+        except Exception as error:  # whatever it is: the run has been paid for
+            reason = " ".join(str(error).split()) or type(error).__name__
+            self.failed[what] = reason
+            return otherwise
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,13 +113,14 @@ class Fit:
         """Coefficients (a NumPyro model's sites, in their own space) with 95 % intervals."""
         if not self.posterior.model.listed:
             return "\n".join([*self._measured(), self.privacy])
-        low, high = self.posterior.interval()
-        rows = list(zip(self.posterior.names, self.posterior.mean, low, high, strict=True))
-        sites = site_summary(self.posterior, seed=0)
-        if sites:
-            rows = [(name, s["mean"], s["low"], s["high"]) for name, s in sites.items()]
-        width = max(len(name) for name, *_ in rows)
-        lines = [f"{name:<{width}}  {m:8.3f}  [{a:8.3f}, {b:8.3f}]" for name, m, a, b in rows]
+        rows = shown_rows(self.posterior)
+        width = max(len(row.name) for row in rows)
+        lines = [
+            f"{row.name:<{width}}  {row.mean:8.3f}  [{row.low:8.3f}, {row.high:8.3f}]"
+            for row in rows
+        ]
+        note = interval_note(self.outcome.plan)
+        lines += [] if note is None else [f"warning: {note}"]
         return "\n".join([*lines, *self._measured(), self.privacy])
 
     def _measured(self) -> list[str]:
@@ -119,9 +145,9 @@ class Fit:
             raise ConfigError(f"model {self.posterior.model.kind!r} has no coefficients to plot")
         from tacit.report import plot_coefficients
 
-        return plot_coefficients(
-            self.posterior.names, self.posterior.mean.tolist(), self.posterior.sd.tolist()
-        )
+        names, mean, sd, low, high, real = zip(*shown_rows(self.posterior), strict=True)
+        warning = interval_note(self.outcome.plan)
+        return plot_coefficients(names, mean, sd, low=low, high=high, real=real, warning=warning)
 
 
 def fit(
@@ -185,7 +211,14 @@ def fit(
     outcome = carry_out(plan, observe=observe)
     # An exact training score would be a release that nobody has paid for.
     train = pooled(parties) if privacy == "none" else None
-    metrics = measure(outcome.posterior, train, test, 100, seed)[0]
+    attempts = Attempts()
+    metrics, _ = attempts.attempt(
+        "metrics",
+        lambda: measure(outcome.posterior, train, test, 100, seed),
+        otherwise=({"train": None, "test": None}, None),
+    )
+    for what, why in attempts.failed.items():
+        warnings.warn(f"{what} could not be computed: {why}", EvaluationWarning, stacklevel=2)
     return Fit(outcome, metrics, undeclared)
 
 
@@ -196,12 +229,49 @@ def statement(plan: Plan) -> str:
         return NOT_PRIVATE
     assert isinstance(plan.method, PrivateMethod)
     intervals = WIDE_ENOUGH if plan.method.knows_noise(plan.family) else TOO_NARROW
-    if isinstance(plan.method, PrivateScoring) and plan.method.empirical_bayes:
+    if _learns_scale(plan):
         intervals += LEARNT_SCALE
     if guarantee.caveat is not None:
         plain = msgspec.structs.replace(guarantee, caveat=None)
         return f"{guarantee.caveat}. With secret noise it would be {plain}. {intervals}"
     return f"Differential privacy: {guarantee}. {intervals}"
+
+
+def _learns_scale(plan: Plan) -> bool:
+    return isinstance(plan.method, PrivateScoring) and bool(plan.method.empirical_bayes)
+
+
+def interval_note(plan: Plan) -> str | None:
+    """Why the intervals of a run are known to be too narrow; None: they are not known to be."""
+    if plan.guarantee is None:
+        return None
+    assert isinstance(plan.method, PrivateMethod)
+    if not plan.method.knows_noise(plan.family):
+        return TOO_NARROW
+    return LEARNT_SCALE.strip() if _learns_scale(plan) else None
+
+
+def intervals_block(plan: Plan) -> dict[str, Any]:
+    """What result.json says about its intervals: their level and what is known to be wrong."""
+    return {"level": 0.95, "warning": interval_note(plan)}
+
+
+def cannot_evaluate(plan: Plan, test: Records | None) -> str | None:
+    """Why the metrics of held-out records could not be computed; None: nothing speaks against it.
+
+    Asked of the model with blank rows of the records' shape, before anything is spent. A model with
+    a predictive distribution in closed form is not asked.
+    """
+    if test is None or plan.model.kind != "numpyro":
+        return None
+    import jax
+
+    rows = {key: jax.ShapeDtypeStruct((2, *v.shape[1:]), v.dtype) for key, v in test.items()}
+    try:
+        jax.eval_shape(plan.model.response, np.zeros(plan.model.dimension), rows)
+    except Exception as error:  # of a user's program: any
+        return " ".join(str(error).split())
+    return None
 
 
 def check_bounded(federation: Federation) -> None:
@@ -258,15 +328,20 @@ def _check_fits(model: type[Model], federation: Federation) -> None:
         )
 
 
-def site_summary(posterior: Posterior, seed: int) -> dict[str, dict[str, float]]:
+def site_summary(posterior: Posterior, seed: int) -> dict[str, dict[str, Any]]:
     """Mean, sd and central 95 % of each of the model's own quantities, element by element.
 
-    Empty for a model whose θ is what its user thinks in.
+    `real` says that a quantity is a coordinate of θ as it is, so that it can have either sign; a
+    scale, a probability or a derived quantity need not. Empty for a model whose θ is what its user
+    thinks in.
     """
     summary = {}
     if not posterior.model.listed:  # nor is a draw of half a million coordinates made
         return summary
-    for name, draws in posterior.sites(seed=seed).items():
+    sites = posterior.sites(seed=seed)
+    theta = posterior.sample(seed=seed) if sites else np.zeros((0, 0))
+    place = {name: index for index, name in enumerate(posterior.names)}
+    for name, draws in sites.items():
         for index in np.ndindex(draws.shape[1:]):
             column = draws[(slice(None), *index)]
             label = f"{name}[{','.join(map(str, index))}]" if index else name
@@ -276,8 +351,23 @@ def site_summary(posterior: Posterior, seed: int) -> dict[str, dict[str, float]]
                 "sd": float(column.std()),
                 "low": float(low),
                 "high": float(high),
+                "real": label in place and bool(np.allclose(column, theta[:, place[label]])),
             }
     return summary
+
+
+def shown_rows(posterior: Posterior) -> list[Shown]:
+    """What a table or figure shows: a model's sites in their own space, or its coefficients."""
+    sites = site_summary(posterior, seed=0)
+    if sites:
+        return [Shown(name, **site) for name, site in sites.items()]
+    low, high = posterior.interval()
+    return [
+        Shown(name, float(m), float(s), float(a), float(b))
+        for name, m, s, a, b in zip(
+            posterior.names, posterior.mean, posterior.sd, low, high, strict=True
+        )
+    ]
 
 
 def pooled(parties: dict[str, Records]) -> Records:

@@ -3,7 +3,9 @@
 A run with noise from the operating system counts: it is charged to a ledger that outlives it, and
 nobody but the operator can set or raise the ceilings there. A run with a seeded noise guarantees
 nothing (its result says so); it is charged all the same, so that what is simulated is what would
-happen, but to a ledger of its own inside the run directory.
+happen, but to a ledger in the private part of its run directory. A run on records that are
+generated from a seed may have its ledger there, too (privacy.ledger = "run-directory"): nobody's
+budget is at stake, so no operator has to allow it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 from tacit.charging import Charging
 from tacit.config import Config
 from tacit.data import Federation
+from tacit.data.config import GENERATED
 from tacit.errors import ConfigError, PrivacyError
 from tacit.federate import Plan
 from tacit.models import Records
@@ -24,9 +27,12 @@ from tacit.notebook import pooled, statement
 from tacit.privacy.fingerprint import DatasetId
 from tacit.privacy.ledger import Ceiling, Ledger
 from tacit.privacy.place import LEDGER_NAME, own_ledger
-from tacit.rundir import write_text
+from tacit.privacy.settings import RUN_DIRECTORY
+from tacit.published import not_covered
+from tacit.rundir import checkpoint_path, private_part, write_text
 
 SIMULATION = "simulation with a seeded noise"
+GENERATED_RECORDS = "records generated from a seed"
 
 
 def ledger_path(config: Config, out: Path, asked: Path | None) -> Path:
@@ -34,17 +40,19 @@ def ledger_path(config: Config, out: Path, asked: Path | None) -> Path:
     assert config.private is not None
     if asked is not None:
         return asked
+    if config.private.ledger == RUN_DIRECTORY:
+        return private_part(out) / LEDGER_NAME
     if config.private.ledger is not None:
         return Path(config.private.ledger).expanduser()
     if config.private.noise_seed is not None:
-        return out / LEDGER_NAME
+        return private_part(out) / LEDGER_NAME
     return own_ledger()
 
 
 def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
-    """Whether a run is a simulation, which has a ledger of its own and charges no other.
+    """Whether a run has a ledger of its own in its directory, and charges no other.
 
-    One that counts may not have it there: it would allow itself what it likes, and --overwrite
+    One on real records may not have it there: it would allow itself what it likes, and --overwrite
     would delete what was spent. A simulation in a ledger that counts would be a finite ε in it for
     a release that has none.
     """
@@ -56,7 +64,14 @@ def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
             "a known seed guarantees nothing and is charged in the run directory only: leave out "
             "one of the two"
         )
-    if within and config.private.noise_seed is None:
+    generated = config.data.source in GENERATED
+    if config.private.ledger == RUN_DIRECTORY and not generated:
+        raise ConfigError(
+            f'privacy.ledger = "{RUN_DIRECTORY}" with data.source = "{config.data.source}"; what '
+            "is spent on real records has to outlive the run: name a file elsewhere or leave the "
+            f"key out (generated records: {', '.join(GENERATED)})"
+        )
+    if within and config.private.noise_seed is None and config.private.ledger != RUN_DIRECTORY:
         raise ConfigError(
             f"the ledger {path} lies in the run directory {out} and would be overwritten with it; "
             "keep it elsewhere, or simulate with privacy.noise_seed"
@@ -118,10 +133,11 @@ def _ceiling_command(plan: Plan, path: Path) -> str:
 
 
 def refuse_simulated(ledger: Ledger, path: Path) -> None:
-    """A simulation sets its own ceilings; what they allow, no operator has allowed."""
-    if any(row.kind == "ceiling" and row.purpose == SIMULATION for row in ledger.show()):
+    """A run directory's ledger sets its own ceilings; what they allow, no operator has allowed."""
+    own = (SIMULATION, GENERATED_RECORDS)
+    if any(row.kind == "ceiling" and row.purpose in own for row in ledger.show()):
         raise ConfigError(
-            f"{path} is the ledger of a simulation, which allowed itself what it liked; name "
+            f"{path} is the ledger of one run, which allowed itself what it liked; name "
             "another one with --ledger"
         )
 
@@ -134,7 +150,9 @@ def open_charging(
     try:
         charging = _charging(plan, federation, ledger, run)
         if inside:
-            own_ceilings(charging)
+            assert plan.privacy is not None
+            seeded = plan.privacy.noise_seed is not None
+            own_ceilings(charging, reason=SIMULATION if seeded else GENERATED_RECORDS)
         else:
             refuse_simulated(ledger, path)
         return charging
@@ -149,8 +167,8 @@ def _charging(plan: Plan, federation: Federation, ledger: Ledger, run: str) -> C
     return Charging(ledger, run, found, plan.settled, plan.privacy.unit, plan.privacy.relation)
 
 
-def own_ceilings(charging: Charging) -> None:
-    """A simulation's ledger allows what the simulation was made to spend, after earlier ones."""
+def own_ceilings(charging: Charging, *, reason: str = SIMULATION) -> None:
+    """A run directory's ledger allows what its run was made to spend, after earlier ones."""
     if charging.ledger.charges(charging.run):
         return  # it has begun, under ceilings that allow for all of it
     wanted = {}
@@ -163,19 +181,19 @@ def own_ceilings(charging: Charging) -> None:
             limit = max(guarantee.epsilon, price)
             wanted[dataset] = Ceiling(epsilon=limit, **terms)
     if wanted:
-        charging.ledger.set_ceilings(wanted, reason=SIMULATION, raising=True)
+        charging.ledger.set_ceilings(wanted, reason=reason, raising=True)
 
 
 def run_name(out: Path) -> str:
     """What the ledger calls this run, for ever: drawn once and kept in the run directory."""
-    path = out / "checkpoint" / "run-name"
+    path = checkpoint_path(out).with_name("run-name")
     if not path.exists():
         write_text(path, f"run-{secrets.token_hex(12)}\n")
     return path.read_text(encoding="utf-8").strip()
 
 
-def privacy_block(plan: Plan) -> dict[str, Any]:
-    """What result.json says about privacy."""
+def privacy_block(plan: Plan, *, publish: bool = False) -> dict[str, Any]:
+    """What result.json says about privacy; `publish`: with exact metrics of held-out records."""
     guarantee = plan.guarantee
     if guarantee is None or plan.privacy is None:
         return {"private": False, "statement": statement(plan)}
@@ -205,11 +223,7 @@ def privacy_block(plan: Plan) -> dict[str, Any]:
             }
             for name, one in plan.settled.items()
         ],
-        "not_covered": (
-            "metrics of held-out records, record counts and reference posteriors in this file are "
-            "exact, and so are factors and messages in checkpoint and ledger where a party keeps "
-            "its own factor or the server adds the noise; they are for whoever may see the records"
-        ),
+        "not_covered": not_covered(plan, publish=publish),
     }
 
 

@@ -1,14 +1,17 @@
 """A configured run: from a TOML file to a run directory.
 
-A run directory holds config.toml (resolved), events.jsonl, checkpoint/, posterior.npz and
-result.json; reports read nothing else. It is made only after everything that can be wrong with
-the configuration and the data has been looked at.
+`tacit.rundir` lists the files of a run directory: a public part, which reports are made from, and a
+private part. It is made only after everything that can be wrong with the configuration and the data
+has been looked at. The posterior is written as soon as there is one: what is computed after it
+(metrics, references) may fail and is then a note in the result.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import secrets
 import shutil
 import time
 from collections.abc import Callable
@@ -28,7 +31,14 @@ from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
 from tacit.local import LocalMethod
 from tacit.models import ConjugateGaussian, Model, Records, TopicModel
 from tacit.models.prior import PRIOR_PARTY
-from tacit.notebook import check_bounded, measure, pooled, site_summary
+from tacit.notebook import (
+    Attempts,
+    check_bounded,
+    intervals_block,
+    measure,
+    pooled,
+    site_summary,
+)
 from tacit.party import len_records
 from tacit.posterior import Posterior
 from tacit.private_run import (
@@ -40,7 +50,22 @@ from tacit.private_run import (
     run_name,
     spent,
 )
-from tacit.rundir import Events, check_out, make_directory, write_posterior, write_text
+from tacit.published import covered, local_result, public_result
+from tacit.rundir import (
+    CONFIG,
+    EVALUATION,
+    EVENTS,
+    POSTERIOR,
+    RESULT,
+    Events,
+    check_out,
+    checkpoint_path,
+    make_run_directory,
+    private_part,
+    public_part,
+    write_posterior,
+    write_text,
+)
 from tacit.server import Checkpoint, ServerState
 from tacit.topics.show import topic_rows
 
@@ -155,9 +180,10 @@ def run(
     ledger: Path | None = None,
     observe: Callable[[Prepared], Observer | None] | None = None,
 ) -> dict[str, Any]:
-    """Carry a configuration out and leave a run directory; the result as in result.json.
+    """Carry a configuration out and leave a run directory; the result with all that was measured.
 
-    A private run is charged to `ledger`, or where the configuration says, or to the user's own.
+    A private run is charged to `ledger`, or where the configuration says, or to the user's own. Of
+    its result only the part that the guarantee covers is in public/result.json.
     """
     cpu = time.process_time()
     started = time.perf_counter()
@@ -172,16 +198,19 @@ def run(
         check_room(plan, federation, book, inside=inside)
     if overwrite and out.exists():
         shutil.rmtree(out)
-    make_directory(out)
-    digest = config_digest(config, fingerprint(federation))
-    checkpoint = Checkpoint(out / "checkpoint" / "server.sqlite", digest=digest)
-    charging = None
-    try:
+    make_run_directory(out, covered=covered(plan))
+    with contextlib.ExitStack() as stack:
+        charging = None
         if book is not None:
             charging = open_charging(plan, federation, book, run_name(out), inside=inside)
-        write_text(out / "config.toml", resolved)
+            stack.callback(charging.ledger.close)
+        key = own_key(out) if charging is None else charging.ledger.derived_key("checkpoint")
+        digest = config_digest(config, fingerprint(federation, key))
+        checkpoint = Checkpoint(checkpoint_path(out), digest=digest)
+        stack.callback(checkpoint.close)
+        write_text(public_part(out) / CONFIG, resolved)
         saved = checkpoint.load()
-        events = Events(out / "events.jsonl", _start_line(prepared), saved[1] if saved else ())
+        events = Events(public_part(out) / EVENTS, _start_line(prepared), saved[1] if saved else ())
         watch = observe(prepared) if observe is not None else None
 
         def both(state: Any, log: Any) -> None:
@@ -192,21 +221,21 @@ def run(
         outcome = carry_out(
             plan, checkpoint=checkpoint, observe=both, charging=charging, engine=engine
         )
+        events.write(({"event": "end", "reason": outcome.state.finished},))
+        write_posterior(public_part(out) / POSTERIOR, outcome.posterior)
         result = _result(prepared, outcome)
         if charging is not None and book is not None:
             result["privacy"]["ledger"] = spent(charging, book)
-        result["timing"]["wall_s"] = time.perf_counter() - started
-        result["timing"]["cpu_s"] = time.process_time() - cpu
-        events.write(
-            ({"event": "end", "reason": outcome.state.finished, "wall_s": outcome.train_s},)
-        )
-    finally:
-        checkpoint.close()
-        if charging is not None:
-            charging.ledger.close()
-    write_posterior(out / "posterior.npz", outcome.posterior)
-    write_text(out / "result.json", json.dumps(result, indent=1, allow_nan=False))
+    result["timing"]["wall_s"] = time.perf_counter() - started
+    result["timing"]["cpu_s"] = time.process_time() - cpu
+    shared = public_result(result, plan, publish=config.evaluate.publish)
+    write_text(private_part(out) / EVALUATION, _as_json(local_result(result)))
+    write_text(public_part(out) / RESULT, _as_json(shared))
     return result
+
+
+def _as_json(body: dict[str, Any]) -> str:
+    return json.dumps(body, indent=1, allow_nan=False)
 
 
 def simulate(config: Config, method: LocalMethod | None = None) -> dict[str, Any]:
@@ -228,10 +257,14 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
     config, federation, plan = prepared.config, prepared.federation, prepared.plan
     posterior, state = outcome.posterior, outcome.state
     started = time.perf_counter()
+    attempts = Attempts()
     train = pooled(plan.parties)
-    draws = config.evaluate.draws
     measured = train if plan.privacy is None else None
-    metrics, bins = measure(posterior, measured, federation.test, draws, config.seed)
+    metrics, bins = attempts.attempt(
+        "metrics",
+        lambda: measure(posterior, measured, federation.test, config.evaluate.draws, config.seed),
+        otherwise=({"train": None, "test": None}, None),
+    )
     result: dict[str, Any] = {
         "schema": SCHEMA,
         "name": config.name,
@@ -250,6 +283,7 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
         "exchanges": state.exchanges - _visits_of_the_prior(state),
         "refused": state.refused,
         "posterior": posterior.table(),
+        "intervals": intervals_block(plan),
         "metrics": metrics,
         "parties": [_party_row(plan, name) for name in plan.parties],
         "data": {
@@ -258,18 +292,18 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
             "target": federation.target,
             "notes": list(federation.notes),
         },
-        "privacy": privacy_block(plan),
+        "privacy": privacy_block(plan, publish=config.evaluate.publish),
     }
-    if isinstance(plan.model, TopicModel):
-        result["topics"] = topic_rows(posterior.natural["log"] + 1.0, federation.names)
     if bins is not None:
         result["reliability"] = {"test": bins}
     if federation.truth is not None and set(federation.truth) == set(posterior.names):
         result["truth"] = {key: float(value) for key, value in federation.truth.items()}
-    sites = site_summary(posterior, config.seed)
-    if sites:
-        result["sites"] = sites
-    result.update(_references(config, plan, posterior, train))
+    result |= attempts.attempt("summary", lambda: _summary(prepared, posterior), otherwise={})
+    result |= attempts.attempt(
+        "reference", lambda: _references(config, plan, posterior, train), otherwise={}
+    )
+    if attempts.failed:
+        result["not_evaluated"] = attempts.failed
     result["timing"] = {
         "data_s": prepared.data_s,
         "train_s": outcome.train_s,
@@ -280,6 +314,17 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
     if outcome.report:
         result["cluster"] = outcome.report
     return result
+
+
+def _summary(prepared: Prepared, posterior: Posterior) -> dict[str, Any]:
+    """A posterior in the terms its user thinks in: topics, a NumPyro model's sites."""
+    found: dict[str, Any] = {}
+    if isinstance(prepared.plan.model, TopicModel):
+        found["topics"] = topic_rows(posterior.natural["log"] + 1.0, prepared.federation.names)
+    sites = site_summary(posterior, prepared.config.seed)
+    if sites:
+        found["sites"] = sites
+    return found
 
 
 def _visits_of_the_prior(state: ServerState) -> int:
@@ -326,12 +371,24 @@ def _start_line(prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def fingerprint(federation: Federation) -> str:
-    """A digest of the prepared records, party by party: a resumed run must meet the same ones."""
-    digest = hashlib.blake2b(digest_size=16)
+def own_key(out: Path) -> bytes:
+    """The key of a run without a ledger, drawn once: see `fingerprint`."""
+    path = checkpoint_path(out).with_name("key")
+    if not path.exists():
+        write_text(path, secrets.token_hex(32) + "\n")
+    return bytes.fromhex(path.read_text(encoding="utf-8").strip())
+
+
+def fingerprint(federation: Federation, key: bytes) -> str:
+    """A digest of the prepared records, party by party: a resumed run must meet the same ones.
+
+    Without a key it would confirm any guess of a record. Where the run has a ledger the key is made
+    from the ledger's, which is not in the run directory.
+    """
+    digest = hashlib.blake2b(digest_size=16, key=key)
     for name, records in federation.parties.items():
         digest.update(name.encode())
-        for key in sorted(records):
-            digest.update(key.encode())
-            digest.update(np.ascontiguousarray(records[key]).tobytes())
+        for column in sorted(records):
+            digest.update(column.encode())
+            digest.update(np.ascontiguousarray(records[column]).tobytes())
     return digest.hexdigest()

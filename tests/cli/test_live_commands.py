@@ -230,9 +230,11 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
     code, said = _end(serving)
     assert code == 0, said
     for words in ("listening on", "north joined", "training begins", "round 3: loss", "97.5 %",
-                  "result.json"):  # fmt: skip
+                  "which may be shared"):  # fmt: skip
         assert words in said
-    found = [np.load(base / name / "state" / "posterior.npz") for name in ("server", *PARTIES)]
+    found = [
+        np.load(base / name / "state" / "public" / "posterior.npz") for name in ("server", *PARTIES)
+    ]
     for key in found[0].files:
         assert len({one[key].tobytes() for one in found}) == 1, "everybody has the same posterior"
     for one in found:

@@ -45,28 +45,28 @@ def test_run_prints_intervals_and_metrics_and_leaves_a_run_directory(tacit, conf
     ):
         assert words in out
     assert err == "", "no progress bar when the output is not a terminal"
-    result = json.loads(Path("out/result.json").read_text())
+    result = json.loads(Path("out/public/result.json").read_text())
     assert result["rounds"] == 4
     assert result["exchanges"] == 12
-    assert Path("out/report/index.html").exists()
-    assert Path("out/config.toml").exists()
+    assert Path("out/public/report.html").exists()
+    assert Path("out/public/config.toml").exists()
 
 
 def test_run_directory_is_named_after_the_run(tacit, config):
     code, _, _ = tacit("run", str(config), "--seed", "5", "--set", "schedule.rounds=1")
     assert code == 0
-    assert json.loads(Path("runs/three-sites-seed5/result.json").read_text())["seed"] == 5
+    assert json.loads(Path("runs/three-sites-seed5/public/result.json").read_text())["seed"] == 5
 
 
 def test_finished_run_is_not_overwritten_unless_asked(tacit, config):
     short = ("run", str(config), "--out", "out", "--set", "schedule.rounds=1")
     assert tacit(*short)[0] == 0
-    before = Path("out/result.json").read_bytes()
+    before = Path("out/public/result.json").read_bytes()
     code, _, err = tacit(*short)
     assert code == 2
     assert "--resume" in err
     assert "--overwrite" in err
-    assert Path("out/result.json").read_bytes() == before
+    assert Path("out/public/result.json").read_bytes() == before
     assert tacit(*short, "--overwrite")[0] == 0
     code, _, err = tacit("run", str(config), "--out", "out", "--resume")
     assert code == 4
@@ -251,7 +251,9 @@ def test_a_users_table_runs_from_the_quickstart_configuration(tacit, tmp_path):
     assert (code, err) == (0, "")
     assert "cholesterol missing" in out
     assert "smoking=never" not in out
-    assert tacit("run", "out/config.toml", "--out", "again")[0] == 0, "what is written can be read"
+    assert tacit("run", "out/public/config.toml", "--out", "again")[0] == 0, (
+        "what is written can be read"
+    )
 
 
 def test_nothing_printed_by_accident_shows_a_record():

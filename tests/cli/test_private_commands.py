@@ -281,7 +281,7 @@ def test_an_operator_allows_one_run_and_no_second(tacit, secret, tmp_path):
     assert "training" not in out, "metrics of the training records are a release"
     book = tmp_path / "state" / "ledger.sqlite"
     assert f"ledger: {book}" in out
-    assert json.loads(Path("out/result.json").read_text())["privacy"]["private"] is True
+    assert json.loads(Path("out/public/result.json").read_text())["privacy"]["private"] is True
     with Ledger.open(book) as ledger:
         spent: list[Any] = [ledger.spent(dataset) for dataset in ledger.datasets()]
     assert len(spent) == 3

@@ -183,7 +183,9 @@ def test_the_command_runs_and_resumes_on_ray(cluster, tacit, tmp_path):
     assert tacit("run", str(file), "--out", "here")[0] == 0
     code, _, errors = tacit("run", str(file), "--engine", "ray", "--out", "there")
     assert (code, errors) == (0, "")
-    here, there = (json.loads(Path(out, "result.json").read_text()) for out in ("here", "there"))
+    here, there = (
+        json.loads(Path(out, "public", "result.json").read_text()) for out in ("here", "there")
+    )
     assert there["engine"] == "ray"
     assert there["cluster"]["lost"] == 0
     np.testing.assert_allclose(there["posterior"]["mean"], here["posterior"]["mean"], rtol=1e-10)

@@ -179,7 +179,7 @@ def test_kill_9_of_anybody_at_any_moment_loses_nothing(worker, tmp_path, kind):
             assert_same_bits(fed.natural(f"state-{name}"), state.result)
             if kind == "private":
                 lost += assert_paid(fed, name, at_the_end=True)
-        events = fed.base / "server" / "events.jsonl"
+        events = fed.base / "server" / "public" / "events.jsonl"
         lines = [line for line in events.read_text().splitlines() if '"event":"round"' in line
                  or '"event": "round"' in line]  # fmt: skip
         assert len(lines) == rounds
@@ -191,7 +191,7 @@ def _disturb(worker, fed, kills, rng, hit):
     server = worker.serve(fed)
     parties = {name: worker.join(fed, name) for name in NAMES}
     used, before, done = 0, None, 0
-    while used < kills and not (fed.base / "server" / "result.json").exists():
+    while used < kills and not (fed.base / "server" / "public" / "result.json").exists():
         if rng.random() < 0.7:  # in the middle of it
             done = rounds_of(fed)
             wait_for(lambda done=done: rounds_of(fed) > done, 60)
@@ -205,12 +205,12 @@ def _disturb(worker, fed, kills, rng, hit):
                 assert before is None  # killed before it had begun
             else:
                 before = look(fed, before)
-            over = (fed.base / "server" / "result.json").exists()
+            over = (fed.base / "server" / "public" / "result.json").exists()
             server = worker.serve(fed)
             hit["server"] += not over
         else:
             name = rng.choice(NAMES)
-            over = (fed.base / f"state-{name}" / "result.json").exists()
+            over = (fed.base / f"state-{name}" / "public" / "result.json").exists()
             worker.kill(parties[name])
             if fed.agreed["privacy"] != "none":
                 assert_paid(fed, name, at_the_end=False)
@@ -496,10 +496,10 @@ def test_a_result_that_was_heard_survives_the_party(tmp_path):
     asyncio.run(run_all(fed))
     before = fed.natural("state-a")
     for file in ("result.json", "posterior.npz"):
-        (fed.base / "state-a" / file).unlink()
+        (fed.base / "state-a" / "public" / file).unlink()
     asyncio.run(asyncio.wait_for(join(fed.party("a")), 20))
     assert_same_bits(fed.natural("state-a"), before)
-    assert (fed.base / "state-a" / "result.json").exists()
+    assert (fed.base / "state-a" / "public" / "result.json").exists()
     # A new approval is for a new run: nothing of the last one is said again.
     approve(fed.party("a"))
     fed.write_party("a", give_up_after_s=0.5)

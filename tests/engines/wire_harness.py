@@ -198,7 +198,7 @@ class Fed:
 
     def natural(self, place: str = "server") -> dict[str, np.ndarray]:
         """The posterior that was left in a state directory."""
-        with np.load(self.base / place / "posterior.npz") as archive:
+        with np.load(self.base / place / "public" / "posterior.npz") as archive:
             return {
                 key.removeprefix("natural/"): archive[key]
                 for key in archive.files

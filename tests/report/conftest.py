@@ -67,10 +67,11 @@ def result():
 def make_run(tmp_path):
     def make(result, events=EVENTS):
         folder = tmp_path / "my run"
-        folder.mkdir(exist_ok=True)
-        (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
-        (folder / "events.jsonl").write_text("\n".join(json.dumps(e) for e in events) + "\n")
-        (folder / "config.toml").write_text('name = "<i>x</i>"\nseed = 7\n', encoding="utf-8")
+        public = folder / "public"
+        public.mkdir(parents=True, exist_ok=True)
+        (public / "result.json").write_text(json.dumps(result), encoding="utf-8")
+        (public / "events.jsonl").write_text("\n".join(json.dumps(e) for e in events) + "\n")
+        (public / "config.toml").write_text('name = "<i>x</i>"\nseed = 7\n', encoding="utf-8")
         return folder
 
     return make

@@ -2,6 +2,7 @@
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -51,7 +52,7 @@ def without_figures(folder):
 def test_the_page_says_what_was_learnt_from_whom_and_how_good_it_is(make_run, result):
     folder = make_run(result)
     page = write_report(folder)
-    assert page == folder / "report" / "index.html"
+    assert page == folder / "public" / "report.html"
     text = read(page).text
     assert (
         "A logistic model with 3 parameters was learnt from 1,234 records held by 2 parties" in text
@@ -63,7 +64,7 @@ def test_the_page_says_what_was_learnt_from_whom_and_how_good_it_is(make_run, re
     assert "Brier score" in text
     assert "2 of 3 intervals exclude 0" in text
     assert "−1.642" in text, "the lower end of the second 95 % interval"
-    assert "tacit run 'my run/config.toml'" in text
+    assert "public/config.toml' --out" in text
     assert "precision <= 0" in text
     assert "two rows <dropped>" in text
 
@@ -71,7 +72,7 @@ def test_the_page_says_what_was_learnt_from_whom_and_how_good_it_is(make_run, re
 def test_figures_are_beside_the_page_and_nothing_comes_from_elsewhere(make_run, result):
     page = write_report(make_run(result))
     sources = read(page).sources
-    assert sorted(sources) == sorted(path.name for path in page.parent.glob("*.png"))
+    assert sorted(sources) == sorted(f"figures/{p.name}" for p in page.parent.glob("figures/*"))
     assert len(sources) == 5
     for name in sources:
         assert (page.parent / name).read_bytes().startswith(b"\x89PNG")
@@ -109,16 +110,98 @@ def test_a_bare_run_still_has_a_report_that_owns_up_to_its_silence(make_run, res
     text = read(page).text
     assert "treat this run as not private" in text
     assert "A logistic model with 3 parameters was learnt." in text
-    assert [path.name for path in page.parent.glob("*.png")] == ["coefficients.png"]
-    for heading in ("How good it is", "Parties", "Refused updates", "The data"):
+    assert [path.name for path in page.parent.glob("figures/*")] == ["coefficients.png"]
+    for heading in ("Held-out performance", "Parties", "Refused updates", "The data"):
         assert heading not in text
 
 
-def test_a_private_run_says_so(make_run, result):
-    result["privacy"] = {"private": True, "statement": "ε = 1 a record."}
-    text = without_figures(make_run(result)).text
-    assert "This run was private: ε = 1 a record." in text
+PRIVACY = {
+    "private": True,
+    "statement": "Differential privacy: (ε = 1, δ = 1e-05).",
+    "guarantee": {
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "unit": "record",
+        "relation": "add-or-remove",
+        "trust": "nobody",
+        "caveat": None,
+    },
+    "accountant": "pld",
+    "parties": [{"name": "north", "epsilon": 1.0, "delta": 1e-5, "releases": 12}],
+    "not_covered": ["what is in <private>/", "choices"],
+}
+
+
+def private(result):
+    """A private run as it is written: nothing measured, no counts."""
+    parties = [{"name": "north", "records": None}, {"name": "south", "records": None}]
+    left_out = ("reliability", "kl_to_reference", "reference", "timing", "compilations")
+    kept = {key: value for key, value in result.items() if key not in left_out}
+    return kept | {
+        "privacy": PRIVACY,
+        "parties": parties,
+        "metrics": {"train": None, "test": None},
+    }
+
+
+def test_a_private_run_says_so_and_what_is_not_covered(make_run, result):
+    page = write_report(make_run(private(result)))
+    checker = read(page)
+    text = checker.text
+    assert "This run was private: Differential privacy" in text
     assert "not private" not in text
+    assert "privacy kept" in page.read_text()
+    for words in ("ε", "one record", "add or remove one record", "nobody", "Budget spent",
+                  "Not covered by this guarantee", "what is in <private>/", "choices"):  # fmt: skip
+        assert words in text
+    assert "learnt from 2 parties" in text, "no number of records"
+    assert "With y = 1" not in text
+    assert not any("parties" in source for source in checker.sources)
+
+
+def test_metrics_of_a_private_run_take_the_colour_from_its_badge(make_run, result):
+    shared = private(result) | {"metrics": result["metrics"]}
+    page = render(load_run(make_run(shared)), [])
+    assert "This run was private, except for what this page lists as not covered" in page
+    assert "privacy kept" not in page
+
+
+def test_intervals_that_are_too_narrow_are_marked_and_not_coloured(make_run, result):
+    assert 'class="clear"' in render(load_run(make_run(result)), [])
+    result["intervals"] = {"level": 0.95, "warning": "Intervals lack the <noise>."}
+    page = render(load_run(make_run(result)), [])
+    assert 'class="clear"' not in page
+    text = parse(page).text
+    assert "Too narrow. Intervals lack the <noise>." in text
+    assert "intervals exclude 0" not in text
+
+
+def test_sites_are_shown_in_their_own_space(make_run, result):
+    result["sites"] = {
+        "slope": {"mean": 1.5, "sd": 0.1, "low": 1.3, "high": 1.7, "real": True},
+        "spread": {"mean": 0.1255, "sd": 0.02, "low": 0.09, "high": 0.17, "real": False},
+    }
+    result["posterior"] = {"names": ["slope", "spread"], "mean": [1.5, -2.149], "sd": [0.1, 0.1]}
+    page = render(load_run(make_run(result)), [])
+    text = parse(page).text
+    assert "0.1255" in text
+    assert "2.149" not in text, "the logarithm of a scale is not the scale"
+    assert page.count('class="clear"') == 1, "a scale is positive anyway"
+    assert "1 of 1 intervals exclude 0" in text
+
+
+def test_the_command_works_from_where_the_report_was_written(make_run, result, monkeypatch):
+    folder = make_run(result)
+    monkeypatch.chdir(folder.parent.parent)
+    place = folder.parent.name
+    for given in (folder, Path(place) / "my run"):
+        text = parse(render(load_run(given), [])).text
+        assert f"tacit run '{place}/my run/public/config.toml' --out '{place}/my run-again'" in text
+
+
+def test_what_could_not_be_computed_is_listed(make_run, result):
+    result["not_evaluated"] = {"metrics": "no <mean>"}
+    assert "metrics: no <mean>" in without_figures(make_run(result)).text
 
 
 def test_missing_metrics_of_an_empty_test_set(make_run, result):
@@ -150,10 +233,10 @@ def test_a_round_told_twice_counts_once_and_the_last_time_holds(make_run, result
 @pytest.mark.parametrize("name", ["result.json", "events.jsonl", "config.toml"])
 def test_a_missing_file_is_named(make_run, result, name):
     folder = make_run(result)
-    (folder / name).unlink()
+    (folder / "public" / name).unlink()
     with pytest.raises(DataError, match=rf"{name} is missing; .*tacit run"):
         write_report(folder)
-    assert not (folder / "report").exists()
+    assert not (folder / "public" / "report.html").exists()
 
 
 @pytest.mark.parametrize(
@@ -169,7 +252,7 @@ def test_a_missing_file_is_named(make_run, result, name):
 )
 def test_a_malformed_file_is_named_with_the_place(make_run, result, name, text, message):
     folder = make_run(result)
-    (folder / name).write_text(text, encoding="utf-8")
+    (folder / "public" / name).write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=message):
         write_report(folder)
 
@@ -187,6 +270,6 @@ def test_another_schema_and_unreadable_bytes_are_refused(make_run, result):
     folder = make_run(result | {"schema": "tacit/result/9"})
     with pytest.raises(DataError, match="tacit/result/9"):
         write_report(folder)
-    (folder / "result.json").write_bytes(b"\xff\xfe")
+    (folder / "public" / "result.json").write_bytes(b"\xff\xfe")
     with pytest.raises(DataError, match="cannot be read"):
         write_report(folder)

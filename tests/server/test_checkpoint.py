@@ -240,7 +240,7 @@ def finished(plans, path):
 
 
 def test_another_configuration_is_refused(finished):
-    with pytest.raises(DataError, match="belongs to another configuration; resume with"):
+    with pytest.raises(DataError, match="belongs to another configuration, other records or"):
         Checkpoint(finished, digest="another")
 
 

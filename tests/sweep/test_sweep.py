@@ -161,7 +161,7 @@ def test_a_job_may_name_who_runs_it(tmp_path, base):
     assert kept["test.log_likelihood"] == left["test.log_likelihood"]
     assert failed["status"] == "failed"
     assert "nothing" in failed["error"]
-    assert (tmp_path / "out" / "runs" / plain.id / "result.json").exists()
+    assert (tmp_path / "out" / "runs" / plain.id / "public" / "result.json").exists()
     assert not (tmp_path / "out" / "runs" / quiet.id).exists()
     again = sweep_jobs([quiet], tmp_path / "out", text="", resume=True, workers=1)
     assert again.found == 1

@@ -72,11 +72,11 @@ def test_a_run_leaves_topics_perplexities_and_a_report(tmp_path):
     assert result["metrics"]["train"] is None
     test = result["metrics"]["test"]
     assert 1 < test["completion_perplexity"] < test["bound_perplexity"] < 70
-    with np.load(tmp_path / "run" / "posterior.npz") as archive:
+    with np.load(tmp_path / "run" / "public" / "posterior.npz") as archive:
         assert archive["natural/log"].shape == (5, 70)
     page = write_report(tmp_path / "run").read_text(encoding="utf-8")
     assert "completion perplexity" in page
-    assert (tmp_path / "run" / "report" / "topics.png").is_file()
+    assert (tmp_path / "run" / "public" / "figures" / "topics.png").is_file()
     assert " ".join(result["topics"][0]["words"]) in page
     assert "Coefficients" not in page
 
@@ -88,7 +88,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_topics(tmp_path):
         run(config, tmp_path / "cut", observe=after(2))
     again = run(config, tmp_path / "cut", resume=True)
     assert again["topics"] == whole["topics"]
-    assert json.loads((tmp_path / "cut" / "result.json").read_text())["rounds"] == 4
+    assert json.loads((tmp_path / "cut" / "public" / "result.json").read_text())["rounds"] == 4
 
 
 def test_documents_of_ones_own_are_charged_as_what_the_estimator_calls_them(own, tmp_path):

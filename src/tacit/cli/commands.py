@@ -40,6 +40,12 @@ def run_command(
         )  # fmt: skip
     show_result(result)
     console.print(f"run directory: {out}", highlight=False)
+    if result["privacy"]["private"]:
+        console.print(
+            f"to share: {out / 'public'}; keep {out / 'private'} with those who may see the "
+            "records",
+            highlight=False,
+        )
     if report:
         report_command(out)
     else:

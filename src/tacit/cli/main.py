@@ -317,7 +317,7 @@ def control(
 def report(
     run_dir: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
 ) -> None:
-    """Write DIR/report/index.html with figures from a finished run.
+    """Write DIR/public/report.html with figures from the public part of a finished run.
 
     Example:
 

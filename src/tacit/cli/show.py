@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tacit.federate import Observer, Plan
 from tacit.local import LocalMethod
-from tacit.notebook import statement
+from tacit.notebook import cannot_evaluate, statement
 from tacit.party import len_records
 from tacit.run import Prepared
 from tacit.server import Damping, PowerDamping
@@ -130,12 +130,13 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
 
 def show_result(result: dict[str, Any]) -> None:
     """What `tacit run` says at the end."""
+    warning = result.get("intervals", {}).get("warning")
     if "sites" in result:
         rows = [
             [name, site["mean"], site["low"], site["high"]]
             for name, site in list(result["sites"].items())[:MOST_ROWS]
         ]
-        title = f"{result['name']}: posterior of the model's sites with 95 % intervals"
+        title = f"{result['name']}: posterior of the model's sites with {_intervals(warning)}"
         show_table(title, ["site", "mean", "2.5 %", "97.5 %"], rows)
     elif "topics" in result:
         rows = [
@@ -145,7 +146,12 @@ def show_result(result: dict[str, Any]) -> None:
         show_table(f"{result['name']}: topics", ["topic", "share", "top words"], rows)
     elif result["posterior"]["names"]:
         show_coefficients(result)
-    show_metrics(result["metrics"])
+    if warning is not None and (result.get("sites") or result["posterior"]["names"]):
+        console.print(f"warning: {warning}", highlight=False)
+    private = result["privacy"]["private"]
+    show_metrics(result["metrics"], local=private)
+    for what, why in result.get("not_evaluated", {}).items():
+        console.print(f"note: {what} could not be computed: {why}", highlight=False, markup=False)
     for key, words in (
         ("kl_to_exact", "KL(q ‖ exact posterior)"),
         ("kl_to_reference", "KL(q ‖ NUTS)"),
@@ -169,15 +175,21 @@ def show_result(result: dict[str, Any]) -> None:
         )
 
 
-def show_metrics(measured: dict[str, Any]) -> None:
-    """How good the posterior is on the records that it was measured with, if any."""
+def show_metrics(measured: dict[str, Any], *, local: bool = False) -> None:
+    """How good the posterior is on the records that it was measured with, if any.
+
+    `local`: a guarantee was claimed, and these exact numbers are outside of it.
+    """
     metrics = {split: values for split, values in measured.items() if values}
     if metrics:
         names = list(next(iter(metrics.values())))
         rows = [
             [_split(split), *(values[name] for name in names)] for split, values in metrics.items()
         ]
-        show_table("How good", ["records", *(_metric(name) for name in names)], rows)
+        title = "Held-out performance"
+        if local:
+            title += " (exact: for those who may see the records; not in public/)"
+        show_table(title, ["records", *(_metric(name) for name in names)], rows)
 
 
 def show_plan(prepared: Prepared) -> None:
@@ -202,6 +214,12 @@ def show_plan(prepared: Prepared) -> None:
         show_terms(plan)
     for note in federation.notes:
         console.print(f"note: {note}", highlight=False)
+    why = cannot_evaluate(plan, federation.test)
+    if why is not None:
+        console.print(
+            f"note: there will be no metrics of the held-out records: {why}",
+            highlight=False, markup=False,
+        )  # fmt: skip
 
 
 def numbers_sent(plan: Plan) -> int:
@@ -250,9 +268,14 @@ def show_coefficients(result: dict[str, Any]) -> None:
             row.append(truth.get(posterior["names"][i], ""))
         rows.append(row)
     columns = ["coefficient", "mean", "2.5 %", "97.5 %", *(["truth"] if truth else [])]
-    show_table(f"{result['name']}: posterior with 95 % intervals", columns, rows)
+    warning = result.get("intervals", {}).get("warning")
+    show_table(f"{result['name']}: posterior with {_intervals(warning)}", columns, rows)
     if hidden:
         console.print(f"… and {hidden} more, less sure of their sign, in the report")
+
+
+def _intervals(warning: str | None) -> str:
+    return "95 % intervals" if warning is None else "95 % intervals that are too narrow"
 
 
 def _method(method: LocalMethod) -> str:

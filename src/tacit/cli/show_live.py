@@ -141,7 +141,7 @@ def show_server_end(setup: ServerSetup, result: dict[str, Any]) -> None:
     from tacit.cli.show import show_result
 
     show_result(result)
-    say(f"posterior and result: {setup.state / 'posterior.npz'}, {setup.state / 'result.json'}")
+    say(f"posterior and result, which may be shared: {setup.state / 'public'}")
 
 
 # A party that takes part ------------------------------------------------------------------------
@@ -229,7 +229,8 @@ def show_party_end(ready: ReadyParty, result: dict[str, Any], spent: Spent | Non
     if ready.plan.privacy is not None:
         say(f"ledger {ready.ledger_path}: {_of_ceiling(spent)}")
     state = ready.setup.state
-    say(f"posterior and result: {state / 'posterior.npz'}, {state / 'result.json'}")
+    say(f"posterior and result, which may be shared: {state / 'public'}")
+    say(f"metrics of the records here, which may not: {state / 'private'}")
 
 
 def _of_ceiling(spent: Spent | None) -> str:

@@ -22,20 +22,27 @@ from tacit.federate import Plan
 from tacit.live.config import PartySetup
 from tacit.live.plan import party_plan
 from tacit.live.state_dir import held, make_private
-from tacit.notebook import measure, statement
+from tacit.notebook import Attempts, intervals_block, measure, statement
 from tacit.party import Seat, len_records
 from tacit.posterior import Posterior
 from tacit.privacy.ledger import Ledger, Spent
 from tacit.privacy.place import LEDGER_NAME, own_ledger
 from tacit.private_run import identify, own_ceilings, refuse_simulated
-from tacit.rundir import write_posterior, write_text
+from tacit.rundir import (
+    EVALUATION,
+    POSTERIOR,
+    RESULT,
+    private_part,
+    public_part,
+    write_posterior,
+    write_text,
+)
 from tacit.wire.messages import Promise
 from tacit.wire.session import Introduction
 from tacit.wire.settings import told_count
 from tacit.wire.tls import Credentials, name_of
 
 APPROVED = "approved.json"
-RESULT = "result.json"
 
 
 @dataclass(frozen=True)
@@ -240,7 +247,8 @@ async def join(
 def _heard_before(setup: PartySetup, store: PartyStore) -> Natural | None:
     """A result that was heard but not written down, since we were killed in between."""
     try:
-        written = json.loads((setup.state / RESULT).read_text(encoding="utf-8"))["run"]
+        path = public_part(setup.state) / RESULT
+        written = json.loads(path.read_text(encoding="utf-8"))["run"]
     except (OSError, ValueError, KeyError, TypeError):
         written = None
     return None if written == store.run else store.result
@@ -307,24 +315,41 @@ def answers_charged(ledger: Ledger, run: str) -> int:
 def _result(
     ready: ReadyParty, posterior: Posterior, party: LiveParty, ledger: Ledger | None
 ) -> dict[str, Any]:
-    """The posterior, and how it does on this party's own held-out records; all stays here."""
+    """The posterior, and how it does on this party's own held-out records; all stays here.
+
+    Metrics, bytes and the number of answers are in the private part of the state directory.
+    """
     setup = ready.setup
-    metrics, _ = measure(posterior, None, ready.loaded.test, 100, ready.plan.seed)
-    result = {
+    public, private = public_part(setup.state), private_part(setup.state)
+    public.mkdir(exist_ok=True)
+    private.mkdir(mode=0o700, exist_ok=True)
+    write_posterior(public / POSTERIOR, posterior)
+    attempts = Attempts()
+    metrics, _ = attempts.attempt(
+        "metrics",
+        lambda: measure(posterior, None, ready.loaded.test, 100, ready.plan.seed),
+        otherwise=({"train": None, "test": None}, None),
+    )
+    shared = {
         "schema": "tacit/party-result/1",
         "name": setup.agreed.federation.name,
         "party": ready.name,
         "run": party.store.run,
         "configuration": setup.agreed.digest,
+        "privacy": statement(ready.plan),
+        "intervals": intervals_block(ready.plan),
+        "posterior": posterior.table(),
+    }
+    local = {
         "answers": party.store.visits
         if ledger is None
         else answers_charged(ledger, run_in_ledger(setup.agreed.digest, party.store.run or "")),
         "sent_bytes": party.sent_bytes,
         "received_bytes": party.received_bytes,
-        "privacy": statement(ready.plan),
         "metrics": metrics,
-        "posterior": posterior.table(),
     }
-    write_posterior(setup.state / "posterior.npz", posterior)
-    write_text(setup.state / RESULT, json.dumps(result, indent=1))
-    return result
+    if attempts.failed:
+        local["not_evaluated"] = attempts.failed
+    write_text(private / EVALUATION, json.dumps(local, indent=1))
+    write_text(public / RESULT, json.dumps(shared, indent=1))
+    return shared | local

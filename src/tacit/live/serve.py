@@ -20,10 +20,21 @@ from tacit.live.plan import server_plan
 from tacit.live.state_dir import InUseError, held
 from tacit.messages import Reply, Request
 from tacit.models.prior import PRIOR_PARTY, prior_records
-from tacit.notebook import site_summary
+from tacit.notebook import Attempts, intervals_block, site_summary
 from tacit.party import Seat
 from tacit.private_run import privacy_block
-from tacit.rundir import Events, write_posterior, write_text
+from tacit.published import local_result, public_result
+from tacit.rundir import (
+    EVALUATION,
+    EVENTS,
+    POSTERIOR,
+    RESULT,
+    Events,
+    private_part,
+    public_part,
+    write_posterior,
+    write_text,
+)
 
 POLL_S = 0.2
 
@@ -77,7 +88,9 @@ async def _serve(
         private=plan.privacy is not None,
         accept_returned=setup.own.serve.accept_returned,
     )
-    events = Events(setup.state / "events.jsonl", _start_line(setup, plan), tuple(live.history))
+    public = public_part(setup.state)
+    public.mkdir(exist_ok=True)
+    events = Events(public / EVENTS, _start_line(setup, plan), tuple(live.history))
 
     def both(log: Any) -> None:
         events.write(log)
@@ -132,6 +145,7 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dic
     state = live.state
     assert state is not None
     posterior = plan.posterior(state.result)
+    write_posterior(public_part(setup.state) / POSTERIOR, posterior)
     result: dict[str, Any] = {
         "schema": "tacit/result/1",
         "name": setup.agreed.federation.name,
@@ -152,6 +166,7 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dic
         "exchanges": state.exchanges,
         "refused": state.refused,
         "posterior": posterior.table(),
+        "intervals": intervals_block(plan),
         "metrics": {"train": None, "test": None},
         "parties": [
             {
@@ -170,9 +185,15 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dic
         "privacy": privacy_block(plan),
         "timing": {"train_s": wall_s},
     }
-    sites = site_summary(posterior, plan.seed)
+    attempts = Attempts()
+    sites = attempts.attempt("summary", lambda: site_summary(posterior, plan.seed), otherwise={})
     if sites:
         result["sites"] = sites
-    write_posterior(setup.state / "posterior.npz", posterior)
-    write_text(setup.state / "result.json", json.dumps(result, indent=1, allow_nan=False))
+    if attempts.failed:
+        result["not_evaluated"] = attempts.failed
+    shared = public_result(result, plan, publish=False)
+    private = private_part(setup.state)
+    private.mkdir(mode=0o700, exist_ok=True)
+    write_text(private / EVALUATION, json.dumps(local_result(result), indent=1, allow_nan=False))
+    write_text(public_part(setup.state) / RESULT, json.dumps(shared, indent=1, allow_nan=False))
     return result

@@ -17,6 +17,7 @@ and `answer_many`: one wait for the disk, and all or nothing. The others are tho
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -76,6 +77,12 @@ class Ledger:
     def identify(self, schema: Any, records: Mapping[str, np.ndarray]) -> DatasetId:
         """The name of a data set under this party's key: see `fingerprint`."""
         return fingerprint(schema, records, self._book.store.key)
+
+    def derived_key(self, use: str) -> bytes:
+        """A key for one use outside of the ledger, made from its own: always the same."""
+        state = hashlib.blake2b(key=self._book.store.key, person=b"tacit.derived", digest_size=32)
+        state.update(use.encode())
+        return state.digest()
 
     def set_ceiling(
         self, dataset: DatasetId, ceiling: Ceiling, *, reason: str, raising: bool = False

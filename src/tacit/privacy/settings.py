@@ -17,6 +17,7 @@ from tacit.validation import check_fields
 
 AccountantName = Literal["pld", "rdp", "moments", "strong"]
 MAX_SEED = 2**32 - 1
+RUN_DIRECTORY = "run-directory"
 
 
 class PartyPrivacy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,7 +52,8 @@ class Privacy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """None draws noise and batches from the operating system's entropy. A number makes the run
     repeatable and, because whoever knows it can subtract the noise, not private."""
     ledger: str | None = None
-    """The file that this and later runs on the same records are charged to."""
+    """The file that this and later runs on the same records are charged to. "run-directory": one in
+    the run directory, for records that are generated from a seed."""
     parties: dict[str, PartyPrivacy] = {}
 
     def __post_init__(self) -> None:

@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from tacit.shown import NORMAL_95
+
 BLUE, VERMILION, INK, GREY, FAINT = "#0072B2", "#D55E00", "#222222", "#7A7A7A", "#E4E4E4"
-NORMAL_95 = 1.959963984540054
 MOST_COEFFICIENTS, MOST_PARTIES = 30, 40
 
 
@@ -25,44 +26,59 @@ def plot_coefficients(
     mean: Sequence[float],
     sd: Sequence[float],
     truth: Mapping[str, float] | None = None,
+    *,
+    low: Sequence[float] | None = None,
+    high: Sequence[float] | None = None,
+    real: Sequence[bool] | None = None,
+    warning: str | None = None,
 ) -> Figure:
     """Forest plot: posterior mean and central 95 % interval of each coefficient.
 
-    Of more than 30 coefficients it shows the 30 with the largest |mean|/sd, and says so.
+    Intervals are `low` to `high`, or mean ± 1.96 sd. Blue is for an interval that excludes 0, and
+    only for a quantity that is `real`: a scale is always positive. With a `warning` that intervals
+    are too narrow nothing is blue. Of more than 30 it shows the 30 with the largest |mean|/sd.
     """
     location, scale = np.asarray(mean, np.float64), np.asarray(sd, np.float64)
-    strength = np.abs(location) / scale
+    lower = location - NORMAL_95 * scale if low is None else np.asarray(low, np.float64)
+    upper = location + NORMAL_95 * scale if high is None else np.asarray(high, np.float64)
+    signed = np.ones(len(location), bool) if real is None else np.asarray(real, bool)
+    coloured = signed & ((lower > 0) | (upper < 0)) & (warning is None)
+    strength = np.abs(location) / np.where(scale > 0, scale, 1.0)
     shown = np.argsort(-strength, kind="stable")[:MOST_COEFFICIENTS]
     shown = shown[np.argsort(location[shown], kind="stable")]
     labels = [names[int(k)] for k in shown]
     figure, axes = _panel(1.5 + 0.235 * len(shown))
-    rows, clear = np.arange(len(shown)), strength[shown] > NORMAL_95
+    rows, clear = np.arange(len(shown)), coloured[shown]
     for chosen, colour in ((clear, BLUE), (~clear, GREY)):
-        half = NORMAL_95 * scale[shown][chosen]
-        centre = location[shown][chosen]
-        axes.hlines(rows[chosen], centre - half, centre + half, color=colour, linewidth=2)
-        axes.plot(centre, rows[chosen], "o", color=colour, markersize=5)
+        ends = (lower[shown][chosen], upper[shown][chosen])
+        axes.hlines(rows[chosen], *ends, color=colour, linewidth=2)
+        axes.plot(location[shown][chosen], rows[chosen], "o", color=colour, markersize=5)
     if truth:
-        known = [(row, truth[name]) for row, name in enumerate(labels) if name in truth]
-        axes.plot(
-            [value for _, value in known],
-            [row for row, _ in known],
-            "D",
-            color=VERMILION,
-            markerfacecolor="none",
-            markersize=6,
-            markeredgewidth=1.3,
-            label="true value",
-        )
-        axes.legend(frameon=False, loc="lower right", fontsize=9)
+        _mark_truth(axes, labels, truth)
     axes.axvline(0.0, color=GREY, linewidth=1, zorder=1)
     _name_rows(axes, labels)
-    axes.set_xlabel("Coefficient: posterior mean and 95 % interval")
+    axes.set_xlabel("Posterior mean and 95 % interval")
     few = len(shown) == len(location)
     total = len(location)
     which = f"All {total}" if few else f"The {len(shown)} largest by |mean|/sd of {total}"
-    title_and_subtitle(axes, "Coefficients", f"{which}; blue where the interval excludes 0")
+    rest = "blue where the interval excludes 0" if warning is None else "intervals are too narrow"
+    title_and_subtitle(axes, "Coefficients", f"{which}; {rest}")
     return figure
+
+
+def _mark_truth(axes: Axes, labels: Sequence[str], truth: Mapping[str, float]) -> None:
+    known = [(row, truth[name]) for row, name in enumerate(labels) if name in truth]
+    axes.plot(
+        [value for _, value in known],
+        [row for row, _ in known],
+        "D",
+        color=VERMILION,
+        markerfacecolor="none",
+        markersize=6,
+        markeredgewidth=1.3,
+        label="true value",
+    )
+    axes.legend(frameon=False, loc="lower right", fontsize=9)
 
 
 def plot_loss(rounds: Sequence[Mapping[str, Any]]) -> Figure:
@@ -135,7 +151,10 @@ def plot_reliability(bins: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def plot_parties(parties: Sequence[Mapping[str, Any]]) -> Figure:
-    """Records and share of positive outcomes of each party; of more than 40, the 40 largest."""
+    """Records and share of positive outcomes of each party; of more than 40, the 40 largest.
+
+    Every party needs a number of records: what is not known, or not to be shared, is not drawn.
+    """
     shown = sorted(parties, key=lambda party: party["records"])[-MOST_PARTIES:]
     records = np.array([party["records"] for party in shown], np.float64)
     share = np.array([_number(party.get("positive_fraction")) for party in shown], np.float64)

@@ -1,8 +1,8 @@
 """Read a run directory, checking what is read: a report must not dress up a broken run.
 
-The whole input of a report is `config.toml`, `events.jsonl` and `result.json` as `tacit run` writes
-them. What a run need not have (a truth, a reference, a positive fraction) is optional here; what
-is there has to have the right type.
+The whole input of a report is `config.toml`, `events.jsonl` and `result.json` in the public part of
+a run directory: nothing that may not be shared can get into it. What a run need not have (a truth,
+a reference, a positive fraction) is optional here; what is there has to have the right type.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NotRequired, TypedDict, TypeVar
 import msgspec
 
 from tacit.errors import DataError
+from tacit.shown import NORMAL_95, Shown
 from tacit.type_info import prepare
 
 SCHEMA = "tacit/result/1"
@@ -54,7 +55,7 @@ class Party(TypedDict):
     """One participant."""
 
     name: str
-    records: int
+    records: NotRequired[int | None]
     positive_fraction: NotRequired[float | None]
 
 
@@ -92,11 +93,57 @@ class Data(msgspec.Struct, frozen=True):
     notes: list[str] = []
 
 
+class Site(TypedDict):
+    """One of the model's own quantities, in its own space."""
+
+    mean: float
+    sd: float
+    low: float
+    high: float
+    real: NotRequired[bool]
+
+
+class Intervals(msgspec.Struct, frozen=True):
+    """What is known to be wrong with the intervals."""
+
+    level: float = 0.95
+    warning: str | None = None
+
+
+class GuaranteeFacts(msgspec.Struct, frozen=True):
+    """ε, δ and what they are for."""
+
+    epsilon: float
+    delta: float
+    unit: str
+    relation: str
+    trust: str
+    caveat: str | None = None
+
+
+class PartyTerms(TypedDict):
+    """What one party's answers cost."""
+
+    name: str
+    epsilon: float
+    delta: float
+    noise_sd: NotRequired[float | None]
+    noise_multiplier: NotRequired[float | None]
+    clip: NotRequired[float | None]
+    answers: NotRequired[int | None]
+    releases: NotRequired[int | None]
+
+
 class Privacy(msgspec.Struct, frozen=True):
-    """What the run promises its records."""
+    """What the run promises its records, and what it does not."""
 
     private: bool
     statement: str = ""
+    guarantee: GuaranteeFacts | None = None
+    accountant: str | None = None
+    aggregation: str | None = None
+    parties: list[PartyTerms] = []
+    not_covered: list[str] = []
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -106,6 +153,9 @@ class Result(msgspec.Struct, frozen=True):
     name: str
     model: ModelFacts
     posterior: Posterior
+    intervals: Intervals = Intervals()
+    sites: dict[str, Site] = {}
+    not_evaluated: dict[str, str] = {}
     seed: int | None = None
     engine: Any = None
     family: Any = None
@@ -138,11 +188,21 @@ class Run:
     rounds: list[Round]
     refused: list[Refused]
 
+    @property
+    def rows(self) -> list[Shown]:
+        """What tables and figures show: sites in their own space, or else the coefficients."""
+        if self.result.sites:
+            return [Shown(name, **site) for name, site in self.result.sites.items()]
+        posterior = self.result.posterior
+        columns = zip(posterior.names, posterior.mean, posterior.sd, strict=True)
+        return [Shown(n, m, s, m - NORMAL_95 * s, m + NORMAL_95 * s) for n, m, s in columns]
+
 
 def load_run(directory: Path) -> Run:
     """The run in `directory`, or a `DataError` that names the file at fault."""
     directory = Path(directory)
-    path = directory / "result.json"
+    public = directory / "public"
+    path = public / "result.json"
     result = _decode(_read(path), Result, path)
     if result.schema != SCHEMA:
         raise DataError(
@@ -157,10 +217,10 @@ def load_run(directory: Path) -> Run:
         )
     if not all(value > 0 for value in sd):
         raise DataError(f"{path}: a posterior sd is {min(sd)}, it must be > 0; {AGAIN}")
-    rounds, refused = _events(directory / "events.jsonl")
+    rounds, refused = _events(public / "events.jsonl")
     return Run(
         directory=directory,
-        config=_read(directory / "config.toml"),
+        config=_read(public / "config.toml"),
         result=result,
         rounds=rounds,
         refused=refused,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from tacit.report.figures import NORMAL_95
 from tacit.report.load import Result, Run
+from tacit.report.privacy import privacy_section, privacy_statement
 from tacit.report.style import CSS
+from tacit.report.table import details, html_table, number, percent
 
 METRICS = {
     "accuracy": ("an accuracy of", "share of records whose likeliest outcome came true"),
@@ -44,15 +46,17 @@ def render(run: Run, pictures: Sequence[Picture]) -> str:
     """The whole page."""
     result = run.result
     sections = [
-        ("How good it is", metrics_table(result)),
-        ("Figures", "".join(html_figure(picture) for picture in pictures)),
+        ("Privacy", privacy_section(result)),
+        ("Coefficients", coefficient_table(run)),
         ("Topics", topic_table(result)),
-        ("Coefficients", coefficient_table(result)),
+        ("Held-out performance", metrics_table(result)),
+        ("Not evaluated", failure_list(result)),
+        ("Figures", "".join(html_figure(picture) for picture in pictures)),
         ("Parties", party_table(result)),
         ("Refused updates", refusal_table(run)),
         ("The data", data_notes(result)),
         ("The run", facts_table(result)),
-        ("Configuration", _details("config.toml", f"<pre>{escape(run.config)}</pre>")),
+        ("Configuration", details("config.toml", f"<pre>{escape(run.config)}</pre>")),
         ("Do it again", reproduction(run)),
     ]
     body = "".join(
@@ -65,7 +69,7 @@ def render(run: Run, pictures: Sequence[Picture]) -> str:
         f'<p class="kicker">tacit · federated Bayesian inference</p>\n'
         f"<h1>{escape(result.name)}</h1>\n<p>{escape(summary(result))}</p>\n"
         f"{privacy_statement(result)}\n{body}"
-        "<footer>Made from config.toml, events.jsonl and result.json of the run directory alone."
+        "<footer>Made from config.toml, events.jsonl and result.json in public/ alone."
         "</footer>\n</body>\n</html>\n"
     )
 
@@ -75,8 +79,10 @@ def summary(result: Result) -> str:
     size = result.model.dimension
     text = f"A {result.model.kind} model with {_count(size, 'parameter')} was learnt"
     if result.parties:
-        held = sum(party["records"] for party in result.parties)
-        text += f" from {_count(held, 'record')} held by {_several(len(result.parties))}"
+        sizes = [party.get("records") for party in result.parties]
+        held = [size for size in sizes if size is not None]
+        known = f"{_count(sum(held), 'record')} held by " if len(held) == len(sizes) else ""
+        text += f" from {known}{_several(len(result.parties))}"
     if result.rounds is not None:
         text += f" in {_count(result.rounds, 'round')}"
     if result.exchanges is not None:
@@ -93,25 +99,10 @@ def summary(result: Result) -> str:
             text += f" On the {part} records it has {_joined(said)}."
             break
     if result.kl_to_exact is not None:
-        text += f" It is {_number(result.kl_to_exact)} nats (KL) from the exact posterior."
+        text += f" It is {number(result.kl_to_exact)} nats (KL) from the exact posterior."
     elif result.kl_to_reference is not None:
-        text += f" It is {_number(result.kl_to_reference)} nats (KL) from the reference posterior."
+        text += f" It is {number(result.kl_to_reference)} nats (KL) from the reference posterior."
     return text
-
-
-def privacy_statement(result: Result) -> str:
-    """The first thing to know about a run: silence is told as "not private"."""
-    if result.privacy is None:
-        return (
-            '<p class="privacy"><strong>Privacy is not stated:</strong> result.json says nothing '
-            "of it; treat this run as not private.</p>"
-        )
-    lead = "This run was private" if result.privacy.private else "This run was not private"
-    rest = result.privacy.statement.strip().removeprefix(lead).removeprefix("Not private")
-    rest = rest.lstrip(":.;, ")
-    kept = " kept" if result.privacy.private else ""
-    end = f":</strong> {escape(rest)}" if rest else ".</strong>"
-    return f'<p class="privacy{kept}"><strong>{lead}{end}</p>'
 
 
 def metrics_table(result: Result) -> str:
@@ -122,52 +113,85 @@ def metrics_table(result: Result) -> str:
     for name in names:
         _, meaning = METRICS.get(name, ("", ""))
         values = [(result.metrics[part] or {}).get(name) for part in parts]
-        shown = [_percent(v) if name in PERCENT else _number(v) for v in values]
+        shown = [percent(v) if name in PERCENT else number(v) for v in values]
         rows.append((f"{escape(_label(name))}<br><small>{escape(meaning)}</small>", *shown))
     return html_table(["Metric", *(part.capitalize() for part in parts)], rows) if rows else ""
 
 
-def coefficient_table(result: Result) -> str:
-    """Every coefficient with its central 95 % interval; a long table starts closed."""
-    posterior, truth = result.posterior, result.truth or {}
-    if not posterior.names:
+def coefficient_table(run: Run) -> str:
+    """Every coefficient with its central 95 % interval; a long table starts closed.
+
+    Colour says that a sign is clear. It needs a quantity that can have either sign, and intervals
+    that are not known to be too narrow.
+    """
+    truth, warning = run.result.truth or {}, run.result.intervals.warning
+    rows = []
+    for shown in run.rows:
+        numbers = (shown.mean, shown.sd, shown.low, shown.high)
+        row = [escape(shown.name), *(number(value) for value in numbers)]
+        rows.append([*row, number(truth.get(shown.name))] if truth else row)
+    if not rows:
         return ""
-    rows, clear = [], []
-    for name, mean, sd in zip(posterior.names, posterior.mean, posterior.sd, strict=True):
-        low, high = mean - NORMAL_95 * sd, mean + NORMAL_95 * sd
-        row = [escape(name), *(_number(value) for value in (mean, sd, low, high))]
-        rows.append([*row, _number(truth.get(name))] if truth else row)
-        clear.append(low > 0 or high < 0)
-    head = ["Name", "Mean", "Sd", "2.5 %", "97.5 %", *(["Truth"] if truth else [])]
-    table = html_table(head, rows, clear=clear)
-    note = f"<p>{sum(clear)} of {len(rows)} intervals exclude 0; those rows are coloured.</p>"
+    clear = [shown.clear and warning is None for shown in run.rows]
+    head = ["Name", "Mean", "Sd", "2.5 %", "97.5 %", *(["True value"] if truth else [])]
+    table = html_table(head, rows, clear=clear, minor=(2,))
+    if warning is not None:
+        note = f'<p class="warning"><strong>Too narrow.</strong> {escape(warning)}</p>'
+    else:
+        signed = sum(shown.real for shown in run.rows)
+        note = (
+            f"<p>{sum(clear)} of {signed} intervals exclude 0; those rows are coloured.</p>"
+            if signed
+            else ""
+        )
     if len(rows) > LONG_TABLE:
-        return note + _details(f"All {len(rows)} coefficients", table)
+        return note + details(f"All {len(rows)} coefficients", table)
     return note + table
+
+
+def failure_list(result: Result) -> str:
+    """What could not be computed after training, and why."""
+    items = "".join(
+        f"<li>{escape(what)}: {escape(why)}</li>" for what, why in result.not_evaluated.items()
+    )
+    return f"<ul>{items}</ul>" if items else ""
 
 
 def topic_table(result: Result) -> str:
     """Every topic's top words, the largest topic first; a long table starts closed."""
     rows = [
-        (str(topic["number"]), _percent(topic["share"]), escape(" ".join(topic["words"])))
+        (str(topic["number"]), percent(topic["share"]), escape(" ".join(topic["words"])))
         for topic in result.topics
     ]
     if not rows:
         return ""
     table = html_table(["Topic", "Share of all words", "Top words"], rows, numbers=False)
-    return _details(f"All {len(rows)} topics", table) if len(rows) > LONG_TABLE else table
+    return details(f"All {len(rows)} topics", table) if len(rows) > LONG_TABLE else table
 
 
 def party_table(result: Result) -> str:
-    """Who took part."""
+    """Who took part; a column that nobody has a value for is left out."""
+    columns: list[tuple[str, list[str | None]]] = [
+        ("Records", [_grouped(p.get("records")) for p in result.parties]),
+        ("With y = 1", [_share(p.get("positive_fraction")) for p in result.parties]),
+    ]
+    known = [(title, values) for title, values in columns if any(values)]
     rows = [
-        (escape(p["name"]), f"{p['records']:,}", _percent(p.get("positive_fraction")))
-        for p in result.parties
+        (escape(party["name"]), *(values[place] or "–" for _, values in known))
+        for place, party in enumerate(result.parties)
     ]
     if not rows:
         return ""
-    table = html_table(["Party", "Records", "With y = 1"], rows)
-    return _details(f"All {len(rows)} parties", table) if len(rows) > LONG_TABLE else table
+    table = html_table(["Party", *(title for title, _ in known)], rows)
+    return details(f"All {len(rows)} parties", table) if len(rows) > LONG_TABLE else table
+
+
+def _grouped(value: int | None) -> str | None:
+    return None if value is None else f"{value:,}"
+
+
+def _share(value: float | None) -> str | None:
+    return None if value is None else percent(value)
 
 
 def refusal_table(run: Run) -> str:
@@ -220,12 +244,20 @@ def facts_table(result: Result) -> str:
 
 
 def reproduction(run: Run) -> str:
-    """The command that gives the same answer."""
-    command = f"tacit run {shlex.quote(f'{run.directory.resolve().name}/config.toml')}"
-    return (
-        "<p>The configuration above holds every setting and the seed:</p>"
-        f"<pre>{escape(command)}</pre>"
+    """The command that repeats the run, from the directory where the report was written."""
+    place = run.directory
+    if place.is_absolute() and place.is_relative_to(Path.cwd()):
+        place = place.relative_to(Path.cwd())
+    source, out = place / "public" / "config.toml", place.with_name(f"{place.resolve().name}-again")
+    command = f"tacit run {shlex.quote(str(source))} --out {shlex.quote(str(out))}"
+    private = run.result.privacy is not None and run.result.privacy.private
+    what = (
+        "The configuration above has every setting. A private run draws new noise, so its numbers "
+        "differ, and it is charged to the ledger again:"
+        if private
+        else "The configuration above has every setting and the seed:"
     )
+    return f"<p>{what}</p><pre>{escape(command)}</pre>"
 
 
 def html_figure(picture: Picture) -> str:
@@ -238,34 +270,8 @@ def html_figure(picture: Picture) -> str:
     )
 
 
-def html_table(
-    head: Sequence[str] | None,
-    rows: Iterable[Sequence[str]],
-    *,
-    numbers: bool = True,
-    clear: Sequence[bool] = (),
-) -> str:
-    """A table of cells that are HTML already; the first cell of a row is its header."""
-    kind = ' class="number"' if numbers else ""
-    lines = []
-    for index, (first, *rest) in enumerate(rows):
-        mark = ' class="clear"' if index < len(clear) and clear[index] else ""
-        cells = "".join(f"<td{kind}>{cell}</td>" for cell in rest)
-        lines.append(f'<tr{mark}><th scope="row">{first}</th>{cells}</tr>')
-    top = ""
-    if head is not None:
-        first, *rest = (escape(title) for title in head)
-        top = f'<thead><tr><th scope="col">{first}</th>'
-        top += "".join(f'<th scope="col"{kind}>{title}</th>' for title in rest) + "</tr></thead>"
-    return f'<div class="wide"><table>{top}<tbody>{"".join(lines)}</tbody></table></div>'
-
-
-def _details(title: str, content: str) -> str:
-    return f"<details><summary>{escape(title)}</summary>{content}</details>"
-
-
 def _phrase(name: str, value: float) -> str:
-    shown = _percent(value) if name in PERCENT else _number(value)
+    shown = percent(value) if name in PERCENT else number(value)
     unit = " nats a record" if name == "log_likelihood" else ""
     return f"{METRICS[name][0]} {shown}{unit}"
 
@@ -294,14 +300,5 @@ def _word(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, float):
-        return _number(value)
+        return number(value)
     return json.dumps(value, ensure_ascii=False)
-
-
-def _number(value: float | None) -> str:
-    """Four significant digits and a true minus sign."""
-    return "–" if value is None else f"{value:#.4g}".rstrip(".").replace("-", "−")
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f} %"

@@ -34,6 +34,7 @@ p { overflow-wrap: anywhere; }
 .privacy strong { color: var(--warn); }
 .privacy.kept { border-color: var(--good); background: var(--good-paper); }
 .privacy.kept strong { color: var(--good); }
+.warning strong { color: var(--warn); }
 .wide { overflow-x: auto; }
 table { width: 100%; border-collapse: collapse; font-size: .9rem; line-height: 1.4; }
 th, td { padding: .4rem .75rem .4rem 0; border-bottom: 1px solid var(--line); text-align: left;
@@ -52,5 +53,16 @@ pre { overflow-x: auto; padding: 1rem; background: var(--card); border-radius: .
   font: .85rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 summary { cursor: pointer; color: var(--accent); }
 footer { margin-top: 4rem; color: var(--soft); font-size: .8125rem; }
+@media (max-width: 34rem) {
+  body { padding: 1.5rem .9rem 3rem; font-size: 1rem; }
+  h1 { font-size: 1.6rem; }
+  table { font-size: .8rem; }
+  th, td { padding-right: .45rem; }
+  th:last-child, td:last-child { padding-right: 0; }
+  tbody th { min-width: 4.5rem; }
+  .minor { display: none; }
+  .number { white-space: normal; }
+  figure img { padding: .25rem; }
+}
 @media print { body { max-width: none; } details > * { display: block; } }
 """

@@ -1,4 +1,4 @@
-"""Write a report beside the run it describes."""
+"""Write a report into the public part of the run it describes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from tacit.report.load import Run, load_run
 from tacit.report.page import Picture, render
 from tacit.topics.show import TopicTable
 
+FIGURES = "figures"
+
 
 def write_report(run_dir: Path) -> Path:
-    """Write `run_dir/report/index.html` and its figures; answer the path of the page."""
+    """Write `run_dir/public/report.html` and its figures; answer the path of the page."""
     run = load_run(run_dir)
-    folder = run.directory / "report"
-    folder.mkdir(exist_ok=True)
+    folder = run.directory / "public"
+    (folder / FIGURES).mkdir(exist_ok=True)
     pictures = []
     for picture, figure in draw(run):
         with warnings.catch_warnings():
@@ -31,7 +33,7 @@ def write_report(run_dir: Path) -> Path:
             warnings.filterwarnings("ignore", message="Glyph .* missing")
             figure.savefig(folder / picture.file, format="png")
         pictures.append(picture)
-    page = folder / "index.html"
+    page = folder / "report.html"
     page.write_text(render(run, pictures), encoding="utf-8")
     return page
 
@@ -39,29 +41,36 @@ def write_report(run_dir: Path) -> Path:
 def draw(run: Run) -> list[tuple[Picture, Figure]]:
     """Every figure the run has something to show for."""
     result, found = run.result, []
-    posterior = result.posterior
-    if posterior.names:
+    if run.rows:
         caption = "Posterior mean and 95 % interval of the coefficients."
-        figure = plot_coefficients(posterior.names, posterior.mean, posterior.sd, result.truth)
-        found.append((Picture("coefficients.png", caption), figure))
+        if result.intervals.warning:
+            caption += f" {result.intervals.warning}"
+        names, mean, sd, low, high, real = zip(*run.rows, strict=True)
+        figure = plot_coefficients(
+            names, mean, sd, result.truth,
+            low=low, high=high, real=real, warning=result.intervals.warning,
+        )  # fmt: skip
+        found.append((Picture(f"{FIGURES}/coefficients.png", caption), figure))
     if result.topics:
         caption = "The most probable words of each topic, and how probable they are."
         figure = TopicTable.from_rows([dict(topic) for topic in result.topics]).plot()
-        found.append((Picture("topics.png", caption), figure))
+        found.append((Picture(f"{FIGURES}/topics.png", caption), figure))
     bins = result.reliability.get("test")
     if bins:
         caption = (
             "Reliability on the test records: observed frequency against predicted "
             "probability, with 95 % intervals, and the number of records in each bin."
         )
-        found.append((Picture("reliability.png", caption, narrow=True), plot_reliability(bins)))
+        found.append(
+            (Picture(f"{FIGURES}/reliability.png", caption, narrow=True), plot_reliability(bins))
+        )
     if any(row.get("loss") is not None for row in run.rounds):
         caption = "Negative evidence lower bound of the q that each round started from."
-        found.append((Picture("loss.png", caption), plot_loss(run.rounds)))
+        found.append((Picture(f"{FIGURES}/loss.png", caption), plot_loss(run.rounds)))
     if any((row.get("step_kl") or 0.0) > 0 for row in run.rounds):
         caption = "How far each round moved q: KL divergence on a log scale."
-        found.append((Picture("convergence.png", caption), plot_convergence(run.rounds)))
-    if result.parties:
+        found.append((Picture(f"{FIGURES}/convergence.png", caption), plot_convergence(run.rounds)))
+    if result.parties and all(party.get("records") is not None for party in result.parties):
         caption = "What each party holds."
-        found.append((Picture("parties.png", caption), plot_parties(result.parties)))
+        found.append((Picture(f"{FIGURES}/parties.png", caption), plot_parties(result.parties)))
     return found

@@ -65,8 +65,9 @@ class Checkpoint:
         if found[0] != digest:
             self.close()
             raise DataError(
-                f"{path} belongs to another configuration; resume with the config.toml of that "
-                "run, or choose another --out"
+                f"{path} belongs to another configuration, other records or another ledger; resume "
+                "with the config.toml, the records and the ledger of that run, or choose another "
+                "--out"
             )
         self._saved: ServerState | None = None
 

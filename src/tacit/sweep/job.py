@@ -15,6 +15,7 @@ import msgspec
 from tacit.config import parse_config
 from tacit.errors import TacitError
 from tacit.run import run
+from tacit.rundir import is_run
 
 Row = dict[str, Any]
 
@@ -44,7 +45,7 @@ def carry_out_job(job: Job, folder: str, ledger: str | None) -> Row:
         if job.runner is not None:
             return start_row(job) | _function(job.runner)(job)
         with _alone(out):
-            resume = (out / "checkpoint" / "server.sqlite").exists()
+            resume = is_run(out)
             if out.exists() and not resume:
                 shutil.rmtree(out)  # killed before its first file: nothing was done or charged
             config = parse_config(job.config)

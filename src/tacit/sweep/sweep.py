@@ -13,7 +13,7 @@ import msgspec
 
 from tacit.config import parse_config
 from tacit.errors import ConfigError
-from tacit.private_run import ledger_path
+from tacit.private_run import ledger_path, own_ledger_of_run
 from tacit.sweep.job import Job, Row
 from tacit.sweep.local import Local
 from tacit.sweep.spec import Sweep, expand
@@ -129,7 +129,10 @@ def _check_ledgers(jobs: Sequence[Job], out: Path, ledger: Path | None) -> None:
                 f"{job.runner} runs a private configuration without privacy.noise_seed; its noise "
                 "would be secret and no ledger charged: set it, or leave the runner out"
             )
-        path = ledger_path(config, out / "runs" / job.id, ledger)
+        folder = out / "runs" / job.id
+        path = ledger_path(config, folder, ledger)
+        if own_ledger_of_run(config, path, folder):
+            continue
         if out.resolve() in path.resolve().parents:
             raise ConfigError(
                 f"the ledger {path} lies in the sweep directory {out} and would be overwritten "
