@@ -53,8 +53,11 @@ def bad_parties(parties):
         "unequal columns": (with_column(parties, "site-0", "y", y[:4]), "columns of unequal"),
         "another width": (with_column(parties, "site-0", "x", x[:, :2]), "every party must hold"),
         "a missing column": ({**parties, "site-1": {"y": y}}, "every party must hold the same"),
-        "no x": ({"site-0": {"y": y}}, "cannot read records with columns y"),
-        "x too narrow": ({"site-0": {"x": x[:, :2], "y": y}}, "'linear' of dimension 3"),
+        "no x": ({"site-0": {"y": y}}, "has no column 'x' \\(it has y\\)"),
+        "x too narrow": (
+            {"site-0": {"x": x[:, :2], "y": y}},
+            "x has shape \\(n, 2\\), but model 'linear' has 3 names",
+        ),
     }
 
 

@@ -11,6 +11,15 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
+from tacit.arguments import (
+    as_method,
+    as_parties,
+    as_schedule,
+    as_seed,
+    check_model,
+    check_observer,
+    check_test,
+)
 from tacit.data import Federation
 from tacit.data.documents import check_vocabulary
 from tacit.errors import ConfigError, DataError
@@ -157,16 +166,18 @@ def fit(
     privacy: Literal["none"] | Privacy,
     test: Records | None = None,
     family: str = "auto",
-    method: LocalMethod | None = None,
-    schedule: Schedule | None = None,
+    method: LocalMethod | str | None = None,
+    schedule: Schedule | str | None = None,
     seed: int = 0,
     observe: Observer | None = None,
 ) -> Fit:
     """Federate a model over parties in this process.
 
     `model` may be a class such as `LogisticRegression`: it is then made for the federation's
-    column names. `privacy` has to be said: `Privacy(epsilon=1.0)`, or "none" for exact updates. A
-    private fit keeps no ledger: what other fits spent on the same records is not counted.
+    column names. `method` and `schedule` may be names such as "natural-vi" and "sequential", which
+    have their defaults. `privacy` has to be said: `Privacy(epsilon=1.0)`, or "none" for exact
+    updates. A private fit keeps no ledger: what other fits spent on the same records is not
+    counted.
 
     >>> import tacit
     >>> hospitals = tacit.data.load("synthetic-cohort", parties=3, records=300, seed=1)
@@ -179,6 +190,11 @@ def fit(
             f"privacy = {privacy!r}; give tacit.Privacy(epsilon=…, delta=…), or 'none' to train "
             "without"
         )
+    check_model(model)
+    check_observer(observe)
+    seed = as_seed(seed)
+    if not isinstance(parties, Federation):
+        parties = as_parties(parties)
     undeclared = ()
     if isinstance(parties, dict):
         if isinstance(privacy, Privacy) and isinstance(model, Model):
@@ -203,11 +219,12 @@ def fit(
         model,
         parties,
         family=family,
-        method=method,
-        schedule=schedule,
+        method=as_method(method),
+        schedule=as_schedule(schedule),
         seed=seed,
         privacy=None if privacy == "none" else privacy,
     )
+    check_test(parties, test)
     outcome = carry_out(plan, observe=observe)
     # An exact training score would be a release that nobody has paid for.
     train = pooled(parties) if privacy == "none" else None

@@ -278,6 +278,7 @@ def _check_records(model: Model, parties: dict[str, Records]) -> None:
                 f"party {name!r} has columns {form}, but {first!r} has {forms[first]}; every "
                 "party must hold the same columns"
             )
+    _check_shapes(model, first, forms[first])
     if model.traceable:
         _check_readable(model, parties[first])
     for name, records in parties.items():
@@ -298,6 +299,30 @@ def _check_records(model: Model, parties: dict[str, Records]) -> None:
                     f"{model.largest:g}, which model 'poisson' needs; mend them, or declare "
                     "another largest count"
                 )
+
+
+def _check_shapes(model: Model, party: str, form: dict[str, tuple[int, ...]]) -> None:
+    """Refuse records whose x has another number of columns than the model, or a y of several."""
+    if model.x_columns is None:
+        return
+    for key in ("x", "y"):
+        if key not in form:
+            raise DataError(
+                f"party {party!r} has no column {key!r} (it has {', '.join(form)}); model "
+                f"{model.kind!r} needs x and y: add it"
+            )
+    if form["x"] != (model.x_columns,):
+        shape = ", ".join(map(str, ("n", *form["x"])))
+        raise DataError(
+            f"party {party!r}: x has shape ({shape}{'' if form['x'] else ','}), but model "
+            f"{model.kind!r} has {model.x_columns} names; give x the shape (n, {model.x_columns}), "
+            "or the model one name for each column"
+        )
+    if form["y"] != ():
+        raise DataError(
+            f"party {party!r}: y has rows of shape {form['y']}; give one number for each record, "
+            "e.g. y.ravel()"
+        )
 
 
 def _check_readable(model: Model, records: Records) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from tacit.data.bounds import unbounded_columns
@@ -163,6 +165,12 @@ def load(
         size_skew=size_skew,
         label_skew=label_skew,
     )
+    known = {field.name for field in msgspec.structs.fields(DataConfig)} - {"source"}
+    for key in data.keys() - known:
+        taken = [*known, "parties", "kind", "column", "size_skew", "label_skew", "seed"]
+        near = difflib.get_close_matches(key, taken, n=1)
+        advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(taken))}"
+        raise ConfigError(f"tacit.data.load takes no argument {key!r}; {advice}")
     return load_federation(DataConfig(source=source, **data), config, seed)
 
 

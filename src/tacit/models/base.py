@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -27,6 +27,27 @@ Output = Literal["bernoulli", "gaussian", "categorical", "other"]
 SMALLEST_SD = 1e-100
 TINY_VARIANCE = 1e-12
 """Keeps the square root of a variance differentiable for a record that is all zeros."""
+
+
+def checked_names(names: Sequence[str], argument: str = "names") -> tuple[str, ...]:
+    """The names of columns or levels; a single string would be read letter by letter.
+
+    >>> checked_names(["age", "sex"])
+    ('age', 'sex')
+    """
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        one = f"({names!r},)" if isinstance(names, str) else "('age', 'sex')"
+        raise ConfigError(f"{argument} = {names!r}; expected a sequence of names, e.g. {one}")
+    found = tuple(names)
+    for name in found:
+        if not isinstance(name, str):
+            raise ConfigError(f"{argument} contains {name!r}; expected strings, e.g. {str(name)!r}")
+    if not found:
+        raise ConfigError(f"{argument} is empty; give one name for each")
+    if len(set(found)) < len(found):
+        twice = next(name for name in found if found.count(name) > 1)
+        raise ConfigError(f"{argument} contains {twice!r} twice; give each another name")
+    return found
 
 
 class Model(abc.ABC):
@@ -72,6 +93,11 @@ class Model(abc.ABC):
     @property
     def own_family(self) -> Family | None:
         """The only family that fits, where that is not a Gaussian one."""
+        return None
+
+    @property
+    def x_columns(self) -> int | None:
+        """How many columns of x a record has; None where the model does not say."""
         return None
 
     def check_records(self, party: str, records: Records) -> None:
@@ -173,12 +199,21 @@ class GaussianPriorModel(Model):
         self, names: tuple[str, ...], prior_mean: Array | float, prior_sd: Array | float
     ) -> None:
         self.names = tuple(names)
-        self.prior_mean = np.broadcast_to(np.asarray(prior_mean, np.float64), (self.dimension,))
-        self.prior_sd = np.broadcast_to(np.asarray(prior_sd, np.float64), (self.dimension,))
+        self.prior_mean = self._each(prior_mean, "model.prior_mean")
+        self.prior_sd = self._each(prior_sd, "model.prior_sd")
         for sd in np.unique(self.prior_sd):
             check_sd(sd, "model.prior_sd")
         if not np.all(np.isfinite(self.prior_mean)):
             raise ConfigError(f"model.prior_mean = {prior_mean}; it must be a finite number")
+
+    def _each(self, value: Array | float, key: str) -> np.ndarray:
+        """One number for each coordinate."""
+        try:
+            return np.broadcast_to(np.asarray(value, np.float64), (self.dimension,))
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"{key} = {value!r}; give one number, or an array of {self.dimension}"
+            ) from None
 
     def prior(self, family: Family) -> Natural:
         return gaussian_natural(family, mean=self.prior_mean, sd=self.prior_sd, model=self.kind)
@@ -202,6 +237,10 @@ class LinearPredictor(GaussianPriorModel):
     ) -> None:
         super().__init__(names, prior_mean, prior_sd)
         self.layout = layout
+
+    @property
+    def x_columns(self) -> int | None:
+        return len(self.layout)
 
     @classmethod
     def from_schema(
@@ -252,7 +291,8 @@ class GeneralisedLinear(LinearPredictor):
         prior_sd: Array | float,
         layout: Layout | None = None,
     ) -> None:
-        layout = unknown_layout(tuple(names)) if layout is None else layout
+        names = checked_names(names)
+        layout = unknown_layout(names) if layout is None else layout
         super().__init__(names, prior_mean, prior_sd, layout)
         if len(self.layout) != self.dimension:
             raise ConfigError(

@@ -13,7 +13,14 @@ from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.expfam._backend import Array, computed_once, namespace, unit_rows
 from tacit.expfam.gaussian import LOG_2PI
-from tacit.models.base import GaussianPriorModel, Output, Records, check_sd, gaussian_natural
+from tacit.models.base import (
+    GaussianPriorModel,
+    Output,
+    Records,
+    check_sd,
+    checked_names,
+    gaussian_natural,
+)
 from tacit.models.logistic import bernoulli_log_likelihood
 
 
@@ -37,6 +44,7 @@ class BayesianNeuralNetwork(GaussianPriorModel):
         prior_sd: float = 1.0,
         start_seed: int = 0,
     ) -> None:
+        inputs = checked_names(inputs, "inputs")
         if hidden < 1:
             raise ConfigError(f"model.hidden = {hidden}; a hidden layer needs at least 1 unit")
         if output not in ("bernoulli", "gaussian"):
@@ -54,6 +62,10 @@ class BayesianNeuralNetwork(GaussianPriorModel):
         self._graded = [i for i, name in enumerate(inputs) if name != "bias" and "=" not in name]
         self.inputs, self.hidden, self.output = len(inputs), hidden, output
         self.noise_sd, self.start_seed = check_sd(noise_sd, "model.noise_sd"), start_seed
+
+    @property
+    def x_columns(self) -> int | None:
+        return self.inputs
 
     @property
     def compiled_as(self) -> BayesianNeuralNetwork:

@@ -12,7 +12,7 @@ from tacit.errors import ConfigError, DataError
 from tacit.expfam import Gaussian
 from tacit.expfam._backend import Array, namespace
 from tacit.expfam.gaussian import Free
-from tacit.models.base import TINY_VARIANCE, LinearPredictor, Output, Records
+from tacit.models.base import TINY_VARIANCE, LinearPredictor, Output, Records, checked_names
 from tacit.models.points import normal_points
 
 ROUNDING = 100.0
@@ -59,7 +59,8 @@ class SoftmaxRegression(LinearPredictor):
         prior_sd: Array | float = 1.0,
         layout: Layout | None = None,
     ) -> None:
-        self.levels = tuple(levels)
+        columns = checked_names(columns, "columns")
+        self.levels = checked_names(levels, "levels") if levels else ()
         if len(self.levels) < 2:
             raise ConfigError(
                 f"model 'softmax' with the levels {list(self.levels)}; a category has two or more: "
@@ -70,7 +71,7 @@ class SoftmaxRegression(LinearPredictor):
                 f"model 'softmax' with {len(self.levels)} levels; at most {MOST_LEVELS} are "
                 "served: put rare ones together"
             )
-        layout = unknown_layout(tuple(columns)) if layout is None else layout
+        layout = unknown_layout(columns) if layout is None else layout
         names = tuple(f"{level}: {column}" for level in self.levels for column in columns)
         super().__init__(names, prior_mean, prior_sd, layout)
         if len(self.layout) != len(columns):
