@@ -372,6 +372,8 @@ def resolved_toml(config: Config) -> str:
     plain = msgspec.to_builtins(config)
     read = {"kind"}.union(*(MODEL_KEYS[kind] for kind in _possible_models(config)))
     plain["model"] = {key: value for key, value in plain["model"].items() if key in read}
+    if config.tune == TuneConfig():  # which a run does not read
+        del plain["tune"]
     return tomlkit.dumps(_without_none(plain))
 
 

@@ -257,7 +257,7 @@ def test_the_result_is_kept_although_the_server_holds_the_connection(tmp_path, p
         server.over.set()
     assert process.returncode == 0, words
     assert server.heard == ["FinalLeaveTraining"]
-    assert (Path(federation.base) / "north" / "state" / "posterior.npz").exists()
+    assert (Path(federation.base) / "north" / "state" / "public" / "posterior.npz").exists()
 
 
 def test_a_planned_close_is_kept_to_although_the_server_holds_the_connection(tmp_path, pki):
