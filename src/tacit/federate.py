@@ -112,6 +112,7 @@ class Plan:
             own_factors=self._server_adds_noise and self._own_factors,
             most_visits=self.schedule.rounds if self.settled else None,
             quorum=self._quorum,
+            line_search=self.method.whole_steps(self.family),
             divide_out=self.live is not None and self.live.divide_out,
         )
 
@@ -261,7 +262,9 @@ def make_plan(
     chosen_family = method.family(model, chosen_family)
     schedule = resolved_schedule(schedule, method, model, chosen_family, len(parties))
     check_memory(method, model, chosen_family, schedule, live)
-    method.check_run(facts(schedule, privacy))
+    run_facts = facts(schedule, privacy, live)
+    method.check_run(run_facts)
+    method = method.for_run(run_facts)
     plan = Plan(
         model, chosen_family, method, schedule, parties, seed, batch_parties, live=live, why=why
     )

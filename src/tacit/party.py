@@ -165,7 +165,8 @@ def answer_many(
     if any(r.q is not first.q or r.initial != first.initial for r in requests):
         raise ValueError("answer_many is for requests that carry the same q")
     (stage,) = {agreement.method.stage(r.visit) for r in requests}
-    start = agreement.model.start(agreement.family) if first.initial else None
+    own_start = first.initial and not agreement.method.starts_at_q
+    start = agreement.model.start(agreement.family) if own_start else None
     start = start or first.q
     shared = (first.q, start, np.bool_(first.initial), _begun(agreement, start, first))
     words = [[agreement.seed, party_word(r.party), r.visit] for r in requests]

@@ -127,7 +127,7 @@ def check_in_step(settled: dict[str, Settled], schedule: Schedule, live: Live | 
         )
 
 
-def facts(schedule: Schedule, privacy: Privacy | None) -> RunFacts:
+def facts(schedule: Schedule, privacy: Privacy | None, live: Live | None = None) -> RunFacts:
     """What a method is told of a run whose schedule is resolved."""
     assert schedule.tolerance is not None
     clips = [] if privacy is None else [own.clip for own in privacy.parties.values()]
@@ -137,6 +137,7 @@ def facts(schedule: Schedule, privacy: Privacy | None) -> RunFacts:
         rounds=schedule.rounds,
         tolerance=schedule.tolerance,
         one_noise=privacy is not None and privacy.aggregation != "plain" and any(clips),
+        quorum=live is not None and live.quorum is not None,
     )
 
 

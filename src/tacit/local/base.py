@@ -77,6 +77,8 @@ class RunFacts(NamedTuple):
     tolerance: float
     one_noise: bool
     """Whether the parties share one noise although their clips differ."""
+    quorum: bool = False
+    """Whether a round may do without some of its parties."""
 
 
 class LocalMethod(abc.ABC):
@@ -149,6 +151,21 @@ class LocalMethod(abc.ABC):
         """Whether q starts at the prior, or where the model says."""
         del model
         return True
+
+    @property
+    def starts_at_q(self) -> bool:
+        """Whether `Task.start` is q from the first visit on, whatever the model's own start is."""
+        return False
+
+    def for_run(self, facts: RunFacts) -> LocalMethod:
+        """The method, adapted to who answers when."""
+        del facts
+        return self
+
+    def whole_steps(self, family: Family) -> bool:
+        """Whether answers add up to one natural-gradient step, whose length the server finds."""
+        del family
+        return False
 
     def check_run(self, facts: RunFacts) -> None:
         """Raise a ConfigError if this method cannot serve a run of that kind."""

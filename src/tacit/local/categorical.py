@@ -32,16 +32,39 @@ def categorical_site(
     found = model.expected(*model.project(usual["mean"], spread, x), y)
     slope = weights[:, None] * (one_hot(model, y).astype(x.dtype) - found.probability)
     curvature = weights[:, None, None] * found.curvature
-    linear = (slope.T @ x).reshape(-1).astype(jnp.float64)
+    loss = -jnp.sum(weights * found.value)
     if full:
-        form = _kronecker_sum(curvature, x).astype(jnp.float64)
-        form = 0.5 * (form + form.T)  # single precision does not give the same twice
-        linear = linear + form @ usual["mean"]
-    else:
-        form = jnp.diagonal(curvature, axis1=1, axis2=2).T @ (x * x)
-        form = form.reshape(-1).astype(jnp.float64)
-        linear = linear + form * usual["mean"]
-    return {"linear": linear, "quadratic": -0.5 * form}, -jnp.sum(weights * found.value)
+        eta = x @ model.rows(usual["mean"]).T.astype(x.dtype)
+        return _full_site(x, eta, slope, curvature), loss
+    form = jnp.diagonal(curvature, axis1=1, axis2=2).T @ (x * x)
+    form = form.reshape(-1).astype(jnp.float64)
+    linear = (slope.T @ x).reshape(-1).astype(jnp.float64) + form * usual["mean"]
+    return {"linear": linear, "quadratic": -0.5 * form}, loss
+
+
+def categorical_start(model: SoftmaxRegression, family: Family, task: Task) -> Natural:
+    """As `categorical_site`, at the predictors that each record's own level suggests.
+
+    They are the logarithms of (e_y + 1/K)/2. Of a mean-field family the precision alone.
+    """
+    x, y, weights = task.records["x"], task.records["y"], task.weights
+    own = one_hot(model, y).astype(x.dtype)
+    p = 0.5 * (own + 1.0 / len(model.levels))
+    curvature = jnp.eye(p.shape[-1], dtype=p.dtype) * p[:, :, None] - p[:, :, None] * p[:, None, :]
+    curvature = weights[:, None, None] * curvature
+    if isinstance(family, FullGaussian):
+        return _full_site(x, jnp.log(p), weights[:, None] * (own - p), curvature)
+    form = jnp.diagonal(curvature, axis1=1, axis2=2).T @ (x * x)
+    form = form.reshape(-1).astype(jnp.float64)
+    return {"linear": jnp.zeros_like(form), "quadratic": -0.5 * form}
+
+
+def _full_site(x: Array, eta: Array, slope: Array, curvature: Array) -> Natural:
+    """P = Σ C ⊗ xxᵀ and b = Σ (slope + Cη) ⊗ x."""
+    form = _kronecker_sum(curvature, x).astype(jnp.float64)
+    form = 0.5 * (form + form.T)  # rounding does not give the same twice
+    working = slope + jnp.einsum("nkl,nl->nk", curvature, eta)
+    return {"linear": (working.T @ x).reshape(-1).astype(jnp.float64), "quadratic": -0.5 * form}
 
 
 def _kronecker_sum(curvature: Array, x: Array) -> Array:

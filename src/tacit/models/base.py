@@ -319,6 +319,10 @@ class GeneralisedLinear(LinearPredictor):
     def inverse_link(self, eta: Array) -> Array:
         """E[y | η], elementwise."""
 
+    def data_predictor(self, y: Array) -> Array:
+        """A predictor η at which y is about what is expected, where a fit may start."""
+        return 0.0 * y
+
     def largest_slope(self, mean: Array, variance: Array) -> Array | None:
         """The largest |E[ℓ'(η)]| over all labels, for label-agnostic clipping; None: unbounded."""
         del mean, variance

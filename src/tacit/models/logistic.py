@@ -37,6 +37,10 @@ class LogisticRegression(GeneralisedLinear):
     def pointwise(self, eta: Array, y: Array) -> Array:
         return bernoulli_log_likelihood(eta, y)
 
+    def data_predictor(self, y: Array) -> Array:
+        """The logit of ¾ for y = 1 and of ¼ for y = 0."""
+        return math.log(3.0) * (2.0 * y - 1.0)
+
     def largest_slope(self, mean: Array, variance: Array) -> Array:
         """max(p, 1 − p) for p = E[sigmoid(η)]: E[ℓ'] is 1 − p for y = 1 and −p for y = 0."""
         xp = namespace(mean, variance)

@@ -62,6 +62,11 @@ class PoissonRegression(GeneralisedLinear):
         eta = xp.clip(eta, -30.0, math.log(self.largest))
         return y * eta - xp.exp(eta) - special(eta, y).gammaln(y + 1.0)
 
+    def data_predictor(self, y: Array) -> Array:
+        """log(y + 0.1), below the largest rate: beyond it the likelihood does not change."""
+        xp = namespace(y)
+        return xp.minimum(xp.log(y + 0.1), math.log(self.largest) - 0.01)
+
     def inverse_link(self, eta: Array) -> Array:
         xp = namespace(eta)
         return xp.exp(xp.clip(eta, -30.0, np.log(self.largest)))

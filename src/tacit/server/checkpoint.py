@@ -32,9 +32,9 @@ CREATE TABLE memories (party TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE secret (id INTEGER PRIMARY KEY CHECK (id = 0), body BLOB NOT NULL);
 CREATE TABLE log (place INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
 """
-_BULKY = ("q", "factors", "open", "issued", "arrived", "previous", "total", "memory")
+_BULKY = ("q", "factors", "open", "issued", "arrived", "previous", "total", "memory", "base")
 _SCALARS = tuple(f.name for f in fields(ServerState) if f.name not in _BULKY)
-_NAMED = {-1: "q", -2: "previous", -3: "total", -4: "memory"}
+_NAMED = {-1: "q", -2: "previous", -3: "total", -4: "memory", -5: "base"}
 """What a state has by name, and the numbers under which it is kept."""
 Kept = tuple[Natural, int | None, Natural | None]
 """What a party keeps, the visit that made it, and what it had kept before that visit."""
@@ -78,7 +78,8 @@ class Checkpoint:
             self._put_posteriors(state, old)
             for party, factor in state.factors.items():
                 if old is None or old.factors.get(party) is not factor:
-                    parts = [factor.version, factor.visits, pack_natural(factor.natural)]
+                    base = None if factor.base is None else pack_natural(factor.base)
+                    parts = [factor.version, factor.visits, pack_natural(factor.natural), base]
                     db.execute("REPLACE INTO factors VALUES (?, ?)", (party, _keyed(party, parts)))
             if old is None or old.open is not state.open:
                 before = {} if old is None else old.open
@@ -143,8 +144,9 @@ class Checkpoint:
         }
         factors = {}
         for party, body in db.execute("SELECT party, body FROM factors ORDER BY rowid"):
-            version, visits, natural = _unkeyed(party, body)
-            factors[party] = Factor(unpack_natural(natural), version, visits)
+            version, visits, natural, *rest = _unkeyed(party, body)
+            base = unpack_natural(rest[0]) if rest and rest[0] is not None else None
+            factors[party] = Factor(unpack_natural(natural), version, visits, base)
         requests = [
             Open(*_unpack(b)) for (b,) in db.execute("SELECT body FROM requests ORDER BY place")
         ]
@@ -161,6 +163,7 @@ class Checkpoint:
             previous=posteriors.get(-2),
             total=posteriors.get(-3),
             memory=posteriors.get(-4),
+            base=posteriors.get(-5),
             issued={n: natural for n, natural in posteriors.items() if n >= 0},
             factors=factors,
             open={request.id: request for request in requests},

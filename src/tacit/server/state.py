@@ -19,11 +19,15 @@ Log = tuple[dict[str, Any], ...]
 
 
 class Factor(NamedTuple):
-    """tₘ with the number of updates it has had and of requests its party has had."""
+    """tₘ with the number of updates it has had and of requests its party has had.
+
+    `base` is tₘ at the point from which the last step was made, where step lengths are searched.
+    """
 
     natural: Natural
     version: int = 0
     visits: int = 0
+    base: Natural | None = None
 
 
 class Open(NamedTuple):
@@ -60,6 +64,9 @@ class Rules:
     """How often a party may be asked, whatever its pace; None: no limit."""
     quorum: int | None = None
     """With how many answers a round may do when others are late; None: everybody's."""
+    line_search: bool = False
+    """True: updates add up to a natural-gradient step, and a step that raised the free energy is
+    halved (`tacit.server.line_search`)."""
     divide_out: bool = False
     """True: the factor of a party that leaves for good is divided out of q; False: it stays."""
 
@@ -92,6 +99,12 @@ class ServerState:
     totalled: int = 0
     memory: Memory | None = None
     """What `Rules.combine` keeps from one round to the next."""
+    base: Natural | None = None
+    """The q from which the last step was made, where step lengths are searched."""
+    base_energy: float | None = None
+    """Its free energy; None: not known, or somebody has come or gone since."""
+    shortened: int = 0
+    """How many steps were halved since one was last taken."""
     round: int = 0
     exchanges: int = 0
     applied: int = 0

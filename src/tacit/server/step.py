@@ -17,7 +17,8 @@ from tacit.errors import ConfigError, PeerError
 from tacit.expfam import Family, Natural
 from tacit.messages import Reply
 from tacit.pvi import divide, multiply, power, product
-from tacit.server.state import Factor, Log, Open, Rules, ServerState
+from tacit.server import line_search
+from tacit.server.state import Log, Open, Rules, ServerState
 
 MAX_REFUSED_IN_A_ROW = 20
 FARTHEST = 1e12
@@ -195,8 +196,18 @@ def go_on(rules: Rules, state: ServerState, now: float) -> tuple[ServerState, Lo
     replies = [state.arrived[name] for name in rules.parties if name in state.arrived]
     log: Log = ()
     if replies:
-        state, log = _apply(rules, replace(state, arrived={}), replies)
+        state, log = _searched(rules, replace(state, arrived={}), replies)
     return _end_round(rules, state, now, log)
+
+
+def _searched(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[ServerState, Log]:
+    """Apply the updates, unless the step before them raised the free energy."""
+    if not rules.line_search:
+        return _apply(rules, state, replies)
+    energy = negative_elbo(rules, state) if len(replies) == len(rules.parties) else None
+    if energy is not None and line_search.rises(state, energy):
+        return line_search.halved(state, energy)
+    return _apply(rules, line_search.with_base(state, energy), replies)
 
 
 def _below_quorum(
@@ -265,8 +276,9 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
         return _refuse(rules, state, replies)
     factors = dict(state.factors)
     for party, change in changes.items():
-        natural, version, visits = factors[party]
-        factors[party] = Factor(multiply(natural, change), version + 1, visits)
+        factor = factors[party]
+        natural = multiply(factor.natural, change)
+        factors[party] = factor._replace(natural=natural, version=factor.version + 1)
     return replace(
         state,
         q=q,
@@ -354,7 +366,8 @@ def _close_round(rules: Rules, state: ServerState) -> tuple[ServerState, Log]:
         "refused": state.refused,
     }
     finished = None
-    quiet = state.refused_in_a_row == 0 and moved < (rules.schedule.tolerance or 0.0)
+    taken = state.refused_in_a_row == 0 and state.shortened == 0
+    quiet = taken and moved < (rules.schedule.tolerance or 0.0)
     # A party that was not asked, or is slow, may still have much to say.
     if quiet and state.heard.issuperset(set(rules.parties) - state.left - state.absent):
         finished = "converged"

@@ -1,0 +1,195 @@
+"""Regressions on raw columns: the posterior does not depend on the units."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import gammaln, logsumexp
+
+import tacit
+from tacit.server import Factor, Rules, initial_state
+from tacit.server.checkpoint import Checkpoint
+from tacit.server.line_search import halved, rises, with_base
+
+COUNT = 6000
+SCHEDULES = [tacit.Synchronous, tacit.Sequential, tacit.Asynchronous]
+
+
+def table(seed):
+    """Age in years, a skewed laboratory value, an income, a small concentration, a pressure."""
+    rng = np.random.default_rng(seed)
+    white = rng.normal(size=(COUNT, 5)) @ (np.eye(5) + 0.3 * rng.normal(size=(5, 5)))
+    white = (white - white.mean(axis=0)) / white.std(axis=0)
+    raw = np.column_stack(
+        [
+            55 + 12 * white[:, 0],
+            8 * np.exp(0.9 * white[:, 1]),
+            42_000 + 9_000 * white[:, 2],
+            0.002 + 0.0004 * white[:, 3],
+            101_325 + 150 * white[:, 4],
+        ]
+    )
+    return np.column_stack([np.ones(COUNT), raw]), white, rng
+
+
+def drawn(kind, seed):
+    x, white, rng = table(seed)
+    eta = white @ rng.normal(0, 0.6, 5) + 0.3
+    names = ("one", "age", "crp", "income", "dose", "pressure")
+    if kind == "logistic":
+        y = (rng.uniform(size=COUNT) < 1 / (1 + np.exp(-eta))).astype(float)
+        return tacit.LogisticRegression(names, prior_sd=10.0), x, y
+    if kind == "poisson":
+        y = rng.poisson(np.exp(0.4 * eta + 1)).astype(float)
+        return tacit.PoissonRegression(names, largest=1000, prior_sd=10.0), x, y
+    if kind == "linear":
+        y = 300 + 40 * eta + 40 * rng.normal(size=COUNT)
+        return tacit.LinearRegression(names, noise_sd=40.0, prior_sd=10.0), x, y
+    eta = white @ rng.normal(0, 0.6, (5, 3))
+    y = np.argmax(eta + rng.gumbel(size=eta.shape), axis=1).astype(float)
+    # All levels together are known by the prior alone: a wide one leaves no digits for them.
+    return tacit.SoftmaxRegression(names, levels=("a", "b", "c"), prior_sd=1.0), x, y
+
+
+def log_joint(model, x, y):
+    """log p(θ, y) of φ = θ·scale, in NumPy: nothing of tacit's."""
+    scale = np.sqrt(np.mean(x**2, axis=0))
+    z, sd = x / scale, model.prior_sd[0]
+
+    def value(phi):
+        theta = phi / (np.tile(scale, 3) if model.kind == "softmax" else scale)
+        prior = -0.5 * np.sum(theta**2) / sd**2
+        if model.kind == "softmax":
+            eta = z @ phi.reshape(3, -1).T
+            return prior + np.sum(eta[np.arange(len(y)), y.astype(int)] - logsumexp(eta, axis=1))
+        eta = z @ phi
+        if model.kind == "logistic":
+            return prior + np.sum(y * eta - np.logaddexp(eta, 0))
+        if model.kind == "poisson":
+            return prior + np.sum(y * eta - np.exp(eta) - gammaln(y + 1))
+        return prior - 0.5 * np.sum(((y - eta) / model.noise_sd) ** 2)
+
+    def derivatives(phi):
+        ridge = 1 / (sd * (np.tile(scale, 3) if model.kind == "softmax" else scale)) ** 2
+        if model.kind == "softmax":
+            eta = z @ phi.reshape(3, -1).T
+            p = np.exp(eta - logsumexp(eta, axis=1, keepdims=True))
+            slope = ((y[:, None] == np.arange(3)) - p).T @ z
+            each = p[:, :, None] * np.eye(3) - p[:, :, None] * p[:, None]
+            bend = np.einsum("nkl,ni,nj->kilj", each, z, z, optimize=True).reshape(len(phi), -1)
+            return slope.reshape(-1) - ridge * phi, bend + np.diag(ridge)
+        eta = z @ phi
+        mean = {"logistic": lambda: 1 / (1 + np.exp(-eta)), "poisson": lambda: np.exp(eta)}
+        p = mean.get(model.kind, lambda: eta)()
+        noise = model.noise_sd**2 if model.kind == "linear" else 1.0
+        weight = {"logistic": p * (1 - p), "poisson": p}.get(model.kind, np.ones_like(p)) / noise
+        return z.T @ ((y - p) / noise) - ridge * phi, (z.T * weight) @ z + np.diag(ridge)
+
+    return scale, value, derivatives
+
+
+def laplace(model, x, y):
+    """Mode and sd of θ by trust-region Newton steps."""
+    scale, value, derivatives = log_joint(model, x, y)
+    found = minimize(
+        lambda phi: -value(phi), np.zeros(model.dimension), method="trust-exact",
+        jac=lambda phi: -derivatives(phi)[0], hess=lambda phi: derivatives(phi)[1],
+        options={"gtol": 1e-7, "maxiter": 500},
+    )  # fmt: skip
+    slope, bend = derivatives(found.x)
+    best = found.x + np.linalg.solve(bend, slope)
+    scale = np.tile(scale, 3) if model.kind == "softmax" else scale
+    return best / scale, np.sqrt(np.diagonal(np.linalg.inv(bend))) / scale
+
+
+def split(x, y, parties):
+    parts = np.array_split(np.random.default_rng(0).permutation(len(y)), parties)
+    return {f"p{i}": {"x": x[part], "y": y[part]} for i, part in enumerate(parts)}
+
+
+@pytest.mark.parametrize("parties", [1, 3, 10])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("kind", ["logistic", "poisson", "linear", "softmax"])
+def test_raw_columns_agree_with_newton_steps_in_numpy(kind, schedule, parties):
+    model, x, y = drawn(kind, seed=parties)
+    mean, sd = laplace(model, x, y)
+    fitted = tacit.fit(model, split(x, y, parties), privacy="none", schedule=schedule())
+    gap = np.max(np.abs(fitted.posterior.mean - mean) / sd)
+    assert gap < 0.05, f"the mean is {gap:.3g} sd from the mode"
+    np.testing.assert_allclose(np.log(fitted.posterior.sd / sd), 0.0, atol=0.05)
+
+
+def test_a_change_of_units_changes_the_coefficients_by_it():
+    model, x, y = drawn("logistic", seed=8)
+    factor = np.array([1.0, 365.25, 1e-3, 1e-5, 1e4, 7.5e-3])
+    changed = tacit.LogisticRegression(model.names, prior_sd=model.prior_sd / factor)
+    one, two = (
+        tacit.fit(which, split(columns, y, 3), privacy="none").posterior
+        for which, columns in ((model, x), (changed, x * factor))
+    )
+    np.testing.assert_allclose(two.mean * factor, one.mean, atol=1e-3 * np.max(one.sd), rtol=1e-4)
+    np.testing.assert_allclose(two.sd * factor, one.sd, rtol=1e-4)
+
+
+FAMILY = tacit.FullGaussian(1)
+
+
+def normal(mean, sd):
+    return FAMILY.natural(mean=np.array([mean]), covariance=np.array([[sd**2]]))
+
+
+def searched(tmp_path=None):
+    """A state after a step from N(0, 1) to N(4, 1) whose base had a free energy of 10."""
+    prior = normal(0.0, 1.0)
+    rules = Rules(FAMILY, tacit.Synchronous(damping=1.0), ("a",), 0, prior, line_search=True)
+    state = with_base(initial_state(rules), 10.0)
+    factor = {name: normal(4.0, 1.0)[name] - prior[name] for name in prior}
+    base = state.factors["a"].base
+    return state.__class__(
+        **{**state.__dict__, "q": normal(4.0, 1.0), "factors": {"a": Factor(factor, 1, 1, base)}}
+    )
+
+
+def test_a_step_that_raises_the_free_energy_is_halved():
+    state = searched()
+    assert not rises(state, 9.0)
+    assert not rises(state, 10.0 + 1e-5)
+    assert rises(state, 11.0)
+    assert rises(state, float("nan"))
+    state, (event,) = halved(state, 11.0)
+    assert event["event"] == "halved"
+    assert FAMILY.location_scale(state.q)[0] == pytest.approx(2.0)
+    assert state.factors["a"].natural["linear"] == pytest.approx(2.0)
+    assert (state.factors["a"].version, state.shortened, state.caution) == (2, 1, 0.5)
+    again, _ = halved(state, 11.0)
+    assert FAMILY.location_scale(again.q)[0] == pytest.approx(1.0)
+
+
+def test_a_step_length_search_survives_a_restart(tmp_path):
+    state = searched()
+    checkpoint = Checkpoint(tmp_path / "server.sqlite", digest="d")
+    checkpoint.save(state)
+    checkpoint.close()
+    loaded, _ = Checkpoint(tmp_path / "server.sqlite", digest="d").load()
+    one, two = halved(state, 11.0)[0], halved(loaded, 11.0)[0]
+    np.testing.assert_equal(one.q, two.q)
+    np.testing.assert_equal(one.factors["a"].natural, two.factors["a"].natural)
+    assert loaded.base_energy == 10.0
+
+
+def test_steps_are_halved_where_whole_ones_raise_the_free_energy():
+    """Skewed columns and counts in the hundreds: the path is another one, the end is the same."""
+    rng = np.random.default_rng(5)
+    x = np.column_stack([np.ones(60), np.exp(2.5 * rng.normal(size=60)), rng.normal(size=60)])
+    y = rng.poisson(np.exp(np.clip(3 * x[:, 2], -5, 6))).astype(float)
+    model = tacit.PoissonRegression(("one", "x", "z"), largest=1e4, prior_sd=10.0)
+    parties = {"a": {"x": x[:30], "y": y[:30]}, "b": {"x": x[30:], "y": y[30:]}}
+    together, in_turn = (
+        tacit.fit(model, parties, privacy="none", schedule=schedule())
+        for schedule in (tacit.Synchronous, tacit.Sequential)
+    )
+    assert sum(line["event"] == "halved" for line in together.outcome.log) >= 1
+    assert together.outcome.state.finished == "converged"
+    gap = np.abs(together.posterior.mean - in_turn.posterior.mean) / in_turn.posterior.sd
+    assert np.max(gap) < 0.01
+    taken = [line["loss"] for line in together.history]
+    assert taken[-1] <= min(taken) + 1e-3
