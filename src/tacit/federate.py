@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,8 @@ from tacit.engines.compilations import Compilations, compilations
 from tacit.engines.driver import Driver
 from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError
-from tacit.expfam import Family, Natural
+from tacit.evaluate import gradient_step
+from tacit.expfam import Family, Gaussian, Natural
 from tacit.local import LocalMethod, PrivateMethod, choose_method
 from tacit.local.combine import Combine, Run
 from tacit.models import (
@@ -59,6 +60,14 @@ from tacit.server import (
     initial_state,
 )
 from tacit.server.state import Log
+from tacit.verdict import (
+    Caution,
+    Verdict,
+    convergence_caution,
+    judge,
+    learned,
+    learning_caution,
+)
 
 Observer = Callable[[ServerState, Log], None]
 
@@ -218,11 +227,46 @@ class Outcome:
     compiled: Compilations
     report: dict[str, Any] = field(default_factory=dict)
     """What the engine has to say about itself."""
+    gradient_step: float | None = None
+    """That of `tacit.evaluate.gradient_step`, where it says more than the last round does."""
 
     @property
     def posterior(self) -> Posterior:
         """The posterior."""
         return self.plan.posterior(self.state.result)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the run converged, and why."""
+        return run_verdict(self.plan, self.state, self.log, self.gradient_step)
+
+
+def run_verdict(
+    plan: Plan, state: ServerState, log: Sequence[dict[str, Any]], step: float | None = None
+) -> Verdict:
+    """Whether a run that has ended converged, from what its server has seen and that step."""
+    return judge(
+        plan.family,
+        state,
+        log,
+        private=plan.privacy is not None,
+        step_share=plan.method.step_share,
+        gradient_step=step,
+    )
+
+
+def learned_share(plan: Plan, posterior: Posterior) -> np.ndarray | None:
+    """1 − (posterior sd / prior sd)² of each coordinate; None where the prior has no such sd."""
+    model = plan.model
+    if model.has_site_prior or not model.listed or not isinstance(posterior.family, Gaussian):
+        return None
+    return learned(posterior.family, posterior.natural, model.prior(posterior.family))
+
+
+def cautions_of(plan: Plan, posterior: Posterior, verdict: Verdict) -> list[Caution]:
+    """Why not to believe the numbers of a run as they stand; empty: no reason is known."""
+    share = learned_share(plan, posterior)
+    return [*convergence_caution(verdict), *learning_caution(share)]
 
 
 def make_plan(
@@ -356,4 +400,21 @@ def _carried_out(
         time.perf_counter() - started,
         compilations().since(before).plus(driver.elsewhere),
         driver.report,
+        _measured_step(plan, state),
     )
+
+
+def _measured_step(plan: Plan, state: ServerState) -> float | None:
+    """The size of a whole step at the end, for a method that does not make such steps itself.
+
+    It looks at exact gradients of all records, so never in a private run.
+    """
+    if plan.privacy is not None or plan.method.step_share is not None:
+        return None
+    posterior = plan.posterior(state.result)
+    if not isinstance(posterior.family, Gaussian) or not plan.model.traceable:
+        return None
+    try:
+        return gradient_step(plan.model, posterior.family, posterior.natural, plan.parties)
+    except (TypeError, ValueError, NotImplementedError):  # a model without second derivatives
+        return None

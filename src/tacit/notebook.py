@@ -22,9 +22,18 @@ from tacit.arguments import (
 )
 from tacit.data import Federation
 from tacit.data.documents import check_vocabulary
+from tacit.data.layout import indicated_columns
 from tacit.errors import ConfigError, DataError
 from tacit.evaluate import predict, reliability, score
-from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
+from tacit.federate import (
+    Observer,
+    Outcome,
+    Plan,
+    carry_out,
+    cautions_of,
+    learned_share,
+    make_plan,
+)
 from tacit.local import LocalMethod, PrivateMethod, PrivateScoring
 from tacit.models import LinearPredictor, Model, Records, TopicModel
 from tacit.party import len_records
@@ -34,6 +43,7 @@ from tacit.privacy.settings import Privacy
 from tacit.server import Schedule
 from tacit.shown import Shown
 from tacit.topics.show import TopicTable
+from tacit.verdict import Caution, missing_caution, warn
 
 NOT_PRIVATE = (
     "Not private: parties send exact updates. Records stay where they are, but the updates and the "
@@ -82,6 +92,8 @@ class Fit:
     metrics: dict[str, dict[str, float | None] | None]
     undeclared: tuple[str, ...] = ()
     """Columns of plain arrays in a private fit that no public bounds were declared for."""
+    indicated: tuple[str, ...] = ()
+    """Columns whose missing values are a constant beside an indicator."""
 
     @property
     def posterior(self) -> Posterior:
@@ -92,6 +104,34 @@ class Fit:
     def history(self) -> list[dict[str, Any]]:
         """One entry a round: loss (negative ELBO), KL moved, exchanges, damping."""
         return [line for line in self.outcome.log if line["event"] == "round"]
+
+    @property
+    def converged(self) -> bool:
+        """Whether the posterior is the one that the model and the records have; see `why`."""
+        return self.outcome.verdict.converged
+
+    @property
+    def why(self) -> str:
+        """Why it is thought to have converged, or not, in one sentence."""
+        return self.outcome.verdict.why
+
+    @property
+    def learned(self) -> dict[str, float] | None:
+        """1 − (posterior sd / prior sd)² of each coefficient; None where the prior has no sd."""
+        share = learned_share(self.outcome.plan, self.posterior)
+        if share is None:
+            return None
+        return dict(zip(self.posterior.names, share.tolist(), strict=True))
+
+    @property
+    def cautions(self) -> list[str]:
+        """Reasons not to believe these numbers as they stand; empty: none is known."""
+        return [one.text for one in self._cautions()]
+
+    def _cautions(self) -> list[Caution]:
+        outcome = self.outcome
+        found = cautions_of(outcome.plan, outcome.posterior, outcome.verdict)
+        return [*found, *missing_caution(self.indicated)]
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -109,7 +149,9 @@ class Fit:
         state = self.outcome.state
         return (
             f"Fit({self.posterior!r}, {len(self.outcome.plan.parties)} parties, "
-            f"{state.round} rounds, {'not private' if self.guarantee is None else self.guarantee})"
+            f"{state.round} rounds, {'converged' if self.converged else 'NOT CONVERGED'}, "
+            f"{'not private' if self.guarantee is None else self.guarantee})"
+            + "".join(f"\nWarning: {text}" for text in self.cautions)
         )
 
     def predict(self, records: Records) -> np.ndarray:
@@ -121,7 +163,7 @@ class Fit:
     def summary(self) -> str:
         """Coefficients (a NumPyro model's sites, in their own space) with 95 % intervals."""
         if not self.posterior.model.listed:
-            return "\n".join([*self._measured(), self.privacy])
+            return "\n".join([*self._measured(), *self._said(), self.privacy])
         rows = shown_rows(self.posterior)
         width = max(len(row.name) for row in rows)
         lines = [
@@ -131,6 +173,10 @@ class Fit:
         note = interval_note(self.outcome.plan)
         lines += [] if note is None else [f"warning: {note}"]
         return "\n".join([*lines, *self._measured(), self.privacy])
+
+    def _said(self) -> list[str]:
+        said = [f"Converged: {self.why}."] if self.converged else []
+        return [*said, *(f"Warning: {text}" for text in self.cautions)]
 
     def _measured(self) -> list[str]:
         lines = []
@@ -195,7 +241,7 @@ def fit(
     seed = as_seed(seed)
     if not isinstance(parties, Federation):
         parties = as_parties(parties)
-    undeclared = ()
+    undeclared, indicated = (), ()
     if isinstance(parties, dict):
         if isinstance(privacy, Privacy) and isinstance(model, Model):
             undeclared = check_declared(model, parties)
@@ -203,6 +249,7 @@ def fit(
         if isinstance(privacy, Privacy):
             check_bounded(parties)
         test = parties.test if test is None else test
+        indicated = indicated_columns(parties.layout)
         if isinstance(model, type):
             _check_fits(model, parties)
             known = {}
@@ -236,7 +283,9 @@ def fit(
     )
     for what, why in attempts.failed.items():
         warnings.warn(f"{what} could not be computed: {why}", EvaluationWarning, stacklevel=2)
-    return Fit(outcome, metrics, undeclared)
+    fitted = Fit(outcome, metrics, undeclared, indicated)
+    warn(fitted._cautions())
+    return fitted
 
 
 def statement(plan: Plan) -> str:

@@ -25,9 +25,18 @@ from tacit.baselines import as_baseline
 from tacit.build import make_engine, make_method, make_model, make_schedule
 from tacit.config import Config, config_digest, resolved_toml
 from tacit.data import Federation, load_federation
+from tacit.data.layout import Layout, indicated_columns
 from tacit.errors import ConfigError
 from tacit.evaluate import check_nuts, exact_posterior, kl_to, nuts_reference
-from tacit.federate import Observer, Outcome, Plan, carry_out, make_plan
+from tacit.federate import (
+    Observer,
+    Outcome,
+    Plan,
+    carry_out,
+    cautions_of,
+    learned_share,
+    make_plan,
+)
 from tacit.local import LocalMethod
 from tacit.models import ConjugateGaussian, Model, Records, TopicModel
 from tacit.models.prior import PRIOR_PARTY
@@ -68,6 +77,7 @@ from tacit.rundir import (
 )
 from tacit.server import Checkpoint, ServerState
 from tacit.topics.show import topic_rows
+from tacit.verdict import Verdict, missing_caution
 
 SCHEMA = "tacit/result/1"
 
@@ -282,6 +292,7 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
         "finished": state.finished,
         "exchanges": state.exchanges - _visits_of_the_prior(state),
         "refused": state.refused,
+        **verdict_block(plan, posterior, outcome.verdict, federation.layout),
         "posterior": posterior.table(),
         "intervals": intervals_block(plan),
         "metrics": metrics,
@@ -325,6 +336,23 @@ def _summary(prepared: Prepared, posterior: Posterior) -> dict[str, Any]:
     if sites:
         found["sites"] = sites
     return found
+
+
+def verdict_block(
+    plan: Plan, posterior: Posterior, verdict: Verdict, layout: Layout | None
+) -> dict[str, Any]:
+    """Whether a run converged and every reason not to believe its numbers, for result.json."""
+    cautions = [
+        *cautions_of(plan, posterior, verdict),
+        *missing_caution(indicated_columns(layout)),
+    ]
+    learned = learned_share(plan, posterior)
+    return {
+        "converged": verdict.converged,
+        "why": verdict.why,
+        "learned": None if learned is None else learned.tolist(),
+        "cautions": [{"kind": one.kind, "text": one.text} for one in cautions],
+    }
 
 
 def _visits_of_the_prior(state: ServerState) -> int:

@@ -10,12 +10,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tacit.data.layout import indicated_columns
 from tacit.federate import Observer, Plan
 from tacit.local import LocalMethod
 from tacit.notebook import cannot_evaluate, statement
 from tacit.party import len_records
 from tacit.run import Prepared
 from tacit.server import Damping, PowerDamping
+from tacit.verdict import missing_caution
 
 # Names of columns, levels, parties and files are printed as they are: "[age,0]" is no markup.
 console = Console(soft_wrap=True, markup=False, emoji=False)
@@ -164,6 +166,7 @@ def show_result(result: dict[str, Any]) -> None:
         f"{result['refused']} refused; {_took(result['timing'])}",
         highlight=False,
     )
+    show_verdict(result)
     privacy = result["privacy"]
     console.print(f"privacy: {privacy['statement']}", highlight=False)
     if "ledger" in privacy:
@@ -173,6 +176,14 @@ def show_result(result: dict[str, Any]) -> None:
             "records so far",
             highlight=False,
         )
+
+
+def show_verdict(result: dict[str, Any]) -> None:
+    """Whether the run converged, and every reason not to believe its numbers."""
+    if result["converged"]:
+        console.print(f"converged: {printable(result['why'])}", highlight=False)
+    for caution in result["cautions"]:
+        console.print(f"WARNING: {printable(caution['text'])}", style="bold red", highlight=False)
 
 
 def show_metrics(measured: dict[str, Any], *, local: bool = False) -> None:
@@ -212,6 +223,8 @@ def show_plan(prepared: Prepared) -> None:
         from tacit.cli.show_privacy import show_terms
 
         show_terms(plan)
+    for caution in missing_caution(indicated_columns(federation.layout)):
+        console.print(f"WARNING: {printable(caution.text)}", style="bold red", highlight=False)
     for note in federation.notes:
         console.print(f"note: {note}", highlight=False)
     why = cannot_evaluate(plan, federation.test)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
@@ -43,6 +44,20 @@ Feature(kind='level', source='age missing', low=0.0, high=1.0))
     if config.missing == "indicator":
         return number, Feature("level", f"{config.name} missing")
     return (number,)
+
+
+def indicated_columns(layout: Layout | None) -> tuple[str, ...]:
+    """The numeric columns whose missing values are a constant beside an indicator.
+
+    >>> indicated_columns(layout_of([ColumnConfig(name="bmi", missing="indicator")]))
+    ('bmi',)
+    """
+    features = layout or ()
+    return tuple(
+        number.source
+        for number, flag in itertools.pairwise(features)
+        if number.kind == "numeric" and flag == Feature("level", f"{number.source} missing")
+    )
 
 
 def layout_of(columns: Iterable[ColumnConfig]) -> Layout:

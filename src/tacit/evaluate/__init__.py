@@ -10,6 +10,7 @@ from tacit.evaluate.reference import (
     mean_field_optimum,
     nuts_reference,
 )
+from tacit.evaluate.stationarity import gradient_step
 
 __all__ = [
     "Bin",
@@ -19,6 +20,7 @@ __all__ = [
     "check_nuts",
     "evaluate",
     "exact_posterior",
+    "gradient_step",
     "kl_gaussian",
     "kl_to",
     "mean_field_optimum",

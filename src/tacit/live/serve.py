@@ -14,16 +14,18 @@ from tacit.engines.benches import prior_agreement
 from tacit.engines.wire.journal import Journal, Watch
 from tacit.engines.wire.live_run import LiveRun
 from tacit.engines.wire.server import WireServer
-from tacit.federate import Plan, first_factors
+from tacit.federate import Plan, first_factors, run_verdict
 from tacit.live.config import ServerSetup
 from tacit.live.plan import server_plan
 from tacit.live.state_dir import InUseError, held
 from tacit.messages import Reply, Request
+from tacit.models import LinearPredictor
 from tacit.models.prior import PRIOR_PARTY, prior_records
 from tacit.notebook import Attempts, intervals_block, site_summary
 from tacit.party import Seat
 from tacit.private_run import privacy_block
 from tacit.published import local_result, public_result
+from tacit.run import verdict_block
 from tacit.rundir import (
     EVALUATION,
     EVENTS,
@@ -165,6 +167,12 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dic
         "finished": state.finished,
         "exchanges": state.exchanges,
         "refused": state.refused,
+        **verdict_block(
+            plan,
+            posterior,
+            run_verdict(plan, state, live.history),
+            plan.model.layout if isinstance(plan.model, LinearPredictor) else None,
+        ),
         "posterior": posterior.table(),
         "intervals": intervals_block(plan),
         "metrics": {"train": None, "test": None},

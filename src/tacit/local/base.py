@@ -167,6 +167,11 @@ class LocalMethod(abc.ABC):
         del family
         return False
 
+    @property
+    def step_share(self) -> float | None:
+        """Which part of a whole natural-gradient step an answer is; None: it is no such step."""
+        return 1.0 if self.second_order or self.eager else None
+
     def check_run(self, facts: RunFacts) -> None:
         """Raise a ConfigError if this method cannot serve a run of that kind."""
         del facts

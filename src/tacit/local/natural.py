@@ -94,6 +94,12 @@ class NaturalVI(LocalMethod):
     def _safeguarded(self) -> bool:
         return self.steps is None and self.step_size is None
 
+    @property
+    def step_share(self) -> float:
+        if self._safeguarded or self.step_size is None:
+            return 1.0
+        return min(1.0, (self.steps or 1) * self.step_size)
+
     def for_run(self, facts: RunFacts) -> LocalMethod:
         together = facts.schedule == "synchronous" and facts.everybody and not facts.quorum
         return replace(self, together=together)

@@ -146,6 +146,13 @@ class Privacy(msgspec.Struct, frozen=True):
     not_covered: list[str] = []
 
 
+class Caution(TypedDict):
+    """One reason not to believe the numbers as they stand."""
+
+    kind: str
+    text: str
+
+
 class Result(msgspec.Struct, frozen=True):
     """result.json. `Any` marks what is shown as it is."""
 
@@ -164,6 +171,9 @@ class Result(msgspec.Struct, frozen=True):
     rounds: int | None = None
     exchanges: int | None = None
     refused: int | None = None
+    converged: bool | None = None
+    why: str = ""
+    cautions: list[Caution] = []
     metrics: dict[str, dict[str, float | None] | None] = {}
     reliability: dict[str, list[Bin] | None] = {}
     kl_to_exact: float | None = None

@@ -68,7 +68,7 @@ def render(run: Run, pictures: Sequence[Picture]) -> str:
         f"<title>{escape(result.name)} · tacit</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
         f'<p class="kicker">tacit · federated Bayesian inference</p>\n'
         f"<h1>{escape(result.name)}</h1>\n<p>{escape(summary(result))}</p>\n"
-        f"{privacy_statement(result)}\n{body}"
+        f"{verdict_statement(result)}\n{privacy_statement(result)}\n{body}"
         "<footer>Made from config.toml, events.jsonl and result.json in public/ alone."
         "</footer>\n</body>\n</html>\n"
     )
@@ -103,6 +103,27 @@ def summary(result: Result) -> str:
     elif result.kl_to_reference is not None:
         text += f" It is {number(result.kl_to_reference)} nats (KL) from the reference posterior."
     return text
+
+
+def verdict_statement(result: Result) -> str:
+    """Whether the fit converged, and every reason not to believe its numbers."""
+    if result.converged is None:
+        lead = (
+            '<p class="verdict doubtful"><strong>Convergence is not stated:</strong> result.json '
+            "does not say whether this run converged.</p>"
+        )
+    elif result.converged:
+        lead = f'<p class="verdict"><strong>Converged:</strong> {escape(result.why)}.</p>'
+    else:
+        lead = (
+            '<p class="verdict doubtful"><strong>Not converged:</strong> do not use these numbers; '
+            f"{escape(result.why)}.</p>"
+        )
+    others = [one["text"] for one in result.cautions if one["kind"] != "not-converged"]
+    return lead + "".join(
+        f'<p class="verdict doubtful"><strong>Warning:</strong> {escape(text)}</p>'
+        for text in others
+    )
 
 
 def metrics_table(result: Result) -> str:

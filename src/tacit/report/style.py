@@ -35,6 +35,9 @@ p { overflow-wrap: anywhere; }
 .privacy.kept { border-color: var(--good); background: var(--good-paper); }
 .privacy.kept strong { color: var(--good); }
 .warning strong { color: var(--warn); }
+.verdict { margin: 1rem 0; padding: .6rem 1.1rem; border-left: .3rem solid var(--line); }
+.verdict.doubtful { border-color: var(--warn); background: var(--warn-paper); }
+.verdict.doubtful strong { color: var(--warn); }
 .wide { overflow-x: auto; }
 table { width: 100%; border-collapse: collapse; font-size: .9rem; line-height: 1.4; }
 th, td { padding: .4rem .75rem .4rem 0; border-bottom: 1px solid var(--line); text-align: left;
