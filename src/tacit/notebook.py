@@ -172,7 +172,7 @@ class Fit:
         ]
         note = interval_note(self.outcome.plan)
         lines += [] if note is None else [f"warning: {note}"]
-        return "\n".join([*lines, *self._measured(), self.privacy])
+        return "\n".join([*lines, *self._measured(), *self._said(), self.privacy])
 
     def _said(self) -> list[str]:
         said = [f"Converged: {self.why}."] if self.converged else []
