@@ -99,6 +99,8 @@ class Fed:
     encodings: tuple[str, ...] = ("msgpack",)
     port: int = field(default_factory=free_port)
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost")
+    ledgers: bool = False
+    """Whether every party has a ledger of its own beside its file, as a run that counts needs."""
 
     def __post_init__(self) -> None:
         self.base.mkdir(parents=True, exist_ok=True)
@@ -152,7 +154,8 @@ class Fed:
         data = {"path": f"{name}.{suffix}"} if suffix else {}
         data = {"site": name} if source == "synthetic-cohort" else data
         file = file or f"{name}.toml"
-        self._write(file, {"federation": "federation.toml", "join": join, "data": data})
+        own = {"ledger": f"ledger-{name}.sqlite"} if self.ledgers else {}
+        self._write(file, {"federation": "federation.toml", **own, "join": join, "data": data})
         return read_party(self.base / file)
 
     def _write(self, file: str, body: dict[str, Any]) -> None:

@@ -2,20 +2,25 @@
 
 Reads a JSON line a command and answers with one: {"what": "serve" | "join", "file"} forks and
 answers with the process's id; {"what": "wait", "pid", "within_s"} with its exit code or null.
+A party with "die_at" {"place", "visit", "leave"} kills itself at that place of that visit.
 """
 
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
 import warnings
 from pathlib import Path
 from typing import Any
 
+from tacit.charging import Charging
 from tacit.live.config import read_party, read_server
 from tacit.live.join import join
 from tacit.live.serve import serve
+from tacit.messages import encode_reply
+from tacit.party import Seat
 
 
 def work(command: dict[str, Any]) -> None:
@@ -24,6 +29,38 @@ def work(command: dict[str, Any]) -> None:
         asyncio.run(serve(read_server(path), standby=command.get("standby", False)))
     else:
         asyncio.run(join(read_party(path)))
+
+
+def die_at(place: str, visit: int, leave: str) -> None:
+    """Arrange to be killed: compiling, computing, or with an answer that is not stored yet.
+
+    That answer is written to the file `leave` first, which no party would do.
+    """
+
+    def killed(request: Any) -> None:
+        if request.visit == visit:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    rehearse, answer, store = Seat.rehearse, Seat.answer, Charging.store
+
+    def rehearsed(self: Seat, request: Any, *others: Any) -> None:
+        if place == "compiling":
+            killed(request)
+        rehearse(self, request, *others)
+
+    def answered(self: Seat, request: Any, *others: Any) -> Any:
+        if place == "computing":
+            killed(request)
+        return answer(self, request, *others)
+
+    def stored(self: Charging, requests: Any, replies: Any) -> Any:
+        for request in requests:
+            if place == "storing" and request.visit == visit:
+                Path(leave).write_bytes(encode_reply(replies[request.id]))
+                killed(request)
+        return store(self, requests, replies)
+
+    Seat.rehearse, Seat.answer, Charging.store = rehearsed, answered, stored  # pyright: ignore
 
 
 def child(command: dict[str, Any]) -> int:
@@ -35,6 +72,8 @@ def child(command: dict[str, Any]) -> int:
     try:
         if command.get("namespace"):
             enter(command["namespace"])
+        if command.get("die_at"):
+            die_at(**command["die_at"])
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         work(command)
         code = 0

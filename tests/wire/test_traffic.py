@@ -56,6 +56,7 @@ ADDING = AGREED | {"privacy": AGREED["privacy"] | {"relation": "add-or-remove"}}
 LEAVING = {
     None,
     "this party's privacy budget allows no further answer",
+    "this party's privacy budget allows no further answer; it waits for the result",
     "this party cannot answer at present; its operator has been told why",
     "the party was stopped; it will be back",
 }
@@ -120,6 +121,7 @@ FIELDS = {
     "FinalLeaveTraining": {"available_for_future_training"},
     "Error": {"error", "reason"},
 }
+OPTIONAL = {"EarlyLeaveCluster": {"listening"}}
 BARE = {"ReJoinCluster", "EndOfConnectionAcknowledgement"}
 
 
@@ -141,7 +143,8 @@ class Audit:
             assert body in BARE, f"a message {body}"
             return
         ((name, fields),) = body.items()
-        assert set(fields) == FIELDS.get(name, "nothing"), f"the fields of {name}"
+        needed = set(fields) - OPTIONAL.get(name, set())
+        assert needed == FIELDS.get(name, "nothing"), f"the fields of {name}"
         getattr(self, "_" + name)(**fields)
 
     def _JoinCluster(self, data_size, protocol, configuration, encodings, guarantee) -> None:  # noqa: N802
@@ -169,8 +172,9 @@ class Audit:
             assert array["data"] == np.asarray(stored.delta[key], "<f8").tobytes()
         self.updates += 1
 
-    def _EarlyLeaveCluster(self, reason, expected_absence) -> None:  # noqa: N802
+    def _EarlyLeaveCluster(self, reason, expected_absence, listening=False) -> None:  # noqa: N802
         assert reason in LEAVING
+        assert listening in (True, False)
         assert expected_absence in (None, {"secs": 600, "nanos": 0})
 
     def _FinalLeaveTraining(self, available_for_future_training) -> None:  # noqa: N802

@@ -123,6 +123,7 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
     "parted": lambda line: (
         f"{line['party']} leaves"
         + (f", back in {line['back_in_s']:g} s" if "back_in_s" in line else " for good")
+        + (", and waits for the result" if line.get("listening") else "")
         + (f" ({line['reason']})" if line.get("reason") else "")
     ),
     "left": lambda line: f"{line['party']} has left for good; its factor is {line['factor']}",
@@ -191,7 +192,13 @@ _PARTY_EVENTS: dict[str, Callable[[Line], str | None]] = {
     "server closes": lambda line: f"{line['reason']}; back in {line['back']:g} s",
     "cut off": lambda line: f"cut off from {line['server']}: {line['reason']}; connecting again",
     "end of training": lambda _: "end of training: the posterior is here",
-    "ceiling": lambda line: f"leaving: {line['reason']}",
+    "ceiling": lambda line: (
+        f"round {line['round']}: NO FURTHER ANSWERS: {line['reason']}; waiting for the result"
+    ),
+    "short of budget": lambda line: (
+        f"{line['reason']}; answering as far as the ceiling allows, then waiting for the result"
+    ),
+    "not allowed": lambda line: f"leaving: {line['reason']}",
     "cannot answer": lambda line: f"leaving: {line['reason']}",
     "left without an answer": lambda line: f"left; the server said nothing: {line['reason']}",
 }
@@ -228,6 +235,12 @@ def show_party_end(ready: ReadyParty, result: dict[str, Any], spent: Spent | Non
     say(f"privacy: {result['privacy']}")
     if ready.plan.privacy is not None:
         say(f"ledger {ready.ledger_path}: {_of_ceiling(spent)}")
+    stopped = result["stopped"]
+    if stopped is not None:
+        say(
+            f"WARNING: this party has not contributed from round {stopped['round']} on; the "
+            f"posterior is that of the others and of its earlier answers: {stopped['reason']}"
+        )
     state = ready.setup.state
     say(f"posterior and result, which may be shared: {state / 'public'}")
     say(f"metrics of the records here, which may not: {state / 'private'}")
@@ -299,7 +312,7 @@ def _promised(guarantee: dict[str, Any] | None) -> str:
 
 def _presence(one: dict[str, Any], *, running: bool) -> str:
     if one["left"]:
-        return "gone for good"
+        return "waits for the result" if one.get("listening") else "gone for good"
     if not one["joined"]:
         return "not here yet"
     if not running:

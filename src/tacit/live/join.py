@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from tacit.charging import Charging
 from tacit.data import Federation as Loaded
 from tacit.engines.wire.journal import Journal, Watch
@@ -124,6 +126,27 @@ def check_budget(ready: ReadyParty) -> Any:
         return ledger.spent(charging.datasets[ready.name])
 
 
+def _short_of_budget(ready: ReadyParty) -> str | None:
+    """Refuse a run that does not fit before it begins; afterwards, say so and go on.
+
+    A party that has begun answers as long as its ceiling allows, and then waits for the result.
+    """
+    if not ready.plan.settled:
+        return None
+    try:
+        check_budget(ready)
+        return None
+    except PrivacyError as error:
+        run = joined_run(ready)
+        if run is None or not ready.ledger_path.exists():
+            raise
+        with Ledger.open(ready.ledger_path) as ledger:
+            begun = bool(ledger.charges(run_in_ledger(ready.setup.agreed.digest, run)))
+        if not begun:
+            raise
+        return str(error)
+
+
 def joined_run(ready: ReadyParty) -> str | None:
     """The run that this party has joined and may come back to."""
     return PartyStore(ready.setup.state / "party", ready.setup.agreed.digest).run
@@ -224,12 +247,13 @@ async def join(
     """
     require_approval(setup)
     ready = prepare_party(setup)
-    if ready.plan.settled:
-        check_budget(ready)
+    short = _short_of_budget(ready)
     if prepared is not None:
         prepared(ready)
     with held(setup.state):
         journal = Journal(setup.state / "log.jsonl", watch)
+        if short is not None:
+            journal.write("short of budget", reason=short)
         ledger = _open_ledger(ready)
         try:
             party = _live_party(ready, journal, ledger)
@@ -344,6 +368,7 @@ def _result(
         "answers": party.store.visits
         if ledger is None
         else answers_charged(ledger, run_in_ledger(setup.agreed.digest, party.store.run or "")),
+        "stopped": None if party.store.stopped is None else to_builtins(party.store.stopped),
         "sent_bytes": party.sent_bytes,
         "received_bytes": party.received_bytes,
         "metrics": metrics,

@@ -34,7 +34,7 @@ from tacit.privacy.ledger_book import Book, draft
 from tacit.privacy.ledger_budget import Ceiling, Charge, Epsilon, State, Unit, tally, under
 from tacit.privacy.ledger_chain import Entry, follow, reply_hash
 from tacit.privacy.ledger_noise import lost_secret, new_secret, opened, stored_secret
-from tacit.privacy.ledger_price import Budget, Price, Spent, shown
+from tacit.privacy.ledger_price import Budget, CeilingError, Price, Spent, shown
 from tacit.privacy.ledger_rules import (
     LineageWarning,
     answerable,
@@ -43,8 +43,8 @@ from tacit.privacy.ledger_rules import (
     warn_of_lookalikes,
 )
 
-__all__ = ["Ask", "Budget", "Ceiling", "Charge", "DatasetId", "Ledger", "LineageWarning"]
-__all__ += ["Opened", "Reply", "Report", "Row", "Spent", "audit"]
+__all__ = ["Ask", "Budget", "Ceiling", "CeilingError", "Charge", "DatasetId", "Ledger"]
+__all__ += ["LineageWarning", "Opened", "Reply", "Report", "Row", "Spent", "audit"]
 
 
 class Ledger:

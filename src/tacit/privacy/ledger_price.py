@@ -12,6 +12,10 @@ from tacit.privacy.ledger_budget import Ceiling, Epsilon, Paid, under
 from tacit.privacy.ledger_known import Known, Question
 
 
+class CeilingError(PrivacyError):
+    """A release would pass the ceiling of its data set."""
+
+
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """What is spent, what is asked for alone, and what both are together: three values of ε."""
 
@@ -84,7 +88,7 @@ class Price:
             return
         found = self.budget(spent, asked, ceiling)
         why = "" if math.isfinite(found.asked) else " (the accountant has no finite bound for it)"
-        raise PrivacyError(
+        raise CeilingError(
             f"privacy ceiling of data set {dataset}: spent ε = {found.spent:.6g}, asked"
             f" ε = {found.asked:.6g}{why}, together {found.total:.6g} > {shown(ceiling)}; ask for"
             " fewer releases or more noise, or have the operator raise it: tacit ledger ceiling"

@@ -118,10 +118,14 @@ class ReturnLastLikelihood(ClientMessage, frozen=True, kw_only=True):
 
 
 class EarlyLeaveCluster(ClientMessage, frozen=True, kw_only=True):
-    """A party goes before the end; without `expected_absence`, for good."""
+    """A party goes before the end; without `expected_absence`, for good.
+
+    With `listening` it will answer no further request, and connects again to receive the result.
+    """
 
     reason: Words | None = None
     expected_absence: Duration | None = None
+    listening: bool | UnsetType = UNSET
 
 
 class FinalLeaveTraining(ClientMessage, frozen=True, kw_only=True):

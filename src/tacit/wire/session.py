@@ -212,11 +212,22 @@ class AsyncSession:
         self.side = PartySide.WAITING
 
     async def leave(
-        self, reason: str | None = None, expected_absence_s: float | None = None
+        self,
+        reason: str | None = None,
+        expected_absence_s: float | None = None,
+        *,
+        listening: bool = False,
     ) -> None:
-        """Go before the end; without `expected_absence_s`, for good."""
+        """Go before the end; without `expected_absence_s`, for good.
+
+        With `listening` no further request is answered, and the result is fetched on another
+        connection; a server of version 0.1 takes that for leaving for good.
+        """
         absence = None if expected_absence_s is None else m.Duration.of(expected_absence_s)
-        await self._send(m.EarlyLeaveCluster(reason=reason, expected_absence=absence))
+        listens = True if listening and self.announced else UNSET
+        await self._send(
+            m.EarlyLeaveCluster(reason=reason, expected_absence=absence, listening=listens)
+        )
         self.side = PartySide.LEAVING
         try:
             async with asyncio.timeout(CONNECT_S):  # however much a server still has to say

@@ -272,6 +272,7 @@ class Desk:
             party=party,
             reason=None if message.reason is None else " ".join(message.reason.split())[:300],
             back_in_s=None if absence is None else absence.seconds,
+            listening=message.listening is True or None,
         )
         if connection.side is ServerSide.ENDING:
             self.live.delivered(party)
@@ -279,7 +280,11 @@ class Desk:
         try:
             if replies:
                 self._tell_log(self.live.take(replies, time.time()))
-            self._tell_log(self.live.part(party, for_good=absence is None, now=time.time()))
+            listening = message.listening is True
+            log = self.live.part(
+                party, for_good=absence is None, now=time.time(), listening=listening
+            )
+            self._tell_log(log)
         except ConfigError as error:  # the run cannot go on, whoever was the last to speak
             self._fail(error)
         await connection.tell(m.ServerAcknowledgement())

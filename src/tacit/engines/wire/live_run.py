@@ -237,8 +237,11 @@ class LiveRun:
         self._commit(state, more)
         return (*log, *more)
 
-    def part(self, party: str, *, for_good: bool, now: float) -> Log:
-        """A party has said good-bye; one that will be back is waited for."""
+    def part(self, party: str, *, for_good: bool, now: float, listening: bool = False) -> Log:
+        """A party has said good-bye; one that will be back is waited for.
+
+        One that goes on `listening` is asked nothing more, and is let in to receive the result.
+        """
         if not for_good:
             return ()
         if self.state is None:
@@ -246,9 +249,18 @@ class LiveRun:
             self._save(self.roster.having(members=members))
             return ()
         log = self._apply_held(now)
+        if listening:
+            member = msgspec.structs.replace(self.members[party], listening=True)
+            self._save(self.roster.having(members=self.members | {party: member}))
         state, more = server_side.leave(self.rules, self.state, party, now)
         self._commit(state, more)
         return (*log, *more)
+
+    def _has_gone(self, party: str) -> bool:
+        """Whether it has left for good and does not listen either."""
+        member = self.members.get(party)
+        left = self.state is not None and party in self.state.left
+        return left and not (member is not None and member.listening)
 
     def restore(self, party: str, factor: Natural) -> str:
         """What becomes of a factor that a party returns."""
@@ -277,8 +289,8 @@ class LiveRun:
 
     def undelivered(self) -> set[str]:
         """Members that still have to hear the result."""
-        left = set() if self.state is None else self.state.left
-        return {name for name, one in self.members.items() if not one.delivered} - left
+        waiting = [name for name, one in self.members.items() if not one.delivered]
+        return {name for name in waiting if not self._has_gone(name)}
 
     def close(self) -> None:
         """Close the files."""
@@ -289,7 +301,7 @@ class LiveRun:
             raise RefusedError(
                 f"{peer.name} is not on the list of parties of this run", fixable=False
             )
-        if self.state is not None and peer.name in self.state.left:
+        if self._has_gone(peer.name):
             raise RefusedError(f"{peer.name} has left this run for good", fixable=False)
 
     def _check_same(self, peer: Peer, known: Member, void: Void | None) -> None:

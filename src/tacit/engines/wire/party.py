@@ -18,11 +18,12 @@ import numpy as np
 from tacit.charging import Charging, Keys
 from tacit.engines.wire.journal import Journal
 from tacit.engines.wire.live_run import LARGEST
-from tacit.engines.wire.store import PartyStore
+from tacit.engines.wire.store import PartyStore, Stopped
 from tacit.errors import PeerError, PrivacyError, TacitError
 from tacit.expfam import Natural
 from tacit.messages import Reply, Request
 from tacit.party import Seat, require_memory
+from tacit.privacy.ledger import CeilingError
 from tacit.server import is_plausible
 from tacit.wire.frames import HangupError
 from tacit.wire.session import (
@@ -40,6 +41,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 30.0
 BACK_SOON_S = 600.0
 LONGEST_ABSENCE_S = 86_400.0
 """However long a server says that it will be away, a party looks again after a day."""
+SPENT = "this party's privacy budget allows no further answer; it waits for the result"
 CANNOT = "this party cannot answer at present; its operator has been told why"
 
 
@@ -83,6 +85,10 @@ class LiveParty:
                         raise
                     self.journal.write("server closes", reason=str(error), back=error.return_in_s)
                     await asyncio.sleep(min(error.return_in_s, LONGEST_ABSENCE_S))
+                except _SpentError:
+                    if session.final_posterior is not None:
+                        return session.final_posterior
+                    wait_s = waited_s
                 except PeerError as error:
                     self.journal.write("cut off", server=server, reason=str(error))
                     if not isinstance(error, HangupError):
@@ -134,6 +140,12 @@ class LiveParty:
         self._unknown_there = isinstance(error, RejectedError) and error.code == "join"
         closed = isinstance(error, ClosedError) and error.return_in_s is None
         rejected = isinstance(error, RejectedError) and not self._unknown_there
+        stopped = self.store.stopped
+        if rejected and stopped is not None:
+            raise PrivacyError(
+                f"{stopped.reason}; this party has not contributed from round {stopped.round} on, "
+                f"and {error}: ask its operator for the posterior"
+            )
         if closed or rejected or isinstance(error, _UnfitError):
             raise error
 
@@ -184,14 +196,20 @@ class LiveParty:
             self._work = asyncio.ensure_future(asyncio.to_thread(self._reply, session, turn))
             reply = await asyncio.shield(self._work)
             self._work = None
+        except CeilingError as error:
+            self.journal.write("ceiling", round=turn.round, reason=str(error))
+            self.store.stop(Stopped(round=turn.round, visit=turn.visit, reason=str(error)))
+            await self._leave(session, SPENT, None, listening=True)
+            raise _SpentError from None
         except PrivacyError as error:
-            self.journal.write("ceiling", reason=str(error))
+            self.journal.write("not allowed", reason=str(error))
             await self._leave(session, "this party's privacy budget allows no further answer", None)
             raise
         except TacitError as error:
             self.journal.write("cannot answer", reason=str(error))
             await self._leave(session, CANNOT)
             raise
+        self.store.stop(None)
         open_loss = self.charging is None and self.settings.send_loss
         before = session.sent_bytes
         await session.send_delta(turn, reply.delta, reply.loss if open_loss else None)
@@ -272,12 +290,21 @@ class LiveParty:
         return replies
 
     async def _leave(
-        self, session: AsyncSession, reason: str, absence_s: float | None = BACK_SOON_S
+        self,
+        session: AsyncSession,
+        reason: str,
+        absence_s: float | None = BACK_SOON_S,
+        *,
+        listening: bool = False,
     ) -> None:
         try:
-            await session.leave(reason, absence_s)
+            await session.leave(reason, absence_s, listening=listening)
         except PeerError as error:
             self.journal.write("left without an answer", reason=str(error))
+
+
+class _SpentError(Exception):
+    """The ceiling is reached: from here on the party only waits for the result."""
 
 
 class _UnfitError(PeerError):

@@ -25,6 +25,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     guarantee: Promise | None = None
     delivered: bool = False
     """Whether it has been given the result."""
+    listening: bool = False
+    """Whether it answers no further request and waits for the result."""
 
 
 class Roster(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,14 @@ from tacit.pvi import multiply
 from tacit.type_info import prepare
 
 
+class Stopped(msgspec.Struct, frozen=True, kw_only=True):
+    """From where on a party has not contributed, and why."""
+
+    round: int
+    visit: int
+    reason: str
+
+
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     run: str | None = None
@@ -26,6 +34,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     memory: Any = None
     memory_visit: int | None = None
     earlier_memory: Any = None
+    stopped: Stopped | None = None
 
 
 class PartyStore:
@@ -67,6 +76,16 @@ class PartyStore:
     def result(self) -> Natural | None:
         """The final posterior, once it was heard."""
         return None if self._kept.result is None else unpack_natural(self._kept.result)
+
+    @property
+    def stopped(self) -> Stopped | None:
+        """From where on this party answers nothing; None while it does."""
+        return self._kept.stopped
+
+    def stop(self, stopped: Stopped | None) -> None:
+        """Keep that no further request is answered, or that they are answered again."""
+        if stopped != self._kept.stopped:
+            self._write(msgspec.structs.replace(self._kept, stopped=stopped))
 
     def memory_at(self, visit: int) -> Natural | None:
         """What the party's method had kept to itself before that visit.

@@ -77,6 +77,7 @@ def describe(server: WireServer) -> dict[str, Any]:
             "asked": name in asked,
             "refused": 0 if connection is None else connection.errors,
             "left": state is not None and name in state.left,
+            "listening": member is not None and member.listening,
             "passed_over": state is not None and name in state.absent,
             "data_size": member.data_size if member else None,
             "protocol": member.protocol if member else None,
