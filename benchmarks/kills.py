@@ -63,7 +63,7 @@ def disturb(worker: Worker, fed: Fed, kills: int, rng: random.Random, hit: dict[
     """Run it; kill until `kills` are used up or it ends."""
     server = worker.serve(fed)
     parties = {name: worker.join(fed, name) for name in NAMES}
-    over = fed.base / "server" / "result.json"
+    over = fed.base / "server" / "public" / "result.json"
     end = sum(hit.values()) + kills
     while sum(hit.values()) < end and not over.exists():
         time.sleep(rng.choice([0.02, 0.2, 1.0, 3.0]) * rng.random())

@@ -400,6 +400,8 @@ def test_a_private_party_needs_a_ceiling_of_its_own(tacit, place):
     ):
         assert words in out
     assert "NOT PRIVATE" not in out
+    assert "ceiling that suffices: ε = 2 (δ = 0.0001, substitute a record)" in out
+    assert f"to set it: tacit ledger ceiling {path} --epsilon 2 --delta 0.0001 --reason" in out
     refused(tacit("join", path), "tacit ledger ceiling party.toml", 3)
 
     allow = ("--delta", "1e-4", "--reason", "board")
@@ -416,6 +418,10 @@ def test_a_private_party_needs_a_ceiling_of_its_own(tacit, place):
     code, out, _ = tacit("check", path)
     assert code == 0
     assert "0 is spent of 2" in out
+    code, out, _ = tacit("approve", path, "--yes")
+    assert code == 0
+    assert "ceiling that is set: ε = 2: there is room" in out
+    assert "to set it" not in out
 
     code, out, _ = tacit("explain", path)
     assert code == 0

@@ -22,6 +22,7 @@ from tacit.messages import decode_reply
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.ledger_audit import audit
 from tacit.private_run import identify
+from tacit.rundir import EVALUATION, private_part
 from tacit.server import begin, initial_state, open_requests, step_together
 
 NAMES = ("a", "b")
@@ -169,7 +170,7 @@ def test_a_party_without_budget_waits_for_the_result(tmp_path):
     assert whole["exchanges"] == ROUNDS + 2
     for place in ("server", "state-a", "state-b"):
         assert_same_bits(fed.natural(place), state.result)
-    written = json.loads((fed.base / "state-b" / "result.json").read_text())
+    written = json.loads((private_part(fed.base / "state-b") / EVALUATION).read_text())
     assert written["stopped"] == two["stopped"]
     found, _ = spent(fed, "b")
     assert found.epsilon <= found.ceiling.epsilon
