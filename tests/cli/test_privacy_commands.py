@@ -88,7 +88,11 @@ def test_operator_sets_a_ceiling_and_sees_what_was_spent(tacit, ledger, tmp_path
     code, out, _ = tacit("ledger", "show", "--ledger", path)
     assert code == 0
     assert "substitute" in out
+    assert dataset not in out, "a short id will do"
+    code, out, _ = tacit("ledger", "show", "--ledger", path, "--all")
+    assert code == 0
     assert "charged" in out
+    assert dataset in out
     code, out, _ = tacit("ledger", "verify", "--ledger", path)
     assert code == 0
     assert "2 entries, whole" in out

@@ -298,3 +298,28 @@ def test_an_operator_allows_one_run_and_no_second(tacit, secret, tmp_path):
     assert tacit(*run, "--resume")[0] == 0
     with Ledger.open(book) as ledger:
         assert all(ledger.spent(dataset).charges == 2 for dataset in ledger.datasets())
+
+
+def test_ledger_show_names_parties_and_sums_up_each_run(tacit, secret):
+    """Two lines for each run instead of one for each release, in the names of the parties."""
+    tacit("ledger", "ceiling", secret, "--epsilon", "5", "--delta", "1e-4", "--reason", "board")
+    for out in ("one", "two"):
+        assert tacit("run", secret, "--out", out)[0] == 0
+    code, out, err = tacit("ledger", "show")
+    assert (code, err) == (0, "")
+    assert re.search(r"party-1 +│ [0-9a-f]{8} +│ \S+ +│ 5 ", out), out
+    assert not re.search(r"[0-9a-f]{32}", out), "short ids only"
+    assert "party-1, party-2, party-3" in out
+    assert len(re.findall(r"│ run-[0-9a-f]+", out)) == 2
+    assert out.count("2 at δ = 0.0001") == 2, "the ε of each run"
+    assert "board" in out
+    assert len(out.splitlines()) < 30
+    whole = tacit("ledger", "show", "--all")[1]
+    assert len(re.findall(r"[0-9a-f]{32}\.[0-9a-f]{32}", whole)) == 3
+    assert "party-2, visit 1" in whole
+    body = json.loads(tacit("ledger", "show", "--json")[1])
+    assert {row["party"] for row in body["datasets"]} == {"party-1", "party-2", "party-3"}
+    for row in body["datasets"]:
+        assert 2.0 < row["epsilon"] < 5.0
+        assert row["remaining"] == row["ceiling"]["epsilon"] - row["epsilon"]
+    assert len(body["entries"]) == 3 + 2 * 3 * 2 * 2

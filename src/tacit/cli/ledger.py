@@ -4,41 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from tacit.errors import ConfigError, DataError
-from tacit.privacy.ledger import Ceiling, DatasetId, Ledger, Spent, audit
+from tacit.privacy.ledger import Ceiling, DatasetId, Ledger, audit
 from tacit.privacy.place import own_ledger
 from tacit.privacy.settings import Privacy
-
-
-def show_command(path: Path) -> None:
-    """What was spent on each data set, and every entry."""
-    from tacit.cli.show import console, show_table
-
-    with Ledger.open(path) as ledger:
-        spent = [ledger.spent(dataset) for dataset in ledger.datasets()]
-        entries = ledger.show()
-    if not entries:
-        console.print("the ledger is empty: nothing was released and no ceiling is set")
-        return
-    columns = ["data set", "ε spent", "of", "δ", "relation", "unit", "releases"]
-    show_table("Spent", columns, [_spent(row) for row in spent])
-    rows = [
-        [
-            row.seq,
-            row.time,
-            row.kind,
-            row.state,
-            row.dataset[:16],
-            row.run,
-            row.request,
-            row.purpose,
-        ]
-        for row in entries
-    ]
-    columns = ["#", "time", "kind", "state", "data set", "run", "request", "purpose"]
-    show_table("Entries", columns, rows)
 
 
 def verify_command(path: Path, receipt: str | None) -> None:
@@ -155,17 +126,3 @@ def link_command(path: Path, newer: str, older: str, *, reason: str) -> None:
     with Ledger.open(path) as ledger:
         ledger.link(DatasetId.parse(newer), DatasetId.parse(older), reason=reason)
     console.print(f"{newer} continues {older}: they share one budget", highlight=False)
-
-
-def _spent(row: Spent) -> list[Any]:
-    if row.ceiling is None:
-        return [row.dataset, "", "no ceiling", "", "", "", row.releases]
-    return [
-        row.dataset,
-        row.epsilon,
-        f"{row.ceiling.epsilon:g}",
-        f"{row.ceiling.delta:g}",
-        row.ceiling.relation,
-        row.ceiling.unit,
-        row.releases,
-    ]

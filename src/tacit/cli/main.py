@@ -476,16 +476,24 @@ def _book(path: Path | None) -> Path:
 
 
 @ledger_app.command("show")
-def ledger_show(ledger: LedgerPath = None) -> None:
-    """Show what was spent on each data set, and every entry.
+def ledger_show(
+    ledger: LedgerPath = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every entry, and whole ids of data sets.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+) -> None:
+    """Show what was spent on each data set, of what ceiling, and what each run has cost.
 
-    Example:
+    Examples:
 
-      tacit ledger show --ledger state/ledger.sqlite
+      tacit ledger show
+
+      tacit ledger show --ledger state/ledger.sqlite --all
     """
-    from tacit.cli.ledger import show_command
+    from tacit.cli.ledger_show import show_command
 
-    show_command(_book(ledger))
+    show_command(_book(ledger), everything=everything, as_json=json)
 
 
 @ledger_app.command("verify")

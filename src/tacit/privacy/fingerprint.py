@@ -40,7 +40,7 @@ class DatasetId(NamedTuple):
         if found is None:
             raise ConfigError(
                 f'"{text[:80]}" is not a data set id (two 32-digit hexadecimal numbers joined by a'
-                " point); copy one from: tacit ledger show"
+                " point); copy one from: tacit ledger show --all"
             )
         return cls(*found.groups())
 

@@ -134,7 +134,9 @@ class Ledger:
         check_text("reason", reason, needed=True)
         with self._book.writing() as state:
             if older not in state.datasets:
-                raise ConfigError(f"{older} is not in the ledger; choose from: tacit ledger show")
+                raise ConfigError(
+                    f"{older} is not in the ledger; choose from: tacit ledger show --all"
+                )
             if newer.content in state.family(older):
                 return
             mine, theirs = state.ceiling(newer), state.ceiling(older)

@@ -1,0 +1,184 @@
+"""`tacit ledger show`: what was spent on whose records, run by run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tacit.errors import TacitError
+from tacit.privacy.events import GaussianEvent
+from tacit.privacy.ledger import Ceiling, DatasetId, Ledger, Spent
+from tacit.privacy.ledger_audit import Row
+from tacit.privacy.ledger_budget import tally
+from tacit.privacy.ledger_price import Price
+from tacit.type_info import prepare
+
+MOST_NAMES = 3
+
+
+def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
+    """Totals for each data set and run; `everything`: every entry with its whole ids."""
+    with Ledger.open(path) as ledger:
+        spent = [ledger.spent(dataset) for dataset in ledger.datasets()]
+        entries = ledger.show()
+    names = party_names(entries)
+    if as_json:
+        _print_json(path, spent, entries, names)
+        return
+    from tacit.cli.show import console, show_table
+
+    if not entries:
+        console.print("the ledger is empty: nothing was released and no ceiling is set")
+        return
+    columns = ["party", "data set", "ε spent", "ceiling", "remaining", "δ", "relation", "unit",
+               "releases"]  # fmt: skip
+    rows = [_spent_row(row, names, whole=everything) for row in spent]
+    show_table("Spent on each data set, all runs together", columns, rows)
+    ceilings = {row.dataset: row.ceiling for row in spent}
+    runs = _run_rows(entries, names, ceilings)
+    if runs:
+        columns = ["run", "first charge", "parties", "charges", "not answered", "ε of this run"]
+        show_table("Runs", columns, runs)
+    allowed = _operator_rows(entries, names)
+    if allowed:
+        show_table("Ceilings and links", ["time", "what", "parties", "reason"], allowed)
+    if everything:
+        _show_entries(entries, names)
+    else:
+        console.print(
+            f"{len(entries)} entries; each of them, and whole ids: tacit ledger show --all",
+            highlight=False,
+        )
+
+
+def party_names(entries: Sequence[Row]) -> dict[str, str]:
+    """The party that each data set was charged for, as the charges name it."""
+    names = {}
+    for row in entries:
+        named = re.fullmatch(r"(.+), visit \d+", row.purpose) if row.kind == "charge" else None
+        if named:
+            names[row.dataset] = named.group(1)
+    return names
+
+
+def _short(dataset: str) -> str:
+    return DatasetId.parse(dataset).short
+
+
+def _named(datasets: Sequence[str], names: dict[str, str]) -> str:
+    """The parties of some data sets, in a few words."""
+    shown = [names.get(dataset, _short(dataset)) for dataset in dict.fromkeys(datasets)]
+    if len(shown) > MOST_NAMES:
+        return f"{shown[0]} … {shown[-1]} ({len(shown)})"
+    return ", ".join(shown)
+
+
+def _spent_row(row: Spent, names: dict[str, str], *, whole: bool) -> list[Any]:
+    identity = row.dataset if whole else _short(row.dataset)
+    first = [names.get(row.dataset, ""), identity]
+    if row.ceiling is None:
+        return [*first, "", "none", "", "", "", "", row.releases]
+    limit = row.ceiling
+    return [
+        *first,
+        f"{row.epsilon:.4g}" if row.epsilon is not None else "",
+        f"{limit.epsilon:g}",
+        f"{row.remaining:.4g}" if row.remaining is not None else "",
+        f"{limit.delta:g}",
+        limit.relation,
+        limit.unit,
+        row.releases,
+    ]
+
+
+def _run_rows(
+    entries: Sequence[Row], names: dict[str, str], ceilings: dict[str, Ceiling | None]
+) -> list[list[Any]]:
+    runs: dict[str, list[Row]] = {}
+    for row in entries:
+        if row.kind == "charge":
+            runs.setdefault(row.run, []).append(row)
+    price = Price(None)
+    return [
+        [
+            run,
+            charges[0].time[:16].replace("T", " "),
+            _named([row.dataset for row in charges], names),
+            len(charges),
+            sum(row.state == "charged" for row in charges),
+            _epsilon_of(charges, ceilings, price),
+        ]
+        for run, charges in runs.items()
+    ]
+
+
+def _epsilon_of(charges: Sequence[Row], ceilings: dict[str, Ceiling | None], price: Price) -> str:
+    """The largest ε of one run over its data sets, each in its ceiling's terms."""
+    found = []
+    for dataset, limit in ceilings.items():
+        own = [row for row in charges if row.dataset == dataset]
+        if own and limit is not None:
+            with suppress(TacitError, msgspec.ValidationError):
+                found.append((price.of(_paid(own), limit), limit.delta))
+    if not found:
+        return "no ceiling gives it terms"
+    epsilon, delta = max(found)
+    return f"{epsilon:.4g} at δ = {delta:g}"
+
+
+def _paid(charges: Sequence[Row]) -> Counter[Any]:
+    kind = prepare(list[GaussianEvent])
+    return tally(
+        (msgspec.convert(row.detail, kind), row.unit, row.relation)  # pyright: ignore[reportArgumentType]
+        for row in charges
+    )
+
+
+def _operator_rows(entries: Sequence[Row], names: dict[str, str]) -> list[list[Any]]:
+    """What the operator has allowed, entries made at once in one line."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for row in entries:
+        if row.kind == "ceiling":
+            what = (
+                f"ceiling ε = {row.detail['epsilon']:g} at δ = {row.detail['delta']:g}, "
+                f"{row.relation} a {row.unit}"
+            )
+        elif row.kind == "link":
+            what = f"continues {_short(row.detail)}"
+        else:
+            continue
+        key = (row.time[:16].replace("T", " "), what, row.purpose)
+        groups.setdefault(key, []).append(row.dataset)
+    return [
+        [time, what, _named(datasets, names), reason]
+        for (time, what, reason), datasets in groups.items()
+    ]
+
+
+def _show_entries(entries: Sequence[Row], names: dict[str, str]) -> None:
+    from tacit.cli.show import show_table
+
+    rows = [
+        [row.seq, row.time, row.kind, row.state, names.get(row.dataset, _short(row.dataset)),
+         row.run, row.request, row.purpose]
+        for row in entries
+    ]  # fmt: skip
+    columns = ["#", "time", "kind", "state", "party", "run", "request", "purpose"]
+    show_table("Entries", columns, rows)
+
+
+def _print_json(
+    path: Path, spent: Sequence[Spent], entries: Sequence[Row], names: dict[str, str]
+) -> None:
+    body = {
+        "ledger": str(path),
+        "datasets": [msgspec.to_builtins(row) | {"party": names.get(row.dataset)} for row in spent],
+        "entries": list(entries),
+    }
+    print(msgspec.json.format(msgspec.json.encode(body), indent=1).decode())
