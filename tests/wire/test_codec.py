@@ -114,8 +114,8 @@ def test_every_message_comes_back_to_the_last_bit(kind, encoding, data):
     assert repr(back(message, encoding)) == repr(message)
 
 
-def test_the_messages_are_those_of_the_thesis():
-    both = ["Error", "EndOfConnectionAcknowledgement"]
+def test_the_messages_are_those_of_the_thesis_and_a_heartbeat():
+    both = ["Error", "EndOfConnectionAcknowledgement", "Heartbeat"]
     assert sorted(CLIENT_MESSAGES) == sorted(
         ["JoinCluster", "ReJoinCluster", "UpdatedLikelihood", "ReturnLastLikelihood",
          "EarlyLeaveCluster", "FinalLeaveTraining", *both]
@@ -159,6 +159,8 @@ SHAPES = [
     (m.ReJoinCluster(), '"ReJoinCluster"'),
     (m.ClientAcknowledgement(), '"EndOfConnectionAcknowledgement"'),
     (m.ServerAcknowledgement(), '"EndOfConnectionAcknowledgement"'),
+    (m.ClientHeartbeat(), '"Heartbeat"'),
+    (m.ServerHeartbeat(), '"Heartbeat"'),
     (
         m.UpdatedLikelihood(new_likelihood=NORMAL, delta=NORMAL, loss=2.0),
         f'{{"UpdatedLikelihood":{{"new_likelihood":{TOLD},"delta":{TOLD},"loss":2.0}}}}',

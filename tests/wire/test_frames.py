@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import time
 
 import pytest
@@ -207,6 +208,19 @@ def test_a_peer_that_hangs_up(begun, rude):
             writer.close()
         with pytest.raises(HangupError, match="hung up"):
             await read_frame(reader, idle_s=5.0, frame_s=5.0)
+
+    over_a_socket(story)
+
+
+@pytest.mark.parametrize("idle_s", [None, 5.0])
+def test_a_connection_that_timed_out_below_is_a_peer_that_is_gone(idle_s):
+    """TCP reports a machine that no longer answers as a TimeoutError: it is not our deadline."""
+
+    async def story(here, there):
+        (reader, _), _ = here, there
+        reader.set_exception(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
+        with pytest.raises(HangupError, match="hung up"):
+            await read_frame(reader, idle_s=idle_s)
 
     over_a_socket(story)
 

@@ -109,6 +109,7 @@ class Table:
             "EarlyLeaveCluster": m.EarlyLeaveCluster(expected_absence=m.Duration(1)),
             "FinalLeaveTraining": m.FinalLeaveTraining(available_for_future_training=True),
             "EndOfConnectionAcknowledgement": m.ClientAcknowledgement(),
+            "Heartbeat": m.ClientHeartbeat(),
             "Error": m.ClientError(error="hm", reason="hm"),
         }
         return made[name]
@@ -306,6 +307,7 @@ def server_message(name: str) -> m.ServerMessage:
         "EarlyCloseOfConnection": m.EarlyCloseOfConnection(return_in=m.Duration(3)),
         "EndOfTraining": m.EndOfTraining(final_posterior=PROPER),
         "EndOfConnectionAcknowledgement": m.ServerAcknowledgement(),
+        "Heartbeat": m.ServerHeartbeat(),
         "Error": m.ServerError(error="hm"),
     }
     return made[name]
@@ -341,7 +343,9 @@ async def one_answer(side: PartySide, name: str) -> None:
         if do is None:
             assert isinstance(await script.receive(), m.ClientError)
             assert session.side is side
-        if do is None or do.action in ("note", "ignore"):
+        if do is not None and do.action == "echo":
+            assert isinstance(await script.receive(), m.ClientHeartbeat)
+        if do is None or do.action in ("note", "ignore", "echo"):
             then = side if do is None else do.then
             await asyncio.sleep(0.02)
             assert not work.done()

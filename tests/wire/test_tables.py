@@ -29,6 +29,7 @@ ONE_OF_EACH = [
     m.EarlyLeaveCluster(),
     m.FinalLeaveTraining(available_for_future_training=False),
     m.ClientAcknowledgement(),
+    m.ClientHeartbeat(),
     m.ClientError(),
     m.AcceptedIntoCluster(),
     m.ReAcceptanceIntoCluster(last_likelihood={}),
@@ -37,6 +38,7 @@ ONE_OF_EACH = [
     m.EarlyCloseOfConnection(),
     m.EndOfTraining(final_posterior={}),
     m.ServerAcknowledgement(),
+    m.ServerHeartbeat(),
     m.ServerError(),
 ]
 

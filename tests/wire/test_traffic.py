@@ -115,14 +115,21 @@ class Book:
 # What may be sent -------------------------------------------------------------------------------
 
 FIELDS = {
-    "JoinCluster": {"data_size", "protocol", "configuration", "encodings", "guarantee"},
+    "JoinCluster": {
+        "data_size",
+        "protocol",
+        "configuration",
+        "encodings",
+        "guarantee",
+        "heartbeat",
+    },
     "UpdatedLikelihood": {"new_likelihood", "delta", "loss", "request", "factor_version"},
     "EarlyLeaveCluster": {"reason", "expected_absence"},
     "FinalLeaveTraining": {"available_for_future_training"},
     "Error": {"error", "reason"},
 }
 OPTIONAL = {"EarlyLeaveCluster": {"listening"}}
-BARE = {"ReJoinCluster", "EndOfConnectionAcknowledgement"}
+BARE = {"ReJoinCluster", "EndOfConnectionAcknowledgement", "Heartbeat"}
 
 
 @dataclass
@@ -147,8 +154,11 @@ class Audit:
         assert needed == FIELDS.get(name, "nothing"), f"the fields of {name}"
         getattr(self, "_" + name)(**fields)
 
-    def _JoinCluster(self, data_size, protocol, configuration, encodings, guarantee) -> None:  # noqa: N802
+    def _JoinCluster(  # noqa: N802
+        self, data_size, protocol, configuration, encodings, guarantee, heartbeat
+    ) -> None:
         assert data_size == self.told
+        assert heartbeat is True
         assert (protocol, configuration) == (1, self.digest)
         assert encodings == ["msgpack", "cbor", "json"]
         assert set(guarantee) == {"epsilon", "delta", "unit", "relation", "answers"}

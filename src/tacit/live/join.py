@@ -291,6 +291,8 @@ def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> L
             configuration=setup.agreed.digest,
             guarantee=ready.promise,
             family=plan.family,
+            heartbeat=True,
+            silence_s=setup.own.join.silence_s,
         ),
         store=PartyStore(setup.state / "party", setup.agreed.digest),
         journal=journal,

@@ -20,6 +20,10 @@ class HangupError(PeerError):
     """The peer is gone, between two frames or within one."""
 
 
+class SilenceError(PeerError):
+    """The peer has not begun a frame within the time that it had."""
+
+
 async def read_frame(
     reader: asyncio.StreamReader,
     *,
@@ -28,19 +32,21 @@ async def read_frame(
     frame_s: float = FRAME_S,
 ) -> bytes:
     """The next payload; its first byte within `idle_s` (None: ever), the rest within `frame_s`."""
+    idle, frame = asyncio.timeout(idle_s), asyncio.timeout(frame_s)
     try:
-        async with asyncio.timeout(idle_s):
+        async with idle:
             first = await reader.readexactly(1)
-        async with asyncio.timeout(frame_s):
+        async with frame:
             length = int.from_bytes(first + await reader.readexactly(3), "big")
             if length > limit:
                 raise PeerError(f"a frame of {length} bytes; at most {limit} are read here")
             return await reader.readexactly(length)
-    except TimeoutError:
-        raise PeerError(
-            f"no whole frame within {frame_s:g} s (silent for up to {idle_s} s); send faster"
-        ) from None
-    except (asyncio.IncompleteReadError, ConnectionError, OSError) as error:
+    except (asyncio.IncompleteReadError, OSError) as error:
+        # A TimeoutError may be ours, or that of a connection whose peer no longer answers.
+        if idle.expired():
+            raise SilenceError(f"no whole frame: silent for {idle_s:g} s; send sooner") from None
+        if frame.expired():
+            raise PeerError(f"no whole frame within {frame_s:g} s; send faster") from None
         raise HangupError(f"the peer hung up ({type(error).__name__})") from None
 
 

@@ -89,6 +89,8 @@ class JoinCluster(ClientMessage, frozen=True, kw_only=True):
     configuration: Short | UnsetType = UNSET
     encodings: tuple[Short, ...] | UnsetType = UNSET
     guarantee: Promise | UnsetType = UNSET
+    heartbeat: bool | UnsetType = UNSET
+    """Given: this party reads Heartbeat; True: it also answers each while it waits."""
 
 
 class ReJoinCluster(ClientMessage, frozen=True, kw_only=True):
@@ -140,6 +142,12 @@ class ClientAcknowledgement(ClientMessage, frozen=True, kw_only=True):
     bare: ClassVar[bool] = True
 
 
+class ClientHeartbeat(ClientMessage, frozen=True, kw_only=True):
+    """The answer to a server's Heartbeat."""
+
+    bare: ClassVar[bool] = True
+
+
 class ClientError(ClientMessage, frozen=True, kw_only=True):
     """A party could not make sense of a message, or could not answer."""
 
@@ -157,6 +165,7 @@ class AcceptedIntoCluster(ServerMessage, frozen=True, kw_only=True):
     parties: Count | UnsetType = UNSET
     encodings: tuple[Short, ...] | UnsetType = UNSET
     return_likelihood: bool | UnsetType = UNSET
+    heartbeat_s: float | UnsetType = UNSET
 
 
 class ReAcceptanceIntoCluster(ServerMessage, frozen=True, kw_only=True):
@@ -169,6 +178,7 @@ class ReAcceptanceIntoCluster(ServerMessage, frozen=True, kw_only=True):
     parties: Count | UnsetType = UNSET
     encodings: tuple[Short, ...] | UnsetType = UNSET
     factor_version: Count | UnsetType = UNSET
+    heartbeat_s: float | UnsetType = UNSET
 
 
 class RejectionFromCluster(ServerMessage, frozen=True, kw_only=True):
@@ -218,6 +228,12 @@ class ServerAcknowledgement(ServerMessage, frozen=True, kw_only=True):
     bare: ClassVar[bool] = True
 
 
+class ServerHeartbeat(ServerMessage, frozen=True, kw_only=True):
+    """The connection works, and there is nothing to do; only to a party that reads it."""
+
+    bare: ClassVar[bool] = True
+
+
 class ServerError(ServerMessage, frozen=True, kw_only=True):
     """The server could not make sense of a message."""
 
@@ -228,13 +244,15 @@ class ServerError(ServerMessage, frozen=True, kw_only=True):
 _TAGS: dict[type[Message], str] = {
     ClientAcknowledgement: "EndOfConnectionAcknowledgement",
     ServerAcknowledgement: "EndOfConnectionAcknowledgement",
+    ClientHeartbeat: "Heartbeat",
+    ServerHeartbeat: "Heartbeat",
     ClientError: "Error",
     ServerError: "Error",
 }
 
 
 def tag_of(kind: type[Message]) -> str:
-    """The name on the wire: both sides have an Error and an EndOfConnectionAcknowledgement."""
+    """The name on the wire: both sides have an Error, a Heartbeat and so on."""
     return _TAGS.get(kind, kind.__name__)
 
 

@@ -29,12 +29,22 @@ from tacit.pvi import damped_update, divide, multiply
 from tacit.wire import messages as m
 from tacit.wire import numbers
 from tacit.wire.codec import ENCODINGS, Encoding, decode, encode
-from tacit.wire.frames import FIRST_LIMIT, LIMIT, HangupError, read_frame, write_frame
-from tacit.wire.line import CONNECT_S, dial, shut
+from tacit.wire.frames import (
+    FIRST_LIMIT,
+    LIMIT,
+    HangupError,
+    SilenceError,
+    read_frame,
+    write_frame,
+)
+from tacit.wire.line import CONNECT_S, abort, dial, shut
+from tacit.wire.settings import LEAST_HEARTBEAT_S, LONGEST_HEARTBEAT_S
 from tacit.wire.tables import PartySide, after
 from tacit.wire.tls import Credentials
 
 MOST_ERRORS = 3
+MISSED_HEARTBEATS = 3
+"""So many in a row that do not come mean that the connection no longer works."""
 MOST_VISITS = 2**32 - 1
 """A party's random numbers are made from a visit, as 32 bits."""
 
@@ -83,6 +93,11 @@ class Introduction:
     guarantee: m.Promise | None = None
     family: Family | None = None
     """Natural parameters of another form are refused; None: whatever comes."""
+    heartbeat: bool = False
+    """Whether heartbeats are answered whenever no turn is being computed: the caller then waits
+    for the next turn at all other times."""
+    silence_s: float | None = None
+    """How long a server that sends no heartbeats may be silent; None: for ever."""
 
 
 class AsyncSession:
@@ -108,6 +123,8 @@ class AsyncSession:
         self.run = ""
         self.parties: int | None = None
         self.wants_factor = False
+        self.silence_s = introduction.silence_s
+        """How long the server may send nothing while we wait for it; None: for ever."""
         self.final_posterior: Natural | None = None
         self.noted: Callable[[str], None] = lambda _: None
         """Is given the words of every Error that the server sends."""
@@ -140,6 +157,7 @@ class AsyncSession:
                     configuration=UNSET if who.configuration is None else who.configuration,
                     encodings=ENCODINGS,
                     guarantee=UNSET if who.guarantee is None else who.guarantee,
+                    heartbeat=who.heartbeat,
                 )
             )
         message = await self._next(timeout_s=CONNECT_S)
@@ -158,6 +176,10 @@ class AsyncSession:
         self.configuration = _given(message.configuration)
         self.run = _given(message.run) or ""
         self.parties = _given(message.parties)
+        heartbeat_s = _given(message.heartbeat_s)
+        if self.announced and heartbeat_s is not None and heartbeat_s > 0:
+            between = min(max(heartbeat_s, LEAST_HEARTBEAT_S), LONGEST_HEARTBEAT_S)
+            self.silence_s = MISSED_HEARTBEATS * between
         if isinstance(message, m.ReAcceptanceIntoCluster):
             self.factor = self._unpack(message.last_likelihood, "last_likelihood")
         else:
@@ -169,7 +191,14 @@ class AsyncSession:
         Raises ClosedError if the server goes, HangupError if the connection breaks.
         """
         while True:
-            message = await self._next()
+            try:
+                message = await self._next(timeout_s=self.silence_s)
+            except SilenceError:
+                abort(self._writer)  # it would not answer a polite close either
+                await self.close()
+                raise HangupError(
+                    f"the server has sent nothing for {self.silence_s:g} s; dial again"
+                ) from None
             if isinstance(message, m.SelectedForTraining):
                 return self._turn(message)
             if isinstance(message, m.EndOfTraining):
@@ -262,6 +291,9 @@ class AsyncSession:
             assert isinstance(do.then, PartySide)
             if do.action != "train":  # a turn that makes no sense leaves us where we were
                 self.side = do.then
+            if do.action == "echo":
+                await self._send(m.ClientHeartbeat())
+                continue
             if do.action == "note":
                 self.noted(_words(message))
                 self._count(f"the server answers with an error: {_words(message)}")

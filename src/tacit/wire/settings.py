@@ -13,6 +13,7 @@ from tacit.errors import ConfigError
 from tacit.wire.tls import Credentials
 
 DEFAULT_PORT = 7443
+LEAST_HEARTBEAT_S, LONGEST_HEARTBEAT_S = 0.1, 3600.0
 RecordCount = Literal["exact", "rounded", "withheld"]
 
 
@@ -69,11 +70,19 @@ class Serve(_Own, frozen=True, kw_only=True, forbid_unknown_fields=True):
     handshake_s: float = 10.0
     """For the TLS handshake, and again for the first message."""
     frame_s: float = 60.0
+    heartbeat_s: float = 20.0
+    """How often a party that waits is sent a Heartbeat; after three without one it dials again."""
     future_training: datetime | None = None
 
     def __post_init__(self) -> None:
-        for key in ("deadline_s", "return_in_s", "linger_s", "handshake_s", "frame_s"):
+        for key in (
+            "deadline_s", "return_in_s", "linger_s", "handshake_s", "frame_s", "heartbeat_s"
+        ):  # fmt: skip
             _check_seconds(f"serve.{key}", getattr(self, key))
+        if not self.heartbeat_s >= LEAST_HEARTBEAT_S:
+            raise ConfigError(
+                f"serve.heartbeat_s = {self.heartbeat_s}; it must be at least {LEAST_HEARTBEAT_S}"
+            )
         if not self.most_connections >= 1:
             raise ConfigError(
                 f"serve.most_connections = {self.most_connections}; it must be at least 1"
@@ -100,6 +109,9 @@ class Join(_Own, frozen=True, kw_only=True, forbid_unknown_fields=True):
     the thesis alone. What is computed and charged is what was approved here, whatever it says."""
     give_up_after_s: float = 3600.0
     """How long to go on trying when no server answers."""
+    silence_s: float | None = None
+    """After so long without a word from a server that sends no heartbeats, dial again; None: never.
+    With heartbeats, dial again after three that did not come."""
     return_likelihood: bool = False
     """Whether to send the last factor to a server that asks for it because it has lost its own."""
 
@@ -113,6 +125,7 @@ class Join(_Own, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"join.minimum_parties = {self.minimum_parties}; it must be at least 1"
             )
         _check_seconds("join.give_up_after_s", self.give_up_after_s)
+        _check_seconds("join.silence_s", self.silence_s)
 
 
 def parse_address(text: str, key: str) -> tuple[str, int]:

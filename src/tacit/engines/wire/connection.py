@@ -40,6 +40,8 @@ class Connection:
     """Whether nothing that arrives here counts any longer: its certificate is no longer valid."""
     replaced: bool = False
     """Whether a newer connection of the same party has taken over."""
+    unanswered: int = 0
+    """How many heartbeats sent here have had no answer."""
     errors: int = 0
     bytes_in: int = 0
     bytes_out: int = 0

@@ -193,8 +193,11 @@ class Desk:
         """What a peer is told that knows more than the thesis."""
         if connection.plain:
             return {}
+        member = connection.member
+        heartbeat = member is not None and member.heartbeat is not None
         return {
             "protocol": m.PROTOCOL,
+            "heartbeat_s": self.settings.heartbeat_s if heartbeat else UNSET,
             "configuration": self.live.digest,
             "run": self.live.run,
             "parties": len(self.live.parties),
@@ -293,6 +296,11 @@ class Desk:
         if connection.side is ServerSide.ENDING:
             self.live.delivered(connection.peer.name)
         self.journal.write("finished with", party=connection.peer.name)
+
+    async def _alive(self, connection: Connection, message: m.ClientHeartbeat) -> None:
+        if connection.unanswered == 0:
+            self._count_surplus(connection)
+        connection.unanswered = max(0, connection.unanswered - 1)
 
     async def _note(self, connection: Connection, message: m.ClientError) -> None:
         reason = " ".join((message.error or message.reason or "").split())[:300]

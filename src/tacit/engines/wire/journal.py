@@ -22,7 +22,8 @@ class Journal:
 
     MOST_REFUSALS = 100
     LIMITED = (
-        "ignored", "returned", "joined", "rejoined", "parted", "replaced", "hung up", "party error"
+        "ignored", "returned", "joined", "rejoined", "parted", "replaced", "hung up", "party error",
+        "silent",
     )  # fmt: skip
     """What a party can make us write as often as it likes."""
 

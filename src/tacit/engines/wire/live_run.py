@@ -124,6 +124,7 @@ class LiveRun:
             data_size=message.data_size,
             protocol=protocol,
             guarantee=None if message.guarantee is UNSET else message.guarantee,
+            heartbeat=None if message.heartbeat is UNSET or not protocol else message.heartbeat,
         )
         self._save(self.roster.having(members=self.members | {peer.name: member}))
         self.welcome(peer.name, now)

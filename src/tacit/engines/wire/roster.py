@@ -23,6 +23,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     data_size: int = 0
     protocol: int = 0
     guarantee: Promise | None = None
+    heartbeat: bool | None = None
+    """Whether it answers heartbeats; None: it does not know them."""
     delivered: bool = False
     """Whether it has been given the result."""
     listening: bool = False

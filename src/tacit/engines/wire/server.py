@@ -26,6 +26,7 @@ from tacit.errors import DataError, PeerError, TacitError
 from tacit.messages import Reply, Request
 from tacit.models.prior import PRIOR_PARTY
 from tacit.wire import messages as m
+from tacit.wire.session import MISSED_HEARTBEATS
 from tacit.wire.settings import Serve
 from tacit.wire.tables import ServerSide
 from tacit.wire.tls import Credentials
@@ -34,6 +35,8 @@ TICK_S = 0.25
 GUARD_S = 1.0
 """How often the certificates of connected parties are checked."""
 FAREWELL_S = 5.0
+MOST_UNANSWERED = 10
+"""Heartbeats to a party that does not promise to answer, until it does."""
 TALKING = (ServerSide.WAITING, ServerSide.TRAINING)
 
 
@@ -103,6 +106,7 @@ class WireServer:
             accept = self._door.welcome(self._desk.converse, self._spawn)
             self._spawn(accept, name="accepting connections", vital=True)
             self._spawn(self._guard(), name="checking certificates", vital=True)
+            self._spawn(self._beat(), name="sending heartbeats", vital=True)
             self.journal.write(
                 "listening",
                 address=address,
@@ -250,6 +254,25 @@ class WireServer:
                     await asyncio.sleep(0.02)
         with contextlib.suppress(TacitError):  # answers that crossed our good-bye
             self._take_arrived()
+
+    async def _beat(self) -> None:
+        """Send heartbeats to parties that wait: a connection that was lost on the way is noticed.
+
+        A party that has been asked is left alone: it may compute for hours, and need not read.
+        """
+        while True:
+            await asyncio.sleep(self.settings.heartbeat_s)
+            for connection in self._talking():
+                member = connection.member
+                if connection.side is not ServerSide.WAITING or member is None:
+                    continue
+                if member.heartbeat and connection.unanswered >= MISSED_HEARTBEATS:
+                    waited = MISSED_HEARTBEATS * self.settings.heartbeat_s
+                    self.journal.write("silent", party=connection.peer.name, seconds=waited)
+                    connection.abort()
+                elif member.heartbeat is not None and connection.unanswered < MOST_UNANSWERED:
+                    connection.unanswered += 1
+                    self._spawn(connection.tell(m.ServerHeartbeat()))
 
     async def _guard(self) -> None:
         """End connections whose certificates have ended or were revoked meanwhile.
