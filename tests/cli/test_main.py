@@ -3,9 +3,14 @@
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from tacit.config import read_config
+
+ROOT = Path(__file__).parents[2]
 
 GOOD = """
 name = "three sites"
@@ -312,3 +317,33 @@ def test_a_file_without_data_is_refused(tacit, tmp_path):
         code, out, err = tacit(command, str(path))
         assert (code, out) == (2, ""), command
         assert "data is missing; add a [data] table" in err
+
+
+def test_the_packaged_examples_work_in_an_empty_directory(tacit, tmp_path):
+    """As after `pip install tacit`: what --help advises needs no checkout."""
+    code, out, err = tacit("check", "examples/hospitals.toml")
+    assert code == 0, err
+    assert "Configuration is valid" in out
+    assert err.startswith("note: no examples/hospitals.toml here; using ")
+    assert not list(tmp_path.iterdir())
+    assert tacit("check", "examples/absent.toml")[0] == 4
+    assert tacit("check", "hospitals.toml")[0] == 4
+
+
+def test_an_example_that_is_here_wins_over_the_packaged_one(tacit, tmp_path):
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "hospitals.toml").write_text("privacy = 3")
+    code, _, err = tacit("check", "examples/hospitals.toml")
+    assert code == 2
+    assert "note:" not in err
+
+
+def test_every_packaged_example_is_complete_by_itself():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packaged = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert "examples/hospitals.toml" in packaged
+    for source, target in packaged.items():
+        assert target == f"tacit/{source}"
+        config = read_config(ROOT / source)
+        assert config.data.path is None, "it would need a file that is not packaged"
+        assert config.model.program is None

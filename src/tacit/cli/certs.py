@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 certs_app = typer.Typer(
     help="Certificates between organisations: make an authority, issue one for the server and one "
-    "for each party, renew and revoke them."
+    "for each party (with --renew, again for the key that is in use), and revoke them."
 )
 
 Directory = Annotated[

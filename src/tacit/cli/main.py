@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from tacit.cli.certs import certs_app
+from tacit.cli.examples import with_examples
 from tacit.errors import ConfigError, TacitError
 
 app = typer.Typer(
@@ -18,10 +19,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Private federated Bayesian inference: one posterior, every record stays where it is.\n\n"
-    "Start with `tacit run examples/hospitals.toml --report`; between organisations with certs, "
-    "approve, serve and join (docs/live.md). Any command takes --debug to show a traceback. Exit "
-    "codes: 2 bad configuration, 3 privacy ceiling, 4 bad or missing data, "
-    "5 network or peer.",
+    "Start with `tacit run examples/hospitals.toml --report` in any directory: the examples come "
+    "with the package. Those on public data need its files first: `tacit data fetch adult`. "
+    "Between organisations start with certs, approve, serve and join (docs/live.md). Any command "
+    "takes --debug to show a traceback. Exit codes: 2 bad configuration, 3 privacy ceiling, "
+    "4 bad or missing data, 5 network or peer.",
 )
 data_app = typer.Typer(help="List the built-in data sets and fetch their files.")
 ledger_app = typer.Typer(
@@ -32,7 +34,10 @@ app.add_typer(data_app, name="data")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(certs_app, name="certs")
 
-ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The configuration.")]
+ConfigPath = Annotated[
+    Path,
+    typer.Argument(metavar="CONFIG.toml", help="The configuration.", callback=with_examples),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. schedule.rounds=20."),

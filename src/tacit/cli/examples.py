@@ -1,0 +1,23 @@
+"""The example configurations that come with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+FOLDERS = (
+    Path(__file__).parents[1] / "examples",  # of an installed package
+    Path(__file__).parents[3] / "examples",  # of a source tree
+)
+
+
+def with_examples(path: Path) -> Path:
+    """The path itself, or the packaged file where `examples/NAME.toml` does not exist here."""
+    if path.exists() or path.parent != Path("examples"):
+        return path
+    for folder in FOLDERS:
+        if (folder / path.name).is_file():
+            typer.echo(f"note: no {path} here; using {folder / path.name}", err=True)
+            return folder / path.name
+    return path
