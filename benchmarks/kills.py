@@ -66,7 +66,12 @@ def disturb(worker: Worker, fed: Fed, kills: int, rng: random.Random, hit: dict[
     over = fed.base / "server" / "public" / "result.json"
     end = sum(hit.values()) + kills
     while sum(hit.values()) < end and not over.exists():
-        time.sleep(rng.choice([0.02, 0.2, 1.0, 3.0]) * rng.random())
+        if rng.random() < 0.6:  # in the middle of it
+            done = rounds_of(fed)
+            end_s = time.monotonic() + 60.0
+            while rounds_of(fed) == done and time.monotonic() < end_s and not over.exists():
+                time.sleep(0.02)
+        time.sleep(rng.choice([0.02, 0.2, 1.0]) * rng.random())
         if rng.random() < 0.35:
             if worker.kill(server) == -9:
                 hit["server"] += 1
@@ -76,7 +81,7 @@ def disturb(worker: Worker, fed: Fed, kills: int, rng: random.Random, hit: dict[
         if worker.kill(parties[name]) == -9:
             hit["party"] += 1
         state = fed.state()
-        if state is not None and not state.finished and rng.random() < 0.25:
+        if state is not None and not state.finished and rng.random() < 0.4:
             visit = state.factors[name].visits - 1
             how = {"place": "storing", "visit": visit, "leave": str(fed.base / "lost")}
             parties[name] = worker.join(fed, name, die_at=how)
@@ -89,6 +94,11 @@ def disturb(worker: Worker, fed: Fed, kills: int, rng: random.Random, hit: dict[
         code = worker.ended(pid, 240.0)
         if code != 0:
             raise AssertionError(f"exit code {code}: {worker.errors()}")
+
+
+def rounds_of(fed: Fed) -> int:
+    """How many rounds the server has seen."""
+    return sum(line["event"] == "round" for line in fed.journal())
 
 
 def check(fed: Fed, rounds: int, ceilings: dict[str, float]) -> float:
@@ -124,7 +134,7 @@ def main() -> None:
     """Kill until all kills are used up; one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=None)
     given = parser.parse_args()
     rng, began, runs = random.Random(given.seed), time.monotonic(), 0

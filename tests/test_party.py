@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tacit.party as party_side
+from tacit.engines.wire.store import PartyStore
 from tacit.errors import DataError
 from tacit.expfam import FullGaussian
 from tacit.local import Exact, GradientVI
-from tacit.messages import Request
+from tacit.messages import Request, pack_natural
 from tacit.models import LinearRegression
 from tacit.party import (
     Agreement,
@@ -20,6 +21,7 @@ from tacit.party import (
     stack_records,
     step,
 )
+from tacit.server.checkpoint import Checkpoint, _keyed
 
 MODEL, FAMILY = LinearRegression(("a", "b", "c")), FullGaussian(3)
 AGREEMENT = Agreement(MODEL, FAMILY, Exact(), seed=3)
@@ -137,3 +139,44 @@ def test_there_are_few_padded_lengths():
 def test_a_partys_word_is_the_same_on_every_machine():
     names = ("site-0", "site-1", "東京")
     assert [party_word(name) for name in names] == [3543010293, 446156015, 3179978821]
+
+
+@pytest.mark.parametrize("store", ["checkpoint", "party file"])
+def test_what_a_party_keeps_is_rolled_back_with_a_lost_answer(store, tmp_path):
+    """An answer that is made again starts from what was kept before it, not after it."""
+    kept = [{"count": np.full(2, float(number))} for number in range(3)]
+    if store == "party file":
+
+        def opened():
+            return PartyStore(tmp_path / "party", "digest")
+
+        for visit in (4, 7):
+            opened().remember(kept[visit // 4], visit)
+        opened().remember(kept[2], 7)  # once more, since the answer was lost
+    else:
+        checkpoint = Checkpoint(tmp_path / "server.sqlite", digest="digest")
+        state = PartyState()
+        for visit, memory in ((4, kept[1]), (7, kept[1]), (7, kept[2])):
+            earlier = state.memory_at(visit)
+            state = PartyState(None, memory, visit, earlier)
+            checkpoint.keep({"a": (memory, visit, earlier)})
+        checkpoint.close()
+
+        def opened():
+            again = Checkpoint(tmp_path / "server.sqlite", digest="digest")
+            found = PartyState(None, *again.kept()["a"])
+            again.close()
+            return found
+
+    assert opened().memory_at(8)["count"].tolist() == [2.0, 2.0]
+    assert opened().memory_at(7)["count"].tolist() == [1.0, 1.0]
+
+
+def test_what_version_0_1_kept_is_read(tmp_path):
+    checkpoint = Checkpoint(tmp_path / "server.sqlite", digest="digest")
+    body = _keyed("a", pack_natural({"count": np.ones(1)}))
+    checkpoint._db.execute("INSERT INTO memories VALUES (?, ?)", ("a", body))
+    memory, visit, earlier = checkpoint.kept()["a"]
+    checkpoint.close()
+    assert (memory["count"].tolist(), visit, earlier) == ([1.0], None, None)
+    assert PartyState(None, memory).memory_at(0) is memory

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import tacit.party as party_side
+from tacit.charging import Charging
 from tacit.cli.ledger import ceiling_command
 from tacit.config import config_digest, parse_config, resolved_toml
 from tacit.errors import ConfigError, PrivacyError
@@ -467,3 +468,32 @@ def test_a_simulation_that_loses_every_answer_three_times_costs_itself_once(tmp_
         other = replace(charging, run="run-2")
         own_ceilings(other)
         other.require_room()
+
+
+def test_a_run_whose_parties_keep_something_ends_the_same_after_lost_answers(tmp_path, monkeypatch):
+    """Killed after a party's own factor was kept and before the answer to it was stored."""
+    raw = {
+        **SEEDED,
+        "privacy": {"noise_multiplier": 4.0, "delta": 1e-4, "noise_seed": 7, "unit": "party"},
+        "method": {"kind": "private-update", "shards": 1, "form": "log-precision", "clip": 0.3},
+        "schedule": {"rounds": ROUNDS, "damping": 0.5},
+    }
+    config = parse_config(raw)
+    plan = prepare(config).plan
+    assert plan.method.memory(plan.model, plan.family) is not None, "parties keep something"
+    whole = run(config, tmp_path / "whole")
+    original, calls = Charging.store, []
+
+    def store(self, requests, replies):
+        calls.append(requests[0].visit)
+        if len(calls) in (1, 3):
+            raise KeyboardInterrupt
+        return original(self, requests, replies)
+
+    monkeypatch.setattr(Charging, "store", store)
+    for resume in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            run(config, tmp_path / "killed", resume=resume)
+    again = run(config, tmp_path / "killed", resume=True)
+    assert calls[:4] == [0, 0, 1, 1], "the first answers and the second ones were lost once each"
+    assert again["posterior"] == whole["posterior"]

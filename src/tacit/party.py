@@ -101,6 +101,7 @@ class Seat:
 
     def rehearse(self, request: Request, memory: Natural | None = None) -> None:
         """Compile and try out what this request needs, before anything is charged for it."""
+        check_start(self.agreement, request)
         stage = self.agreement.method.stage(request.visit)
         if stage not in self._rehearsed:
             rehearse(self.agreement, *self._stack, [request], [self.settled], [memory])
@@ -165,9 +166,7 @@ def answer_many(
     if any(r.q is not first.q or r.initial != first.initial for r in requests):
         raise ValueError("answer_many is for requests that carry the same q")
     (stage,) = {agreement.method.stage(r.visit) for r in requests}
-    own_start = first.initial and not agreement.method.starts_at_q
-    start = agreement.model.start(agreement.family) if own_start else None
-    start = start or first.q
+    start = _start(agreement, first)
     shared = (first.q, start, np.bool_(first.initial), _begun(agreement, start, first))
     words = [[agreement.seed, party_word(r.party), r.visit] for r in requests]
     own = (
@@ -225,6 +224,18 @@ def rehearse(
     ):
         if one is not None:
             check_released(update.cost, one.events_at(request.visit), request.party)
+
+
+def check_start(agreement: Agreement, request: Request) -> None:
+    """Refuse a q that no answer can start from; best before anything is charged for it."""
+    _begun(agreement, _start(agreement, request), request)
+
+
+def _start(agreement: Agreement, request: Request) -> Natural:
+    """Where the local work starts: at q, or at the first request where the model says."""
+    own = request.initial and not agreement.method.starts_at_q
+    start = agreement.model.start(agreement.family) if own else None
+    return start or request.q
 
 
 def _begun(agreement: Agreement, start: Natural, request: Request) -> Any:

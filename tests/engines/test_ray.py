@@ -330,7 +330,7 @@ def test_parties_are_dealt_out_evenly_and_once(sizes, count):
     assert all(groups)
 
 
-def test_memories_travel_with_requests_and_back():
+def test_memories_and_noise_keys_travel_with_requests():
     """A mix of parties that keep something and of those that do not is told apart."""
     from tacit.engines.ray.pack import pack_answers, pack_requests, unpack_answers, unpack_requests
     from tacit.messages import Reply, Request
@@ -342,7 +342,9 @@ def test_memories_travel_with_requests_and_back():
         for i in range(3)
     ]
     kept = {"p1": {"sum": np.array([7.0, 8.0])}}
-    again, memories = unpack_requests(q, pack_requests(requests, kept))
+    secret = {"r0": b"a" * 32, "r2": b"c" * 32}
+    again, memories, keys = unpack_requests(q, pack_requests(requests, kept, secret))
+    assert keys == secret
     assert [one.id for one in again] == ["r0", "r1", "r2"]
     assert all(one.q is q for one in again)
     assert [float(one.factor["linear"][0]) for one in again] == [0.0, 1.0, 2.0]

@@ -99,6 +99,7 @@ class Benches:
         Best before they are charged.
         """
         for bench, stage, full in self._calls(requests):
+            party_side.check_start(bench.agreement, full[0])
             if (bench, stage) not in self._rehearsed:
                 party_side.rehearse(
                     bench.agreement, bench.stack, bench.weights, full, self._terms(full),

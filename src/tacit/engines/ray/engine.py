@@ -25,7 +25,7 @@ from tacit.errors import DataError
 from tacit.messages import Reply, Request
 from tacit.models import Records
 from tacit.models.prior import PRIOR_PARTY
-from tacit.party import len_records
+from tacit.party import check_start, len_records
 from tacit.server import Checkpoint, ServerState
 
 
@@ -107,6 +107,8 @@ class RayEngine(Driver):
     def rehearse(self, requests: Sequence[Request]) -> None:
         """On all actors at once, for the stages that none of them has met."""
         stage = self.agreement.method.stage
+        for request in {id(r.q): r for r in requests}.values():
+            check_start(self.agreement, request)
         new = [r for r in requests if (r.party, stage(r.visit)) not in self._rehearsed]
         for call in self._ask(new, {}, what="rehearse"):
             self._pool.result(call)
