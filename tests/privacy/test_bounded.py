@@ -293,3 +293,11 @@ def test_filled_moments_have_the_norm_of_the_clip_and_never_more():
         assert np.linalg.norm(found.value) <= 0.7
     row = jnp.asarray([[np.nan, 1.0], [np.inf, 1.0]])
     assert not np.any(clip_moments(row, jnp.asarray(1.0), jnp.ones(2), filled=True).value)
+
+
+@pytest.mark.parametrize("size", [1e-20, 1e-22, 1e-30])
+def test_a_tiny_clip_binds_where_squares_are_below_single_precision(size):
+    rows = np.full((1, 4), size, np.float32)
+    clip = 1e-3 * size
+    found = np.asarray(jax.jit(lambda rows: clip_units(rows, clip).value)(rows))
+    assert 0.99 * clip <= np.linalg.norm(found) <= clip

@@ -1,11 +1,13 @@
 """Conformance suites: run them on a family, local method, mechanism or clipped sum of your own.
 
     from tacit.testing import check_clipping, check_family, check_local_method, check_mechanism
+    from tacit.testing import check_private_method
 
     check_family(MyFamily(3), [first_natural, second_natural])
     check_local_method(MyMethod(), LogisticRegression(("a", "b")), FullGaussian(2))
     check_mechanism(MyMechanism(noise_sd=2.0))
     check_clipping(my_clipped_sum, my_contributions, records)
+    check_private_method(MyPrivateMethod(), LogisticRegression(("a", "b")), relation="substitute")
 
 They need no test framework: what is wrong is an AssertionError that names the check, what was
 found and what was expected. Random numbers have a fixed seed. A Monte Carlo check of a family
@@ -21,6 +23,7 @@ from tacit.testing.families import STANDARD_ERRORS, LogDensity, check_family
 from tacit.testing.laws import FALSE_ALARM, gaussian_faults
 from tacit.testing.local_methods import check_local_method, conjugate_optimum, made_up_records
 from tacit.testing.mechanisms import Scaled, check_mechanism
+from tacit.testing.private_methods import check_private_method
 
 __all__ = [
     "FALSE_ALARM",
@@ -31,6 +34,7 @@ __all__ = [
     "check_family",
     "check_local_method",
     "check_mechanism",
+    "check_private_method",
     "conjugate_optimum",
     "gaussian_faults",
     "made_up_records",

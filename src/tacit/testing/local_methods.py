@@ -27,10 +27,16 @@ def check_local_method(
     `records` are made up for a model that takes x and y; give some for any other. A method with a
     `batch_size` draws records by their position, so the order of its records may matter. `wander`
     is how far, in posterior standard deviations, an answer may lie from a q that is already the
-    optimum (of a conjugate model): rounding only by default, more for a stochastic optimiser.
+    optimum (of a conjugate model): rounding only by default, more for a stochastic optimiser. A
+    private method has a suite of its own: `check_private_method`.
     """
     import jax
 
+    if method.private:
+        raise TypeError(
+            f"{type(method).__name__} is a private method, whose answers are noise around a "
+            "clipped sum: use tacit.testing.check_private_method"
+        )
     method.check(model, family)
     plain = _as_dtype(made_up_records(model, seed) if records is None else records, method.dtype)
     key = jax.random.key(seed)

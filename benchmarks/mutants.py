@@ -1,0 +1,340 @@
+"""Does a test fail when a privacy mechanism is wrong? Wrong mechanisms, one at a time.
+
+    python -m benchmarks.mutants [--only TEXT] [--list]
+
+Each mutant is one change of one source file that would make a guarantee false: noise too small, a
+clip that does not bind, a charge that is too low or too late. The source is copied, changed and put
+before the installed package, and the tests that are named for it are run. A mutant that they pass
+has survived: something that privacy rests on is not tested. Exit code 1 if any survived, 2 if a
+text to change is not in its file any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src"
+METHODS = "tests/local/test_private_methods.py"
+CHECK = METHODS + "::test_no_unit_moves_a_release_further_than_is_charged"
+EXTREME = "tests/local/test_extreme_norms.py"
+SETTLE = "tests/privacy/test_settle.py"
+CHARGING = "tests/test_charging.py"
+
+
+class Mutant(NamedTuple):
+    """`old` stands once in the file and becomes `new`; `tests` must fail then."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def case(*names: str) -> tuple[str, ...]:
+    """Cases of the check that every private method goes through."""
+    return tuple(f"{CHECK}[{name}]" for name in names)
+
+
+MECHANISMS, BOUNDED = "privacy/mechanisms.py", "privacy/bounded.py"
+UPDATE, STATISTICS = "local/update.py", "local/statistics.py"
+DPSGD, SCORING, WHITENED = "local/dpsgd.py", "local/scoring.py", "local/whitened.py"
+SETTLING, PARTY = "privacy/settle.py", "party.py"
+HALF = ("noise_sd=task.terms.noise_sds[0]", "noise_sd=0.5 * task.terms.noise_sds[0]")
+
+MUTANTS = (
+    Mutant(
+        "half of the noise in the mechanism", MECHANISMS,
+        "leaf + jnp.asarray(added, dtype) * noise",
+        "leaf + 0.5 * jnp.asarray(added, dtype) * noise",
+        case("statistics"),
+    ),
+    Mutant(
+        "a share of the noise is s/M instead of s/√M", MECHANISMS,
+        "self.noise_sd / jnp.sqrt(jnp.asarray(self.shares, jnp.float64))",
+        "self.noise_sd / jnp.asarray(self.shares, jnp.float64)",
+        case("statistics, shared noise"),
+    ),
+    Mutant(
+        "one noise for all coordinates of a leaf", MECHANISMS,
+        "leaf.shape, dtype)\n", "(), dtype)\n", case("dpsgd, fixed precision"),
+    ),
+    Mutant("half of the noise in dpsgd", DPSGD, *HALF, case("dpsgd")),
+    Mutant("half of the noise in an update", UPDATE, *HALF, case("update")),
+    Mutant("half of the noise in statistics", STATISTICS, *HALF, case("statistics")),
+    Mutant("half of the noise in scoring", SCORING, *HALF, case("scoring")),
+    Mutant("half of the noise in a second moment", WHITENED, *HALF, case("whitened dpsgd")),
+    Mutant(
+        "half of the server's noise on updates", "local/forms.py",
+        "size * rng.standard_normal(run.family.dimension)",
+        "0.5 * size * rng.standard_normal(run.family.dimension)",
+        (METHODS + "::test_the_server_adds_one_whole_noise_to_updates",),
+    ),
+    Mutant(
+        "half of the server's noise on counts", STATISTICS,
+        "noise = unit * run.noise_sd(number) * draw",
+        "noise = 0.5 * unit * run.noise_sd(number) * draw",
+        (METHODS + "::test_the_server_adds_one_whole_noise_to_counts",),
+    ),
+    Mutant(
+        "what is sent is not compared with what was charged", MECHANISMS,
+        "if actual != paid:", "if False:", (CHARGING, "tests/privacy/test_mechanisms.py"),
+    ),
+    Mutant(
+        "no clip", BOUNDED,
+        "scale = jnp.minimum(1.0, limit / jnp.where(sound & (norms > 0), norms, 1.0))",
+        "scale = jnp.ones_like(norms) * limit / limit", case("dpsgd"),
+    ),
+    Mutant(
+        "a norm bound instead of the norm", BOUNDED,
+        "norms = jnp.where(norm_bound > norms, norm_bound, norms)", "norms = norm_bound",
+        ("tests/privacy/test_bounded.py",),
+    ),
+    Mutant(
+        "written-down norms in float32", BOUNDED,
+        "wide = [leaf.astype(jnp.float64) for leaf in flat]", "wide = flat",
+        ("tests/privacy/test_bounded.py",),
+    ),
+    Mutant(
+        "closed-form norms in float32 are let in", BOUNDED,
+        "if norms.dtype != jnp.float64:",
+        "if False:", (EXTREME + "::test_norms_in_single_precision_are_refused",),
+    ),
+    Mutant(
+        "a network's norm in float32", "models/bnn.py",
+        "inner = xp.where(active, xp.square(outer * largest), 0.0)",
+        "inner = xp.where(active, xp.square(w2).astype(np.float64) * largest**2, 0.0)",
+        (EXTREME + "::test_a_wide_network_far_from_its_records_is_clipped",),
+    ),
+    Mutant(
+        "a network's clip trusts its labels", "models/bnn.py",
+        "most = xp.maximum(most, xp.maximum(probability, 1.0 - probability))",
+        "most = xp.maximum(probability, 1.0 - probability)",
+        (EXTREME + "::test_a_label_that_is_neither_0_nor_1_is_clipped_by_its_own_gradient",),
+    ),
+    Mutant(
+        "norm and sum are computed apart", "expfam/_backend.py",
+        "    leaves = jax.tree.leaves(values)\n",
+        "    return values\n    leaves = jax.tree.leaves(values)\n",
+        (EXTREME + "::test_no_q_escapes_the_clip_of_a_belief_network[float64]",),
+    ),
+    Mutant(
+        "a row inside of a person is a unit", BOUNDED,
+        "norms = jnp.sum(norms, axis=1)", "norms = jnp.max(norms, axis=1)",
+        ("tests/local/test_whitened.py",),
+    ),
+    Mutant(
+        "√2 of the off-diagonals dropped", BOUNDED,
+        "np.where(rows == columns, 1.0, math.sqrt(2.0))", "np.where(rows == columns, 1.0, 1.0)",
+        ("tests/local/test_whitened.py::test_packing_keeps_the_norm_and_can_be_undone",),
+    ),
+    Mutant(
+        "√2 of nonnegative sums dropped", "privacy/events.py",
+        "(math.sqrt(2.0) if self.nonnegative else 2.0)", "(1.0 if self.nonnegative else 2.0)",
+        case("scoring"),
+    ),
+    Mutant(
+        "C for 2C under substitution", "privacy/events.py",
+        "(math.sqrt(2.0) if self.nonnegative else 2.0)",
+        "(math.sqrt(2.0) if self.nonnegative else 1.0)",
+        case("dpsgd"),
+    ),
+    Mutant(
+        "2C inside of a shard is C", UPDATE,
+        'return self.unit == "party" or self.relation == "substitute"', "return True",
+        case("update, added"),
+    ),
+    Mutant(
+        "statistics declared nonnegative", STATISTICS,
+        "return replace(self, nonnegative=model.nonnegative_statistics)",
+        "return replace(self, nonnegative=True)", case("statistics"),
+    ),
+    Mutant(
+        "a score declared nonnegative", SCORING,
+        "nonnegative=stage != SCORE", "nonnegative=True", case("scoring"),
+    ),
+    Mutant(
+        "scores clipped at twice the clip", "local/scoring_party.py",
+        "clip_sum(clip * most * length, clip", "clip_sum(0.5 * clip * most * length, clip",
+        case("scoring"),
+    ),
+    Mutant(
+        "the counts of levels are free", "local/scoring_party.py",
+        "square += jnp.square(row_norms(parts[:1]))", "square = square",
+        case("scoring"),
+    ),
+    Mutant(
+        "the adaptive clip's count is free", "local/adaptive.py",
+        "return clip * math.sqrt(1.0 + WEIGHT**2 / 4.0)", "return clip",
+        case("dpsgd, adaptive"),
+    ),
+    Mutant(
+        "the information is free", "local/clipping.py",
+        'norms = norms + jnp.square(reach["information"] * information.astype(jnp.float64))',
+        "norms = norms + 0.0", case("dpsgd"),
+    ),
+    Mutant(
+        "a belief network's norm without its precision", "models/belief_statistics.py",
+        "xp.sqrt(gradient + self.balance**2 * precision)", "xp.sqrt(gradient)",
+        (EXTREME + "::test_no_q_escapes_the_clip_of_a_belief_network[float64]",),
+    ),
+    Mutant(
+        "documents' norms halved", "models/topics/estep.py",
+        "return np.sqrt(inner.sum(axis=1))", "return 0.5 * np.sqrt(inner.sum(axis=1))",
+        ("tests/topics/test_private.py",),
+    ),
+    Mutant(
+        "a person is a record", "local/private.py",
+        '    if unit == "record":\n        return Arranged',
+        '    if unit != "party":\n        return Arranged',
+        case("dpsgd, persons"),
+    ),
+    Mutant(
+        "batches are larger than accounted for", "privacy/sampling.py",
+        "jnp.floor(rate * 2.0**32)", "jnp.floor(1.3 * rate * 2.0**32)",
+        ("tests/privacy/test_sampling.py",),
+    ),
+    Mutant(
+        "the rate is rounded up", "privacy/sampling.py",
+        "jnp.floor(rate * 2.0**32)", "jnp.ceil(rate * 2.0**32)",
+        ("tests/privacy/test_sampling.py",),
+    ),
+    Mutant(
+        "half of the rate is charged", "local/batches.py",
+        "return Poisson(rate=self.rate)", "return Poisson(rate=0.5 * self.rate)",
+        case("dpsgd, poisson"),
+    ),
+    Mutant(
+        "one step is charged instead of all", DPSGD,
+        "count=self.steps, sampling", "count=1, sampling", case("dpsgd, several steps"),
+    ),
+    Mutant(
+        "a visit too few is composed", SETTLING,
+        "counts.get(once, 0) + event.count * each",
+        "counts.get(once, 0) + event.count * max(1, each - 1)",
+        (SETTLE,),
+    ),
+    Mutant(
+        "calibration ignores the relation", SETTLING,
+        "target, delta, privacy.relation, events", 'target, delta, "add-or-remove", events',
+        (SETTLE,),
+    ),
+    Mutant(
+        "ε ignores the relation", SETTLING,
+        "_together(answers, shape.visits), delta, privacy.relation,",
+        '_together(answers, shape.visits), delta, "add-or-remove",',
+        (SETTLE,),
+    ),
+    Mutant(
+        "a party's own clip is not charged", SETTLING,
+        "return method.clip if own is None or own.clip is None else check_clip(own.clip, \"clip\")",
+        "return method.clip", (SETTLE,),
+    ),
+    Mutant(
+        "a party's own δ is ignored", "privacy/settings.py",
+        "delta = self.delta if own.delta is None else own.delta", "delta = self.delta", (SETTLE,),
+    ),
+    Mutant(
+        "shared noise is that of the most modest party", SETTLING,
+        "dict.fromkeys(noise, max(noise.values()))", "dict.fromkeys(noise, min(noise.values()))",
+        (SETTLE,),
+    ),
+    Mutant(
+        "the run's ε is the smallest of the parties'", "federate.py",
+        "epsilon=max(one.epsilon for one in each)", "epsilon=min(one.epsilon for one in each)",
+        (METHODS + "::test_the_guarantee_of_a_run_is_that_of_its_weakest_party",),
+    ),
+    Mutant(
+        "real noise from the run's seed", PARTY,
+        "data = [secret_key_data() if key is None else key_data(key) for key in keys]",
+        "data = [seeded_key_data(agreement.seed, r.party, r.visit) for r in requests]",
+        case("statistics"),
+    ),
+    Mutant(
+        "nothing is charged", "charging.py",
+        "self.ledger.open_many(asks) if asks else ([], [])", "([None] * len(asks), [])",
+        (CHARGING,),
+    ),
+    Mutant(
+        "charged after the answer is computed", "charging.py",
+        "        stored, wanted, keys = self.open(requests, rehearse)\n"
+        "        return stored | (self.store(wanted, compute(wanted, keys)) if wanted else {})",
+        "        early = compute(list(requests), {})\n"
+        "        stored, wanted, keys = self.open(requests, rehearse)\n"
+        "        return stored | (self.store(wanted, early) if wanted else {})",
+        (CHARGING,),
+    ),
+    Mutant(
+        "a request that was paid for may ask for another release", "privacy/ledger.py",
+        "            for ask in asks:\n                check_same_release(state, ask)\n", "",
+        (CHARGING, "tests/privacy/ledger/test_replies.py"),
+    ),
+    Mutant(
+        "the ceiling is not asked", "privacy/ledger.py",
+        "self._price.require_room(dataset.short, state.paid(dataset), asked, ceiling)", "pass",
+        ("tests/privacy/ledger/test_charge.py",),
+    ),
+)  # fmt: skip
+
+
+def main() -> int:
+    """Run the mutants and print one line for each."""
+    parser = argparse.ArgumentParser(description="wrong mechanisms that the tests must catch")
+    parser.add_argument("--only", default="", help="mutants whose name contains this text")
+    parser.add_argument("--list", action="store_true", help="names, and whether they apply")
+    options = parser.parse_args()
+    chosen = [one for one in MUTANTS if options.only in one.name]
+    stale = [one for one in chosen if _text(one).count(one.old) != 1]
+    for one in stale:
+        print(f"stale     {one.name}: the text to change is not once in {one.path}")
+    if options.list or stale:
+        print(f"{len(chosen)} mutants, {len(stale)} stale")
+        return 2 if stale else 0
+    survived = 0
+    for one in chosen:
+        started = time.perf_counter()
+        caught = _caught(one)
+        survived += not caught
+        took = time.perf_counter() - started
+        print(f"{'caught' if caught else 'SURVIVED':<9} {one.name} ({took:.0f} s)", flush=True)
+    print(f"{len(chosen) - survived} of {len(chosen)} caught")
+    return 1 if survived else 0
+
+
+def _text(mutant: Mutant) -> str:
+    return (SOURCE / "tacit" / mutant.path).read_text()
+
+
+def _caught(mutant: Mutant) -> bool:
+    with tempfile.TemporaryDirectory() as temporary:
+        copied = Path(temporary) / "src"
+        shutil.copytree(SOURCE, copied, ignore=shutil.ignore_patterns("__pycache__"))
+        changed = _text(mutant).replace(mutant.old, mutant.new)
+        (copied / "tacit" / mutant.path).write_text(changed)
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(copied)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+    if done.returncode not in (0, 1):  # the tests themselves did not run
+        raise SystemExit(
+            f"{mutant.name}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}"
+        )
+    return done.returncode != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
