@@ -133,9 +133,9 @@ def _epsilon_of(charges: Sequence[Row], ceilings: dict[str, Ceiling | None], pri
 
 
 def _paid(charges: Sequence[Row]) -> Counter[Any]:
-    kind = prepare(list[GaussianEvent])
+    kind = list[GaussianEvent]
     return tally(
-        (msgspec.convert(row.detail, kind), row.unit, row.relation)  # pyright: ignore[reportArgumentType]
+        (msgspec.convert(row.detail, prepare(kind)), row.unit, row.relation)  # pyright: ignore[reportArgumentType]
         for row in charges
     )
 
