@@ -180,10 +180,12 @@ class Fit:
 
     def _measured(self) -> list[str]:
         lines = []
+        private = self.guarantee is not None and self.guarantee.caveat is None
+        remark = " (exact, not covered by the guarantee)" if private else ""
         for split, values in self.metrics.items():
             if values:
                 shown = ", ".join(f"{k} {v:.4f}" for k, v in values.items() if v is not None)
-                lines.append(f"{split}: {shown}")
+                lines.append(f"{split}{remark}: {shown}")
         return lines
 
     def topics(self, vocabulary: Sequence[str], *, top: int = 10) -> TopicTable:

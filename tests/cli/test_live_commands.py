@@ -239,6 +239,9 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
         assert len({one[key].tobytes() for one in found}) == 1, "everybody has the same posterior"
     for one in found:
         one.close()
+    assert tacit("report", str(base / "server" / "state"))[0] == 0
+    page = (base / "server" / "state" / "public" / "report.html").read_text()
+    assert "This run was not private" in page
 
     code, out, _ = tacit("status", str(server))
     assert code == 0

@@ -11,7 +11,7 @@ from tacit.report import write_report
 from tacit.report.load import load_run
 from tacit.report.page import render
 
-VOID = {"meta", "br", "img"}
+VOID = {"meta", "br", "img", "wbr"}
 
 
 class Checker(HTMLParser):
@@ -197,6 +197,12 @@ def test_the_command_works_from_where_the_report_was_written(make_run, result, m
     for given in (folder, Path(place) / "my run"):
         text = parse(render(load_run(given), [])).text
         assert f"tacit run '{place}/my run/public/config.toml' --out '{place}/my run-again'" in text
+
+
+def test_a_live_federation_is_not_repeated_by_one_process(make_run, result):
+    text = without_figures(make_run(result | {"engine": "wire"})).text
+    assert "tacit serve and tacit join" in text
+    assert "--out" not in text
 
 
 def test_what_could_not_be_computed_is_listed(make_run, result):

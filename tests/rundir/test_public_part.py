@@ -111,6 +111,20 @@ CASES = {
     "dpsgd, add or remove": (configuration(ADDED, method={"kind": "dpsgd"}, **SHORT), one_more),
     "update, substitute, trusted": (configuration(TRUSTED, method=UPDATE, **SHORT), another),
     "update, add or remove": (configuration(ADDED, method=UPDATE, **SHORT), one_more),
+    "update, whole parties, noise added by the server": (
+        configuration(
+            {"aggregation": "server", "unit": "party"},
+            method={"kind": "private-update", "shards": 1},
+            **SHORT,
+        ),
+        one_more,
+    ),
+    "dpsgd, add or remove, asynchronous": (
+        configuration(
+            ADDED, method={"kind": "dpsgd"}, schedule={"kind": "asynchronous", "rounds": 2}
+        ),
+        one_more,
+    ),
     "statistics, substitute": (
         configuration({}, target="pain", method={"kind": "private-statistics"}, **SHORT),
         another,
@@ -241,8 +255,10 @@ def test_no_source_file_hashes_records_without_a_key():
         "data/download.py",  # public files
         "live/config.py",  # the agreed file
         "local/private.py",  # names of parties
+        "messages.py",  # what a server sent
         "party.py",  # names of parties
         "privacy/fingerprint.py",  # a schema
+        "privacy/noise_key.py",  # seeds and names of parties
         "sweep/spec.py",  # a configuration
         "wire/session.py",  # what a server sent
         "wire/tls.py",  # public keys

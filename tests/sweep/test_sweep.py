@@ -149,6 +149,15 @@ def test_a_ledger_inside_of_the_sweep_is_refused(tmp_path, base):
     assert not os.path.lexists(tmp_path / "out")
 
 
+def test_generated_records_may_have_a_ledger_in_each_run(tmp_path, base):
+    """As the example does, whose noise is secret: nobody's budget is at stake."""
+    privacy = {"epsilon": 8.0, "delta": 1e-5, "ledger": "run-directory"}
+    job = make_job(base | {"privacy": privacy, "method": {"kind": "dpsgd"}}, {})
+    (row,) = sweep_jobs([job], tmp_path / "out", text="", workers=1).rows
+    assert (row["status"], row["guarantee.caveat"]) == ("done", None)
+    assert _charges(tmp_path / "out" / "runs" / job.id / "private" / "ledger.sqlite") > 0
+
+
 def test_a_job_may_name_who_runs_it(tmp_path, base):
     """Runs that no configuration names: the runner and the case are part of what a job is."""
     plain = make_job(base, {})

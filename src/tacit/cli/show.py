@@ -225,6 +225,10 @@ def show_plan(prepared: Prepared) -> None:
         show_terms(plan)
     for caution in missing_caution(indicated_columns(federation.layout)):
         console.print(f"WARNING: {printable(caution.text)}", style="bold red", highlight=False)
+    if plan.privacy is not None:
+        console.print(
+            "Numbers of records here are exact: for those who may see the records.", highlight=False
+        )
     for note in federation.notes:
         console.print(f"note: {note}", highlight=False)
     why = cannot_evaluate(plan, federation.test)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tacit.config import resolved_toml
 from tacit.engines.benches import prior_agreement
 from tacit.engines.wire.journal import Journal, Watch
 from tacit.engines.wire.live_run import LiveRun
@@ -27,6 +28,7 @@ from tacit.private_run import privacy_block
 from tacit.published import local_result, public_result
 from tacit.run import verdict_block
 from tacit.rundir import (
+    CONFIG,
     EVALUATION,
     EVENTS,
     POSTERIOR,
@@ -92,6 +94,8 @@ async def _serve(
     )
     public = public_part(setup.state)
     public.mkdir(exist_ok=True)
+    agreed = setup.agreed.federation.as_config()
+    write_text(public / CONFIG, resolved_toml(agreed))
     events = Events(public / EVENTS, _start_line(setup, plan), tuple(live.history))
 
     def both(log: Any) -> None:

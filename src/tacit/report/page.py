@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tacit.report.load import Result, Run
 from tacit.report.privacy import privacy_section, privacy_statement
 from tacit.report.style import CSS
-from tacit.report.table import details, html_table, number, percent
+from tacit.report.table import breakable, details, html_table, number, percent
 
 METRICS = {
     "accuracy": ("an accuracy of", "share of records whose likeliest outcome came true"),
@@ -149,7 +149,7 @@ def coefficient_table(run: Run) -> str:
     rows = []
     for shown in run.rows:
         numbers = (shown.mean, shown.sd, shown.low, shown.high)
-        row = [escape(shown.name), *(number(value) for value in numbers)]
+        row = [breakable(shown.name), *(number(value) for value in numbers)]
         rows.append([*row, number(truth.get(shown.name))] if truth else row)
     if not rows:
         return ""
@@ -266,6 +266,11 @@ def facts_table(result: Result) -> str:
 
 def reproduction(run: Run) -> str:
     """The command that repeats the run, from the directory where the report was written."""
+    if run.result.engine == "wire":
+        return (
+            "<p>The parties of this federation hold their own records: the run is repeated by "
+            "approving the same agreed file again and by tacit serve and tacit join.</p>"
+        )
     place = run.directory
     if place.is_absolute() and place.is_relative_to(Path.cwd()):
         place = place.relative_to(Path.cwd())

@@ -43,7 +43,7 @@ table { width: 100%; border-collapse: collapse; font-size: .9rem; line-height: 1
 th, td { padding: .4rem .75rem .4rem 0; border-bottom: 1px solid var(--line); text-align: left;
   vertical-align: top; }
 thead th { color: var(--soft); font-weight: 600; }
-tbody th { font-weight: 500; overflow-wrap: anywhere; min-width: 8rem; }
+tbody th { font-weight: 500; overflow-wrap: break-word; min-width: 8rem; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 tr.clear th, tr.clear td:nth-child(2) { color: var(--accent); font-weight: 600; }
 small { color: var(--soft); }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -35,6 +36,11 @@ def html_table(
         heads = (f'<th scope="col"{kind(at)}>{title}</th>' for at, title in enumerate(rest, 1))
         top += "".join(heads) + "</tr></thead>"
     return f'<div class="wide"><table>{top}<tbody>{"".join(lines)}</tbody></table></div>'
+
+
+def breakable(name: str) -> str:
+    """A name as HTML that a narrow screen may break after a separator, not within a word."""
+    return re.sub(r"([_=,|/])", r"\1<wbr>", escape(name, quote=False))
 
 
 def details(title: str, content: str) -> str:
