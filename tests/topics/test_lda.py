@@ -15,7 +15,7 @@ from tacit.privacy.accounting import epsilon
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.ledger import Ceiling, Ledger
 from tacit.topics import LDA
-from tacit.topics.private import identify
+from tacit.topics.private import Steps, identify
 
 PRIVATE = {"batch_size": 100, "document_words": 30, "n_components": 3}
 
@@ -217,12 +217,19 @@ def test_steps_are_charged_and_the_ceiling_holds(book):
 def test_a_step_that_fails_is_paid_for(book, monkeypatch):
     path, dataset = book
 
-    def fail(*_, **__):
-        raise RuntimeError("the lights went out")
+    original, charges = Steps.release, []
 
-    monkeypatch.setattr("tacit.models.topics.model.expect", fail)
-    with pytest.raises(RuntimeError):
+    def fail(*given):
+        with Ledger.open(path) as ledger:
+            charges.append(ledger.spent(dataset).charges)
+        if charges[-1]:
+            raise RuntimeError("the lights went out")
+        return original(*given)
+
+    monkeypatch.setattr(Steps, "release", fail)
+    with pytest.raises(RuntimeError, match="lights"):
         private(path, 2.0).fit(planted(400))
+    assert charges == [0, 1], "rehearsed, then charged, then computed"
     with Ledger.open(path) as ledger:
         assert ledger.spent(dataset).charges == 1
 
@@ -255,6 +262,21 @@ def test_bad_input_is_refused_and_nothing_is_charged(book, changes, spoil, error
     with pytest.raises(error) as caught:
         private(path, 1.0).set_params(**changes).fit(counts)
     assert "\n" not in str(caught.value)
+    with Ledger.open(path) as ledger:
+        assert ledger.spent(dataset).charges == 0
+
+
+def test_what_fails_before_a_document_is_read_costs_nothing(book, monkeypatch):
+    path, dataset = book
+
+    def fail(_self, _model, _family, _key, task):
+        (documents,) = task.records.values()
+        assert documents.sum() == documents.shape[0], "documents of one word each"
+        raise MemoryError("while compiling")
+
+    monkeypatch.setattr("tacit.topics.private.PrivateStatistics.answer", fail)
+    with pytest.raises(MemoryError, match="while compiling"):
+        private(path, 2.0).fit(planted(400))
     with Ledger.open(path) as ledger:
         assert ledger.spent(dataset).charges == 0
 

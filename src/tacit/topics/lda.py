@@ -227,6 +227,8 @@ class LDA:
         payment = Payment(privacy, documents, privacy.relation)
         try:
             payment.require_room(steps.settled.all_events)
+            if payment.counts:
+                steps.rehearse(self.components_, documents.shape)
             for step in range(steps.settled.visits):
                 self.settled_, self.guarantee_ = steps.settled, steps.settled.guarantee
                 self._release(documents, steps, payment, step)
@@ -251,6 +253,8 @@ class LDA:
         payment = Payment(privacy, documents, privacy.relation)
         try:
             payment.require_room(settled.events_at(0))
+            if payment.counts:
+                steps.rehearse(self.components_, documents.shape)
             self.settled_ = settled
             self.guarantee_ = msgspec.structs.replace(settled.guarantee, epsilon=spent)
             scale = self._total(size) / size

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+from scipy.sparse import csr_array
 
 from tacit.data.bags import WHOLE, document_texts, ledger_form
 from tacit.data.documents import Documents
@@ -96,6 +97,13 @@ class Steps:
         check_released(answer.cost, events, CORPUS)
         return np.asarray(answer.natural["log"])
 
+    def rehearse(self, concentration: np.ndarray, shape: tuple[int, int]) -> None:
+        """Compile and run a step on documents of one word each, before anything is charged."""
+        count, words = shape
+        rows = np.arange(count)
+        made_up = csr_array((np.ones(count, np.float32), (rows, rows % words)), shape=shape)
+        self.release(concentration, made_up, 0)
+
     def _terms(self, events: Sequence[GaussianEvent]) -> Terms:
         settled = self.settled
         return Terms(
@@ -137,6 +145,11 @@ class Payment:
         self._ledger = Ledger.open(Path(privacy.ledger).expanduser())
         self._dataset = identify(self._ledger, documents)
         self._run = f"lda-{secrets.token_hex(12)}"
+
+    @property
+    def counts(self) -> bool:
+        """Whether anything is charged."""
+        return self._ledger is not None
 
     def require_room(self, events: Sequence[GaussianEvent]) -> None:
         """Refuse a fit that would pass the ceiling later. Spends nothing."""
