@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from tacit.data.documents import Documents, check_documents, rows_of
 from tacit.errors import DataError
@@ -57,6 +56,8 @@ def documents_of(records: Rows, words: int, kept: Array | None = None) -> Docume
     there = counts > 0
     ends = np.concatenate([[0], np.cumsum(there.sum(axis=1))])
     data = counts[there].astype(np.float32)
+    from scipy import sparse
+
     return sparse.csr_array((data, index[there], ends), shape=(len(counts), words))
 
 
@@ -96,6 +97,8 @@ def _check_cells(party: str, index: Array, counts: Array, words: int) -> None:
             f"party {party!r}, document {row} counts a word twice; add the two counts up"
         )
     try:
+        from scipy import sparse
+
         flat = sparse.csr_array(
             (counts[there], index[there], np.concatenate([[0], np.cumsum(there.sum(axis=1))])),
             shape=(len(counts), words),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from tacit.errors import ConfigError, DataError
 
@@ -26,6 +25,8 @@ def check_documents(counts: Any, *, words: int | None = None) -> Documents:
     2
     """
     found: Any
+    from scipy import sparse
+
     if sparse.issparse(counts):
         found = sparse.csr_array(counts)
     else:

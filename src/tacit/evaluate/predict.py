@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
 
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, FullGaussian, Gaussian, MeanFieldGaussian, Natural
@@ -147,6 +146,8 @@ def gaussian_average(
     sigmoid's step when sd = 10, errs by 1e−2. Records are grouped by sd, so that one wide record
     does not make the others dear; one that is not finite answers NaN.
     """
+    from scipy.special import logsumexp
+
     level = np.ceil(np.log2(np.fmin(np.fmax(1.5 * sd, 2.0), 64.0))).astype(int)
     expected, log_total = np.empty(len(mean)), np.empty(len(mean))
     for group in np.unique(level):

@@ -26,7 +26,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from tacit.data.documents import Documents
@@ -77,6 +76,8 @@ class Expected:
 
     def _sparse(self, entries: Array) -> Documents:
         """A number a word, as a matrix of the documents' form."""
+        from scipy import sparse
+
         parts = (entries, self.documents.indices, self.documents.indptr)
         return sparse.csr_array(parts, shape=self.documents.shape)
 

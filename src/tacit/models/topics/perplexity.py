@@ -9,7 +9,6 @@ but a prediction, and comparable between models of any kind.
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import digamma, gammaln
 
 from tacit.data.documents import Documents, rows_of
 from tacit.errors import DataError
@@ -35,6 +34,8 @@ def bound(concentration: Array, documents: Documents, *, alpha: float, threads: 
 
 def document_bounds(logs: Array, documents: Documents, *, alpha: float, threads: int = 1) -> Array:
     """E_q[log p(w_d, θ_d, z_d | β)] − E_q[log q(θ_d, z_d)] of each document; `logs` is E[log β]."""
+    from scipy.special import digamma, gammaln
+
     found = expect(
         scaled_table(logs), documents, alpha=alpha, tolerance=TOLERANCE,
         most_steps=MOST_STEPS, threads=threads,
