@@ -123,6 +123,7 @@ class Plan:
             quorum=self._quorum,
             line_search=self.method.whole_steps(self.family),
             divide_out=self.live is not None and self.live.divide_out,
+            leave_out=self.live is not None,
         )
 
     @property

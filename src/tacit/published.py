@@ -27,6 +27,8 @@ SAFE = (
     "finished",
     "exchanges",
     "refused",
+    "step_kl",
+    "left_out",
     "converged",
     "why",
     "learned",

@@ -191,7 +191,7 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
         "linear with 2 parameters: bias, age",
         "3 answers if all rounds take place",
         "6 numbers",
-        "told as 40",
+        "told as fewer than 100",
         "the 40 records themselves",
         "by subtraction",
         f"digest: {digest}",

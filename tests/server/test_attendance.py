@@ -342,7 +342,9 @@ def test_a_synchronous_round_below_the_quorum_is_never_applied(noisy):
     assert after.applied == 3
     state, log = leave(rules, state, "d")
     assert state.finished == "too few parties"
-    assert log[-1] == {"event": "too few", "round": 1, "quorum": 3}
+    assert log[-1] == {
+        "event": "too few", "round": 1, "quorum": 3, "left": sorted(state.left), "left_out": []
+    }  # fmt: skip
     assert state.q is q
     assert state.applied == 0
     assert not state.arrived

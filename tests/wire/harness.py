@@ -263,6 +263,7 @@ class Federation:
         live = LiveRun(
             setup.state, plan.rules, first_factors(plan), setup.agreed.digest,
             private=plan.privacy is not None, accept_returned=setup.own.serve.accept_returned,
+            reply_rules=live_serve.reply_rules(setup, plan),
         )  # fmt: skip
         credentials = setup.own.serve.credentials(setup.base)
         server = WireServer(
@@ -334,7 +335,7 @@ class Puppet:
         return decode(payload, self.encoding, m.SERVER_MESSAGES)
 
     async def join(self, configuration: str | None = None, **fields: Any) -> Any:
-        given = {"data_size": 1, "protocol": m.PROTOCOL} | fields
+        given = {"data_size": 5, "protocol": m.PROTOCOL} | fields
         if configuration is not None:
             given["configuration"] = configuration
         await self.send(m.JoinCluster(**given))

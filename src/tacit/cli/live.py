@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import signal
 import socket
 from collections import deque
@@ -223,15 +224,27 @@ def control_command(
     return_in: float | None,
     reason: str,
     for_good: bool,
+    party: str | None = None,
 ) -> None:
     """`tacit control`."""
-    if action not in ("start", "close"):
-        raise ConfigError(f"{action!r} is not known; tell the server to start or to close")
+    if action not in ("start", "close", "readmit"):
+        raise ConfigError(f"{action!r} is not known; use start, close or readmit")
+    if (party is None) == (action == "readmit"):
+        raise ConfigError(
+            f"{action} with --party {party}; readmit needs --party NAME, the others take none"
+        )
     setup = read_server(path)
     from tacit.engines.wire.watch import give_command
     from tacit.live.state_dir import in_use
 
     running = in_use(setup.state)
+    if action == "readmit":
+        names = setup.agreed.federation.parties
+        if party not in names:
+            raise ConfigError(f"--party {party}; the parties are {', '.join(names[:20])}")
+        give_command(setup.state, f"readmit-{secrets.token_hex(4)}", {"party": party})
+        typer.echo(f"readmit {party}: " + ("sent" if running else "kept for when the server runs"))
+        return
     if action == "start":
         if return_in is not None or for_good:
             raise ConfigError("--return-in and --for-good are for close; leave them out")

@@ -295,7 +295,9 @@ def status(
 @app.command()
 def control(
     config: ServerFile,
-    action: Annotated[str, typer.Argument(metavar="start|close", help="What the server is to do.")],
+    action: Annotated[
+        str, typer.Argument(metavar="start|close|readmit", help="What the server is to do.")
+    ],
     return_in: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="When parties shall be back [serve.return_in_s]."),
@@ -304,18 +306,25 @@ def control(
     for_good: Annotated[
         bool, typer.Option("--for-good", help="Tell the parties not to come back.")
     ] = False,
+    party: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which party to readmit.")
+    ] = None,
 ) -> None:
-    """Tell a running server to start training now, or to close.
+    """Tell a running server to start training now, to close, or to readmit a party it left out.
 
     Examples:
 
       tacit control server.toml start
 
       tacit control server.toml close --return-in 600 --reason "new kernel"
+
+      tacit control server.toml readmit --party hospital-3
     """
     from tacit.cli.live import control_command
 
-    control_command(config, action, return_in=return_in, reason=reason, for_good=for_good)
+    control_command(
+        config, action, return_in=return_in, reason=reason, for_good=for_good, party=party
+    )
 
 
 @app.command()

@@ -260,7 +260,7 @@ def plan_rows(plan: Plan) -> list[list[str]]:
             f"{plan.family.kind} ({numbers:,} natural parameters, {8 * numbers:,} bytes a message)",
         ],
         ["method", _method(plan.method)],
-        *([["", f"chosen by auto: {plan.why}"]] if plan.why else []),
+        *([["method chosen by auto", plan.why]] if plan.why else []),
         [
             "schedule",
             f"{schedule.kind}, {schedule.rounds} rounds of {visited} exchanges, damping {damping}",

@@ -12,7 +12,7 @@ from tacit.live.config import Agreed, Federation, ServerSetup
 from tacit.live.join import ReadyParty, needed_ceiling, spent_by
 from tacit.notebook import statement
 from tacit.schedule import Schedule
-from tacit.wire.settings import Start
+from tacit.wire.settings import FEWEST_TOLD, Start
 from tacit.wire.tls import read_certificate
 
 MOST_NAMES = 12
@@ -106,7 +106,7 @@ def _leaves(ready: ReadyParty) -> list[str]:
     told = ready.told_records
     return [
         f"{_answers(ready)}, each of {numbers:,} {noisy}numbers: changes of natural parameters",
-        f"the number of records: {'not told' if told == 0 else f'told as {told:,}'}"
+        f"the number of records: {'not told' if told == 0 else f'told as {_count(told)}'}"
         f" (join.record_count = {join.record_count!r})",
         "the loss with each answer: "
         + (
@@ -117,6 +117,10 @@ def _leaves(ready: ReadyParty) -> list[str]:
         "the name in the certificate, this machine's address, when it comes and goes"
         + (", and the guarantee above" if private else ""),
     ]
+
+
+def _count(told: int) -> str:
+    return f"fewer than {FEWEST_TOLD}" if told == FEWEST_TOLD - 1 else f"{told:,}"
 
 
 def _answers(ready: ReadyParty) -> str:

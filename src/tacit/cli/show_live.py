@@ -20,6 +20,7 @@ from tacit.live.config import ServerSetup
 from tacit.live.join import ReadyParty
 from tacit.party import len_records
 from tacit.privacy.ledger import Spent
+from tacit.wire.settings import FEWEST_TOLD
 
 Line = dict[str, Any]
 MOST_NAMES = 12
@@ -78,7 +79,7 @@ class ServerLines:
         event, party = line["event"], line.get("party", "")
         if event in ("joined", "rejoined"):
             self._joined.add(party)
-            told = f", about {line['data_size']:,} records" if line.get("data_size") else ""
+            told = f", {_told(line['data_size'])} records" if line.get("data_size") else ""
             here = f"; {len(self._joined)} of {self._all} have come"
             return f"{party} {event} from {line['address']}{told}{here}"
         if event == "refused":
@@ -119,7 +120,15 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
     ),
     "too few": lambda line: (
         f"round {line['round']}: fewer parties are left than the quorum of {line['quorum']}"
+        + (f"; gone for good: {', '.join(line['left'])}" if line.get("left") else "")
+        + (f"; left out: {', '.join(line['left_out'])}" if line.get("left_out") else "")
     ),
+    "left out": lambda line: (
+        f"{line['party']} left out from round {line['round']}: {line['reason']}. The run continues "
+        f"without it. Its factor: {line['factor']}"
+    ),
+    "readmitted": lambda line: f"{line['party']} is asked again from round {line['round']} on",
+    "not readmitted": lambda line: f"{line['wanted']} was not left out; nothing has changed",
     "parted": lambda line: (
         f"{line['party']} leaves"
         + (f", back in {line['back_in_s']:g} s" if "back_in_s" in line else " for good")
@@ -130,7 +139,7 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
     "hung up": lambda line: f"{line['party']} is cut off: {line['reason']}",
     "replaced": lambda line: f"{line['party']} has a newer connection; the old one is closed",
     "returned": lambda line: f"{line['party']} returned its factor: {line['factor']}",
-    "finished with": lambda line: f"{line['party']} has heard all it needs",
+    "finished with": lambda line: f"{line['party']} has said good-bye",
     "party error": lambda line: f"{line['party']} reports: {line['reason']}",
     "closing": lambda line: f"closing: {line['reason']}",
     "internal": lambda line: f"internal: {line['reason']}; please report this",
@@ -284,12 +293,17 @@ def show_server_status(status: dict[str, Any], *, running: bool) -> None:
     if status["step_kl"] is not None:
         say(f"the last round moved q by {status['step_kl']:.3g} nats")
     rows = [
-        [name, _presence(one, running=running), one["visits"], one["data_size"] or "not told",
+        [name, _presence(one, running=running), one["visits"], _told(one["data_size"]),
          _promised(one["guarantee"]), one["bytes_in"], one["bytes_out"]]
         for name, one in status["parties"].items()
     ]  # fmt: skip
-    columns = ["party", "is", "asked", "records told", "ε promised", "bytes in", "bytes out"]
+    columns = ["party", "is", "asked", "records", "ε promised", "bytes in", "bytes out"]
     show_table("Parties", columns, rows)
+    for name, found in status.get("left_out", {}).items():
+        say(
+            f"{name} left out from round {found['round']}: {found['reason']}; its factor: "
+            f"{found['factor']}; to ask it again: tacit control server.toml readmit --party {name}"
+        )
     if status["turned_away"]:
         kinds = ", ".join(f"{kind} {count}" for kind, count in status["turned_away"].items())
         say(f"turned away: {kinds}")
@@ -299,6 +313,12 @@ def _phase(phase: str) -> str:
     if phase in ("waiting for parties", "training"):
         return phase
     return f"finished ({'all rounds' if phase == 'rounds' else phase})"
+
+
+def _told(count: int | None) -> str:
+    if not count:
+        return "not told"
+    return "fewer than 100" if count == FEWEST_TOLD - 1 else f"about {count:,}"
 
 
 def _promised(guarantee: dict[str, Any] | None) -> str:
@@ -313,6 +333,8 @@ def _promised(guarantee: dict[str, Any] | None) -> str:
 def _presence(one: dict[str, Any], *, running: bool) -> str:
     if one["left"]:
         return "waits for the result" if one.get("listening") else "gone for good"
+    if one.get("left_out"):
+        return "left out"
     if not one["joined"]:
         return "not here yet"
     if not running:

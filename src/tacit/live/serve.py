@@ -13,12 +13,13 @@ from typing import Any
 from tacit.config import resolved_toml
 from tacit.engines.benches import prior_agreement
 from tacit.engines.wire.journal import Journal, Watch
-from tacit.engines.wire.live_run import LiveRun
+from tacit.engines.wire.live_run import LiveRun, ReplyRules
 from tacit.engines.wire.server import WireServer
 from tacit.federate import Plan, first_factors, run_verdict
 from tacit.live.config import ServerSetup
 from tacit.live.plan import server_plan
 from tacit.live.state_dir import InUseError, held
+from tacit.local.reply_bounds import BrokenBound, Exchange, broken_bound
 from tacit.messages import Reply, Request
 from tacit.models import LinearPredictor
 from tacit.models.prior import PRIOR_PARTY, prior_records
@@ -91,6 +92,7 @@ async def _serve(
         setup.agreed.digest,
         private=plan.privacy is not None,
         accept_returned=setup.own.serve.accept_returned,
+        reply_rules=reply_rules(setup, plan),
     )
     public = public_part(setup.state)
     public.mkdir(exist_ok=True)
@@ -115,6 +117,20 @@ async def _serve(
     finally:
         live.close()
         journal.close()
+
+
+def reply_rules(setup: ServerSetup, plan: Plan) -> ReplyRules:
+    """The bounds that every honest reply satisfies, from what is public about this federation."""
+
+    def broken(party: str, exchange: Exchange) -> BrokenBound | None:
+        exchange = exchange._replace(settled=plan.settled.get(party))
+        return broken_bound(plan.model, plan.family, plan.method, exchange)
+
+    return ReplyRules(
+        broken_bound=broken,
+        total_records=setup.agreed.federation.records,
+        most_records=setup.own.serve.most_records,
+    )
 
 
 def _prior(plan: Plan) -> Callable[[Request], Reply] | None:
@@ -177,6 +193,10 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dic
             run_verdict(plan, state, live.history),
             plan.model.layout if isinstance(plan.model, LinearPredictor) else None,
         ),
+        "step_kl": next(
+            (line["step_kl"] for line in reversed(live.history) if line["event"] == "round"), None
+        ),
+        "left_out": state.left_out,
         "posterior": posterior.table(),
         "intervals": intervals_block(plan),
         "metrics": {"train": None, "test": None},

@@ -110,30 +110,34 @@ class NaturalVI(LocalMethod):
     def begin(self, family: Family, start: Natural) -> dict[str, Array]:
         return _usual(family, start)
 
+    def steps_of(self, model: Model, family: Family) -> int:
+        """How many steps an answer takes."""
+        del model
+        return self.steps or (1 if isinstance(family, FullGaussian) else 40)
+
+    def length_of(self, model: Model, family: Family) -> float:
+        """The length of a step; the first of all may be 1 instead."""
+        if self.step_size is not None or isinstance(family, FullGaussian):
+            return self.step_size or 1.0
+        return 0.05 if isinstance(model, SoftmaxRegression) else 0.15
+
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
         assert isinstance(model, LinearPredictor)
         if not self._safeguarded:
             return self._plain_steps(model, family, task)
         rest = cavity(task.q, task.factor)
         if not self.whole_steps(family):
-            return _optimise(model, family, rest, task, self._length(model, family))
+            return _optimise(model, family, rest, task, self.length_of(model, family))
         at_q = task.begun or _usual(family, task.start)
         site, loss = likelihood_site(model, family, at_q, task)
         later, first = multiply(rest, site), data_start(model, family, rest, task)
         natural = {name: jnp.where(task.initial, first[name], later[name]) for name in later}
         return Answer(natural, loss)
 
-    def _length(self, model: Model, family: Family) -> float:
-        if isinstance(family, FullGaussian):
-            return 1.0
-        return 0.05 if isinstance(model, SoftmaxRegression) else 0.15
-
     def _plain_steps(self, model: LinearPredictor, family: Family, task: Task) -> Answer:
         rest = cavity(task.q, task.factor)
-        full = isinstance(family, FullGaussian)
-        steps = self.steps or (1 if full else 40)
         several = isinstance(model, SoftmaxRegression)
-        length = self.step_size or self._length(model, family)
+        steps, length = self.steps_of(model, family), self.length_of(model, family)
 
         def step(
             natural: Natural, length: Any, usual: dict[str, Array] | None = None

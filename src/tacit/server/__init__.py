@@ -10,7 +10,7 @@ from tacit.schedule import (
     Synchronous,
     resolved_damping,
 )
-from tacit.server.attendance import leave, may_skip, skip, welcome
+from tacit.server.attendance import leave, leave_out, may_skip, readmit, skip, welcome
 from tacit.server.checkpoint import Checkpoint
 from tacit.server.state import (
     Factor,
@@ -40,9 +40,11 @@ __all__ = [
     "initial_state",
     "is_plausible",
     "leave",
+    "leave_out",
     "may_skip",
     "negative_elbo",
     "open_requests",
+    "readmit",
     "resolved_damping",
     "skip",
     "step",

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tacit.pvi import divide
 from tacit.server.state import Log, Rules, ServerState
-from tacit.server.step import ask, close_requests, go_on
+from tacit.server.step import ask, close_requests, divide_out, exclude, go_on
 
 
 def may_skip(rules: Rules, state: ServerState, late: Sequence[str]) -> bool:
@@ -21,7 +20,7 @@ def may_skip(rules: Rules, state: ServerState, late: Sequence[str]) -> bool:
     if rules.schedule.kind == "synchronous":
         return len(others & set(state.arrived)) >= rules.quorum
     if rules.schedule.kind == "sequential":
-        return len(others - state.absent - state.left - set(late)) >= rules.quorum
+        return len(others - state.absent - state.not_asked - set(late)) >= rules.quorum
     return False
 
 
@@ -47,7 +46,8 @@ def welcome(rules: Rules, state: ServerState, party: str, now: float = 0.0) -> S
     if party in state.absent:
         state = replace(state, absent=state.absent - {party})
     asked = any(request.party == party for request in state.open.values())
-    if rules.schedule.kind != "asynchronous" or asked or state.finished or party in state.left:
+    idle = asked or state.finished or party in state.not_asked
+    if rules.schedule.kind != "asynchronous" or idle:
         return state
     if rules.most_visits is not None and state.factors[party].visits >= rules.most_visits:
         return state
@@ -64,28 +64,43 @@ def leave(
     state = replace(state, waiting=tuple(name for name in state.waiting if name != party))
     kept = "kept"
     if rules.divide_out and rules.combine is None:
-        factor = state.factors[party]
-        q = divide(state.q, factor.natural)
-        if rules.family.is_proper(q):
-            kept = "divided out"
-            nothing = factor._replace(natural=rules.family.zero(), version=factor.version + 1)
-            # A waiting answer was made against the factor that has just been taken out.
-            arrived = {name: reply for name, reply in state.arrived.items() if name != party}
-            state = replace(
-                state,
-                q=q,
-                q_version=state.q_version + 1,
-                factors=state.factors | {party: nothing},
-                arrived=arrived,
-            )
-        else:
-            kept = "kept, q would not be proper without it"
+        state, kept = divide_out(rules, state, party)
     log: Log = ({"event": "left", "round": state.round + 1, "party": party, "factor": kept},)
-    if rules.schedule.kind == "asynchronous" and state.left.issuperset(_others(rules)):
+    state, more = _go_on_without(rules, state, now)
+    return state, (*log, *more)
+
+
+def leave_out(
+    rules: Rules, state: ServerState, party: str, reason: str, now: float = 0.0
+) -> tuple[ServerState, Log]:
+    """Go on without a party whose update breaks a bound, until `readmit`.
+
+    Its factor is divided out of q: nothing of it can be trusted. Where only the sum of the parties'
+    noisy updates is known, what it has contributed so far stays, and the log says so.
+    """
+    if party in state.not_asked or state.finished:
+        return state, ()
+    state, event = exclude(rules, state, party, reason)
+    state, more = _go_on_without(rules, state, now)
+    return state, (event, *more)
+
+
+def readmit(
+    rules: Rules, state: ServerState, party: str, now: float = 0.0
+) -> tuple[ServerState, Log]:
+    """Ask a party again that was left out: from the next round, or at once if asynchronous."""
+    if party not in state.left_out or state.finished:
+        return state, ()
+    rest = {name: found for name, found in state.left_out.items() if name != party}
+    state = welcome(rules, replace(state, left_out=rest), party, now)
+    return state, ({"event": "readmitted", "round": state.round + 1, "party": party},)
+
+
+def _go_on_without(rules: Rules, state: ServerState, now: float) -> tuple[ServerState, Log]:
+    if rules.schedule.kind == "asynchronous" and state.not_asked.issuperset(_others(rules)):
         # Also where the prior is asked for ever.
         state = replace(state, open={}, issued={}, finished="everybody left")
-    state, more = go_on(rules, state, now)
-    return state, (*log, *more)
+    return go_on(rules, state, now)
 
 
 def _others(rules: Rules) -> tuple[str, ...]:

@@ -69,6 +69,8 @@ class Rules:
     halved (`tacit.server.line_search`)."""
     divide_out: bool = False
     """True: the factor of a party that leaves for good is divided out of q; False: it stays."""
+    leave_out: bool = False
+    """True: a party whose updates alone make q improper, round after round, is left out."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class ServerState:
     """Parties that were late and are not asked until they are back."""
     left: frozenset[str] = frozenset()
     """Parties that are gone for good."""
+    left_out: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Parties whose update broke a bound, and what it was; not asked until `readmit`."""
     previous: Natural | None = None
     """q at the end of the last round."""
     total: Natural | None = None
@@ -114,6 +118,11 @@ class ServerState:
     caution: float = 1.0
     """Multiplies the damping: halved when an update is refused, doubled back when one is taken."""
     finished: str | None = None
+
+    @property
+    def not_asked(self) -> frozenset[str]:
+        """Parties that no round waits for: gone for good, or left out."""
+        return self.left | self.left_out.keys()
 
     @property
     def result(self) -> Natural:

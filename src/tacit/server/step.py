@@ -75,7 +75,7 @@ def negative_elbo(rules: Rules, state: ServerState) -> float | None:
     point); otherwise each loss is at the q its party last saw. With a site prior the prior's own
     loss −E_q[log p] is among the losses and −H(q) takes KL's place.
     """
-    losses = [state.losses.get(party) for party in rules.parties]
+    losses = [state.losses.get(party) for party in rules.parties if party not in state.left_out]
     known = [loss for loss in losses if loss is not None]
     if len(known) < len(losses):
         return None
@@ -91,9 +91,8 @@ def _open_round(rules: Rules, state: ServerState, now: float) -> ServerState:
     others = rules.parties[len(prior) :]
     while not state.finished:
         number = state.round + 1
-        chosen = [
-            p for p in rules.schedule.chosen(others, rules.seed, number) if p not in state.left
-        ]
+        chosen = rules.schedule.chosen(others, rules.seed, number)
+        chosen = [party for party in chosen if party not in state.not_asked]
         here = [party for party in chosen if party not in state.absent]
         asked = here if len(here) >= (rules.quorum or 1) else chosen
         if asked:
@@ -102,7 +101,7 @@ def _open_round(rules: Rules, state: ServerState, now: float) -> ServerState:
                 state = replace(state, waiting=tuple(asked[1:]))
                 asked = asked[:1]
             return ask(rules, state, asked, now)
-        if state.left.issuperset(others):
+        if state.not_asked.issuperset(others):
             state = replace(state, finished="everybody left")
         elif number >= rules.schedule.rounds:
             state = replace(state, finished="rounds")
@@ -215,9 +214,11 @@ def _below_quorum(
 ) -> tuple[ServerState, Log]:
     """Somebody left. Ask those passed over before; a round below the quorum is never applied."""
     chosen = rules.schedule.chosen(tuple(others), rules.seed, state.round + 1)
-    more = [party for party in chosen if party not in state.arrived and party not in state.left]
+    away = state.arrived.keys() | state.not_asked
+    more = [party for party in chosen if party not in away]
     if not more:
         event = {"event": "too few", "round": state.round + 1, "quorum": rules.quorum}
+        event |= {"left": sorted(state.left), "left_out": sorted(state.left_out)}
         return replace(state, finished="too few parties", arrived={}), (event,)
     return ask(rules, state, more, now), ()
 
@@ -248,7 +249,8 @@ def _asynchronous(
     if state.finished:
         return replace(state, open={}, issued={}), log
     limit = rules.most_visits
-    if limit is not None and state.factors[reply.party].visits >= limit:
+    spent = limit is not None and state.factors[reply.party].visits >= limit
+    if spent or reply.party in state.not_asked:
         state, more = go_on(rules, state, now)
         return state, (*log, *more)
     return ask(rules, state, [reply.party], now), log
@@ -315,12 +317,17 @@ def _usable(rules: Rules, state: ServerState, q: Natural) -> bool:
 def _refuse(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[ServerState, Log]:
     """q and the factors stay as they were; the next requests ask for smaller steps."""
     in_a_row = state.refused_in_a_row + 1
+    culprits: list[str] = []
+    if rules.combine is None:  # of noisy updates only the sum may be told about
+        culprits = [
+            reply.party
+            for reply in replies
+            if not rules.family.is_proper(multiply(state.q, reply.delta))
+        ]
     if in_a_row > MAX_REFUSED_IN_A_ROW and rules.combine is None:
-        raise ConfigError(
-            f"{in_a_row} updates in a row would have made q improper; lower schedule.damping "
-            f"(now {rules.schedule.damping_at(state.round + 1)}) or use schedule.kind = "
-            "'sequential'"
-        )
+        if rules.leave_out and culprits:
+            return _without_culprits(rules, state, culprits, in_a_row)
+        raise _cannot_go_on(rules, state, culprits, in_a_row)
     party = replies[0].party if len(replies) == 1 else None
     event = {
         "event": "refused",
@@ -330,12 +337,7 @@ def _refuse(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Ser
         + ("" if rules.combine else ", damping halved"),
     }
     if rules.combine is None:
-        # Of noisy updates only the sum may be told about.
-        event["improper_alone"] = [
-            reply.party
-            for reply in replies
-            if not rules.family.is_proper(multiply(state.q, reply.delta))
-        ]
+        event["improper_alone"] = culprits
     return replace(
         state,
         refused=state.refused + len(replies),
@@ -343,6 +345,78 @@ def _refuse(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Ser
         # Where noise has made q improper, the next draw may not, and no step was too long.
         caution=state.caution if rules.combine else 0.5 * state.caution,
     ), (event,)
+
+
+def _cannot_go_on(
+    rules: Rules, state: ServerState, culprits: Sequence[str], in_a_row: int
+) -> ConfigError:
+    if culprits:
+        names = ", ".join(repr(name) for name in culprits)
+        return ConfigError(
+            f"{in_a_row} updates in a row would have made q improper, and that of {names} would on "
+            "its own; look at the records and the software there, or run without it"
+        )
+    return ConfigError(
+        f"{in_a_row} updates in a row would have made q improper; lower schedule.damping "
+        f"(now {rules.schedule.damping_at(state.round + 1)}) or use schedule.kind = "
+        "'sequential'"
+    )
+
+
+def _without_culprits(
+    rules: Rules, state: ServerState, culprits: Sequence[str], in_a_row: int
+) -> tuple[ServerState, Log]:
+    """Go on without parties whose updates alone have made q improper, however damped."""
+    log: Log = ()
+    for party in culprits:
+        reason = f"{in_a_row} updates in a row would have made q improper, and its own would alone"
+        state, event = exclude(rules, state, party, reason)
+        log = (*log, event)
+    return replace(state, refused=state.refused + len(culprits), refused_in_a_row=0), log
+
+
+def exclude(
+    rules: Rules, state: ServerState, party: str, reason: str
+) -> tuple[ServerState, dict[str, Any]]:
+    """Leave a party out of what follows, and its factor out of q where the server knows it."""
+    keys = [key for key, request in state.open.items() if request.party == party]
+    state = close_requests(state, {}, unanswered=keys)
+    state, fate = divide_out(rules, state, party)
+    found = {"round": state.round + 1, "reason": reason, "factor": fate}
+    state = replace(
+        state,
+        left_out=state.left_out | {party: found},
+        absent=state.absent - {party},
+        base=None,  # a step length that was searched for was that of another q
+        base_energy=None,
+        shortened=0,
+        arrived={name: reply for name, reply in state.arrived.items() if name != party},
+        waiting=tuple(name for name in state.waiting if name != party),
+    )
+    return state, {"event": "left out", "party": party, **found}
+
+
+def divide_out(rules: Rules, state: ServerState, party: str) -> tuple[ServerState, str]:
+    """q without that party's factor, where it is the party's own and q stays proper."""
+    factor = state.factors[party]
+    if rules.combine is not None:
+        if factor.version == 0:
+            return state, "nothing yet"
+        return state, "kept: only the noisy sum of all parties is known"
+    q = divide(state.q, factor.natural)
+    if not rules.family.is_proper(q):
+        return state, "kept, q would not be proper without it"
+    nothing = factor._replace(natural=rules.family.zero(), version=factor.version + 1)
+    # A waiting answer was made against the factor that is taken out.
+    arrived = {name: reply for name, reply in state.arrived.items() if name != party}
+    following = replace(
+        state,
+        q=q,
+        q_version=state.q_version + 1,
+        factors=state.factors | {party: nothing},
+        arrived=arrived,
+    )
+    return following, "divided out"
 
 
 def _end_round(rules: Rules, state: ServerState, now: float, log: Log) -> tuple[ServerState, Log]:
@@ -369,7 +443,7 @@ def _close_round(rules: Rules, state: ServerState) -> tuple[ServerState, Log]:
     taken = state.refused_in_a_row == 0 and state.shortened == 0
     quiet = taken and moved < (rules.schedule.tolerance or 0.0)
     # A party that was not asked, or is slow, may still have much to say.
-    if quiet and state.heard.issuperset(set(rules.parties) - state.left - state.absent):
+    if quiet and state.heard.issuperset(set(rules.parties) - state.not_asked - state.absent):
         finished = "converged"
     elif number >= rules.schedule.rounds:
         finished = "rounds"

@@ -15,6 +15,8 @@ from tacit.wire.tls import Credentials
 DEFAULT_PORT = 7443
 LEAST_HEARTBEAT_S, LONGEST_HEARTBEAT_S = 0.1, 3600.0
 RecordCount = Literal["exact", "rounded", "withheld"]
+FEWEST_TOLD = 100
+"""Rounded, a smaller number of records is told as "fewer than" this."""
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,6 +68,9 @@ class Serve(_Own, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where to serve Prometheus metrics, e.g. "127.0.0.1:9464"; None: nowhere."""
     accept_returned: bool = False
     """Whether factors that parties return are taken over by a server without a state of its own."""
+    most_records: int = 10**9
+    """How many records a party has at most that does not announce its number; bounds its updates
+    where the federation file does not say records either."""
     most_connections: int = 1024
     handshake_s: float = 10.0
     """For the TLS handshake, and again for the first message."""
@@ -87,6 +92,8 @@ class Serve(_Own, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ConfigError(
                 f"serve.most_connections = {self.most_connections}; it must be at least 1"
             )
+        if not self.most_records >= 1:
+            raise ConfigError(f"serve.most_records = {self.most_records}; it must be at least 1")
         parse_address(self.listen, "serve.listen")
         if self.metrics is not None:
             parse_address(self.metrics, "serve.metrics")
@@ -101,7 +108,7 @@ class Join(_Own, frozen=True, kw_only=True, forbid_unknown_fields=True):
     minimum_parties: int = 2
     """Take part only if at least so many parties are on the list."""
     record_count: RecordCount = "rounded"
-    """What the server is told of the number of records."""
+    """What the server is told of the number of records: it, two digits of it, or nothing."""
     send_loss: bool = True
     """Whether the loss is sent with an update; a private run never sends it."""
     unannounced: bool = False
@@ -143,15 +150,31 @@ def parse_address(text: str, key: str) -> tuple[str, int]:
 def told_count(count: int, how: RecordCount) -> int:
     """What a server is told of a number of records: two digits of it, or 0 for nothing.
 
+    Rounded, every number below 100 is told as 99, which reads as "fewer than 100": two digits of a
+    number that has no more would be the number itself.
+
     >>> told_count(1234, "rounded"), told_count(1234, "exact"), told_count(1234, "withheld")
     (1200, 1234, 0)
+    >>> [told_count(count, "rounded") for count in (1, 42, 99, 100, 104)]
+    [99, 99, 99, 100, 100]
     """
     if how == "withheld":
         return 0
-    if how == "exact" or count < 10:
+    if how == "exact":
         return count
-    step = 10 ** (len(str(count)) - 2)
-    return max(round(count / step) * step, 1)
+    if count < FEWEST_TOLD:
+        return FEWEST_TOLD - 1
+    step = rounding_step(count)
+    return round(count / step) * step
+
+
+def rounding_step(count: int) -> int:
+    """What a count of that size is rounded to a multiple of.
+
+    >>> [rounding_step(count) for count in (99, 100, 1200, 10000)]
+    [1, 10, 100, 1000]
+    """
+    return 10 ** max(0, len(str(count)) - 2)
 
 
 def _check_seconds(key: str, value: float | None) -> None:

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from tacit.engines.wire.connection import Connection
 from tacit.engines.wire.journal import Journal
-from tacit.engines.wire.live_run import LiveRun, RefusedError
+from tacit.engines.wire.live_run import BrokenBoundError, LiveRun, RefusedError
 from tacit.engines.wire.rate import SURPLUS_BURST, SURPLUS_PER_S, TokenBucket
 from tacit.engines.wire.roster import Member
 from tacit.errors import ConfigError, PeerError, TacitError
@@ -254,7 +254,25 @@ class Desk:
             version = message.factor_version
         elif not connection.plain:
             raise PeerError(f"{what} without factor_version; it is needed")
-        self.inbox.append(self.live.check(Reply(key, party, version, delta, message.loss)))
+        try:
+            checked = self.live.check(Reply(key, party, version, delta, message.loss))
+        except BrokenBoundError as error:
+            await self._leave_out(connection, str(error))
+            return
+        self.inbox.append(checked)
+
+    async def _leave_out(self, connection: Connection, reason: str) -> None:
+        """Set the reply aside and go on without its party, which stays to receive the result."""
+        party = connection.peer.name
+        replies, self.inbox[:] = list(self.inbox), []
+        try:
+            if replies:
+                self._tell_log(self.live.take(replies, time.time()))
+            self._tell_log(self.live.leave_out(party, reason, time.time()))
+        except ConfigError as error:
+            self._fail(error)
+        words = f"{reason}; you are left out until the operator readmits you"
+        await connection.tell(m.ServerError(error=words, reason=words))
 
     async def send_back(self, connection: Connection, reason: str) -> None:
         """Have a peer that keeps its own factor rejoin: it is then told the one that counts."""

@@ -6,6 +6,7 @@ at any moment finds here what it had asked and applied, and asks again what is s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,18 +20,22 @@ from tacit import server as server_side
 from tacit.engines.wire.roster import Member, Roster, load_roster, save_roster
 from tacit.errors import PeerError
 from tacit.expfam import Natural
+from tacit.local.reply_bounds import BrokenBound, Exchange
 from tacit.messages import Reply, Request, pack_natural, unpack_natural
 from tacit.pvi import multiply
 from tacit.server import Checkpoint, Rules, ServerState
 from tacit.server.state import Log
 from tacit.wire import messages as m
 from tacit.wire.numbers import is_scalar_normal
+from tacit.wire.settings import FEWEST_TOLD, rounding_step
 from tacit.wire.tls import Peer
 
 CONSISTENT = 1e-6
 """How far a peer's new factor may be from the old one times its ratio, relatively."""
 SYMMETRIC = 1e-6
 """How far a matrix may be from its transpose, relatively: rounding, and no more."""
+MARGIN = 2
+"""Times the agreed number of all records, which is an estimate: what one party may have."""
 LARGEST = 1e30
 """The largest natural parameter in an update; squares of larger ones overflow."""
 
@@ -47,6 +52,21 @@ class RefusedError(PeerError):
         self.fixable, self.code = fixable, code
 
 
+class BrokenBoundError(PeerError):
+    """An update that no records could have led to."""
+
+
+class ReplyRules(msgspec.Struct, frozen=True, kw_only=True):
+    """By which bounds replies are checked on arrival."""
+
+    broken_bound: Callable[[str, Exchange], BrokenBound | None]
+    """The first bound that a party's reply breaks."""
+    total_records: int | None = None
+    """About how many records all parties have, where that was agreed on."""
+    most_records: int = 10**9
+    """How many a party has at most that does not say."""
+
+
 class LiveRun:
     """The durable state of one run and the rules by which it changes."""
 
@@ -59,9 +79,11 @@ class LiveRun:
         *,
         private: bool,
         accept_returned: bool = False,
+        reply_rules: ReplyRules | None = None,
     ) -> None:
         self.directory, self.rules, self.digest = directory, rules, digest
         self.private, self.accept_returned = private, accept_returned
+        self._reply_rules = reply_rules
         self._first_factors = first_factors
         self._roster_path = directory / "roster"
         self.roster: Roster = load_roster(self._roster_path, digest)
@@ -111,6 +133,7 @@ class LiveRun:
             )
         protocol = 0 if message.protocol is UNSET else min(message.protocol, m.PROTOCOL)
         self._check_plain(protocol)
+        self._check_announced(message.data_size)
         if self.private and (message.guarantee is UNSET or message.configuration is UNSET):
             raise RefusedError(
                 "this run is private: JoinCluster has to say which configuration was approved and "
@@ -183,8 +206,37 @@ class LiveRun:
     def check(self, reply: Reply) -> Reply:
         """A reply to an open request, checked; PeerError says what is wrong with it."""
         assert self.state is not None
-        _check_numbers(reply.delta, self.state.q, f"update of party {reply.party!r}")
-        return server_side.check_reply(self.state.open[reply.id], reply)
+        request = self.state.open[reply.id]
+        reply = server_side.check_reply(request, reply)
+        try:
+            _check_numbers(reply.delta, self.state.q, f"update of party {reply.party!r}")
+        except PeerError as error:
+            raise BrokenBoundError(str(error)) from None
+        if self._reply_rules is None or reply.party not in self.parties:
+            return reply
+        exchange = Exchange(
+            q=self.state.issued[request.posterior],
+            factor=self.state.factors[reply.party].natural,
+            damping=request.damping,
+            initial=request.initial,
+            visit=request.visit,
+            delta=reply.delta,
+            loss=reply.loss,
+            records=self._most_records(reply.party),
+        )
+        found = self._reply_rules.broken_bound(reply.party, exchange)
+        if found is not None:
+            raise BrokenBoundError(f"its update breaks a bound ({found})")
+        return reply
+
+    def _most_records(self, party: str) -> float:
+        """The upper end of what the party has announced, or of what is known without it."""
+        assert self._reply_rules is not None
+        told = self.members[party].data_size if party in self.members else 0
+        if told > 0:
+            return float(told + math.ceil(rounding_step(told) / 2))
+        total = self._reply_rules.total_records
+        return float(MARGIN * total if total else self._reply_rules.most_records)
 
     def is_open(self, key: str, party: str) -> bool:
         """Whether that request of that party still waits for its answer."""
@@ -263,6 +315,23 @@ class LiveRun:
         left = self.state is not None and party in self.state.left
         return left and not (member is not None and member.listening)
 
+    def leave_out(self, party: str, reason: str, now: float) -> Log:
+        """Go on without a party whose update breaks a bound."""
+        assert self.state is not None
+        log = self._apply_held(now)
+        state, more = server_side.leave_out(self.rules, self.state, party, reason, now)
+        self._commit(state, more)
+        return (*log, *more)
+
+    def readmit(self, party: str, now: float) -> Log:
+        """Ask a party again that was left out."""
+        if self.state is None:
+            return ()
+        log = self._apply_held(now)
+        state, more = server_side.readmit(self.rules, self.state, party, now)
+        self._commit(state, more)
+        return (*log, *more)
+
     def restore(self, party: str, factor: Natural) -> str:
         """What becomes of a factor that a party returns."""
         if self.state is not None:
@@ -304,6 +373,16 @@ class LiveRun:
             )
         if self._has_gone(peer.name):
             raise RefusedError(f"{peer.name} has left this run for good", fixable=False)
+
+    def _check_announced(self, data_size: int) -> None:
+        """A party must not widen its own bounds by a number of records that nobody agreed on."""
+        total = None if self._reply_rules is None else self._reply_rules.total_records
+        if total is not None and data_size > max(MARGIN * total, FEWEST_TOLD - 1):
+            raise RefusedError(
+                f"you announce {data_size:,} records, but about {total:,} of all parties together "
+                "were agreed on; correct records in the federation file",
+                fixable=False,
+            )
 
     def _check_same(self, peer: Peer, known: Member, void: Void | None) -> None:
         replaced = void is not None and void(int(known.serial, 16))

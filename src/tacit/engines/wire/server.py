@@ -148,6 +148,7 @@ class WireServer:
             if self._closing is not None:
                 await self._say_goodbye(*self._closing)
                 return "closed"
+            self._readmit()
             if self.live.state is None and self._may_start():
                 self._tell_log(self.live.start(time.time()))
             self._take_arrived()
@@ -157,6 +158,14 @@ class WireServer:
             write_status(self)
             if self.live.finished and self._all_told():
                 return "finished"
+
+    def _readmit(self) -> None:
+        wanted, self._commands.readmit = self._commands.readmit, []
+        for party in wanted:
+            log = self.live.readmit(party, time.time())
+            self._tell_log(log)
+            if not any(line["event"] == "readmitted" for line in log):
+                self.journal.write("not readmitted", wanted=party)
 
     def _may_start(self) -> bool:
         start, joined = self.settings.start, len(self.live.members)

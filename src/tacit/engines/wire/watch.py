@@ -7,6 +7,7 @@ may write to that directory is its operator. Metrics are Prometheus text over HT
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -30,7 +31,9 @@ _EVERY_S = 0.5
 
 
 class Commands:
-    """The files in `control/`: "start", and "close" with a reason and when to be back."""
+    """The files in `control/`: "start", "close" with a reason and when to be back, and one
+    "readmit-…" for each party to be readmitted.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / CONTROL
@@ -38,6 +41,7 @@ class Commands:
         (self._directory / "close").unlink(missing_ok=True)  # meant for the server before us
         self.start = False
         self.close: tuple[str, float | None] | None = None
+        self.readmit: list[str] = []
 
     def read(self) -> None:
         """Take over what was asked for; a command to close is obeyed once."""
@@ -50,6 +54,10 @@ class Commands:
                 self.close = (str(asked["reason"]), asked["return_in_s"])
             except (OSError, ValueError, KeyError, TypeError):
                 self.close = ("closed by its operator", None)
+            path.unlink(missing_ok=True)
+        for path in sorted(self._directory.glob("readmit-*")):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                self.readmit.append(str(json.loads(path.read_text(encoding="utf-8"))["party"]))
             path.unlink(missing_ok=True)
 
 
@@ -78,6 +86,7 @@ def describe(server: WireServer) -> dict[str, Any]:
             "refused": 0 if connection is None else connection.errors,
             "left": state is not None and name in state.left,
             "listening": member is not None and member.listening,
+            "left_out": None if state is None else state.left_out.get(name),
             "passed_over": state is not None and name in state.absent,
             "data_size": member.data_size if member else None,
             "protocol": member.protocol if member else None,
@@ -91,6 +100,7 @@ def describe(server: WireServer) -> dict[str, Any]:
         }
     last = next((line for line in reversed(live.history) if line["event"] == "round"), {})
     phase = "waiting for parties" if state is None else state.finished or "training"
+    left_out = {} if state is None else state.left_out
     return {
         "run": live.run,
         "configuration": live.digest,
@@ -101,6 +111,7 @@ def describe(server: WireServer) -> dict[str, Any]:
         "updates_refused": 0 if state is None else state.refused,
         "loss": last.get("loss"),
         "step_kl": last.get("step_kl"),
+        "left_out": left_out,
         "parties": parties,
         "turned_away": dict(server.journal.refusals),
     }
@@ -132,6 +143,7 @@ def metrics_text(server: WireServer) -> str:
         ("tacit_round", "gauge", "", now["round"]),
         ("tacit_exchanges_total", "counter", "", now["exchanges"]),
         ("tacit_updates_refused_total", "counter", "", now["updates_refused"]),
+        ("tacit_parties_left_out", "gauge", "", len(now["left_out"])),
         ("tacit_finished", "gauge", "", float(server.live.finished is not None)),
         ("tacit_cpu_seconds_total", "counter", "", usage.ru_utime + usage.ru_stime),
         ("tacit_resident_bytes", "gauge", "", _resident_bytes(usage.ru_maxrss)),
