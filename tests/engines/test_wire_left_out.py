@@ -26,8 +26,8 @@ class Corrupt(Seat):
         super().__init__(agreement, party, *rest, **options)
         self.corrupt = party == "b"
 
-    def answer(self, request: Any, memory: Any = None) -> Any:
-        reply, state = super().answer(request, memory)
+    def answer(self, request: Any, *rest: Any) -> Any:
+        reply, state = super().answer(request, *rest)
         if self.corrupt and request.visit >= self.since:
             delta = {name: type(self).factor * value for name, value in reply.delta.items()}
             reply = reply._replace(delta=delta)
