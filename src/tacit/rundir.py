@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.errors import ConfigError, DataError
+from tacit.storage import writing
 
 if TYPE_CHECKING:  # a directory is checked before anything heavy is imported
     from tacit.posterior import Posterior
@@ -112,19 +113,20 @@ class Events:
     def write(self, log: Log) -> None:
         """Append."""
         if log:
-            with self.path.open("a", encoding="utf-8") as file:
+            with writing(self.path), self.path.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(line) + "\n" for line in log)
 
 
 def write_text(path: Path, text: str) -> None:
     """Whole or not at all, and on the disk when this returns."""
     part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)  # noqa: PTH105 - atomic on every platform
-    _sync_directory(path.parent)
+    with writing(path):
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)  # noqa: PTH105 - atomic on every platform
+        _sync_directory(path.parent)
 
 
 def write_posterior(path: Path, posterior: Posterior) -> None:
@@ -133,16 +135,17 @@ def write_posterior(path: Path, posterior: Posterior) -> None:
 
     part = path.with_name("posterior.part.npz")
     arrays = {f"natural/{key}": value for key, value in posterior.natural.items()}
-    with part.open("wb") as file:
-        np.savez(
-            file,
-            **{key: np.array(values) for key, values in posterior.table().items()},
-            **arrays,  # pyright: ignore[reportArgumentType]
-        )
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)  # noqa: PTH105 - atomic on every platform
-    _sync_directory(path.parent)
+    with writing(path):
+        with part.open("wb") as file:
+            np.savez(
+                file,
+                **{key: np.array(values) for key, values in posterior.table().items()},
+                **arrays,  # pyright: ignore[reportArgumentType]
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)  # noqa: PTH105 - atomic on every platform
+        _sync_directory(path.parent)
 
 
 def _sync_directory(path: Path) -> None:

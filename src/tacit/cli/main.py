@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 import warnings
@@ -12,7 +13,12 @@ import typer
 
 from tacit.cli.certs import certs_app
 from tacit.cli.examples import with_examples
-from tacit.errors import ConfigError, TacitError
+from tacit.errors import ConfigError, DataError, TacitError
+
+UNUSABLE = {
+    errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG
+}  # fmt: skip
+"""A disk that is full, broken or read-only, or a file that we may not write."""
 
 app = typer.Typer(
     add_completion=False,
@@ -625,10 +631,22 @@ def main() -> None:
         usage = getattr(error, "format_message", None)  # Click's errors, wherever Typer keeps Click
         if usage is not None:
             code = _fail(f"{usage().rstrip('.')}; see --help", 2, debug=debug)
+        elif isinstance(error, OSError) and error.errno in UNUSABLE:
+            code = _fail(_storage_words(error), DataError.exit_code, debug=debug)
         else:
             name = type(error).__name__
             code = _fail(f"internal: {name}: {error}; repeat with --debug", 1, debug=debug)
     sys.exit(code or 0)
+
+
+def _storage_words(error: OSError) -> str:
+    """A disk or a file that cannot be used: its path, where the system tells it, and what to do."""
+    place = "a file" if error.filename is None else str(error.filename)
+    reason = error.strerror or str(error) or type(error).__name__
+    return (
+        f"{place}: {reason}; make room on the disk or mend the rights of the file, then give the "
+        "same command again (--debug shows where it happened)"
+    )
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:

@@ -142,6 +142,12 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
     "finished with": lambda line: f"{line['party']} has said good-bye",
     "party error": lambda line: f"{line['party']} reports: {line['reason']}",
     "closing": lambda line: f"closing: {line['reason']}",
+    "status not written": lambda line: (
+        f"warning: {line['path']} cannot be written ({line['reason']}); make room: the run goes on"
+    ),
+    "log not written": lambda line: (
+        f"warning: {line['path']} cannot be written ({line['reason']}); make room: the run goes on"
+    ),
     "internal": lambda line: f"internal: {line['reason']}; please report this",
 }
 

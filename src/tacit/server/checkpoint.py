@@ -21,6 +21,7 @@ from tacit.errors import DataError
 from tacit.expfam import Natural
 from tacit.messages import Reply, pack_natural, unpack_natural
 from tacit.server.state import Factor, Log, Open, ServerState
+from tacit.storage import writing
 
 _SCHEMA = """
 CREATE TABLE scalars (id INTEGER PRIMARY KEY CHECK (id = 0), body BLOB NOT NULL);
@@ -32,6 +33,9 @@ CREATE TABLE memories (party TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE secret (id INTEGER PRIMARY KEY CHECK (id = 0), body BLOB NOT NULL);
 CREATE TABLE log (place INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
 """
+PAGE_BYTES = 32768
+LOG_PAGES = 32
+"""How many pages SQLite's write-ahead log may have before it is copied into the file: 1 MB."""
 _BULKY = ("q", "factors", "open", "issued", "arrived", "previous", "total", "memory", "base")
 _SCALARS = tuple(f.name for f in fields(ServerState) if f.name not in _BULKY)
 _NAMED = {-1: "q", -2: "previous", -3: "total", -4: "memory", -5: "base"}
@@ -49,10 +53,14 @@ class Checkpoint:
         self.path = path
         try:
             if not path.exists():
-                _create(path, digest)
+                with writing(path):
+                    _create(path, digest)
             self._db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
+            # SQLite would let the log grow to 1,000 pages, 32 MB, before it starts over.
+            self._db.execute(f"PRAGMA wal_autocheckpoint={LOG_PAGES}")
+            self._db.execute(f"PRAGMA journal_size_limit={LOG_PAGES * PAGE_BYTES}")
             (sound,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
             if sound != "ok":
                 raise sqlite3.DatabaseError(sound)
@@ -74,7 +82,7 @@ class Checkpoint:
     def save(self, state: ServerState, log: Log = ()) -> None:
         """Write what changed since the last save, and the log, in one transaction."""
         old, db = self._saved, self._db
-        with _transaction(db):
+        with writing(self.path), _transaction(db):
             self._put_posteriors(state, old)
             for party, factor in state.factors.items():
                 if old is None or old.factors.get(party) is not factor:
@@ -110,7 +118,7 @@ class Checkpoint:
             (name, _keyed(name, [pack_natural(memory), visit, earlier and pack_natural(earlier)]))
             for name, (memory, visit, earlier) in memories.items()
         ]
-        with _transaction(self._db):
+        with writing(self.path), _transaction(self._db):
             self._db.executemany("REPLACE INTO memories VALUES (?, ?)", rows)
 
     def kept(self) -> dict[str, Kept]:
@@ -223,7 +231,7 @@ def _create(path: Path, digest: str) -> None:
     part = path.with_name(path.name + ".part")
     part.unlink(missing_ok=True)
     db = sqlite3.connect(part, isolation_level=None)
-    db.execute("PRAGMA page_size=32768")  # factors are large: fewer pages for each
+    db.execute(f"PRAGMA page_size={PAGE_BYTES}")  # factors are large: fewer pages for each
     db.executescript(_SCHEMA + "CREATE TABLE run (digest TEXT NOT NULL);")
     db.execute("INSERT INTO run VALUES (?)", (digest,))
     db.execute("INSERT INTO secret VALUES (0, ?)", (secrets.token_bytes(16),))
@@ -241,7 +249,10 @@ class _transaction:  # noqa: N801 - reads as a statement
         self.db.execute("BEGIN IMMEDIATE")
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        self.db.execute("COMMIT" if kind is None else "ROLLBACK")
+        if kind is None:
+            self.db.execute("COMMIT")
+        elif self.db.in_transaction:  # a full disk may have ended it already
+            self.db.execute("ROLLBACK")
 
 
 def _pack(value: Any) -> bytes:

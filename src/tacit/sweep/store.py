@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -16,6 +17,8 @@ from tacit.rundir import make_directory, write_text
 from tacit.sweep.job import Job, Row
 
 MARK = "sweep.toml"
+CHECKSUM = "sha256"
+"""Of the rest of a row: one that was damaged is done again."""
 
 
 class Store:
@@ -66,13 +69,16 @@ class Store:
 
     def put(self, row: Row) -> None:
         """Keep a row."""
-        write_text(self._rows / f"{row['id']}.json", json.dumps(row, indent=1, allow_nan=False))
+        body = json.dumps(row | {CHECKSUM: _digest(row)}, indent=1, allow_nan=False)
+        write_text(self._rows / f"{row['id']}.json", body)
 
     def get(self, job: Job) -> Row | None:
-        """The row of a run that was done before. One that failed is no result."""
+        """The row of a run that was done before. One that failed or was damaged is no result."""
         try:
             row = json.loads((self._rows / f"{job.id}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            if row.pop(CHECKSUM) != _digest(row):
+                return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
         return row if isinstance(row, dict) and row.get("status") == "done" else None
 
@@ -84,6 +90,11 @@ class Store:
             _replace(self.out / "table.csv", frame.write_csv)
         if summary:
             _replace(self.out / "summary.csv", _frame(summary).write_csv)
+
+
+def _digest(row: Row) -> str:
+    """Of a row as JSON gives it back."""
+    return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
 
 
 def _frame(rows: Sequence[Row]) -> Any:

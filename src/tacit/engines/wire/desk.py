@@ -15,7 +15,7 @@ from tacit.engines.wire.journal import Journal
 from tacit.engines.wire.live_run import BrokenBoundError, LiveRun, RefusedError
 from tacit.engines.wire.rate import SURPLUS_BURST, SURPLUS_PER_S, TokenBucket
 from tacit.engines.wire.roster import Member
-from tacit.errors import ConfigError, PeerError, TacitError
+from tacit.errors import ConfigError, DataError, PeerError, TacitError
 from tacit.messages import Reply
 from tacit.wire import messages as m
 from tacit.wire import numbers
@@ -69,6 +69,8 @@ class Desk:
             self.journal.write("hung up", party=connection.peer.name, reason=str(error))
         except PeerError as error:
             self.refuse("protocol", str(error), connection)
+        except DataError as error:  # the disk is full, say: nobody can be served
+            self._fail(error)
         finally:
             # First of all: whatever happens while it is closed, it is no longer a member's.
             if self.connections.get(connection.peer.name) is connection:

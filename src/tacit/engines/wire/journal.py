@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from tacit.storage import writing
 
 Line = dict[str, Any]
 Watch = Callable[[Line], None]
@@ -28,8 +31,11 @@ class Journal:
     """What a party can make us write as often as it likes."""
 
     def __init__(self, path: Path | None = None, watch: Watch | None = None) -> None:
-        self._file = None if path is None else path.open("a", encoding="utf-8", buffering=1)
-        self._watch = watch
+        self._file = None
+        if path is not None:
+            with writing(path):
+                self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._watch, self._path, self._unwritable = watch, str(path), False
         self.refusals: dict[str, int] = {}
         self._seen: dict[str, int] = {}
 
@@ -40,9 +46,18 @@ class Journal:
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event}
         line |= {key: value for key, value in fields.items() if value is not None}
         if self._file is not None:
-            self._file.write(json.dumps(line, default=str) + "\n")
+            try:
+                self._file.write(json.dumps(line, default=str) + "\n")
+            except OSError as error:
+                self._lost(error)
         if self._watch is not None:
             self._watch(line)
+
+    def _lost(self, error: OSError) -> None:
+        """A log that cannot be written ends nothing; whoever watches is told once."""
+        if not self._unwritable and self._watch is not None:
+            self._watch({"event": "log not written", "path": self._path, "reason": error.strerror})
+        self._unwritable = True
 
     def refusal(self, kind: str, reason: str, **fields: Any) -> None:
         """Somebody was turned away."""
@@ -59,4 +74,5 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # what could not be flushed is lost, as was said
+                self._file.close()

@@ -10,6 +10,7 @@ import msgspec
 
 from tacit.errors import DataError
 from tacit.privacy.ledger_key import write_durably
+from tacit.storage import sealed, unsealed, writing
 from tacit.type_info import prepare
 from tacit.wire.messages import Promise
 
@@ -52,8 +53,8 @@ def load_roster(path: Path, digest: str) -> Roster:
         save_roster(path, roster)
         return roster
     try:
-        roster = msgspec.msgpack.decode(path.read_bytes(), type=prepare(Roster))
-    except (OSError, msgspec.MsgspecError) as error:
+        roster = msgspec.msgpack.decode(unsealed(path.read_bytes()), type=prepare(Roster))
+    except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
         raise DataError(
             f"{path} cannot be read ({' '.join(str(error).split())}); restore it from a copy or "
             "start anew with another state directory"
@@ -68,4 +69,5 @@ def load_roster(path: Path, digest: str) -> Roster:
 
 def save_roster(path: Path, roster: Roster) -> None:
     """Whole or not at all, and on the disk when this returns."""
-    write_durably(path, msgspec.msgpack.encode(roster))
+    with writing(path):
+        write_durably(path, sealed(msgspec.msgpack.encode(roster)))

@@ -59,6 +59,8 @@ class WireServer:
     ) -> None:
         self.live, self.settings, self.journal = live, settings, journal
         self.status_at = 0.0
+        self.status_lost = False
+        """Whether status.json could not be written the last time."""
         self._prior, self._observe = prior, observe
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()

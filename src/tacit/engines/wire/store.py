@@ -12,6 +12,7 @@ from tacit.expfam import Natural
 from tacit.messages import Reply, decode_reply, encode_reply, pack_natural, unpack_natural
 from tacit.privacy.ledger_key import write_durably
 from tacit.pvi import multiply
+from tacit.storage import sealed, unsealed, writing
 from tacit.type_info import prepare
 
 
@@ -47,8 +48,8 @@ class PartyStore:
         if not path.exists():
             return
         try:
-            kept = msgspec.msgpack.decode(path.read_bytes(), type=prepare(_Kept))
-        except (OSError, msgspec.MsgspecError) as error:
+            kept = msgspec.msgpack.decode(unsealed(path.read_bytes()), type=prepare(_Kept))
+        except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
             raise DataError(
                 f"{path} cannot be read ({' '.join(str(error).split())}); restore it from a copy, "
                 "or, unless the method keeps something at the party, delete it to rejoin: the "
@@ -136,5 +137,6 @@ class PartyStore:
         self._write(msgspec.structs.replace(self._kept, result=pack_natural(result)))
 
     def _write(self, kept: _Kept) -> None:
-        write_durably(self._path, msgspec.msgpack.encode(kept))
+        with writing(self._path):
+            write_durably(self._path, sealed(msgspec.msgpack.encode(kept)))
         self._kept = kept

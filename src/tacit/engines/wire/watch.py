@@ -131,8 +131,15 @@ def write_status(server: WireServer, *, running: bool = True) -> None:
     }
     path = server.live.directory / STATUS
     part = path.with_name(STATUS + ".part")
-    part.write_bytes(msgspec.json.encode(body))
-    os.replace(part, path)  # noqa: PTH105 - atomic on every platform
+    try:
+        part.write_bytes(msgspec.json.encode(body))
+        os.replace(part, path)  # noqa: PTH105 - atomic on every platform
+    except OSError as error:
+        if not server.status_lost:
+            server.journal.write("status not written", path=str(path), reason=error.strerror)
+        server.status_lost = True
+    else:
+        server.status_lost = False
 
 
 def metrics_text(server: WireServer) -> str:

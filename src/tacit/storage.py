@@ -1,0 +1,55 @@
+"""Files that must be right or not be used: durable writing, checksums, and errors that name a file.
+
+A disk that is full, read-only or broken is not a bug: whoever reads the error needs the path, the
+reason and the next step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from tacit.errors import DataError
+
+MAGIC = b"tacit-state-1\n"
+_FULL = ("full", "disk i/o", "readonly", "unable to open")
+
+
+def cannot_write(path: Path | str, reason: str) -> DataError:
+    """What a user is told of a file that could not be written."""
+    return DataError(
+        f"{path} cannot be written ({reason}); make room or mend its rights, then give the same "
+        "command again: what was written before is whole"
+    )
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the system or SQLite says of a disk into an error that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(path, error.strerror or type(error).__name__) from error
+    except sqlite3.OperationalError as error:
+        if not any(word in str(error).lower() for word in _FULL):
+            raise
+        raise cannot_write(path, str(error)) from error
+
+
+def sealed(body: bytes) -> bytes:
+    """The body after its SHA-256."""
+    return MAGIC + hashlib.sha256(body).digest() + body
+
+
+def unsealed(raw: bytes) -> bytes:
+    """The inverse of `sealed`; a ValueError if a bit of it is another one."""
+    start = len(MAGIC) + hashlib.sha256().digest_size
+    if not raw.startswith(MAGIC):
+        raise ValueError("it has no checksum: damaged, or written by an older version")
+    body = raw[start:]
+    if hashlib.sha256(body).digest() != raw[len(MAGIC) : start]:
+        raise ValueError("checksum mismatch: the file was damaged")
+    return body
