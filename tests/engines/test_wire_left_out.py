@@ -52,7 +52,7 @@ def left_out(fed: Fed) -> list[dict[str, Any]]:
 
 
 def summary(fed: Fed, key: str) -> Any:
-    return json.loads((fed.base / "server" / "result.json").read_text())[key]
+    return json.loads((fed.base / "server" / "public" / "result.json").read_text())[key]
 
 
 @pytest.mark.parametrize(("factor", "since"), [(1e6, 0), (1e6, 3), (-40.0, 0)])
