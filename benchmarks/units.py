@@ -142,7 +142,7 @@ def mode(case: Case) -> tuple[np.ndarray, np.ndarray]:
         slope, bend = slope_and_bend(case, theta)
         scale = np.sqrt(np.diagonal(bend))
         form = bend / np.outer(scale, scale)
-        step = np.linalg.solve(form + damping * np.eye(len(form)), slope / scale) / scale
+        step = np.linalg.lstsq(form + damping * np.eye(len(form)), slope / scale)[0] / scale
         better = log_joint(case, (theta + step)[None])[0]
         if np.isfinite(better) and better >= value - 1e-9 * abs(value):
             if slope @ step < 1e-10 and damping < 1e-6:
@@ -155,22 +155,35 @@ def mode(case: Case) -> tuple[np.ndarray, np.ndarray]:
 
 
 def reference(case: Case, seed: int = 0) -> tuple[np.ndarray, np.ndarray, float]:
-    """Posterior mean and sd by importance sampling around the mode, and the share of draws."""
+    """Posterior mean and sd by importance sampling around the mode, and the share of draws.
+
+    What all levels of a softmax regression have in common is known by the prior alone; the rest is
+    sampled in coordinates in which it is separate, because its precision may be 10¹⁷ times larger.
+    """
     centre, bend = mode(case)
+    basis = np.eye(len(centre))
+    if isinstance(case.model, tacit.SoftmaxRegression):
+        contrasts = np.linalg.qr(np.column_stack([np.ones(LEVELS), np.eye(LEVELS)[:, 1:]]))[0]
+        basis = np.kron(contrasts[:, 1:], np.eye(case.x.shape[1]))
+        centre = basis @ (basis.T @ centre)
+    bend = basis.T @ bend @ basis
     scale = np.sqrt(np.diagonal(bend))
     root = np.linalg.cholesky(bend / np.outer(scale, scale))
     rng = np.random.default_rng([seed, 0xEF])
-    noise = rng.normal(size=(DRAWS // 2, len(centre)))
+    noise = rng.normal(size=(DRAWS // 2, len(scale)))
     noise = np.concatenate([noise, -noise])
     stretch = np.sqrt(FREEDOM / rng.chisquare(FREEDOM, DRAWS // 2))
     noise *= np.tile(stretch, 2)[:, None]
-    theta = centre + np.linalg.solve(root.T, noise.T).T / scale
+    theta = centre + (np.linalg.solve(root.T, noise.T).T / scale) @ basis.T
     logs = [log_joint(case, part) for part in np.array_split(theta, 20)]
-    proposal = -0.5 * (FREEDOM + len(centre)) * np.log1p(np.sum(noise**2, axis=1) / FREEDOM)
+    proposal = -0.5 * (FREEDOM + len(scale)) * np.log1p(np.sum(noise**2, axis=1) / FREEDOM)
     weights = np.concatenate(logs) - proposal
     weights = np.exp(weights - logsumexp(weights))
     mean = centre + weights @ (theta - centre)
-    return mean, np.sqrt(weights @ (theta - mean) ** 2), 1 / np.sum(weights**2) / DRAWS
+    variance = weights @ (theta - mean) ** 2
+    if len(scale) < len(centre):
+        variance = variance + case.prior_sd**2 / LEVELS
+    return mean, np.sqrt(variance), 1 / np.sum(weights**2) / DRAWS
 
 
 class Row(NamedTuple):

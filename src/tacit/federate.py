@@ -22,12 +22,13 @@ from tacit.engines.driver import Driver
 from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError
 from tacit.evaluate import gradient_step
-from tacit.expfam import Family, Gaussian, Natural
+from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.local import LocalMethod, PrivateMethod, choose_method
 from tacit.local.combine import Combine, Run
 from tacit.models import (
     Model,
     Records,
+    SoftmaxRegression,
 )
 from tacit.models.prior import PRIOR_PARTY
 from tacit.party import Agreement
@@ -67,8 +68,11 @@ from tacit.verdict import (
     judge,
     learned,
     learning_caution,
+    rounding_trouble,
 )
 
+MOST_COMMON = 0.1
+"""Of a logarithm of variances: 5 % of a standard deviation."""
 Observer = Callable[[ServerState, Log], None]
 
 
@@ -246,6 +250,12 @@ def run_verdict(
     plan: Plan, state: ServerState, log: Sequence[dict[str, Any]], step: float | None = None
 ) -> Verdict:
     """Whether a run that has ended converged, from what its server has seen and that step."""
+    posterior = plan.posterior(state.result)
+    trouble = rounding_trouble(posterior.family, posterior.natural)
+    if trouble is None and isinstance(plan.model, SoftmaxRegression) and plan.privacy is None:
+        trouble = _common_trouble(plan.model, posterior)
+    if trouble is not None:
+        return Verdict(False, trouble)
     return judge(
         plan.family,
         state,
@@ -253,6 +263,26 @@ def run_verdict(
         private=plan.privacy is not None,
         step_share=plan.method.step_share,
         gradient_step=step,
+    )
+
+
+def _common_trouble(model: SoftmaxRegression, posterior: Posterior) -> str | None:
+    """Whether rounding has changed what all levels have in common, which the prior alone knows."""
+    if not isinstance(posterior.family, FullGaussian):
+        return None
+    levels, width = len(model.levels), len(model.layout)
+    covariance = posterior.family.covariance(posterior.natural)
+    blocks = np.asarray(covariance).reshape(levels, width, levels, width)
+    found = np.diagonal(blocks.sum(axis=(0, 2)))
+    declared = np.sum(model.rows(np.square(model.prior_sd)), axis=0)
+    if np.ptp(model.prior_sd.reshape(levels, width), axis=0).any():
+        return None  # levels with unequal priors are told apart by the records as well
+    ratio = float(np.max(np.abs(np.log(found / declared))))
+    if ratio <= MOST_COMMON:
+        return None
+    return (
+        f"rounding has changed the variance that all levels share by {math.expm1(ratio):.1%}; "
+        "bring the columns to a similar scale, or use a narrower prior"
     )
 
 

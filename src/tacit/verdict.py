@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tacit.expfam import Family, Gaussian, Natural
+from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.server import ServerState
 
 SETTLED_KL = 1e-3
@@ -31,6 +31,7 @@ SAMPLED_KL = 0.05
 NOISY_KL = 0.5
 LARGE_STEP = 1.0
 LEARNED_LITTLE = 0.1
+ROUNDED_EIGENVALUE = 4 * float(np.finfo(np.float64).eps)
 
 
 class NotConvergedWarning(UserWarning):
@@ -148,6 +149,25 @@ def _risen(rounds: Sequence[dict[str, Any]]) -> float | None:
         return None
     risen = losses[-1] - losses[-2]
     return risen if risen > 1e-2 + 1e-9 * abs(losses[-1]) else None
+
+
+def rounding_trouble(family: Family, q: Natural) -> str | None:
+    """Why the variances of q are rounding errors, if they are.
+
+    With one diagonal element scaled to 1, a precision matrix whose smallest eigenvalue is that of
+    a sum of rounding errors says nothing about the direction that belongs to it.
+    """
+    if not isinstance(family, FullGaussian):
+        return None
+    precision = -2.0 * np.asarray(q["quadratic"])
+    scale = np.sqrt(np.diagonal(precision))
+    least = float(np.min(np.linalg.eigvalsh(precision / np.outer(scale, scale))))
+    if least > ROUNDED_EIGENVALUE * len(scale):
+        return None
+    return (
+        f"the precision of q is singular to rounding (smallest scaled eigenvalue {least:.1g}); "
+        "bring the columns to a similar scale, use a narrower prior or leave a column out"
+    )
 
 
 def learned(family: Family, q: Natural, prior: Natural) -> np.ndarray:

@@ -45,6 +45,8 @@ SETTLED = 1e-9
 """Nats: a whole step that gains less ends a local optimisation."""
 ENERGY_SLACK = 1e-7
 """Nats by which a step may raise the free energy: quadrature is no better."""
+ROUNDED_PRECISION = 1e-13
+"""Relative to a diagonal element: less precision than this is not told from rounding."""
 ENERGY_ROUNDING = 1e-12
 """Relative to the free energy: differences below it are rounding errors."""
 
@@ -211,7 +213,12 @@ def _optimise(
     length = jnp.asarray(longest, jnp.float64)
     walk = _Walk(start, *look(start), length, jnp.asarray(1), jnp.asarray(False))
     walk = jax.lax.while_loop(go_on, step, walk)
-    return Answer(walk.natural, loss)
+    # Where no step lowers the free energy the answer is the whole step: small at an optimum, and
+    # anywhere else too large to be taken for one.
+    stuck = ~walk.settled & ((walk.length < SHORTEST_STEP) | jnp.isnan(walk.energy))
+    return Answer(
+        {name: jnp.where(stuck, walk.target[name], walk.natural[name]) for name in rest}, loss
+    )
 
 
 def _usual(family: Family, natural: Natural) -> dict[str, Array]:
@@ -219,8 +226,11 @@ def _usual(family: Family, natural: Natural) -> dict[str, Array]:
     if not isinstance(family, FullGaussian):
         return family.usual(natural)
     precision = -(natural["quadratic"] + natural["quadratic"].T)
+    xp = namespace(precision)
+    # Directions that the prior alone knows may be below the rounding of the others.
+    precision = precision + xp.diag(ROUNDED_PRECISION * xp.diagonal(precision))
     factor = cholesky(precision)
-    root = solve_lower(factor, namespace(factor).eye(factor.shape[0]))
+    root = solve_lower(factor, xp.eye(factor.shape[0]))
     covariance = root.T @ root
     mean = root.T @ (root @ natural["linear"])
     return {"mean": mean, "covariance": covariance, "root": root}
