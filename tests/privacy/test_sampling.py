@@ -177,3 +177,11 @@ def test_one_key_gives_one_batch():
     other = subset_sum(jax.random.key(6), jnp.ones(ROWS), 3, 3, identity)[0].value
     assert np.array_equal(first, second)
     assert not np.array_equal(first, other)
+
+
+def test_no_unit_is_drawn_with_more_than_the_accounted_probability(monkeypatch):
+    """Of 2³² words exactly ⌊rate·2³²⌋ are in: the next one, which rounding up would add, is not."""
+    rate, last = 0.3, int(np.floor(0.3 * 2.0**32)) - 1
+    words = jnp.array([last | ((last + 1) << 32)], jnp.uint64)  # the lower half comes first
+    monkeypatch.setattr(jax.random, "bits", lambda *_: words)
+    assert poisson_mask(None, jnp.ones(2), rate).tolist() == [True, False]
