@@ -294,10 +294,11 @@ def learned_share(plan: Plan, posterior: Posterior) -> np.ndarray | None:
     return learned(posterior.family, posterior.natural, model.prior(posterior.family))
 
 
-def cautions_of(plan: Plan, posterior: Posterior, verdict: Verdict) -> list[Caution]:
+def cautions_of(plan: Plan, posterior: Posterior, verdict: Verdict | None) -> list[Caution]:
     """Why not to believe the numbers of a run as they stand; empty: no reason is known."""
     share = learned_share(plan, posterior)
-    return [*convergence_caution(verdict), *learning_caution(share)]
+    doubts = [] if verdict is None else convergence_caution(verdict)
+    return [*doubts, *learning_caution(share)]
 
 
 def make_plan(

@@ -339,17 +339,20 @@ def _summary(prepared: Prepared, posterior: Posterior) -> dict[str, Any]:
 
 
 def verdict_block(
-    plan: Plan, posterior: Posterior, verdict: Verdict, layout: Layout | None
+    plan: Plan, posterior: Posterior, verdict: Verdict | None, layout: Layout | None
 ) -> dict[str, Any]:
-    """Whether a run converged and every reason not to believe its numbers, for result.json."""
+    """Whether a run converged and every reason not to believe its numbers, for result.json.
+
+    Without a verdict, as at a party, which has not seen the rounds, `converged` is None.
+    """
     cautions = [
         *cautions_of(plan, posterior, verdict),
         *missing_caution(indicated_columns(layout)),
     ]
     learned = learned_share(plan, posterior)
     return {
-        "converged": verdict.converged,
-        "why": verdict.why,
+        "converged": None if verdict is None else verdict.converged,
+        "why": "only the server's result says it" if verdict is None else verdict.why,
         "learned": None if learned is None else learned.tolist(),
         "cautions": [{"kind": one.kind, "text": one.text} for one in cautions],
     }

@@ -242,6 +242,9 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
     assert tacit("report", str(base / "server" / "state"))[0] == 0
     page = (base / "server" / "state" / "public" / "report.html").read_text()
     assert "This run was not private" in page
+    for name in ("server", *PARTIES):
+        result = json.loads((base / name / "state" / "public" / "result.json").read_text())
+        assert {"converged", "why", "learned", "cautions"} <= set(result)
 
     code, out, _ = tacit("status", str(server))
     assert code == 0

@@ -30,6 +30,7 @@ from tacit.posterior import Posterior
 from tacit.privacy.ledger import Ledger, Spent
 from tacit.privacy.place import LEDGER_NAME, own_ledger
 from tacit.private_run import identify, own_ceilings, refuse_simulated
+from tacit.run import verdict_block
 from tacit.rundir import (
     EVALUATION,
     POSTERIOR,
@@ -364,6 +365,7 @@ def _result(
         "configuration": setup.agreed.digest,
         "privacy": statement(ready.plan),
         "intervals": intervals_block(ready.plan),
+        **verdict_block(ready.plan, posterior, None, ready.loaded.layout),
         "posterior": posterior.table(),
     }
     local = {
