@@ -75,6 +75,11 @@ def test_what_is_no_convergence(case, words):
     assert words in verdict.why
 
 
+def test_losses_at_several_q_may_rise_while_a_run_settles():
+    assert not ended(loss=11.0).converged
+    assert ended(loss=11.0, exact_loss=False).converged
+
+
 def test_noise_alone_is_no_lack_of_convergence_in_a_private_run():
     verdict = ended(private=True, step_kl=0.5, loss=None)
     assert verdict.converged

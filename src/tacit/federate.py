@@ -263,6 +263,7 @@ def run_verdict(
         private=plan.privacy is not None,
         step_share=plan.method.step_share,
         gradient_step=step,
+        exact_loss=plan.schedule.kind == "synchronous",
     )
 
 
