@@ -6,20 +6,26 @@ stored with the charge: it is the same answer, and costs nothing more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
-from tacit.errors import PrivacyError
+from tacit.errors import ConfigError, PrivacyError
 from tacit.messages import Reply, Request, decode_reply, encode_reply
 from tacit.privacy.events import Relation
 from tacit.privacy.fingerprint import DatasetId
 from tacit.privacy.guarantee import Unit
 from tacit.privacy.ledger import Ask, Ledger
 from tacit.privacy.ledger import Reply as Kept
+from tacit.privacy.settings import Privacy
 from tacit.privacy.settle import Settled
 
+Datasets = Callable[[Ledger], dict[str, DatasetId]]
+"""The names of the parties' records under a ledger's key."""
 Keys = Mapping[str, bytes]
 """Noise keys by request id."""
 Compute = Callable[[Sequence[Request], Keys], dict[str, Reply]]
@@ -146,6 +152,30 @@ class Charging:
             purpose=_purpose(request),
             content=request.content,
         )
+
+
+@contextmanager
+def ledger_charging(
+    privacy: Privacy | None, settled: dict[str, Settled], datasets: Datasets, *, run: str
+) -> Iterator[Charging | None]:
+    """Charge a run without a directory to `privacy.ledger`, if that is given and has room for it.
+
+    `run` is how its name begins; the rest is drawn, since no later run can resume it.
+    """
+    if privacy is None or privacy.ledger is None:
+        yield None
+        return
+    if privacy.noise_seed is not None:
+        raise ConfigError(
+            f"privacy.noise_seed = {privacy.noise_seed} with privacy.ledger; noise from a known "
+            "seed guarantees nothing and is charged nowhere: leave out one of the two"
+        )
+    with Ledger.open(Path(privacy.ledger).expanduser()) as ledger:
+        name = f"{run}-{secrets.token_hex(12)}"
+        terms = privacy.unit, privacy.relation
+        charging = Charging(ledger, name, datasets(ledger), settled, *terms)
+        charging.require_room()
+        yield charging
 
 
 def _purpose(request: Request) -> str:

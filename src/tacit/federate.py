@@ -94,6 +94,8 @@ class Plan:
     noise_key: tuple[int, ...] | None = field(default=None, repr=False)
     """What the server's own noise is made of, kept with the checkpoint: the noise of a round that
     is done again, from a copy of it, must be the same."""
+    report_steps: bool = field(default=True, compare=False)
+    """Whether the log says how far each round moved q; False saves that work."""
     why: str = field(default="", compare=False)
     """Why "auto" is this method; empty where the method was named."""
 
@@ -128,6 +130,7 @@ class Plan:
             line_search=self.method.whole_steps(self.family),
             divide_out=self.live is not None and self.live.divide_out,
             leave_out=self.live is not None,
+            report_steps=self.report_steps,
         )
 
     @property
@@ -382,14 +385,17 @@ def carry_out(
     observe: Observer | None = None,
     charging: Charging | None = None,
     engine: Callable[..., Driver] = InProcess,
+    start: ServerState | None = None,
 ) -> Outcome:
     """Run the plan, from the checkpoint if that holds a state, on an engine of that kind.
+
+    `start` is the state that it begins with where there is no other; None: that of `first_factors`.
 
     Without `charging` a private run has its guarantee for itself alone: nobody adds it to what was
     spent on the same records before.
     """
     with one_blas_thread():
-        return _carried_out(plan, checkpoint, observe, charging, engine)
+        return _carried_out(plan, checkpoint, observe, charging, engine, start)
 
 
 def _carried_out(
@@ -398,6 +404,7 @@ def _carried_out(
     observe: Observer | None,
     charging: Charging | None,
     engine: Callable[..., Driver],
+    start: ServerState | None,
 ) -> Outcome:
     if not all(plan.parties.values()) and plan.live is None:
         raise ConfigError(
@@ -421,7 +428,7 @@ def _carried_out(
         state, log = saved
         lines.extend(log)
     else:
-        state = initial_state(rules, first_factors(plan))
+        state = start or initial_state(rules, first_factors(plan))
     driver = engine(
         plan.agreement, rules, dict(plan.parties), plan.batch_parties, plan.settled, charging
     )

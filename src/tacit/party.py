@@ -213,9 +213,12 @@ def rehearse(
     import jax
     import jax.numpy as jnp
 
-    if not agreement.model.traceable:
-        return  # nothing is compiled, and rows of zeros may mean nothing to it
-    zeros = jax.tree.map(jnp.zeros_like, stack)
+    if agreement.model.traceable:
+        zeros = jax.tree.map(jnp.zeros_like, stack)
+    else:
+        zeros = agreement.model.stand_in(stack)  # rows of zeros may mean nothing to it
+        if zeros is None:
+            return
     for request, one, update in zip(
         requests,
         settled,
@@ -316,23 +319,25 @@ def compiled(
     import jax
     import jax.numpy as jnp
 
+    xp = jnp if model.traceable else np
+
     def one(records: Any, weights: Any, own: Any, shared: Any) -> Any:
         words, damping, factor, private, memory = own
         q, start, initial, begun = shared
-        key = jax.random.key(words[0])
-        key = jax.random.fold_in(jax.random.fold_in(key, words[1]), words[2])
+        key = visit_key(words) if model.traceable or method.uses_key else None
         task = Task(records, weights.astype(method.dtype), q, factor, start, initial, words[2])
         if private is not None:
             terms, secret = private
             task = task._replace(terms=terms, secret=wrap_noise_key(secret))
         task = task._replace(stage=stage, memory=memory, damping=damping, begun=begun)
+        task = task._replace(words=words)
         answer = method.answer(model, family, key, task)
         delta = damped_update(answer.natural, q, damping)
-        finite = jnp.all(jnp.isfinite(0.0 if answer.loss is None else answer.loss))
+        finite = xp.all(xp.isfinite(0.0 if answer.loss is None else answer.loss))
         for value in delta.values():
-            finite = finite & jnp.all(jnp.isfinite(value))
+            finite = finite & xp.all(xp.isfinite(value))
         for value in jax.tree.leaves(answer.memory):
-            finite = finite & jnp.all(jnp.isfinite(value))
+            finite = finite & xp.all(xp.isfinite(value))
         return delta, answer.loss, finite, answer.cost, answer.memory
 
     if model.traceable:
@@ -349,15 +354,25 @@ def compiled(
     return each
 
 
+def visit_key(words: Any) -> Any:
+    """The public random key of seed, party and visit."""
+    import jax
+
+    key = jax.random.fold_in(jax.random.key(words[0]), words[1])
+    return jax.random.fold_in(key, words[2])
+
+
 def stack_records(
     parties: Sequence[Arranged], rows: int, method: LocalMethod
 ) -> tuple[Records, np.ndarray]:
     """Records of several parties as one device array a column, padded to `rows`, and weights.
 
     Padding repeats the party's first record: a made-up one could lie outside the model's support
-    and turn the zero that its weight makes of it into NaN.
+    and turn the zero that its weight makes of it into NaN. A sparse matrix stays one, with empty
+    rows after its own, and takes no more memory.
     """
     import jax
+    from scipy import sparse
 
     leading = np.max([one.weights.shape for one in parties], axis=0)
     leading[method.variable_axis] = rows
@@ -376,6 +391,10 @@ def stack_records(
 
     stack = {}
     for name in parties[0].records:
+        if sparse.issparse(parties[0].records[name]):
+            stack[name] = np.empty(len(parties), object)
+            stack[name][:] = [_lengthened(one.records[name], rows) for one in parties]
+            continue
         columns = [np.asarray(one.records[name]) for one in parties]
         floating = np.issubdtype(columns[0].dtype, np.floating)
         stack[name] = padded(columns, method.dtype if floating else columns[0].dtype, fill=True)
@@ -383,8 +402,15 @@ def stack_records(
 
 
 def len_records(records: Records) -> int:
-    """Number of records."""
-    return len(next(iter(records.values())))
+    """Number of records; a column may be a sparse matrix, which has a shape and no length."""
+    return np.shape(next(iter(records.values())))[0]
+
+
+def _lengthened(matrix: Any, rows: int) -> Any:
+    """A sparse matrix of that many rows, the last of them empty; the numbers are shared."""
+    ends = np.pad(matrix.indptr, (0, rows - matrix.shape[0]), mode="edge")
+    parts = (matrix.data, matrix.indices, ends)
+    return type(matrix)(parts, shape=(rows, matrix.shape[1]))
 
 
 def padded_rows(count: int) -> int:

@@ -258,7 +258,7 @@ def _check_records(model: Model, parties: dict[str, Records]) -> None:
             )
         if not records or len_records(records) == 0:
             raise DataError(f"party {name!r} has no records; leave it out or give it some")
-        lengths = {key: len(column) for key, column in records.items()}
+        lengths = {key: np.shape(column)[0] for key, column in records.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(
                 f"party {name!r} has columns of unequal length {lengths}; each record needs all"

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.federate import carry_out, make_plan
-from tacit.local import Hybrid, PrivateStatistics
+from tacit.local import ExpectedStatistics, Hybrid, PrivateStatistics
 from tacit.local.aware import aware_q, plain_q
 from tacit.local.base import Task
+from tacit.local.batches import shuffled_rows
 from tacit.messages import Request
 from tacit.models import GaussianMean, LinearRegression, PoissonRegression
 from tacit.party import PartyState, Seat, step
@@ -294,3 +295,56 @@ def test_the_mean_of_a_normal_too():
     plan = plan_of(parties, method, model=GaussianMean(), noise_multiplier=1e-9)
     every = np.concatenate([one["y"] for one in parties.values()])
     assert carry_out(plan).posterior.mean == pytest.approx(every.sum() / 201, rel=1e-4)
+
+
+@pytest.mark.parametrize(("count", "rate"), [(10, 0.3), (12, 0.25), (5, 0.1), (7, 0.99)])
+@pytest.mark.parametrize("traced", [True, False])
+def test_shuffled_passes_take_every_record_once(count, rate, traced):
+    """Records 3 and 8 are padding; four passes, no two in the same order."""
+    weights = np.ones(count + 2)
+    weights[[3, count + 1]] = 0.0
+    size = max(1, int(rate * count))
+    passes = []
+    for visit in range(4 * -(-count // size)):
+        words = np.array([5, 9, visit], np.uint32)
+        task = Task({}, weights, {}, {}, {}, False, words=words)
+        rows, mask, share = shuffled_rows(task, rate, traced=traced)
+        batch = np.asarray(rows)[np.asarray(mask)]
+        assert float(share) == pytest.approx(len(batch) / count)
+        if visit % -(-count // size) == 0:
+            passes.append([])
+        passes[-1].append(batch)
+    there = np.flatnonzero(weights)
+    for one in passes:
+        assert all(len(batch) == size for batch in one[:-1])
+        assert np.array_equal(np.sort(np.concatenate(one)), there)
+    assert len({tuple(np.concatenate(one)) for one in passes}) == 4
+
+
+def test_shuffled_batches_of_a_pass_have_the_statistics_of_all(parties):
+    """Each answer is its batch over its share: weighted by the shares they are the exact one."""
+    records = parties["p1"] if "p1" in parties else next(iter(parties.values()))
+    exact = carry_out(make_plan(MODEL, {"a": records}, method=ExpectedStatistics(rate=1.0)))
+    count = len(records["y"])
+    method = ExpectedStatistics(rate=8.5 / count, batches="shuffled")
+    batches = -(-count // 8)
+    agreement = make_plan(MODEL, {"a": records}, method=method, schedule=Synchronous(rounds=1))
+    seat = Seat(agreement.agreement, "a", records)
+    prior = MODEL.prior(agreement.family)
+    zero = agreement.family.zero()
+    total = {name: np.zeros_like(value) for name, value in prior.items()}
+    for visit in range(batches):
+        request = Request(f"r{visit}", "a", visit, 0, prior, zero, 1.0, False)
+        share = min(8, count - 8 * visit) / count
+        delta = seat.answer(request)[0].delta
+        total = {name: total[name] + share * delta[name] for name in total}
+    for name, value in exact.state.q.items():
+        np.testing.assert_allclose(prior[name] + total[name], value, rtol=1e-9)
+
+
+def test_private_methods_have_no_shuffled_batches():
+    """Passes are not what is accounted for."""
+    with pytest.raises(TypeError, match="batches"):
+        PrivateStatistics(batches="shuffled")  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"method\.batches = 'passes'"):
+        ExpectedStatistics(batches="passes")  # type: ignore[arg-type]

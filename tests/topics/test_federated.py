@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import tacit
 from tacit import Privacy, PrivateStatistics, TopicModel
 from tacit.config import parse_config
 from tacit.data import DataConfig, PartitionConfig, document_records, load_corpus, load_federation
+from tacit.data.bags import WHOLE
 from tacit.data.documents import check_documents
 from tacit.errors import ConfigError, DataError
 from tacit.federate import carry_out, make_plan
@@ -65,6 +67,28 @@ def test_as_many_passes_predict_as_well_as_the_central_estimator():
     model = TopicModel(topics, words=train.shape[1])
     found = learnt(dealt(train), Synchronous(rounds=6, damping=FALLING), model=model)
     assert judged(found, test) == pytest.approx(central.perplexity(test), rel=0.01)
+
+
+def test_sparse_records_are_the_same_records():
+    """Parties of unequal size, one of them padded: empty rows of weight 0 are no documents."""
+    train = planted(150)
+    dense = {
+        "a": document_records(train[:100], width=30),
+        "b": document_records(train[100:], width=30),
+    }
+    whole = {"a": {WHOLE: check_documents(train[:100])}, "b": {WHOLE: check_documents(train[100:])}}
+    for options in ({}, {"privacy": SEEDED, "method": PrivateStatistics(rate=0.3)}):
+        asked = Synchronous(rounds=3, damping=FALLING)
+        found, wanted = (learnt(parties, asked, **options) for parties in (whole, dense))
+        np.testing.assert_allclose(found, wanted, rtol=1e-9)
+
+
+def test_a_run_that_does_not_report_its_steps_learns_the_same():
+    plan = make_plan(MODEL, dealt(planted(90)), schedule=Synchronous(rounds=3, tolerance=0.0))
+    loud, quiet = carry_out(plan), carry_out(replace(plan, report_steps=False))
+    assert np.array_equal(loud.state.q["log"], quiet.state.q["log"])
+    assert all(line["step_kl"] > 0 for line in loud.log)
+    assert [line["step_kl"] for line in quiet.log] == [None] * 3
 
 
 @pytest.mark.parametrize("schedule", [Synchronous, Sequential, Asynchronous])

@@ -6,16 +6,18 @@ import itertools
 
 import numpy as np
 import pytest
-from planted_documents import planted
+from planted_documents import identified, planted
 
-from tacit import Privacy
-from tacit.data.documents import check_documents
+from tacit import Privacy, PrivateStatistics, TopicModel
+from tacit.data import document_records
 from tacit.errors import ConfigError, DataError, PrivacyError
+from tacit.federate import carry_out, make_plan
+from tacit.models.topics.estep import expect
 from tacit.privacy.accounting import epsilon
-from tacit.privacy.events import GaussianEvent
+from tacit.privacy.events import GaussianEvent, Poisson, WithoutReplacement
 from tacit.privacy.ledger import Ceiling, Ledger
+from tacit.server import PowerDamping, Synchronous
 from tacit.topics import LDA
-from tacit.topics.private import Steps, identify
 
 PRIVATE = {"batch_size": 100, "document_words": 30, "n_components": 3}
 
@@ -130,6 +132,10 @@ def test_a_private_fit_says_what_it_promises(sampling):
     assert settled.clip == 1.0  # in units of 0.05 · 30
     assert settled.all_events[0].count == model.n_batch_iter_ == 20
     assert settled.all_events[0].nonnegative
+    batches = {"poisson": Poisson(rate=0.05)}
+    batches["without-replacement"] = WithoutReplacement(batch=100, total=2000)
+    assert settled.all_events[0].sampling == batches[sampling]
+    assert "one place" in guarantee.trust
     assert (model.components_ > 0).all()
     assert model.perplexity(test) < 0.9 * unigram(train, test)
     again = LDA(**PRIVATE, privacy=privacy, sampling=sampling).fit(train)
@@ -188,7 +194,7 @@ def book(tmp_path):
     """A ledger with a ceiling of ε = 3 for `planted(400)`."""
     path = tmp_path / "ledger.sqlite"
     with Ledger.open(path, create=True) as ledger:
-        dataset = identify(ledger, check_documents(planted(400)))
+        dataset = identified(ledger, planted(400))
         ceiling = Ceiling(epsilon=3.0, delta=1e-4, relation="substitute", unit="record")
         ledger.set_ceiling(dataset, ceiling, reason="test")
     return path, dataset
@@ -217,7 +223,7 @@ def test_steps_are_charged_and_the_ceiling_holds(book):
 def test_a_step_that_fails_is_paid_for(book, monkeypatch):
     path, dataset = book
 
-    original, charges = Steps.release, []
+    original, charges = PrivateStatistics.answer, []
 
     def fail(*given):
         with Ledger.open(path) as ledger:
@@ -226,12 +232,77 @@ def test_a_step_that_fails_is_paid_for(book, monkeypatch):
             raise RuntimeError("the lights went out")
         return original(*given)
 
-    monkeypatch.setattr(Steps, "release", fail)
+    monkeypatch.setattr(PrivateStatistics, "answer", fail)
     with pytest.raises(RuntimeError, match="lights"):
         private(path, 2.0).fit(planted(400))
     assert charges == [0, 1], "rehearsed, then charged, then computed"
     with Ledger.open(path) as ledger:
         assert ledger.spent(dataset).charges == 1
+
+
+def test_a_fit_that_stops_keeps_what_was_paid_for(book, monkeypatch):
+    """Two steps are learnt from, the third is charged only; the guarantee is that of all four."""
+    path, dataset = book
+    model, asked = private(path, 2.0), []
+
+    def third_fails(*parts, **settings):
+        asked.append(1)
+        if len(asked) == 4:  # the first is the rehearsal's
+            raise RuntimeError("the lights went out")
+        return expect(*parts, **settings)
+
+    monkeypatch.setattr("tacit.models.topics.model.expect", third_fails)
+    with pytest.raises(RuntimeError):
+        model.fit(planted(400))
+    with Ledger.open(path) as ledger:
+        assert ledger.spent(dataset).charges == 3
+    assert model.n_batch_iter_ == 2
+    assert model.guarantee_ is not None
+    assert 1.9 < model.guarantee_.epsilon <= 2.0
+
+
+def test_a_fit_that_is_refused_leaves_what_was_learnt(book):
+    path, _ = book
+    model = private(path, 2.0).fit(planted(400))
+    before, promised = model.components_, model.guarantee_
+    model.set_params(privacy=private(path, 2.8).privacy)
+    with pytest.raises(PrivacyError, match="> ceiling 3"):
+        model.fit(planted(400))
+    assert np.array_equal(model.components_, before)
+    assert (model.guarantee_, model.n_batch_iter_) == (promised, 4)
+
+
+@pytest.mark.parametrize("denoise", ["shrink", "zero"])
+def test_a_private_fit_is_a_plan_with_one_party(denoise):
+    privacy = Privacy(epsilon=8.0, delta=1e-4, noise_seed=0)
+    counts = planted(600)
+    found = LDA(**PRIVATE, privacy=privacy, denoise=denoise, max_iter=2).fit(counts)
+    repair = "none" if denoise == "shrink" else "truncate"
+    plan = make_plan(
+        TopicModel(3, words=30, document_words=30),
+        {"corpus": document_records(counts)},
+        method=PrivateStatistics(rate=100 / 600, noise_aware=denoise == "shrink", repair=repair),
+        schedule=Synchronous(rounds=12, damping=PowerDamping(offset=1.0, decay=0.7)),
+        privacy=privacy,
+    )
+    wanted = carry_out(plan).state.q["log"] + 1.0
+    np.testing.assert_allclose(found.components_, wanted, rtol=1e-9)
+    assert found.settled_ is not None
+    assert found.settled_.all_events == plan.settled["corpus"].all_events
+
+
+def test_zero_sets_negative_counts_of_every_release_to_zero():
+    """After one step half of the entries, those of mere noise, are the prior's 1/3."""
+    privacy = Privacy(noise_multiplier=50.0, delta=1e-4, noise_seed=0)
+    model = LDA(**PRIVATE, privacy=privacy, denoise="zero", total_samples=100)
+    first = model.partial_fit(planted(100)).components_
+    assert 0.3 < np.mean(np.isclose(first, 1 / 3, rtol=1e-9)) < 0.7
+    second = model.partial_fit(planted(100)).components_
+    rho = 2.0**-0.7
+    assert (second >= (1 - rho) * first + rho / 3 - 1e-9).all()
+    # Noise of a known seed differs from call to call: what is added is not what was there.
+    added = (second - (1 - rho) * first) / rho
+    assert abs(np.corrcoef(first.ravel(), added.ravel())[0, 1]) < 0.5
 
 
 @pytest.mark.parametrize(
@@ -274,7 +345,7 @@ def test_what_fails_before_a_document_is_read_costs_nothing(book, monkeypatch):
         assert documents.sum() == documents.shape[0], "documents of one word each"
         raise MemoryError("while compiling")
 
-    monkeypatch.setattr("tacit.topics.private.PrivateStatistics.answer", fail)
+    monkeypatch.setattr("tacit.local.statistics.PrivateStatistics.answer", fail)
     with pytest.raises(MemoryError, match="while compiling"):
         private(path, 2.0).fit(planted(400))
     with Ledger.open(path) as ledger:

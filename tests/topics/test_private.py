@@ -16,17 +16,21 @@ from scipy import sparse, stats
 
 from tacit import Privacy, PrivateStatistics, TopicModel
 from tacit.data import document_records
+from tacit.data.bags import WHOLE
 from tacit.data.documents import check_documents
 from tacit.errors import ConfigError, PrivacyError
+from tacit.federate import carry_out, make_plan
 from tacit.local import Task, Terms
-from tacit.local.batches import Batches
+from tacit.local.batches import Batches, rate_of
 from tacit.models.topics.resample import resampled
+from tacit.planning import Live
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.bounded import clip_sum
 from tacit.privacy.events import GaussianEvent, Poisson, WithoutReplacement
 from tacit.privacy.mechanisms import released
+from tacit.server import Synchronous
 from tacit.testing.laws import gaussian_faults
-from tacit.topics.private import Steps, rate_of
+from tacit.topics import LDA
 
 WORDS, TOPICS, LENGTH = 12, 3, 8
 LARGE = st.sampled_from([1, 2, 5, 40, 1000])
@@ -219,14 +223,17 @@ def test_no_number_that_is_not_finite_passes_the_clip():
 
 def test_the_published_setting_with_the_right_sensitivity():
     """D = 400,000, S = 20,000, σ = 1.24, one pass, δ = 1e-4 (VIPS, Table 1, claims ε = 2.38)."""
-    model = TopicModel(2, words=2)
-    privacy = Privacy(noise_multiplier=1.24, delta=2e-6)
-    steps = Steps.priced(
-        model, privacy, steps=20, total=400_000, batch=20_000, sampling="without-replacement"
+    plan = make_plan(
+        TopicModel(2, words=2),
+        {"corpus": {}},
+        method=PrivateStatistics(rate=0.05, sampling="without-replacement"),
+        schedule=Synchronous(rounds=20),
+        privacy=Privacy(noise_multiplier=1.24, delta=2e-6),
+        live=Live(total_units=400_000),
     )
-    guarantee, events = steps.settled.guarantee, steps.settled.all_events
+    settled = plan.settled["corpus"]
+    guarantee, events = settled.guarantee, settled.all_events
     assert (guarantee.unit, guarantee.relation) == ("record", "substitute")
-    assert "one place" in guarantee.trust
     rdp = epsilon(events, 1e-4, "substitute", accountant="rdp")
     assert rdp == pytest.approx(3.48, abs=0.005)
     assert epsilon(events, 1e-4, "substitute") == pytest.approx(2.16, abs=0.005)
@@ -236,25 +243,23 @@ def test_the_published_setting_with_the_right_sensitivity():
 @pytest.mark.parametrize("unit", ["person", "party"])
 def test_only_a_document_can_be_protected(unit):
     with pytest.raises(ConfigError, match="one document"):
-        Steps.priced(
-            TopicModel(2, words=2), Privacy(epsilon=1.0, unit=unit),
-            steps=3, total=9, batch=3, sampling="poisson",
-        )  # fmt: skip
+        LDA(2, privacy=Privacy(epsilon=1.0, unit=unit)).fit(np.eye(9) + 1)
 
 
 def test_a_wrong_scale_would_not_be_sent():
     """Noise of another sd than what was charged is refused before anything leaves."""
     model = TopicModel(2, words=4, document_words=LENGTH)
-    steps = Steps.priced(
-        model, Privacy(noise_multiplier=2.0, delta=1e-4, noise_seed=0),
-        steps=1, total=3, batch=3, sampling="poisson",
-    )  # fmt: skip
-    counts = check_documents(np.eye(3, 4) + 1)
-    assert np.isfinite(steps.release(np.ones((2, 4)), counts, 0)).all()
-    charged = (GaussianEvent(clip=1.0, noise_sd=1.0, nonnegative=False),)
-    half = msgspec.structs.replace(steps.settled, answers=(charged,))
+    plan = make_plan(
+        model,
+        {"corpus": {WHOLE: check_documents(np.eye(3, 4) + 1)}},
+        schedule=Synchronous(rounds=1),
+        privacy=Privacy(noise_multiplier=2.0, delta=1e-4, noise_seed=0),
+    )
+    assert np.isfinite(carry_out(plan).state.q["log"]).all()
+    charged = (GaussianEvent(clip=1.0, noise_sd=2.0, nonnegative=False),)
+    half = msgspec.structs.replace(plan.settled["corpus"], answers=(charged,))
     with pytest.raises(PrivacyError, match="nothing is sent"):
-        replace(steps, settled=half).release(np.ones((2, 4)), counts, 0)
+        carry_out(replace(plan, settled={"corpus": half}))
 
 
 def test_one_very_long_document_does_not_fill_the_memory():

@@ -7,13 +7,12 @@ import warnings
 
 import numpy as np
 import pytest
-from planted_documents import planted
+from planted_documents import identified, planted
 from scipy import sparse
 
 from tacit.config import parse_config
 from tacit.data import DataConfig, load_federation, load_party, public_schema, sources
 from tacit.data.config import PartitionConfig
-from tacit.data.documents import check_documents
 from tacit.errors import ConfigError, DataError
 from tacit.federate import Observer
 from tacit.privacy.ledger import Ceiling, Ledger
@@ -21,7 +20,6 @@ from tacit.privacy.settle import LargeDeltaWarning
 from tacit.private_run import datasets
 from tacit.report import write_report
 from tacit.run import Prepared, prepare, run
-from tacit.topics.private import identify
 
 RAW = {
     "name": "themes",
@@ -103,7 +101,7 @@ def test_documents_of_ones_own_are_charged_as_what_the_estimator_calls_them(own,
     prepared = prepare(config)
     with Ledger.open(book, create=True) as ledger:
         (dataset,) = datasets(prepared.plan, prepared.federation, ledger).values()
-        assert dataset == identify(ledger, check_documents(planted(200)))
+        assert dataset == identified(ledger, planted(200))
         ceiling = Ceiling(epsilon=3.0, delta=1e-4, relation="substitute", unit="record")
         ledger.set_ceiling(dataset, ceiling, reason="test")
     run(config, tmp_path / "run", ledger=book)

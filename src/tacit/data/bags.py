@@ -61,6 +61,14 @@ def documents_of(records: Rows, words: int, kept: Array | None = None) -> Docume
     return sparse.csr_array((data, index[there], ends), shape=(len(counts), words))
 
 
+def one_word_each(count: int, words: int) -> Documents:
+    """So many documents of one word each, over a vocabulary of that size."""
+    from scipy import sparse
+
+    parts = (np.ones(count, np.float32), np.arange(count) % words, np.arange(count + 1))
+    return sparse.csr_array(parts, shape=(count, words))
+
+
 def check_document_records(party: str, records: Rows, words: int) -> None:
     """Refuse records that are no documents over that many words, in one line that names where."""
     if WHOLE in records:

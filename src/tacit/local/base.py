@@ -29,7 +29,8 @@ class Task(NamedTuple):
     the method makes of the visit (`LocalMethod.stage`), a number known when it is compiled;
     `memory` is what it kept at this party (`LocalMethod.memory`), and `damping` the part of
     its change that will be sent. `begun` is what `LocalMethod.begin` made of `start`, or None, in
-    which case the method does so itself.
+    which case the method does so itself. `words` are the numbers of seed, party and visit that
+    the public key of `answer` is made of: no source of noise.
     """
 
     records: Records
@@ -45,6 +46,7 @@ class Task(NamedTuple):
     memory: Any = None
     damping: Array | float = 1.0
     begun: Any = None
+    words: Array = None
 
 
 class Answer(NamedTuple):
@@ -90,6 +92,8 @@ class LocalMethod(abc.ABC):
     may be multiplied into a full-covariance q at once without damping."""
     eager: ClassVar[bool] = False
     """Whether it can serve a model that is not traceable."""
+    uses_key: ClassVar[bool] = True
+    """Whether `answer` needs the public random key; without it none is made in NumPy."""
     private: ClassVar[bool] = False
     """True when answers are releases with a cost: see `tacit.local.private`."""
     dtype: str
@@ -107,7 +111,7 @@ class LocalMethod(abc.ABC):
     def arrange(self, party: str, records: Records, seed: int) -> Arranged:
         """The records as one row each; a private method may group them by person or by shard."""
         del party, seed
-        return Arranged(records, np.ones(len(next(iter(records.values())))))
+        return Arranged(records, np.ones(np.shape(next(iter(records.values())))[0]))
 
     def family(self, model: Model, family: Family) -> Family:
         """The family that requests and replies are in: the run's, perhaps with sums beside q."""

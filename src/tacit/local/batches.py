@@ -31,6 +31,36 @@ _poisson_mask = jax.jit(poisson_mask)
 _subset_rows = jax.jit(subset_rows, static_argnames="length")
 
 
+def rate_of(batch: int, total: int) -> float:
+    """batch/total, such that ⌊rate·total⌋ is the batch."""
+    rate = min(1.0, batch / total)
+    return rate if math.floor(rate * total) >= min(batch, total) else math.nextafter(rate, 1.0)
+
+
+def shuffled_rows(task: Task, rate: float, *, traced: bool = True) -> tuple[Array, Array, Array]:
+    """Rows, which of them are the visit's batch, and what share of the records that is.
+
+    Every pass over the records shuffles them anew and deals them out in batches of a share `rate`
+    of them, the last one of what is left: every record is in one batch of each pass.
+    """
+    xp = jnp if traced else np
+    present, visit = task.weights, task.words[2]
+    count = xp.count_nonzero(present)
+    size = xp.maximum(1, xp.floor(rate * count)).astype(xp.int64)
+    passes, place = xp.divmod(visit.astype(xp.int64), -(-count // size))
+    if traced:
+        key = jax.random.fold_in(jax.random.key(task.words[0]), task.words[1])
+        order = jax.random.permutation(jax.random.fold_in(key, passes), present.shape[0])
+    else:
+        rng = np.random.default_rng([*task.words[:2], passes])
+        order = rng.permutation(present.shape[0])
+    order = order[xp.argsort(present[order] == 0, stable=True)]
+    length = max(1, math.floor(rate * present.shape[0]))
+    at = place * size + xp.arange(length)
+    mask = (xp.arange(length) < size) & (at < count)
+    return order[xp.minimum(at, present.shape[0] - 1)], mask, xp.count_nonzero(mask) / count
+
+
 @dataclass(frozen=True)
 class Batches:
     """The share `rate` of the units in every step: each with that probability, or so many."""

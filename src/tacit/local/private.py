@@ -145,7 +145,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
             return 1
         if self.unit == "person":
             return int(person_codes(party, records).max()) + 1
-        return len(next(iter(records.values())))
+        return np.shape(next(iter(records.values())))[0]
 
 
 def person_codes(party: str, records: Records) -> np.ndarray:
@@ -167,7 +167,7 @@ def by_unit(party: str, records: Records, unit: Unit) -> Arranged:
     """One row a unit: a record, or all the records of a person."""
     plain = without_person(records)
     if unit == "record":
-        return Arranged(plain, np.ones(len(next(iter(plain.values())))))
+        return Arranged(plain, np.ones(np.shape(next(iter(plain.values())))[0]))
     codes = person_codes(party, records)
     return group_rows(plain, codes, int(codes.max()) + 1)
 

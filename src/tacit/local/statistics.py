@@ -13,9 +13,10 @@ a usual record.
 substitution, √2·C where the model says that no coordinate is negative.
 
 **Repair.** A noisy sum may be no sum of statistics: a precision may be negative, or a count.
-"truncate" takes a precision's positive part at the party, which biases it upwards (MEng 4.21,
-4.24–4.26); "none" keeps the raw sums, which are unbiased, and only the q that is made of them is
-made proper. With `noise_aware` that q also knows how much noise is in them (`tacit.local.aware`).
+"truncate" takes the positive part of a precision or of counts at the party, which biases them
+upwards (MEng 4.21, 4.24–4.26; VIPS, section 4); "none" keeps the raw sums, which are unbiased, and
+only the q that is made of them is made proper. With `noise_aware` that q also knows how much noise
+is in them (`tacit.local.aware`).
 
 **Once.** `once = True` is the fixed private likelihood of MEng §5.1: the first visit's release is
 kept at the party, and what it answers later is free. It needs statistics that do not depend on q.
@@ -35,9 +36,9 @@ import numpy as np
 
 from tacit.errors import ConfigError
 from tacit.expfam import Dirichlets, Family, Gaussian, Natural
-from tacit.local.aware import aware_q, plain_q, stepped_q
+from tacit.local.aware import aware_q, plain_q, stepped_q, summed_q
 from tacit.local.base import Answer, Arranged, Array, LocalMethod, Task
-from tacit.local.batches import Batches, SamplingName
+from tacit.local.batches import Batches, SamplingName, shuffled_rows
 from tacit.local.combine import Combine, Memory, Run
 from tacit.local.private import PrivateMethod, by_unit
 from tacit.models import ConjugateGaussian, Model, Records
@@ -57,22 +58,29 @@ class ExpectedStatistics(LocalMethod):
 
     Exact where the statistics do not depend on q. Otherwise one step of coordinate ascent: the
     hidden variables' best answer to q, then that of θ to them. With `rate` < 1 the sum is that of a
-    Poisson batch over its rate: stochastic variational inference, which needs damping. Not private.
+    batch over its share of the records: stochastic variational inference, which needs damping.
+    `batches` are "poisson", or "shuffled": passes in which every record is in one batch. Not
+    private.
     """
 
     kind: ClassVar[str] = "expected-statistics"
     second_order: ClassVar[bool] = True
     eager: ClassVar[bool] = True
     rate: float = 1.0
+    batches: Literal["poisson", "shuffled"] = "poisson"
     dtype: str = "float64"
 
     def __post_init__(self) -> None:
         check_fields(self, "method")
-        _ = self.batches
+        _ = self._drawn
 
     @property
-    def batches(self) -> Batches:
-        """How the batch of each visit is drawn."""
+    def uses_key(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.batches == "poisson"
+
+    @property
+    def _drawn(self) -> Batches:
+        """How the batch of each visit is drawn, where it is a Poisson one."""
         return Batches(self.rate, "poisson")
 
     def check(self, model: Model, family: Family) -> None:
@@ -82,15 +90,32 @@ class ExpectedStatistics(LocalMethod):
         return not model.ties_at_prior
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
-        def summed(records: Records, weights: Array) -> Bounded:
+        def statistics(records: Records, weights: Array) -> Statistics:
             found = model.statistics(family, task.q, records, weights)
             assert found is not None
+            return found
+
+        def summed(records: Records, weights: Array) -> Bounded:
+            found = statistics(records, weights)
             return clip_sum(found.norms(), jnp.inf, weights, found.total)
 
-        batch, _ = self.batches.summed(key, task, summed, traced=model.traceable)
-        total = jax.tree.map(lambda leaf: leaf / self.rate, batch.value)
+        if self.batches == "shuffled":
+            records, weights, rate = self._shuffled(task, traced=model.traceable)
+            value = statistics(records, weights).total(weights)
+        else:
+            batch, _ = self._drawn.summed(key, task, summed, traced=model.traceable)
+            value, rate = batch.value, self.rate
+        total = jax.tree.map(lambda leaf: leaf / rate, value)
         factor = model.factor(family, task.q, total)
         return Answer(multiply(cavity(task.q, task.factor), factor), None)
+
+    def _shuffled(self, task: Task, *, traced: bool) -> tuple[Records, Array, Array | float]:
+        """The visit's batch, its weights, and what share of the records is in it."""
+        if self.rate == 1:
+            return task.records, task.weights, 1.0
+        rows, mask, share = shuffled_rows(task, self.rate, traced=traced)
+        records = {name: column[rows] for name, column in task.records.items()}
+        return records, mask.astype(task.weights.dtype), share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +133,7 @@ class PrivateStatistics(PrivateMethod):
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted", "server")
     damping: ClassVar[float | None] = 1.0
     wants_full: ClassVar[bool] = True
+    uses_key: ClassVar[bool] = False
     clip: float = 1.0
     rate: float = 1.0
     sampling: SamplingName = "poisson"
@@ -147,13 +173,11 @@ class PrivateStatistics(PrivateMethod):
                 f"privacy.aggregation = 'server' with model {model.kind!r}; here it is for counts, "
                 "as of topics: use 'trusted', where the parties add the noise"
             )
-        if self.repair == "truncate" and (
-            self.aggregation != "plain" or not isinstance(family, Gaussian)
-        ):
+        if self.repair == "truncate" and self.aggregation != "plain":
             raise ConfigError(
-                f"method.repair = 'truncate' with privacy.aggregation = {self.aggregation!r} and "
-                f"family {family.kind!r}; it is for one party's own precision, and a sum of "
-                "truncated numbers lacks the noise that it is charged for: use 'none'"
+                f"method.repair = 'truncate' with privacy.aggregation = {self.aggregation!r}; it "
+                "is for one party's own release, and a sum of truncated numbers lacks the noise "
+                "that it is charged for: use 'none'"
             )
         fixed = isinstance(model, ConjugateGaussian) and whole(family) and self.rate == 1
         if self.once and not fixed:
@@ -228,6 +252,8 @@ class PrivateStatistics(PrivateMethod):
         """
         prior = run.model.prior(run.family)
         read = aware_q if self.noise_aware and self.repair == "none" else plain_q
+        if self.repair == "truncate" and isinstance(run.family, Dirichlets):
+            read = summed_q
         by_step = isinstance(run.family, Gaussian) and not whole(run.family)
         unit = run.model.statistics_unit / self.rate
 
@@ -290,6 +316,8 @@ class PrivateStatistics(PrivateMethod):
         """λ of the factor that the released sums are, scaled to all of the records."""
         value = jax.tree.map(lambda leaf: leaf / self.rate, value)
         truncate = self.repair == "truncate"
+        if truncate and isinstance(family, Dirichlets):
+            return model.factor(family, q, jnp.maximum(value, 0.0))
         if truncate and not whole(family):
             value = {**value, "precision": jnp.maximum(value["precision"], 0.0)}
         factor = model.factor(family, q, value, balance=self.precision_weight)

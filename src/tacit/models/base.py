@@ -71,6 +71,14 @@ class Model(abc.ABC):
     listed: ClassVar[bool] = True
     """False when a coordinate means little on its own: results then do not list all of them."""
 
+    def stand_in(self, records: Records) -> Records | None:
+        """Columns of the same shapes that say nothing, to try out an answer; None: there are none.
+
+        For a model that is not traceable; the columns have the parties as their first axis.
+        """
+        del records
+        return None
+
     @property
     def statistics_unit(self) -> float:
         """What a norm of 1 in `statistics` is, in natural parameters."""

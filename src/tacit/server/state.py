@@ -71,6 +71,8 @@ class Rules:
     """True: the factor of a party that leaves for good is divided out of q; False: it stays."""
     leave_out: bool = False
     """True: a party whose updates alone make q improper, round after round, is left out."""
+    report_steps: bool = True
+    """Whether the log says how far a round moved q; False: a run does not end before its rounds."""
 
 
 @dataclass(frozen=True)

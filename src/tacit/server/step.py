@@ -308,6 +308,8 @@ def _usable(rules: Rules, state: ServerState, q: Natural) -> bool:
     """Proper, and not so strange that nobody could go on from it."""
     if not rules.family.is_proper(q) or not is_plausible(rules.family, q):
         return False
+    if not rules.report_steps:
+        return True
     try:
         return math.isfinite(rules.family.kl(q, state.previous if state.previous else state.q))
     except (ArithmeticError, ValueError):  # a matrix that has no Cholesky factor, say
@@ -429,7 +431,9 @@ def _end_round(rules: Rules, state: ServerState, now: float, log: Log) -> tuple[
 def _close_round(rules: Rules, state: ServerState) -> tuple[ServerState, Log]:
     number = state.round + 1
     assert state.previous is not None
-    moved = max(float(rules.family.kl(state.q, state.previous)), 0.0)
+    moved = None
+    if rules.report_steps:
+        moved = max(float(rules.family.kl(state.q, state.previous)), 0.0)
     event: dict[str, Any] = {
         "event": "round",
         "round": number,
@@ -440,8 +444,8 @@ def _close_round(rules: Rules, state: ServerState) -> tuple[ServerState, Log]:
         "refused": state.refused,
     }
     finished = None
-    taken = state.refused_in_a_row == 0 and state.shortened == 0
-    quiet = taken and moved < (rules.schedule.tolerance or 0.0)
+    still = moved is not None and moved < (rules.schedule.tolerance or 0.0)
+    quiet = still and state.refused_in_a_row == 0 and state.shortened == 0
     # A party that was not asked, or is slow, may still have much to say.
     if quiet and state.heard.issuperset(set(rules.parties) - state.not_asked - state.absent):
         finished = "converged"

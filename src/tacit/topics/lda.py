@@ -4,30 +4,47 @@ Stochastic variational Bayes (Hoffman, Blei and Bach 2010): q(β_k) = Dirichlet(
 k; step t = 0, 1, … takes a batch of S of the D documents and moves
 
     λ ← (1 − ρ_t) λ + ρ_t (η + (D/S) Σ_d n_dw φ_dwk),      ρ_t = (τ₀ + t)^−κ.
+
+A fit is a plan with one party, and its steps are the plan's rounds: what is drawn, computed, priced
+and charged is what `tacit.federate` does for several parties.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
 
+from tacit.charging import ledger_charging
+from tacit.data.bags import WHOLE, document_texts, ledger_form
 from tacit.data.documents import Documents, check_documents, check_vocabulary
 from tacit.errors import ConfigError
-from tacit.local.batches import SamplingName
+from tacit.federate import Plan, carry_out, first_factors, make_plan
+from tacit.local import ExpectedStatistics, LocalMethod, PrivateStatistics
+from tacit.local.batches import SamplingName, rate_of
+from tacit.local.combine import Memory
 from tacit.models.topics import TopicModel, perplexity
-from tacit.models.topics.denoise import DenoiseName, Noisy, shrink
+from tacit.models.topics.denoise import DenoiseName
 from tacit.models.topics.estep import Array
+from tacit.planning import Live
 from tacit.privacy.accounting import ACCOUNTANTS, epsilon, supported
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.guarantee import Guarantee
+from tacit.privacy.fingerprint import DatasetId
+from tacit.privacy.guarantee import TRUST, Guarantee
+from tacit.privacy.ledger import Ledger
 from tacit.privacy.settings import Privacy
 from tacit.privacy.settle import Settled
-from tacit.topics.private import Payment, Steps
+from tacit.pvi import divide
+from tacit.schedule import PowerDamping, Synchronous
+from tacit.server import ServerState, initial_state
 from tacit.topics.show import TopicTable
+
+CORPUS = "corpus"
+"""The one party of a fit."""
 
 
 class LDA:
@@ -57,6 +74,8 @@ class LDA:
     settled_: Settled | None
     """Clip, noise and events of the last private call, in units of clip_share·document_words; None
     without privacy."""
+    _memory: Memory | None = None
+    """Of "shrink": the noisy average so far and its noise."""
 
     def __init__(
         self,
@@ -97,8 +116,6 @@ class LDA:
         self.n_jobs = n_jobs
         self.random_state = random_state
 
-    # What scikit-learn asks of an estimator.
-
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The settings by name."""
         return {name: getattr(self, name) for name in _parameters()}
@@ -115,36 +132,39 @@ class LDA:
         from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
 
         return Tags(
-            estimator_type=None,
-            target_tags=TargetTags(required=False),
+            estimator_type=None, target_tags=TargetTags(required=False),
             transformer_tags=TransformerTags(),
             input_tags=InputTags(sparse=True, positive_only=True),
-        )
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         """Settings only: never what was learnt from documents."""
         shown = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
         return f"LDA({shown})"
 
-    # Learning.
-
     def fit(self, X: Any, y: Any = None) -> LDA:
         """Learn from scratch."""
         del y
         self._check()
         documents = check_documents(X)
-        self._start(documents.shape[1])
-        self._check_kept()
-        if isinstance(self.privacy, Privacy):
-            self._fit_privately(documents, self.privacy)
-            return self
-        order = np.random.default_rng([self.random_state, 1])
-        total = self._total(documents.shape[0])
-        for _ in range(self.max_iter):
-            rows = order.permutation(documents.shape[0])
-            for first in range(0, len(rows), self.batch_size):
-                self._learn(documents[rows[first : first + self.batch_size]], total)
-        return self
+        count = documents.shape[0]
+        if self.total_samples is None and self._size_is_private:
+            raise ConfigError(
+                "privacy.relation = 'add-or-remove' without total_samples; how many documents"
+                " there are is then private: declare a public number"
+            )
+        total = count if self.total_samples is None else self.total_samples
+        private = isinstance(self.privacy, Privacy)
+        if private and self.sampling == "without-replacement" and total != count:
+            raise ConfigError(
+                f"total_samples = {total} with {count} documents; a batch without replacement"
+                " is drawn from those that are here: leave total_samples out"
+            )
+        drawn, weight = (total, 1.0) if private else (count, total / count)
+        batch = min(self.batch_size, drawn)
+        steps = self.max_iter * math.ceil(drawn / batch)
+        plan = self._plan(documents, CORPUS, drawn, rate_of(batch, drawn), weight, steps=steps)
+        return self._carry_out(plan, documents)
 
     def partial_fit(self, X: Any, y: Any = None) -> LDA:
         """One more step, with these documents as its batch.
@@ -162,122 +182,94 @@ class LDA:
             raise ConfigError(
                 "partial_fit without total_samples; say how many documents there are in all"
             )
-        if not started:
-            self._start(documents.shape[1])
-        self._check_kept()
-        if isinstance(self.privacy, Privacy):
-            self._step_privately(documents, self.privacy)
-        else:
-            self._learn(documents, self._total(documents.shape[0]))
-        return self
-
-    def _check_kept(self) -> None:
-        """Refuse a step that `guarantee_` could not speak for together with the earlier ones."""
-        seeded = isinstance(self.privacy, Privacy) and self.privacy.noise_seed is not None
-        now = "none" if self.privacy == "none" else "with a known seed" if seeded else "secret"
-        if self._noise not in (None, now):
+        if started and self._noise != self._kind_of_noise:
             raise ConfigError(
-                f"partial_fit with noise {now!r} after steps with noise {self._noise!r}; no"
-                " guarantee holds for both together: keep to one kind, or begin anew with fit"
+                f"partial_fit with noise {self._kind_of_noise!r} after steps with noise"
+                f" {self._noise!r}; no guarantee holds for both together: keep to one kind, or"
+                " begin anew with fit"
             )
-        self._noise = now
-
-    def _start(self, words: int) -> None:
-        self.n_features_in_ = words
-        self.components_ = self._model.start(self._model.own_family)["log"] + 1.0
-        self.n_batch_iter_ = 0
-        self.guarantee_, self.settled_ = None, None
-        self._noise: str | None = None
-        self._noisy: Noisy | None = None
-        self._released: tuple[GaussianEvent, ...] = ()
-
-    def _learn(self, batch: Documents, total: int) -> None:
-        found = self._model.expect(self.components_, batch)
-        self._move(found.total(), total / batch.shape[0])
-
-    def _move(self, statistics: Array, scale: float) -> None:
-        """The M-step."""
-        rho, aim = self._rho, self._eta + scale * statistics
-        self.components_ = (1.0 - rho) * self.components_ + rho * aim
-        self.n_batch_iter_ += 1
-
-    def _move_denoised(self, noisy: Array, noise_sd: float) -> None:
-        """The M-step with a release in place of the statistics."""
-        if self.denoise == "zero":
-            self._move(np.maximum(noisy, 0.0), 1.0)
-            return
-        before = self._noisy or Noisy(average=np.zeros_like(noisy), noise_sd=0.0)
-        rho = self._rho if self._noisy is not None else 1.0
-        self._noisy = before.moved(noisy, noise_sd, rho)
-        self.components_ = self._eta + shrink(self._noisy)
-        self.n_batch_iter_ += 1
-
-    def _fit_privately(self, documents: Documents, privacy: Privacy) -> None:
-        total = self._total(documents.shape[0])
-        if self.sampling == "without-replacement" and total != documents.shape[0]:
+        if isinstance(self.privacy, Privacy) and self.privacy.noise_multiplier is None:
             raise ConfigError(
-                f"total_samples = {total} with {documents.shape[0]} documents; a batch without"
-                " replacement is drawn from those that are here: leave total_samples out"
-            )
-        batch = min(self.batch_size, total)
-        steps = Steps.priced(
-            self._model, privacy, steps=self.max_iter * math.ceil(total / batch), total=total,
-            batch=batch, sampling=self.sampling,
-        )  # fmt: skip
-        payment = Payment(privacy, documents, privacy.relation)
-        try:
-            payment.require_room(steps.settled.all_events)
-            if payment.counts:
-                steps.rehearse(self.components_, documents.shape)
-            for step in range(steps.settled.visits):
-                self.settled_, self.guarantee_ = steps.settled, steps.settled.guarantee
-                self._release(documents, steps, payment, step)
-        finally:
-            payment.close()
-
-    def _step_privately(self, documents: Documents, privacy: Privacy) -> None:
-        if privacy.noise_multiplier is None:
-            raise ConfigError(
-                f"privacy.epsilon = {privacy.epsilon} with partial_fit; how often it will be called"
-                " is not known: give noise_multiplier, and read guarantee_"
+                f"privacy.epsilon = {self.privacy.epsilon} with partial_fit; how often it will be"
+                " called is not known: give noise_multiplier, and read guarantee_"
             )
         # Under add-or-remove the batch's size is private and the scale uses the declared one.
-        known = privacy.relation == "substitute"
-        size = documents.shape[0] if known else self.batch_size
-        steps = Steps.priced(
-            self._model, privacy, steps=1, total=size, batch=size, sampling="poisson"
-        )
-        settled = steps.settled
-        events = (*self._released, *settled.events_at(0))
-        spent = epsilon(events, privacy.delta, privacy.relation, accountant=privacy.accountant)
-        payment = Payment(privacy, documents, privacy.relation)
-        try:
-            payment.require_room(settled.events_at(0))
-            if payment.counts:
-                steps.rehearse(self.components_, documents.shape)
-            self.settled_ = settled
-            self.guarantee_ = msgspec.structs.replace(settled.guarantee, epsilon=spent)
-            scale = self._total(size) / size
-            self._release(documents, steps, payment, self.n_batch_iter_, scale)
-        finally:
-            payment.close()
+        size = self.batch_size if self._size_is_private else documents.shape[0]
+        before = self.n_batch_iter_ if started else 0
+        # A call is a party of its own, whose name makes its seeded noise differ from the others'.
+        name, weight = f"batch {before}", self.total_samples / size
+        plan = self._plan(documents, name, size, 1.0, weight, steps=1, before=before)
+        return self._carry_out(plan, documents, before, resumed=started)
 
-    def _release(
-        self, documents: Documents, steps: Steps, payment: Payment, step: int, scale: float = 1.0
-    ) -> None:
-        """One private step: pay, compute behind the wall, release, learn from the release alone."""
-        events = steps.settled.events_at(step)
-        payment.pay(step, events)
-        self._released += events
-        found = steps.release(self.components_, documents, step)
-        self._move_denoised(scale * found, scale * steps.noise_sd)
+    def _plan(
+        self, documents: Documents, party: str, units: int, rate: float, weight: float,
+        *, steps: int, before: int = 0,
+    ) -> Plan:  # fmt: skip
+        """Steps over batches of a share `rate` of `units` documents, which is a public number."""
+        private = self.privacy if isinstance(self.privacy, Privacy) else None
+        shrinks = private is not None and self.denoise == "shrink"
+        method: LocalMethod = ExpectedStatistics(rate=rate, batches="shuffled")
+        if private is not None:
+            method = PrivateStatistics(
+                rate=rate, sampling=self.sampling, noise_aware=shrinks,
+                repair="none" if shrinks else "truncate",
+            )  # fmt: skip
+        damping = _Steps(
+            offset=self.learning_offset, decay=self.learning_decay, before=before,
+            replaces=shrinks and (before == 0 or self._memory is None),
+        )  # fmt: skip
+        plan = make_plan(
+            self._model(documents.shape[1], weight),
+            {party: {}},  # priced before any document is read
+            method=method, seed=self.random_state % 2**32,
+            schedule=Synchronous(rounds=steps, tolerance=0.0, damping=damping),
+            privacy=private, trust=TRUST["central"], live=Live(total_units=units),
+        )  # fmt: skip
+        return replace(plan, parties={party: {WHOLE: documents}}, live=None, report_steps=False)
 
-    # Using it.
+    def _carry_out(
+        self, plan: Plan, documents: Documents, before: int = 0, *, resumed: bool = False
+    ) -> LDA:
+        """Learn as planned, from what was learnt so far where a fit is `resumed`."""
+        start, earlier = initial_state(plan.rules, first_factors(plan)), ()
+        if resumed:
+            learnt = divide({"log": self.components_ - 1.0}, plan.model.prior(plan.family))
+            start = initial_state(plan.rules, dict.fromkeys(plan.parties, learnt))
+            start, earlier = replace(start, memory=self._memory), self._released
+
+        def keep(state: ServerState, log: object = None) -> None:
+            del log
+            self.components_ = state.q["log"] + 1.0
+            self.n_batch_iter_ = before + state.round
+            self._memory = state.memory if self.denoise == "shrink" else None
+
+        def datasets(ledger: Ledger) -> dict[str, DatasetId]:
+            form = ledger_form(documents.shape[1])
+            return dict.fromkeys(plan.parties, ledger.identify(form, document_texts(documents)))
+
+        with ledger_charging(plan.privacy, plan.settled, datasets, run="lda") as charging:
+            self.n_features_in_, self._noise = documents.shape[1], self._kind_of_noise
+            keep(start)
+            self._promise(plan, earlier)
+            carry_out(plan, charging=charging, observe=keep, start=start)
+        return self
+
+    def _promise(self, plan: Plan, earlier: tuple[GaussianEvent, ...]) -> None:
+        """What holds for everything learnt and for this plan; known before its first release."""
+        self.guarantee_, self.settled_, self._released = plan.guarantee, None, earlier
+        if self.guarantee_ is None or plan.privacy is None:
+            return
+        (self.settled_,) = plan.settled.values()
+        self._released = (*earlier, *self.settled_.all_events)
+        if earlier:
+            terms = plan.privacy.delta, plan.privacy.relation
+            spent = epsilon(self._released, *terms, accountant=plan.privacy.accountant)
+            self.guarantee_ = msgspec.structs.replace(self.guarantee_, epsilon=spent)
 
     def transform(self, X: Any) -> Array:
         """E[θ], documents × topics. It is as private as the documents that are asked about."""
         documents = check_documents(X, words=self._fitted())
-        gamma = self._model.expect(self.components_, documents).gamma
+        gamma = self._model(self.n_features_in_).expect(self.components_, documents).gamma
         return gamma / gamma.sum(axis=1, keepdims=True)
 
     def fit_transform(self, X: Any, y: Any = None) -> Array:
@@ -293,7 +285,7 @@ class LDA:
         release that nobody has paid for.
         """
         documents = check_documents(X, words=self._fitted())
-        common = {"alpha": self._model.alpha, "threads": self.n_jobs}
+        common = {"alpha": self._model(self.n_features_in_).alpha, "threads": self.n_jobs}
         if form == "bound":
             return perplexity.bound(self.components_, documents, **common)
         if form == "completion":
@@ -326,41 +318,25 @@ class LDA:
         """The most probable words of each topic."""
         return TopicTable.of(self.components_, check_vocabulary(vocabulary, self._fitted()), top)
 
-    # Settings.
-
-    @property
-    def _model(self) -> TopicModel:
+    def _model(self, words: int, weight: float = 1.0) -> TopicModel:
         return TopicModel(
-            self.n_components,
-            words=self.n_features_in_,
-            doc_topic_prior=self.doc_topic_prior,
-            topic_word_prior=self.topic_word_prior,
-            document_words=self.document_words,
-            clip_share=self.clip_share,
-            tolerance=self.mean_change_tol,
-            most_steps=self.max_doc_update_iter,
-            start_seed=self.random_state,
-            threads=self.n_jobs,
-        )
+            self.n_components, words=words, document_weight=weight,
+            doc_topic_prior=self.doc_topic_prior, topic_word_prior=self.topic_word_prior,
+            document_words=self.document_words, clip_share=self.clip_share,
+            tolerance=self.mean_change_tol, most_steps=self.max_doc_update_iter,
+            start_seed=self.random_state, threads=self.n_jobs,
+        )  # fmt: skip
 
     @property
-    def _rho(self) -> float:
-        return (self.learning_offset + self.n_batch_iter_) ** -self.learning_decay
+    def _kind_of_noise(self) -> str:
+        """Steps of different kinds have no guarantee together."""
+        if not isinstance(self.privacy, Privacy):
+            return "none"
+        return "secret" if self.privacy.noise_seed is None else "with a known seed"
 
     @property
-    def _eta(self) -> float:
-        return self._model.eta
-
-    def _total(self, documents: int) -> int:
-        private = isinstance(self.privacy, Privacy) and self.privacy.relation == "add-or-remove"
-        if self.total_samples is None:
-            if private:
-                raise ConfigError(
-                    "privacy.relation = 'add-or-remove' without total_samples; how many documents"
-                    " there are is then private: declare a public number"
-                )
-            return documents
-        return self.total_samples
+    def _size_is_private(self) -> bool:
+        return isinstance(self.privacy, Privacy) and self.privacy.relation == "add-or-remove"
 
     def _fitted(self) -> int:
         if not hasattr(self, "components_"):
@@ -373,6 +349,11 @@ class LDA:
                 f"privacy = {self.privacy!r}; give tacit.Privacy(epsilon=…, delta=…), or 'none' to"
                 " learn without"
             )
+        if isinstance(self.privacy, Privacy) and self.privacy.unit != "record":
+            raise ConfigError(
+                f"privacy.unit = {self.privacy.unit!r}; topics are learnt from documents: protect a"
+                " 'record', which is one document"
+            )
         for name in ("n_components", "max_iter", "batch_size", "total_samples",
                      "max_doc_update_iter", "document_words", "n_jobs"):  # fmt: skip
             value = getattr(self, name)
@@ -380,9 +361,7 @@ class LDA:
             if value is not None and not (whole and value >= 1):
                 raise ConfigError(f"{name} = {value!r}; it must be a whole number, at least 1")
         if not 0 < self.mean_change_tol < math.inf:
-            raise ConfigError(
-                f"mean_change_tol = {self.mean_change_tol}; it must be a finite number > 0"
-            )
+            raise ConfigError(f"mean_change_tol = {self.mean_change_tol}; it must be finite, > 0")
         if not 0.5 <= self.learning_decay <= 1:
             raise ConfigError(
                 f"learning_decay = {self.learning_decay}; it must be in [0.5, 1]: slower does not"
@@ -390,12 +369,26 @@ class LDA:
             )
         if not 1 <= self.learning_offset < math.inf:
             raise ConfigError(f"learning_offset = {self.learning_offset}; it must be at least 1")
-        if self.denoise not in get_args(DenoiseName):
-            raise ConfigError(f"denoise = {self.denoise!r}; choose 'shrink' or 'zero'")
-        if self.sampling not in ("poisson", "without-replacement"):
-            raise ConfigError(
-                f"sampling = {self.sampling!r}; choose 'poisson' or 'without-replacement'"
-            )
+        for name, words in (
+            ("denoise", get_args(DenoiseName)),
+            ("sampling", get_args(SamplingName)),
+        ):
+            if getattr(self, name) not in words:
+                allowed = " or ".join(map(repr, words))
+                raise ConfigError(f"{name} = {getattr(self, name)!r}; choose {allowed}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Steps(PowerDamping):
+    """ρ of the steps after `before` others; the first may replace what is there."""
+
+    before: int
+    replaces: bool
+    """The start is no release: an average of releases begins with the first of them."""
+
+    def at(self, round_number: int) -> float:
+        first = self.replaces and round_number == 1
+        return 1.0 if first else super().at(round_number + self.before)
 
 
 def _parameters() -> list[str]:

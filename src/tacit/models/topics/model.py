@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tacit.data.bags import check_document_records, documents_of
+from tacit.data.bags import WHOLE, check_document_records, documents_of, one_word_each
 from tacit.data.documents import Documents
 from tacit.errors import ConfigError
 from tacit.expfam import Dirichlets, Family, Natural
@@ -63,7 +63,8 @@ class TopicModel(Model):
 
     `doc_topic_prior` is α and `topic_word_prior` η, both 1/topics if left out; a document's E-step
     ends after `most_steps`, or once its γ moves by less than `tolerance` on average.
-    `start_seed` draws the topics that q starts with: equal ones would stay so.
+    `start_seed` draws the topics that q starts with: equal ones would stay so. A document counts
+    as `document_weight` documents, where the given ones are a sample of more.
 
     >>> model = TopicModel(2, words=3)
     >>> model.own_family, model.dimension, model.names[5]
@@ -86,6 +87,7 @@ class TopicModel(Model):
         topic_word_prior: float | None = None,
         document_words: int = 500,
         clip_share: float = 0.05,
+        document_weight: float = 1.0,
         tolerance: float = 1e-3,
         most_steps: int = 30,
         start_seed: int = 0,
@@ -103,7 +105,7 @@ class TopicModel(Model):
         self.eta = 1.0 / topics if topic_word_prior is None else float(topic_word_prior)
         for name, value in (
             ("doc_topic_prior", self.alpha), ("topic_word_prior", self.eta),
-            ("tolerance", tolerance),
+            ("tolerance", tolerance), ("document_weight", document_weight),
         ):  # fmt: skip
             if not 0 < value < math.inf:
                 raise ConfigError(f"{name} = {value}; it must be a finite number > 0")
@@ -113,6 +115,7 @@ class TopicModel(Model):
                 " document_words words has statistics of a larger norm"
             )
         self.document_words, self.clip_share = int(document_words), float(clip_share)
+        self.document_weight = float(document_weight)
         self.tolerance, self.most_steps = float(tolerance), int(most_steps)
         self.start_seed, self.threads = int(start_seed), int(threads)
 
@@ -131,6 +134,11 @@ class TopicModel(Model):
 
     @property
     def statistics_unit(self) -> float:
+        return self.document_weight * self._norm_unit
+
+    @property
+    def _norm_unit(self) -> float:
+        """A norm of 1, in words of one document."""
         return self.clip_share * self.document_words
 
     def prior(self, family: Family) -> Natural:
@@ -143,6 +151,16 @@ class TopicModel(Model):
 
     def check_records(self, party: str, records: Records) -> None:
         check_document_records(party, records, self.words)
+
+    def stand_in(self, records: Records) -> Records:
+        """Documents of one word each."""
+        if WHOLE in records:
+            found = np.empty(len(records[WHOLE]), object)
+            found[:] = [one_word_each(*matrix.shape) for matrix in records[WHOLE]]
+            return {WHOLE: found}
+        blank = {name: np.zeros(one.shape, one.dtype) for name, one in records.items()}
+        blank["counts"][..., 0] = 1
+        return blank
 
     def documents(self, records: Records) -> Documents:
         """Records as sparse counts."""
@@ -184,9 +202,7 @@ class TopicModel(Model):
             batch = resampled(batch, self.document_words, rng)
             stretch = max(1.0, self.document_words / USUAL_WORDS)
         found = self.expect(np.asarray(q["log"]) + 1.0, batch, stretch=stretch)
-        return TopicStatistics(
-            found=found, rows=rows, length=len(weights), unit=self.statistics_unit
-        )
+        return TopicStatistics(found=found, rows=rows, length=len(weights), unit=self._norm_unit)
 
     def factor(self, family: Family, q: Natural, total: Any, *, balance: float = 1.0) -> Natural:
         del family, q, balance
