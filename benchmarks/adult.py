@@ -40,9 +40,11 @@ def rows() -> list[Row]:
 
 
 def child(split: str) -> dict[str, Any]:
-    from tacit.federate import carry_out, make_plan
-    from tacit.notebook import measure, pooled
-    from tacit.server import Synchronous
+    from tacit.data.records import pooled
+    from tacit.engines.execute import carry_out
+    from tacit.plan.plan import make_plan
+    from tacit.results.evaluation import measure
+    from tacit.server.schedule import Synchronous
 
     prepared = adult(*SPLITS[split])
     plan = prepared.plan

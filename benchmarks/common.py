@@ -70,10 +70,10 @@ def median_cpu_s(work: Callable[[], Any], times: int) -> float:
 
 
 def adult(*overrides: str) -> Any:
-    """`tacit.run.prepare` of examples/adult.toml."""
-    from tacit.config import read_config
+    """`tacit.run.run.prepare` of examples/adult.toml."""
     from tacit.errors import DataError
-    from tacit.run import prepare
+    from tacit.run.config import read_config
+    from tacit.run.run import prepare
 
     try:
         return prepare(read_config(EXAMPLE, tuple(overrides)))

@@ -29,9 +29,11 @@ def rows() -> list[Row]:
 def child() -> dict[str, Any]:
     import numpy as np
 
-    from tacit.federate import carry_out, make_plan
+    from tacit.engines.execute import carry_out
     from tacit.models import GaussianMean
-    from tacit.server import SCHEDULES, Checkpoint
+    from tacit.plan.plan import make_plan
+    from tacit.server.checkpoint import Checkpoint
+    from tacit.server.schedule import SCHEDULES
 
     rng = np.random.default_rng(0)
     parties = {f"party-{i}": {"y": rng.normal(size=RECORDS)} for i in range(PARTIES)}

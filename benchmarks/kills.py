@@ -26,14 +26,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "engines"))
 from wire_harness import BINARY, Fed, Worker
 
 from tacit.cli.ledger import ceiling_command
-from tacit.federate import first_factors
 from tacit.live.join import needed_ceiling, prepare_party
 from tacit.live.plan import server_plan
-from tacit.messages import decode_reply
-from tacit.privacy.ledger import Ledger
-from tacit.privacy.ledger_audit import audit
-from tacit.private_run import identify
-from tacit.server import begin, initial_state, open_requests, step_together
+from tacit.plan.plan import first_factors
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.verify import audit
+from tacit.run.ledger import identify
+from tacit.server.messages import decode_reply
+from tacit.server.state import initial_state, open_requests
+from tacit.server.step import begin, step_together
 
 NAMES = ("a", "b", "c")
 DELTA = 1e-4

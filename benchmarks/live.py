@@ -69,7 +69,7 @@ def child(what: str, *options: str) -> dict[str, Any]:
 
 
 def _make_certificates(base: Path) -> None:
-    from tacit.wire import certs
+    from tacit.live.transport import certificates as certs
 
     certs.init_authority(base)
     certs.issue_server(base, ["localhost"])
@@ -78,7 +78,7 @@ def _make_certificates(base: Path) -> None:
 
 
 def _credentials(base: Path, name: str) -> Any:
-    from tacit.wire.tls import Credentials
+    from tacit.live.transport.tls import Credentials
 
     return Credentials(base / f"{name}.pem", base / f"{name}.key", base / "ca.pem")
 
@@ -86,12 +86,13 @@ def _credentials(base: Path, name: str) -> Any:
 async def _federation(base: Path, encoding: str) -> dict[str, Any]:
     import numpy as np
 
-    from tacit.engines.wire.journal import Journal
-    from tacit.engines.wire.live_run import LiveRun
-    from tacit.engines.wire.server import WireServer
     from tacit.expfam import MeanFieldGaussian
-    from tacit.server import Rules, Synchronous
-    from tacit.wire.settings import Serve
+    from tacit.live.journal import Journal
+    from tacit.live.server.coordinator import WireServer
+    from tacit.live.server.live_run import LiveRun
+    from tacit.live.settings import Serve
+    from tacit.server.schedule import Synchronous
+    from tacit.server.state import Rules
 
     family = MeanFieldGaussian(DIMENSION)
     rules = Rules(
@@ -134,7 +135,7 @@ async def _federation(base: Path, encoding: str) -> dict[str, Any]:
 
 
 async def _echo(base: Path, bytes_in: int, bytes_out: int) -> dict[str, Any]:
-    from tacit.wire.tls import server_context
+    from tacit.live.transport.tls import server_context
 
     answer, done = bytes(bytes_out), asyncio.Event()
     left = [EXCHANGES]
@@ -182,7 +183,7 @@ def _start_clients(base: Path, port: int, *options: object) -> subprocess.Popen[
 
 
 async def _take_part(base: Path, port: int, number: int, encoding: str) -> None:
-    from tacit.wire.session import Introduction, open_session
+    from tacit.live.session import Introduction, open_session
 
     session = await open_session(
         f"localhost:{port}",
@@ -196,7 +197,7 @@ async def _take_part(base: Path, port: int, number: int, encoding: str) -> None:
 
 
 async def _call_echo(base: Path, port: int, number: int, sizes: tuple[int, int]) -> None:
-    from tacit.wire.tls import client_context
+    from tacit.live.transport.tls import client_context
 
     context = client_context(_credentials(base, f"party-{number}"))
     reader, writer = await asyncio.open_connection("localhost", port, ssl=context)

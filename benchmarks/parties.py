@@ -49,10 +49,11 @@ def child(source: str, count: str) -> dict[str, Any]:
     import numpy as np
 
     import tacit
-    from tacit.federate import carry_out, make_plan
+    from tacit.data.records import pooled
+    from tacit.engines.execute import carry_out
     from tacit.models import LogisticRegression
-    from tacit.notebook import pooled
-    from tacit.server import Synchronous
+    from tacit.plan.plan import make_plan
+    from tacit.server.schedule import Synchronous
 
     if source == "adult":
         federation = adult().federation

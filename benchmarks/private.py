@@ -109,11 +109,12 @@ def _opacus(python: str, records: int, hidden: int, steps: int) -> dict[str, Any
 def _our_steps(kind: str, records: str, steps: str) -> dict[str, Any]:
     import numpy as np
 
-    from tacit.federate import carry_out, make_plan
-    from tacit.local import DPSGD
+    from tacit.engines.execute import carry_out
+    from tacit.methods import DPSGD
     from tacit.models import BayesianNeuralNetwork, LogisticRegression
+    from tacit.plan.plan import make_plan
     from tacit.privacy.settings import Privacy
-    from tacit.server import Synchronous
+    from tacit.server.schedule import Synchronous
 
     rng, n = np.random.default_rng(0), int(records)
     party = {
@@ -157,13 +158,13 @@ def _federation() -> list[Row]:
     return [
         *found,
         Row(name="private", what="Adult, with ledger and checkpoint: CPU, warm", unit="s",
-            value=seen["charged"], note="carry_out as tacit.run calls it"),
+            value=seen["charged"], note="carry_out as tacit.run.run calls it"),
         Row(name="private", what="... / the same steps, no clipping, noise, check or ledger",
             unit="ratio", value=seen["charged"] / seen["bare, kept"], at_most=1.5,
             note=f"{seen['bare, kept']:.3f} s, with checkpoint"),
-        Row(name="private", what="tacit.run, DPSGD and ledger: CPU, warm", unit="s",
+        Row(name="private", what="tacit.run.run, DPSGD and ledger: CPU, warm", unit="s",
             value=seen["run"], note="all but reading data, calibration and compiling"),
-        Row(name="private", what="... / tacit.run, GradientVI, 1 step a round", unit="ratio",
+        Row(name="private", what="... / tacit.run.run, GradientVI, 1 step a round", unit="ratio",
             value=seen["run"] / seen["run, plain"], at_most=1.5,
             note=f"{seen['run, plain']:.3f} s; as many passes, no privacy"),
     ]  # fmt: skip
@@ -172,10 +173,11 @@ def _federation() -> list[Row]:
 def _our_federation() -> dict[str, Any]:
     import warnings
 
-    from tacit.config import read_config
-    from tacit.federate import carry_out, make_plan
-    from tacit.local import GradientVI, NaturalVI
-    from tacit.run import prepare
+    from tacit.engines.execute import carry_out
+    from tacit.methods import GradientVI, NaturalVI
+    from tacit.plan.plan import make_plan
+    from tacit.run.config import read_config
+    from tacit.run.run import prepare
 
     adult()  # skips where there is none
     warnings.simplefilter("ignore")
@@ -205,7 +207,7 @@ def _our_federation() -> dict[str, Any]:
 
 
 def _to_the_end(plan: Any) -> Any:
-    from tacit.server import Synchronous
+    from tacit.server.schedule import Synchronous
 
     return Synchronous(rounds=plan.schedule.rounds, tolerance=0.0)
 
@@ -217,8 +219,8 @@ def _warm(work: Callable[[], Any]) -> float:
 
 def _kept(plan: Any) -> float:
     """CPU of `carry_out` with a checkpoint of its own each time."""
-    from tacit.federate import carry_out
-    from tacit.server import Checkpoint
+    from tacit.engines.execute import carry_out
+    from tacit.server.checkpoint import Checkpoint
 
     seen = []
     for _ in range(REPEATS):
@@ -234,9 +236,9 @@ def _whole_run(config: Any) -> tuple[float, float]:
 
     A run makes a model of its own and would compile for it every time.
     """
-    import tacit.run
+    import tacit.run.run
 
-    prepare, carry_out = tacit.run.prepare, tacit.run.carry_out
+    prepare, carry_out = tacit.run.run.prepare, tacit.run.run.carry_out
     prepared, inside = prepare(config), []
 
     def timed(*arguments: Any, **named: Any) -> Any:
@@ -248,11 +250,11 @@ def _whole_run(config: Any) -> tuple[float, float]:
         with tempfile.TemporaryDirectory() as folder:
             tacit.run.run(config, Path(folder) / "run")
 
-    tacit.run.prepare, tacit.run.carry_out = lambda _: prepared, timed
+    tacit.run.run.prepare, tacit.run.run.carry_out = lambda _: prepared, timed
     try:
         whole = _warm(once)
     finally:
-        tacit.run.prepare, tacit.run.carry_out = prepare, carry_out
+        tacit.run.run.prepare, tacit.run.run.carry_out = prepare, carry_out
     return whole, statistics.median(inside[1:])
 
 
@@ -263,7 +265,7 @@ def _strip() -> None:
     """
     import jax.numpy as jnp
 
-    import tacit.party
+    import tacit.party.compute
     from tacit.privacy import bounded, mechanisms
 
     cost, whole = mechanisms.Cost, mechanisms.Drawn()
@@ -278,8 +280,8 @@ def _strip() -> None:
 
     bounded.clip_weights = weights
     mechanisms.Gaussian.release = release
-    tacit.party.check_released = lambda *_: None
-    tacit.party.compiled.cache_clear()
+    tacit.party.compute.check_released = lambda *_: None
+    tacit.party.compute.compiled.cache_clear()
 
 
 # Calibration.

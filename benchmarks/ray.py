@@ -68,9 +68,9 @@ def _measured(size: int) -> dict[str, Any]:
 
     from tacit.engines.in_process import InProcess
     from tacit.engines.ray import RayEngine
-    from tacit.federate import make_plan
     from tacit.models import GaussianMean
-    from tacit.server import Synchronous
+    from tacit.plan.plan import make_plan
+    from tacit.server.schedule import Synchronous
 
     rng = np.random.default_rng(0)
     parties = {f"party-{i}": {"y": rng.normal(size=RECORDS)} for i in range(size)}
@@ -93,7 +93,7 @@ def _measured(size: int) -> dict[str, Any]:
 
 def _rounds(plan: Any, engine: Any, made: list[Any]) -> dict[str, Any]:
     """The best round after the first, which compiles, and what the busier actor computed in it."""
-    from tacit.federate import carry_out
+    from tacit.engines.execute import carry_out
 
     ends: list[tuple[float, float]] = []
     starts: list[tuple[float, float]] = []

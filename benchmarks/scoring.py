@@ -28,10 +28,11 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.common import held_out  # noqa: E402
 from tacit.data import load  # noqa: E402
 from tacit.data.federation import split  # noqa: E402
-from tacit.data.layout import BIAS, Feature  # noqa: E402
-from tacit.federate import carry_out, make_plan  # noqa: E402
-from tacit.local import DPSGD, PrivateScoring  # noqa: E402
+from tacit.data.schema.layout import BIAS, Feature  # noqa: E402
+from tacit.engines.execute import carry_out  # noqa: E402
+from tacit.methods import DPSGD, PrivateScoring  # noqa: E402
 from tacit.models import LogisticRegression  # noqa: E402
+from tacit.plan.plan import make_plan  # noqa: E402
 from tacit.privacy.settings import Privacy  # noqa: E402
 
 NUMBERS = {

@@ -13,15 +13,16 @@ import argparse
 import numpy as np
 from scipy.special import expit, softmax
 
-from tacit.data.layout import BIAS, Feature
-from tacit.federate import carry_out, make_plan
-from tacit.local import PrivateScoring
+from tacit.data.schema.layout import BIAS, Feature
+from tacit.engines.execute import carry_out
+from tacit.methods import PrivateScoring
 from tacit.models import (
     LinearRegression,
     LogisticRegression,
     PoissonRegression,
     SoftmaxRegression,
 )
+from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
 
 RECORDS, PARTIES = 24_000, 10

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import polars
 
-from tacit.config import parse_config
 from tacit.data import load_federation
-from tacit.data.readers.adult import read as read_adult
-from tacit.run import simulate
+from tacit.data.sources.adult import read as read_adult
+from tacit.run.config import parse_config
+from tacit.run.run import simulate
 
 ROOT, DATA = Path(__file__).parents[1], Path(os.environ["TACIT_DATA"])
 NUMBERS = {"age": (17, 90), "education-num": (1, 16), "hours-per-week": (1, 99)}

@@ -82,7 +82,9 @@ class _Server:
         import numpy as np
 
         from tacit.expfam import MeanFieldGaussian
-        from tacit.server import Rules, Synchronous, begin, initial_state
+        from tacit.server.schedule import Synchronous
+        from tacit.server.state import Rules, initial_state
+        from tacit.server.step import begin
 
         family = MeanFieldGaussian(dimension)
         self.rules = Rules(
@@ -96,8 +98,9 @@ class _Server:
 
     def round(self, deltas: Any = None) -> float:
         """CPU seconds of making the requests and taking all replies."""
-        from tacit.messages import Reply
-        from tacit.server import open_requests, step_together
+        from tacit.server.messages import Reply
+        from tacit.server.state import open_requests
+        from tacit.server.step import step_together
 
         started = time.process_time()
         requests = open_requests(self.state)

@@ -63,10 +63,11 @@ def _tacit(folder: Path) -> dict[str, Any]:
     """CPU of a step, and q after every round of the default method with the CPU spent by then."""
     import numpy as np
 
-    from tacit.federate import carry_out, make_plan
-    from tacit.local import GradientVI
-    from tacit.notebook import pooled
-    from tacit.server import Synchronous
+    from tacit.data.records import pooled
+    from tacit.engines.execute import carry_out
+    from tacit.methods import GradientVI
+    from tacit.plan.plan import make_plan
+    from tacit.server.schedule import Synchronous
 
     prepared = adult()
     plan, test = prepared.plan, prepared.federation.test
@@ -105,7 +106,7 @@ def _tacit(folder: Path) -> dict[str, Any]:
 
 def _track(plan: Any) -> list[tuple[float, Any]]:
     """CPU seconds spent and q, after every round."""
-    from tacit.federate import carry_out
+    from tacit.engines.execute import carry_out
 
     points: list[tuple[float, Any]] = []
     start = time.process_time()

@@ -60,7 +60,7 @@ def _counting(number: int) -> float:
 
 def child(workers: str) -> dict[str, Any]:
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    from tacit.sweep import Sweep, sweep
+    from tacit.run.sweep import Sweep, sweep
 
     asked = Sweep(base=BASE, seeds=RUNS // 4, grid={"schedule.damping": [0.1, 0.2, 0.3, 0.4]})
     with tempfile.TemporaryDirectory() as folder:

@@ -87,7 +87,7 @@ def _corpus() -> Any:
 
 def _judged(corpus: Any, topics: list[Any]) -> dict[str, float]:
     from tacit.data.documents import check_documents
-    from tacit.models.topics.perplexity import completion
+    from tacit.models.lda.perplexity import completion
 
     test = check_documents(corpus.test)
     found = [completion(one, test, alpha=1 / TOPICS) for one in topics]
@@ -95,7 +95,7 @@ def _judged(corpus: Any, topics: list[Any]) -> dict[str, float]:
 
 
 def _model(**settings: Any) -> Any:
-    from tacit.topics import LDA
+    from tacit.sklearn import LDA
 
     common = {
         "privacy": "none", "batch_size": BATCH, "mean_change_tol": TOLERANCE,

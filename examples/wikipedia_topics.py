@@ -15,7 +15,7 @@ import numpy as np
 
 import tacit
 from tacit.data import Corpus, load_corpus
-from tacit.topics import LDA, TopicTable
+from tacit.sklearn import LDA, TopicTable
 
 TOPICS, BATCH, PASSES = 50, 20_000, 3
 PLAIN = {"privacy": "none", "batch_size": 4096, "n_jobs": 2}

@@ -28,13 +28,13 @@ def loaded_after(code: str, *arguments: str) -> set[str]:
         "tacit.server",
         "tacit.server.step",
         "tacit.server.checkpoint",
-        "tacit.local.combine",
+        "tacit.server.combine",
         "tacit.pvi",
-        "tacit.config",
+        "tacit.run.config",
         "tacit.live.config",
-        "tacit.wire.settings",
-        "tacit.privacy.ledger",
-        "tacit.rundir",
+        "tacit.live.settings",
+        "tacit.privacy.ledger.ledger",
+        "tacit.run.directory",
         "tacit.cli.main",
     ],
 )
@@ -43,7 +43,7 @@ def test_a_part_that_needs_no_compiler_loads_none(module):
 
 
 def test_the_methods_are_still_found_by_name():
-    assert "jax" in loaded_after("from tacit.local import METHODS, DPSGD, choose_method")
+    assert "jax" in loaded_after("from tacit.methods import METHODS, DPSGD")
 
 
 def test_a_used_directory_is_refused_before_anything_heavy_is_loaded(tmp_path):

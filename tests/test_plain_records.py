@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.data.layout import BIAS, Feature
+from tacit.data.schema.layout import BIAS, Feature
+from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, DataError
-from tacit.federate import carry_out, make_plan
-from tacit.local import DPSGD
-from tacit.schedule import Synchronous
+from tacit.methods import DPSGD
+from tacit.plan.plan import make_plan
+from tacit.server.schedule import Synchronous
 
 CANARY = 0.7310585786300049
 LABEL = 0.2689414213699951

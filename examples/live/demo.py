@@ -254,8 +254,8 @@ def show_coefficients(server: Path) -> None:
 
 def compare(out: Path) -> None:
     """`tacit run` of what is agreed, each party answering alone as it does over the network."""
-    from tacit.config import EngineConfig, resolved_toml
     from tacit.live.config import read_agreed
+    from tacit.run.config import EngineConfig, resolved_toml
 
     config = read_agreed(out / "server" / "federation.toml").federation.as_config()
     config = msgspec.structs.replace(config, engine=EngineConfig(batch_parties=False))

@@ -71,7 +71,9 @@ if TYPE_CHECKING:
     from tacit.data import Federation
     from tacit.errors import TacitError
     from tacit.expfam import Dirichlet, FullGaussian, Gamma, MeanFieldGaussian
-    from tacit.local import (
+    from tacit.fitting import Fit, fit
+    from tacit.live.client import connect, connect_async
+    from tacit.methods import (
         DPSGD,
         Exact,
         ExpectedStatistics,
@@ -93,10 +95,8 @@ if TYPE_CHECKING:
         TopicModel,
         from_numpyro,
     )
-    from tacit.notebook import Fit, fit
     from tacit.privacy.settings import PartyPrivacy, Privacy
-    from tacit.server import Asynchronous, Sequential, Synchronous
-    from tacit.wire.blocking import connect, connect_async
+    from tacit.server.schedule import Asynchronous, Sequential, Synchronous
 
 _HOMES = {
     "data": "",
@@ -106,15 +106,15 @@ _HOMES = {
     "FullGaussian": "expfam",
     "Gamma": "expfam",
     "MeanFieldGaussian": "expfam",
-    "DPSGD": "local",
-    "Exact": "local",
-    "ExpectedStatistics": "local",
-    "PrivateScoring": "local",
-    "GradientVI": "local",
-    "NaturalVI": "local",
-    "Hybrid": "local",
-    "PrivateStatistics": "local",
-    "PrivateUpdate": "local",
+    "DPSGD": "methods",
+    "Exact": "methods",
+    "ExpectedStatistics": "methods",
+    "PrivateScoring": "methods",
+    "GradientVI": "methods",
+    "NaturalVI": "methods",
+    "Hybrid": "methods",
+    "PrivateStatistics": "methods",
+    "PrivateUpdate": "methods",
     "BayesianNeuralNetwork": "models",
     "BeliefNetwork": "models",
     "PoissonRegression": "models",
@@ -124,15 +124,15 @@ _HOMES = {
     "LogisticRegression": "models",
     "TopicModel": "models",
     "from_numpyro": "models",
-    "Fit": "notebook",
-    "fit": "notebook",
+    "Fit": "fitting",
+    "fit": "fitting",
     "PartyPrivacy": "privacy.settings",
     "Privacy": "privacy.settings",
-    "Asynchronous": "server",
-    "Sequential": "server",
-    "Synchronous": "server",
-    "connect": "wire.blocking",
-    "connect_async": "wire.blocking",
+    "Asynchronous": "server.schedule",
+    "Sequential": "server.schedule",
+    "Synchronous": "server.schedule",
+    "connect": "live.client",
+    "connect_async": "live.client",
 }
 
 __all__ = [

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tacit.expfam.base import Natural
+from tacit.arrays import Natural
 
 
 def multiply(first: Natural, second: Natural) -> Natural:

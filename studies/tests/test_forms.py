@@ -9,15 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError
-from tacit.federate import carry_out, make_plan
-from tacit.local import PrivateUpdate
-from tacit.local.forms import FORMS, own_factor, remembered
+from tacit.methods import PrivateUpdate
+from tacit.methods.update.forms import FORMS, own_factor, remembered
 from tacit.models import LinearRegression
+from tacit.plan.plan import make_plan
 from tacit.privacy.events import GaussianEvent, Poisson
 from tacit.privacy.settings import Privacy
 from tacit.pvi import divide
-from tacit.server import Checkpoint, Sequential, Synchronous
+from tacit.server.checkpoint import Checkpoint
+from tacit.server.schedule import Sequential, Synchronous
 from tacit_studies import meng_forms
 from tacit_studies.meng_kernel import (
     Setting,

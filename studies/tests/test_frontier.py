@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.cli.main import main
-from tacit.config import parse_config
 from tacit.data import DataConfig, PartitionConfig, load_federation
 from tacit.errors import ConfigError
-from tacit.local.scoring_party import score_sum
+from tacit.methods.scoring.party import score_sum
 from tacit.models import LogisticRegression
-from tacit.run import prepare, simulate
+from tacit.results.posterior import posterior_of
+from tacit.run.config import parse_config
+from tacit.run.run import prepare, simulate
 from tacit_studies import STUDIES, frontier
 from tacit_studies.frontier_ablation import VARIANTS, PlainClip, UniformBudget, run_job
 from tacit_studies.frontier_settings import (
@@ -165,7 +166,7 @@ def test_a_plain_clip_bounds_a_record_too(x, y, point):
 
 
 def test_a_simulation_writes_nothing_and_equals_a_run(tiny, tmp_path, monkeypatch):
-    from tacit.run import run
+    from tacit.run.run import run
 
     monkeypatch.chdir(tmp_path)
     open_, private = figure_cells(tiny, 1, {}, first=0, quick=True)[:2]
@@ -210,7 +211,7 @@ def test_servers_without_a_part_differ(tiny):
             size = np.shape(q[released])[0]
             update = dict.fromkeys(q, np.zeros(1)) | {released: 20.0 * draws.random(size)}
             q, memory = combine(q, [update] * 3, memory, number)
-        means[name] = plan.posterior(q).mean
+        means[name] = posterior_of(plan, q).mean
     for name, mean in means.items():
         assert np.all(np.isfinite(mean))
         assert name == "whole" or not np.allclose(mean, means["whole"], rtol=1e-3)

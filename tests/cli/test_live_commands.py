@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from tacit.live.config import read_agreed, read_party, read_server
-from tacit.privacy.ledger import Ledger
-from tacit.wire.certs import init_authority, issue_party, issue_server, revoke
+from tacit.live.transport.certificates import init_authority, issue_party, issue_server, revoke
+from tacit.privacy.ledger.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]
 PARTIES = ("north", "south")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.config import read_config
+from tacit.run.config import read_config
 
 ROOT = Path(__file__).parents[2]
 

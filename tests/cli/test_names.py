@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tacit.cli.show import RunProgress, _Bar, plain_column, show_table
-from tacit.topics.show import TopicTable
+from tacit.cli.show.results import RunProgress, _Bar, plain_column, show_table
+from tacit.models.lda.table import TopicTable
 
 FILE = """
 name = "a [red]run[/red] :smile:"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger.ledger import Ledger
 
 DATA = {"x": np.arange(6.0).reshape(3, 2), "y": np.ones(3)}
 

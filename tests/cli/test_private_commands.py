@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tacit.privacy.ledger import Ledger
-from tacit.privacy.settle import LargeDeltaWarning
+from tacit.plan.calibrate import LargeDeltaWarning
+from tacit.privacy.ledger.ledger import Ledger
 
 GOOD = """
 name = "private"

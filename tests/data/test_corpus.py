@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from tacit.data import corpus, load_corpus
+from tacit.data import load_corpus
+from tacit.data.sources import corpus
 from tacit.errors import ConfigError, DataError
 
 

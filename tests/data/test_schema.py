@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 
 from tacit import data
-from tacit.build import make_model
-from tacit.config import parse_config
 from tacit.data import ColumnConfig, DataConfig, Federation, PartitionConfig, public_schema
-from tacit.data.download import REGISTRY
+from tacit.data.sources.download import REGISTRY
 from tacit.errors import ConfigError
-from tacit.models.numpyro import NumPyroModel
+from tacit.models.numpyro.model import NumPyroModel
+from tacit.run.build import make_model
+from tacit.run.config import parse_config
 
 ILL = ColumnConfig(name="ill", kind="categorical", levels=("no", "yes"))
 COLUMNS = (

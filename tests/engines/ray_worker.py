@@ -14,13 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tacit.config import parse_config
+from tacit.engines.execute import carry_out
 from tacit.engines.ray import RayEngine, connected
-from tacit.federate import carry_out, make_plan
 from tacit.models import LinearRegression
-from tacit.private_run import open_charging
-from tacit.run import prepare
-from tacit.server import SCHEDULES
+from tacit.plan.plan import make_plan
+from tacit.run.config import parse_config
+from tacit.run.ledger import open_charging
+from tacit.run.run import prepare
+from tacit.server.schedule import SCHEDULES
 
 LINEAR = LinearRegression(("a", "b"))
 PRIVATE = {

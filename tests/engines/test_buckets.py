@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.engines.buckets import (
+from tacit.engines.padding import (
     BEARABLE_WASTE,
     ROWS_A_CALL,
     ROWS_FOR_A_CALL,

@@ -8,17 +8,20 @@ import jax
 import numpy as np
 import pytest
 
-import tacit.party as party_side
-from tacit import server as server_side
+import tacit.party.compute as party_side
 from tacit.engines.compilations import compilations
+from tacit.engines.execute import carry_out
 from tacit.engines.in_process import InProcess
 from tacit.errors import DataError
-from tacit.evaluate import evaluate
-from tacit.federate import carry_out, make_plan
-from tacit.local import NaturalVI
+from tacit.methods import NaturalVI
 from tacit.models import LinearRegression, LogisticRegression
-from tacit.party import Agreement, PartyState
-from tacit.server import Asynchronous, Sequential, Synchronous, initial_state, open_requests
+from tacit.party.compute import PartyState
+from tacit.plan.agreement import Agreement
+from tacit.plan.plan import make_plan
+from tacit.results import evaluate
+from tacit.server import step as server_step
+from tacit.server.schedule import Asynchronous, Sequential, Synchronous
+from tacit.server.state import initial_state, open_requests
 
 LINEAR = LinearRegression(("a", "b", "c"))
 SCHEDULES = {
@@ -51,10 +54,11 @@ def test_batched_equals_unbatched_to_rounding(parties, kind):
 
 STOCHASTIC = """
     import numpy as np
-    from tacit.federate import carry_out, make_plan
-    from tacit.local import GradientVI
+    from tacit.engines.execute import carry_out
+    from tacit.plan.plan import make_plan
+    from tacit.methods import GradientVI
     from tacit.models import GaussianMean
-    from tacit.server import Synchronous
+    from tacit.server.schedule import Synchronous
 
     MODEL = GaussianMean()
 
@@ -97,13 +101,13 @@ def test_unbatched_is_what_separate_parties_answer_bit_for_bit(parties, kind):
     """The same `party.step` and `server.step`, driven by hand as a network would."""
     plan = make_plan(LINEAR, parties, schedule=SCHEDULES[kind], batch_parties=False, seed=2)
     agreement = Agreement(plan.model, plan.family, plan.method, plan.seed)
-    state = server_side.begin(plan.rules, initial_state(plan.rules))
+    state = server_step.begin(plan.rules, initial_state(plan.rules))
     memories = dict.fromkeys(parties, PartyState())
     while not state.finished:
         request = open_requests(state)[-1]
         name = request.party
         reply, memories[name] = party_side.step(agreement, parties[name], memories[name], request)
-        state, _ = server_side.step(plan.rules, state, reply)
+        state, _ = server_step.step(plan.rules, state, reply)
     np.testing.assert_equal(state.q, carry_out(plan).state.q)
 
 
@@ -162,7 +166,7 @@ def test_a_party_that_is_asked_again_is_not_computed_again(parties, monkeypatch)
     agreement = Agreement(plan.model, plan.family, plan.method, plan.seed)
     engine = InProcess(agreement, plan.rules, dict(parties))
     engine.seat()
-    state = server_side.begin(plan.rules, initial_state(plan.rules))
+    state = server_step.begin(plan.rules, initial_state(plan.rules))
     first = engine.answer(open_requests(state))
     monkeypatch.setattr(party_side, "answer_many", None)
     again = engine.answer(open_requests(state))

@@ -18,13 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.data import document_records
+from tacit.engines.execute import carry_out
 from tacit.engines.ray.engine import deal
 from tacit.errors import ConfigError, DataError
-from tacit.federate import carry_out, make_plan
-from tacit.local import PrivateScoring, PrivateStatistics, PrivateUpdate
+from tacit.methods import PrivateScoring, PrivateStatistics, PrivateUpdate
 from tacit.models import LinearRegression, SoftmaxRegression, TopicModel
+from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
-from tacit.server import Asynchronous, Sequential, Synchronous
+from tacit.server.schedule import Asynchronous, Sequential, Synchronous
 
 LINEAR = LinearRegression(("a", "b", "c"))
 TOKEN = "0123456789abcdef" * 2
@@ -333,8 +334,8 @@ def test_parties_are_dealt_out_evenly_and_once(sizes, count):
 def test_memories_and_noise_keys_travel_with_requests():
     """A mix of parties that keep something and of those that do not is told apart."""
     from tacit.engines.ray.pack import pack_answers, pack_requests, unpack_answers, unpack_requests
-    from tacit.messages import Reply, Request
-    from tacit.party import PartyState
+    from tacit.party.compute import PartyState
+    from tacit.server.messages import Reply, Request
 
     q = {"linear": np.array([1.0])}
     requests = [

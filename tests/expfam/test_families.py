@@ -18,7 +18,7 @@ from tacit.expfam import (
     MeanFieldGaussian,
     make_family,
 )
-from tacit.expfam._digamma import inverse_digamma
+from tacit.expfam.digamma import inverse_digamma
 from tacit.testing import check_family
 
 D = 3

@@ -9,17 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import FullGaussian, MeanFieldGaussian
-from tacit.federate import carry_out, make_plan
-from tacit.local import DPSGD, ExpectedStatistics, PrivateStatistics
-from tacit.messages import Request
+from tacit.methods import DPSGD, ExpectedStatistics, PrivateStatistics
 from tacit.models import BayesianNeuralNetwork, BeliefNetwork
-from tacit.models.belief_statistics import Hidden, infer, lower_bound
-from tacit.party import Seat
+from tacit.models.belief.statistics import Hidden, infer, lower_bound
+from tacit.party.compute import Seat
+from tacit.plan.plan import make_plan
 from tacit.privacy.bounded import clip_sum
 from tacit.privacy.settings import Privacy
-from tacit.server import Synchronous
+from tacit.server.messages import Request
+from tacit.server.schedule import Synchronous
 from tacit.testing import check_clipping
 
 D, K = 6, 3

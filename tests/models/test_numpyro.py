@@ -14,7 +14,7 @@ from numpyro.infer.util import log_density, potential_energy
 
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import FullGaussian, MeanFieldGaussian
-from tacit.models.numpyro import NumPyroModel, from_numpyro
+from tacit.models.numpyro.model import NumPyroModel, from_numpyro
 
 jax.config.update("jax_enable_x64", True)
 

@@ -8,20 +8,20 @@ import pytest
 from scipy.special import log_softmax, softmax
 
 import tacit
-from tacit.build import make_model
-from tacit.config import parse_config
 from tacit.data import load_federation
-from tacit.data.schema import public_schema
+from tacit.data.schema.public import public_schema
 from tacit.errors import ConfigError, DataError
-from tacit.evaluate import evaluate, predict
 from tacit.expfam import FullGaussian, MeanFieldGaussian
-from tacit.local.base import Task
-from tacit.local.natural import likelihood_site
+from tacit.methods.base import Task
+from tacit.methods.natural import likelihood_site
 from tacit.models import LogisticRegression, SoftmaxRegression
-from tacit.models.points import normal_points
-from tacit.planning import check_parties
-from tacit.run import simulate
-from tacit.schedule import Synchronous
+from tacit.models.quadrature import normal_points
+from tacit.plan.checks import check_parties
+from tacit.results import evaluate, predict
+from tacit.run.build import make_model
+from tacit.run.config import parse_config
+from tacit.run.run import simulate
+from tacit.server.schedule import Synchronous
 
 NAMES = ("bias", "a")
 MODEL = SoftmaxRegression(NAMES, levels=("u", "v", "w"))
@@ -207,9 +207,9 @@ def test_what_does_not_fit_is_told_in_one_line(clinic):
 
 def test_the_family_of_a_small_model_is_full_and_of_a_large_one_mean_field():
     parties, _ = drawn()
-    small = tacit.federate.make_plan(MODEL, parties)
+    small = tacit.plan.plan.make_plan(MODEL, parties)
     assert isinstance(small.family, FullGaussian)
     wide = {"p": {"x": np.ones((4, 40)), "y": np.zeros(4)}}
     columns, levels = (tuple(str(i) for i in range(size)) for size in (40, 20))
     many = SoftmaxRegression(columns, levels=levels)
-    assert isinstance(tacit.federate.make_plan(many, wide).family, MeanFieldGaussian)
+    assert isinstance(tacit.plan.plan.make_plan(many, wide).family, MeanFieldGaussian)

@@ -21,11 +21,10 @@ import numpy as np
 import pytest
 from scipy.stats import beta
 
-import tacit.party as party_side
-from tacit.data.layout import Feature
+import tacit.party.compute as party_side
+from tacit.data.schema.layout import Feature
 from tacit.expfam import without_sums
-from tacit.federate import make_plan
-from tacit.local import (
+from tacit.methods import (
     DPSGD,
     Hybrid,
     PrivateMethod,
@@ -34,13 +33,14 @@ from tacit.local import (
     PrivateUpdate,
     Whitened,
 )
-from tacit.messages import Request
 from tacit.models import LinearRegression, LogisticRegression, Model
-from tacit.party import Agreement
+from tacit.plan.agreement import Agreement
+from tacit.plan.plan import make_plan
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.mechanisms import Gaussian
 from tacit.privacy.settings import Privacy
-from tacit.server import Synchronous
+from tacit.server.messages import Request
+from tacit.server.schedule import Synchronous
 
 TRIALS = 3000
 PILOT = 300

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy.special import log_ndtr
 
 from tacit.privacy.accounting import epsilon
+from tacit.privacy.accounting.groups import group_epsilon, group_guarantee
 from tacit.privacy.events import GaussianEvent, Poisson
-from tacit.privacy.groups import group_epsilon, group_guarantee
 
 
 def exact_delta(mu, eps):

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from tacit.evaluate import exact_posterior, mean_field_optimum
-from tacit.federate import carry_out, make_plan
-from tacit.local import NaturalVI
+from tacit.engines.execute import carry_out
+from tacit.methods import NaturalVI
 from tacit.models import GaussianMean, LinearRegression
-from tacit.server import Asynchronous, Damping, Sequential, Synchronous
+from tacit.plan.plan import make_plan
+from tacit.results import exact_posterior, mean_field_optimum
+from tacit.server.schedule import Asynchronous, Damping, Sequential, Synchronous
 
 SIZES = (20, 24, 22, 25)  # one padded length: one compilation a method
 LINEAR = LinearRegression(("a", "b", "c"), noise_sd=0.7, prior_mean=0.3, prior_sd=2.0)

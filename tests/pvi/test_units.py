@@ -6,9 +6,9 @@ from scipy.optimize import minimize
 from scipy.special import gammaln, logsumexp
 
 import tacit
-from tacit.server import Factor, Rules, initial_state
 from tacit.server.checkpoint import Checkpoint
 from tacit.server.line_search import halved, rises, with_base
+from tacit.server.state import Factor, Rules, initial_state
 
 COUNT = 6000
 SCHEDULES = [tacit.Synchronous, tacit.Sequential, tacit.Asynchronous]

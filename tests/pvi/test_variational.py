@@ -11,11 +11,12 @@ from numpyro.infer.autoguide import AutoNormal
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from tacit.evaluate import evaluate
-from tacit.federate import carry_out, make_plan
-from tacit.local import GradientVI, NaturalVI
+from tacit.engines.execute import carry_out
+from tacit.methods import GradientVI, NaturalVI
 from tacit.models import BayesianNeuralNetwork, LogisticRegression, from_numpyro
-from tacit.server import Asynchronous, Sequential, Synchronous
+from tacit.plan.plan import make_plan
+from tacit.results import evaluate
+from tacit.server.schedule import Asynchronous, Sequential, Synchronous
 
 LOGISTIC = LogisticRegression(("a", "b"), prior_sd=2.0)
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(60)

@@ -15,7 +15,7 @@ from tacit.report import (
     plot_parties,
     plot_reliability,
 )
-from tacit.report.figures import _wilson
+from tacit.results.figures import _wilson
 
 
 def words(figure):

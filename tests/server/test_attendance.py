@@ -9,24 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.expfam import FullGaussian, MeanFieldGaussian
-from tacit.local.combine import floored_step
-from tacit.messages import Reply
 from tacit.models.prior import PRIOR_PARTY
 from tacit.pvi import product
-from tacit.server import (
-    SCHEDULES,
-    Checkpoint,
-    Rules,
-    begin,
-    initial_state,
-    leave,
-    may_skip,
-    open_requests,
-    skip,
-    step,
-    step_together,
-    welcome,
-)
+from tacit.server.attendance import leave, may_skip, skip, welcome
+from tacit.server.checkpoint import Checkpoint
+from tacit.server.combine import floored_step
+from tacit.server.messages import Reply
+from tacit.server.schedule import SCHEDULES
+from tacit.server.state import Rules, initial_state, open_requests
+from tacit.server.step import begin, step, step_together
 
 FULL = FullGaussian(2)
 FIELD = MeanFieldGaussian(2)

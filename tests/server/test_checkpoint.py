@@ -12,20 +12,15 @@ import textwrap
 import numpy as np
 import pytest
 
+from tacit.engines.execute import carry_out
 from tacit.errors import DataError
-from tacit.federate import carry_out, make_plan
-from tacit.messages import Reply
 from tacit.models import LinearRegression
-from tacit.server import (
-    Asynchronous,
-    Checkpoint,
-    Sequential,
-    Synchronous,
-    begin,
-    initial_state,
-    open_requests,
-    step,
-)
+from tacit.plan.plan import make_plan
+from tacit.server.checkpoint import Checkpoint
+from tacit.server.messages import Reply
+from tacit.server.schedule import Asynchronous, Sequential, Synchronous
+from tacit.server.state import initial_state, open_requests
+from tacit.server.step import begin, step
 
 MODEL = LinearRegression(("a", "b", "c"))
 SCHEDULES = {
@@ -187,9 +182,11 @@ SLOW_RUN = """
     import sys, time
     from pathlib import Path
     import numpy as np
-    from tacit.federate import carry_out, make_plan
+    from tacit.engines.execute import carry_out
+    from tacit.plan.plan import make_plan
     from tacit.models import LinearRegression
-    from tacit.server import Asynchronous, Checkpoint, Sequential, Synchronous
+    from tacit.server.schedule import Asynchronous, Sequential, Synchronous
+    from tacit.server.checkpoint import Checkpoint
 
     arrays = np.load(sys.argv[1])
     names = sorted({key.split("/")[0] for key in arrays})

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.errors import ConfigError
-from tacit.server import (
+from tacit.server.schedule import (
     SCHEDULES,
     Asynchronous,
     Damping,

@@ -67,7 +67,7 @@ def account_command(
     question: Question, *, noise: float | None, epsilon: float | None, plot: Path | None
 ) -> None:
     """Print a table over the accountants, and a plot of ε against rounds if asked."""
-    from tacit.cli.show import console, show_table
+    from tacit.cli.show.results import console, show_table
 
     if (noise is None) == (epsilon is None):
         raise ConfigError(
@@ -140,7 +140,7 @@ def _how(question: Question) -> str:
 def _plot(question: Question, noise: float, path: Path) -> None:
     """ε against rounds, one line an accountant that has a bound."""
     from tacit.privacy.accounting import epsilon_curve
-    from tacit.report.figures import canvas, plain, title_and_subtitle
+    from tacit.results.figures import canvas, plain, title_and_subtitle
 
     steps = sorted({round(question.rounds ** (k / POINTS)) for k in range(POINTS + 1)})
     figure = canvas(7.2, 4.2)

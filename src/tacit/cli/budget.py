@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tacit.errors import PrivacyError
-from tacit.private_run import check_room, ledger_path, own_ledger_of_run
-from tacit.run import Prepared
+from tacit.run.ledger import check_room, ledger_path, own_ledger_of_run
+from tacit.run.run import Prepared
 
 
 def require_budget(prepared: Prepared, path: Path, out: Path, ledger: Path | None) -> None:

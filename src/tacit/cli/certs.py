@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from tacit.wire.certs import Issued
+    from tacit.live.transport.certificates import Issued
 
 certs_app = typer.Typer(
     help="Certificates between organisations: make an authority, issue one for the server and one "
@@ -43,7 +43,7 @@ def certs_init(
 
       tacit certs init --dir pki --name "heart study"
     """
-    from tacit.wire.certs import KEY, REVOKED, init_authority
+    from tacit.live.transport.certificates import KEY, REVOKED, init_authority
 
     authority = init_authority(directory, name=name, days=days)
     typer.echo(f"authority {name!r}, valid for {days} days")
@@ -75,7 +75,7 @@ def certs_server(
 
       tacit certs server study.example.org 192.0.2.7 --renew
     """
-    from tacit.wire.certs import issue_server
+    from tacit.live.transport.certificates import issue_server
 
     certificate, key = issue_server(directory, hosts, out=out, days=days, renew=renew)
     _tell(f"server {hosts[0]}", "the server", certificate, key, directory, days, renew=renew)
@@ -97,7 +97,7 @@ def certs_party(
 
       tacit certs party north --renew
     """
-    from tacit.wire.certs import issue_party
+    from tacit.live.transport.certificates import issue_party
 
     certificate, key = issue_party(directory, name, out=out, days=days, renew=renew)
     _tell(f"party {name}", "that party", certificate, key, directory, days, renew=renew)
@@ -117,7 +117,7 @@ def certs_revoke(
 
       tacit certs revoke north --reason "laptop lost on 3 May"
     """
-    from tacit.wire.certs import REVOKED, revoke
+    from tacit.live.transport.certificates import REVOKED, revoke
 
     for row in revoke(directory, which, reason):
         typer.echo(f"revoked: {row.role} {row.name}, serial {row.serial}")
@@ -135,7 +135,7 @@ def certs_list(directory: Directory = _OWN) -> None:
 
       tacit certs list --dir pki
     """
-    from tacit.wire.certs import show
+    from tacit.live.transport.certificates import show
 
     rows = show(directory)
     if not rows:
@@ -157,7 +157,7 @@ def _row(row: Issued) -> tuple[str, ...]:
 def _tell(
     what: str, whose: str, certificate: Path, key: Path, directory: Path, days: int, *, renew: bool
 ) -> None:
-    from tacit.wire.certs import AUTHORITY
+    from tacit.live.transport.certificates import AUTHORITY
 
     typer.echo(f"{what}, valid for {days} days")
     typer.echo(f"  {certificate}: goes to {whose}, beside {directory / AUTHORITY}")

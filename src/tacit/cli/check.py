@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from tacit.config import Config
 from tacit.errors import TacitError
+from tacit.run.config import Config
 
 Value = TypeVar("Value")
 
@@ -37,9 +37,9 @@ class Faults:
 
 def check_run(config: Config, path: Path, out: Path, ledger: Path | None) -> None:
     """Show what a run would do, then raise what would stop it. Nothing is written or spent."""
-    from tacit.build import make_engine, make_method
-    from tacit.cli.show import show_plan
-    from tacit.run import CONFIG_CHECKS, prepare
+    from tacit.cli.show.results import show_plan
+    from tacit.run.build import make_engine, make_method
+    from tacit.run.run import CONFIG_CHECKS, prepare
 
     faults = Faults()
     faults.from_call(make_engine, config)

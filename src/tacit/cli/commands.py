@@ -8,8 +8,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from tacit.config import Config, read_config, read_toml
 from tacit.errors import ConfigError
+from tacit.run.config import Config, read_config, read_toml
 
 
 def run_command(
@@ -26,12 +26,12 @@ def run_command(
     """`tacit run`."""
     config = read_config(path, tuple(overrides or ()), seed)
     out = out or default_out(config)
-    from tacit.rundir import check_out
+    from tacit.run.directory import check_out
 
     check_out(out, resume=resume, overwrite=overwrite)  # before anything heavy is imported
     from tacit.cli.budget import commands_for
-    from tacit.cli.show import RunProgress, console, show_result
-    from tacit.run import run
+    from tacit.cli.show.results import RunProgress, console, show_result
+    from tacit.run.run import run
 
     with RunProgress() as progress, commands_for(path):
         result = run(
@@ -76,9 +76,9 @@ def explain_command(
     if colluding is not None and not colluding >= 1:
         raise ConfigError(f"--colluding {colluding}; at least 1 party")
     from tacit.cli.live import live_plan
-    from tacit.cli.show_privacy import show_explanation
-    from tacit.explain import explain
-    from tacit.run import prepare
+    from tacit.cli.show.privacy import show_explanation
+    from tacit.plan.explain import explain
+    from tacit.run.run import prepare
 
     plan = live_plan(path, overrides, seed) if config is None else prepare(config).plan
     central = config is not None and config.baseline == "central"
@@ -87,7 +87,7 @@ def explain_command(
 
 def report_command(run_dir: Path) -> None:
     """`tacit report`."""
-    from tacit.cli.show import console
+    from tacit.cli.show.results import console
     from tacit.report import write_report
 
     console.print(f"report: {write_report(run_dir)}", highlight=False)
@@ -97,7 +97,7 @@ def reproduce_command(
     study: str | None, out: Path | None, seed: int, *, quick: bool, figure: list[str] | None = None
 ) -> None:
     """`tacit reproduce`."""
-    from tacit.cli.show import StepProgress, console, show_table
+    from tacit.cli.show.results import StepProgress, console, show_table
 
     studies = _studies()
     if study is None:
@@ -131,7 +131,7 @@ def _studies() -> dict[str, Any]:
 
 def data_list_command() -> None:
     """`tacit data list`."""
-    from tacit.cli.show import show_table
+    from tacit.cli.show.results import show_table
     from tacit.data import sources
 
     rows = [
@@ -151,7 +151,7 @@ def data_list_command() -> None:
 
 def data_fetch_command(name: str) -> None:
     """`tacit data fetch`."""
-    from tacit.cli.show import DownloadProgress, console
+    from tacit.cli.show.results import DownloadProgress, console
     from tacit.data import fetch
 
     with DownloadProgress() as progress:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Literal
 
 from tacit.errors import ConfigError, DataError
-from tacit.privacy.ledger import Ceiling, DatasetId, Ledger, audit
-from tacit.privacy.place import own_ledger
+from tacit.privacy.ledger.ledger import Ceiling, DatasetId, Ledger, audit
+from tacit.privacy.ledger.paths import own_ledger
 from tacit.privacy.settings import Privacy
 
 
 def verify_command(path: Path, receipt: str | None) -> None:
     """Check the whole chain; a damaged ledger is an error, never repaired."""
-    from tacit.cli.show import console
+    from tacit.cli.show.results import console
 
     report = audit(path, receipt)
     if not report.sound:
@@ -27,7 +27,7 @@ def verify_command(path: Path, receipt: str | None) -> None:
 
 def export_command(path: Path, out: Path) -> None:
     """Entries without secrets, as JSON or CSV by the name of the file."""
-    from tacit.cli.show import console
+    from tacit.cli.show.results import console
 
     forms: dict[str, Literal["json", "csv"]] = {".json": "json", ".csv": "csv"}
     if out.suffix not in forms:
@@ -49,7 +49,7 @@ def ceiling_command(
     raising: bool,
 ) -> None:
     """The operator's word on what may be spent, on one data set or on all of a configuration's."""
-    from tacit.cli.show import console
+    from tacit.cli.show.results import console
 
     def limit(own_relation: str, own_unit: str) -> Ceiling:
         return Ceiling(
@@ -88,9 +88,9 @@ def _records_of(
 
     kind = kind_of(path)
     if kind == "run":
-        from tacit.config import read_config
-        from tacit.private_run import datasets
-        from tacit.run import prepare
+        from tacit.run.config import read_config
+        from tacit.run.ledger import datasets
+        from tacit.run.run import prepare
 
         config = read_config(path)
         prepared = prepare(config)
@@ -104,7 +104,7 @@ def _records_of(
             f"{path} has no records; a ceiling is each party's own: give its party.toml"
         )
     from tacit.live.join import prepare_party
-    from tacit.private_run import identify
+    from tacit.run.ledger import identify
 
     setup = read_party(path)
     private = setup.agreed.federation.private
@@ -121,7 +121,7 @@ def _records_of(
 
 def link_command(path: Path, newer: str, older: str, *, reason: str) -> None:
     """The operator declares that one data set continues another."""
-    from tacit.cli.show import console
+    from tacit.cli.show.results import console
 
     with Ledger.open(path) as ledger:
         ledger.link(DatasetId.parse(newer), DatasetId.parse(older), reason=reason)

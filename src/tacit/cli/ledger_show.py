@@ -13,11 +13,11 @@ import msgspec
 
 from tacit.errors import TacitError
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.ledger import Ceiling, DatasetId, Ledger, Spent
-from tacit.privacy.ledger_audit import Row
-from tacit.privacy.ledger_budget import tally
-from tacit.privacy.ledger_price import Price
-from tacit.type_info import prepare
+from tacit.privacy.ledger.cost import Price
+from tacit.privacy.ledger.ledger import Ceiling, DatasetId, Ledger, Spent
+from tacit.privacy.ledger.state import tally
+from tacit.privacy.ledger.verify import Row
+from tacit.support.type_info import prepare
 
 MOST_NAMES = 3
 
@@ -31,7 +31,7 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
     if as_json:
         _print_json(path, spent, entries, names)
         return
-    from tacit.cli.show import console, show_table
+    from tacit.cli.show.results import console, show_table
 
     if not entries:
         console.print("the ledger is empty: nothing was released and no ceiling is set")
@@ -162,7 +162,7 @@ def _operator_rows(entries: Sequence[Row], names: dict[str, str]) -> list[list[A
 
 
 def _show_entries(entries: Sequence[Row], names: dict[str, str]) -> None:
-    from tacit.cli.show import show_table
+    from tacit.cli.show.results import show_table
 
     rows = [
         [row.seq, row.time, row.kind, row.state, names.get(row.dataset, _short(row.dataset)),

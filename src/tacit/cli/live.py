@@ -24,7 +24,7 @@ from tacit.live.config import (
     read_party,
     read_server,
 )
-from tacit.wire.settings import parse_address
+from tacit.live.settings import parse_address
 
 INTERRUPTED = 130
 LOG_LINES = 10
@@ -33,9 +33,9 @@ LOG_LINES = 10
 def serve_command(path: Path, overrides: list[str] | None, *, standby: bool, as_json: bool) -> None:
     """`tacit serve`."""
     setup = read_server(path, tuple(overrides or ()))
-    from tacit.blas import one_blas_thread
-    from tacit.cli.show_live import LiveProgress, ServerLines, say, say_json, show_server_end
+    from tacit.cli.show.live import LiveProgress, ServerLines, say, say_json, show_server_end
     from tacit.live.serve import serve
+    from tacit.support.blas import one_blas_thread
 
     federation = setup.agreed.federation
     bar = LiveProgress(federation.name)
@@ -70,8 +70,7 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
     from tacit.live.join import require_approval
 
     require_approval(setup)  # before anything is loaded
-    from tacit.blas import one_blas_thread
-    from tacit.cli.show_live import (
+    from tacit.cli.show.live import (
         LiveProgress,
         PartyLines,
         say_json,
@@ -79,6 +78,7 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
         show_party_start,
     )
     from tacit.live.join import ReadyParty, join, spent_by
+    from tacit.support.blas import one_blas_thread
 
     federation = setup.agreed.federation
     bar = LiveProgress(federation.name)
@@ -113,7 +113,7 @@ def leave_command(
 ) -> None:
     """`tacit join --leave`."""
     setup = read_party(path, tuple(overrides or ()))
-    from tacit.cli.show_live import say
+    from tacit.cli.show.live import say
     from tacit.live.state_dir import held
 
     credentials = setup.own.join.credentials(setup.base)
@@ -132,7 +132,7 @@ def leave_command(
 
 async def _leave_for_good(setup: PartySetup, credentials: Any, reason: str | None) -> str:
     """Tell the first server that answers; which one that was."""
-    from tacit.wire.session import Introduction, RejectedError, open_session
+    from tacit.live.session import Introduction, RejectedError, open_session
 
     join = setup.own.join
     who = Introduction(configuration=setup.agreed.digest)
@@ -154,8 +154,8 @@ async def _leave_for_good(setup: PartySetup, credentials: Any, reason: str | Non
 def approve_command(path: Path, *, yes: bool) -> None:
     """`tacit approve`."""
     setup = read_party(path)
-    from tacit.cli.show_agreed import show_approval
-    from tacit.cli.show_live import say
+    from tacit.cli.show.agreement import show_approval
+    from tacit.cli.show.live import say
     from tacit.live.join import approve, approved_digest, prepare_party
 
     show_approval(prepare_party(setup), path)
@@ -171,7 +171,7 @@ def approve_command(path: Path, *, yes: bool) -> None:
 def check_live(path: Path, overrides: list[str] | None, seed: int | None) -> None:
     """`tacit check` on one of the three files."""
     kind = _refuse_for_agreed(path, overrides, seed)
-    from tacit.cli.show_agreed import show_agreed
+    from tacit.cli.show.agreement import show_agreed
     from tacit.live.plan import server_plan
 
     if kind == "federation":
@@ -209,7 +209,7 @@ def status_command(path: Path, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(status, indent=1))
         return
-    from tacit.cli.show_live import show_party_status, show_server_status
+    from tacit.cli.show.live import show_party_status, show_server_status
 
     if role == "server":
         show_server_status(status, running=status["running"])
@@ -234,7 +234,7 @@ def control_command(
             f"{action} with --party {party}; readmit needs --party NAME, the others take none"
         )
     setup = read_server(path)
-    from tacit.engines.wire.watch import give_command
+    from tacit.live.server.status import give_command
     from tacit.live.state_dir import in_use
 
     running = in_use(setup.state)
@@ -312,12 +312,12 @@ def _refuse_for_agreed(
 
 
 def _check_server(setup: ServerSetup) -> None:
-    from tacit.cli.show_agreed import show_server_check
-    from tacit.cli.show_live import say
-    from tacit.engines.wire.roster import load_roster
+    from tacit.cli.show.agreement import show_server_check
+    from tacit.cli.show.live import say
     from tacit.live.plan import server_plan
+    from tacit.live.server.membership import load_roster
     from tacit.live.state_dir import in_use
-    from tacit.wire.tls import server_context
+    from tacit.live.transport.tls import server_context
 
     server_context(setup.own.serve.credentials(setup.base))
     plan = server_plan(setup.agreed)
@@ -356,10 +356,10 @@ def _not_free(listen: str) -> ConfigError | None:
 
 
 def _check_party(setup: PartySetup, path: Path) -> None:
-    from tacit.cli.show_agreed import show_party_check
-    from tacit.cli.show_live import say
+    from tacit.cli.show.agreement import show_party_check
+    from tacit.cli.show.live import say
     from tacit.live.join import check_budget, prepare_party, require_approval
-    from tacit.wire.tls import client_context
+    from tacit.live.transport.tls import client_context
 
     client_context(setup.own.join.credentials(setup.base))
     ready = prepare_party(setup)
@@ -409,7 +409,7 @@ def _place(path: Path) -> tuple[Path, Path | None, Literal["server", "party"]]:
         setup = read_party(path)
         if setup.agreed.federation.private is None:
             return setup.state, None, "party"
-        from tacit.privacy.place import LEDGER_NAME, own_ledger
+        from tacit.privacy.ledger.paths import LEDGER_NAME, own_ledger
 
         named = setup.own.ledger
         ledger = own_ledger() if named is None else setup.base / Path(named).expanduser()
@@ -430,9 +430,9 @@ def _server_status(state: Path) -> dict[str, Any]:
 
 
 def _party_status(state: Path, ledger_path: Path | None) -> dict[str, Any]:
-    from tacit.engines.wire.store import PartyStore
     from tacit.live.join import run_in_ledger
     from tacit.live.state_dir import in_use
+    from tacit.party.store import PartyStore
 
     approved = None
     with suppress(OSError, ValueError, KeyError, TypeError):
@@ -460,7 +460,7 @@ def _party_status(state: Path, ledger_path: Path | None) -> dict[str, Any]:
 
 def _charged(path: Path, run: str) -> tuple[int, dict[str, Any] | None]:
     """How many answers a run was charged for, and what was spent on those records in all."""
-    from tacit.privacy.ledger import Ledger
+    from tacit.privacy.ledger.ledger import Ledger
 
     with Ledger.open(path) as ledger:
         charges = ledger.charges(run)

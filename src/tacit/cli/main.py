@@ -490,7 +490,7 @@ Reason = Annotated[str, typer.Option(help="Why, for whoever reads the ledger lat
 
 
 def _book(path: Path | None) -> Path:
-    from tacit.privacy.place import own_ledger
+    from tacit.privacy.ledger.paths import own_ledger
 
     return path or own_ledger()
 

@@ -27,7 +27,7 @@ def sweep_command(
     ledger: Path | None,
 ) -> None:
     """Carry it out; exit code 1 if a run failed, after everything else has been run."""
-    from tacit.sweep import read_sweep, sweep
+    from tacit.run.sweep import read_sweep, sweep
 
     if engine not in ("local", "ray"):
         raise ConfigError(f"--engine {engine!r}; choose local or ray")
@@ -36,11 +36,11 @@ def sweep_command(
     asked = read_sweep(path, tuple(overrides or ()))
     slug = re.sub(r"[^a-z0-9]+", "-", asked.name.lower()).strip("-") or "sweep"
     out = out or Path("runs") / slug
-    from tacit.cli.show import StepProgress, console
+    from tacit.cli.show.results import StepProgress, console
 
     spread = None
     if engine == "ray":
-        from tacit.sweep.on_ray import OnRay
+        from tacit.run.sweep.on_ray import OnRay
 
         spread = OnRay(out / "runs", workers, ledger, address)
     with StepProgress(asked.name) as progress:
@@ -64,7 +64,7 @@ def sweep_command(
 
 def show_summary(name: str, swept: Any) -> None:
     """A row a case, mean ± standard error; the guarantee below, with all its parts."""
-    from tacit.cli.show import console, show_table
+    from tacit.cli.show.results import console, show_table
 
     cases = swept.summary
     changed = list(swept.jobs[0].case)

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.config import read_config
+from tacit.run.config import read_config
 
 if TYPE_CHECKING:
-    from tacit.tune import Tuned
+    from tacit.run.tune import Tuned
 
 SHOWN = 8
 
@@ -28,9 +28,9 @@ def tune_command(
 ) -> None:
     """Search, show and write."""
     config = read_config(path, tuple(overrides or ()), seed)
-    from tacit.cli.show import StepProgress, console, show_table
-    from tacit.tune import NOTHING_SPENT, parse_grid, tune, write_tuned
-    from tacit.tune.write import check_tune_out, snippet
+    from tacit.cli.show.results import StepProgress, console, show_table
+    from tacit.run.tune import NOTHING_SPENT, parse_grid, tune, write_tuned
+    from tacit.run.tune.write import check_tune_out, snippet
 
     slug = re.sub(r"[^a-z0-9]+", "-", config.name.lower()).strip("-") or "run"
     out = out or Path("runs") / f"{slug}-tuned"

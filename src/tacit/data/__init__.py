@@ -12,11 +12,6 @@ from tacit.data.config import ColumnConfig, DataConfig, PartitionConfig
 
 if TYPE_CHECKING:
     from tacit.data.bags import document_records
-    from tacit.data.bounds import unbounded
-    from tacit.data.catalogue import SourceInfo, public_records, sources
-    from tacit.data.cohort import Cohort, synthetic_cohort
-    from tacit.data.corpus import Corpus, load_corpus
-    from tacit.data.download import fetch
     from tacit.data.federation import (
         Federation,
         Records,
@@ -25,8 +20,13 @@ if TYPE_CHECKING:
         load_party,
         split,
     )
-    from tacit.data.made_up import made_up_federation
-    from tacit.data.schema import public_schema
+    from tacit.data.schema.checks import unbounded
+    from tacit.data.schema.public import public_schema
+    from tacit.data.sources.catalogue import SourceInfo, public_records, sources
+    from tacit.data.sources.cohort import Cohort, synthetic_cohort
+    from tacit.data.sources.corpus import Corpus, load_corpus
+    from tacit.data.sources.download import fetch
+    from tacit.data.synthetic import made_up_federation
 
 __all__ = [
     "Cohort",
@@ -53,24 +53,24 @@ __all__ = [
 ]
 
 _HOME = {
-    "Cohort": "cohort",
-    "Corpus": "corpus",
+    "Cohort": "sources.cohort",
+    "Corpus": "sources.corpus",
     "Federation": "federation",
     "Records": "federation",
-    "SourceInfo": "catalogue",
+    "SourceInfo": "sources.catalogue",
     "document_records": "bags",
-    "fetch": "download",
+    "fetch": "sources.download",
     "load": "federation",
-    "load_corpus": "corpus",
+    "load_corpus": "sources.corpus",
     "load_federation": "federation",
     "load_party": "federation",
-    "made_up_federation": "made_up",
-    "public_records": "catalogue",
-    "public_schema": "schema",
-    "sources": "catalogue",
+    "made_up_federation": "synthetic",
+    "public_records": "sources.catalogue",
+    "public_schema": "schema.public",
+    "sources": "sources.catalogue",
     "split": "federation",
-    "synthetic_cohort": "cohort",
-    "unbounded": "bounds",
+    "synthetic_cohort": "sources.cohort",
+    "unbounded": "schema.checks",
 }
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from tacit.data.columns import ColumnConfig, check_public
+from tacit.data.schema.columns import ColumnConfig, check_public
 from tacit.errors import ConfigError
 
 SOURCES = (

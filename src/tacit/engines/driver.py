@@ -17,18 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from tacit import party as party_side
-from tacit import server as server_side
-from tacit.charging import Charging, Keys
-from tacit.engines.benches import Answers
+from tacit.engines.batching import Answers
 from tacit.engines.compilations import Compilations
 from tacit.expfam import Natural
-from tacit.messages import Reply, Request
 from tacit.models import Records
-from tacit.party import Agreement, PartyState
-from tacit.privacy.settle import Settled
-from tacit.server import Checkpoint, Rules, ServerState
-from tacit.server.state import Log, Open
+from tacit.party import compute as party_side
+from tacit.party.charge import Charging, Keys
+from tacit.party.compute import PartyState
+from tacit.plan.agreement import Agreement
+from tacit.plan.calibrate import Settled
+from tacit.server import state as server_state
+from tacit.server import step as server_step
+from tacit.server.checkpoint import Checkpoint
+from tacit.server.messages import Reply, Request
+from tacit.server.state import Log, Open, Rules, ServerState
 
 Observer = Callable[[ServerState, Log], None]
 
@@ -79,12 +81,12 @@ class Driver(abc.ABC):
             self.states |= {name: PartyState(None, *one) for name, one in kept.items()}
         clock = max((request.issued_at for request in state.open.values()), default=0.0)
         if not state.open and not state.finished:
-            state = server_side.begin(self.rules, state)
+            state = server_step.begin(self.rules, state)
             _save(checkpoint, state, ())
         while not state.finished:
             batch, clock = self.following(state, clock)
             replies = self.answer(batch)
-            state, log = server_side.step_together(self.rules, state, replies, clock)
+            state, log = server_step.step_together(self.rules, state, replies, clock)
             _save(checkpoint, state, log)
             if observe is not None:
                 observe(state, log)
@@ -93,12 +95,12 @@ class Driver(abc.ABC):
     def following(self, state: ServerState, clock: float) -> tuple[list[Request], float]:
         """The requests answered next, and the simulated time at which their answers arrive."""
         if self.rules.schedule.kind != "asynchronous":
-            return server_side.open_requests(state), clock
+            return server_state.open_requests(state), clock
         for key, request in state.open.items():
             if key not in self._arrivals:
                 self._arrivals[key] = self._arrival(request)
         first = min(state.open, key=self._arrivals.__getitem__)
-        return server_side.open_requests(state, only=first), self._arrivals.pop(first)
+        return server_state.open_requests(state, only=first), self._arrivals.pop(first)
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
         """Replies in the order of the requests."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tacit.charging import Keys
-from tacit.engines.benches import Answers, Benches
+from tacit.engines.batching import Answers, Benches
 from tacit.engines.driver import Driver
-from tacit.messages import Request
+from tacit.party.charge import Keys
+from tacit.server.messages import Request
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Exponential families, one a file."""
 
+from tacit.arrays import namespace
 from tacit.errors import ConfigError
-from tacit.expfam._backend import namespace
 from tacit.expfam.base import Family, Mean, Natural
 from tacit.expfam.dirichlet import Dirichlet, Dirichlets
 from tacit.expfam.gamma import Gamma

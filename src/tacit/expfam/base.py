@@ -14,10 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tacit.arrays import Array, Natural, namespace
 from tacit.errors import ConfigError
-from tacit.expfam._backend import Array, namespace
 
-Natural = dict[str, Array]
 Mean = dict[str, Array]
 
 

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacit.expfam._backend import Array, namespace, special
-from tacit.expfam._digamma import inverse_digamma
+from tacit.arrays import Array, namespace, special
 from tacit.expfam.base import Family, Mean, Natural
+from tacit.expfam.digamma import inverse_digamma
 
 
 class Dirichlet(Family):

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacit.expfam._backend import Array, namespace, special
+from tacit.arrays import Array, namespace, special
 from tacit.expfam.base import Family, Mean, Natural
 
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacit.expfam._backend import Array, cholesky, namespace, solve_lower
+from tacit.arrays import Array, cholesky, namespace, solve_lower
 from tacit.expfam.base import Family, Mean, Natural
 
 LOG_2PI = float(np.log(2 * np.pi))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.expfam._backend import Array
+from tacit.arrays import Array
 from tacit.expfam.base import Mean, Natural
 from tacit.expfam.gaussian import FullGaussian, Gaussian, MeanFieldGaussian
 

@@ -1,1 +1,1 @@
-"""A live federation: the agreed file, the server's and each party's own, and running them."""
+"""Federations between organisations: server, parties and client over TLS."""

@@ -13,7 +13,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from tacit.config import (
+from tacit.data.config import CORPORA, WITH_SITES, DataConfig, PartitionConfig
+from tacit.errors import ConfigError, DataError
+from tacit.live.settings import Join, Serve
+from tacit.privacy.settings import Privacy
+from tacit.run.config import (
     MAX_SEED,
     Config,
     MethodConfig,
@@ -22,10 +26,6 @@ from tacit.config import (
     convert_config,
     read_toml,
 )
-from tacit.data.config import CORPORA, WITH_SITES, DataConfig, PartitionConfig
-from tacit.errors import ConfigError, DataError
-from tacit.privacy.settings import Privacy
-from tacit.wire.settings import Join, Serve
 
 EACH_ITS_OWN = "each-party-has-its-own.csv"
 """Stands for data.path in the agreed file."""

@@ -13,25 +13,29 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from tacit.charging import Charging
 from tacit.data import Federation as Loaded
-from tacit.engines.wire.journal import Journal, Watch
-from tacit.engines.wire.party import LiveParty
-from tacit.engines.wire.store import PartyStore
+from tacit.data.records import len_records
 from tacit.errors import ConfigError, PrivacyError
 from tacit.expfam import Natural
-from tacit.federate import Plan
 from tacit.live.config import PartySetup
+from tacit.live.journal import Journal, Watch
+from tacit.live.party import LiveParty
 from tacit.live.plan import party_plan
+from tacit.live.protocol.messages import Promise
+from tacit.live.session import Introduction
+from tacit.live.settings import told_count
 from tacit.live.state_dir import held, make_private
-from tacit.notebook import Attempts, intervals_block, measure, statement
-from tacit.party import Seat, len_records
-from tacit.posterior import Posterior
-from tacit.privacy.ledger import Ledger, Spent
-from tacit.privacy.place import LEDGER_NAME, own_ledger
-from tacit.private_run import identify, own_ceilings, refuse_simulated
-from tacit.run import verdict_block
-from tacit.rundir import (
+from tacit.live.transport.tls import Credentials, name_of
+from tacit.party.charge import Charging
+from tacit.party.compute import Seat
+from tacit.party.store import PartyStore
+from tacit.plan.plan import Plan
+from tacit.privacy.ledger.ledger import Ledger, Spent
+from tacit.privacy.ledger.paths import LEDGER_NAME, own_ledger
+from tacit.results.evaluation import Attempts, measure
+from tacit.results.posterior import Posterior, posterior_of
+from tacit.results.statements import intervals_block, statement
+from tacit.run.directory import (
     EVALUATION,
     POSTERIOR,
     RESULT,
@@ -40,10 +44,8 @@ from tacit.rundir import (
     write_posterior,
     write_text,
 )
-from tacit.wire.messages import Promise
-from tacit.wire.session import Introduction
-from tacit.wire.settings import told_count
-from tacit.wire.tls import Credentials, name_of
+from tacit.run.ledger import identify, own_ceilings, refuse_simulated
+from tacit.run.run import verdict_block
 
 APPROVED = "approved.json"
 
@@ -261,7 +263,7 @@ async def join(
             final = _heard_before(setup, party.store)
             if final is None:
                 final = await party.take_part()
-            posterior = ready.plan.posterior(final)
+            posterior = posterior_of(ready.plan, final)
             return _result(ready, posterior, party, ledger)
         finally:
             if ledger is not None:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import msgspec
 
-from tacit.build import make_method, make_model, make_schedule
-from tacit.config import Config
 from tacit.data import Federation as Records_
 from tacit.data import load_party, public_schema
-from tacit.federate import Plan, make_plan
 from tacit.live.config import Agreed, PartySetup
-from tacit.planning import Live
-from tacit.run import check_private
+from tacit.plan.checks import Live
+from tacit.plan.plan import Plan, make_plan
+from tacit.run.build import make_method, make_model, make_schedule
+from tacit.run.config import Config
+from tacit.run.run import check_private
 
 
 def server_plan(agreed: Agreed) -> Plan:

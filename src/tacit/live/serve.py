@@ -10,25 +10,26 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tacit.config import resolved_toml
-from tacit.engines.benches import prior_agreement
-from tacit.engines.wire.journal import Journal, Watch
-from tacit.engines.wire.live_run import LiveRun, ReplyRules
-from tacit.engines.wire.server import WireServer
-from tacit.federate import Plan, first_factors, run_verdict
+from tacit.engines.batching import prior_agreement
 from tacit.live.config import ServerSetup
+from tacit.live.journal import Journal, Watch
 from tacit.live.plan import server_plan
+from tacit.live.server.coordinator import WireServer
+from tacit.live.server.live_run import LiveRun, ReplyRules
 from tacit.live.state_dir import InUseError, held
-from tacit.local.reply_bounds import BrokenBound, Exchange, broken_bound
-from tacit.messages import Reply, Request
+from tacit.methods.reply_bounds import BrokenBound, Exchange, broken_bound
 from tacit.models import LinearPredictor
 from tacit.models.prior import PRIOR_PARTY, prior_records
-from tacit.notebook import Attempts, intervals_block, site_summary
-from tacit.party import Seat
-from tacit.private_run import privacy_block
-from tacit.published import local_result, public_result
-from tacit.run import verdict_block
-from tacit.rundir import (
+from tacit.party.compute import Seat
+from tacit.plan.plan import Plan, first_factors
+from tacit.results.diagnostics import run_verdict
+from tacit.results.evaluation import Attempts
+from tacit.results.posterior import posterior_of
+from tacit.results.published import local_result, public_result
+from tacit.results.shown import site_summary
+from tacit.results.statements import intervals_block
+from tacit.run.config import resolved_toml
+from tacit.run.directory import (
     CONFIG,
     EVALUATION,
     EVENTS,
@@ -40,6 +41,9 @@ from tacit.rundir import (
     write_posterior,
     write_text,
 )
+from tacit.run.ledger import privacy_block
+from tacit.run.run import verdict_block
+from tacit.server.messages import Reply, Request
 
 POLL_S = 0.2
 
@@ -166,7 +170,7 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dic
     """The result as in a run directory; what only the parties could measure is not in it."""
     state = live.state
     assert state is not None
-    posterior = plan.posterior(state.result)
+    posterior = posterior_of(plan, state.result)
     write_posterior(public_part(setup.state) / POSTERIOR, posterior)
     result: dict[str, Any] = {
         "schema": "tacit/result/1",

@@ -9,17 +9,17 @@ from tacit.models.base import (
     Model,
     Records,
 )
-from tacit.models.belief import BeliefNetwork
+from tacit.models.belief.model import BeliefNetwork
 from tacit.models.bnn import BayesianNeuralNetwork
-from tacit.models.gaussian_mean import GaussianMean
-from tacit.models.linear import LinearRegression
-from tacit.models.logistic import LogisticRegression
-from tacit.models.poisson import PoissonRegression
-from tacit.models.softmax import SoftmaxRegression
+from tacit.models.glm.linear import LinearRegression
+from tacit.models.glm.logistic import LogisticRegression
+from tacit.models.glm.poisson import PoissonRegression
+from tacit.models.glm.softmax import SoftmaxRegression
+from tacit.models.normal_mean import GaussianMean
 
 if TYPE_CHECKING:
-    from tacit.models.numpyro import from_numpyro
-    from tacit.models.topics import TopicModel
+    from tacit.models.lda import TopicModel
+    from tacit.models.numpyro.model import from_numpyro
 
 __all__ = [
     "BayesianNeuralNetwork",
@@ -41,11 +41,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "from_numpyro":  # NumPyro and JAX are slow to import and often not needed
-        from tacit.models.numpyro import from_numpyro
+        from tacit.models.numpyro.model import from_numpyro
 
         return from_numpyro
     if name == "TopicModel":
-        from tacit.models.topics import TopicModel
+        from tacit.models.lda import TopicModel
 
         return TopicModel
     raise AttributeError(f"module 'tacit.models' has no attribute {name!r}")

@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tacit.data.layout import Layout, unknown_layout
+from tacit.arrays import Array, namespace
+from tacit.data.schema.layout import Layout, unknown_layout
 from tacit.errors import ConfigError
 from tacit.expfam import Family, FullGaussian, Gaussian, MeanFieldGaussian, Natural
-from tacit.expfam._backend import Array, namespace
 from tacit.expfam.gaussian import Free
 from tacit.models.statistics import Quadratic, Statistics, Working, gaussian_factor
 

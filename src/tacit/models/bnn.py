@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from tacit.arrays import Array, computed_once, namespace, unit_rows
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
-from tacit.expfam._backend import Array, computed_once, namespace, unit_rows
 from tacit.expfam.gaussian import LOG_2PI
 from tacit.models.base import (
     GaussianPriorModel,
@@ -21,7 +21,7 @@ from tacit.models.base import (
     checked_names,
     gaussian_natural,
 )
-from tacit.models.logistic import bernoulli_log_likelihood
+from tacit.models.glm.logistic import bernoulli_log_likelihood
 
 
 class BayesianNeuralNetwork(GaussianPriorModel):

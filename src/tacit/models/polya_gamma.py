@@ -10,7 +10,7 @@ the bound of Jaakkola and Jordan (2000), whose middle term is 0 at the best c.
 
 from __future__ import annotations
 
-from tacit.expfam._backend import Array, namespace
+from tacit.arrays import Array, namespace
 
 SMALL = 1e-3
 

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from tacit.arrays import Array
 from tacit.expfam import Family, Natural
-from tacit.expfam._backend import Array
 from tacit.models.base import Model, Records
 
 PRIOR_PARTY = "(prior)"

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tacit.arrays import Array, computed_once, kept_rows, namespace, unit_rows
 from tacit.expfam import Family, FullGaussian, Natural
-from tacit.expfam._backend import Array, computed_once, kept_rows, namespace, unit_rows
 
 ROOT = float(np.sqrt(2.0))
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.expfam._backend import computed_once, kept_rows
+from tacit.arrays import computed_once, kept_rows
 from tacit.privacy.events import Relation
 
 Array = Any

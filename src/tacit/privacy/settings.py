@@ -13,7 +13,7 @@ import msgspec
 from tacit.errors import ConfigError
 from tacit.privacy.events import Relation
 from tacit.privacy.guarantee import Aggregation, Unit
-from tacit.validation import check_fields
+from tacit.support.validation import check_fields
 
 AccountantName = Literal["pld", "rdp", "moments", "strong"]
 MAX_SEED = 2**32 - 1

@@ -1,13 +1,13 @@
 """Figures and an HTML page of a finished run, from its directory alone."""
 
-from tacit.report.figures import (
+from tacit.report.write import write_report
+from tacit.results.figures import (
     plot_coefficients,
     plot_convergence,
     plot_loss,
     plot_parties,
     plot_reliability,
 )
-from tacit.report.write import write_report
 
 __all__ = [
     "plot_coefficients",

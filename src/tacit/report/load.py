@@ -14,8 +14,8 @@ from typing import Any, NotRequired, TypedDict, TypeVar
 import msgspec
 
 from tacit.errors import DataError
-from tacit.shown import NORMAL_95, Shown
-from tacit.type_info import prepare
+from tacit.results.shown import NORMAL_95, Shown
+from tacit.support.type_info import prepare
 
 SCHEMA = "tacit/result/1"
 AGAIN = "run it again with `tacit run`, or give the directory of a finished run"

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from tacit.report.figures import (
+from tacit.models.lda.table import TopicTable
+from tacit.report.load import Run, load_run
+from tacit.report.page import Picture, render
+from tacit.results.figures import (
     plot_coefficients,
     plot_convergence,
     plot_loss,
     plot_parties,
     plot_reliability,
 )
-from tacit.report.load import Run, load_run
-from tacit.report.page import Picture, render
-from tacit.topics.show import TopicTable
 
 FIGURES = "figures"
 

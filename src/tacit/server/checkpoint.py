@@ -19,9 +19,9 @@ import msgspec
 
 from tacit.errors import DataError
 from tacit.expfam import Natural
-from tacit.messages import Reply, pack_natural, unpack_natural
+from tacit.server.messages import Reply, pack_natural, unpack_natural
 from tacit.server.state import Factor, Log, Open, ServerState
-from tacit.storage import writing
+from tacit.support.storage import writing
 
 _SCHEMA = """
 CREATE TABLE scalars (id INTEGER PRIMARY KEY CHECK (id = 0), body BLOB NOT NULL);

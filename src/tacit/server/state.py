@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tacit.expfam import Family, Natural
-from tacit.local.combine import Combine, Memory
-from tacit.messages import Reply, Request
 from tacit.pvi import power, product
-from tacit.schedule import Schedule
+from tacit.server.combine import Combine, Memory
+from tacit.server.messages import Reply, Request
+from tacit.server.schedule import Schedule
 
 Log = tuple[dict[str, Any], ...]
 

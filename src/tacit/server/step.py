@@ -15,9 +15,9 @@ import numpy as np
 
 from tacit.errors import ConfigError, PeerError
 from tacit.expfam import Family, Natural
-from tacit.messages import Reply
 from tacit.pvi import divide, multiply, power, product
 from tacit.server import line_search
+from tacit.server.messages import Reply
 from tacit.server.state import Log, Open, Rules, ServerState
 
 MAX_REFUSED_IN_A_ROW = 20

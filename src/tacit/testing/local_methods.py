@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
-from tacit.local.base import Answer, LocalMethod, Task
+from tacit.methods.base import Answer, LocalMethod, Task
 from tacit.models import ConjugateGaussian, LinearPredictor, Model, Records, SoftmaxRegression
 from tacit.pvi import cavity, divide, multiply
 from tacit.testing.families import STANDARD_ERRORS
@@ -22,7 +22,7 @@ def check_local_method(
     wander: float = 0.0,
     seed: int = 0,
 ) -> None:
-    """Assert that a local method answers as `tacit.local.LocalMethod` promises.
+    """Assert that a local method answers as `tacit.methods.LocalMethod` promises.
 
     `records` are made up for a model that takes x and y; give some for any other. A method with a
     `batch_size` draws records by their position, so the order of its records may matter. `wander`

@@ -17,20 +17,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import tacit.party as party_side
+import tacit.party.compute as party_side
 from tacit.expfam import Natural
-from tacit.federate import Plan, first_factors, make_plan
-from tacit.local import PrivateMethod
-from tacit.local.private import PERSON
-from tacit.messages import Request
+from tacit.methods import PrivateMethod
+from tacit.methods.private import PERSON
 from tacit.models import Model, Records
-from tacit.party import Agreement, Update
+from tacit.party.compute import Update
+from tacit.plan.agreement import Agreement
+from tacit.plan.plan import Plan, first_factors, make_plan
 from tacit.privacy.bounded import Array, Bounded
 from tacit.privacy.events import GaussianEvent, Relation
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import WHOLE, Cost, Drawn, Mechanism, Release, check_released
 from tacit.privacy.settings import Privacy
-from tacit.server import Synchronous, initial_state
+from tacit.server.messages import Request
+from tacit.server.schedule import Synchronous
+from tacit.server.state import initial_state
 from tacit.testing.laws import gaussian_faults
 from tacit.testing.local_methods import made_up_records
 

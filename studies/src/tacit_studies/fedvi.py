@@ -12,9 +12,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tacit.config import MAX_SEED
 from tacit.errors import ConfigError
 from tacit.report.page import Picture
+from tacit.run.config import MAX_SEED
 from tacit_studies import Progress
 from tacit_studies.fedvi_figures import plot_bands, plot_loss
 from tacit_studies.fedvi_runs import (

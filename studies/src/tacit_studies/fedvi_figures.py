@@ -10,10 +10,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from tacit.evaluate import exact_posterior
 from tacit.expfam.gaussian import Gaussian
-from tacit.report.figures import BLUE, GREY, INK, VERMILION, canvas, plain
-from tacit.report.figures import title_and_subtitle as title
+from tacit.results import exact_posterior
+from tacit.results.figures import BLUE, GREY, INK, VERMILION, canvas, plain
+from tacit.results.figures import title_and_subtitle as title
 from tacit_studies.fedvi_published import TABLE_4_2
 from tacit_studies.fedvi_runs import MODES, Experiment, Trace
 

@@ -7,19 +7,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tacit.data import load
-from tacit.data.download import locate
+from tacit.data.records import pooled
+from tacit.data.sources.download import locate
+from tacit.engines.execute import carry_out
 from tacit.errors import DataError
-from tacit.evaluate import exact_posterior, mean_field_optimum
 from tacit.expfam import Family, MeanFieldGaussian, Natural
 from tacit.expfam.gaussian import Gaussian
-from tacit.federate import carry_out, make_plan
-from tacit.local import Exact, GradientVI, LocalMethod
+from tacit.methods import Exact, GradientVI, LocalMethod
 from tacit.models import GaussianMean, LinearRegression, Model, Records
-from tacit.notebook import pooled
-from tacit.planning import choose_family
-from tacit.posterior import Posterior
-from tacit.server import SCHEDULES, ServerState
-from tacit.server.state import Log
+from tacit.plan.checks import choose_family
+from tacit.plan.plan import make_plan
+from tacit.results import exact_posterior, mean_field_optimum
+from tacit.results.posterior import Posterior
+from tacit.server.schedule import SCHEDULES
+from tacit.server.state import Log, ServerState
 
 MODES = tuple(SCHEDULES)
 NOISE_SD = 1.0

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tacit.evaluate import exact_posterior, mean_field_optimum
 from tacit.models import LinearRegression
+from tacit.results import exact_posterior, mean_field_optimum
 from tacit_studies.fedvi_published import TABLE_4_1, TABLE_4_2
 from tacit_studies.fedvi_runs import COEFFICIENTS, MODES, NOISE_SD, Experiment, Trace
 from tacit_studies.tables import Cell, Table

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from tacit.config import parse_config
+from tacit.arrays import Array, namespace
 from tacit.expfam import Natural
-from tacit.expfam._backend import Array, namespace
-from tacit.local.combine import Combine, Memory, Run
-from tacit.local.scoring import COUNTS, MOMENT, PrivateScoring, ScoringServer
-from tacit.local.scoring_likelihood import BernoulliLikelihood, Likelihood
-from tacit.local.scoring_map import Marginals
-from tacit.local.scoring_party import KNOTS
+from tacit.methods.scoring.marginals import Marginals
+from tacit.methods.scoring.method import COUNTS, MOMENT, PrivateScoring, ScoringServer
+from tacit.methods.scoring.party import KNOTS
 from tacit.models import Model
-from tacit.run import simulate
-from tacit.sweep import Job, columns_of
+from tacit.models.glm.scores import BernoulliLikelihood, Likelihood
+from tacit.run.config import parse_config
+from tacit.run.run import simulate
+from tacit.run.sweep import Job, columns_of
+from tacit.server.combine import Combine, Memory, Run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from tacit.report.figures import BLUE, GREY, INK, VERMILION, canvas, plain
-from tacit.report.figures import title_and_subtitle as title
+from tacit.results.figures import BLUE, GREY, INK, VERMILION, canvas, plain
+from tacit.results.figures import title_and_subtitle as title
 from tacit_studies.frontier_ablation import VARIANTS
 from tacit_studies.frontier_settings import ABLATION, BALANCED, REFERENCE, Settings
 from tacit_studies.frontier_tables import FIT, Series, published

@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from tacit.build import make_method
-from tacit.config import parse_config, set_key
 from tacit.errors import ConfigError
-from tacit.local import PrivateMethod
+from tacit.methods import PrivateMethod
 from tacit.models import LogisticRegression
-from tacit.planning import choose_family
-from tacit.sweep import Job, make_job
+from tacit.plan.checks import choose_family
+from tacit.run.build import make_method
+from tacit.run.config import parse_config, set_key
+from tacit.run.sweep import Job, make_job
 from tacit_studies.frontier_ablation import VARIANTS
 
 REFERENCE = "non-private"

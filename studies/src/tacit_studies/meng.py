@@ -12,9 +12,9 @@ import io
 from pathlib import Path
 from typing import Any
 
-from tacit.config import MAX_SEED
 from tacit.errors import ConfigError
-from tacit.rundir import write_text
+from tacit.run.config import MAX_SEED
+from tacit.run.directory import write_text
 from tacit_studies import Progress
 from tacit_studies.meng_figures import Made
 from tacit_studies.meng_parties import PARTY_FIGURES

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from tacit.report.figures import BLUE, GREY, INK, VERMILION, canvas, plain
-from tacit.report.figures import title_and_subtitle as title
 from tacit.report.page import Picture
+from tacit.results.figures import BLUE, GREY, INK, VERMILION, canvas, plain
+from tacit.results.figures import title_and_subtitle as title
 
 GREEN, ORANGE, PURPLE, SKY = "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
 COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, INK, GREY)

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from tacit.report.figures import BLUE, GREY, INK, VERMILION, canvas, plain
-from tacit.report.figures import title_and_subtitle as title
+from tacit.results.figures import BLUE, GREY, INK, VERMILION, canvas, plain
+from tacit.results.figures import title_and_subtitle as title
 from tacit_studies.tmlr_published import ROUNDS
 from tacit_studies.tmlr_settings import REFERENCE
 from tacit_studies.tmlr_tables import METRICS, SPLITS, Series

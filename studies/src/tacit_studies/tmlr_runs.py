@@ -16,20 +16,21 @@ from typing import Any
 
 import msgspec
 
-from tacit import sweep
-from tacit.baselines import as_baseline
-from tacit.config import DampingConfig
 from tacit.data import DataConfig, Federation, PartitionConfig, load_federation
+from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError
-from tacit.federate import Plan, carry_out, make_plan
-from tacit.local import METHODS
+from tacit.methods import METHODS
 from tacit.models import BayesianNeuralNetwork, LogisticRegression, Model
-from tacit.notebook import measure
-from tacit.posterior import Posterior
+from tacit.plan.baselines import as_baseline
+from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.settings import Privacy
-from tacit.rundir import write_text
-from tacit.server import ServerState, Synchronous
-from tacit.server.state import Log
+from tacit.results.evaluation import measure
+from tacit.results.posterior import Posterior
+from tacit.run import sweep
+from tacit.run.config import DampingConfig
+from tacit.run.directory import write_text
+from tacit.server.schedule import Synchronous
+from tacit.server.state import Log, ServerState
 from tacit_studies.tmlr_settings import Job
 
 DRAWS = 100

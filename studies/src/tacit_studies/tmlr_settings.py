@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from tacit.baselines import Baseline
-from tacit.config import DampingConfig
 from tacit.data import DataConfig, PartitionConfig
 from tacit.errors import ConfigError
+from tacit.plan.baselines import Baseline
 from tacit.privacy.guarantee import Aggregation
+from tacit.run.config import DampingConfig
 
 DELTA = 1e-5
 FIGURES = (1, 2, 3, 4, 5)

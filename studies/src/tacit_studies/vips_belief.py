@@ -15,16 +15,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tacit.engines.execute import carry_out
 from tacit.expfam import Natural
-from tacit.federate import carry_out, make_plan
-from tacit.local import ExpectedStatistics, PrivateStatistics
+from tacit.methods import ExpectedStatistics, PrivateStatistics
 from tacit.models import BeliefNetwork
+from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
-from tacit.report.figures import BLUE, GREY, VERMILION, canvas, plain
-from tacit.report.figures import title_and_subtitle as title
 from tacit.report.page import Picture
-from tacit.schedule import Damping
-from tacit.server import Synchronous
+from tacit.results.figures import BLUE, GREY, VERMILION, canvas, plain
+from tacit.results.figures import title_and_subtitle as title
+from tacit.server.schedule import Damping, Synchronous
 from tacit_studies import Progress
 from tacit_studies.images import SIDE, Images, load_images
 from tacit_studies.tables import Table

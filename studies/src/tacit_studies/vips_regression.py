@@ -18,9 +18,9 @@ from matplotlib.ticker import NullLocator
 from scipy.stats import rankdata
 
 from tacit.data import load
-from tacit.evaluate import predict
-from tacit.federate import carry_out, make_plan
-from tacit.local import (
+from tacit.data.records import pooled
+from tacit.engines.execute import carry_out
+from tacit.methods import (
     DPSGD,
     ExpectedStatistics,
     LocalMethod,
@@ -30,13 +30,13 @@ from tacit.local import (
     PrivateStatistics,
 )
 from tacit.models import LogisticRegression, Records
-from tacit.notebook import pooled
+from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
-from tacit.report.figures import BLUE, GREY, VERMILION, canvas, plain
-from tacit.report.figures import title_and_subtitle as title
 from tacit.report.page import Picture
-from tacit.schedule import Damping, Schedule
-from tacit.server import Synchronous
+from tacit.results import predict
+from tacit.results.figures import BLUE, GREY, VERMILION, canvas, plain
+from tacit.results.figures import title_and_subtitle as title
+from tacit.server.schedule import Damping, Schedule, Synchronous
 from tacit_studies import Progress
 from tacit_studies.tables import Table
 from tacit_studies.write import DPI, make_folder

@@ -20,10 +20,10 @@ from tacit.data import Corpus, load_corpus
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.events import GaussianEvent, WithoutReplacement
 from tacit.privacy.settings import Privacy
-from tacit.report.figures import BLUE, GREY, INK, VERMILION, canvas, plain
-from tacit.report.figures import title_and_subtitle as title
 from tacit.report.page import Picture
-from tacit.topics import LDA, TopicTable
+from tacit.results.figures import BLUE, GREY, INK, VERMILION, canvas, plain
+from tacit.results.figures import title_and_subtitle as title
+from tacit.sklearn import LDA, TopicTable
 from tacit_studies.kept import Result, kept
 from tacit_studies.tables import Cell, Table
 

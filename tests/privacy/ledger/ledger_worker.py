@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tacit.errors import TacitError
 from tacit.privacy.events import GaussianEvent, Relation
-from tacit.privacy.ledger import Ask, Ceiling, Ledger
-from tacit.privacy.ledger_store import Store, create_store
+from tacit.privacy.ledger.ledger import Ask, Ceiling, Ledger
+from tacit.privacy.ledger.store import Store, create_store
 
 
 def zcdp(events: Sequence[GaussianEvent], delta: float, relation: Relation) -> float:
@@ -88,12 +88,12 @@ def die_at(path, dataset, point, made):
         elif point == "inside the head":
             os.replace = killed
         elif point == "after the key":
-            import tacit.privacy.ledger_store as module
+            import tacit.privacy.ledger.store as module
 
             write = module.write_durably
             module.write_durably = lambda p, b: (write(p, b), p.suffix == ".key" and killed())
         elif point == "before the key":
-            import tacit.privacy.ledger_store as module
+            import tacit.privacy.ledger.store as module
 
             write = module.write_durably
             module.write_durably = lambda p, b: killed() if p.suffix == ".key" else write(p, b)

@@ -5,7 +5,7 @@ from ledger_worker import TERMS, ceiling_of
 
 from tacit.errors import PrivacyError
 from tacit.privacy.events import GaussianEvent, Poisson
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger.ledger import Ledger
 
 accounting = pytest.importorskip("tacit.privacy.accounting")
 

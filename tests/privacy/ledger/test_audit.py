@@ -7,7 +7,7 @@ import pytest
 from ledger_worker import EVENT, TERMS, ceiling_of
 
 from tacit.errors import ConfigError, DataError
-from tacit.privacy.ledger import audit
+from tacit.privacy.ledger.ledger import audit
 
 
 @pytest.fixture

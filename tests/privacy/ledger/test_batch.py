@@ -7,8 +7,8 @@ from ledger_worker import EVENT, TERMS, asks_of, ceiling_of, zcdp
 
 from tacit.errors import ConfigError, DataError, PrivacyError
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.ledger import Ask, Ledger, LineageWarning, Reply
-from tacit.privacy.ledger_store import Store
+from tacit.privacy.ledger.ledger import Ask, Ledger, LineageWarning, Reply
+from tacit.privacy.ledger.store import Store
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from ledger_worker import EVENT, asks_of, ceiling_of, zcdp
 
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.ledger import Ledger, audit
+from tacit.privacy.ledger.ledger import Ledger, audit
 
 LONG_S = 60
 PARTIES = 5

@@ -14,7 +14,7 @@ from ledger_worker import EVENT, TERMS, ceiling_of, zcdp
 
 from tacit.errors import ConfigError, DataError, PrivacyError
 from tacit.privacy.events import GaussianEvent, Poisson
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger.ledger import Ledger
 
 
 def test_a_charge_is_there_after_reopening_and_adds_up_over_runs(path, ledger, dataset):
@@ -215,7 +215,7 @@ def test_a_ledger_is_not_used_across_a_fork(ledger, dataset, monkeypatch):
 
 
 def test_an_interrupted_update_is_not_half_believed(ledger, dataset, monkeypatch):
-    from tacit.privacy import ledger_book
+    from tacit.privacy.ledger import log as ledger_book
 
     real = ledger_book.State.apply
 
@@ -232,7 +232,7 @@ def test_an_interrupted_update_is_not_half_believed(ledger, dataset, monkeypatch
 
 
 def test_a_full_disk_releases_nothing(ledger, dataset, monkeypatch):
-    from tacit.privacy import ledger_store
+    from tacit.privacy.ledger import store as ledger_store
 
     def full(*_):
         raise OSError(28, "No space left on device")

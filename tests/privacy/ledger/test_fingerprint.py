@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from tacit.errors import ConfigError, DataError
-from tacit.privacy.fingerprint import DatasetId, fingerprint
+from tacit.privacy.ledger.fingerprint import DatasetId, fingerprint
 
 KEY = bytes(range(32))
 

@@ -11,9 +11,9 @@ from ledger_worker import EVENT, TERMS, asks_of, ceiling_of, zcdp
 
 from tacit.errors import PrivacyError
 from tacit.privacy.events import GaussianEvent, Poisson
-from tacit.privacy.ledger import Ledger
-from tacit.privacy.ledger_known import Known, Question
-from tacit.privacy.ledger_price import Price
+from tacit.privacy.ledger.cost import Price
+from tacit.privacy.ledger.known import Known, Question
+from tacit.privacy.ledger.ledger import Ledger
 
 ROUND = GaussianEvent(clip=1.0, noise_sd=50.0, count=10, sampling=Poisson(rate=0.1))
 KINDS = [GaussianEvent(clip=1.0, noise_sd=sd) for sd in (20.0, 30.0, 40.0)]

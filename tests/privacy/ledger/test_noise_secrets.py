@@ -9,8 +9,8 @@ from ledger_worker import EVENT, TERMS, ceiling_of, zcdp
 
 from tacit.errors import DataError, PrivacyError
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.ledger import Ask, Ledger, Reply
-from tacit.privacy.ledger_audit import audit
+from tacit.privacy.ledger.ledger import Ask, Ledger, Reply
+from tacit.privacy.ledger.verify import audit
 
 
 def ask(dataset, request="r1", content="q", **changes):

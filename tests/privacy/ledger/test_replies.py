@@ -4,7 +4,7 @@ import pytest
 from ledger_worker import EVENT, TERMS, zcdp
 
 from tacit.errors import PrivacyError
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger.ledger import Ledger
 
 
 def test_a_stored_reply_is_replayed_to_the_byte_after_reopening(path, ledger, dataset):

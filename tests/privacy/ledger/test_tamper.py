@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ledger_worker import EVENT, TERMS, ceiling_of, zcdp
 
 from tacit.errors import DataError
-from tacit.privacy.ledger import Ledger, audit
+from tacit.privacy.ledger.ledger import Ledger, audit
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from ledger_worker import EVENT, TERMS, ceiling_of, zcdp
 
 from tacit.errors import ConfigError, PrivacyError
 from tacit.privacy.events import GaussianEvent, Poisson
-from tacit.privacy.ledger import Ceiling, LineageWarning
-from tacit.privacy.ledger_budget import UNITS, counted
+from tacit.privacy.ledger.ledger import Ceiling, LineageWarning
+from tacit.privacy.ledger.state import UNITS, counted
 
 
 def other(ledger, seed, schema=("schema",)):

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tacit import server as server_side
-from tacit.charging import Keys
-from tacit.engines.benches import Answers, Benches
+from tacit.data.records import len_records
+from tacit.engines.batching import Answers, Benches
 from tacit.engines.compilations import Compilations
 from tacit.engines.driver import Driver, Observer
 from tacit.engines.ray.cluster import Cluster, connected
@@ -22,11 +21,14 @@ from tacit.engines.ray.host import Host
 from tacit.engines.ray.pack import pack_requests, unpack_answers
 from tacit.engines.ray.pool import Call, Pool, share
 from tacit.errors import DataError
-from tacit.messages import Reply, Request
 from tacit.models import Records
 from tacit.models.prior import PRIOR_PARTY
-from tacit.party import check_start, len_records
-from tacit.server import Checkpoint, ServerState
+from tacit.party.charge import Keys
+from tacit.party.compute import check_start
+from tacit.server import state as server_state
+from tacit.server.checkpoint import Checkpoint
+from tacit.server.messages import Reply, Request
+from tacit.server.state import ServerState
 
 
 @dataclass
@@ -119,12 +121,12 @@ class RayEngine(Driver):
         if self.rules.schedule.kind != "asynchronous":
             return super().following(state, clock)
         under_way = self._calls.keys() | self._ready.keys()
-        fresh = [r for r in server_side.open_requests(state) if r.id not in under_way]
+        fresh = [r for r in server_state.open_requests(state) if r.id not in under_way]
         if fresh:
             self._send(fresh)
         if not self.wall_clock:
             return super().following(state, clock)
-        return server_side.open_requests(state, only=self._first()), clock
+        return server_state.open_requests(state, only=self._first()), clock
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
         if self.rules.schedule.kind != "asynchronous":

@@ -10,15 +10,15 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from tacit.engines.benches import Benches
+from tacit.engines.batching import Benches
 from tacit.engines.compilations import compilations
 from tacit.engines.ray.cluster import import_ray
 from tacit.engines.ray.pack import Answered, Asked, pack_answers, unpack_requests
 from tacit.engines.ray.runner import limit_threads
 from tacit.expfam import Natural
 from tacit.models import Records
-from tacit.party import Agreement
-from tacit.privacy.settle import Settled
+from tacit.plan.agreement import Agreement
+from tacit.plan.calibrate import Settled
 
 
 class Host:

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tacit.engines.benches import Answers
+from tacit.engines.batching import Answers
 from tacit.expfam import Natural
-from tacit.messages import Reply, Request
-from tacit.party import PartyState
+from tacit.party.compute import PartyState
+from tacit.server.messages import Reply, Request
 
 Stack = dict[str, np.ndarray]
 Kept = tuple[list[int], Stack]

@@ -1,0 +1,111 @@
+"""NumPy for concrete arrays, JAX for traced or device ones.
+
+The server's algebra is a few additions on small float64 arrays: in NumPy it needs no compiler
+and is the same on every machine. Inside a jitted local step the same formulas must trace. Each
+family therefore asks here which library its arguments belong to and writes its formula once.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+Array = Any
+"""A NumPy array, a JAX array or a tracer."""
+
+Natural = dict[str, Array]
+"""Natural parameters λ by name, float64; see `tacit.expfam.base`."""
+
+
+def _is_jax(value: Array) -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.Array)
+
+
+def namespace(*arrays: Array) -> ModuleType:
+    """`jax.numpy` if any argument is a JAX array or tracer, else `numpy`."""
+    if any(_is_jax(array) for array in arrays):
+        import jax.numpy as jnp
+
+        return jnp
+    return np
+
+
+def special(*arrays: Array) -> ModuleType:
+    """The matching library of special functions."""
+    if any(_is_jax(array) for array in arrays):
+        import jax.scipy.special as jsp
+
+        return jsp
+    import scipy.special as sp
+
+    return sp
+
+
+def cholesky(matrix: Array) -> Array:
+    """The lower-triangular L with LLᵀ = A, for an A that is symmetric however it was made.
+
+    `jax.numpy` would make it symmetric again, which is as much to compile as the rest. Of an A
+    whose entries vary one by one the derivative would be wrong.
+    """
+    if namespace(matrix) is np:
+        return np.linalg.cholesky(matrix)
+    import jax.numpy as jnp
+
+    return jnp.linalg.cholesky(matrix, symmetrize_input=False)
+
+
+def solve_lower(factor: Array, right: Array) -> Array:
+    """Solve L x = b for lower-triangular L."""
+    if namespace(factor, right) is np:
+        from scipy.linalg import solve_triangular
+    else:
+        from jax.scipy.linalg import solve_triangular
+    return solve_triangular(factor, right, lower=True)
+
+
+def kept_rows(weights: Array, rows: Array) -> Array:
+    """The rows in float64; those of weight 0 replaced, not multiplied: 0·NaN is NaN."""
+    xp = namespace(weights, rows)
+    kept = (weights > 0).reshape(weights.shape + (1,) * (rows.ndim - 1))
+    return xp.where(kept, rows, 0.0).astype(np.float64)
+
+
+def unit_rows(rows: Array) -> tuple[Array, Array]:
+    """The rows in float64, each over its largest number, and that number, for a norm.
+
+    Squares of what is left cannot overflow, and one that vanishes is nothing beside the largest.
+    """
+    xp = namespace(rows)
+    wide = rows.astype(np.float64)
+    largest = xp.max(xp.abs(wide), axis=1, initial=0.0)
+    return wide / xp.where(largest > 0, largest, 1.0)[:, None], largest
+
+
+def computed_once(values: Any) -> Any:
+    """The same arrays, which a compiler cannot compute a second time in another order.
+
+    A norm and the sum that it bounds must be made of the same numbers. XLA works an expression out
+    once for each of its readers if it finds that cheaper, and then rounding differs between them: a
+    q chosen for it makes the difference as large as it likes. (`optimization_barrier` is taken out
+    before that decision, on CPU.) What comes out of a loop of unknown length is kept in memory.
+    """
+    if sys.modules.get("jax") is None:
+        return values
+    import jax
+    import jax.numpy as jnp
+
+    leaves = jax.tree.leaves(values)
+    if not any(map(_is_jax, leaves)):
+        return values
+    first = jnp.ravel(leaves[0])
+    times = jnp.where(jnp.any(first != first), 2, 1)  # not known before the program runs
+
+    def again(state: tuple[Array, Any]) -> tuple[Array, Any]:
+        return state[0] + 1, values
+
+    nothing = jax.tree.map(jnp.zeros_like, values)
+    return jax.lax.while_loop(lambda state: state[0] < times, again, (0, nothing))[1]

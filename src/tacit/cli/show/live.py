@@ -1,0 +1,375 @@
+"""What the commands of a live federation say: events as lines, an approval in plain words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from tacit.cli.show.results import (
+    _Bar,
+    console,
+    plain_column,
+    printable,
+    show_coefficients,
+    show_metrics,
+    show_table,
+)
+from tacit.data.records import len_records
+from tacit.live.config import ServerSetup
+from tacit.live.join import ReadyParty
+from tacit.live.settings import FEWEST_TOLD
+from tacit.privacy.ledger.ledger import Spent
+
+Line = dict[str, Any]
+MOST_NAMES = 12
+MOST_REFUSALS = 3
+
+
+def say(text: str) -> None:
+    """One line as it is; what a peer wrote cannot move the cursor or colour the screen."""
+    console.print(printable(text).replace("\n", " "), highlight=False, markup=False)
+
+
+def say_json(line: Line) -> None:
+    """One event for journald or another program, at once."""
+    print(json.dumps(line, default=str), flush=True)
+
+
+class LiveProgress(_Bar):
+    """Rounds of a live run, under the lines that scroll by."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(plain_column("{task.fields[note]}"), on=console)
+        self._name = name
+        self.rounds = 0
+        """How many there will be; 0 until the plan is known."""
+
+    def at(self, number: int, note: str = "") -> None:
+        """Show that so many rounds are over."""
+        rounds = max(self.rounds, number)
+        self._at(number, rounds, self._name, note=f"round {number}/{rounds} {note}")
+
+
+# A running server -------------------------------------------------------------------------------
+
+
+class ServerLines:
+    """Events of a server as lines for people; `return_in_s` is what it told the parties."""
+
+    def __init__(self, setup: ServerSetup, progress: LiveProgress) -> None:
+        self._progress = progress
+        self._all = len(setup.agreed.federation.parties)
+        self._joined: set[str] = set()
+        self._refused: dict[str, int] = {}
+        self.return_in_s: float | None = None
+
+    def __call__(self, line: Line) -> None:
+        """Say one event."""
+        words = self._words(line)
+        if words is not None:
+            say(f"{_clock(line)}  {words}")
+        if line["event"] == "listening":
+            self._progress.rounds = line["rounds"]
+        if line["event"] == "round":
+            self._progress.at(line["round"], _loss(line).rstrip(", "))
+
+    def _words(self, line: Line) -> str | None:
+        event, party = line["event"], line.get("party", "")
+        if event in ("joined", "rejoined"):
+            self._joined.add(party)
+            told = f", {_told(line['data_size'])} records" if line.get("data_size") else ""
+            here = f"; {len(self._joined)} of {self._all} have come"
+            return f"{party} {event} from {line['address']}{told}{here}"
+        if event == "refused":
+            return self._refusal(line)
+        if event == "closing":
+            self.return_in_s = line.get("return_in_s")
+        known = _SERVER_EVENTS.get(event)
+        return None if known is None else known(line)
+
+    def _refusal(self, line: Line) -> str | None:
+        if "kind" not in line:  # an update, not a peer
+            return f"round {line['round']}: an update was refused: {line['reason']}"
+        kind = line["kind"]
+        seen = self._refused[kind] = self._refused.get(kind, 0) + 1
+        if seen > MOST_REFUSALS:
+            return None
+        who = line.get("party") or line.get("address", "somebody")
+        more = "; further ones of this kind are in log.jsonl only" if seen == MOST_REFUSALS else ""
+        return f"turned away: {who} ({kind}: {line['reason']}){more}"
+
+
+_SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
+    "stand-by": lambda line: (
+        f"stand-by: another server holds {line['state']}; waiting until it is gone"
+    ),
+    "listening": lambda line: (
+        f"listening on {line['address']}: {line['run']}, {line['state']}; "
+        f"configuration {line['configuration'][:12]}…"
+    ),
+    "metrics": lambda line: f"metrics at http://{line['address']}/metrics",
+    "begin": lambda line: f"training begins with {line['parties']} parties",
+    "round": lambda line: (
+        f"round {line['round']}: {_loss(line)}q moved by {line['step_kl']:.3g} nats"
+    ),
+    "skipped": lambda line: f"round {line['round']}: passed over {line['party']}, which is late",
+    "waiting": lambda line: (
+        f"past the deadline, but no quorum without {', '.join(line['late'])}: waiting"
+    ),
+    "too few": lambda line: (
+        f"round {line['round']}: fewer parties are left than the quorum of {line['quorum']}"
+        + (f"; gone for good: {', '.join(line['left'])}" if line.get("left") else "")
+        + (f"; left out: {', '.join(line['left_out'])}" if line.get("left_out") else "")
+    ),
+    "left out": lambda line: (
+        f"{line['party']} left out from round {line['round']}: {line['reason']}. The run continues "
+        f"without it. Its factor: {line['factor']}"
+    ),
+    "readmitted": lambda line: f"{line['party']} is asked again from round {line['round']} on",
+    "not readmitted": lambda line: f"{line['wanted']} was not left out; nothing has changed",
+    "parted": lambda line: (
+        f"{line['party']} leaves"
+        + (f", back in {line['back_in_s']:g} s" if "back_in_s" in line else " for good")
+        + (", and waits for the result" if line.get("listening") else "")
+        + (f" ({line['reason']})" if line.get("reason") else "")
+    ),
+    "left": lambda line: f"{line['party']} has left for good; its factor is {line['factor']}",
+    "hung up": lambda line: f"{line['party']} is cut off: {line['reason']}",
+    "replaced": lambda line: f"{line['party']} has a newer connection; the old one is closed",
+    "returned": lambda line: f"{line['party']} returned its factor: {line['factor']}",
+    "finished with": lambda line: f"{line['party']} has said good-bye",
+    "party error": lambda line: f"{line['party']} reports: {line['reason']}",
+    "closing": lambda line: f"closing: {line['reason']}",
+    "status not written": lambda line: (
+        f"warning: {line['path']} cannot be written ({line['reason']}); make room: the run goes on"
+    ),
+    "log not written": lambda line: (
+        f"warning: {line['path']} cannot be written ({line['reason']}); make room: the run goes on"
+    ),
+    "internal": lambda line: f"internal: {line['reason']}; please report this",
+}
+
+
+def show_server_end(setup: ServerSetup, result: dict[str, Any]) -> None:
+    """The posterior and where it lies."""
+    from tacit.cli.show.results import show_result
+
+    show_result(result)
+    say(f"posterior and result, which may be shared: {setup.state / 'public'}")
+
+
+# A party that takes part ------------------------------------------------------------------------
+
+
+class PartyLines:
+    """Events of a party as lines for people."""
+
+    def __init__(self, progress: LiveProgress) -> None:
+        self._progress = progress
+        self._tries = 0
+
+    def __call__(self, line: Line) -> None:
+        """Say one event."""
+        self._tries = self._tries + 1 if line["event"] == "no connection" else 0
+        if self._tries > MOST_REFUSALS:
+            return
+        known = _PARTY_EVENTS.get(line["event"])
+        words = None if known is None else known(line)
+        if words is not None:
+            again = "; trying on, quietly" if self._tries == MOST_REFUSALS else ""
+            say(f"{_clock(line)}  {words}{again}")
+        if line["event"] == "answered":
+            self._progress.at(line["round"], f"{line['sent_bytes']:,} bytes sent{_spent(line)}")
+
+
+def _spent(line: Line) -> str:
+    if "epsilon_spent" not in line:
+        return ""
+    return (
+        f"; ε = {line['epsilon_spent']:.3g} of {line['ceiling']:g} spent "
+        f"(δ = {line['delta']:g}, {line['relation']} a {line['unit']})"
+    )
+
+
+_PARTY_EVENTS: dict[str, Callable[[Line], str | None]] = {
+    "no connection": lambda line: line["reason"],
+    "connected": lambda line: (
+        f"connected to {line['server']}: {line.get('run', 'a run')}"
+        + (f", {line['parties']} parties" if "parties" in line else "")
+    ),
+    "answered": lambda line: (
+        f"round {line['round']}: answer {line['visit'] + 1} sent after "
+        f"{line['seconds']:.2f} s; {line['sent_bytes']:,} bytes sent so far{_spent(line)}"
+    ),
+    "server error": lambda line: f"the server answers with an error: {line['reason']}",
+    "server closes": lambda line: f"{line['reason']}; back in {line['back']:g} s",
+    "cut off": lambda line: f"cut off from {line['server']}: {line['reason']}; connecting again",
+    "end of training": lambda _: "end of training: the posterior is here",
+    "ceiling": lambda line: (
+        f"round {line['round']}: NO FURTHER ANSWERS: {line['reason']}; waiting for the result"
+    ),
+    "short of budget": lambda line: (
+        f"{line['reason']}; answering as far as the ceiling allows, then waiting for the result"
+    ),
+    "not allowed": lambda line: f"leaving: {line['reason']}",
+    "cannot answer": lambda line: f"leaving: {line['reason']}",
+    "left without an answer": lambda line: f"left; the server said nothing: {line['reason']}",
+}
+
+
+def show_party_start(ready: ReadyParty, spent: Spent | None) -> None:
+    """Who takes part in what, and what it may cost."""
+    federation, join = ready.setup.agreed.federation, ready.setup.own.join
+    say(
+        f"{ready.name} in {federation.name!r}, configuration {ready.setup.agreed.digest[:12]}…; "
+        f"{records_here(ready):,} records stay here; servers: {', '.join(join.servers)}"
+    )
+    if ready.plan.privacy is None:
+        say("NOT PRIVATE: exact updates are sent, which may reveal records")
+        return
+    settled = ready.plan.settled[ready.name]
+    say(f"private: {settled.guarantee}")
+    say(f"ledger {ready.ledger_path}: {_of_ceiling(spent)}; {settled.visits} answers at most")
+
+
+def records_here(ready: ReadyParty) -> int:
+    """How many records the party has read."""
+    return len_records(ready.loaded.parties[ready.name])
+
+
+def show_party_end(ready: ReadyParty, result: dict[str, Any], spent: Spent | None) -> None:
+    """The posterior, the party's own metrics and what it all cost."""
+    show_coefficients(result)
+    show_metrics(result["metrics"])
+    say(
+        f"{result['answers']} answers in {result['run']}; {result['sent_bytes']:,} bytes sent, "
+        f"{result['received_bytes']:,} received"
+    )
+    say(f"privacy: {result['privacy']}")
+    if ready.plan.privacy is not None:
+        say(f"ledger {ready.ledger_path}: {_of_ceiling(spent)}")
+    stopped = result["stopped"]
+    if stopped is not None:
+        say(
+            f"WARNING: this party has not contributed from round {stopped['round']} on; the "
+            f"posterior is that of the others and of its earlier answers: {stopped['reason']}"
+        )
+    state = ready.setup.state
+    say(f"posterior and result, which may be shared: {state / 'public'}")
+    say(f"metrics of the records here, which may not: {state / 'private'}")
+
+
+def _of_ceiling(spent: Spent | None) -> str:
+    if spent is None or spent.epsilon is None or spent.ceiling is None:
+        return "nothing spent"
+    return (
+        f"ε = {spent.epsilon:.4g} spent of {spent.ceiling.epsilon:g} (δ = {spent.ceiling.delta:g}, "
+        f"{spent.ceiling.relation} a {spent.ceiling.unit})"
+    )
+
+
+# Approval ---------------------------------------------------------------------------------------
+
+
+def _clock(line: Line) -> str:
+    time = line.get("time")
+    moment = datetime.now().astimezone() if time is None else datetime.fromisoformat(time)
+    return f"{moment.astimezone():%H:%M:%S}"
+
+
+def _loss(line: Line) -> str:
+    return "" if line.get("loss") is None else f"loss {line['loss']:.4f}, "
+
+
+# Status -----------------------------------------------------------------------------------------
+
+
+def show_server_status(status: dict[str, Any], *, running: bool) -> None:
+    """status.json for people."""
+    where = f", port {status['port']}" if running else ""
+    say(
+        f"{status['run']}: {_phase(status['phase'])}, round {status['round']} of "
+        f"{status['rounds']}; the server {'runs' if running else 'does not run'} (process "
+        f"{status['process']}{where}, written {status['updated']})"
+    )
+    if status["loss"] is not None:
+        say(f"loss {status['loss']:.4f}")
+    if status["step_kl"] is not None:
+        say(f"the last round moved q by {status['step_kl']:.3g} nats")
+    rows = [
+        [name, _presence(one, running=running), one["visits"], _told(one["data_size"]),
+         _promised(one["guarantee"]), one["bytes_in"], one["bytes_out"]]
+        for name, one in status["parties"].items()
+    ]  # fmt: skip
+    columns = ["party", "is", "asked", "records", "ε promised", "bytes in", "bytes out"]
+    show_table("Parties", columns, rows)
+    for name, found in status.get("left_out", {}).items():
+        say(
+            f"{name} left out from round {found['round']}: {found['reason']}; its factor: "
+            f"{found['factor']}; to ask it again: tacit control server.toml readmit --party {name}"
+        )
+    if status["turned_away"]:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in status["turned_away"].items())
+        say(f"turned away: {kinds}")
+
+
+def _phase(phase: str) -> str:
+    if phase in ("waiting for parties", "training"):
+        return phase
+    return f"finished ({'all rounds' if phase == 'rounds' else phase})"
+
+
+def _told(count: int | None) -> str:
+    if not count:
+        return "not told"
+    return "fewer than 100" if count == FEWEST_TOLD - 1 else f"about {count:,}"
+
+
+def _promised(guarantee: dict[str, Any] | None) -> str:
+    if guarantee is None:
+        return ""
+    return (
+        f"{guarantee['epsilon']:.4g} (δ = {guarantee['delta']:g}, {guarantee['relation']} a "
+        f"{guarantee['unit']})"
+    )
+
+
+def _presence(one: dict[str, Any], *, running: bool) -> str:
+    if one["left"]:
+        return "waits for the result" if one.get("listening") else "gone for good"
+    if one.get("left_out"):
+        return "left out"
+    if not one["joined"]:
+        return "not here yet"
+    if not running:
+        return "a member"
+    if not one["connected"]:
+        return "away, passed over" if one["passed_over"] else "away"
+    if one["asked"] and one["refused"]:
+        return "its answer was refused"
+    return "at work" if one["asked"] else "here"
+
+
+def show_party_status(status: dict[str, Any]) -> None:
+    """A party's own state for people."""
+    say(
+        f"{status['state']}: {'takes part now' if status['running'] else 'does not run'}; "
+        f"{status['answers']} answers in {status['run'] or 'no run yet'}"
+        + ("; the posterior is here" if status["finished"] else "")
+    )
+    approved = status["approved"]
+    say(f"approved: {approved[:12]}…" if approved else "approved: nothing; tacit approve")
+    if status["ledger"] is not None:
+        book = status["ledger"]
+        say(
+            f"ledger {book['path']}: ε = {book['epsilon']:.4g} spent of {book['ceiling']:g} "
+            f"({book['terms']})"
+        )
+    for line, following in zip(status["log"], [*status["log"][1:], None], strict=True):
+        if line["event"] == "asked" and following is not None:
+            continue  # the answer says it too
+        known = _PARTY_EVENTS.get(line["event"])
+        words = known(line) if known is not None else None
+        say(f"{line['time'][:19]}Z  {words or line['event']}")

@@ -1,0 +1,331 @@
+"""Tables and progress bars: the only place that writes to the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tacit.data.records import len_records
+from tacit.data.schema.layout import indicated_columns
+from tacit.engines.execute import Observer
+from tacit.methods import LocalMethod
+from tacit.plan.plan import Plan
+from tacit.results.evaluation import cannot_evaluate
+from tacit.results.statements import statement
+from tacit.results.verdict import missing_caution
+from tacit.run.run import Prepared
+from tacit.server.schedule import Damping, PowerDamping
+
+# Names of columns, levels, parties and files are printed as they are: "[age,0]" is no markup.
+console = Console(soft_wrap=True, markup=False, emoji=False)
+if not console.is_terminal:
+    console.width = 160  # a file or a pipe has no width of its own
+errors = Console(stderr=True, markup=False, emoji=False)
+MOST_ROWS = 40
+SHOWN_ROWS = 25
+NORMAL_95 = 1.959963984540054
+
+
+def plain_column(template: str) -> TextColumn:
+    """A progress column that prints a name as it is, without reading markup in it."""
+    return TextColumn(template, markup=False)
+
+
+def printable(text: str) -> str:
+    """Text without control characters: a name cannot move the cursor or colour the screen."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else " " for sign in text)
+
+
+class _Bar:
+    """A progress bar, and nothing at all where there is no terminal to draw it on."""
+
+    def __init__(self, *columns: TextColumn, on: Console = errors) -> None:
+        self._progress = Progress(
+            plain_column("{task.description}"),
+            BarColumn(),
+            *columns,
+            TimeRemainingColumn(),
+            console=on,
+            disable=not on.is_terminal,
+            transient=True,
+        )
+        self._task: Any = None
+
+    def __enter__(self) -> Any:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def _at(self, done: float, total: float, description: str, **fields: Any) -> None:
+        if self._task is None:
+            self._task = self._progress.add_task(description, total=total, **fields)
+        self._progress.update(
+            self._task, completed=done, total=total, description=description, **fields
+        )
+
+
+class RunProgress(_Bar):
+    """Round, loss and time left of a run."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            plain_column("round {task.fields[round]}"), plain_column("{task.fields[loss]}")
+        )
+
+    def watch(self, prepared: Prepared) -> Observer:
+        """An observer that draws the bar."""
+        schedule = prepared.plan.schedule
+        visited = schedule.parties_per_round or len(prepared.plan.rules.parties)
+        loss = ""
+
+        def observe(state: Any, log: Any) -> None:
+            nonlocal loss
+            for line in log:
+                if line["event"] == "round" and line["loss"] is not None:
+                    loss = f"loss {line['loss']:.1f}"
+            self._at(
+                state.exchanges,
+                schedule.rounds * visited,
+                prepared.config.name,
+                round=f"{state.round}/{schedule.rounds}",
+                loss=loss,
+            )
+
+        return observe
+
+
+class StepProgress(_Bar):
+    """Numbered steps with a label."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__(plain_column("{task.fields[label]}"))
+        self.title = title
+
+    def step(self, done: int, total: int, label: str) -> None:
+        """Show that `done` of `total` steps are over."""
+        self._at(done, total, self.title, label=label)
+
+
+class DownloadProgress(_Bar):
+    """Bytes of one file after another."""
+
+    def step(self, name: str, done: int, total: int) -> None:
+        """Show how much of a file has come."""
+        self._at(done, total, name)
+
+
+def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table; numbers to the right."""
+    table = Table(title=printable(title), title_justify="left", title_style="bold")
+    for index, column in enumerate(columns):
+        numeric = bool(rows) and isinstance(rows[0][index], int | float)
+        table.add_column(printable(column), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_text(cell) for cell in row))
+    console.print(table)
+
+
+def show_result(result: dict[str, Any]) -> None:
+    """What `tacit run` says at the end."""
+    warning = result.get("intervals", {}).get("warning")
+    if "sites" in result:
+        rows = [
+            [name, site["mean"], site["low"], site["high"]]
+            for name, site in list(result["sites"].items())[:MOST_ROWS]
+        ]
+        title = f"{result['name']}: posterior of the model's sites with {_intervals(warning)}"
+        show_table(title, ["site", "mean", "2.5 %", "97.5 %"], rows)
+    elif "topics" in result:
+        rows = [
+            [row["number"], f"{row['share']:.1%}", " ".join(row["words"])]
+            for row in result["topics"]
+        ]
+        show_table(f"{result['name']}: topics", ["topic", "share", "top words"], rows)
+    elif result["posterior"]["names"]:
+        show_coefficients(result)
+    if warning is not None and (result.get("sites") or result["posterior"]["names"]):
+        console.print(f"warning: {warning}", highlight=False)
+    private = result["privacy"]["private"]
+    show_metrics(result["metrics"], local=private)
+    for what, why in result.get("not_evaluated", {}).items():
+        console.print(f"note: {what} could not be computed: {why}", highlight=False, markup=False)
+    for key, words in (
+        ("kl_to_exact", "KL(q ‖ exact posterior)"),
+        ("kl_to_reference", "KL(q ‖ NUTS)"),
+    ):
+        if key in result:
+            console.print(f"{words}: {result[key]:.3g}")
+    console.print(
+        f"{len(result['parties'])} parties, {result['schedule']}, {result['rounds']} rounds "
+        f"({_ended(result['finished'])}), {result['exchanges']} exchanges, "
+        f"{result['refused']} refused; {_took(result['timing'])}",
+        highlight=False,
+    )
+    show_verdict(result)
+    privacy = result["privacy"]
+    console.print(f"privacy: {privacy['statement']}", highlight=False)
+    if "ledger" in privacy:
+        book = privacy["ledger"]
+        console.print(
+            f"ledger: {book['path']}, at most ε = {book['epsilon_spent']:.4g} spent on any party's "
+            "records so far",
+            highlight=False,
+        )
+
+
+def show_verdict(result: dict[str, Any]) -> None:
+    """Whether the run converged, and every reason not to believe its numbers."""
+    if result["converged"]:
+        console.print(f"converged: {printable(result['why'])}", highlight=False)
+    for caution in result["cautions"]:
+        console.print(f"WARNING: {printable(caution['text'])}", style="bold red", highlight=False)
+
+
+def show_metrics(measured: dict[str, Any], *, local: bool = False) -> None:
+    """How good the posterior is on the records that it was measured with, if any.
+
+    `local`: a guarantee was claimed, and these exact numbers are outside of it.
+    """
+    metrics = {split: values for split, values in measured.items() if values}
+    if metrics:
+        names = list(next(iter(metrics.values())))
+        rows = [
+            [_split(split), *(values[name] for name in names)] for split, values in metrics.items()
+        ]
+        title = "Held-out performance"
+        if local:
+            title += " (exact: for those who may see the records; not in public/)"
+        show_table(title, ["records", *(_metric(name) for name in names)], rows)
+
+
+def show_plan(prepared: Prepared) -> None:
+    """What `tacit check` prints of a valid configuration."""
+    plan, federation = prepared.plan, prepared.federation
+    sizes = [len(next(iter(records.values()))) for records in plan.parties.values()]
+    rows = [
+        ["data", f"{prepared.config.data.source}, prepared by {federation.preparation} schema"],
+        [
+            "parties",
+            f"{len(sizes)} with {min(sizes):,} to {max(sizes):,} records, {sum(sizes):,} in all",
+        ],
+        ["held out", f"{0 if federation.test is None else len_records(federation.test):,} records"],
+        ["target", f"{federation.target} ({federation.output})"],
+        *plan_rows(plan),
+        ["privacy", statement(plan)],
+    ]
+    show_table("Configuration is valid", ["what", "value"], rows)
+    if plan.settled:
+        from tacit.cli.show.privacy import show_terms
+
+        show_terms(plan)
+    for caution in missing_caution(indicated_columns(federation.layout)):
+        console.print(f"WARNING: {printable(caution.text)}", style="bold red", highlight=False)
+    if plan.privacy is not None:
+        console.print(
+            "Numbers of records here are exact: for those who may see the records.", highlight=False
+        )
+    for note in federation.notes:
+        console.print(f"note: {note}", highlight=False)
+    why = cannot_evaluate(plan, federation.test)
+    if why is not None:
+        console.print(
+            f"note: there will be no metrics of the held-out records: {why}",
+            highlight=False, markup=False,
+        )  # fmt: skip
+
+
+def numbers_sent(plan: Plan) -> int:
+    """How many numbers one answer is made of."""
+    return sum(value.size for value in plan.family.zero().values())
+
+
+def plan_rows(plan: Plan) -> list[list[str]]:
+    """Model, family, method and schedule."""
+    schedule, numbers = plan.schedule, numbers_sent(plan)
+    damping = schedule.damping
+    if isinstance(damping, Damping):
+        damping = f"{damping.start} to {damping.end} over {damping.rounds} rounds"
+    elif isinstance(damping, PowerDamping):
+        damping = f"({damping.offset:g} + t)^−{damping.decay:g}"
+    visited = schedule.parties_per_round or len(plan.parties)
+    return [
+        ["model", f"{plan.model.kind}, {plan.model.dimension} parameters"],
+        [
+            "family",
+            f"{plan.family.kind} ({numbers:,} natural parameters, {8 * numbers:,} bytes a message)",
+        ],
+        ["method", _method(plan.method)],
+        *([["method chosen by auto", plan.why]] if plan.why else []),
+        [
+            "schedule",
+            f"{schedule.kind}, {schedule.rounds} rounds of {visited} exchanges, damping {damping}",
+        ],
+    ]
+
+
+def show_coefficients(result: dict[str, Any]) -> None:
+    """Every coefficient with its interval; of many, those whose sign is surest."""
+    posterior, truth = result["posterior"], result.get("truth")
+    rows = []
+    order = range(len(posterior["names"]))
+    hidden = 0
+    if len(posterior["names"]) > MOST_ROWS:
+        strength = [abs(m) / s for m, s in zip(posterior["mean"], posterior["sd"], strict=True)]
+        order = sorted(order, key=lambda i: -strength[i])[:SHOWN_ROWS]
+        hidden = len(strength) - SHOWN_ROWS
+    for i in order:
+        mean, sd = posterior["mean"][i], posterior["sd"][i]
+        row = [posterior["names"][i], mean, mean - NORMAL_95 * sd, mean + NORMAL_95 * sd]
+        if truth:
+            row.append(truth.get(posterior["names"][i], ""))
+        rows.append(row)
+    columns = ["coefficient", "mean", "2.5 %", "97.5 %", *(["truth"] if truth else [])]
+    warning = result.get("intervals", {}).get("warning")
+    show_table(f"{result['name']}: posterior with {_intervals(warning)}", columns, rows)
+    if hidden:
+        console.print(f"… and {hidden} more, less sure of their sign, in the report")
+
+
+def _intervals(warning: str | None) -> str:
+    return "95 % intervals" if warning is None else "95 % intervals that are too narrow"
+
+
+def _method(method: LocalMethod) -> str:
+    """Name and settings; a setting left to the method is not shown."""
+    names = [one.name for one in fields(method)] if is_dataclass(method) else []
+    settings = {name: getattr(method, name) for name in names}
+    shown = ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
+    return f"{method.kind} ({shown})"
+
+
+def _text(cell: Any) -> str:
+    if isinstance(cell, float):
+        return f"{cell:.4g}" if abs(cell) < 1e-3 and cell else f"{cell:.4f}"
+    return "" if cell is None else printable(str(cell))
+
+
+def _took(timing: dict[str, float]) -> str:
+    if "wall_s" not in timing:
+        return f"{timing['train_s']:.1f} s since the server was started"
+    return f"{timing['wall_s']:.1f} s, of which {timing['compile_s']:.1f} s compiling"
+
+
+def _ended(reason: str | None) -> str:
+    return "as many as asked" if reason in (None, "rounds") else reason
+
+
+def _split(name: str) -> str:
+    return {"train": "training", "test": "held out"}.get(name, name)
+
+
+def _metric(name: str) -> str:
+    return {"ece": "calibration error", "rmse": "root mean square error"}.get(
+        name, name.replace("_", " ")
+    )

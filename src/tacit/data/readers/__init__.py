@@ -1,1 +1,0 @@
-"""One file a source: each has a `read` that answers a `Table`."""

@@ -1,0 +1,1 @@
+"""Public facts about columns, and the checks of records against them."""

@@ -1,0 +1,72 @@
+"""What each column of x is, as the public schema says it: a method may know this for nothing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from tacit.data.schema.columns import ColumnConfig
+
+
+class Feature(NamedTuple):
+    """One column of x: the constant, a number, or a 0/1 level of the column it was made from.
+
+    `low` and `high` bound it in the units of x, infinite where nothing was declared.
+    """
+
+    kind: Literal["bias", "numeric", "level"]
+    source: str
+    low: float = 0.0
+    high: float = 1.0
+
+
+Layout = tuple[Feature, ...]
+BIAS = Feature("bias", "bias", 1.0, 1.0)
+
+
+def column_layout(config: ColumnConfig) -> Layout:
+    """The columns of x that one column becomes, in the order of `column_names`.
+
+    >>> column_layout(ColumnConfig(name="age", low=0, high=100, missing="indicator"))
+    (Feature(kind='numeric', source='age', low=-1.0, high=1.0), \
+Feature(kind='level', source='age missing', low=0.0, high=1.0))
+    """
+    if config.kind == "categorical":
+        shown = len(config.levels) - (config.reference is not None) + (config.missing == "level")
+        return (Feature("level", config.name),) * shown
+    low, high = -math.inf, math.inf
+    if config.low is not None and config.high is not None and config.affine is not None:
+        center, scale = config.affine
+        low, high = (config.low - center) / scale, (config.high - center) / scale
+    number = Feature("numeric", config.name, low, high)
+    if config.missing == "indicator":
+        return number, Feature("level", f"{config.name} missing")
+    return (number,)
+
+
+def indicated_columns(layout: Layout | None) -> tuple[str, ...]:
+    """The numeric columns whose missing values are a constant beside an indicator.
+
+    >>> indicated_columns(layout_of([ColumnConfig(name="bmi", missing="indicator")]))
+    ('bmi',)
+    """
+    features = layout or ()
+    return tuple(
+        number.source
+        for number, flag in itertools.pairwise(features)
+        if number.kind == "numeric" and flag == Feature("level", f"{number.source} missing")
+    )
+
+
+def layout_of(columns: Iterable[ColumnConfig]) -> Layout:
+    """Of a whole design matrix, the constant first."""
+    return (BIAS, *(feature for config in columns for feature in column_layout(config)))
+
+
+def unknown_layout(names: tuple[str, ...]) -> Layout:
+    """Where nothing is declared: a constant if one is called "bias", and numbers without bounds."""
+    return tuple(
+        BIAS if name == "bias" else Feature("numeric", name, -math.inf, math.inf) for name in names
+    )

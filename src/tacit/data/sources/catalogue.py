@@ -1,0 +1,218 @@
+"""The sources there are, and the one place that maps a source's name to its reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacit.data.config import WITH_SITES, DataConfig
+from tacit.data.schema.table import Schema, Table, listed
+from tacit.data.sources import adult, breast_cancer, cohort, corpus, download, heart, rugged
+from tacit.data.sources import files as user_file
+from tacit.data.sources import normal_mean as gaussian_mean
+from tacit.data.sources.mimic3 import files as mimic3_files
+from tacit.data.sources.mimic3 import schema as mimic3_schema
+from tacit.data.sources.mimic3 import table as mimic3
+from tacit.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceInfo:
+    """One line of `tacit data list`."""
+
+    name: str
+    description: str
+    records: int | None
+    """None: as many as the user's file has."""
+    target: str
+    origin: str
+    licence: str
+    file_based: bool
+    """True: it needs files, which `tacit data fetch` gets, or says how to get."""
+    present: bool
+    """True: it can be loaded now without a download."""
+    sites: bool
+    """True: it has parties of its own, partition.kind = "source"."""
+
+
+_ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
+    "synthetic-cohort": (
+        "hospital stays at unequal sites; readmission within 30 days",
+        cohort.DEFAULT_RECORDS,
+        cohort.TARGET,
+        "generated from the seed; the true weights are known",
+        "that of this project",
+    ),
+    "gaussian-mean": (
+        "draws of one normal with an unknown mean",
+        gaussian_mean.DEFAULT_RECORDS,
+        "y",
+        "generated from the seed",
+        "that of this project",
+    ),
+    "adult": (
+        "people of the 1994 US census; income above 50,000 dollars",
+        48_842,
+        "income",
+        "Becker and Kohavi, UCI Machine Learning Repository, doi 10.24432/C5XW20",
+        "CC BY 4.0",
+    ),
+    "rugged": (
+        "countries' terrain ruggedness and income; a regression",
+        170,
+        rugged.TARGET,
+        "Nunn and Puga, Review of Economics and Statistics 94(1), 2012",
+        "none stated; published for replication",
+    ),
+    "heart": (
+        "patients of four hospitals, which are the parties; heart disease",
+        920,
+        "disease",
+        "Janosi, Steinbrunn, Pfisterer and Detrano, UCI Machine Learning Repository,"
+        " doi 10.24432/C52P4X",
+        "CC BY 4.0; name the principal investigators in publications",
+    ),
+    "breast-cancer": (
+        "biopsies, 30 measurements each; malignant or benign",
+        569,
+        "diagnosis",
+        "Wolberg, Street and Mangasarian, UCI Machine Learning Repository; comes with scikit-learn",
+        "CC BY 4.0",
+    ),
+    "mimic3": (
+        "intensive-care stays, 48 hours of 17 channels; death in hospital",
+        mimic3.RECORDS,
+        mimic3_schema.TARGET,
+        "Johnson et al., MIMIC-III v1.4, PhysioNet, doi 10.13026/C2XW26, prepared by the benchmark"
+        " of Harutyunyan et al., Scientific Data 6, 2019",
+        "PhysioNet Credentialed Health Data License 1.5.0; access on application",
+    ),
+    "file": (
+        "a CSV or Parquet table of your own with a declared schema",
+        None,
+        "as declared",
+        "data.path",
+        "your own",
+    ),
+    "synthetic-topics": (
+        "short documents of five themes; for topic models",
+        600,
+        "words",
+        "generated from the seed",
+        "that of this project",
+    ),
+    "wikipedia": (
+        "English Wikipedia articles of late 2008 as counts of 7,702 words; for topic models",
+        145_647,
+        "words",
+        "nobody publishes the counts: put the files in TACIT_DATA/wiki",
+        "that of Wikipedia's text",
+    ),
+    "documents": (
+        "your own documents as scipy.sparse counts, and their vocabulary; for topic models",
+        None,
+        "words",
+        "data.path",
+        "your own",
+    ),
+}
+
+
+def sources() -> list[SourceInfo]:
+    """Every source, in the order of the documentation."""
+    return [
+        SourceInfo(
+            name=name,
+            description=description,
+            records=records,
+            target=target,
+            origin=origin,
+            licence=licence,
+            file_based=name in download.REGISTRY or name in ("mimic3", "wikipedia"),
+            present=_present(name),
+            sites=name in WITH_SITES,
+        )
+        for name, (description, records, target, origin, licence) in _ABOUT.items()
+    ]
+
+
+def public_records(data: DataConfig) -> int | None:
+    """How many records a source has, as far as that is public; None: only its file knows."""
+    return data.records or _ABOUT[data.source][1]
+
+
+def _present(name: str) -> bool:
+    if name == "mimic3":
+        return mimic3_files.locate() is not None
+    if name == "wikipedia":
+        return corpus.present()
+    return name not in download.REGISTRY or download.locate(name) is not None
+
+
+def declared(data: DataConfig, *, sites: int | None = None) -> Schema:
+    """The public schema of a source, known before any record is read and without its files."""
+    match data.source:
+        case "synthetic-cohort":
+            return cohort.schema(cohort.DEFAULT_SITES if sites is None else sites)
+        case "gaussian-mean":
+            return gaussian_mean.SCHEMA
+        case "adult":
+            return adult.SCHEMA
+        case "rugged":
+            return rugged.SCHEMA
+        case "heart":
+            return heart.SCHEMA
+        case "breast-cancer":
+            return breast_cancer.SCHEMA
+        case "mimic3":
+            return mimic3_schema.SCHEMA
+    return user_file.schema(data)
+
+
+def _check_site(data: DataConfig, sites: int | None) -> None:
+    """Refuse a site that the source has not."""
+    if data.site is None:
+        return
+    schema = declared(data, sites=sites)
+    column = schema.declared(schema.site or "")
+    assert column is not None, "DataConfig refuses a site of a source without sites"
+    if data.site not in column.levels:
+        raise ConfigError(
+            f'data.site = "{data.site}"; the sites of source "{data.source}" are'
+            f" {listed(column.levels)}: name one of them"
+        )
+
+
+def read_table(data: DataConfig, *, sites: int | None, seed: int) -> Table:
+    """The raw table of a source, or of its data.site alone.
+
+    `sites` is for the synthetic cohort, `seed` for generated data.
+    """
+    _check_site(data, sites)
+    match data.source:
+        case "synthetic-cohort":
+            return cohort.read(
+                records=data.records,
+                sites=cohort.DEFAULT_SITES if sites is None else sites,
+                seed=seed,
+                site=data.site,
+            )
+        case "gaussian-mean":
+            return gaussian_mean.read(
+                records=data.records or gaussian_mean.DEFAULT_RECORDS,
+                mean=data.mean,
+                sd=data.sd,
+                rng=np.random.default_rng([seed, cohort.GENERATE]),
+            )
+        case "adult":
+            return adult.read()
+        case "rugged":
+            return rugged.read()
+        case "heart":
+            return heart.read(heart.HOSPITALS if data.site is None else (data.site,))
+        case "breast-cancer":
+            return breast_cancer.read()
+        case "mimic3":
+            return mimic3.read(path=data.path, balance=data.balance, seed=seed)
+    return user_file.read(data)

@@ -1,0 +1,204 @@
+"""A synthetic cohort: hospital stays at unequal sites, and whether the patient soon came back.
+
+The outcome is drawn from a logistic model of the *prepared* columns, so that logistic regression is
+the true model and its weights are known. The sites differ in size (1 to 20), in case mix and
+thereby in how often patients return; none has an effect of its own beyond its patients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tacit.data.config import ColumnConfig
+from tacit.data.prepare import encode, read_column
+from tacit.data.schema.table import Schema, Table
+from tacit.errors import ConfigError
+
+DEFAULT_RECORDS = 10_000
+DEFAULT_SITES = 10
+RECORDS_A_SITE = 50
+SIZE_RATIO = 20.0
+GENERATE, PATIENTS = 0, 4
+"""Random streams of a seed: who the patients are leaves all other numbers as they are."""
+FIRST_STAY = 0.7
+
+TARGET = "readmitted"
+
+FEATURES = (
+    ColumnConfig(name="age", low=18, high=105, center=65, scale=15),
+    ColumnConfig(name="systolic", low=70, high=240, center=135, scale=20),
+    ColumnConfig(name="bmi", low=12, high=70, center=28, scale=6, missing="indicator"),
+    ColumnConfig(name="creatinine", low=0.2, high=8, center=1.1, scale=0.5),
+    ColumnConfig(name="hba1c", low=3.5, high=16, center=6.2, scale=1.2, missing="indicator"),
+    ColumnConfig(name="previous_stays", low=0, high=12, center=1, scale=1.2),
+    ColumnConfig(name="days", low=1, high=60, center=6, scale=5),
+    ColumnConfig(name="sex", kind="categorical", levels=("female", "male"), reference="female"),
+    ColumnConfig(
+        name="smoking",
+        kind="categorical",
+        levels=("never", "former", "current"),
+        reference="never",
+        missing="level",
+    ),
+    ColumnConfig(
+        name="admission",
+        kind="categorical",
+        levels=("elective", "urgent", "emergency"),
+        reference="elective",
+    ),
+    ColumnConfig(
+        name="diabetes_medication",
+        kind="categorical",
+        levels=("none", "oral", "insulin"),
+        reference="none",
+    ),
+)
+
+_WEIGHTS = {
+    "bias": -1.75,
+    "age": 0.35,
+    "systolic": -0.1,
+    "bmi": 0.08,
+    "bmi missing": 0.15,
+    "creatinine": 0.25,
+    "hba1c": 0.2,
+    "hba1c missing": -0.2,
+    "previous_stays": 0.5,
+    "days": 0.2,
+    "sex=male": 0.1,
+    "smoking=current": 0.3,
+    "smoking=former": 0.1,
+    "smoking missing": 0.0,
+    "admission=urgent": 0.2,
+    "admission=emergency": 0.55,
+    "diabetes_medication=oral": 0.15,
+    "diabetes_medication=insulin": 0.45,
+}
+
+
+def schema(sites: int = DEFAULT_SITES) -> Schema:
+    """The public schema, in which only the names of the sites depend on how many there are."""
+    if not sites >= 1:
+        raise ConfigError(f"sites = {sites}; it must be at least 1")
+    width = len(str(sites))
+    names = tuple(f"hospital-{number:0{width}d}" for number in range(1, sites + 1))
+    columns = (
+        *FEATURES,
+        ColumnConfig(name="site", kind="categorical", levels=names, feature=False),
+        ColumnConfig(name=TARGET, kind="categorical", levels=("no", "yes")),
+    )
+    return Schema(columns=columns, target=TARGET, positive="yes", site="site")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cohort:
+    """The raw table, the public schema that prepares it, and the weights that made the outcome."""
+
+    frame: pl.DataFrame
+    columns: tuple[ColumnConfig, ...]
+    truth: dict[str, float]
+
+
+def synthetic_cohort(
+    *, records: int | None = None, sites: int = DEFAULT_SITES, seed: int = 0
+) -> Cohort:
+    """Generate the cohort: ten sites of about 150 to 3,000 stays unless told otherwise.
+
+    Without `records` there are 10,000, or 50 a site where that is more. Which site has which case
+    mix does not depend on the seed; the patients do.
+    """
+    records = max(DEFAULT_RECORDS, RECORDS_A_SITE * sites) if records is None else records
+    if not 1 <= sites <= records:
+        raise ConfigError(f"{sites} sites cannot share {records} records; each needs at least one")
+    rng = np.random.default_rng([seed, GENERATE])
+    public = schema(sites)
+    named = public.declared("site")
+    assert named is not None
+    site = np.repeat(np.arange(sites), _site_sizes(records, sites))
+    # Multiples of the golden ratio fill [-1, 1] evenly and in no order of size.
+    severity = 2 * ((0.5 + np.arange(sites) * (np.sqrt(5) - 1) / 2) % 1) - 1
+    frame = _stays(severity[site], rng)
+    columns = [read_column(frame[config.name], config, pooled=False) for config in FEATURES]
+    x, prepared = encode(columns, records)
+    truth = {name: _WEIGHTS[name] for name in prepared}
+    logit = x @ np.array(list(truth.values()))
+    returned = rng.random(records) < 1 / (1 + np.exp(-logit))
+    frame = frame.with_columns(
+        pl.Series("patient", _patients(frame, site, np.random.default_rng([seed, PATIENTS]))),
+        pl.Series("site", np.array(named.levels)[site], dtype=pl.String),
+        pl.Series(TARGET, np.where(returned, "yes", "no"), dtype=pl.String),
+    )
+    return Cohort(frame=frame, columns=public.columns, truth=truth)
+
+
+def read(*, records: int | None, sites: int, seed: int, site: str | None = None) -> Table:
+    """The cohort as a source: generated as a whole, even if only one site's rows are kept."""
+    cohort = synthetic_cohort(records=records, sites=sites, seed=seed)
+    frame = cohort.frame if site is None else cohort.frame.filter(pl.col("site") == site)
+    return Table(frame=frame, schema=schema(sites), truth=cohort.truth)
+
+
+def _site_sizes(records: int, sites: int) -> np.ndarray:
+    """Geometric from small to large, at least one record each, exactly `records` in all."""
+    share = np.geomspace(1.0, SIZE_RATIO, sites)
+    ideal = (records - sites) * share / share.sum()
+    sizes = 1 + np.floor(ideal).astype(np.int64)
+    over = records - int(sizes.sum())
+    sizes[np.argsort(-(ideal % 1), kind="stable")[:over]] += 1
+    return sizes
+
+
+def _patients(frame: pl.DataFrame, site: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Number the patients: some have several stays, all at one site, of one sex and one age.
+
+    Nothing else about a patient's stays is alike, so the truth is the same with or without them.
+    """
+    age, male = frame["age"].to_numpy(), (frame["sex"] == "male").to_numpy()
+    order = np.lexsort((rng.random(len(site)), age, male, site))
+    alike = np.zeros(len(site), dtype=bool)
+    alike[1:] = np.all([np.diff(column[order]) == 0 for column in (site, male * 1, age)], axis=0)
+    begins = ~alike | (rng.random(len(site)) < FIRST_STAY)
+    patients = np.empty(len(site), dtype=np.int64)
+    patients[order] = np.cumsum(begins)
+    return patients
+
+
+def _stays(severity: np.ndarray, rng: np.random.Generator) -> pl.DataFrame:
+    """Patients whose age, illness and way in follow their site's severity, in [-1, 1]."""
+    n = len(severity)
+    age = np.clip(rng.normal(64 + 7 * severity, 15), 18, 105).round()
+    older = (age - 65) / 15
+    diabetes = rng.random(n) < 1 / (1 + np.exp(0.9 - 0.6 * severity - 0.3 * older))
+    bmi = rng.lognormal(np.log(27.5) + 0.05 * severity + 0.06 * diabetes, 0.18)
+    hba1c = rng.normal(5.5 + 0.1 * older, 0.4) + diabetes * rng.gamma(3.0, 0.6, n)
+    previous = rng.poisson(0.8 * np.exp(0.5 * severity + 0.2 * older))
+    urgency = rng.random(n) + 0.25 * severity
+    treated = rng.random(n)
+    smoking = np.array(["never", "former", "current", None], dtype=object)[
+        np.searchsorted([0.46, 0.76, 0.96], rng.random(n) + 0.04 * severity)
+    ]
+    medication = np.where(treated < 0.15, "none", np.where(treated < 0.65, "oral", "insulin"))
+    numbers = {
+        "age": age,
+        "systolic": rng.normal(134 + 5 * older, 19).round(),
+        "bmi": np.where(rng.random(n) < 0.04, np.nan, bmi.round(1)),
+        "creatinine": rng.lognormal(0.1 * severity + 0.08 * older, 0.35).round(2),
+        # A site with milder cases measures blood sugar less often.
+        "hba1c": np.where(rng.random(n) < 0.12 - 0.08 * severity, np.nan, hba1c.round(1)),
+        "previous_stays": previous.astype(np.float64),
+        "days": 1.0 + rng.poisson(rng.gamma(1.3, 3.8, n)),
+    }
+    frame = pl.DataFrame(numbers).fill_nan(None)
+    return frame.with_columns(
+        pl.Series("sex", np.where(rng.random(n) < 0.5, "female", "male"), dtype=pl.String),
+        pl.Series("smoking", smoking.tolist(), dtype=pl.String),
+        pl.Series(
+            "admission",
+            np.where(urgency < 0.3, "elective", np.where(urgency < 0.6, "urgent", "emergency")),
+            dtype=pl.String,
+        ),
+        pl.Series("diabetes_medication", np.where(diabetes, medication, "none"), dtype=pl.String),
+    )

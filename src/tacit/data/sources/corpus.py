@@ -1,0 +1,96 @@
+"""Documents as counts of words, for topic models: English Wikipedia over a public vocabulary.
+
+Nobody publishes these counts, so they cannot be fetched: the files are looked for in
+TACIT_DATA/wiki and in the cache, and used only if their SHA-256 is the recorded one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.data.sources.download import cache_folder
+from tacit.errors import ConfigError, DataError
+
+SOURCE = "wiki"
+VOCABULARY = ("dictnostops.txt", "1c586145a2c993e578b3ee3b4b7de0dbe647f35f54a310b29994d7be9000b655")
+COUNTS = {
+    "enwiki_2008": (
+        "enwiki_2008_bow.npz",
+        "e7ebdbaec167778f9a471e6e423427d48332998568f14e7eabbb095e10024ced",
+    ),
+    "enwiki_early": (
+        "enwiki_early_bow.npz",
+        "5d79e456d3e9e9b4987c21e97c2b5d9e294099912aad63c3ca827363a08f1d9b",
+    ),
+}
+"""Articles of late 2008, 145,647 and mostly short; the oldest articles, 25,886 and long."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Corpus:
+    """Counts, documents × words, split at random, and the words."""
+
+    train: Any
+    test: Any
+    vocabulary: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """Never the documents."""
+        sizes = f"{self.train.shape[0]} + {self.test.shape[0]} documents"
+        return f"Corpus({sizes}, {len(self.vocabulary)} words)"
+
+
+def load_corpus(name: str = "enwiki_2008", *, held_out: int = 2000, seed: int = 0) -> Corpus:
+    """Wikipedia articles as scipy.sparse counts; `held_out` of them, chosen by the seed, as test.
+
+    The files are ordered by the articles' age, so that a split has to be at random.
+    """
+    if name not in COUNTS:
+        raise ConfigError(f'"{name}" is no corpus; choose from {", ".join(COUNTS)}')
+    from scipy import sparse
+
+    counts: Any = sparse.csr_array(sparse.load_npz(_checked(*COUNTS[name])).astype(np.int32))
+    if not 0 <= held_out < counts.shape[0]:
+        raise ConfigError(f"held_out = {held_out}; it must be in 0 … {counts.shape[0] - 1}")
+    words = _checked(*VOCABULARY).read_text(encoding="utf-8").split()
+    order = np.random.default_rng(seed).permutation(counts.shape[0])
+    split = counts.shape[0] - held_out
+    return Corpus(train=counts[order[:split]], test=counts[order[split:]], vocabulary=tuple(words))
+
+
+def folder() -> Path:
+    """Where Wikipedia's counts lie, checked."""
+    return _checked(*COUNTS["enwiki_2008"]).parent
+
+
+def present() -> bool:
+    """Whether Wikipedia can be loaded, as far as the names of files tell."""
+    files = [COUNTS["enwiki_2008"][0], VOCABULARY[0]]
+    return all(any((folder / file).is_file() for folder in _folders()) for file in files)
+
+
+def _folders() -> list[Path]:
+    given = os.environ.get("TACIT_DATA")
+    own = [Path(given).expanduser() / SOURCE] if given else []
+    return [*own, cache_folder() / SOURCE]
+
+
+def _checked(file: str, sha256: str) -> Path:
+    folders = _folders()
+    for folder in folders:
+        path = folder / file
+        if path.is_file():
+            found = hashlib.sha256(path.read_bytes()).hexdigest()
+            if found != sha256:
+                raise DataError(f"{path} has SHA-256 {found}, expected {sha256}; get a good copy")
+            return path
+    raise DataError(
+        f"{file} is not here and cannot be fetched; put it in {folders[0]}, or set TACIT_DATA to a"
+        f" folder with {SOURCE}/{file}"
+    )

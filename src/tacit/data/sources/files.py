@@ -1,0 +1,42 @@
+"""A table of the user's own, CSV or Parquet, read as the declared schema says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+from polars.exceptions import PolarsError
+
+from tacit.data.config import DataConfig
+from tacit.data.schema.table import Schema, Table
+from tacit.errors import DataError
+
+
+def schema(data: DataConfig) -> Schema:
+    """What the configuration declares, whether or not there is a file."""
+    assert data.target is not None, "DataConfig requires it for a file"
+    return Schema(columns=data.columns, target=data.target, positive=data.positive)
+
+
+def read(data: DataConfig) -> Table:
+    """CSV cells stay text until their column is read, so that an error can show the cell itself."""
+    assert data.path is not None, "DataConfig requires it for a file"
+    path = Path(data.path).expanduser()
+    if not path.is_file():
+        raise DataError(f'data.path = "{data.path}"; there is no such file: check the path')
+    name = path.name.lower()
+    separator = "\t" if name.endswith((".tsv", ".tsv.gz")) else data.separator
+    try:
+        frame = (
+            pl.read_parquet(path)
+            if name.endswith(".parquet")
+            else pl.read_csv(path, separator=separator, infer_schema=False)
+        )
+    except (PolarsError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DataError(
+            f'data.path = "{data.path}"; the file cannot be read ({reason}): mend or re-export it'
+        ) from error
+    if frame.is_empty():
+        raise DataError(f'data.path = "{data.path}"; the file has no rows: give it data')
+    return Table(frame=frame, schema=schema(data))

@@ -1,0 +1,1 @@
+"""MIMIC-III benchmark files."""

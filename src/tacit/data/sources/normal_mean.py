@@ -1,0 +1,17 @@
+"""Draws of one normal: the data of the smallest model with an exact posterior."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from tacit.data.schema.table import Schema, Table
+
+DEFAULT_RECORDS = 10_000
+SCHEMA = Schema(columns=(), target="y", design=False)
+
+
+def read(*, records: int, mean: float, sd: float, rng: np.random.Generator) -> Table:
+    """`records` draws of N(mean, sd²), and no x."""
+    draws = mean + sd * rng.standard_normal(records)
+    return Table(frame=pl.DataFrame({"y": draws}), schema=SCHEMA, truth={"mean": mean})

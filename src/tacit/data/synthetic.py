@@ -1,0 +1,152 @@
+"""Made-up records of a declared shape: for trying things out where no record may be read.
+
+Only the configuration is looked at. No file is opened, and nothing here calls a reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from tacit.data.config import ColumnConfig, DataConfig, PartitionConfig
+from tacit.data.federation import Federation, Records, assemble, deal
+from tacit.data.prepare import Column
+from tacit.data.rows import ReadRows, check_keep
+from tacit.data.schema.public import declared_range, known_target
+from tacit.data.schema.table import Schema, listed
+from tacit.data.schema.target import target_bounds
+from tacit.data.sources.catalogue import declared
+from tacit.data.split import Rows, by_label
+from tacit.errors import ConfigError
+
+RECORDS_A_PERSON = 2
+MISSING = 0.1
+"""The share of missing values in a numeric column that declares an indicator for them."""
+EVERYONE = "everyone"
+
+Bounds = tuple[float, float] | None
+Outcome = Callable[[Records, Bounds, np.random.Generator], np.ndarray]
+"""From prepared records whose y is 0, the bounds of y and a source of chance: y."""
+
+
+def made_up_federation(
+    data: DataConfig,
+    partition: PartitionConfig,
+    *,
+    records: int,
+    test: int,
+    outcome: Outcome,
+    seed: int,
+) -> Federation:
+    """A federation of `records` made-up training records and `test` more, all of one law.
+
+    Categories are uniform over their declared levels (a missing value counts as one where the
+    schema makes it a level). A number is normal around its declared centre with its scale, or
+    around the middle of its bounds with a quarter of their width, and truncated to the bounds.
+    Columns are independent; persons have two records each. y is what `outcome` makes of them,
+    truncated to the target's bounds. Parties have the names that the partition gives them, and
+    where a column names them, equal sizes.
+    """
+    sites = partition.parties if partition.kind == "source" else None
+    schema = declared(data, sites=sites)
+    check_keep(schema, data)
+    known_target(schema)
+    rng = np.random.default_rng(seed)
+    size = records + test
+    columns = {config.name: _drawn(config, size, rng) for config in schema.columns}
+    label = schema.site if partition.kind == "source" else partition.column
+    groups = None
+    if label is not None:
+        columns[label], groups = _parties(schema, columns, label, records, rng)
+    persons = np.arange(size) // RECORDS_A_PERSON if data.person is not None else None
+    if persons is not None and groups is not None:
+        persons = _own_persons(groups, size)
+    read = ReadRows(
+        schema=schema,
+        features=[columns[config.name] for config in schema.features],
+        kept=[columns[name] for name in data.keep],
+        y=np.zeros(size),
+        groups=groups,
+        persons=persons,
+    )
+    held = np.arange(size) >= records
+    plain = msgspec.structs.replace(data, held_out=0.0)
+    all_rows = {EVERYONE: np.arange(size)}
+    whole = assemble(read, plain, all_rows, np.zeros(size, dtype=bool), ()).parties[EVERYONE]
+    bounds = target_bounds(schema)
+    y = outcome({k: v for k, v in whole.items() if k != "person"}, bounds, rng)
+    y = y if bounds is None else np.clip(y, *bounds)
+    rows = groups
+    if rows is None:
+        rows, _ = deal(
+            partition,
+            y[:records],
+            None if persons is None else persons[:records],
+            binary=schema.positive is not None,
+            seed=seed,
+        )
+    return replace(assemble(replace(read, y=y), plain, rows, held, ()), raw={})
+
+
+def _drawn(config: ColumnConfig, size: int, rng: np.random.Generator) -> Column:
+    missing = np.zeros(size, dtype=bool)
+    if config.kind == "categorical":
+        values = rng.integers(len(config.levels) + (config.missing == "level"), size=size)
+        missing = values == len(config.levels)
+        values = np.where(missing, 0, values)
+    else:
+        center, spread, low, high = _law(config)
+        below, above = ndtr((low - center) / spread), ndtr((high - center) / spread)
+        values = center + spread * ndtri(below + (above - below) * rng.random(size))
+        values = np.clip(values, low, high)
+        if config.missing == "indicator":
+            missing = rng.random(size) < MISSING
+            values = np.where(missing, 0.0, values)
+    return Column(config=config, values=values, missing=missing)
+
+
+def _law(config: ColumnConfig) -> tuple[float, float, float, float]:
+    """Centre, spread and bounds of a number."""
+    low, high = declared_range(config)
+    if config.low is None:
+        low, high = -np.inf, np.inf
+    if config.center is not None and config.scale is not None:
+        return config.center, config.scale, low, high
+    if config.low is None:
+        return 0.0, 1.0, low, high
+    return (low + high) / 2, (high - low) / 4, low, high
+
+
+def _parties(
+    schema: Schema, columns: dict[str, Column], label: str, records: int, rng: np.random.Generator
+) -> tuple[Column, Rows]:
+    """The column that names the parties, and their training rows, as many for each."""
+    config = schema.declared(label)
+    if config is None or not config.levels:
+        known = [c.name for c in schema.columns if c.levels and c.name != schema.target]
+        raise ConfigError(
+            f'partition.column = "{label}" has no declared levels, and without records nobody knows'
+            f' the parties: declare "{label}" in data.columns with its levels, or name one of'
+            f" {listed(known) or 'the declared categories'}"
+        )
+    codes = rng.permutation(np.arange(records) % len(config.levels))
+    rest = columns[label].values[records:]
+    column = Column(
+        config=config,
+        values=np.concatenate([codes, rest]),
+        missing=np.zeros(records + len(rest), dtype=bool),
+    )
+    return column, by_label(np.array(config.levels, dtype=object)[codes], config.levels, label)
+
+
+def _own_persons(groups: Rows, size: int) -> np.ndarray:
+    """No person at two parties."""
+    persons, first = np.zeros(size, dtype=np.int64), 0
+    for rows in groups.values():
+        persons[rows] = first + np.arange(len(rows)) // RECORDS_A_PERSON
+        first = int(persons[rows].max()) + 1
+    return persons

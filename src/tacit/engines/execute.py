@@ -1,0 +1,136 @@
+"""Run a plan on an engine, from its checkpoint if there is one."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tacit.engines.compilations import Compilations, compilations
+from tacit.engines.driver import Driver
+from tacit.engines.in_process import InProcess
+from tacit.errors import ConfigError
+from tacit.expfam import Gaussian
+from tacit.party.charge import Charging
+from tacit.plan.plan import Plan, first_factors
+from tacit.results import gradient_step
+from tacit.results.diagnostics import run_verdict
+from tacit.results.posterior import Posterior, posterior_of
+from tacit.results.verdict import (
+    Verdict,
+)
+from tacit.server.checkpoint import Checkpoint
+from tacit.server.state import Log, ServerState, initial_state
+from tacit.support.blas import one_blas_thread
+
+Observer = Callable[[ServerState, Log], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a plan. It holds no records: a posterior may be shared, they may not."""
+
+    plan: Plan
+    """The plan without its parties' records."""
+    state: ServerState = field(repr=False)
+    log: Log = field(repr=False)
+    train_s: float
+    compiled: Compilations
+    report: dict[str, Any] = field(default_factory=dict)
+    """What the engine has to say about itself."""
+    gradient_step: float | None = None
+    """That of `tacit.results.gradient_step`, where it says more than the last round does."""
+
+    @property
+    def posterior(self) -> Posterior:
+        """The posterior."""
+        return posterior_of(self.plan, self.state.result)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the run converged, and why."""
+        return run_verdict(self.plan, self.state, self.log, self.gradient_step)
+
+
+def carry_out(
+    plan: Plan,
+    *,
+    checkpoint: Checkpoint | None = None,
+    observe: Observer | None = None,
+    charging: Charging | None = None,
+    engine: Callable[..., Driver] = InProcess,
+    start: ServerState | None = None,
+) -> Outcome:
+    """Run the plan, from the checkpoint if that holds a state, on an engine of that kind.
+
+    `start` is the state that it begins with where there is no other; None: that of `first_factors`.
+
+    Without `charging` a private run has its guarantee for itself alone: nobody adds it to what was
+    spent on the same records before.
+    """
+    with one_blas_thread():
+        return _carried_out(plan, checkpoint, observe, charging, engine, start)
+
+
+def _carried_out(
+    plan: Plan,
+    checkpoint: Checkpoint | None,
+    observe: Observer | None,
+    charging: Charging | None,
+    engine: Callable[..., Driver],
+    start: ServerState | None,
+) -> Outcome:
+    if not all(plan.parties.values()) and plan.live is None:
+        raise ConfigError(
+            "the plan holds no records: a result's plan and a copy of a private plan have none; "
+            "make it again with make_plan"
+        )
+    before, started = compilations(), time.perf_counter()
+    # One key for the whole run: a property that drew one would give each reader other noise.
+    secret = (secrets.randbits(128),) if checkpoint is None else checkpoint.secret()
+    plan = replace(plan, noise_key=secret)
+    rules = plan.rules
+    lines: list[dict[str, Any]] = []
+
+    def watch(state: ServerState, log: Log) -> None:
+        lines.extend(log)
+        if observe is not None:
+            observe(state, log)
+
+    saved = checkpoint.load() if checkpoint is not None else None
+    if saved is not None:
+        state, log = saved
+        lines.extend(log)
+    else:
+        state = start or initial_state(rules, first_factors(plan))
+    driver = engine(
+        plan.agreement, rules, dict(plan.parties), plan.batch_parties, plan.settled, charging
+    )
+    state = driver.run(state, checkpoint=checkpoint, observe=watch)
+    return Outcome(
+        plan.without_records(),
+        state,
+        tuple(lines),
+        time.perf_counter() - started,
+        compilations().since(before).plus(driver.elsewhere),
+        driver.report,
+        _measured_step(plan, state),
+    )
+
+
+def _measured_step(plan: Plan, state: ServerState) -> float | None:
+    """The size of a whole step at the end, for a method that does not make such steps itself.
+
+    It looks at exact gradients of all records, so never in a private run.
+    """
+    if plan.privacy is not None or plan.method.step_share is not None:
+        return None
+    posterior = posterior_of(plan, state.result)
+    if not isinstance(posterior.family, Gaussian) or not plan.model.traceable:
+        return None
+    try:
+        return gradient_step(plan.model, posterior.family, posterior.natural, plan.parties)
+    except Exception:  # no second derivatives, too little memory: no reason to lose the posterior
+        return None

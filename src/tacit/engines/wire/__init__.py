@@ -1,1 +1,0 @@
-"""The engine between organisations: a server and parties over TLS."""

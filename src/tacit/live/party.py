@@ -1,0 +1,311 @@
+"""A party of a live federation: answers requests, keeps what it said, comes back when cut off.
+
+Nothing leaves but natural-parameter deltas, a record count as its operator chose to tell it, a
+loss unless switched off, and words that do not depend on the records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tacit.errors import PeerError, PrivacyError, TacitError
+from tacit.expfam import Natural
+from tacit.live.journal import Journal
+from tacit.live.server.live_run import LARGEST
+from tacit.live.session import (
+    AsyncSession,
+    ClosedError,
+    Introduction,
+    RejectedError,
+    Turn,
+    open_session,
+)
+from tacit.live.settings import Join
+from tacit.live.transport.frames import HangupError
+from tacit.live.transport.tls import Credentials, client_context
+from tacit.party.charge import Charging, Keys
+from tacit.party.compute import Seat, require_memory
+from tacit.party.store import PartyStore, Stopped
+from tacit.privacy.ledger.ledger import CeilingError
+from tacit.server.messages import Reply, Request
+from tacit.server.step import is_plausible
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 30.0
+BACK_SOON_S = 600.0
+LONGEST_ABSENCE_S = 86_400.0
+"""However long a server says that it will be away, a party looks again after a day."""
+SPENT = "this party's privacy budget allows no further answer; it waits for the result"
+CANNOT = "this party cannot answer at present; its operator has been told why"
+
+
+@dataclass(eq=False)
+class LiveParty:
+    """One party: its seat at the table, its ledger and its memory."""
+
+    name: str
+    seat: Seat
+    settings: Join
+    credentials: Credentials
+    introduction: Introduction
+    store: PartyStore
+    journal: Journal
+    charging: Callable[[str], Charging] | None = None
+    """The ledger for a run of that name; None: a run without privacy."""
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    _unknown_there: bool = False
+    """Whether the server has said that it does not know us, though we have joined before."""
+    _work: asyncio.Future[Reply] | None = None
+    """The answer that is being computed."""
+
+    async def take_part(self) -> Natural:
+        """Stay until the end, over as many connections as that takes; the final posterior."""
+        context = client_context(self.credentials)
+        heard_at, wait_s = time.monotonic(), FIRST_WAIT_S
+        while True:
+            for server in self.settings.servers:
+                try:
+                    session = await self._connect(server, context)
+                except PeerError as error:
+                    self._check_final(error)
+                    self.journal.write("no connection", server=server, reason=str(error))
+                    continue
+                waited_s, wait_s = wait_s, FIRST_WAIT_S
+                try:
+                    return await self._converse(session)
+                except ClosedError as error:
+                    if error.return_in_s is None:
+                        raise
+                    self.journal.write("server closes", reason=str(error), back=error.return_in_s)
+                    await asyncio.sleep(min(error.return_in_s, LONGEST_ABSENCE_S))
+                except _SpentError:
+                    if session.final_posterior is not None:
+                        return session.final_posterior
+                    wait_s = waited_s
+                except PeerError as error:
+                    self.journal.write("cut off", server=server, reason=str(error))
+                    if not isinstance(error, HangupError):
+                        wait_s = waited_s  # it is there, but makes no sense: as good as nobody
+                        continue
+                finally:
+                    self.sent_bytes += session.sent_bytes
+                    self.received_bytes += session.received_bytes
+                    await session.close()
+                heard_at = time.monotonic()
+            if time.monotonic() - heard_at > self.settings.give_up_after_s:
+                raise PeerError(
+                    f"no server of {', '.join(self.settings.servers)} has answered for "
+                    f"{self.settings.give_up_after_s:g} s; see log.jsonl, then join again"
+                )
+            await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
+            wait_s = min(2.0 * wait_s, LONGEST_WAIT_S)
+
+    async def _connect(self, server: str, context: Any) -> AsyncSession:
+        session = await open_session(
+            server,
+            self.credentials,
+            self.introduction,
+            encoding=self.settings.encoding,
+            rejoin=self.store.run is not None and not self._unknown_there,
+            factor=self.store.factor,
+            visits=self.store.visits,
+            context=context,
+        )
+        try:
+            self._check_server(session, server)
+        except TacitError:
+            await session.close()
+            raise
+        self._unknown_there = False
+        self.store.joined(session.run)
+        session.keep_result = self.store.finish
+        session.noted = lambda reason: self.journal.write("server error", reason=reason)
+        self.journal.write(
+            "connected", server=server, run=session.run or None, parties=session.parties
+        )
+        returned = self.store.factor
+        if session.wants_factor and self.settings.return_likelihood and returned is not None:
+            await session.return_factor(returned)
+        return session
+
+    def _check_final(self, error: PeerError) -> None:
+        """Raise what no later attempt could mend."""
+        self._unknown_there = isinstance(error, RejectedError) and error.code == "join"
+        closed = isinstance(error, ClosedError) and error.return_in_s is None
+        rejected = isinstance(error, RejectedError) and not self._unknown_there
+        stopped = self.store.stopped
+        if rejected and stopped is not None:
+            raise PrivacyError(
+                f"{stopped.reason}; this party has not contributed from round {stopped.round} on, "
+                f"and {error}: ask its operator for the posterior"
+            )
+        if closed or rejected or isinstance(error, _UnfitError):
+            raise error
+
+    def _check_server(self, session: AsyncSession, server: str) -> None:
+        """What the operator approved must be what the server follows."""
+        approved = self.introduction.configuration
+        if not session.announced:
+            if not self.settings.unannounced or self.charging is not None:
+                raise _UnfitError(
+                    f"{server} does not announce which configuration it follows; "
+                    + (
+                        "a private run needs one that does"
+                        if self.charging is not None
+                        else "if that is as it should be, set join.unannounced = true"
+                    )
+                )
+            session.run = session.run or f"unannounced-{(approved or '')[:12]}"
+            return
+        if session.configuration != approved:
+            raise _UnfitError(
+                f"{server} follows configuration {(session.configuration or 'none')[:12]}…, but "
+                f"{(approved or 'none')[:12]}… was approved; compare the federation files and use "
+                "tacit approve"
+            )
+        if self.charging is not None and self.store.run not in (None, session.run):
+            raise _UnfitError(
+                f"{server} runs {session.run}, but the approval was used for {self.store.run}; "
+                "an approval is for one run: use tacit approve again"
+            )
+
+    async def _converse(self, session: AsyncSession) -> Natural:
+        try:
+            while (turn := await session.wait_for_posterior()) is not None:
+                await self._answer(session, turn)
+        except asyncio.CancelledError:
+            await self._leave(session, "the party was stopped; it will be back")
+            if self._work is not None:  # it may be paid for: finish and keep it, send it later
+                await asyncio.wait([self._work])
+            raise
+        assert session.final_posterior is not None
+        self.journal.write("end of training")
+        return session.final_posterior
+
+    async def _answer(self, session: AsyncSession, turn: Turn) -> None:
+        self.journal.write("asked", round=turn.round, visit=turn.visit, id=turn.request)
+        began = time.perf_counter()
+        try:
+            self._work = asyncio.ensure_future(asyncio.to_thread(self._reply, session, turn))
+            reply = await asyncio.shield(self._work)
+            self._work = None
+        except CeilingError as error:
+            self.journal.write("ceiling", round=turn.round, reason=str(error))
+            self.store.stop(Stopped(round=turn.round, visit=turn.visit, reason=str(error)))
+            await self._leave(session, SPENT, None, listening=True)
+            raise _SpentError from None
+        except PrivacyError as error:
+            self.journal.write("not allowed", reason=str(error))
+            await self._leave(session, "this party's privacy budget allows no further answer", None)
+            raise
+        except TacitError as error:
+            self.journal.write("cannot answer", reason=str(error))
+            await self._leave(session, CANNOT)
+            raise
+        self.store.stop(None)
+        open_loss = self.charging is None and self.settings.send_loss
+        before = session.sent_bytes
+        await session.send_delta(turn, reply.delta, reply.loss if open_loss else None)
+        self.journal.write(
+            "answered",
+            round=turn.round,
+            visit=turn.visit,
+            id=turn.request,
+            seconds=round(time.perf_counter() - began, 4),
+            bytes=session.sent_bytes - before,
+            sent_bytes=self.sent_bytes + session.sent_bytes,
+            **(await asyncio.to_thread(self._spent, session.run)),
+        )
+
+    def _spent(self, run: str) -> dict[str, Any]:
+        """ε spent on these records so far, in all runs, and its ceiling."""
+        if self.charging is None:
+            return {}
+        charging = self.charging(run)
+        spent = charging.ledger.spent(charging.datasets[self.name])
+        if spent.ceiling is None or spent.epsilon is None:
+            return {}
+        return {
+            "epsilon_spent": spent.epsilon,
+            "ceiling": spent.ceiling.epsilon,
+            "delta": spent.ceiling.delta,
+            "unit": spent.ceiling.unit,
+            "relation": spent.ceiling.relation,
+        }
+
+    def _reply(self, session: AsyncSession, turn: Turn) -> Reply:
+        """The stored answer if there is one; otherwise a new one: charged, computed, stored."""
+        request = Request(
+            id=turn.request,
+            party=self.name,
+            visit=turn.visit,
+            version=turn.version,
+            q=turn.posterior,
+            factor=turn.factor,
+            damping=turn.damping,
+            initial=turn.initial,
+        )
+        if self.charging is not None:
+            self._require_sense(request)
+            charging = self.charging(session.run)
+            charging.require_turn(request)
+            require_memory(self.seat.agreement, request, self.store.memory_at(request.visit))
+            return charging.answer([request], self._compute, self._rehearse)[request.id]
+        reply = self.store.recall(request.id) or self._compute([request], {})[request.id]
+        self.store.keep(request.id, reply, turn.factor)
+        return reply
+
+    def _require_sense(self, request: Request) -> None:
+        """Refuse, before anything is paid, what could only be paid for and lost."""
+        for natural in (request.q, request.factor):
+            if not all(np.max(np.abs(value), initial=0.0) <= LARGEST for value in natural.values()):
+                raise PeerError(f"asked with numbers beyond {LARGEST:g}; nothing was charged")
+        agreement = self.seat.agreement
+        site = request.initial and agreement.model.has_site_prior
+        if site:
+            return
+        if not agreement.family.is_proper(request.q):
+            raise PeerError("asked with a q that is no proper distribution; nothing was charged")
+        if not is_plausible(agreement.family, request.q):
+            raise PeerError("asked with a q that no data could have led to; nothing was charged")
+
+    def _rehearse(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self.seat.rehearse(request, self.store.memory_at(request.visit))
+
+    def _compute(self, requests: Sequence[Request], keys: Keys) -> dict[str, Reply]:
+        replies = {}
+        for request in requests:
+            memory, key = self.store.memory_at(request.visit), keys.get(request.id)
+            replies[request.id], state = self.seat.answer(request, memory, key)
+            if state.memory is not None:
+                self.store.remember(state.memory, request.visit)
+        return replies
+
+    async def _leave(
+        self,
+        session: AsyncSession,
+        reason: str,
+        absence_s: float | None = BACK_SOON_S,
+        *,
+        listening: bool = False,
+    ) -> None:
+        try:
+            await session.leave(reason, absence_s, listening=listening)
+        except PeerError as error:
+            self.journal.write("left without an answer", reason=str(error))
+
+
+class _SpentError(Exception):
+    """The ceiling is reached: from here on the party only waits for the result."""
+
+
+class _UnfitError(PeerError):
+    """A server that must not be talked to, today or tomorrow."""

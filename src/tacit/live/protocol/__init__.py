@@ -1,0 +1,1 @@
+"""Messages, encodings and state tables of the protocol between organisations."""

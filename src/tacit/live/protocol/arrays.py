@@ -1,0 +1,122 @@
+"""Distributions on the wire.
+
+Between peers that announced the protocol: natural parameters, to the last bit. Towards a peer
+written from the thesis: a scalar normal as {mean, variance}. A factor or a ratio of factors may
+have a negative variance, and one that says nothing has none; it is then written as a variance so
+large that it adds nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tacit.errors import ConfigError, PeerError
+from tacit.expfam import Family, Natural
+from tacit.live.protocol.codec import Encoding
+from tacit.live.protocol.messages import Array, Distribution
+
+NOTHING = 1e300
+"""The variance of a factor that says nothing; its precision of 1e-300 vanishes in any sum."""
+
+
+def is_scalar_normal(natural: Natural) -> bool:
+    """Whether a peer written from the thesis can be told this."""
+    return set(natural) == {"linear", "quadratic"} and np.size(natural["linear"]) == 1
+
+
+def pack(natural: Natural, encoding: Encoding) -> Distribution:
+    """Natural parameters as arrays."""
+    return {name: _array(value, encoding) for name, value in natural.items()}
+
+
+def pack_normal(natural: Natural) -> Distribution:
+    """A scalar normal, or a ratio of such, as mean and variance.
+
+    >>> pack_normal({"linear": np.array([6.0]), "quadratic": np.array([-1.0])})
+    {'mean': 3.0, 'variance': 0.5}
+    """
+    linear = float(np.ravel(natural["linear"])[0])
+    precision = -2.0 * float(np.ravel(natural["quadratic"])[0])
+    if abs(precision) < 1.0 / NOTHING:
+        precision = max(1.0, abs(linear)) / NOTHING  # its mean stays finite
+    return {"mean": linear / precision, "variance": 1.0 / precision}
+
+
+def unpack(distribution: Distribution, family: Family | None, what: str) -> Natural:
+    """Natural parameters of the family, float64 and finite, or a PeerError in one line."""
+    if set(distribution) == {"mean", "variance"}:
+        natural = _normal(distribution["mean"], distribution["variance"], family, what)
+    elif family is not None and set(distribution) != set(family.shapes):
+        raise PeerError(
+            f"{what}: not the natural parameters of {family!r}; send {', '.join(family.shapes)}"
+        )
+    else:
+        # A name that is not the family's own is the peer's, and is not repeated.
+        natural = {
+            name: _numbers(value, f"{what}: {name!r}" if family else f"{what}: a parameter")
+            for name, value in distribution.items()
+        }
+    if family is None:
+        if not all(np.all(np.isfinite(value)) for value in natural.values()):
+            raise PeerError(f"{what}: a value is not finite; send finite numbers")
+        return natural
+    try:
+        return family.check(natural, what=what)
+    except ConfigError as error:
+        raise PeerError(str(error)) from None
+
+
+def _array(value: Any, encoding: Encoding) -> Array:
+    value = np.asarray(value, dtype=np.float64)
+    if encoding == "json":
+        return Array(value.shape, value.ravel().tolist())
+    return Array(value.shape, np.ascontiguousarray(value, "<f8").tobytes())
+
+
+def _numbers(value: Any, what: str) -> np.ndarray:
+    if not isinstance(value, Array):
+        raise PeerError(f"{what} is no array; send shape and data, or a normal's mean and variance")
+    count = math.prod(value.shape)
+    length = len(value.data) // 8 if isinstance(value.data, bytes) else len(value.data)
+    whole = not isinstance(value.data, bytes) or len(value.data) % 8 == 0
+    if not whole or count != length:
+        raise PeerError(f"{what} has shape {list(value.shape)} but {length} numbers; send {count}")
+    if isinstance(value.data, bytes):
+        flat = np.frombuffer(value.data, "<f8").astype(np.float64)
+    else:
+        flat = np.array(value.data, dtype=np.float64)
+    try:
+        return flat.reshape(value.shape)
+    except ValueError:  # nothing at all, in a shape too big for numpy
+        raise PeerError(f"{what} has an impossible shape; send the family's") from None
+
+
+def _normal(mean: Any, variance: Any, family: Family | None, what: str) -> Natural:
+    """The inverse of `pack_normal`.
+
+    A variance that is null or infinite says nothing; the mean beside it may be null too.
+    """
+    numbers = isinstance(mean, float | int | None) and isinstance(variance, float | int | None)
+    flat = numbers and (variance is None or math.isinf(variance))
+    linear = precision = 0.0
+    if not numbers or variance == 0 or (mean is None and not flat) or (mean and math.isnan(mean)):
+        raise PeerError(
+            f"{what}: mean and variance must be numbers, and the variance not 0; a factor that "
+            "says nothing has a variance of null"
+        )
+    if mean is not None and variance is not None and not flat:
+        precision = 1.0 / variance
+        linear = mean * precision
+    shapes = {"linear": (1,), "quadratic": (1,)} if family is None else family.shapes
+    if any(math.prod(shape) != 1 for shape in shapes.values()) or set(shapes) != {
+        "linear", "quadratic"
+    }:  # fmt: skip
+        raise PeerError(
+            f"{what} is a scalar normal, but this federation's posterior is {family!r}; send its "
+            "natural parameters"
+        )
+    values = {"linear": linear, "quadratic": -0.5 * precision}
+    return {name: np.full(shape, values[name]) for name, shape in shapes.items()}

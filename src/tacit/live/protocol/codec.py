@@ -1,0 +1,204 @@
+"""Messages as bytes: JSON, CBOR and MessagePack.
+
+A party chooses by the first frame that it sends; the server answers in kind. A payload is a map
+with one entry, or a string, so its first byte tells the three apart.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
+
+import cbor2
+import msgspec
+
+from tacit.errors import PeerError
+from tacit.live.protocol.messages import Message
+from tacit.support.type_info import prepare
+
+Encoding = Literal["json", "cbor", "msgpack"]
+ENCODINGS: tuple[Encoding, ...] = ("msgpack", "cbor", "json")
+
+M = TypeVar("M", bound=Message)
+_DEPTH = 16
+_BAD = (
+    msgspec.MsgspecError,
+    cbor2.CBORDecodeError,
+    ValueError,
+    TypeError,
+    KeyError,
+    RecursionError,
+    OverflowError,
+    EOFError,
+)
+
+
+def detect(payload: bytes) -> Encoding:
+    r"""The encoding of the first payload of a connection, from its first byte.
+
+    >>> detect(b'{"JoinCluster": {"data_size": 7}}'), detect(b"\x6dReJoinCluster")
+    ('json', 'cbor')
+    """
+    first = payload[:1]
+    if first and first in b'{" \t\r\n':
+        return "json"
+    if first and (first in b"\x81\xde\xdf\xd9\xda" or 0xA2 <= first[0] <= 0xBE):
+        return "msgpack"  # a map of one, or a string: CBOR writes these as a1, bf and 60 … 7f
+    if first and (first in b"\xa1\xbf" or 0x60 <= first[0] <= 0x7F):
+        return "cbor"
+    raise PeerError(
+        f"a first frame that starts with byte 0x{payload[:1].hex() or '–'} is none of JSON, CBOR "
+        "and MessagePack; begin with JoinCluster or ReJoinCluster"
+    )
+
+
+def encode(message: Message, encoding: Encoding) -> bytes:
+    """The payload of a message."""
+    if message.bare:
+        return _PLAIN[encoding](message.name)
+    return _PLAIN[encoding]({message.name: message})
+
+
+def decode(payload: bytes, encoding: Encoding, known: Mapping[str, type[M]]) -> M:
+    """The message in a payload, one of `known`, or one line that says what is wrong with it.
+
+    What a peer sends is quoted nowhere: it may be anything.
+    """
+    try:
+        tag, body = _open(payload, encoding)
+        kind = known.get(tag)
+        if kind is None:
+            raise PeerError(
+                f"an unknown message of {len(payload)} bytes; known are {', '.join(known)}"
+            )
+        return _read(body, kind, *_INNER[encoding])
+    except PeerError:
+        raise
+    except _BAD as error:
+        reason = (
+            " ".join(str(error).split())[:200] if isinstance(error, msgspec.MsgspecError) else ""
+        )
+        raise PeerError(
+            f"a payload of {len(payload)} bytes is no {encoding} message of this protocol"
+            f"{f' ({reason})' if reason else ''}; see docs/protocol.md"
+        ) from None
+
+
+def _open(payload: bytes, encoding: Encoding) -> tuple[str, Any]:
+    """Tag and body, the body still raw where the library can leave it so."""
+    outer = _OUTER[encoding](payload)
+    if isinstance(outer, str):
+        return outer, None
+    if not isinstance(outer, dict) or len(outer) != 1:
+        raise PeerError("a message is a map with one entry, or a string; see docs/protocol.md")
+    ((tag, body),) = outer.items()
+    return tag, body
+
+
+def _outer_json(payload: bytes) -> Any:
+    try:
+        outer = _json_outer.decode(payload)
+    except msgspec.DecodeError:
+        # Several JSON libraries write an infinite variance as Infinity, which JSON does not have.
+        if b"Infinity" not in payload:
+            raise
+        infinite = {"Infinity": math.inf, "-Infinity": -math.inf}
+        outer = json.loads(
+            payload.decode(), object_pairs_hook=_once, parse_constant=infinite.__getitem__
+        )
+        msgspec.json.encode(outer)  # refuses half a surrogate pair, as its decoder would have
+        return outer
+    json.loads(_NUMBERS.sub(b"0", payload), object_pairs_hook=_once)
+    return outer
+
+
+def _outer_cbor(payload: bytes) -> Any:
+    file = io.BytesIO(payload)
+    outer = cbor2.CBORDecoder(
+        file,
+        max_depth=_DEPTH,
+        strict_hashable_types=True,
+        allow_duplicate_keys=False,
+        semantic_decoders=_NO_TAGS,
+        tag_hook=_refused,
+    ).decode()
+    if file.tell() != len(payload):
+        raise PeerError("bytes after the end of a message; a frame holds one message")
+    return outer
+
+
+def _outer_msgpack(payload: bytes) -> Any:
+    outer = _msgpack_outer.decode(payload)
+    _once_msgpack(payload, _DEPTH)
+    return outer
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; a key that comes twice would leave open which one counts."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise PeerError("a key that comes twice in one map; send it once")
+    return found
+
+
+def _once_msgpack(raw: Any, depth: int) -> None:
+    """The same for the maps of a payload, by the number of entries that each announces."""
+    head = bytes(memoryview(raw)[:5])
+    if 0x80 <= head[0] <= 0x8F:
+        size = head[0] & 0x0F
+    elif head[0] in (0xDE, 0xDF):
+        size = int.from_bytes(head[1:3] if head[0] == 0xDE else head[1:5], "big")
+    else:
+        return
+    found = _msgpack_map.decode(raw)
+    if len(found) != size or depth == 0:
+        raise PeerError("a key that comes twice in one map, or maps too deep in one another")
+    for value in found.values():
+        _once_msgpack(value, depth - 1)
+
+
+def _read(body: Any, kind: type[M], decoder: Any, none: bytes) -> M:
+    if body is None or (isinstance(body, msgspec.Raw) and bytes(body).strip() == none):
+        return msgspec.convert({}, prepare(kind))  # its name alone; one that needs fields refuses
+    if not isinstance(body, msgspec.Raw):
+        return msgspec.convert(body, prepare(kind))
+    key = (decoder, kind)
+    if key not in _decoders:
+        _decoders[key] = decoder(prepare(kind))
+    return _decoders[key].decode(body)
+
+
+def _refused(*_: Any) -> Any:
+    raise PeerError("a CBOR tag; this protocol uses none but 0, a date")
+
+
+def _builtins(value: Any) -> Any:
+    """Times as RFC 3339 text, everything but bytes as what JSON has."""
+    return msgspec.to_builtins(value, builtin_types=(bytes,))
+
+
+_decoders: dict[Any, Any] = {}
+_json_outer = msgspec.json.Decoder(str | dict[str, msgspec.Raw])
+_msgpack_outer = msgspec.msgpack.Decoder(str | dict[str, msgspec.Raw])
+_msgpack_map = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+_NUMBERS = re.compile(rb"\[[-+.0-9eE,\s]*\]")
+_NO_TAGS = dict.fromkeys([*range(1, 64), 100, 256, 258, 260, 261, 1004, 43000, 55799], _refused)
+_OUTER: dict[Encoding, Callable[[bytes], Any]] = {
+    "json": _outer_json,
+    "cbor": _outer_cbor,
+    "msgpack": _outer_msgpack,
+}
+_INNER: dict[Encoding, tuple[Any, bytes]] = {
+    "json": (msgspec.json.Decoder, b"null"),
+    "cbor": (None, b""),
+    "msgpack": (msgspec.msgpack.Decoder, b"\xc0"),
+}
+_PLAIN: dict[Encoding, Callable[[Any], bytes]] = {
+    "json": msgspec.json.encode,
+    "cbor": lambda value: cbor2.dumps(_builtins(value)),
+    "msgpack": lambda value: msgspec.msgpack.encode(_builtins(value)),
+}

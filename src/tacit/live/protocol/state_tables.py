@@ -1,0 +1,149 @@
+"""The two state machines as tables: (state, message) -> what to do and where that leads.
+
+A pair that is not in a table is answered with Error, and the state stays as it is. The tables are
+printed into docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from tacit.live.protocol.messages import CLIENT_MESSAGES, SERVER_MESSAGES, Message
+
+
+class ServerSide(Enum):
+    """Where a connection is, seen from the server."""
+
+    CONNECTED = "connected"
+    WAITING = "waiting"
+    TRAINING = "training"
+    ENDING = "ending"
+    CLOSING = "closing"
+    GONE = "gone"
+
+
+class PartySide(Enum):
+    """Where a connection is, seen from the party."""
+
+    JOINING = "joining"
+    REJOINING = "rejoining"
+    WAITING = "waiting"
+    TRAINING = "training"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+class Do(NamedTuple):
+    """An action and the state after it. A refusal leads to GONE whatever the table says."""
+
+    action: str
+    then: ServerSide | PartySide
+
+
+_S, _P = ServerSide, PartySide
+
+SERVER: dict[tuple[ServerSide, str], Do] = {
+    (_S.CONNECTED, "JoinCluster"): Do("admit", _S.WAITING),
+    (_S.CONNECTED, "ReJoinCluster"): Do("readmit", _S.WAITING),
+    (_S.CONNECTED, "Error"): Do("note", _S.CONNECTED),
+    (_S.WAITING, "UpdatedLikelihood"): Do("take", _S.WAITING),
+    (_S.WAITING, "ReturnLastLikelihood"): Do("restore", _S.WAITING),
+    (_S.WAITING, "EarlyLeaveCluster"): Do("part", _S.GONE),
+    (_S.WAITING, "Error"): Do("note", _S.WAITING),
+    (_S.WAITING, "Heartbeat"): Do("alive", _S.WAITING),
+    (_S.TRAINING, "UpdatedLikelihood"): Do("take", _S.WAITING),
+    (_S.TRAINING, "ReturnLastLikelihood"): Do("restore", _S.TRAINING),
+    (_S.TRAINING, "EarlyLeaveCluster"): Do("part", _S.GONE),
+    (_S.TRAINING, "Error"): Do("note", _S.WAITING),
+    (_S.TRAINING, "Heartbeat"): Do("alive", _S.TRAINING),
+    (_S.ENDING, "FinalLeaveTraining"): Do("finish", _S.GONE),
+    (_S.ENDING, "UpdatedLikelihood"): Do("take", _S.ENDING),
+    (_S.ENDING, "EarlyLeaveCluster"): Do("part", _S.GONE),
+    (_S.ENDING, "EndOfConnectionAcknowledgement"): Do("finish", _S.GONE),
+    (_S.ENDING, "Error"): Do("note", _S.ENDING),
+    (_S.ENDING, "Heartbeat"): Do("alive", _S.ENDING),
+    (_S.CLOSING, "EndOfConnectionAcknowledgement"): Do("finish", _S.GONE),
+    (_S.CLOSING, "UpdatedLikelihood"): Do("take", _S.CLOSING),
+    (_S.CLOSING, "EarlyLeaveCluster"): Do("part", _S.GONE),
+    (_S.CLOSING, "Error"): Do("note", _S.CLOSING),
+    (_S.CLOSING, "Heartbeat"): Do("alive", _S.CLOSING),
+}
+"""What the server does with a party's message."""
+
+PARTY: dict[tuple[PartySide, str], Do] = {
+    (_P.JOINING, "AcceptedIntoCluster"): Do("enter", _P.WAITING),
+    (_P.JOINING, "RejectionFromCluster"): Do("turn_away", _P.GONE),
+    (_P.JOINING, "EarlyCloseOfConnection"): Do("close", _P.GONE),
+    (_P.JOINING, "Error"): Do("fail", _P.GONE),
+    (_P.REJOINING, "ReAcceptanceIntoCluster"): Do("enter", _P.WAITING),
+    (_P.REJOINING, "RejectionFromCluster"): Do("turn_away", _P.GONE),
+    (_P.REJOINING, "EarlyCloseOfConnection"): Do("close", _P.GONE),
+    (_P.REJOINING, "Error"): Do("fail", _P.GONE),
+    (_P.WAITING, "SelectedForTraining"): Do("train", _P.TRAINING),
+    (_P.WAITING, "EarlyCloseOfConnection"): Do("close", _P.GONE),
+    (_P.WAITING, "EndOfTraining"): Do("end", _P.GONE),
+    (_P.WAITING, "Error"): Do("note", _P.WAITING),
+    (_P.WAITING, "Heartbeat"): Do("echo", _P.WAITING),
+    (_P.TRAINING, "SelectedForTraining"): Do("train", _P.TRAINING),
+    (_P.TRAINING, "EarlyCloseOfConnection"): Do("close", _P.GONE),
+    (_P.TRAINING, "EndOfTraining"): Do("end", _P.GONE),
+    (_P.TRAINING, "Error"): Do("note", _P.WAITING),
+    (_P.TRAINING, "Heartbeat"): Do("echo", _P.TRAINING),
+    (_P.LEAVING, "EndOfConnectionAcknowledgement"): Do("depart", _P.GONE),
+    (_P.LEAVING, "SelectedForTraining"): Do("ignore", _P.LEAVING),
+    (_P.LEAVING, "EarlyCloseOfConnection"): Do("depart", _P.GONE),
+    (_P.LEAVING, "EndOfTraining"): Do("end", _P.GONE),
+    (_P.LEAVING, "Error"): Do("note", _P.LEAVING),
+    (_P.LEAVING, "Heartbeat"): Do("ignore", _P.LEAVING),
+}
+"""What a party does with the server's message."""
+
+MEANING = {
+    "admit": "check the configuration digest and the list of parties; AcceptedIntoCluster, or "
+    "RejectionFromCluster",
+    "readmit": "check that it is the same party; ReAcceptanceIntoCluster and its open request "
+    "again, or RejectionFromCluster",
+    "take": "apply the update if its request is still open and its factor version is right; "
+    "otherwise ignore it or answer Error",
+    "restore": "before the start, and only where the operator allows it: take the factor as the "
+    "party's; otherwise compare and log",
+    "part": "EndOfConnectionAcknowledgement; keep or divide out the factor; with an expected "
+    "absence wait for the return",
+    "finish": "close the connection",
+    "note": "log it; what is open is asked again; the third one of a connection closes it",
+    "alive": "count it as the answer to a Heartbeat",
+    "enter": "compare the configuration digest with the approved one; leave if it differs",
+    "turn_away": "stop, or use ReJoinCluster where the code says so",
+    "train": "charge, compute, UpdatedLikelihood; a request that is known is answered as before; "
+    "a newer one takes the place of an older one",
+    "close": "EndOfConnectionAcknowledgement; come back after return_in, or stop",
+    "end": "keep the final posterior; FinalLeaveTraining",
+    "echo": "answer with Heartbeat",
+    "depart": "close the connection",
+    "ignore": "nothing: it crossed our leave",
+    "fail": "close the connection; try the next address",
+}
+
+
+def after(side: ServerSide | PartySide, message: Message) -> Do | None:
+    """What a message in a state leads to; None: Error, and no change."""
+    if isinstance(side, ServerSide):
+        return SERVER.get((side, message.name))
+    return PARTY.get((side, message.name))
+
+
+def as_markdown(side: type[ServerSide] | type[PartySide]) -> str:
+    """One machine as a table: a row a message, a column a state."""
+    table = SERVER if side is ServerSide else PARTY
+    names = CLIENT_MESSAGES if side is ServerSide else SERVER_MESSAGES
+    states = [state for state in side if state.value != "gone"]
+    lines = ["| message | " + " | ".join(state.value for state in states) + " |"]
+    lines.append("|" + " --- |" * (len(states) + 1))
+    for name in names:
+        cells = []
+        for state in states:
+            do = table.get((state, name))  # pyright: ignore[reportArgumentType,reportCallIssue]
+            cells.append("Error" if do is None else f"{do.action} → {do.then.value}")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,332 @@
+"""The server's actions on a party's messages, by `tacit.live.protocol.state_tables`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec import UNSET
+
+from tacit.errors import ConfigError, DataError, PeerError, TacitError
+from tacit.live.journal import Journal
+from tacit.live.protocol import arrays as numbers
+from tacit.live.protocol import messages as m
+from tacit.live.protocol.codec import ENCODINGS, decode, detect
+from tacit.live.protocol.state_tables import ServerSide, after
+from tacit.live.server.connection import Connection
+from tacit.live.server.live_run import BrokenBoundError, LiveRun, RefusedError
+from tacit.live.server.membership import Member
+from tacit.live.server.rate import SURPLUS_BURST, SURPLUS_PER_S, TokenBucket
+from tacit.live.settings import Serve
+from tacit.live.transport.frames import FIRST_LIMIT, HangupError, read_frame
+from tacit.server.messages import Reply
+
+MOST_ERRORS = 3
+COOL_DOWN_S = 10
+"""When a party may be back that has sent too many messages."""
+
+
+class TooManyMessagesError(PeerError):
+    """A party sends more than it was asked for, and faster than is put up with."""
+
+
+class Desk:
+    """Talks to one connection at a time each in a task of its own; nothing raises out of one."""
+
+    def __init__(
+        self,
+        live: LiveRun,
+        settings: Serve,
+        journal: Journal,
+        *,
+        is_void: Callable[[int], bool],
+        spawn: Callable[[Awaitable[None]], None],
+        wake: Callable[[], None],
+        tell_log: Callable[[Any], None],
+        fail: Callable[[TacitError], None],
+    ) -> None:
+        self.live, self.settings, self.journal = live, settings, journal
+        self.connections: dict[str, Connection] = {}
+        """The members that are here, by name."""
+        self.inbox: list[Reply] = []
+        self.traffic: dict[str, tuple[int, int]] = {}
+        """Bytes in and out of each party's connections that are over."""
+        self._surplus: dict[str, TokenBucket] = {}
+        """By party, over all its connections: what it may send beyond what the run needs."""
+        self._is_void, self._spawn, self._wake = is_void, spawn, wake
+        self._tell_log, self._fail = tell_log, fail
+        count = sum(value.size for value in live.rules.prior.values())
+        self._limit = FIRST_LIMIT + 100 * count  # three distributions of JSON numbers, and some
+
+    async def converse(self, connection: Connection) -> None:
+        """From the first message to the last."""
+        try:
+            await self._read(connection)
+        except HangupError as error:
+            self.journal.write("hung up", party=connection.peer.name, reason=str(error))
+        except PeerError as error:
+            self.refuse("protocol", str(error), connection)
+        except DataError as error:  # the disk is full, say: nobody can be served
+            self._fail(error)
+        finally:
+            # First of all: whatever happens while it is closed, it is no longer a member's.
+            if self.connections.get(connection.peer.name) is connection:
+                del self.connections[connection.peer.name]
+            before = self.traffic.get(connection.peer.name, (0, 0))
+            self.traffic[connection.peer.name] = (
+                before[0] + connection.bytes_in,
+                before[1] + connection.bytes_out,
+            )
+            self._wake()
+            await connection.drop()
+
+    async def _read(self, connection: Connection) -> None:
+        first = True
+        while connection.side is not ServerSide.GONE:
+            known = connection.side is not ServerSide.CONNECTED
+            payload = await read_frame(
+                connection.reader,
+                limit=self._limit if known else FIRST_LIMIT,
+                idle_s=None if known else self.settings.handshake_s,
+                frame_s=self.settings.frame_s if known else self.settings.handshake_s,
+            )
+            connection.bytes_in += len(payload) + 4
+            if connection.barred:
+                return
+            try:
+                if first:
+                    connection.encoding, first = detect(payload), False
+                await self._heed(connection, payload)
+            except HangupError:
+                raise
+            except TooManyMessagesError as error:
+                await self._cool_down(connection, str(error))
+            except PeerError as error:
+                await self._complain(connection, str(error))
+
+    def _count_surplus(self, connection: Connection) -> None:
+        """Count a message that does not advance the run; too many of them end the connection."""
+        party, now = connection.peer.name, time.monotonic()
+        bucket = self._surplus.get(party)
+        if bucket is None:
+            bucket = self._surplus[party] = TokenBucket(SURPLUS_BURST, SURPLUS_PER_S, now)
+        if not bucket.take(now):
+            raise TooManyMessagesError(
+                f"more than {SURPLUS_BURST:g} messages that were not asked for, and more than "
+                f"{SURPLUS_PER_S:g} a second since; be back in {COOL_DOWN_S} s, and send fewer"
+            )
+
+    async def _cool_down(self, connection: Connection, reason: str) -> None:
+        self.refuse("rate", reason, connection)
+        await connection.tell(
+            m.EarlyCloseOfConnection(reason=reason, return_in=m.Duration(COOL_DOWN_S))
+        )
+        connection.side = ServerSide.GONE
+
+    async def _heed(self, connection: Connection, payload: bytes) -> None:
+        """Look a message up in the table and do what stands there."""
+        message = decode(payload, connection.encoding, m.CLIENT_MESSAGES)
+        do = after(connection.side, message)
+        if do is None:
+            raise PeerError(f"{message.name} while {connection.side.value}")
+        before = connection.side
+        try:
+            await getattr(self, f"_{do.action}")(connection, message)
+        except RefusedError as error:
+            code = UNSET if error.code is None else error.code
+            await connection.tell(
+                m.RejectionFromCluster(reason=str(error), fixable=error.fixable, code=code)
+            )
+            self.refuse("party", str(error), connection)
+            connection.side = ServerSide.GONE
+            return
+        assert isinstance(do.then, ServerSide)
+        if connection.side is before:
+            connection.side = do.then
+        self._wake()
+
+    async def _complain(self, connection: Connection, reason: str) -> None:
+        connection.errors += 1
+        self.refuse("message", reason, connection)
+        await connection.tell(m.ServerError(error=reason, reason=reason))
+        if connection.errors >= MOST_ERRORS:
+            connection.side = ServerSide.GONE
+
+    def refuse(self, kind: str, reason: str, connection: Connection) -> None:
+        """Write down that a peer with a certificate was turned away."""
+        party = connection.peer.name
+        self.journal.refusal(kind, reason, party=party, address=connection.address)
+
+    async def _admit(self, connection: Connection, message: m.JoinCluster) -> None:
+        self._count_surplus(connection)
+        member = self.live.join(connection.peer, message, time.time(), self._is_void)
+        self._seat(connection, member)
+        ours = self._ours(connection)
+        if ours and self.live.state is None:
+            ours["return_likelihood"] = self.live.accept_returned
+        await connection.tell(
+            m.AcceptedIntoCluster(expected_start_time=self.settings.start.at, **ours)
+        )
+        self.journal.write(
+            "joined",
+            party=connection.peer.name,
+            address=connection.address,
+            data_size=member.data_size,
+            encoding=connection.encoding,
+            protocol=member.protocol,
+        )
+
+    async def _readmit(self, connection: Connection, message: m.ReJoinCluster) -> None:
+        self._count_surplus(connection)
+        member, factor, version = self.live.rejoin(connection.peer, time.time(), self._is_void)
+        self._seat(connection, member)
+        ours = self._ours(connection)
+        if ours:
+            ours["factor_version"] = version
+        await connection.tell(
+            m.ReAcceptanceIntoCluster(last_likelihood=connection.pack(factor), **ours)
+        )
+        self.journal.write("rejoined", party=connection.peer.name, address=connection.address)
+
+    def _ours(self, connection: Connection) -> dict[str, Any]:
+        """What a peer is told that knows more than the thesis."""
+        if connection.plain:
+            return {}
+        member = connection.member
+        heartbeat = member is not None and member.heartbeat is not None
+        return {
+            "protocol": m.PROTOCOL,
+            "heartbeat_s": self.settings.heartbeat_s if heartbeat else UNSET,
+            "configuration": self.live.digest,
+            "run": self.live.run,
+            "parties": len(self.live.parties),
+            "encodings": ENCODINGS,
+        }
+
+    def _seat(self, connection: Connection, member: Member) -> None:
+        """The newest connection of a party is the party: an older one is a broken line."""
+        connection.member = member
+        older = self.connections.get(connection.peer.name)
+        self.connections[connection.peer.name] = connection
+        if older is not None:
+            older.replaced = True
+            self.journal.write("replaced", party=connection.peer.name, address=older.address)
+            self._spawn(self._retire(older))
+
+    async def _retire(self, older: Connection) -> None:
+        """Its party may be at work and speak first: one that is cut off would only come back."""
+        if older.side in (ServerSide.WAITING, ServerSide.TRAINING):
+            goodbye = m.EarlyCloseOfConnection(
+                reason="another connection of this party has taken over"
+            )
+            older.moved_by(goodbye)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.frame_s):
+                    await older.tell(goodbye)
+                    while older.side is ServerSide.CLOSING:
+                        await asyncio.sleep(0.05)
+        await older.drop()
+
+    async def _take(self, connection: Connection, message: m.UpdatedLikelihood) -> None:
+        party = connection.peer.name
+        key = connection.sent if message.request is UNSET else message.request
+        if key is None or not self.live.is_open(key, party):
+            self._count_surplus(connection)
+            self.journal.write("ignored", party=party, id=key)
+            self.live.welcome(party, time.time())  # late, but here: the next round asks it again
+            return
+        assert self.live.state is not None
+        what = f"update of party {party!r}"
+        version = self.live.state.open[key].version
+        delta = numbers.unpack(message.delta, self.live.rules.family, what)
+        if message.new_likelihood is not None:
+            new = numbers.unpack(message.new_likelihood, self.live.rules.family, what)
+            try:
+                self.live.check_consistent(party, delta, new)
+            except PeerError as error:
+                if not connection.plain:
+                    raise
+                self.refuse("factor", str(error), connection)
+                await self.send_back(connection, str(error))
+                return
+        if message.factor_version is not UNSET:
+            version = message.factor_version
+        elif not connection.plain:
+            raise PeerError(f"{what} without factor_version; it is needed")
+        try:
+            checked = self.live.check(Reply(key, party, version, delta, message.loss))
+        except BrokenBoundError as error:
+            await self._leave_out(connection, str(error))
+            return
+        self.inbox.append(checked)
+
+    async def _leave_out(self, connection: Connection, reason: str) -> None:
+        """Set the reply aside and go on without its party, which stays to receive the result."""
+        party = connection.peer.name
+        replies, self.inbox[:] = list(self.inbox), []
+        try:
+            if replies:
+                self._tell_log(self.live.take(replies, time.time()))
+            self._tell_log(self.live.leave_out(party, reason, time.time()))
+        except ConfigError as error:
+            self._fail(error)
+        words = f"{reason}; you are left out until the operator readmits you"
+        await connection.tell(m.ServerError(error=words, reason=words))
+
+    async def send_back(self, connection: Connection, reason: str) -> None:
+        """Have a peer that keeps its own factor rejoin: it is then told the one that counts."""
+        goodbye = m.EarlyCloseOfConnection(reason=reason, return_in=m.Duration(0))
+        connection.moved_by(goodbye)
+        await connection.tell(goodbye)
+
+    async def _restore(self, connection: Connection, message: m.ReturnLastLikelihood) -> None:
+        party = connection.peer.name
+        self._count_surplus(connection)
+        factor = numbers.unpack(message.likelihood, self.live.rules.family, "likelihood")
+        self.journal.write("returned", party=party, factor=self.live.restore(party, factor))
+
+    async def _part(self, connection: Connection, message: m.EarlyLeaveCluster) -> None:
+        party, absence = connection.peer.name, message.expected_absence
+        self.journal.write(
+            "parted",
+            party=party,
+            reason=None if message.reason is None else " ".join(message.reason.split())[:300],
+            back_in_s=None if absence is None else absence.seconds,
+            listening=message.listening is True or None,
+        )
+        if connection.side is ServerSide.ENDING:
+            self.live.delivered(party)
+        replies, self.inbox[:] = list(self.inbox), []  # its last answer came before its good-bye
+        try:
+            if replies:
+                self._tell_log(self.live.take(replies, time.time()))
+            listening = message.listening is True
+            log = self.live.part(
+                party, for_good=absence is None, now=time.time(), listening=listening
+            )
+            self._tell_log(log)
+        except ConfigError as error:  # the run cannot go on, whoever was the last to speak
+            self._fail(error)
+        await connection.tell(m.ServerAcknowledgement())
+
+    async def _finish(self, connection: Connection, message: m.ClientMessage) -> None:
+        if connection.side is ServerSide.ENDING:
+            self.live.delivered(connection.peer.name)
+        self.journal.write("finished with", party=connection.peer.name)
+
+    async def _alive(self, connection: Connection, message: m.ClientHeartbeat) -> None:
+        if connection.unanswered == 0:
+            self._count_surplus(connection)
+        connection.unanswered = max(0, connection.unanswered - 1)
+
+    async def _note(self, connection: Connection, message: m.ClientError) -> None:
+        reason = " ".join((message.error or message.reason or "").split())[:300]
+        self.journal.write("party error", party=connection.peer.name, reason=reason)
+        connection.errors += 1
+        if connection.side is ServerSide.TRAINING:
+            connection.sent = None  # ask again: what is open waits for an answer
+        if connection.errors >= MOST_ERRORS:
+            connection.side = ServerSide.GONE

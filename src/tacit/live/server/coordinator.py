@@ -1,0 +1,395 @@
+"""The server of a live federation: connections in, requests out, rounds in between.
+
+`Door` lets connections in and `Desk` talks to them, one task each; one task coordinates: it takes
+what has arrived in one durable write, passes over the late, and sends what is open to whoever is
+here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import UNSET
+
+from tacit.errors import DataError, PeerError, TacitError
+from tacit.live.journal import Journal
+from tacit.live.protocol import messages as m
+from tacit.live.protocol.state_tables import ServerSide
+from tacit.live.server.connection import Connection
+from tacit.live.server.conversation import Desk
+from tacit.live.server.listener import Door
+from tacit.live.server.live_run import LiveRun
+from tacit.live.server.status import Commands, serve_metrics, write_status
+from tacit.live.session import MISSED_HEARTBEATS
+from tacit.live.settings import Serve
+from tacit.live.transport.tls import Credentials
+from tacit.models.prior import PRIOR_PARTY
+from tacit.server.messages import Reply, Request
+
+TICK_S = 0.25
+GUARD_S = 1.0
+"""How often the certificates of connected parties are checked."""
+FAREWELL_S = 5.0
+MOST_UNANSWERED = 10
+"""Heartbeats to a party that does not promise to answer, until it does."""
+TALKING = (ServerSide.WAITING, ServerSide.TRAINING)
+
+
+class StoppedTaskError(TacitError):
+    """A task that the server cannot do without has ended; a new server can go on with the run."""
+
+
+class WireServer:
+    """Serves one `LiveRun` until it ends or is closed."""
+
+    def __init__(
+        self,
+        live: LiveRun,
+        credentials: Credentials,
+        settings: Serve,
+        journal: Journal,
+        *,
+        prior: Callable[[Request], Reply] | None = None,
+        observe: Callable[[Any], None] | None = None,
+    ) -> None:
+        self.live, self.settings, self.journal = live, settings, journal
+        self.status_at = 0.0
+        self.status_lost = False
+        """Whether status.json could not be written the last time."""
+        self._prior, self._observe = prior, observe
+        self._wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._asked_at: dict[str, float] = {}
+        self._closing: tuple[str, float | None] | None = None
+        self._over_at: float | None = None
+        self._failure: TacitError | None = None
+        self._waits_for_quorum = False
+        self._stopping = False
+        self._commands = Commands(live.directory)
+        self._door = Door(credentials, settings, journal, live.parties)
+        self._desk = Desk(
+            live,
+            settings,
+            journal,
+            is_void=self._door.is_void,
+            spawn=self._spawn,
+            wake=self._wake.set,
+            tell_log=self._tell_log,
+            fail=self._fail,
+        )
+
+    @property
+    def connections(self) -> dict[str, Connection]:
+        """The members that are here, by name."""
+        return self._desk.connections
+
+    def traffic(self, party: str) -> tuple[int, int]:
+        """Bytes in and out of a party since this server was started."""
+        one, over = self.connections.get(party), self._desk.traffic.get(party, (0, 0))
+        return over if one is None else (over[0] + one.bytes_in, over[1] + one.bytes_out)
+
+    @property
+    def port(self) -> int:
+        """Where we listen."""
+        return self._door.port
+
+    async def serve(self, ready: Callable[[int], None] | None = None) -> str:
+        """Serve until the end; "finished", or "closed" when told to go."""
+        address = self._door.open()
+        metrics = None
+        try:
+            if self.settings.metrics is not None:
+                metrics = await serve_metrics(self, self.settings.metrics)
+            accept = self._door.welcome(self._desk.converse, self._spawn)
+            self._spawn(accept, name="accepting connections", vital=True)
+            self._spawn(self._guard(), name="checking certificates", vital=True)
+            self._spawn(self._beat(), name="sending heartbeats", vital=True)
+            self.journal.write(
+                "listening",
+                address=address,
+                run=self.live.run,
+                configuration=self.live.digest,
+                state="new" if self.live.state is None else f"round {self.live.state.round}",
+                rounds=self.live.rules.schedule.rounds,
+            )
+            if ready is not None:
+                ready(self.port)
+            return await self._coordinate()
+        except TacitError as error:
+            self.journal.write("cannot go on", reason=str(error))
+            back = self.settings.return_in_s if isinstance(error, StoppedTaskError) else None
+            await self._say_goodbye("the run cannot go on; its operator has been told why", back)
+            raise
+        finally:
+            self._door.close()
+            if metrics is not None:
+                metrics.close()
+            await self._stop()
+            write_status(self, running=False)
+
+    def close(self, reason: str, return_in_s: float | None) -> None:
+        """Say good-bye to everybody and end `serve`."""
+        self._closing = (reason, return_in_s)
+        self._wake.set()
+
+    async def _coordinate(self) -> str:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S):
+                    await self._wake.wait()
+            self._wake.clear()
+            if self._failure is not None:
+                raise self._failure
+            self._commands.read()
+            self._closing = self._closing or self._commands.close
+            if self._closing is not None:
+                await self._say_goodbye(*self._closing)
+                return "closed"
+            self._readmit()
+            if self.live.state is None and self._may_start():
+                self._tell_log(self.live.start(time.time()))
+            self._take_arrived()
+            self._pass_over_late()
+            self._ask_prior()
+            self._send_open()
+            write_status(self)
+            if self.live.finished and self._all_told():
+                return "finished"
+
+    def _readmit(self) -> None:
+        wanted, self._commands.readmit = self._commands.readmit, []
+        for party in wanted:
+            log = self.live.readmit(party, time.time())
+            self._tell_log(log)
+            if not any(line["event"] == "readmitted" for line in log):
+                self.journal.write("not readmitted", wanted=party)
+
+    def _may_start(self) -> bool:
+        start, joined = self.settings.start, len(self.live.members)
+        wanted = start.parties
+        if wanted is None:
+            wanted = 1 if start.command or start.at else len(self.live.parties)
+        if start.command and not self._commands.start:
+            return False
+        if start.at is not None and datetime.now(UTC) < start.at:
+            return False
+        return joined >= wanted
+
+    def _take_arrived(self) -> None:
+        replies, self._desk.inbox[:] = list(self._desk.inbox), []
+        if replies:
+            self._tell_log(self.live.take(replies, time.time()))
+
+    def _pass_over_late(self) -> None:
+        """Skip parties whose requests are older than the deadline, once a quorum has answered."""
+        now = time.monotonic()
+        asked = {request.id: request.party for request in self.live.requests().values()}
+        self._asked_at = {key: self._asked_at.get(key, now) for key in asked}
+        deadline = self.settings.deadline_s
+        if deadline is None:
+            return
+        late = [asked[key] for key, at in self._asked_at.items() if now - at > deadline]
+        late = [party for party in late if party != PRIOR_PARTY]
+        log = self.live.skip(late, time.time()) if late else ()
+        self._tell_log(log)
+        if late and not log and not self._waits_for_quorum:
+            quorum = self.live.rules.quorum or "everybody"
+            self.journal.write("waiting", late=late, quorum=quorum, deadline_s=deadline)
+        self._waits_for_quorum = bool(late) and not log
+
+    def _ask_prior(self) -> None:
+        """The prior of a model outside its family is a party that sits here."""
+        request = self.live.requests().get(PRIOR_PARTY) if self._prior is not None else None
+        if request is None or request.id in {task.get_name() for task in self._tasks}:
+            return
+
+        async def answer(prior: Callable[[Request], Reply], asked: Request) -> None:
+            try:
+                reply = await asyncio.to_thread(prior, asked)
+                self._desk.inbox.append(self.live.check(reply))
+                self._wake.set()
+            except TacitError as error:
+                self._fail(error)
+
+        assert self._prior is not None
+        self._spawn(answer(self._prior, request), name=request.id)
+
+    def _send_open(self) -> None:
+        """Send what is open to those who are here and have not been sent it."""
+        state = self.live.state
+        if state is None:
+            return
+        if self.live.finished:
+            if self._over_at is None:
+                self._over_at = time.monotonic()
+            for connection in self._talking():
+                self._tell(
+                    connection,
+                    m.EndOfTraining(
+                        final_posterior=connection.pack(state.result),
+                        future_training=self.settings.future_training,
+                        rounds=UNSET if connection.plain else state.round,
+                    ),
+                )
+            return
+        requests = self.live.requests()
+        for connection in self._talking():
+            request = requests.get(connection.peer.name)
+            if request is not None and connection.sent != request.id:
+                connection.sent = request.id
+                self._tell(connection, _selected(connection, request, self.live))
+
+    def _talking(self) -> list[Connection]:
+        return [one for one in self.connections.values() if one.side in TALKING and not one.barred]
+
+    def _all_told(self) -> bool:
+        assert self._over_at is not None
+        waited = time.monotonic() - self._over_at
+        if waited > self.settings.linger_s:
+            return True
+        return not self.live.undelivered() and (not self.connections or waited > FAREWELL_S)
+
+    async def _say_goodbye(self, reason: str, return_in_s: float | None) -> None:
+        back = None if return_in_s is None else m.Duration.of(return_in_s)
+        self.journal.write("closing", reason=reason, return_in_s=return_in_s)
+        for connection in self._talking():
+            self._tell(connection, m.EarlyCloseOfConnection(reason=reason, return_in=back))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                while self.connections:
+                    await asyncio.sleep(0.02)
+        with contextlib.suppress(TacitError):  # answers that crossed our good-bye
+            self._take_arrived()
+
+    async def _beat(self) -> None:
+        """Send heartbeats to parties that wait: a connection that was lost on the way is noticed.
+
+        A party that has been asked is left alone: it may compute for hours, and need not read.
+        """
+        while True:
+            await asyncio.sleep(self.settings.heartbeat_s)
+            for connection in self._talking():
+                member = connection.member
+                if connection.side is not ServerSide.WAITING or member is None:
+                    continue
+                if member.heartbeat and connection.unanswered >= MISSED_HEARTBEATS:
+                    waited = MISSED_HEARTBEATS * self.settings.heartbeat_s
+                    self.journal.write("silent", party=connection.peer.name, seconds=waited)
+                    connection.abort()
+                elif member.heartbeat is not None and connection.unanswered < MOST_UNANSWERED:
+                    connection.unanswered += 1
+                    self._spawn(connection.tell(m.ServerHeartbeat()))
+
+    async def _guard(self) -> None:
+        """End connections whose certificates have ended or were revoked meanwhile.
+
+        Each one is ended in a task of its own: one that does not answer delays no other.
+        """
+        while True:
+            await asyncio.sleep(GUARD_S)
+            for connection in list(self.connections.values()):
+                if connection.barred:
+                    continue
+                try:
+                    self._door.check(connection.peer)
+                except (PeerError, DataError) as error:
+                    reason = str(error)
+                except Exception as error:  # a check that fails is a check that was not passed
+                    self.journal.write("internal", reason=repr(error), party=connection.peer.name)
+                    reason = f"{connection.peer.name}: its certificate could not be checked"
+                else:
+                    continue
+                connection.barred = True
+                self._desk.refuse("certificate", reason, connection)
+                self._spawn(self._expel(connection))
+
+    async def _expel(self, connection: Connection) -> None:
+        """Tell a party why, if it listens, and hang up."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    reason = "your certificate has ended or was revoked"
+                    await connection.tell(m.EarlyCloseOfConnection(reason=reason))
+        finally:
+            await connection.drop()
+
+    def _fail(self, error: TacitError) -> None:
+        """End the run with this error."""
+        self._failure = error
+        self._wake.set()
+
+    def _tell_log(self, log: Any) -> None:
+        for line in log:
+            fields = {key: value for key, value in line.items() if key != "event"}
+            self.journal.write(line["event"], **fields)
+            if line["event"] == "refused":  # a peer that keeps its factor has moved it already
+                for connection in self._talking():
+                    if connection.plain:
+                        reason = "this update was refused; rejoin and start from last_likelihood"
+                        self._spawn(self._desk.send_back(connection, reason))
+        if self._observe is not None and log:
+            self._observe(log)
+
+    def _tell(self, connection: Connection, message: m.ServerMessage) -> None:
+        connection.moved_by(message)
+        self._spawn(connection.tell(message))
+
+    def _spawn(self, work: Any, name: str | None = None, *, vital: bool = False) -> None:
+        """Run something beside the coordination; the server cannot do without a `vital` task."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._vital_done if vital else self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if self._stopping:
+            return
+        if task.cancelled():
+            self.journal.write("internal", reason=f"{task.get_name()} was cancelled")
+        elif task.exception() is not None:
+            self.journal.write("internal", reason=repr(task.exception()))
+
+    def _vital_done(self, task: asyncio.Task[Any]) -> None:
+        self._done(task)
+        if not self._stopping:
+            how = "was cancelled" if task.cancelled() else repr(task.exception())
+            self._fail(
+                StoppedTaskError(
+                    f"internal: {task.get_name()} has stopped ({how}); nothing is lost: start "
+                    "again with the same command, and report this with log.jsonl"
+                )
+            )
+
+    async def _stop(self) -> None:
+        self._stopping = True
+        await asyncio.gather(
+            *(connection.drop() for connection in self.connections.values()),
+            return_exceptions=True,
+        )
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _selected(connection: Connection, request: Request, live: LiveRun) -> m.SelectedForTraining:
+    posterior = connection.pack(request.q)
+    if connection.plain:
+        return m.SelectedForTraining(current_posterior=posterior, damping_factor=request.damping)
+    assert live.state is not None
+    return m.SelectedForTraining(
+        current_posterior=posterior,
+        damping_factor=request.damping,
+        request=request.id,
+        run=live.run,
+        visit=request.visit,
+        factor_version=request.version,
+        factor=connection.pack(request.factor),
+        initial=request.initial,
+        round=live.state.round + 1,
+    )

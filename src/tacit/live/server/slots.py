@@ -1,0 +1,102 @@
+"""Which connections a server keeps: their number is limited, and no peer can take them all.
+
+Before a certificate has been shown, a connection is one of `MOST_HANDSHAKES`; the oldest gives way
+to a new one, so that peers that say nothing never keep a party out. After that it is one of
+`serve.most_connections` and one of `MOST_PER_PARTY` under its name. A listed party is always let
+in: in a full house an unnecessary connection is ended for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+from tacit.live.server.connection import Connection
+
+MOST_HANDSHAKES = 128
+"""TLS handshakes at one time; each may hold about 300 kB."""
+MOST_PER_PARTY = 3
+"""Connections under one name: the one in use, the one that it replaced, and one that joins."""
+
+
+class HandshakeSlots:
+    """The connections whose peer is not known yet, oldest first."""
+
+    def __init__(self, most: int = MOST_HANDSHAKES) -> None:
+        self._most = most
+        self._tasks: dict[asyncio.Task[Any], bool] = {}  # True: it has begun to speak TLS
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def enter(self, task: asyncio.Task[Any]) -> bool:
+        """Take one in; whether another had to give way: a silent one before one that speaks."""
+        full = len(self._tasks) >= self._most
+        if full:
+            silent = (one for one, speaks in self._tasks.items() if not speaks)
+            victim = next(silent, next(iter(self._tasks)))
+            del self._tasks[victim]
+            victim.cancel()
+        self._tasks[task] = False
+        return full
+
+    def speaks(self, task: asyncio.Task[Any] | None) -> None:
+        """The peer has begun a TLS handshake."""
+        if task in self._tasks:
+            self._tasks[task] = True
+
+    def leave(self, task: asyncio.Task[Any]) -> None:
+        """The handshake is over, one way or another."""
+        self._tasks.pop(task, None)
+
+
+class ConnectionSlots:
+    """The connections of peers with a certificate, oldest first."""
+
+    def __init__(self, most: int, parties: Collection[str]) -> None:
+        self._most, self._parties = most, frozenset(parties)
+        self._open: list[Connection] = []
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def enter(self, connection: Connection) -> tuple[bool, Connection | None]:
+        """Whether there is room, and the connection that was ended to make it."""
+        name = connection.peer.name
+        same = [one for one in self._open if one.peer.name == name]
+        victim = None
+        if len(same) >= MOST_PER_PARTY:
+            victim = min(same, key=_worth)
+        elif len(self._open) >= self._most:
+            if not same and name not in self._parties:
+                return False, None
+            victim = min(same or self._dispensable(), key=_worth, default=None)
+            if victim is None:
+                return False, None
+        if victim is not None:
+            self.leave(victim)
+            victim.abort()
+        self._open.append(connection)
+        return True, victim
+
+    def leave(self, connection: Connection) -> None:
+        """The connection is over."""
+        if connection in self._open:
+            self._open.remove(connection)
+
+    def _dispensable(self) -> list[Connection]:
+        """Connections that no listed party needs."""
+        needed: dict[str, Connection] = {}
+        for one in self._open:
+            name = one.peer.name
+            if name in self._parties and (name not in needed or _worth(one) > _worth(needed[name])):
+                needed[name] = one
+        return [one for one in self._open if one is not needed.get(one.peer.name)]
+
+
+def _worth(connection: Connection) -> int:
+    """What is ended first: a replaced connection, then one that has not joined."""
+    if connection.replaced:
+        return 0
+    return 1 if connection.member is None else 2

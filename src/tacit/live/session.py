@@ -1,0 +1,425 @@
+"""A party's side of one connection: join, wait for the posterior, send the update, leave.
+
+`AsyncSession` is the protocol and nothing else: `tacit.live.server` adds ledger, storage and
+reconnection; a training loop of one's own uses it directly, or through `Session` without asyncio:
+
+    with tacit.connect("server.example:7443", credentials, data_size=1000) as session:
+        while (turn := session.wait_for_posterior()) is not None:
+            session.send_update(turn, my_training(turn.cavity))
+        print(session.final_posterior)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import math
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import UNSET
+
+from tacit.errors import PeerError
+from tacit.expfam import Family, Natural
+from tacit.live.protocol import arrays as numbers
+from tacit.live.protocol import messages as m
+from tacit.live.protocol.codec import ENCODINGS, Encoding, decode, encode
+from tacit.live.protocol.state_tables import PartySide, after
+from tacit.live.settings import LEAST_HEARTBEAT_S, LONGEST_HEARTBEAT_S
+from tacit.live.transport.frames import (
+    FIRST_LIMIT,
+    LIMIT,
+    HangupError,
+    SilenceError,
+    read_frame,
+    write_frame,
+)
+from tacit.live.transport.stream import CONNECT_S, abort, dial, shut
+from tacit.live.transport.tls import Credentials
+from tacit.pvi import damped_update, divide, multiply
+
+MOST_ERRORS = 3
+MISSED_HEARTBEATS = 3
+"""So many in a row that do not come mean that the connection no longer works."""
+MOST_VISITS = 2**32 - 1
+"""A party's random numbers are made from a visit, as 32 bits."""
+
+
+class RejectedError(PeerError):
+    """The server does not let us take part."""
+
+    def __init__(self, reason: str, *, fixable: bool, code: str | None) -> None:
+        super().__init__(reason)
+        self.fixable, self.code = fixable, code
+
+
+class ClosedError(PeerError):
+    """The server has closed the connection; `return_in_s` None: for good."""
+
+    def __init__(self, reason: str, return_in_s: float | None) -> None:
+        super().__init__(reason)
+        self.return_in_s = return_in_s
+
+
+class Turn(NamedTuple):
+    """What the server asks for: an update of this q, made with this factor."""
+
+    posterior: Natural
+    factor: Natural
+    damping: float
+    request: str
+    run: str
+    visit: int
+    version: int
+    initial: bool
+    round: int
+
+    @property
+    def cavity(self) -> Natural:
+        """q without one's own factor: the prior of the local work."""
+        return divide(self.posterior, self.factor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Introduction:
+    """What a party says of itself when it joins."""
+
+    data_size: int = 0
+    configuration: str | None = None
+    guarantee: m.Promise | None = None
+    family: Family | None = None
+    """Natural parameters of another form are refused; None: whatever comes."""
+    heartbeat: bool = False
+    """Whether heartbeats are answered whenever no turn is being computed: the caller then waits
+    for the next turn at all other times."""
+    silence_s: float | None = None
+    """How long a server that sends no heartbeats may be silent; None: for ever."""
+
+
+class AsyncSession:
+    """One connection to one server. Made by `open_session`."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        encoding: Encoding,
+        introduction: Introduction,
+        factor: Natural | None = None,
+        visits: int = 0,
+    ) -> None:
+        self._reader, self._writer = reader, writer
+        self.encoding: Encoding = encoding
+        self.introduction = introduction
+        self.side = PartySide.JOINING
+        self.announced = False
+        """Whether the server knows what goes beyond the thesis."""
+        self.configuration: str | None = None
+        self.run = ""
+        self.parties: int | None = None
+        self.wants_factor = False
+        self.silence_s = introduction.silence_s
+        """How long the server may send nothing while we wait for it; None: for ever."""
+        self.final_posterior: Natural | None = None
+        self.noted: Callable[[str], None] = lambda _: None
+        """Is given the words of every Error that the server sends."""
+        self.keep_result: Callable[[Natural], None] = lambda _: None
+        """Is given the final posterior before the server is told that we have it."""
+        self.factor = factor
+        """For a server that does not send it: one's own factor."""
+        self.visits = visits
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self.check_server: Callable[[], None] = lambda: None
+        """Raises if the server's certificate has ended or was revoked; before every turn."""
+        self._errors = 0
+        self._limit = LIMIT
+        if introduction.family is not None:
+            count = sum(math.prod(shape) for shape in introduction.family.shapes.values())
+            self._limit = FIRST_LIMIT + 100 * count
+
+    async def join(self, *, rejoin: bool) -> None:
+        """Introduce oneself; raises RejectedError if that is not enough."""
+        who = self.introduction
+        if rejoin:
+            self.side = PartySide.REJOINING
+            await self._send(m.ReJoinCluster())
+        else:
+            await self._send(
+                m.JoinCluster(
+                    data_size=who.data_size,
+                    protocol=m.PROTOCOL,
+                    configuration=UNSET if who.configuration is None else who.configuration,
+                    encodings=ENCODINGS,
+                    guarantee=UNSET if who.guarantee is None else who.guarantee,
+                    heartbeat=who.heartbeat,
+                )
+            )
+        message = await self._next(timeout_s=CONNECT_S)
+        if isinstance(message, m.RejectionFromCluster):
+            raise RejectedError(
+                f"the server does not let us in: {_shown(message.reason)}",
+                fixable=message.fixable,
+                code=_given(message.code),
+            )
+        if isinstance(message, m.ServerError):
+            raise PeerError(f"the server answers with an error: {_words(message)}")
+        if isinstance(message, m.EarlyCloseOfConnection):
+            await self._close_early(message)
+        assert isinstance(message, m.AcceptedIntoCluster | m.ReAcceptanceIntoCluster)
+        self.announced = bool(_given(message.protocol))
+        self.configuration = _given(message.configuration)
+        self.run = _given(message.run) or ""
+        self.parties = _given(message.parties)
+        heartbeat_s = _given(message.heartbeat_s)
+        if self.announced and heartbeat_s is not None and heartbeat_s > 0:
+            between = min(max(heartbeat_s, LEAST_HEARTBEAT_S), LONGEST_HEARTBEAT_S)
+            self.silence_s = MISSED_HEARTBEATS * between
+        if isinstance(message, m.ReAcceptanceIntoCluster):
+            self.factor = self._unpack(message.last_likelihood, "last_likelihood")
+        else:
+            self.wants_factor = bool(_given(message.return_likelihood))
+
+    async def wait_for_posterior(self) -> Turn | None:
+        """The next turn, or None at the end: `final_posterior` is then there.
+
+        Raises ClosedError if the server goes, HangupError if the connection breaks.
+        """
+        while True:
+            try:
+                message = await self._next(timeout_s=self.silence_s)
+            except SilenceError:
+                abort(self._writer)  # it would not answer a polite close either
+                await self.close()
+                raise HangupError(
+                    f"the server has sent nothing for {self.silence_s:g} s; dial again"
+                ) from None
+            if isinstance(message, m.SelectedForTraining):
+                return self._turn(message)
+            if isinstance(message, m.EndOfTraining):
+                await self._end(message)
+                return None
+            if isinstance(message, m.EarlyCloseOfConnection):
+                await self._close_early(message)
+
+    async def send_update(self, turn: Turn, posterior: Natural, loss: float | None = None) -> None:
+        """Answer a turn with the local posterior qₘ; damping is seen to here."""
+        await self.send_delta(turn, damped_update(posterior, turn.posterior, turn.damping), loss)
+
+    async def send_delta(self, turn: Turn, delta: Natural, loss: float | None = None) -> None:
+        """Answer a turn with the change Δₘ of one's factor."""
+        if self.announced:
+            update = m.UpdatedLikelihood(
+                delta=numbers.pack(delta, self.encoding),
+                loss=loss,
+                request=turn.request,
+                factor_version=turn.version,
+            )
+        else:
+            self.factor = multiply(turn.factor, delta)
+            self.visits += 1
+            update = m.UpdatedLikelihood(
+                new_likelihood=numbers.pack_normal(self.factor),
+                delta=numbers.pack_normal(delta),
+                loss=0.0 if loss is None else loss,  # such a server expects a number
+            )
+        await self._send(update)
+        self.side = PartySide.WAITING
+
+    async def return_factor(self, factor: Natural) -> None:
+        """Give a server that has lost its state one's own last factor."""
+        await self._send(m.ReturnLastLikelihood(likelihood=self._pack(factor)))
+
+    async def fail(self, reason: str) -> None:
+        """Tell the server that a turn could not be answered; `reason` must not quote any data."""
+        await self._send(m.ClientError(error=reason, reason=reason))
+        self.side = PartySide.WAITING
+
+    async def leave(
+        self,
+        reason: str | None = None,
+        expected_absence_s: float | None = None,
+        *,
+        listening: bool = False,
+    ) -> None:
+        """Go before the end; without `expected_absence_s`, for good.
+
+        With `listening` no further request is answered, and the result is fetched on another
+        connection; a server of version 0.1 takes that for leaving for good.
+        """
+        absence = None if expected_absence_s is None else m.Duration.of(expected_absence_s)
+        listens = True if listening and self.announced else UNSET
+        await self._send(
+            m.EarlyLeaveCluster(reason=reason, expected_absence=absence, listening=listens)
+        )
+        self.side = PartySide.LEAVING
+        try:
+            async with asyncio.timeout(CONNECT_S):  # however much a server still has to say
+                while self.side is not PartySide.GONE:
+                    message = await self._next()
+                    if isinstance(message, m.EndOfTraining):
+                        await self._end(message)
+        except TimeoutError:
+            raise HangupError(f"no acknowledgement within {CONNECT_S:g} s of leaving") from None
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Close the connection without a word."""
+        self.side = PartySide.GONE
+        await shut(self._writer)
+
+    async def _next(self, timeout_s: float | None = None) -> m.ServerMessage:
+        """The next message that means something in this state; others are answered with Error."""
+        while True:
+            payload = await read_frame(self._reader, limit=self._limit, idle_s=timeout_s)
+            self.received_bytes += len(payload) + 4
+            try:
+                message = decode(payload, self.encoding, m.SERVER_MESSAGES)
+            except PeerError as error:
+                await self._complain(str(error))
+                continue
+            do = after(self.side, message)
+            if do is None:
+                await self._complain(f"{message.name} while {self.side.value}")
+                continue
+            assert isinstance(do.then, PartySide)
+            if do.action != "train":  # a turn that makes no sense leaves us where we were
+                self.side = do.then
+            if do.action == "echo":
+                await self._send(m.ClientHeartbeat())
+                continue
+            if do.action == "note":
+                self.noted(_words(message))
+                self._count(f"the server answers with an error: {_words(message)}")
+                continue
+            return message
+
+    async def _complain(self, reason: str) -> None:
+        await self._send(m.ClientError(error=reason, reason=reason))
+        self._count(f"the server does not keep to the protocol: {reason}")
+
+    def _count(self, reason: str) -> None:
+        self._errors += 1
+        if self._errors >= MOST_ERRORS:
+            raise PeerError(f"{reason} ({self._errors} times; see the server's log)")
+
+    def _turn(self, message: m.SelectedForTraining) -> Turn:
+        self.check_server()
+        posterior = self._unpack(message.current_posterior, "current_posterior")
+        damping = 1.0 if message.damping_factor is None else message.damping_factor
+        if not 0 < damping <= 1:
+            raise PeerError(f"damping_factor = {damping}; it must be in (0, 1]")
+        factor = self.factor
+        if message.factor is not UNSET:
+            factor = self._unpack(message.factor, "factor")
+        elif factor is None:
+            factor = {name: np.zeros_like(value) for name, value in posterior.items()}
+        request, visit = _given(message.request), _given(message.visit)
+        if self.announced and (request is None or visit is None or message.factor is UNSET):
+            raise PeerError("SelectedForTraining without request, visit and factor; all are needed")
+        if visit is not None and not visit <= MOST_VISITS:
+            raise PeerError(f"visit = {visit}; at most {MOST_VISITS} are counted")
+        self.side = PartySide.TRAINING
+        return Turn(
+            posterior=posterior,
+            factor=factor,
+            damping=damping,
+            request=request or _content_id(posterior, factor, damping),
+            run=_given(message.run) or self.run,
+            visit=self.visits if visit is None else visit,
+            version=_given(message.factor_version) or 0,
+            initial=bool(_given(message.initial)),
+            round=_given(message.round) or 0,
+        )
+
+    async def _end(self, message: m.EndOfTraining) -> None:
+        final = self._unpack(message.final_posterior, "final_posterior")
+        family = self.introduction.family
+        if family is not None and not family.is_proper(final):
+            raise PeerError("final_posterior is not a proper distribution; ask the operator")
+        self.keep_result(final)
+        self.final_posterior = final
+        with contextlib.suppress(HangupError):
+            await self._send(m.FinalLeaveTraining(available_for_future_training=True))
+        await self.close()
+
+    async def _close_early(self, message: m.EarlyCloseOfConnection) -> None:
+        with contextlib.suppress(HangupError):
+            await self._send(m.ClientAcknowledgement())
+        await self.close()
+        back = None if message.return_in is None else message.return_in.seconds
+        raise ClosedError(f"the server closes: {_shown(message.reason)}", back)
+
+    def _pack(self, natural: Natural) -> m.Distribution:
+        if self.announced:
+            return numbers.pack(natural, self.encoding)
+        return numbers.pack_normal(natural)
+
+    def _unpack(self, distribution: m.Distribution, what: str) -> Natural:
+        return numbers.unpack(distribution, self.introduction.family, what)
+
+    async def _send(self, message: m.Message) -> None:
+        payload = encode(message, self.encoding)
+        await write_frame(self._writer, payload)
+        self.sent_bytes += len(payload) + 4
+
+
+async def open_session(
+    server: str,
+    credentials: Credentials,
+    introduction: Introduction,
+    *,
+    encoding: Encoding = "msgpack",
+    rejoin: bool = False,
+    factor: Natural | None = None,
+    visits: int = 0,
+    context: ssl.SSLContext | None = None,
+) -> AsyncSession:
+    """Connect and join; a server that knows us already is asked to take us back."""
+    for again in (rejoin, True):
+        reader, writer, check = await dial(server, credentials, context)
+        session = AsyncSession(
+            reader, writer,
+            encoding=encoding, introduction=introduction, factor=factor, visits=visits,
+        )  # fmt: skip
+        session.check_server = check
+        try:
+            await session.join(rejoin=again)
+            return session
+        except RejectedError as error:
+            await session.close()
+            if again or error.code != "rejoin":
+                raise
+        except BaseException:
+            await session.close()
+            raise
+    raise AssertionError("unreachable")
+
+
+def _content_id(posterior: Natural, factor: Natural, damping: float) -> str:
+    """The id of a request that came without one: the same question is the same request."""
+    digest = hashlib.blake2b(repr(damping).encode(), digest_size=12)
+    for natural in (posterior, factor):
+        for name in sorted(natural):
+            digest.update(name.encode() + np.ascontiguousarray(natural[name], "<f8").tobytes())
+    return f"q-{digest.hexdigest()}"
+
+
+def _given(value: Any) -> Any:
+    return None if value is UNSET else value
+
+
+def _words(message: Any) -> str:
+    return _shown(message.error or message.reason)
+
+
+def _shown(text: str | None) -> str:
+    """A peer's words on one line, without what could steer a terminal."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in text or "")
+    return " ".join(plain.split())[:300] or "no reason given"

@@ -1,0 +1,1 @@
+"""TLS connections, frames and certificates between organisations."""

@@ -1,0 +1,157 @@
+"""The directory of a certificate authority: its files, whole or as before, one writer at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from cryptography import x509
+
+from tacit.errors import DataError
+from tacit.live.transport.tls import fingerprint, read_certificate, read_key
+from tacit.support.type_info import prepare
+
+AUTHORITY, KEY, REVOKED, INDEX = "ca.pem", "ca.key", "revoked.pem", "issued.json"
+SECRET, PUBLIC, DIRECTORY = 0o600, 0o644, 0o755
+
+Role = Literal["server", "party"]
+
+
+class Issued(msgspec.Struct, frozen=True):
+    """One certificate in the index."""
+
+    serial: str  # hexadecimal
+    name: str
+    role: Role
+    hosts: tuple[str, ...]
+    not_after: datetime
+    key_fingerprint: str
+    public_key: bytes  # so that a renewal needs neither the old files nor the private key
+    revoked: bool = False
+    revoked_at: datetime | None = None
+    reason: str = ""
+
+    @property
+    def state(self) -> Literal["live", "expired", "revoked"]:
+        """What a listing says about it."""
+        if self.revoked:
+            return "revoked"
+        return "live" if self.not_after > datetime.now(UTC) else "expired"
+
+
+class Index(msgspec.Struct):
+    """issued.json."""
+
+    issued: list[Issued] = []
+    format: Literal[1] = 1
+
+
+@dataclass(frozen=True)
+class Authority:
+    """An open authority, with its key."""
+
+    directory: Path
+    certificate: x509.Certificate
+    key: Any
+    index: Index
+
+
+def index_bytes(authority: Authority) -> bytes:
+    """The index as it is written."""
+    return msgspec.json.format(msgspec.json.encode(authority.index), indent=1) + b"\n"
+
+
+def read_index(directory: Path) -> Index:
+    """What was issued from a directory, or what is wrong with it."""
+    path = directory / INDEX
+    if not (directory / AUTHORITY).exists():
+        raise DataError(
+            f"{directory} holds no authority; make one with: tacit certs init --dir {directory}"
+        )
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=prepare(Index))
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}; restore it from a backup") from error
+    except msgspec.MsgspecError as error:
+        raise DataError(f"{path} is damaged ({error}); restore it from a backup") from error
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[Authority]:
+    """The authority with its key, for one process at a time."""
+    read_index(directory)  # says what is wrong before anything is locked
+    with locked(directory):
+        certificate, key = read_certificate(directory / AUTHORITY), read_key(directory / KEY)
+        if fingerprint(certificate.public_key()) != fingerprint(key.public_key()):
+            raise DataError(
+                f"{directory / KEY} does not belong to {directory / AUTHORITY}; restore both "
+                "from one backup"
+            )
+        yield Authority(directory, certificate, key, read_index(directory))
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Two writers at once could lose a revocation. The lock is on the directory: no file stays."""
+    if os.name != "posix":
+        yield
+        return
+    import fcntl
+
+    try:
+        descriptor = os.open(directory, os.O_RDONLY)
+    except OSError as error:
+        raise DataError(f"{directory}: {error.strerror}; mend its rights") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: Path) -> None:
+    """Make it, or say why not."""
+    try:
+        path.mkdir(mode=DIRECTORY, parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}; choose another directory") from error
+
+
+def write(*files: tuple[Path, bytes, int]) -> None:
+    """Each file whole or as before, in this order; what can fail comes before the first rename."""
+    parts = [path.with_name(path.name + ".part") for path, _, _ in files]
+    try:
+        for part, (_, body, mode) in zip(parts, files, strict=True):
+            part.unlink(missing_ok=True)
+            # Never readable by others for a moment: the file is born with its mode.
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
+        for part, (path, _, _) in zip(parts, files, strict=True):
+            os.replace(part, path)  # noqa: PTH105 - atomic on every platform
+            sync(path.parent)
+    except OSError as error:
+        at = error.filename or files[0][0].parent
+        raise DataError(f"{at}: {error.strerror}; mend that and repeat") from error
+    finally:
+        for part in parts:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+def sync(directory: Path) -> None:
+    """A rename that survives a power cut."""
+    if os.name == "posix":
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,361 @@
+"""A private certificate authority: who may serve, who may take part, who no longer may.
+
+It is a directory: `ca.pem` (for everybody), `ca.key` (secret), `revoked.pem` (the signed list of
+what was taken back) and `issued.json` (everything that was ever issued, written before a
+certificate is, so that none exists that could not be revoked). Several processes may use it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tacit.errors import ConfigError, DataError
+from tacit.live.transport.authority import (
+    AUTHORITY,
+    INDEX,
+    KEY,
+    PUBLIC,
+    REVOKED,
+    SECRET,
+    Authority,
+    Index,
+    Issued,
+    Role,
+    index_bytes,
+    locked,
+    make_directory,
+    opened,
+    read_index,
+    write,
+)
+from tacit.live.transport.tls import Revoked, fingerprint, read_key
+
+PARTY_URI = "urn:tacit:party:"
+MOST_DAYS = 36_500
+_SKEW = timedelta(minutes=5)  # clocks of other organisations that are a little late
+_LIST_LIFE = timedelta(days=3650)  # an old list must never lock everybody out
+_NAME = re.compile(r"[A-Za-z0-9._-]([A-Za-z0-9 ._-]{0,62}[A-Za-z0-9._-])?")
+_HOST = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*"
+                   r"(?=[^.]*[a-z_-])[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")  # fmt: skip
+
+
+def init_authority(directory: Path, *, name: str = "tacit", days: int = 3650) -> Path:
+    """Make an authority in a directory and return its certificate, which goes to everybody."""
+    _check_name(name)
+    now = _now()
+    end = _end(days, now)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = _builder(subject, subject, key.public_key(), now, end, key.public_key())
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_key_usage(authority=True), critical=True)
+    made = Authority(directory, builder.sign(key, hashes.SHA256()), key, Index())
+    make_directory(directory)
+    with locked(directory):
+        present = [each for each in (AUTHORITY, KEY, REVOKED, INDEX) if (directory / each).exists()]
+        if present:
+            raise ConfigError(
+                f"{directory} already holds {', '.join(present)} of an authority, which is never "
+                "overwritten; choose another --dir"
+            )
+        write(
+            (directory / KEY, _private_pem(key), SECRET),
+            (directory / INDEX, index_bytes(made), PUBLIC),
+            (directory / REVOKED, _revocation_list(made, now), PUBLIC),
+            (directory / AUTHORITY, _pem(made.certificate), PUBLIC),  # last: now it exists
+        )
+    return directory / AUTHORITY
+
+
+def issue_server(
+    directory: Path,
+    hosts: Sequence[str],
+    *,
+    out: Path | None = None,
+    days: int = 397,
+    renew: bool = False,
+) -> tuple[Path, Path]:
+    """Certificate and key of a server that is reached under these host names and addresses.
+
+    The first of them is its name here. `renew` certifies the same key anew, for the given hosts.
+    """
+    alternatives = [_host(host) for host in hosts]
+    names = tuple(str(each.value) for each in alternatives)
+    if not names or len(names[0]) > 64:
+        raise ConfigError(
+            f"hosts {', '.join(names) or '(none)'}; give at least one, the first of at most 64 "
+            "characters"
+        )
+    return _issue(directory, "server", names[0], names, alternatives, out, days, renew)
+
+
+def issue_party(
+    directory: Path,
+    name: str,
+    *,
+    out: Path | None = None,
+    days: int = 397,
+    renew: bool = False,
+) -> tuple[Path, Path]:
+    """Certificate and key with which a party of this name takes part; `renew` keeps its key."""
+    _check_name(name)
+    uri = x509.UniformResourceIdentifier(PARTY_URI + quote(name, safe=""))
+    return _issue(directory, "party", name, (), [uri], out, days, renew)
+
+
+def revoke(directory: Path, name_or_serial: str, reason: str = "") -> list[Issued]:
+    """Take back every certificate of a name, or one by its serial; return what is now revoked.
+
+    Expired ones too, because they could be renewed. Repeating it is harmless and writes the list
+    again.
+    """
+    now = _now()
+    wanted = name_or_serial.strip()
+    serial = wanted.lower().removeprefix("0x").replace(":", "").lstrip("0")
+    with opened(directory) as authority:
+        rows = authority.index.issued
+        found = [at for at, row in enumerate(rows) if row.name == wanted or row.serial == serial]
+        if not found:
+            raise ConfigError(
+                f"{wanted!r} is neither a name nor a serial that {directory} has issued; "
+                f"see: tacit certs list --dir {directory}"
+            )
+        for at in found:
+            if not rows[at].revoked:
+                rows[at] = msgspec.structs.replace(
+                    rows[at], revoked=True, revoked_at=now, reason=" ".join(reason.split())
+                )
+        write(  # the index first: the list is made from it and must never know more
+            (directory / INDEX, index_bytes(authority), PUBLIC),
+            (directory / REVOKED, _revocation_list(authority, now), PUBLIC),
+        )
+        return [rows[at] for at in found]
+
+
+def show(directory: Path) -> list[Issued]:
+    """Everything that was issued, oldest first; refused if the revocation list does not say so."""
+    rows = read_index(directory).issued
+    listed = Revoked(directory / REVOKED, directory / AUTHORITY)
+    for row in rows:
+        if row.revoked and not listed.contains(int(row.serial, 16)):
+            raise DataError(
+                f"{directory / REVOKED} lacks the revoked serial {row.serial}; "
+                f"write it again with: tacit certs revoke {row.serial} --dir {directory}"
+            )
+    return rows
+
+
+def _issue(
+    directory: Path,
+    role: Role,
+    name: str,
+    hosts: tuple[str, ...],
+    alternatives: list[x509.GeneralName],
+    out: Path | None,
+    days: int,
+    renew: bool,
+) -> tuple[Path, Path]:
+    """Sign and record; the record reaches the disk before the certificate does."""
+    now = _now()
+    place = out or directory
+    stem = f"{role}-{name.replace(':', '_')}"  # scp takes what precedes a colon for a machine
+    certificate_path, key_path = place / f"{stem}.pem", place / f"{stem}.key"
+    with opened(directory) as authority:
+        end = _end(days, now, authority.certificate)
+        rows = authority.index.issued
+        mine = [row for row in rows if row.role == role and row.name == name]
+        secret = None
+        if renew:
+            public = _known_key(mine, f"{role} {name!r}", key_path)
+        else:
+            _check_new(mine, f"{role} {name!r}", key_path)
+            secret = ec.generate_private_key(ec.SECP256R1())
+            public = secret.public_key()
+        certificate = _sign_leaf(authority, role, name, alternatives, public, now, end)
+        rows.append(
+            Issued(
+                serial=f"{certificate.serial_number:x}",
+                name=name,
+                role=role,
+                hosts=hosts,
+                not_after=end,
+                key_fingerprint=fingerprint(public),
+                public_key=_public_der(public),
+            )
+        )
+        make_directory(place)
+        keys = [(key_path, _private_pem(secret), SECRET)] if secret else []
+        write(
+            (directory / INDEX, index_bytes(authority), PUBLIC),
+            *keys,
+            (certificate_path, _pem(certificate), PUBLIC),
+        )
+    return certificate_path, key_path
+
+
+def _check_new(mine: list[Issued], who: str, key_path: Path) -> None:
+    live = [row for row in mine if row.state == "live"]
+    if live:
+        raise ConfigError(
+            f"{who} has a certificate until {max(row.not_after for row in live):%Y-%m-%d}; "
+            "renew it with --renew, or revoke it first"
+        )
+    if key_path.exists():
+        raise ConfigError(f"{key_path} exists and no key is overwritten; move it or choose --out")
+
+
+def _known_key(mine: list[Issued], who: str, key_path: Path) -> Any:
+    """The public key to certify anew: the last one, unless it was ever taken back."""
+    if not mine:
+        raise ConfigError(f"{who} has no certificate to renew; issue one without --renew")
+    last = mine[-1]
+    taken_back = [
+        row for row in mine if row.revoked and row.key_fingerprint == last.key_fingerprint
+    ]
+    if taken_back:
+        raise ConfigError(
+            f"the key of {who} was revoked on {taken_back[-1].revoked_at:%Y-%m-%d}; revoke the "
+            "name, if a certificate of it is still live, and issue one without --renew"
+        )
+    if key_path.exists() and fingerprint(read_key(key_path).public_key()) != last.key_fingerprint:
+        raise ConfigError(f"{key_path} is not the key that {who} has; move it or choose --out")
+    return serialization.load_der_public_key(last.public_key)
+
+
+def _sign_leaf(
+    authority: Authority,
+    role: Role,
+    name: str,
+    alternatives: list[x509.GeneralName],
+    public: Any,
+    now: datetime,
+    end: datetime,
+) -> x509.Certificate:
+    """A certificate for one role only, so that a party can never pose as the server."""
+    oids = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "party": ExtendedKeyUsageOID.CLIENT_AUTH}
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    issuer = authority.certificate.subject
+    builder = _builder(subject, issuer, public, now, end, authority.key.public_key())
+    for extension, critical in (
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (_key_usage(authority=False), True),
+        (x509.ExtendedKeyUsage([oids[role]]), False),
+        (x509.SubjectAlternativeName(alternatives), False),
+    ):
+        builder = builder.add_extension(extension, critical=critical)
+    return builder.sign(authority.key, hashes.SHA256())
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public: Any, now: datetime, end: datetime, signer: Any
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
+    )
+
+
+def _key_usage(*, authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _revocation_list(authority: Authority, now: datetime) -> bytes:
+    """All that was ever revoked. Its number is how many: it only grows, so an old list shows."""
+    revoked = [row for row in authority.index.issued if row.revoked]
+    signer = authority.key.public_key()
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(authority.certificate.subject)
+        .last_update(now - _SKEW)
+        .next_update(now + _LIST_LIFE)
+        .add_extension(x509.CRLNumber(len(revoked)), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
+    )
+    for row in revoked:
+        entry = x509.RevokedCertificateBuilder().serial_number(int(row.serial, 16))
+        builder = builder.add_revoked_certificate(
+            entry.revocation_date(row.revoked_at or now).build()
+        )
+    return _pem(builder.sign(authority.key, hashes.SHA256()))
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"name {name!r}; use 1 to 64 of the characters A-Z a-z 0-9 space . _ - with no space "
+            "at either end"
+        )
+
+
+def _host(text: str) -> x509.GeneralName:
+    name = text.strip().lower()
+    try:
+        if "%" not in name:  # a zone means something on one machine only
+            return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        if _HOST.fullmatch(name):
+            return x509.DNSName(name)
+    raise ConfigError(
+        f"host {text!r} is neither an IP address nor a DNS name; write it as clients will, e.g. "
+        "server.example.org (no wildcard, port or zone, international names as xn--)"
+    )
+
+
+def _end(days: int, now: datetime, authority: x509.Certificate | None = None) -> datetime:
+    if not 1 <= days <= MOST_DAYS:
+        raise ConfigError(f"--days {days}; use 1 to {MOST_DAYS}")
+    if authority is None:
+        return now + timedelta(days=days)
+    limit = authority.not_valid_after_utc
+    if now + timedelta(days=days) > limit:
+        left = (limit - now).days
+        remedy = f"use at most {left}" if left >= 1 else "make a new authority"
+        raise ConfigError(f"--days {days} outlives the authority, until {limit:%Y-%m-%d}; {remedy}")
+    return now + timedelta(days=days)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)  # what a certificate can hold
+
+
+def _pem(signed: x509.Certificate | x509.CertificateRevocationList) -> bytes:
+    return signed.public_bytes(serialization.Encoding.PEM)
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+
+
+def _public_der(key: Any) -> bytes:
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return key.public_bytes(serialization.Encoding.DER, form)

@@ -1,0 +1,73 @@
+"""Local methods: how a party answers a round.
+
+The names are imported on first use: a server needs `tacit.server.combine` and no compiler.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tacit.methods.base import Answer, Arranged, LocalMethod, Task
+    from tacit.methods.dpsgd.method import DPSGD
+    from tacit.methods.exact import Exact
+    from tacit.methods.gradient import GradientVI
+    from tacit.methods.hybrid import Hybrid
+    from tacit.methods.kinds import METHODS
+    from tacit.methods.natural import NaturalVI
+    from tacit.methods.private import PrivateMethod, Terms
+    from tacit.methods.scoring.method import PrivateScoring
+    from tacit.methods.statistics.method import ExpectedStatistics, PrivateStatistics
+    from tacit.methods.update.method import PrivateUpdate
+    from tacit.methods.whitening import Whitened
+
+_HOME = {
+    "Answer": "base",
+    "Arranged": "base",
+    "DPSGD": "dpsgd.method",
+    "Exact": "exact",
+    "ExpectedStatistics": "statistics.method",
+    "GradientVI": "gradient",
+    "Hybrid": "hybrid",
+    "LocalMethod": "base",
+    "METHODS": "kinds",
+    "NaturalVI": "natural",
+    "PrivateMethod": "private",
+    "PrivateScoring": "scoring.method",
+    "PrivateStatistics": "statistics.method",
+    "PrivateUpdate": "update.method",
+    "Task": "base",
+    "Terms": "private",
+    "Whitened": "whitening",
+}
+
+__all__ = [
+    "DPSGD",
+    "METHODS",
+    "Answer",
+    "Arranged",
+    "Exact",
+    "ExpectedStatistics",
+    "GradientVI",
+    "Hybrid",
+    "LocalMethod",
+    "NaturalVI",
+    "PrivateMethod",
+    "PrivateScoring",
+    "PrivateStatistics",
+    "PrivateUpdate",
+    "Task",
+    "Terms",
+    "Whitened",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

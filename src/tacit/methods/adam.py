@@ -1,0 +1,69 @@
+"""Adam (Kingma and Ba 2015, algorithm 1) with a learning rate that falls on a cosine.
+
+    m ← β₁m + (1 − β₁)g,   v ← β₂v + (1 − β₂)g²,   θ ← θ − αₜ·(m/(1 − β₁ᵗ)) / (√(v/(1 − β₂ᵗ)) + ε)
+
+What depends on t alone is a table, made in NumPy before anything is compiled: powers and a cosine
+of a single number would take longer to compile than the rest of the step.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tacit.methods.base import Array
+
+FIRST, SECOND, EPSILON = 0.9, 0.999, 1e-8
+
+
+class Pace(NamedTuple):
+    """αₜ, 1 − β₁ᵗ and 1 − β₂ᵗ; as a table, one of each a step."""
+
+    rate: Array
+    first: Array
+    second: Array
+
+
+class Moments(NamedTuple):
+    """m and v."""
+
+    first: dict[str, Array]
+    second: dict[str, Array]
+
+
+def paces(rate: float, steps: int, *, least: float, dtype: str) -> Pace:
+    """The table of a walk whose rate falls from `rate` to its share `least`."""
+    done = np.arange(steps)
+    falling = 0.5 * (1.0 + np.cos(np.pi * done / steps))
+    table = Pace(
+        rate * ((1.0 - least) * falling + least),
+        1.0 - FIRST ** (done + 1.0),
+        1.0 - SECOND ** (done + 1.0),
+    )
+    return Pace(*(column.astype(dtype) for column in table))
+
+
+def at_rest(values: dict[str, Array]) -> Moments:
+    """The moments before the first step."""
+    zeros = {name: jnp.zeros_like(value) for name, value in values.items()}
+    return Moments(zeros, zeros)
+
+
+def moved(
+    values: dict[str, Array], moments: Moments, gradient: dict[str, Array], pace: Pace
+) -> tuple[dict[str, Array], Moments]:
+    """One step downhill."""
+
+    def average(old: Array, new: Array, decay: float) -> Array:
+        return (1.0 - decay) * new + decay * old
+
+    def step(value: Array, first: Array, second: Array) -> Array:
+        down = (first / pace.first) / (jnp.sqrt(second / pace.second) + EPSILON)
+        return value - pace.rate * down
+
+    first = jax.tree.map(lambda m, g: average(m, g, FIRST), moments.first, gradient)
+    second = jax.tree.map(lambda v, g: average(v, g * g, SECOND), moments.second, gradient)
+    return jax.tree.map(step, values, first, second), Moments(first, second)

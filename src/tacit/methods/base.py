@@ -1,0 +1,189 @@
+"""How a party answers a round: one file a method.
+
+A method is a frozen value object. `answer` is pure and JAX-traceable: an engine jits it once and
+maps it over as many parties as it likes, with their data as arguments. Everything that is not
+mathematics (request ids, replays, damping) is in `tacit.party.compute`.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from tacit.expfam import Family, Natural, without_sums
+from tacit.models import Model, Records
+from tacit.server.schedule import USUAL_ROUNDS
+
+Array = Any
+
+
+class Task(NamedTuple):
+    """What one party has to answer, as arrays.
+
+    `weights` is 1 for a record and 0 for padding. `start` is where an optimiser begins: q, or,
+    while q is still the prior (`initial`), the model's own starting point. `visit` counts the
+    requests that this party has had. A private method also
+    gets its numbers (`terms`) and the key of its noise and batches (`secret`). `stage` is what
+    the method makes of the visit (`LocalMethod.stage`), a number known when it is compiled;
+    `memory` is what it kept at this party (`LocalMethod.memory`), and `damping` the part of
+    its change that will be sent. `begun` is what `LocalMethod.begin` made of `start`, or None, in
+    which case the method does so itself. `words` are the numbers of seed, party and visit that
+    the public key of `answer` is made of: no source of noise.
+    """
+
+    records: Records
+    weights: Array
+    q: Natural
+    factor: Natural
+    start: Natural
+    initial: Array
+    visit: Array | int = 0
+    terms: Any = None
+    secret: Array = None
+    stage: int = 0
+    memory: Any = None
+    damping: Array | float = 1.0
+    begun: Any = None
+    words: Array = None
+
+
+class Answer(NamedTuple):
+    """λ of the local posterior qₘ, and the loss −E[log p(xₘ | θ)] at `Task.start`.
+
+    A private method has no loss, which would be another release, but a cost. `memory` stays with
+    the party until its next visit.
+    """
+
+    natural: Natural
+    loss: Array | None
+    cost: Any = None
+    memory: Any = None
+
+
+class Arranged(NamedTuple):
+    """A party's records as its method wants them: `weights` has their one or two leading axes."""
+
+    records: Records
+    weights: np.ndarray
+
+
+class RunFacts(NamedTuple):
+    """What a plan tells its method before anything runs."""
+
+    schedule: str
+    everybody: bool
+    """Whether every party is asked in every round."""
+    rounds: int
+    tolerance: float
+    one_noise: bool
+    """Whether the parties share one noise although their clips differ."""
+    quorum: bool = False
+    """Whether a round may do without some of its parties."""
+
+
+class LocalMethod(abc.ABC):
+    """A way to find qₘ = argmax E_q[log p(xₘ|θ)] − KL(q ‖ cavity)  (TMLR eq. 3.5)."""
+
+    kind: ClassVar[str]
+    second_order: ClassVar[bool] = False
+    """True when answers carry the likelihood's curvature exactly, so that those of many parties
+    may be multiplied into a full-covariance q at once without damping."""
+    eager: ClassVar[bool] = False
+    """Whether it can serve a model that is not traceable."""
+    uses_key: ClassVar[bool] = True
+    """Whether `answer` needs the public random key; without it none is made in NumPy."""
+    private: ClassVar[bool] = False
+    """True when answers are releases with a cost: see `tacit.methods.private`."""
+    dtype: str
+    """Floating-point type of the records: natural parameters are float64 whatever this is."""
+
+    damping: ClassVar[float | None] = None
+    """The damping that this method wants where none was asked for; None: `resolved_damping`."""
+    usual_rounds: ClassVar[int] = USUAL_ROUNDS
+    """How many rounds it takes where nobody asked for a number."""
+    averaged_share: float = 0.0
+    """The share of the rounds, the last ones, over which the server averages q."""
+    variable_axis: ClassVar[int] = 0
+    """The leading axis of `arrange` that grows with the records and may be padded."""
+
+    def arrange(self, party: str, records: Records, seed: int) -> Arranged:
+        """The records as one row each; a private method may group them by person or by shard."""
+        del party, seed
+        return Arranged(records, np.ones(np.shape(next(iter(records.values())))[0]))
+
+    def family(self, model: Model, family: Family) -> Family:
+        """The family that requests and replies are in: the run's, perhaps with sums beside q."""
+        del model
+        return family
+
+    def stage(self, visit: int) -> int:
+        """Which of a method's kinds of answer that visit asks for; one program is compiled each."""
+        del visit
+        return 0
+
+    def memory(self, model: Model, family: Family) -> Natural | None:
+        """What a party starts with, as arrays, if the method keeps anything there between visits.
+
+        It never leaves the party. None: nothing is kept.
+        """
+        del model, family
+        return None
+
+    def begin(self, family: Family, start: Natural) -> dict[str, Array] | None:
+        """`Task.start` in the form in which `answer` wants it, if that is another one.
+
+        Made in NumPy, once for all parties that are answered together: what is done to one matrix
+        a round takes far longer to compile than to do. A method that asks another one for an
+        answer gives it a start of its own and nothing that was begun.
+        """
+        del family, start
+        return None
+
+    def read(self, model: Model, family: Family, natural: Natural) -> tuple[Family, Natural]:
+        """The distribution that a state of the server stands for: its family and λ of θ."""
+        del model
+        return without_sums(family, natural)
+
+    def suited(self, model: Model) -> LocalMethod:
+        """The method, told what it has to know of the model before anything is accounted for."""
+        del model
+        return self
+
+    def starts_at_prior(self, model: Model) -> bool:
+        """Whether q starts at the prior, or where the model says."""
+        del model
+        return True
+
+    @property
+    def starts_at_q(self) -> bool:
+        """Whether `Task.start` is q from the first visit on, whatever the model's own start is."""
+        return False
+
+    def for_run(self, facts: RunFacts) -> LocalMethod:
+        """The method, adapted to who answers when."""
+        del facts
+        return self
+
+    def whole_steps(self, family: Family) -> bool:
+        """Whether answers add up to one natural-gradient step, whose length the server finds."""
+        del family
+        return False
+
+    @property
+    def step_share(self) -> float | None:
+        """Which part of a whole natural-gradient step an answer is; None: it is no such step."""
+        return 1.0 if self.second_order or self.eager else None
+
+    def check_run(self, facts: RunFacts) -> None:
+        """Raise a ConfigError if this method cannot serve a run of that kind."""
+        del facts
+
+    @abc.abstractmethod
+    def check(self, model: Model, family: Family) -> None:
+        """Raise a ConfigError if this method cannot serve that model and family."""
+
+    @abc.abstractmethod
+    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
+        """The local posterior. Pure and traceable; `model` and `family` are static."""

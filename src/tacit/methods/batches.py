@@ -1,0 +1,138 @@
+"""Batches of a private step, drawn as they are accounted for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tacit.errors import ConfigError
+from tacit.methods.base import Array, Task
+from tacit.models import Records
+from tacit.privacy.bounded import Bounded
+from tacit.privacy.events import Poisson, Relation, Sampling, WithoutReplacement
+from tacit.privacy.mechanisms import WHOLE, Drawn
+from tacit.privacy.sampling import (
+    chunk_length,
+    poisson_mask,
+    poisson_sum,
+    subset_rows,
+    subset_sum,
+)
+
+SamplingName = Literal["poisson", "without-replacement"]
+Clipped = Callable[[Records, Array], Bounded]
+_poisson_mask = jax.jit(poisson_mask)
+_subset_rows = jax.jit(subset_rows, static_argnames="length")
+
+
+def rate_of(batch: int, total: int) -> float:
+    """batch/total, such that ⌊rate·total⌋ is the batch."""
+    rate = min(1.0, batch / total)
+    return rate if math.floor(rate * total) >= min(batch, total) else math.nextafter(rate, 1.0)
+
+
+def shuffled_rows(task: Task, rate: float, *, traced: bool = True) -> tuple[Array, Array, Array]:
+    """Rows, which of them are the visit's batch, and what share of the records that is.
+
+    Every pass over the records shuffles them anew and deals them out in batches of a share `rate`
+    of them, the last one of what is left: every record is in one batch of each pass.
+    """
+    xp = jnp if traced else np
+    present, visit = task.weights, task.words[2]
+    count = xp.count_nonzero(present)
+    size = xp.maximum(1, xp.floor(rate * count)).astype(xp.int64)
+    passes, place = xp.divmod(visit.astype(xp.int64), -(-count // size))
+    if traced:
+        key = jax.random.fold_in(jax.random.key(task.words[0]), task.words[1])
+        order = jax.random.permutation(jax.random.fold_in(key, passes), present.shape[0])
+    else:
+        rng = np.random.default_rng([*task.words[:2], passes])
+        order = rng.permutation(present.shape[0])
+    order = order[xp.argsort(present[order] == 0, stable=True)]
+    length = max(1, math.floor(rate * present.shape[0]))
+    at = place * size + xp.arange(length)
+    mask = (xp.arange(length) < size) & (at < count)
+    return order[xp.minimum(at, present.shape[0] - 1)], mask, xp.count_nonzero(mask) / count
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The share `rate` of the units in every step: each with that probability, or so many."""
+
+    rate: float
+    sampling: SamplingName
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ConfigError(
+                f"method.rate = {self.rate}; the share of the records in a batch is in (0, 1]"
+            )
+
+    def check(self, relation: Relation) -> None:
+        """Raise a ConfigError if batches drawn this way do not fit the relation."""
+        if self.sampling == "without-replacement" and relation != "substitute":
+            raise ConfigError(
+                "method.sampling = 'without-replacement' with privacy.relation = "
+                f"{relation!r}; a batch of fixed size tells the number of records: use "
+                "'poisson' or privacy.relation = 'substitute'"
+            )
+
+    def accounted(self, units: int) -> Sampling | None:
+        """How a batch of so many units is drawn, as an event has it."""
+        if self.rate == 1:
+            return None
+        if self.sampling == "poisson":
+            return Poisson(rate=self.rate)
+        return WithoutReplacement(batch=self.size(units), total=units)
+
+    def size(self, units: int) -> int:
+        """Of a batch without replacement."""
+        return max(1, math.floor(self.rate * units))
+
+    def summed(
+        self, key: Array, task: Task, clipped: Clipped, *, traced: bool = True
+    ) -> tuple[Bounded, Drawn]:
+        """The clipped sum over a batch, and how the batch was drawn.
+
+        Without `traced` the units are picked in NumPy, for a model that is written in it.
+        """
+        if self.rate == 1:
+            return clipped(task.records, task.weights), WHOLE
+        present = task.weights if task.weights.ndim == 1 else jnp.max(task.weights, axis=1)
+        padded = present.shape[0]
+
+        def rows(chosen: Array, mask: Array) -> Bounded:
+            weights = task.weights[chosen]
+            mask = mask.astype(weights.dtype)
+            weights = weights * (mask if weights.ndim == 1 else mask[:, None])
+            return clipped({name: v[chosen] for name, v in task.records.items()}, weights)
+
+        if not traced:
+            return self._picked(key, np.asarray(present), rows)
+        if self.sampling == "poisson":
+            return poisson_sum(key, present, self.rate, chunk_length(self.rate, padded), rows)
+        batch = jnp.maximum(1, jnp.floor(self.rate * task.terms.units)).astype(jnp.int32)
+        return subset_sum(key, present, batch, self.size(padded), rows)
+
+    def _picked(
+        self, key: Array, present: np.ndarray, rows: Callable[[Array, Array], Bounded]
+    ) -> tuple[Bounded, Drawn]:
+        """The same laws; a batch is padded to a length that nearly always holds it."""
+        units = int(np.count_nonzero(present))
+        if self.sampling == "poisson":
+            chosen = np.flatnonzero(_poisson_mask(key, present, self.rate))
+            length = chunk_length(self.rate, len(present))
+            drawn = Drawn(rate=np.float64(self.rate))
+        else:
+            length = self.size(units)
+            chosen = np.sort(_subset_rows(key, present, length=length))
+            drawn = Drawn(batch=np.asarray(length), total=np.asarray(units))
+        places = np.zeros(max(1, math.ceil(len(chosen) / length)) * length, np.int64)
+        places[: len(chosen)] = chosen
+        return rows(places, np.arange(len(places)) < len(chosen)), drawn

@@ -1,0 +1,1 @@
+"""Differentially private stochastic gradient descent on the variational objective."""

@@ -1,0 +1,174 @@
+"""Softmax regression: its Gaussian site, and clipped gradients in closed form.
+
+With p = E_q[softmax η] and C = E_q[diag p − ppᵀ] for each record (`SoftmaxRegression.expected`),
+the gradient of E_q[log p(y | η)] in the weights of all levels is (e_y − p) ⊗ x and its curvature
+C ⊗ xxᵀ.
+
+**The largest gradient over the labels.** With public weights α a coordinate and
+a_k = Σ_j α_kj² x_j² the gradient's square is Σ_k p_k² a_k + (1 − 2p_y) a_y: K numbers to compare.
+Where all weights are 1 it is ‖x‖²(1 − 2p_y + ‖p‖²), the largest for the least probable label.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from tacit.arrays import computed_once, kept_rows, unit_rows
+from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural
+from tacit.expfam.gaussian import Free
+from tacit.methods.base import Array, Task
+from tacit.models import Records, SoftmaxRegression
+from tacit.models.glm.softmax import one_hot
+from tacit.privacy.bounded import Bounded, Tally, clip_sum, clip_units
+
+
+def categorical_site(
+    model: SoftmaxRegression, family: Family, usual: dict[str, Array], task: Task
+) -> tuple[Natural, Array]:
+    """As `likelihood_site`: P = Σ C ⊗ xxᵀ, b = Σ (e_y − p) ⊗ x + P m."""
+    x, y, weights = task.records["x"], task.records["y"], task.weights
+    full = isinstance(family, FullGaussian)
+    spread = usual["covariance"] if full else jnp.square(usual["sd"])
+    found = model.expected(*model.project(usual["mean"], spread, x), y)
+    slope = weights[:, None] * (one_hot(model, y).astype(x.dtype) - found.probability)
+    curvature = weights[:, None, None] * found.curvature
+    loss = -jnp.sum(weights * found.value)
+    if full:
+        eta = x @ model.rows(usual["mean"]).T.astype(x.dtype)
+        return _full_site(x, eta, slope, curvature), loss
+    form = jnp.diagonal(curvature, axis1=1, axis2=2).T @ (x * x)
+    form = form.reshape(-1).astype(jnp.float64)
+    linear = (slope.T @ x).reshape(-1).astype(jnp.float64) + form * usual["mean"]
+    return {"linear": linear, "quadratic": -0.5 * form}, loss
+
+
+def categorical_start(model: SoftmaxRegression, family: Family, task: Task) -> Natural:
+    """As `categorical_site`, at the predictors that each record's own level suggests.
+
+    They are the logarithms of (e_y + 1/K)/2. Of a mean-field family the precision alone.
+    """
+    x, y, weights = task.records["x"], task.records["y"], task.weights
+    own = one_hot(model, y).astype(x.dtype)
+    p = 0.5 * (own + 1.0 / len(model.levels))
+    curvature = jnp.eye(p.shape[-1], dtype=p.dtype) * p[:, :, None] - p[:, :, None] * p[:, None, :]
+    curvature = weights[:, None, None] * curvature
+    if isinstance(family, FullGaussian):
+        return _full_site(x, jnp.log(p), weights[:, None] * (own - p), curvature)
+    form = jnp.diagonal(curvature, axis1=1, axis2=2).T @ (x * x)
+    form = form.reshape(-1).astype(jnp.float64)
+    return {"linear": jnp.zeros_like(form), "quadratic": -0.5 * form}
+
+
+def _full_site(x: Array, eta: Array, slope: Array, curvature: Array) -> Natural:
+    """P = Σ C ⊗ xxᵀ and b = Σ (slope + Cη) ⊗ x."""
+    form = _kronecker_sum(curvature, x).astype(jnp.float64)
+    form = 0.5 * (form + form.T)  # rounding does not give the same twice
+    working = slope + jnp.einsum("nkl,nl->nk", curvature, eta)
+    return {"linear": (working.T @ x).reshape(-1).astype(jnp.float64), "quadratic": -0.5 * form}
+
+
+def _kronecker_sum(curvature: Array, x: Array) -> Array:
+    """Σᵢ Cᵢ ⊗ xᵢxᵢᵀ, a block at a time."""
+    size = curvature.shape[-1]
+    blocks = [
+        [
+            (x * curvature[:, max(row, column), min(row, column), None]).T @ x
+            for column in range(size)
+        ]
+        for row in range(size)
+    ]
+    return jnp.block(blocks)
+
+
+def clipped_categorical(
+    model: SoftmaxRegression,
+    family: MeanFieldGaussian,
+    free: Free,
+    records: Records,
+    mask: Array,
+    clip: Array,
+    maps: Free,
+    agnostic: bool,
+    tally: Tally | None,
+) -> Bounded:
+    """Σ of clipped gradients; as `tacit.methods.dpsgd.clipping.clipped_gradient`.
+
+    Where a unit has several records its gradient is written down, for its norm has no closed form;
+    label-agnostic, it is clipped by the sum of its records' largest ones.
+    """
+    x = records["x"].reshape(-1, records["x"].shape[-1])
+    y = records["y"].reshape(-1)
+    spread = jnp.square(family.free_root(free))
+    found = model.expected(*model.project(free["location"], spread, x), y)
+    slope = one_hot(model, y).astype(x.dtype) - found.probability
+    bend = jnp.diagonal(found.curvature, axis1=1, axis2=2)
+    slope, bend, probability = computed_once((slope, bend, found.probability))
+    # Norms in float64, as the sums are: a float32 square that vanishes takes its part out of them.
+    direction, largest = unit_rows(x)
+    wide, largest = jnp.square(direction), largest[:, None]
+    reach = {name: jnp.asarray(value, jnp.float64) for name, value in maps.items()}
+    each = _by_level(wide, jnp.square(model.rows(reach["location"])))
+    norms = jnp.sum(jnp.square(slope * largest) * each, axis=1)
+    if agnostic:
+        p, each = probability.astype(jnp.float64), jnp.square(largest) * each
+        labels = jnp.sum(jnp.square(p) * each, axis=1)[:, None] + (1.0 - 2.0 * p) * each
+        norms = jnp.maximum(norms, jnp.max(labels, axis=1))
+    if "scale" in maps:
+        squares = model.rows(jnp.square(reach["scale"] * spread.astype(jnp.float64)))
+        fourth = _by_level(jnp.square(wide), squares)
+        norms = norms + jnp.sum(jnp.square(bend * largest * largest) * fourth, axis=1)
+    information = jnp.sum(bend, axis=1) * jnp.sum(x * x, axis=1) / model.dimension
+    if "information" in maps:
+        norms = norms + jnp.square(reach["information"] * information.astype(jnp.float64))
+
+    if mask.ndim == 2:
+        units = _units(maps, spread, x, slope, bend, information, mask)
+        there = jnp.where(mask > 0, jnp.sqrt(norms).reshape(mask.shape), 0.0)
+        largest = jnp.sum(there, axis=1) if agnostic else None
+        present = jnp.any(mask > 0, axis=1)
+        return clip_units(units, clip, present, norm_bound=largest, tally=tally)
+
+    def weighted_sum(weights: Array) -> Free:
+        rows, kept = kept_rows(weights, x), kept_rows(weights, weights[:, None] * slope)
+        summed = {"location": maps["location"] * (kept.T @ rows).reshape(-1)}
+        if "scale" in maps:
+            bent = kept_rows(weights, weights[:, None] * bend).T @ jnp.square(rows)
+            summed["scale"] = -maps["scale"] * spread * bent.reshape(-1)
+        if "information" in maps:
+            total = jnp.sum(kept_rows(weights, weights * information))
+            summed["information"] = maps["information"] * total
+        return summed
+
+    return clip_sum(jnp.sqrt(norms), clip, mask, weighted_sum, tally=tally)
+
+
+def _by_level(squares: Array, rows: Array) -> Array:
+    """Σ_j x_j² a_kj. No product of matrices: see `tacit.methods.dpsgd.clipping._unfolded`."""
+    return jnp.sum(squares[:, None, :] * rows, axis=-1)
+
+
+def _units(
+    maps: Free,
+    spread: Array,
+    x: Array,
+    slope: Array,
+    bend: Array,
+    information: Array,
+    weights: Array,
+) -> Free:
+    """Every unit's contribution, a row each, of the records that it has."""
+    count = weights.shape[0]
+
+    def added(levels: Array, columns: Array) -> Array:
+        levels = kept_rows(weights.reshape(-1), weights.reshape(-1, 1) * levels)
+        columns = kept_rows(weights.reshape(-1), columns)
+        levels, columns = (part.reshape(*weights.shape, -1) for part in (levels, columns))
+        return jnp.einsum("upk,upd->ukd", levels, columns).reshape(count, -1)
+
+    units = {"location": maps["location"] * added(slope, x)}
+    if "scale" in maps:
+        units["scale"] = -maps["scale"] * spread * added(bend, x * x)
+    if "information" in maps:
+        each = kept_rows(weights.reshape(-1), weights.reshape(-1) * information)
+        units["information"] = maps["information"] * jnp.sum(each.reshape(weights.shape), axis=1)
+    return units

@@ -1,0 +1,379 @@
+"""`DPSGD`: every local step releases one clipped, noisy gradient (TMLR §4.1, MEng §4.2.1).
+
+Only the likelihood's part of the gradient depends on records. It is sampled, clipped unit by unit
+and noised; the cavity's part is exact and added afterwards. All steps of all rounds are counted.
+
+The step is a natural-gradient one. With q = N(m, Λ⁻¹), the party's factor (b, L) in natural
+parameters, the released gradient G of E_q[log p(xₘ|θ)] in m and the released information K,
+
+    v ← β v + (G − b + L∘m),   b ← b + η v + ΔL∘m,   ΔL = (K − L)/(t + 1),   L ← L + ΔL
+
+for the party's t-th release. G − b + L∘m is the gradient of the local ELBO, so that where the steps
+lead does not depend on L, which only sets their length in m. L is the mean of all K so far: what
+hardly changes is measured again and again, and its noise averages out. The momentum v is made of
+released numbers; between rounds the server keeps it (the memory of `floored_step`), so a party has
+no state.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tacit.errors import ConfigError
+from tacit.expfam import Family, MeanFieldGaussian, Natural, with_sums, without_sums
+from tacit.expfam.gaussian import Free
+from tacit.methods.base import Answer, Arranged, Array, Task
+from tacit.methods.batches import Batches, SamplingName
+from tacit.methods.dpsgd.adaptive import FARTHEST, SCALE, WEIGHT, adapted, tally_clip
+from tacit.methods.dpsgd.clipping import clipped_gradient
+from tacit.methods.private import PrivateMethod, by_unit
+from tacit.models import LinearPredictor, Model, Records
+from tacit.privacy.bounded import Bounded, Tally
+from tacit.privacy.events import GaussianEvent
+from tacit.privacy.mechanisms import Cost, Gaussian
+from tacit.privacy.settings import check_clip
+from tacit.pvi import cavity, divide, multiply, power
+from tacit.server.combine import Combine, Run
+
+Precision = Literal["isotropic", "per-coordinate", "fixed"]
+ISOTROPIC_UP_TO = 256
+FIXED_STEP = 2.4
+
+
+class Local(NamedTuple):
+    """The party's factor on its way: b, L, and where b is going."""
+
+    linear: Array
+    precision: Array
+    velocity: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPSGD(PrivateMethod):
+    """`steps` noisy natural-gradient steps of length `step_size` a round.
+
+    `rate` < 1 draws a batch for each step, Poisson or without replacement; the whole of the data
+    is as good for the same budget, and takes fewer steps. `precision` says what is released
+    besides the gradient: one number, the mean information of a coordinate; one for each; or
+    nothing, which leaves Λ where the model starts. `precision_weight` is that part's share in the
+    clip (ω or κ of `dpsgd.clipping`), left out max(1, d/11) or 1. `most_noise` bounds the
+    step where there is little to hear: the noise of a whole run may move m about that far. The step
+    is `step_end` times as long at the last visit as at the first. `adaptive` = γ lets the clip walk
+    from `clip` to the γ-quantile of the contributions' norms (`tacit.methods.dpsgd.adaptive`).
+
+    `step_size` left out is 4.4/d, at most ½. L measures the mean curvature and the steepest
+    direction may have d times as much; steps are stable up to 2(1 + β)/d then, and a little more
+    is safe where curvature is spread over a few directions, as it is in tables of many columns. A
+    "fixed" precision knows nothing of the curvature: the default there, 2.4 Λ/(C n), was found on
+    Adult.
+    """
+
+    kind: ClassVar[str] = "dpsgd"
+    damping: ClassVar[float | None] = 1.0  # `step_size` is all the damping that there is
+    steps: int = 1
+    rate: float = 1.0
+    sampling: SamplingName = "poisson"
+    clip: float = 1.0
+    step_size: float | None = None
+    momentum: float = 0.5
+    precision: Precision | None = None
+    precision_weight: float | None = None
+    step_end: float = 1.0
+    adaptive: float | None = None
+    most_noise: float = 4.0
+    label_agnostic: bool = True
+    prior_share: float = 1.0
+    averaged_share: float = 0.5
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.steps >= 1:
+            raise ConfigError(f"method.steps = {self.steps}; at least 1 step a round is needed")
+        _ = self.batches
+        if self.precision_weight is not None:
+            check_clip(self.precision_weight, "method.precision_weight")
+        if self.step_size is not None and not 0 < self.step_size <= 1:
+            raise ConfigError(f"method.step_size = {self.step_size}; it must be in (0, 1]")
+        check_clip(self.step_end, "method.step_end")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"method.momentum = {self.momentum}; it must be in [0, 1)")
+        if self.adaptive is not None and not 0 < self.adaptive < 1:
+            raise ConfigError(
+                f"method.adaptive = {self.adaptive}; the share of units within the clip must be in "
+                "(0, 1)"
+            )
+        if not self.most_noise > 0:
+            raise ConfigError(f"method.most_noise = {self.most_noise}; it must be > 0")
+        if not 0 <= self.averaged_share <= 1:
+            raise ConfigError(f"method.averaged_share = {self.averaged_share}; it is in [0, 1]")
+
+    @property
+    def batches(self) -> Batches:
+        """How the batch of each step is drawn."""
+        return Batches(self.rate, self.sampling)
+
+    def family(self, model: Model, family: Family) -> Family:
+        del model
+        if self.adaptive is None:
+            return family
+        assert isinstance(family, MeanFieldGaussian)
+        return with_sums(family, {SCALE: ()})
+
+    def check(self, model: Model, family: Family) -> None:
+        if self.adaptive is not None and self.relation != "substitute":
+            raise ConfigError(
+                f"method.adaptive = {self.adaptive} with privacy.relation = {self.relation!r}, "
+                "which keeps the number of records secret: a share of them cannot be told; use "
+                "'substitute' or a fixed clip"
+            )
+        if not isinstance(family, MeanFieldGaussian):
+            raise ConfigError(
+                f"method.kind = 'dpsgd' needs family = 'mean-field', not {family.kind!r}: a full "
+                "covariance would release d² noisy numbers"
+            )
+        fixed = self._precision(model) == "fixed"
+        if fixed and self.step_size is None and self.relation != "substitute":
+            raise ConfigError(
+                f"method.step_size is not given for {model.kind!r}, whose precision is not learnt, "
+                f"and privacy.relation = {self.relation!r} keeps the number of records secret; "
+                "choose one, e.g. 0.05"
+            )
+        self.batches.check(self.relation)
+
+    def arrange(self, party: str, records: Records, seed: int) -> Arranged:
+        del seed
+        return by_unit(party, records, self.unit)
+
+    def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+        sampling = self.batches.accounted(units)
+        if self.adaptive is not None:
+            clip = tally_clip(clip)
+        return (GaussianEvent(clip=clip, noise_sd=noise_sd, count=self.steps, sampling=sampling),)
+
+    def numbers(self, dimension: int) -> int:
+        """How many numbers one release has, for a model that leaves `precision` to the method."""
+        return 2 * dimension if self.precision == "per-coordinate" else dimension
+
+    def starts_at_prior(self, model: Model) -> bool:
+        """Whether Λ is learnt; if not, q starts where the model does and keeps its Λ."""
+        return self._precision(model) != "fixed"
+
+    def floor(
+        self, model: Model, q: Natural, number: int, noise_sd: float, damping: float
+    ) -> Array:
+        """The prior's precision and the noise in the mean of what was released so far."""
+        del damping
+        prior = -2.0 * model.prior(_family(model))["quadratic"]
+        return prior + self.precision_noise(model, noise_sd) / math.sqrt(number * self.steps)
+
+    def precision_noise(self, model: Model, noise_sd: float) -> float:
+        """Sd of the noise in the released information of one party, in units of Λ."""
+        if self._precision(model) != "isotropic":
+            return 0.0
+        return noise_sd / (self._weight(model) * self.rate)
+
+    def _weight(self, model: Model) -> float:
+        """ω or κ. The mean information of a coordinate is of the order 1/d of a record's."""
+        if self.precision_weight is not None:
+            return self.precision_weight
+        isotropic = self._precision(model) == "isotropic"
+        return max(1.0, model.dimension / 11.0) if isotropic else 1.0
+
+    @property
+    def server_momentum(self) -> float:
+        """β between rounds; with several steps a round it is spent within the round."""
+        return self.momentum if self.steps == 1 else 0.0
+
+    def server(self, run: Run) -> Combine:
+        if self.adaptive is None:
+            return super().server(run)
+        if not self.total_units > 0:
+            raise ConfigError(
+                f"method.adaptive = {self.adaptive} needs the number of all records, which is not "
+                "given; declare it, or use a fixed clip"
+            )
+        return adapted(super().server, run, self.adaptive, self.total_units)
+
+    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
+        if self.adaptive is None:
+            return self._answer(model, family, key, task, jnp.ones(()))[0]
+        plain, q = without_sums(family, task.q)
+        parts = (without_sums(family, natural)[1] for natural in (task.factor, task.start))
+        bare = task._replace(q=q, **dict(zip(("factor", "start"), parts, strict=True)))
+        # A server may say anything: beyond this the squares of a float32 are no bound any more.
+        scale = jnp.exp(jnp.clip(task.q[SCALE], -FARTHEST, FARTHEST))
+        answer, within = self._answer(model, plain, key, bare, scale)
+        return answer._replace(natural={**answer.natural, SCALE: task.q[SCALE] + within})
+
+    def _answer(
+        self, model: Model, family: Family, key: Array, task: Task, scale: Array
+    ) -> tuple[Answer, Array]:
+        """The answer and, with an adaptive clip, Σ ±½ over the units: were they within it?"""
+        assert isinstance(family, MeanFieldGaussian)
+        others = cavity(task.q, task.factor)
+        rest = power(others, self.prior_share)
+        least = -2.0 * model.prior(family)["quadratic"] * self.prior_share
+
+        task = task._replace(terms=task.terms._replace(noise_sd=scale * task.terms.noise_sds[0]))
+        doubt = self.precision_noise(model, 1.0) * task.terms.noise_sd
+        last = max(1, math.ceil(self.averaged_share * self.steps))
+
+        def step(
+            carry: tuple[Local, Local], inputs: tuple[Array, Array, Array]
+        ) -> tuple[tuple[Local, Local], tuple[Cost, Array]]:
+            (local, total), (number, public, secret) = carry, inputs
+            q = multiply(rest, _natural(local))
+            floor = least + jnp.where(number > 0, doubt / jnp.sqrt(jnp.maximum(number, 1.0)), 0.0)
+            precision = jnp.maximum(-2.0 * q["quadratic"], floor)
+            mean = q["linear"] / precision
+            free = {"location": mean, "scale": -0.5 * jnp.log(precision.astype(self.dtype))}
+            value, cost, within = self._released(model, family, free, public, secret, task, scale)
+            known = -2.0 * q["quadratic"] - least
+            local = self._moved(model, local, value, mean, known, number, task)
+            late = number >= first + (self.steps - last)
+            total = jax.tree.map(lambda old, new: jnp.where(late, old + new, old), total, local)
+            return (local, total), (cost, within)
+
+        start = -2.0 * task.factor["quadratic"]
+        start = Local(task.factor["linear"], start, jnp.zeros_like(start))
+        first = jnp.asarray(task.visit, jnp.float64) * self.steps
+        inputs = (
+            first + jnp.arange(self.steps),
+            jax.random.split(key, self.steps),
+            jax.random.split(task.secret, self.steps),
+        )
+        nothing = jax.tree.map(jnp.zeros_like, start)
+        (_, total), (costs, within) = jax.lax.scan(step, (start, nothing), inputs)
+        local = Local(*(value / last for value in total))
+        answer = multiply(multiply(rest, _natural(local)), divide(others, rest))
+        return Answer(answer, None, costs), jnp.mean(within)
+
+    def _moved(
+        self,
+        model: Model,
+        local: Local,
+        value: Free,
+        mean: Array,
+        known: Array,
+        number: Array,
+        task: Task,
+    ) -> Local:
+        """One step from one release; everything here is post-processing."""
+        change = jnp.zeros_like(mean)
+        if "precision" in value:
+            change = (value["precision"] - local.precision) / (number + 1.0)
+        gradient = value["location"] - local.linear + local.precision * mean
+        velocity = self.momentum * local.velocity + gradient
+        length = self._length(model, jnp.mean(known), number, task)
+        length = length * jnp.power(self.step_end, task.terms.progress)
+        # A coordinate that may use less of the clip has more noise in it and takes shorter steps.
+        length = length * jnp.square(model.clip_scales())
+        linear = local.linear + length * velocity + change * mean
+        return Local(linear, local.precision + change, velocity)
+
+    def _length(self, model: Model, known: Array, number: Array, task: Task) -> Array:
+        """η, or less where the noise of the whole run would move m further than `most_noise`.
+
+        Each of T releases of each of M parties moves a coordinate of m by noise of sd
+        η s/(Λ(1 − β)) in the end, so that the whole run moves m by about η s √(TMd)/(Λ(1 − β)).
+        What is known of Λ is what q has of it, and no less than the noise in it: in the first round
+        next to nothing, which is as well; a wide q does not show how steep a narrow one will be.
+        """
+        size, dimension = self.step_size, model.dimension
+        if self._precision(model) == "fixed":
+            if size is None:
+                precision = known - 2.0 * jnp.mean(model.prior(_family(model))["quadratic"])
+                whole = task.terms.clip * self.total_units
+                return jnp.minimum(0.5, FIXED_STEP * precision / whole)
+            return jnp.asarray(size)
+        size = min(0.5, 4.4 / dimension) if size is None else size
+        parties = math.sqrt(self.parties)
+        doubt = self.precision_noise(model, 1.0) * task.terms.noise_sd
+        known = jnp.maximum(known, parties * doubt / jnp.sqrt(number + 1.0))
+        walk = task.terms.noise_sd / self.rate * parties
+        walk = walk * jnp.sqrt(task.terms.releases * dimension)
+        return jnp.minimum(size, self.most_noise * (1.0 - self.momentum) * known / walk)
+
+    def _released(
+        self,
+        model: Model,
+        family: MeanFieldGaussian,
+        free: Free,
+        public: Array,
+        secret: Array,
+        task: Task,
+        scale: Array,
+    ) -> tuple[Free, Cost, Array]:
+        """(G, K) in natural units, what they cost, and how many units were within the clip."""
+        maps = self._maps(model, free)
+        clip, tally = task.terms.clips[0], None
+        if self.adaptive is not None:
+            bound, clip = clip, clip / tally_clip(1.0) * (1.0 - 1e-12)
+            tally = Tally(WEIGHT * clip, bound)
+            maps = {name: value / scale.astype(self.dtype) for name, value in maps.items()}
+        low = {name: value.astype(self.dtype) for name, value in free.items()}
+        if self._precision(model) == "fixed":
+            # The variance is no part of what is learnt: the gradient is that at q's mean.
+            noise = jnp.zeros(family.dimension, self.dtype)
+        else:
+            noise = jax.random.normal(public, (family.dimension,), self.dtype)
+        batch_key, noise_key = jax.random.split(secret)
+
+        def clipped(records: Records, weights: Array) -> Bounded:
+            return clipped_gradient(
+                model, family, low, noise, records, weights, clip, maps,
+                label_agnostic=self.label_agnostic, tally=tally,
+            )  # fmt: skip
+
+        bounded, drawn = self.batches.summed(batch_key, task, clipped)
+        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
+        release = mechanism.release(noise_key, bounded, drawn)
+        sums, within = release.value, jnp.zeros(())
+        if tally is not None:
+            sums, within = sums[0], sums[1] / (tally.weight * self.rate)
+        found = {
+            name: value.astype(jnp.float64) / (maps[name] * self.rate)
+            for name, value in sums.items()
+        }
+        value = {"location": found["location"]}
+        if "information" in found:
+            value["precision"] = jnp.full(family.dimension, found["information"])
+        if "scale" in found:
+            value["precision"] = -found["scale"] * jnp.exp(-2.0 * free["scale"])
+        return value, release.cost, within
+
+    def _maps(self, model: Model, free: Free) -> Free:
+        """How much of the clip each part may use; public, for it depends on q alone."""
+        precision = self._precision(model)
+        # NumPy, a constant of the compiled code: what it does not tell apart need not be computed.
+        scales = np.asarray(model.clip_scales(), self.dtype)
+        maps: Free = {"location": np.broadcast_to(scales, free["location"].shape)}
+        if precision == "isotropic":
+            maps["information"] = jnp.asarray(self._weight(model), self.dtype)
+        if precision == "per-coordinate":
+            scale = self._weight(model) * jnp.exp(-2.0 * free["scale"])
+            maps["scale"] = scale.astype(self.dtype)
+        return maps
+
+    def _precision(self, model: Model) -> Precision:
+        if self.precision is not None:
+            return self.precision
+        # In a large network most weights carry next to no information, and a mean over all of
+        # them says nothing about any.
+        known = isinstance(model, LinearPredictor) or model.dimension <= ISOTROPIC_UP_TO
+        return "isotropic" if known else "fixed"
+
+
+def _family(model: Model) -> MeanFieldGaussian:
+    return MeanFieldGaussian(model.dimension)
+
+
+def _natural(local: Local) -> Natural:
+    return {"linear": local.linear, "quadratic": -0.5 * local.precision}

@@ -1,0 +1,129 @@
+"""`Hybrid`: statistics first, DP-SGD from there (MEng §4.2.3, proposed there and never built).
+
+The first visit releases a party's expected statistics (`PrivateStatistics`), which puts q near to
+where it belongs; every later one takes noisy gradient steps (`DPSGD`), which mend what one release
+of clipped statistics cannot: a clip that bites, and a mean-field q of correlated coordinates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+from tacit.errors import ConfigError
+from tacit.expfam import Family, Natural
+from tacit.methods.base import Answer, Arranged, Array, Task
+from tacit.methods.dpsgd.method import DPSGD
+from tacit.methods.private import PrivateMethod
+from tacit.methods.statistics.method import PrivateStatistics
+from tacit.models import Model, Records
+from tacit.privacy.events import GaussianEvent
+from tacit.privacy.settings import check_clip
+from tacit.server.combine import Combine, Memory, Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hybrid(PrivateMethod):
+    """One release of statistics, then DP-SGD.
+
+    `share` is the statistics' part of the budget, in μ² of Gaussian releases: their noise
+    multiplier is √((1 − share)/(share·n·r²)) times that of the n gradients, sampled at rate r.
+    `clip` is that of the statistics and `gradient_clip`, left out the same, that of the gradients;
+    the rest are DP-SGD's settings.
+    """
+
+    kind: ClassVar[str] = "hybrid"
+    damping: ClassVar[float | None] = 1.0
+    clip: float = 1.0
+    share: float = 0.5
+    precision_weight: float = 1.0
+    gradient_clip: float | None = None
+    steps: int = 1
+    rate: float = 1.0
+    step_size: float | None = None
+    step_end: float = 1.0
+    momentum: float = 0.5
+    averaged_share: float = 0.5
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.share < 1:
+            raise ConfigError(
+                f"method.share = {self.share}; the statistics' part of the budget is in (0, 1)"
+            )
+        if self.gradient_clip is not None:
+            check_clip(self.gradient_clip, "method.gradient_clip")
+        _ = self.first, self.then  # they say what is wrong with the rest
+
+    @property
+    def first(self) -> PrivateStatistics:
+        """What answers the first visit."""
+        return PrivateStatistics(
+            precision_weight=self.precision_weight, noise_aware=False, **self._shared
+        )
+
+    @property
+    def then(self) -> DPSGD:
+        """What answers the others."""
+        method = DPSGD(
+            steps=self.steps,
+            rate=self.rate,
+            step_size=self.step_size,
+            step_end=self.step_end,
+            momentum=self.momentum,
+            averaged_share=self.averaged_share,
+            **self._shared,
+        )
+        return replace(method, clip=self.gradient_clip or self.clip)
+
+    @property
+    def _shared(self) -> dict[str, Any]:
+        names = {field.name for field in fields(PrivateMethod)} - {"clip_end", "noise_end"}
+        return {name: getattr(self, name) for name in (*names, "dtype")}
+
+    def check(self, model: Model, family: Family) -> None:
+        self.first.check(model, family)
+        self.then.check(model, family)
+
+    def arrange(self, party: str, records: Records, seed: int) -> Arranged:
+        return self.then.arrange(party, records, seed)
+
+    def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+        """Of a visit after the first."""
+        ratio = (self.gradient_clip or self.clip) / self.clip
+        return self.then.release(clip=clip * ratio, noise_sd=noise_sd * ratio, units=units)
+
+    def events(
+        self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
+    ) -> tuple[GaussianEvent, ...]:
+        if visit > 0:
+            return super().events(
+                visit=visit, visits=visits, clip=clip, noise_sd=noise_sd, units=units
+            )
+        gradients = max(1, visits - 1) * self.steps * self.rate**2
+        scale = math.sqrt((1.0 - self.share) / (self.share * gradients)) if visits > 1 else 1.0
+        return self.first.release(clip=clip, noise_sd=noise_sd * scale, units=units)
+
+    def stage(self, visit: int) -> int:
+        """0: statistics; 1: gradients."""
+        return min(visit, 1)
+
+    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
+        method = self.first if task.stage == 0 else self.then
+        return method.answer(model, family, key, task)
+
+    def server(self, run: Run) -> Combine:
+        """Either method's own half; neither knows the other's memory."""
+        first, then = self.first.server(run), self.then.server(run)
+
+        def combine(
+            q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
+        ) -> tuple[Natural, Memory | None]:
+            if number == 1:
+                return first(q, updates, None, number)[0], None
+            return then(q, updates, memory, number)
+
+        return combine

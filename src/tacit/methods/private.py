@@ -1,0 +1,226 @@
+"""What private local methods share: terms, units, and how records are grouped into them."""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from tacit.errors import ConfigError, DataError
+from tacit.expfam import Family, Natural
+from tacit.methods.base import Arranged, Array, LocalMethod
+from tacit.models import Model, Records
+from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.guarantee import Aggregation, Unit
+from tacit.privacy.settings import check_clip
+from tacit.server.combine import Combine, Run, floored_step
+from tacit.server.schedule import Schedule
+from tacit.support.validation import check_fields
+
+PERSON = "person"
+"""The column of codes that says which records belong to one person."""
+
+
+class Terms(NamedTuple):
+    """One party's numbers as arrays: what may differ between parties of one compiled function.
+
+    `clips` and `noise_sds` are those of this visit's events, in the order of
+    `PrivateMethod.events`; `clip` and `noise_sd` the run's. `releases` counts the whole run's, and
+    `progress` goes from 0 at the first visit to 1 at the last.
+    """
+
+    clip: Array
+    noise_sd: Array
+    shares: Array
+    units: Array
+    releases: Array
+    clips: Array
+    noise_sds: Array
+    progress: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateMethod(LocalMethod, abc.ABC):
+    """A local method that answers with a release.
+
+    `unit` and `relation` are those of the run's guarantee: they decide how records are grouped and
+    how far one unit can move the answer. They, the aggregation, the number of parties and, where it
+    is public, that of all their units are set by the plan. `clip_end` and `noise_end` are what clip
+    and noise multiplier are times at the last visit.
+    """
+
+    private: ClassVar[bool] = True
+    units: ClassVar[tuple[Unit, ...]] = ("record", "person")
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain",)
+    own_factors: ClassVar[bool] = False
+    """Whether a server that adds the noise itself keeps each party's exact factor; otherwise
+    every party is given an equal part of what was released."""
+    wants_full: ClassVar[bool] = False
+    """Whether family = "auto" is a full covariance all the same: d² noisy numbers, used at once."""
+    clip: float
+    unit: Unit = "record"
+    relation: Relation = "substitute"
+    parties: int = 1
+    total_units: int = 0
+    aggregation: Aggregation = "plain"
+    clip_end: float = 1.0
+    noise_end: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "method")
+        check_clip(self.clip, "method.clip")
+        check_clip(self.clip_end, "method.clip_end")
+        check_clip(self.noise_end, "method.noise_end")
+
+    @abc.abstractmethod
+    def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+        """What one answer of a party with so many units releases, at that clip and noise."""
+
+    def events(
+        self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
+    ) -> tuple[GaussianEvent, ...]:
+        """What that visit's answer releases: known before the run.
+
+        The run's noise is calibrated with a clip of 1, so both are scales here. With a schedule
+        the clip goes from C to C·`clip_end` and the noise multiplier z to z·`noise_end`, each by
+        the same factor a visit.
+        """
+        progress = visit / max(1, visits - 1)
+        clip_now = self.clip_end**progress
+        noise_now = clip_now * self.noise_end**progress
+        return self.release(clip=clip * clip_now, noise_sd=noise_sd * noise_now, units=units)
+
+    def server(self, run: Run) -> Combine:
+        """The server's half: `floored_step` with this method's `floor` and `server_momentum`."""
+        prior = -2.0 * np.asarray(run.model.prior(run.family)["quadratic"])
+
+        def floor(q: Natural, number: int) -> Array:
+            damping, noise_sd = run.damping_at(number), run.noise_sd(number)
+            return np.maximum(prior, self.floor(run.model, q, number, noise_sd, damping))
+
+        return floored_step(floor, self.server_momentum)
+
+    def numbers(self, dimension: int) -> int:
+        """How many numbers one release has."""
+        return 2 * dimension
+
+    def floor(
+        self, model: Model, q: Natural, number: int, noise_sd: float, damping: float
+    ) -> Array:
+        """How precise the server's q has to be in round `number`, beyond the prior.
+
+        `noise_sd` is that of the sum of all parties' releases.
+        """
+        del model, q, number, noise_sd, damping
+        return 0.0
+
+    @property
+    def server_momentum(self) -> float:
+        """How much of a factor's last move the server adds to its next."""
+        return 0.0
+
+    def knows_noise(self, family: Family) -> bool:
+        """Whether the noise of the releases is part of q's uncertainty."""
+        del family
+        return False
+
+    def check_unit(self) -> None:
+        """Raise a ConfigError if this method cannot protect that unit."""
+        if self.unit not in self.units:
+            raise ConfigError(
+                f"privacy.unit = {self.unit!r} with method.kind = {self.kind!r}, which protects "
+                f"a {' or a '.join(self.units)}; choose one of these or another method"
+            )
+
+    def check_schedule(self, schedule: Schedule, parties: int) -> None:
+        """Raise a ConfigError if this method cannot be run on that schedule."""
+        del schedule, parties
+
+    def count_units(self, party: str, records: Records) -> int:
+        """How many units a party has."""
+        if self.unit == "party":
+            return 1
+        if self.unit == "person":
+            return int(person_codes(party, records).max()) + 1
+        return np.shape(next(iter(records.values())))[0]
+
+
+def person_codes(party: str, records: Records) -> np.ndarray:
+    """0 … k − 1: whose record each one is."""
+    if PERSON not in records:
+        raise DataError(
+            f"party {party!r}: privacy.unit = 'person', but its records do not say whose they are; "
+            "name the column in data.person, or protect a record"
+        )
+    return np.unique(np.asarray(records[PERSON]), return_inverse=True)[1]
+
+
+def without_person(records: Records) -> Records:
+    """The records as the model sees them."""
+    return {name: value for name, value in records.items() if name != PERSON}
+
+
+def by_unit(party: str, records: Records, unit: Unit) -> Arranged:
+    """One row a unit: a record, or all the records of a person."""
+    plain = without_person(records)
+    if unit == "record":
+        return Arranged(plain, np.ones(np.shape(next(iter(plain.values())))[0]))
+    codes = person_codes(party, records)
+    return group_rows(plain, codes, int(codes.max()) + 1)
+
+
+def group_rows(records: Records, groups: np.ndarray, count: int) -> Arranged:
+    """Records as (group, place in it), padded with records of weight 0.
+
+    A group is padded with copies of its own first record, an empty one with zeros: weight 0 times a
+    number that is not finite is not 0, and no record may reach into another group that way.
+    """
+    sizes = np.bincount(groups, minlength=count)
+    width = max(1, int(sizes.max()))
+    order = np.argsort(groups, kind="stable")
+    place = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    weights = np.zeros((count, width))
+    weights[groups[order], place] = 1.0
+    arranged: dict[str, Any] = {}
+    for name, value in records.items():
+        value = np.asarray(value)
+        column = np.zeros((count, width, *value.shape[1:]), dtype=value.dtype)
+        first = np.flatnonzero(place == 0)
+        column[groups[order][first]] = value[order][first][:, None]
+        column[groups[order], place] = value[order]
+        arranged[name] = column
+    return Arranged(arranged, weights)
+
+
+def shard_of_slots(party: str, units: int, shards: int, seed: int) -> np.ndarray:
+    """Which shard each of the units belongs to, by its number alone.
+
+    Under substitution the number of units is public and a unit keeps its number when its content
+    changes, so that only its own shard sees the change. The shards are of nearly equal size.
+    """
+    digest = hashlib.blake2b(party.encode(), digest_size=16).digest()
+    rng = np.random.default_rng([seed, 0x5A4D, *np.frombuffer(digest, np.uint32)])
+    return rng.permutation(np.arange(units) % shards)
+
+
+def shard_of_content(party: str, contents: list[bytes], shards: int, seed: int) -> np.ndarray:
+    """Which shard each of the units belongs to, by a keyed hash of its content.
+
+    Adding or removing a unit moves no other one.
+    """
+    key = hashlib.blake2b(f"{seed}/{party}".encode(), digest_size=32).digest()
+    digests = (hashlib.blake2b(body, key=key, digest_size=8).digest() for body in contents)
+    return np.array([int.from_bytes(digest, "big") % shards for digest in digests], dtype=np.int64)
+
+
+def contents(records: Records, units: np.ndarray, count: int) -> list[bytes]:
+    """The bytes of every unit's records, in an order that does not depend on other units."""
+    names = sorted(records)
+    rows: list[list[bytes]] = [[] for _ in range(count)]
+    for index, unit in enumerate(units):
+        body = b"".join(np.ascontiguousarray(records[name][index]).tobytes() for name in names)
+        rows[unit].append(body)
+    return [b"".join(sorted(bodies)) for bodies in rows]

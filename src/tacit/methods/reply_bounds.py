@@ -1,0 +1,386 @@
+"""Bounds that every honest reply satisfies, whatever its party's records are.
+
+A server that sums the updates of parties it does not control can still check each of them against
+what is public: the declared bounds b_j of the columns, the number of records n that the party has
+announced, and, in a private run, clip and noise (`reply_bounds_private`). A reply that
+breaks a bound was not computed as agreed.
+
+**What is checked.** A reply is Δ = ρ(λ_{qₘ} − λ_q). The party's undamped new factor is
+s = t + Δ/ρ = λ_{qₘ} − λ_cavity, with t the factor that the server sent. For a likelihood of η = x·θ
+with |ℓ'| ≤ S and 0 ≤ −ℓ'' ≤ c the Gaussian site (linear, −½P) of `tacit.methods.natural` satisfies
+
+    P ⪰ 0,    P_jj ≤ n c b_j²,    |linear − P m|_j ≤ n b_j S,
+
+m being the mean of the q at which it was evaluated:
+
+| model         | S                          | c     |
+|---------------|----------------------------|-------|
+| logistic      | 1                          | ¼     |
+| softmax       | 1 (e_y − p)                | ¼     |
+| poisson       | L, the largest count       | L     |
+| linear, mean  | (largest y + Σ b_j m_j)/σ² | 1/σ²  |
+
+Expectations over q keep these inequalities. Damped and repeated steps are convex combinations of
+sites and of t, for which the first two hold as well; the third is checked where m is known.
+
+**Every model.** q·Δ with the q that the party was sent is a weighted geometric mean of q and qₘ,
+both proper: if it is improper, the party's answer was.
+
+**Rounding.** A sum of n terms in a floating-point type of unit roundoff u is off by at most λ√n·u
+of the sum of their sizes, except with probability 2 exp(−λ²/2) (Higham and Mary 2019); λ = 8.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tacit.expfam import Family, FullGaussian, Gaussian, Natural
+from tacit.methods.base import LocalMethod
+from tacit.methods.exact import Exact
+from tacit.methods.natural import NaturalVI
+from tacit.methods.statistics.method import ExpectedStatistics
+from tacit.models import (
+    ConjugateGaussian,
+    LinearPredictor,
+    LogisticRegression,
+    Model,
+    PoissonRegression,
+    SoftmaxRegression,
+)
+from tacit.models.glm.linear import LinearRegression
+from tacit.models.statistics import whole
+from tacit.pvi import divide, multiply, power
+
+IMPROPER_MARGIN = 1e-2
+"""How negative an eigenvalue of the precision, scaled to a unit diagonal, must be to count as more
+than rounding. Between 0 and this `tacit.server.step` decides, which refuses the round."""
+
+
+LEAST_ROUNDING = 1e-6
+"""Also of sums in float64: columns of very different scales lose digits in between."""
+MEAN_ERROR = 1e-4
+"""How far two ways to compute the mean of an ill-conditioned q may differ, relatively."""
+
+
+class Exchange(NamedTuple):
+    """One request and its reply, with what is public about the party."""
+
+    q: Natural
+    factor: Natural
+    damping: float
+    initial: bool
+    visit: int
+    delta: Natural
+    loss: float | None = None
+    records: float = math.inf
+    """At most so many records."""
+    settled: Any = None
+    """The terms of a private run (`tacit.plan.calibrate.Settled`)."""
+
+    @property
+    def site(self) -> Natural:
+        """The party's new factor before damping."""
+        return multiply(self.factor, power(self.delta, 1.0 / self.damping))
+
+    def slack(self, name: str) -> np.ndarray:
+        """What rounding in float64 can do to an entry of `site`."""
+        size = np.abs(self.q[name]) + np.abs(self.factor[name]) + np.abs(self.delta[name])
+        return 64.0 * np.finfo(np.float64).eps * size / self.damping
+
+
+class BrokenBound(NamedTuple):
+    """Which public bound a reply breaks."""
+
+    quantity: str
+    value: float
+    bound: float
+    relation: str = "at most"
+
+    def __str__(self) -> str:
+        return f"{self.quantity} {self.value:.3g}, {self.relation} {self.bound:.3g}"
+
+
+class _Curve(NamedTuple):
+    """S and c of the table; S grows with the reach Σ b|m| where `per_reach` is not 0."""
+
+    slope: float
+    curvature: float
+    per_reach: float = 0.0
+
+
+def broken_bound(
+    model: Model, family: Family, method: LocalMethod, exchange: Exchange
+) -> BrokenBound | None:
+    """The first bound that the reply breaks; None: it breaks none."""
+    if method.private:
+        from tacit.methods.reply_bounds_private import broken_private_bound
+
+        return broken_private_bound(model, family, method, exchange)
+    return (
+        _improper_alone(family, exchange)
+        or _broken_site(model, family, method, exchange)
+        or _broken_loss(model, family, method, exchange)
+    )
+
+
+def _improper_alone(family: Family, exchange: Exchange) -> BrokenBound | None:
+    """q·Δ is improper by more than rounding, with the q that the party was sent."""
+    alone = multiply(exchange.q, exchange.delta)
+    if not isinstance(family, Gaussian):
+        if family.is_proper(alone):
+            return None
+        smallest = min(float(np.min(value)) for value in alone.values())
+        return BrokenBound("smallest natural parameter of q times its update", smallest, 0, "above")
+    precision, size = -2.0 * alone["quadratic"], np.abs(exchange.q["quadratic"])
+    size = 2.0 * (size + np.abs(exchange.delta["quadratic"]))
+    if isinstance(family, FullGaussian):
+        unit = np.sqrt(np.maximum(np.diagonal(size), np.finfo(float).tiny))
+        scaled = precision / np.outer(unit, unit)
+        smallest = float(np.min(np.linalg.eigvalsh(0.5 * (scaled + scaled.T))))
+    else:
+        smallest = float(np.min(precision / np.maximum(size, np.finfo(float).tiny)))
+    if smallest >= -IMPROPER_MARGIN:
+        return None
+    return BrokenBound(
+        "smallest scaled eigenvalue of the precision of q times its update",
+        smallest,
+        -IMPROPER_MARGIN,
+        "at least",
+    )
+
+
+def column_bounds(model: Model) -> np.ndarray:
+    """The largest |x_j| that the schema allows, by coordinate of θ; infinite if undeclared."""
+    if not isinstance(model, LinearPredictor):
+        return np.ones(model.dimension)
+    each = [max(abs(feature.low), abs(feature.high)) for feature in model.layout]
+    return np.tile(each, model.dimension // len(each))
+
+
+def _curve(model: Model) -> _Curve | None:
+    if isinstance(model, LogisticRegression | SoftmaxRegression):
+        return _Curve(1.0, 0.25)
+    if isinstance(model, PoissonRegression):
+        return _Curve(model.largest, model.largest)
+    if isinstance(model, ConjugateGaussian):
+        scale = getattr(model, "noise_sd", math.nan) ** -2.0
+        bounds = model.bounds if isinstance(model, LinearRegression) else None
+        largest = math.inf if bounds is None else max(abs(bounds[0]), abs(bounds[1]))
+        return _Curve(largest * scale, scale, scale) if math.isfinite(scale) else None
+    return None
+
+
+def _rounding(method: LocalMethod, records: float) -> float:
+    """Of a sum over that many records, relative to the sum of the terms' sizes."""
+    unit = float(np.finfo(method.dtype).eps)
+    return min(1.0, max(LEAST_ROUNDING, unit * (64.0 + 8.0 * math.sqrt(records))))
+
+
+def _broken_site(
+    model: Model, family: Family, method: LocalMethod, exchange: Exchange
+) -> BrokenBound | None:
+    curve = _curve(model)
+    known = isinstance(method, NaturalVI | Exact | ExpectedStatistics)
+    if curve is None or not known or not isinstance(family, Gaussian):
+        return None
+    rate = method.rate if isinstance(method, ExpectedStatistics) else 1.0
+    exchange = exchange._replace(records=exchange.records / rate)
+    found = _broken_precision(model, family, method, exchange, curve)
+    return found or _broken_linear(model, family, method, exchange, curve)
+
+
+def _broken_precision(
+    model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange, curve: _Curve
+) -> BrokenBound | None:
+    """P ⪰ 0 and P_jj ≤ n c b_j²."""
+    bounds, rounding = column_bounds(model), _rounding(method, exchange.records)
+    form, slack = -2.0 * exchange.site["quadratic"], 2.0 * exchange.slack("quadratic")
+    full = isinstance(family, FullGaussian)
+    diagonal, loose = (np.diagonal(form), np.diagonal(slack)) if full else (form, slack)
+    most = exchange.records * curve.curvature
+    start = np.abs(_started(model, family, method, exchange)["quadratic"])
+    with np.errstate(invalid="ignore"):
+        limit = np.where(bounds > 0, most * np.square(bounds), 0.0) * (1.0 + rounding)
+    limit = limit + 2.0 * (np.diagonal(start) if full else start)
+    before = -2.0 * exchange.factor["quadratic"]
+    limit = np.maximum(limit, np.diagonal(before) if full else before) + loose
+    over = np.flatnonzero(diagonal > limit)
+    if len(over):
+        worst = int(over[np.argmax(diagonal[over] - limit[over])])
+        name = f"precision of {model.names[worst]!r}"
+        return BrokenBound(name, float(diagonal[worst]), float(limit[worst]))
+    # Columns without declared bounds are measured by their own precision.
+    unit = np.where(np.isfinite(bounds) & (bounds > 0), bounds, np.sqrt(np.abs(diagonal)))
+    unit = np.where(unit > 0, unit, 1.0)
+    least = math.sqrt(len(unit)) * rounding * max(most, 1.0)
+    if full:
+        scaled = form / np.outer(unit, unit)
+        smallest = float(np.min(np.linalg.eigvalsh(0.5 * (scaled + scaled.T))))
+        least += float(np.linalg.norm(slack / np.outer(unit, unit)))
+    else:
+        smallest = float(np.min(diagonal / np.square(unit)))
+        least += float(np.max(slack / np.square(unit)))
+    if smallest >= -least:
+        return None
+    return BrokenBound("smallest eigenvalue of its precision", smallest, -least, "at least")
+
+
+def _started(model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange) -> Natural:
+    """What may be left in the reply of the point that the party started from, instead of t.
+
+    Only softmax regression takes a first step that is shorter than 1 from the model's starting
+    point; every other method starts at q, or takes a whole step.
+    """
+    if not (isinstance(method, NaturalVI) and isinstance(model, SoftmaxRegression)):
+        return family.zero()
+    if method.starts_at_q:
+        return family.zero()
+    if not exchange.initial or method.length_of(model, family) == 1.0:
+        return family.zero()
+    start = model.start(family)
+    return family.zero() if start is None else divide(start, exchange.q)
+
+
+def _broken_linear(
+    model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange, curve: _Curve
+) -> BrokenBound | None:
+    """|linear − P m|_j ≤ n b_j S where m is known, otherwise what the steps can have led to."""
+    if isinstance(method, NaturalVI):
+        if method.starts_at_q and not method.whole_steps(family):
+            return None  # an optimisation of its own, over means that only the party knows
+        if method.starts_at_q:
+            return _broken_step(model, family, method, exchange, curve)
+        steps, length = method.steps_of(model, family), method.length_of(model, family)
+        if steps > 1:
+            return _broken_path(model, family, method, exchange, curve)
+        start = (model.start(family) if exchange.initial else None) or exchange.q
+        before = divide(start, divide(exchange.q, exchange.factor))
+        first = 1.0 if exchange.initial and not isinstance(model, SoftmaxRegression) else length
+        site = power(divide(exchange.site, power(before, 1.0 - first)), 1.0 / first)
+        mean = family.location_scale(start)[0]
+    elif isinstance(method, Exact) and not isinstance(family, FullGaussian):
+        answer = multiply(exchange.q, power(exchange.delta, 1.0 / exchange.damping))
+        site, mean, first = exchange.site, family.location_scale(answer)[0], 1.0
+    elif not whole(family):
+        site, first = exchange.site, 1.0
+        mean = family.location_scale(exchange.q)[0]
+    else:  # statistics that do not depend on a mean
+        site, mean, first = exchange.site, np.zeros(model.dimension), 1.0
+    return _broken_score(model, method, exchange, curve, site, mean, first)
+
+
+def _broken_step(
+    model: Model, family: Gaussian, method: NaturalVI, exchange: Exchange, curve: _Curve
+) -> BrokenBound | None:
+    """One whole step: from q, or, the first, from predictors η₀ that the outcomes suggest.
+
+    Those are bounded by the model (`data_predictor`), and linear = Xᵀ(g + h η₀).
+    """
+    if not exchange.initial:
+        mean = family.location_scale(exchange.q)[0]
+        return _broken_score(model, method, exchange, curve, exchange.site, mean, 1.0)
+    added = 0.0
+    if isinstance(model, LogisticRegression):
+        added = curve.curvature * math.log(3.0)
+    elif isinstance(model, PoissonRegression):
+        added = curve.curvature * max(math.log(10.0), math.log(model.largest))
+    elif isinstance(model, SoftmaxRegression):
+        added = 0.5 * math.log(2.0 * len(model.levels))
+    curve = curve._replace(slope=curve.slope + added)
+    nothing = np.zeros(model.dimension)
+    return _broken_score(model, method, exchange, curve, exchange.site, nothing, 1.0)
+
+
+def _broken_score(
+    model: Model,
+    method: LocalMethod,
+    exchange: Exchange,
+    curve: _Curve,
+    site: Natural,
+    mean: np.ndarray,
+    first: float,
+) -> BrokenBound | None:
+    bounds = column_bounds(model)
+    form = -2.0 * site["quadratic"]
+    product = form @ mean if form.ndim == 2 else form * mean
+    score, slack = np.abs(site["linear"] - product), exchange.slack("linear") / first
+    wide = 2.0 * np.abs(exchange.slack("quadratic")) / first
+    slack = slack + (wide @ np.abs(mean) if form.ndim == 2 else wide * np.abs(mean))
+    limit = _score_limit(bounds, mean, exchange.records, curve, _rounding(method, exchange.records))
+    over = np.flatnonzero(score > limit + slack)
+    if not len(over):
+        return None
+    worst = int(over[np.argmax(score[over] / np.maximum(limit[over], 1e-300))])
+    name = f"gradient of {model.names[worst]!r}"
+    return BrokenBound(name, float(score[worst]), float(limit[worst] + slack[worst]))
+
+
+def _score_limit(
+    bounds: np.ndarray, mean: np.ndarray, records: float, curve: _Curve, rounding: float
+) -> np.ndarray:
+    """n b_j S, and the rounding of x·m and of the sums; infinite where a bound is."""
+    with np.errstate(invalid="ignore"):
+        reach = float(np.nansum(np.where(mean == 0, 0.0, bounds * np.abs(mean))))
+        slope = curve.slope + (curve.per_reach * reach if curve.per_reach else 0.0)
+        lost = rounding * slope + max(rounding, MEAN_ERROR) * 2.0 * curve.curvature * reach
+        return np.where(bounds > 0, records * bounds * (slope + lost), 0.0)
+
+
+def _broken_path(
+    model: Model, family: Gaussian, method: NaturalVI, exchange: Exchange, curve: _Curve
+) -> BrokenBound | None:
+    """Several mean-field steps: |linear| ≤ n b S + n c b² max|m_k| over the means on the way.
+
+    With cavity precision Λ_c and mean m_c a step of length β moves the mean by
+    Λ_{k+1}(m_{k+1} − m_k) = β(g_k + Λ_c(m_c − m_k)), |g_k| ≤ n b S, and Λ_{k+1} is at least the
+    mean of Λ_k and Λ_c with weights 1 − β and β. Far above what happens, but finite.
+    """
+    rest = divide(exchange.q, exchange.factor)
+    others = -2.0 * rest["quadratic"]
+    if isinstance(family, FullGaussian) or curve.per_reach or not np.all(others > 0):
+        return None
+    start = (model.start(family) if exchange.initial else None) or exchange.q
+    bounds, length = column_bounds(model), method.length_of(model, family)
+    whole_first = exchange.initial and not isinstance(model, SoftmaxRegression)
+    mean, precision = family.location_scale(start)[0], -2.0 * start["quadratic"]
+    away = np.abs(rest["linear"] / others - mean)
+    push, moved = exchange.records * bounds * curve.slope, np.zeros(model.dimension)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for number in range(method.steps_of(model, family)):
+            step = 1.0 if number == 0 and whole_first else length
+            precision = (1.0 - step) * precision + step * others
+            moved = moved + step * (push + others * (away + moved)) / precision
+        before = np.abs(divide(start, rest)["linear"])
+        limit = before + push
+        limit += exchange.records * curve.curvature * np.square(bounds) * (np.abs(mean) + moved)
+        limit = np.where(bounds > 0, limit, before) * 1.01 + exchange.slack("linear")
+        over = np.flatnonzero(np.abs(exchange.site["linear"]) > limit)
+    if not len(over):
+        return None
+    worst = int(over[0])
+    value = float(np.abs(exchange.site["linear"][worst]))
+    return BrokenBound(f"linear term of {model.names[worst]!r}", value, float(limit[worst]))
+
+
+def _broken_loss(
+    model: Model, family: Family, method: LocalMethod, exchange: Exchange
+) -> BrokenBound | None:
+    """0 ≤ −E[log p] ≤ n(log 2 + E|η|) for a probability of two outcomes; ≥ 0 for several."""
+    if exchange.loss is None or not isinstance(model, LogisticRegression | SoftmaxRegression):
+        return None
+    rounding = min(
+        1.0, float(np.finfo(np.float32).eps) * (64.0 + 8.0 * math.sqrt(exchange.records))
+    )
+    if exchange.loss < -rounding * exchange.records:
+        return BrokenBound("loss", exchange.loss, 0.0, "at least")
+    if not isinstance(model, LogisticRegression):
+        return None
+    elsewhere = exchange.initial and not method.starts_at_q
+    start = (model.start(family) if elsewhere else None) or exchange.q
+    mean, sd = family.location_scale(start)
+    reach = float(np.sum(column_bounds(model) * (np.abs(mean) + sd)))
+    limit = exchange.records * (math.log(2.0) + reach) * (1.0 + rounding)
+    return BrokenBound("loss", exchange.loss, limit) if exchange.loss > limit else None

@@ -1,0 +1,254 @@
+"""Bounds on the replies of private methods: a noisy sum of clipped contributions has a known size.
+
+A party of at most n units releases S = Σ cᵢ + ξ with ‖cᵢ‖ ≤ C and ξ ~ N(0, σ²I/M) in k numbers, C,
+σ and the number M of parties that share the noise being public, so that
+
+    ‖S‖ ≤ n C + (σ/√M) √(k + 2√(kx) + 2x)
+
+except with probability e⁻ˣ (Laurent and Massart 2000, lemma 1); x = 28 makes that 7·10⁻¹³. What is
+released is read back from the reply by the public map that the method applies to it afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tacit.expfam import Dirichlets, Family, Gaussian, MeanFieldGaussian, Natural
+from tacit.methods.base import LocalMethod, Task
+from tacit.methods.dpsgd.adaptive import FARTHEST, SCALE, WEIGHT, tally_clip
+from tacit.methods.dpsgd.method import DPSGD
+from tacit.methods.hybrid import Hybrid
+from tacit.methods.private import PrivateMethod, Terms
+from tacit.methods.reply_bounds import BrokenBound, Exchange
+from tacit.methods.scoring.method import COUNTS, RELEASED, PrivateScoring, _counted
+from tacit.methods.statistics.method import PrivateStatistics
+from tacit.methods.update.method import PrivateUpdate
+from tacit.methods.whitening import SUM, Whitened
+from tacit.models import LinearPredictor, Model
+from tacit.models.statistics import whole
+from tacit.privacy.events import GaussianEvent, WithoutReplacement
+from tacit.pvi import power
+
+TAIL = 28.0
+ROUNDING = 1e-4
+"""Relative: contributions may be rounded to float32, and noise to a lattice."""
+
+
+def broken_private_bound(
+    model: Model, family: Family, method: LocalMethod, exchange: Exchange
+) -> BrokenBound | None:
+    """The release in the reply, if it is longer than clip, records and noise allow."""
+    if exchange.settled is None or not isinstance(method, PrivateMethod):
+        return None
+    if isinstance(method, Whitened):
+        return _broken_whitened(model, method, exchange)
+    if isinstance(method, Hybrid):
+        return _broken_by(
+            model, family, method.first if exchange.visit == 0 else method.then, exchange
+        )
+    return _broken_by(model, family, method, exchange)
+
+
+def _broken_by(
+    model: Model, family: Family, method: PrivateMethod, exchange: Exchange
+) -> BrokenBound | None:
+    event = _event(exchange)
+    if isinstance(event.sampling, WithoutReplacement):
+        return None  # the noise depends on the party's exact number of units, which is its own
+    if isinstance(method, PrivateScoring):
+        return _broken_scoring(model, method, exchange, event)
+    if isinstance(method, PrivateStatistics):
+        return _broken_statistics(model, family, method, exchange, event)
+    if isinstance(method, PrivateUpdate):
+        return _broken_update(method, exchange, event)
+    if isinstance(method, DPSGD) and isinstance(family, MeanFieldGaussian):
+        return _broken_gradient(model, family, method, exchange, event)
+    return None
+
+
+def _event(exchange: Exchange) -> GaussianEvent:
+    """Of this visit, or, where a first release is said again, of the first."""
+    events = exchange.settled.events_at(exchange.visit) or exchange.settled.events_at(0)
+    return events[0]
+
+
+def longest(event: GaussianEvent, shares: int, contributions: float, numbers: int) -> float:
+    """The bound of the module's first lines."""
+    noise = math.sqrt(numbers + 2.0 * math.sqrt(numbers * TAIL) + 2.0 * TAIL)
+    return contributions * event.clip + event.noise_sd / math.sqrt(shares) * noise
+
+
+def _compared(
+    name: str, released: list[Any], lost: float, exchange: Exchange, event: GaussianEvent,
+    contributions: float,
+) -> BrokenBound | None:  # fmt: skip
+    parts = [np.ravel(np.asarray(part, np.float64)) for part in released]
+    norm = float(np.linalg.norm(np.concatenate(parts)))
+    numbers = sum(part.size for part in parts)
+    limit = longest(event, exchange.settled.shares, contributions, numbers)
+    limit = limit * (1.0 + ROUNDING) + lost
+    return None if norm <= limit else BrokenBound(f"norm of its {name}", norm, limit)
+
+
+def _lost(exchange: Exchange, scale: float = 1.0) -> float:
+    """What rounding of the natural parameters can add to a norm; `scale` maps them to it."""
+    return scale * math.sqrt(
+        sum(float(np.sum(np.square(exchange.slack(name)))) for name in exchange.delta)
+    )
+
+
+def _broken_scoring(
+    model: Model, method: PrivateScoring, exchange: Exchange, event: GaussianEvent
+) -> BrokenBound | None:
+    """Counts, moment and scores are released as they are, divided by a public unit."""
+    assert isinstance(model, LinearPredictor)
+    stage = method.stage(exchange.visit)
+    unit = event.clip
+    if stage == COUNTS:
+        unit /= math.sqrt(_counted(model).columns)
+    name = RELEASED[stage]
+    released = exchange.delta[name] * unit / exchange.damping
+    lost = unit * float(np.linalg.norm(exchange.slack(name)))
+    return _compared(name, [released], lost, exchange, event, exchange.records)
+
+
+def _broken_statistics(
+    model: Model,
+    family: Family,
+    method: PrivateStatistics,
+    exchange: Exchange,
+    event: GaussianEvent,
+) -> BrokenBound | None:
+    """The factor is a linear map of what was released (`gaussian_factor`)."""
+    site, scale = exchange.site, method.rate / model.statistics_unit
+    if isinstance(family, Dirichlets):
+        released = [scale * site["log"]]
+        return _compared(
+            "counts", released, _lost(exchange, scale), exchange, event, exchange.records
+        )
+    if not isinstance(family, Gaussian):
+        return None
+    precision = -2.0 * site["quadratic"]
+    linear, weight = site["linear"], method.precision_weight
+    spread = 1.0
+    if not whole(family):
+        mean = exchange.q["linear"] / (-2.0 * exchange.q["quadratic"])
+        linear, spread = linear - precision * mean, 1.0 + float(np.max(np.abs(mean), initial=0.0))
+    elif precision.ndim == 2:
+        rows, columns = np.triu_indices(len(precision))
+        precision = precision[rows, columns] * np.where(rows == columns, 1.0, math.sqrt(2.0))
+    released = [scale * linear, scale * weight * precision]
+    lost = _lost(exchange, 4.0 * scale * spread * max(1.0, weight))
+    return _compared("statistics", released, lost, exchange, event, exchange.records)
+
+
+def _broken_update(
+    method: PrivateUpdate, exchange: Exchange, event: GaussianEvent
+) -> BrokenBound | None:
+    """A change in the form's coordinates, of so many shards of norm ≤ C each."""
+    form = method._form
+    change = power(exchange.delta, 1.0 / exchange.damping)
+    released = form.coordinates(exchange.q, change)
+    scales = form.scales(exchange.q)
+    widest = max(float(np.max(1.0 / np.asarray(value))) for value in scales.values())
+    mean = exchange.q["linear"] / (-2.0 * exchange.q["quadratic"])
+    spread = 4.0 * widest * (1.0 + float(np.max(np.abs(mean), initial=0.0)))
+    shards = math.inf
+    if method.shards is not None or method.objective == "averaged":
+        shards = method.shards_of(0)
+    elif math.isfinite(exchange.records):
+        shards = method.shards_of(math.ceil(exchange.records))
+    # Under add-or-remove the event has 2C, twice what one shard contributes: the bound holds.
+    return _compared(
+        "update", list(released.values()), _lost(exchange, spread), exchange, event, shards
+    )
+
+
+def _broken_gradient(
+    model: Model, family: MeanFieldGaussian, method: DPSGD, exchange: Exchange, event: GaussianEvent
+) -> BrokenBound | None:
+    """One step a visit can be undone: G and K follow from the change of the factor."""
+    if method.steps != 1 or method.prior_share != 1.0:
+        return None
+    names = ("linear", "quadratic")
+    q, factor, delta = (
+        {name: natural[name] for name in names}
+        for natural in (exchange.q, exchange.factor, exchange.delta)
+    )
+    scale = 1.0
+    if method.adaptive is not None:
+        scale = math.exp(float(np.clip(exchange.q[SCALE], -FARTHEST, FARTHEST)))
+    settled, number = exchange.settled, float(exchange.visit)
+    noise_sd = scale * event.noise_sd
+    least = -2.0 * model.prior(family)["quadratic"]
+    doubt = method.precision_noise(model, 1.0) * noise_sd
+    floor = least + (doubt / math.sqrt(max(number, 1.0)) if number > 0 else 0.0)
+    precision = -2.0 * q["quadratic"]
+    mean = q["linear"] / np.maximum(precision, floor)
+    terms = Terms(
+        settled.clip, noise_sd, settled.shares, settled.units, settled.releases, None, None,
+        exchange.visit / max(1, settled.visits - 1),
+    )  # fmt: skip
+    task = Task({}, None, q, factor, q, exchange.initial, exchange.visit, terms)
+    length = np.asarray(method._length(model, np.mean(precision - least), number, task), np.float64)
+    length = length * method.step_end**terms.progress * np.square(np.asarray(model.clip_scales()))
+    length = np.broadcast_to(length, mean.shape)
+    change = power(delta, 1.0 / exchange.damping)
+    added, old = -2.0 * change["quadratic"], -2.0 * factor["quadratic"]
+    moved = change["linear"] - added * mean
+    # A step of length 0 moves nothing but by rounding, and tells nothing of the gradient.
+    still = length < np.finfo(np.float64).tiny
+    if np.any(np.abs(moved[still]) > 8.0 * _lost(exchange, 1.0 + float(np.max(np.abs(mean))))):
+        return BrokenBound("step of length 0", float(np.max(np.abs(moved[still]))), 0.0)
+    length = np.where(still, 1.0, length)
+    gradient = np.where(still, 0.0, moved / length + factor["linear"] - old * mean)
+    free = {"location": mean, "scale": -0.5 * np.log(np.maximum(precision, floor))}
+    maps = {
+        name: np.asarray(value, np.float64) for name, value in method._maps(model, free).items()
+    }
+    unit = method.rate / scale
+    released = [maps["location"] * gradient * unit]
+    information = old + (number + 1.0) * added
+    if "information" in maps:
+        released.append(maps["information"] * np.mean(information) * unit)
+    if "scale" in maps:
+        released.append(maps["scale"] * information * np.exp(2.0 * free["scale"]) * unit)
+    if method.adaptive is not None:
+        event_clip = event.clip / tally_clip(1.0)
+        tally = WEIGHT * event_clip * method.rate * exchange.delta[SCALE] / exchange.damping
+        released.append(tally)
+    widest = max(float(np.max(np.abs(value))) for value in maps.values()) * unit
+    widest *= (1.0 + float(np.max(np.abs(mean)))) * max(float(np.max(1.0 / length)), number + 1.0)
+    return _compared(
+        "gradient", released, _lost(exchange, 8.0 * widest), exchange, event, exchange.records
+    )
+
+
+def _broken_whitened(model: Model, method: Whitened, exchange: Exchange) -> BrokenBound | None:
+    """The second moment first; then the inner method's bound, at its own visits."""
+    event = _event(exchange)
+    if exchange.visit == 0:
+        lost = float(np.linalg.norm(exchange.slack(SUM)))
+        return _compared(
+            "second moment", [exchange.delta[SUM]], lost, exchange, event, exchange.records
+        )
+    settled = exchange.settled
+    answers = settled.answers[1:] if len(settled.answers) > 1 else settled.answers
+    inner = exchange._replace(
+        q=_without(exchange.q),
+        factor=_without(exchange.factor),
+        delta=_without(exchange.delta),
+        visit=exchange.visit - 1,
+        settled=msgspec.structs.replace(settled, visits=settled.visits - 1, answers=answers),
+    )
+    return _broken_by(
+        model, method.told.family(model, MeanFieldGaussian(model.dimension)), method.told, inner
+    )
+
+
+def _without(natural: Natural) -> Natural:
+    return {name: value for name, value in natural.items() if name != SUM}

@@ -1,0 +1,1 @@
+"""Private Fisher scoring for generalised linear models."""

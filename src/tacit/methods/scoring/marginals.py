@@ -1,0 +1,170 @@
+"""What the server makes of the noisy counts: marginals, and one public map z = scale∘(x − centre).
+
+How long z is in each coordinate decides how the noise is shared out. Noise is the same in every
+coordinate of a clipped score, so that a coordinate of variance v = E[z²] is learnt with
+information ∝ f v/σ² about its weight on x, f being the variance of x. Minimising the expected loss
+Σ f/(1/τ² + n²κ²f v/σ²) under Σ v = 1, with prior sd τ, is solved by filling water,
+
+    v = max(0, c − b/f),    b = σ²/(nκτ)²,
+
+which gives nothing to what is too rare to be heard. But ‖z‖ must not vary too much over records
+either, for the clip takes most from the longest; v/√f in the place of v/f for scale² is a
+compromise between the two.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tacit.data.schema.layout import Layout
+from tacit.methods.scoring.party import KNOTS, Counted
+
+INFORMATION = 0.15
+"""κ: about what a clipped record tells of its own η."""
+DIRECTIONS = 8
+"""R: in how many directions z may be shortened."""
+MISSING = 3.0
+"""Standard deviations of a count of nobody that are still taken for noise."""
+LEAST_SHARE = 0.02
+"""Of the water's level c: no coordinate is left out altogether."""
+
+
+class Marginals(NamedTuple):
+    """Centre, variance and, of numbers, the histogram over knots, as far as the noise allows."""
+
+    records: float
+    centre: np.ndarray
+    variance: np.ndarray
+    knots: np.ndarray
+    histograms: np.ndarray
+    frequencies: tuple[np.ndarray, ...]
+    outcome: Any
+    """The mean of y, where y is counted; of K levels their frequencies; None: y is not counted."""
+    centre_error: np.ndarray
+    """Variance of the error that the noise makes in each centre,"""
+    variance_error: np.ndarray
+    """and in each variance."""
+
+
+def simplex(values: np.ndarray) -> np.ndarray:
+    """The nearest vector without negative numbers that adds up to 1.
+
+    >>> simplex(np.array([0.9, 0.3, -0.1]))
+    array([0.8, 0.2, 0. ])
+    """
+    falling = np.sort(values)[::-1]
+    excess = (np.cumsum(falling) - 1.0) / np.arange(1, len(values) + 1)
+    last = np.flatnonzero(falling > excess)[-1]
+    return np.maximum(values - excess[last], 0.0)
+
+
+def marginals(
+    layout: Layout, what: Counted, counts: np.ndarray, noise_sd: float, records: float
+) -> Marginals:
+    """From noisy counts; `noise_sd` is theirs, `records` 0 where their number is not public."""
+    outcome, first = None, len(counts) - what.outcomes
+    counts, outcomes = counts[:first], counts[first:]
+    split = np.cumsum([len(group) for group in what.groups])
+    levels, hats = (
+        counts[: split[-1] if len(split) else 0],
+        counts[split[-1] if len(split) else 0 :],
+    )
+    hats = hats.reshape(len(what.numbers), KNOTS)
+    if not records:
+        columns = [*np.split(levels, split[:-1]), *hats] if len(split) else [*hats]
+        records = max(float(np.mean([column.sum() for column in columns])), noise_sd, 1.0)
+    # A count of nothing may still hide about a quarter of the noise's sd.
+    least = min(0.1, max(0.5, 0.25 * noise_sd) / records)
+    if what.largest is not None:
+        share = float(np.clip(simplex(outcomes / records)[1], least, 1.0 - least))
+        outcome = what.smallest + (what.largest - what.smallest) * share
+    if what.levels:
+        shares = np.maximum(simplex(outcomes / records), least)
+        outcome = shares / np.sum(shares)
+    centre, variance = np.zeros(len(layout)), np.ones(len(layout))
+    centre_error, variance_error = np.zeros((2, len(layout)))
+    each = (noise_sd / records) ** 2
+    frequencies = []
+    for group, count in zip(what.groups, np.split(levels, split[:-1]), strict=False):
+        share = np.maximum(count / records, 0.0)
+        # Some have none of the levels only if more are missing than the noise may take away: what
+        # all levels share is otherwise taken for something that the records tell.
+        if count.sum() + MISSING * noise_sd * np.sqrt(len(count)) > records:
+            share = simplex(share)
+        share = np.clip(share, least, 1.0 - least)
+        centre[group], variance[group] = share, share * (1.0 - share)
+        centre_error[group] = np.minimum(each, variance[group])
+        variance_error[group] = np.square(1.0 - 2.0 * share) * np.minimum(each, share**2)
+        frequencies.append(share)
+    knots = np.linspace(what.low, what.high, KNOTS, axis=-1).reshape(len(what.numbers), KNOTS)
+    histograms = np.zeros_like(knots)
+    for row, place in enumerate(what.numbers):
+        share = simplex(hats[row] / records)
+        mean = share @ knots[row]
+        finest = (0.04 * (what.high[row] - what.low[row])) ** 2  # knots resolve no less
+        centre[place] = mean
+        # What sharing between knots adds to it is left: too little curvature would overshoot.
+        variance[place] = max(share @ (knots[row] - mean) ** 2, finest)
+        histograms[row] = share
+        square = np.square(knots[row] - mean)[share > 0]
+        centre_error[place] = min(each * np.sum(square), variance[place])
+        variance_error[place] = each * np.sum(np.square(square - variance[place]))
+    if not any(feature.kind == "bias" for feature in layout):
+        variance, centre = variance + centre**2, np.zeros(len(layout))  # nothing can absorb it
+    return Marginals(
+        records,
+        centre,
+        variance,
+        knots,
+        histograms,
+        tuple(frequencies),
+        outcome,
+        centre_error,
+        variance_error,
+    )
+
+
+def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarray:
+    """The map's scale, with E‖z‖² = 1; `score_sd` is the noise in all scores taken together."""
+    hidden = (score_sd / (found.records * INFORMATION * prior_sd)) ** 2 / found.variance
+    rising = np.sort(hidden)
+    levels = (1.0 + np.cumsum(rising)) / np.arange(1, len(rising) + 1)
+    level = levels[np.flatnonzero(levels > rising)[-1]]
+    share = np.maximum(level - hidden, LEAST_SHARE * level)
+    scale = np.sqrt(share / np.sqrt(found.variance))
+    return scale / np.sqrt(np.sum(np.square(scale) * found.variance))
+
+
+def apart(what: Counted, found: Marginals, scale: np.ndarray) -> np.ndarray:
+    """Weights on y = scale∘(x − centre) without what all levels of a category share.
+
+    Where everybody has one of the levels this adds a constant 0 to η, however uncertain it is.
+    """
+    matrix = np.eye(len(scale))
+    for group, share in zip(what.groups, found.frequencies, strict=True):
+        if share.sum() > 1.0 - 1e-9:
+            common = share * scale[group] / share.sum()
+            matrix[np.ix_(group, group)] -= np.outer(1.0 / scale[group], common)
+    return matrix
+
+
+def flattened(z: np.ndarray, free: np.ndarray) -> np.ndarray:
+    """W of z′ = (I − WᵀW) z, in which the longest directions are no longer than the next one.
+
+    Noise is the same in every direction of z, while correlated columns put most of ‖z‖, which the
+    clip bounds, into a few: shortening these lets all others be heard better. With vₖ the
+    eigenvectors of z's second moment and lₖ its falling eigenvalues, the rows of W are
+    √(1 − gₖ)·vₖ with gₖ = √(l_R₊₁/lₖ) for k ≤ R. The constant keeps a direction of its own.
+    """
+    moment = z.T @ z / len(z)
+    moment[np.ix_(free, ~free)] = moment[np.ix_(~free, free)] = 0.0
+    values, vectors = np.linalg.eigh(moment)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    directions = np.zeros((DIRECTIONS, z.shape[1]))
+    most = min(DIRECTIONS, z.shape[1] // 2)
+    floor = max(values[most], 1e-6 * values[0])
+    shorter = np.sqrt(floor / np.maximum(values[:most], floor))
+    directions[:most] = np.sqrt(1.0 - shorter)[:, None] * vectors[:, :most].T
+    return directions

@@ -1,0 +1,392 @@
+"""`PrivateScoring`: generalised linear models from noisy counts, one second moment and scores.
+
+Three kinds of answer, all of them sums over the whole of a party's records:
+
+    visit 0     counts of the columns           → one public map z = scale∘(x − centre)
+    visit 1     second moment of z/‖z‖          → synthetic covariates, hence expected curvature
+    visit 2 …   clipped scores at the server's θ → q
+
+The shares of the budget are fixed in advance; that of the t-th score grows as √t. Parties release
+sums only and the server uses nothing but their total: how records are divided between the parties
+does not change the law of the result. docs/methods/private-scoring.md has the derivation.
+
+What a party needs to know travels beside q as public sums (`tacit.expfam.summed`): the map, the
+point θ and the reach k of the residual.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tacit.errors import ConfigError
+from tacit.expfam import Family, FullGaussian, Natural
+from tacit.expfam.gaussian import Gaussian as GaussianFamily
+from tacit.expfam.summed import with_sums
+from tacit.methods.base import Answer, Arranged, Array, Task
+from tacit.methods.private import PrivateMethod, by_unit
+from tacit.methods.scoring.marginals import (
+    DIRECTIONS,
+    Marginals,
+    apart,
+    flattened,
+    marginals,
+    scales,
+)
+from tacit.methods.scoring.party import Counted, counted, counts_sum, moment_sum, score_sum
+from tacit.methods.scoring.server import (
+    History,
+    Prior,
+    Public,
+    Solved,
+    choose_scale,
+    coordinates,
+    solve,
+)
+from tacit.methods.scoring.synthetic import Synthetic, correlated
+from tacit.models import LinearPredictor, Model, Records
+from tacit.models.glm.scores import Likelihood, likelihood_of
+from tacit.privacy.events import GaussianEvent
+from tacit.privacy.guarantee import Aggregation, Unit
+from tacit.privacy.mechanisms import Gaussian
+from tacit.pvi import multiply
+from tacit.server.combine import Combine, Memory, Run
+from tacit.server.schedule import Schedule
+
+COUNTS_SHARE, MOMENT_SHARE = 0.08, 0.04
+LEAST_ROUNDS = 3
+COUNTS, MOMENT, SCORE = range(3)
+RELEASED = ("counts", "moment", "score")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateScoring(PrivateMethod):
+    """Counts, second moment and scores; see the module.
+
+    `empirical_bayes` takes the prior's sd for a shape only and learns its scale, column by column,
+    from the releases: better predictions where the declared prior is far too wide or too narrow,
+    but q is then no longer the posterior under the prior that was declared.
+    """
+
+    kind: ClassVar[str] = "private-scoring"
+    units: ClassVar[tuple[Unit, ...]] = ("record",)
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted")
+    damping: ClassVar[float | None] = 1.0
+    usual_rounds: ClassVar[int] = 12
+    wants_full: ClassVar[bool] = True
+    clip: float = 1.0
+    empirical_bayes: bool = False
+    dtype: str = "float64"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("clip", "clip_end", "noise_end"):
+            if getattr(self, key) != 1.0:
+                raise ConfigError(
+                    f"method.{key} = {getattr(self, key)} with method.kind = 'private-scoring', "
+                    "which finds its own scale from what it releases: leave the key out"
+                )
+
+        if self.dtype != "float64":
+            # A finite number beyond float32 would be infinite, and 0 times it none at all.
+            raise ConfigError(
+                f"method.dtype = {self.dtype!r} with method.kind = 'private-scoring', whose bounds "
+                "are those of float64: leave the key out"
+            )
+
+    def check(self, model: Model, family: Family) -> None:
+        if not isinstance(model, LinearPredictor) or likelihood_of(model) is None:
+            raise ConfigError(
+                f"method.kind = 'private-scoring' with model {model.kind!r}; it serves generalised "
+                "linear models (logistic, softmax, linear, poisson): use method.kind = 'dpsgd'"
+            )
+        if not isinstance(family, GaussianFamily):
+            raise ConfigError(
+                f"method.kind = 'private-scoring' needs a Gaussian family, not {family.kind!r}"
+            )
+        if not any(feature.kind != "bias" for feature in model.layout):
+            raise ConfigError(
+                f"method.kind = 'private-scoring' with the columns {', '.join(model.names)}; "
+                "there is nothing to count: use method.kind = 'dpsgd'"
+            )
+
+    def check_schedule(self, schedule: Schedule, parties: int) -> None:
+        if schedule.kind != "synchronous":
+            raise ConfigError(
+                f"schedule.kind = {schedule.kind!r} with method.kind = 'private-scoring', which "
+                "adds up everybody's answers: use 'synchronous', or method.kind = 'dpsgd'"
+            )
+        if schedule.rounds < LEAST_ROUNDS:
+            raise ConfigError(
+                f"schedule.rounds = {schedule.rounds} with method.kind = 'private-scoring'; counts "
+                f"and second moment take one each: at least {LEAST_ROUNDS} are needed, "
+                f"{self.usual_rounds} are usual"
+            )
+        if (schedule.parties_per_round or parties) != parties:
+            raise ConfigError(
+                f"schedule.parties_per_round = {schedule.parties_per_round} with method.kind = "
+                "'private-scoring', which asks everybody in every round: leave the key out"
+            )
+        if schedule.damping is not None and schedule.damping != 1.0:
+            raise ConfigError(
+                f"schedule.damping = {schedule.damping} with method.kind = 'private-scoring', "
+                "whose server knows the noise and takes the right step: leave the key out"
+            )
+
+    def knows_noise(self, family: Family) -> bool:
+        del family
+        return True
+
+    def arrange(self, party: str, records: Records, seed: int) -> Arranged:
+        del seed
+        return by_unit(party, records, self.unit)
+
+    def family(self, model: Model, family: Family) -> Family:
+        assert isinstance(model, LinearPredictor)
+        assert isinstance(family, GaussianFamily)
+        d = len(model.layout)
+        sums = {
+            "counts": (_counted(model).size,),
+            "moment": (d * (d + 1) // 2,),
+            "score": (model.dimension,),
+            "centre": (d,),
+            "scale": (d,),
+            "bend": (DIRECTIONS, d),
+            "point": (model.dimension,),
+            "reach": (1,),
+        }
+        return with_sums(family, sums)
+
+    def stage(self, visit: int) -> int:
+        return min(visit, SCORE)
+
+    def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+        del units
+        return (GaussianEvent(clip=clip, noise_sd=noise_sd),)
+
+    def events(
+        self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
+    ) -> tuple[GaussianEvent, ...]:
+        """(sensitivity/noise)² is `noise_sd`⁻² times this visit's share, and shares add up to 1."""
+        stage = self.stage(visit)
+        event = GaussianEvent(clip=clip, noise_sd=noise_sd, nonnegative=stage != SCORE)
+        ratio = event.sensitivity(self.relation) / clip
+        share = self.budget_share(visit, visits)
+        return (
+            GaussianEvent(
+                clip=clip,
+                noise_sd=noise_sd * ratio / math.sqrt(share),
+                nonnegative=event.nonnegative,
+            ),
+        )
+
+    def budget_share(self, visit: int, visits: int) -> float:
+        """What that visit spends of Σ μ²; over all visits they add up to 1."""
+        return _budget_share(visit, visits)
+
+    def party_likelihood(self, model: Model) -> Likelihood:
+        """The score that parties add up and its bound, which decides how it is clipped."""
+        likelihood = likelihood_of(model)
+        assert likelihood is not None
+        return likelihood
+
+    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
+        del key
+        assert isinstance(model, LinearPredictor)
+        q, clip = task.q, task.terms.clips[0]
+        unit = clip
+        if task.stage == COUNTS:
+            what = _counted(model)
+            bounded = counts_sum(what, task.records, task.weights, clip)
+            unit = clip / math.sqrt(what.columns)
+        elif task.stage == MOMENT:
+            bounded = moment_sum(task.records["x"], q["centre"], q["scale"], task.weights, clip)
+        else:
+            bounded = score_sum(
+                self.party_likelihood(model),
+                task.records,
+                task.weights,
+                clip,
+                centre=q["centre"],
+                scale=q["scale"],
+                bend=q["bend"],
+                point=q["point"],
+                reach=q["reach"][0],
+            )
+        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
+        release = mechanism.release(task.secret, bounded)
+        nothing = {name: jnp.zeros(shape) for name, shape in family.shapes.items()}
+        change = nothing | {RELEASED[task.stage]: release.value / unit}
+        costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
+        return Answer(multiply(q, change), None, costs)
+
+    def server(self, run: Run) -> Combine:
+        assert isinstance(run.model, LinearPredictor)
+        return ScoringServer(self, run)
+
+
+def _budget_share(visit: int, visits: int) -> float:
+    """What that visit spends of Σ μ²."""
+    if visit == COUNTS:
+        return COUNTS_SHARE
+    if visit == MOMENT:
+        return MOMENT_SHARE
+    weights = np.sqrt(np.arange(1, visits - 1))
+    return float((1.0 - COUNTS_SHARE - MOMENT_SHARE) * weights[visit - 2] / np.sum(weights))
+
+
+def _counted(model: LinearPredictor) -> Counted:
+    likelihood = likelihood_of(model)
+    assert likelihood is not None
+    return counted(model.layout, likelihood.largest, likelihood.smallest, likelihood.levels)
+
+
+class ScoringServer:
+    """A pure function of what was released; what it has worked out it need not work out again."""
+
+    def __init__(self, method: PrivateScoring, run: Run) -> None:
+        model = run.model
+        assert isinstance(model, LinearPredictor)
+        likelihood = likelihood_of(model)
+        assert likelihood is not None
+        self.method, self.run, self.layout = method, run, model.layout
+        self.likelihood: Likelihood = likelihood
+        self.counted: Counted = _counted(model)
+        places = [i for i, feature in enumerate(self.layout) if feature.kind == "bias"]
+        self.bias = places[0] if places else None
+        scaled = np.array([feature.kind != "bias" for feature in self.layout])
+        self.scaled = scaled
+        sources = list(dict.fromkeys(f.source for f in self.layout if f.kind != "bias"))
+        column = [-1 if f.kind == "bias" else sources.index(f.source) for f in self.layout]
+        self.prior = Prior(model.prior_mean, model.prior_sd, np.tile(column, likelihood.outputs))
+        self._known: tuple[bytes, Public] | None = None
+        self._drawn: tuple[bytes, tuple[Marginals, np.ndarray, Synthetic]] | None = None
+
+    def __call__(
+        self, q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
+    ) -> tuple[Natural, Memory | None]:
+        stage = self.method.stage(number - 1)
+        name = RELEASED[stage]
+        # Somebody late may have answered an earlier question: his part of this one is missing.
+        heard = [update[name] for update in updates if np.any(update[name])]
+        total = sum(heard) * (self.run.parties / max(1, len(heard)))
+        missing = math.sqrt(self.run.parties / max(1, len(heard)))
+        if stage == COUNTS:
+            return self._mapped(q | {"counts": total}), memory
+        if stage == MOMENT:
+            return self._scaled(q | {"moment": total}), memory
+        empty = np.zeros((0, len(self.prior.mean)))
+        before = memory or {"points": empty, "scores": empty, "noise": np.zeros(0)}
+        public = self._public(q)
+        before = {"width": self._no_width(public)} | before
+        memory = {
+            "points": np.vstack([before["points"], q["point"]]),
+            "scores": np.vstack([before["scores"], total]),
+            "noise": np.append(before["noise"], missing * self.run.noise_sd(number)),
+        }
+        found = solve(
+            public,
+            History(memory["points"], memory["scores"], memory["noise"]),
+            self.prior,
+            before["width"],
+            learn_scale=self.method.empirical_bayes,
+        )
+        memory |= {"width": found.width}
+        return q | self._gaussian(found) | {"point": found.mean}, memory
+
+    def _no_width(self, public: Public) -> np.ndarray:
+        contrasts = (self.likelihood.levels - 1,) * 2 if self.likelihood.levels else ()
+        return np.zeros((len(public.synthetic.z), *contrasts))
+
+    @property
+    def _score_sd(self) -> float:
+        """Of the noise in all scores put together."""
+        rounds = range(LEAST_ROUNDS, self.run.rounds + 1)
+        return 1.0 / math.sqrt(sum(self.run.noise_sd(number) ** -2.0 for number in rounds))
+
+    def _marginals(self, q: Natural) -> Marginals:
+        root = math.sqrt(self.counted.columns)
+        noise_sd = root * self.run.noise_sd(COUNTS + 1)
+        records = float(self.method.total_units)
+        return marginals(self.layout, self.counted, q["counts"], noise_sd, records)
+
+    def _mapped(self, q: Natural) -> Natural:
+        found = self._marginals(q)
+        scale = self._scale(found)
+        point = self.prior.mean.copy()
+        if self.bias is not None and found.outcome is not None:
+            rows = point.reshape(self.likelihood.outputs, -1)
+            rows[:, self.bias] += self._start(found) - rows @ np.where(
+                self.scaled, found.centre, 1.0
+            )
+        return q | {"centre": found.centre, "scale": scale, "point": point}
+
+    def _scale(self, found: Marginals) -> np.ndarray:
+        widest = np.max(self.prior.sd.reshape(self.likelihood.outputs, -1), axis=0)
+        return scales(found, widest, self._score_sd)
+
+    def _bend(self, q: Natural) -> np.ndarray:
+        return flattened(self._synthetic(q)[2].z, self.scaled)
+
+    def _start(self, found: Marginals) -> Any:
+        """η of a record about which nothing is known."""
+        return 0.0 if found.outcome is None else self.likelihood.link(found.outcome)
+
+    def _scaled(self, q: Natural) -> Natural:
+        """Shorten what is long, and fold C into the map: what is clipped at 1 was at C before."""
+        q = q | {"bend": self._bend(q)}
+        public = self._public(q)
+        prior = public.to_x / self.prior.sd[:, None]
+        factor, reach = choose_scale(
+            self.likelihood,
+            public.synthetic.z,
+            public.records,
+            prior.T @ prior,
+            self._score_sd,
+            self._start(self._marginals(q)),
+        )
+        return q | {"scale": factor * q["scale"], "reach": np.array([reach])}
+
+    def _synthetic(self, q: Natural) -> tuple[Marginals, np.ndarray, Synthetic]:
+        """What counts and second moment say, in the scale of the second moment."""
+        key = q["counts"].tobytes() + q["moment"].tobytes()
+        if self._drawn is None or self._drawn[0] != key:
+            found = self._marginals(q)
+            scale = self._scale(found)
+            noise_sd = self.run.noise_sd(MOMENT + 1)
+            drawn = correlated(self.layout, self.counted, found, scale, q["moment"], noise_sd)
+            self._drawn = key, (found, scale, drawn)
+        return self._drawn[1]
+
+    def _public(self, q: Natural) -> Public:
+        names = ("counts", "moment", "scale", "bend", "reach")
+        key = b"".join(q[name].tobytes() for name in names)
+        if self._known is None or self._known[0] != key:
+            found, scale, drawn = self._synthetic(q)
+            factor = q["scale"] / scale
+            bend = np.eye(len(self.layout)) - q["bend"].T @ q["bend"]
+            doubt = np.square(np.outer(factor, factor)) * drawn.doubt
+            synthetic = Synthetic((drawn.z * factor) @ bend, doubt)
+            to_x, to_z = (
+                np.kron(np.eye(self.likelihood.outputs), one)
+                for one in coordinates(q["centre"], q["scale"], bend, self.bias)
+            )
+            reach = float(q["reach"][0])
+            told = apart(self.counted, found, q["scale"])
+            known = Public(self.likelihood, reach, synthetic, found.records, bend, told, to_x, to_z)
+            self._known = key, known
+        return self._known[1]
+
+    def _gaussian(self, found: Solved) -> Natural:
+        """q in its family; mean-field keeps the marginals, so that intervals stay what they are."""
+        if isinstance(self.run.family, FullGaussian):
+            precision = found.precision
+            return {"linear": precision @ found.mean, "quadratic": -0.5 * precision}
+        precision = 1.0 / np.diagonal(np.linalg.inv(found.precision))
+        return {"linear": precision * found.mean, "quadratic": -0.5 * precision}

@@ -1,0 +1,196 @@
+"""The three sums that a party releases in private scoring, each bounded by construction.
+
+With G columns counted (y among them), z linear in x and everything but x and y public:
+
+* counts: for each categorical column its one-hot levels, for each number its place between two of
+  a dozen knots, for a bounded y its place between its bounds, for a y of K levels its one-hot. Each
+  is a vector of norm ≤ 1 without a negative coordinate, so that a record has norm ≤ √G and a
+  substitution moves the sum by √(2G) at most (all is divided by √G);
+* second moment: uuᵀ with u = z/‖z‖, of norm 1; a substitution moves it by √2 at most;
+* score: w ψ(y, η) z with w = min(1, 1/(b(η)‖z‖)) and b(η) ≥ |ψ| whatever y is. Its norm is ≤ 1, and
+  a substitution moves the sum by 2 at most. With K levels it is w ψ ⊗ z with ψ = e_y − p: of norm
+  w‖ψ‖‖z‖, and ‖ψ‖² = 1 − 2p_y + ‖p‖² is largest, b², for the y of least p. w does not depend on
+  y, so that the sum of E[ψ] = 0 is 0 at the true θ: clipping costs information and no bias.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from tacit.arrays import Array, computed_once, kept_rows
+from tacit.data.schema.layout import Layout
+from tacit.models import Records
+from tacit.models.glm.scores import Likelihood
+from tacit.privacy.bounded import LARGEST_NORM, Bounded, clip_moments, clip_sum, row_norms
+
+KNOTS = 12
+WIDEST = 3.0
+"""Numbers are counted up to this many of their declared scale from their centre."""
+
+
+LARGEST_ASKED = 1e30
+ROUNDING = 1e-11
+"""Of the squares that a length is made of: more than the rounding of a sum in float64 can be."""
+
+
+class Counted(NamedTuple):
+    """What is counted: the places of levels in x, column by column, and of numbers with knots."""
+
+    groups: tuple[np.ndarray, ...]
+    numbers: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    largest: float | None
+    """The largest y, where y is counted."""
+    smallest: float = 0.0
+    levels: int = 0
+    """How many levels y has, where it is one of several; 0: it is a number."""
+
+    @property
+    def outcomes(self) -> int:
+        """How many counts are of y."""
+        return self.levels or 2 * (self.largest is not None)
+
+    @property
+    def columns(self) -> int:
+        """G: how many vectors of norm ≤ 1 a record is counted as."""
+        return len(self.groups) + len(self.numbers) + (self.outcomes > 0)
+
+    @property
+    def size(self) -> int:
+        """How many counts there are."""
+        return sum(len(group) for group in self.groups) + KNOTS * len(self.numbers) + self.outcomes
+
+
+def counted(
+    layout: Layout, largest: float | None, smallest: float = 0.0, levels: int = 0
+) -> Counted:
+    """From the public schema alone."""
+    groups: dict[str, list[int]] = {}
+    numbers, low, high = [], [], []
+    for place, feature in enumerate(layout):
+        if feature.kind == "level":
+            groups.setdefault(feature.source, []).append(place)
+        elif feature.kind == "numeric":
+            ends = max(feature.low, -WIDEST), min(feature.high, WIDEST)
+            if ends[1] - ends[0] < 1.0 and math.isfinite(feature.high - feature.low):
+                ends = feature.low, feature.high  # the declared scale is not that of the bulk
+            numbers.append(place)
+            low.append(ends[0])
+            high.append(ends[1])
+    return Counted(
+        tuple(np.array(group) for group in groups.values()),
+        np.array(numbers, dtype=np.int64),
+        np.array(low),
+        np.array(high),
+        largest,
+        smallest,
+        levels,
+    )
+
+
+def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bounded:
+    """Σ of the counts of every record times C/√G; a number is shared by its two nearest knots.
+
+    Levels are added up where they lie in x, and picked out of the sum.
+    """
+    x, unit = records["x"], clip / math.sqrt(what.columns)
+    levels, parts = np.concatenate([np.zeros(0, np.int64), *what.groups]), []
+    square = jnp.zeros(x.shape[0])
+    if len(what.numbers):
+        step = (what.high - what.low) / (KNOTS - 1)
+        places = (jnp.stack([x[:, int(i)] for i in what.numbers], axis=1) - what.low) / step
+        square += _at_most_one(places)
+        places = jnp.clip(places, 0.0, KNOTS - 1.0)[:, :, None]
+        hats = jnp.maximum(0.0, 1.0 - jnp.abs(places - jnp.arange(KNOTS)))
+        parts.append(hats.reshape(x.shape[0], -1))
+    if what.largest is not None:
+        width = what.largest - what.smallest
+        share = jnp.clip((records["y"] - what.smallest) / width, 0.0, 1.0)
+        square += _at_most_one(share[:, None])
+        parts.append(jnp.stack([1.0 - share, share], axis=1))
+    if what.levels:
+        square += _at_most_one(records["y"][:, None])
+        parts.append((records["y"][:, None] == jnp.arange(what.levels)).astype(x.dtype))
+    whole = len(levels) > 0 or not parts  # of no levels it is a constant that XLA is slow to fold
+    if whole:
+        here = np.isin(np.arange(x.shape[1]), levels)
+        parts.insert(0, jnp.where(here, jnp.maximum(x, 0.0), 0.0))
+        square += jnp.square(row_norms(parts[:1]))
+
+    def weighted_sum(weights: Array) -> Array:
+        sums = [weights @ kept_rows(weights, part) for part in parts]
+        return unit * jnp.concatenate([sums[0][levels], *sums[1:]] if whole else sums)
+
+    least = jnp.zeros(x.shape[0])
+    return clip_sum(unit * jnp.sqrt(square), clip, mask, weighted_sum, least=least)
+
+
+def _at_most_one(numbers: Array) -> Array:
+    """What a row's numbers, each counted as a vector of norm ≤ 1, add to its square; or NaN."""
+    return jnp.sum(jnp.where(jnp.isnan(numbers), jnp.nan, 1.0), axis=1)
+
+
+def moment_sum(x: Array, centre: Array, scale: Array, mask: Array, clip: Array) -> Bounded:
+    """Σ uuᵀ as its upper triangle (`pack_symmetric`); z = 0 has no direction and adds nothing."""
+    return clip_moments(scale * (x - centre), clip, mask, filled=True)
+
+
+def score_sum(
+    likelihood: Likelihood,
+    records: Records,
+    mask: Array,
+    clip: Array,
+    *,
+    centre: Array,
+    scale: Array,
+    bend: Array,
+    point: Array,
+    reach: Array,
+) -> Bounded:
+    """Σ w ψ z at θ = `point` (of x), without writing any z down; scaled to norm ≤ `clip`.
+
+    With K levels `point` has K rows of weights and the sum is Σ w ψ ⊗ z, a row a level.
+
+    z = (I − WᵀW) y with y = scale∘(x − centre) and W = `bend`, so that with a = W y
+
+        ‖z‖² = ‖y‖² − 2‖a‖² + aᵀ(WWᵀ)a
+
+    whatever W a server sends. Rounding takes at most about 10⁻¹³(1 + ‖W‖²)²Σ scale²(x² + centre²)
+    from it; a hundred times that is added. A record whose score is not finite, or whose x is beyond
+    `LARGEST_NORM`, adds nothing, and nobody adds anything to what a server asks with numbers beyond
+    `LARGEST_ASKED`: whether a party answers must not depend on what either does to one record.
+    """
+    x, y, outputs = records["x"], records["y"], likelihood.outputs
+    asked = jnp.concatenate([jnp.ravel(one) for one in (centre, scale, bend, point, reach)])
+    sound = jnp.all(jnp.abs(asked) <= LARGEST_ASKED)
+    mask = jnp.where(sound & (jnp.max(jnp.abs(x), axis=1) <= LARGEST_NORM), mask, 0.0)
+    steered = (bend * scale).T
+    seen = x @ jnp.concatenate([point.reshape(outputs, -1).T, steered], axis=1)
+    eta, along = seen[:, :outputs], seen[:, outputs:] - centre @ steered
+    eta = eta if likelihood.levels else eta[:, 0]
+    plain = jnp.sum(jnp.square(scale * (x - centre)), axis=1)
+    largest = 2.0 * plain + 3.0 * jnp.sum(jnp.square(scale * centre))  # ≥ Σ scale²(x² + centre²)
+    lost = ROUNDING * jnp.square(1.0 + jnp.sum(jnp.square(bend))) * largest
+    twist = bend @ bend.T - 2.0 * jnp.eye(len(bend))
+    square = plain + jnp.sum(along * (along @ twist), axis=1)
+    length = jnp.sqrt(jnp.maximum(square, 0.0) + lost)
+    residual = likelihood.residual(y, eta, reach)
+    # A y outside of what was declared must not pass for one inside.
+    own = row_norms([residual]) if likelihood.levels else jnp.abs(residual)
+    residual, most = computed_once((residual, jnp.maximum(likelihood.bound(eta, reach), own)))
+
+    def weighted_sum(weights: Array) -> Array:
+        if likelihood.levels:
+            each = jnp.where(weights[:, None] > 0, weights[:, None] * residual, 0.0)
+            summed = clip * scale * (each.T @ x - jnp.outer(jnp.sum(each, axis=0), centre))
+            return (summed - (summed @ bend.T) @ bend).reshape(-1)
+        each = jnp.where(weights > 0, weights * residual, 0.0)
+        summed = clip * scale * (each @ x - centre * jnp.sum(each))
+        return summed - bend.T @ (bend @ summed)
+
+    return clip_sum(clip * most * length, clip, mask, weighted_sum)

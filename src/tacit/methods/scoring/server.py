@@ -1,0 +1,388 @@
+"""The server's half of private scoring: from noisy sums to q. NumPy, post-processing only.
+
+Near the truth the score at θₜ, clipped and noised, is s(θₜ) ≈ H(θ − θₜ) + e, e ~ N(0, V + σₜ²I),
+with H = n E[w ψ' zzᵀ] its expected slope and V = n E[w² Var(ψ) zzᵀ] its sampling variance. All
+rounds see the same records, so V is common and only the noise averages out:
+
+    s̄ + H θ̄ ~ N(H θ, V + σ̄² I),    s̄ = Σ aₜ sₜ,  θ̄ = Σ aₜ θₜ,  σ̄² = Σ aₜ² σₜ².
+
+With the prior N(m₀, P₀⁻¹) and the gain K = H(V + σ̄²I)⁻¹ this is a Gaussian posterior,
+
+    precision K H + P₀,    (K H + P₀) m = K(s̄ + H θ̄ − r) + P₀ m₀,
+
+whose width has the noise in it. H and V are expectations under q and not at its mean, and
+r = n E[w (E_q ψ-mean − its value at m) z] is what the width of q adds to expected outcomes: the
+score is made zero on average over q, as in variational inference. Without r a q that is wide
+because little was heard would predict rare outcomes far too often.
+
+H comes from a noisy second moment and noisy counts; an error E in it puts E(θ − θ̄) into the
+equation, and its variance is added to V + σ̄²I for the precision that is reported.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tacit.methods.scoring.synthetic import Synthetic
+from tacit.models.glm.scores import CategoricalLikelihood, Likelihood, Slopes
+from tacit.models.glm.softmax_scores import (
+    categorical_slopes,
+    curvature_doubt,
+    rms_log_odds,
+    width_of,
+)
+
+CURVATURE_ERROR = 0.3
+"""How far, relative to itself, the synthetic change of a score from θₜ to m may be wrong."""
+SCALES = 2.0 ** np.arange(-2, 7)
+CLOSE = 1.01
+DOUBTS = 3.0
+NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
+NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
+PRIOR_SCALES = 2.0 ** np.arange(-6.0, 3.5, 0.5)
+WIDE = 10.0
+"""Times its own: the sd of the constant's prior where the others' scale is learnt."""
+ALIKE = 2.0
+"""How many weights at the common scale a column's own scale is taken to have been seen with."""
+REFITS = 6
+PASSES = 4
+STILL = 0.2
+
+
+class History(NamedTuple):
+    """θₜ in the coordinates of x, scores in those of z, one row a round; sd of each one's noise."""
+
+    points: np.ndarray
+    scores: np.ndarray
+    noise_sds: np.ndarray
+
+
+class Prior(NamedTuple):
+    """N(mean, sd²) of each weight on x, and the column it belongs to: −1 is the constant."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+    column: np.ndarray
+
+
+class Solved(NamedTuple):
+    """q over the weights on x: mean, precision; Var_q(η) of z's rows.
+
+    Of K levels the last is the covariance of K − 1 numbers, `tacit.models.glm.softmax_scores`.
+    """
+
+    mean: np.ndarray
+    precision: np.ndarray
+    width: np.ndarray
+
+
+class Heard(NamedTuple):
+    """What all rounds say at one point: H, V + σ̄²I, aₜ, K, K H, and the score there."""
+
+    curvature: np.ndarray
+    noise: np.ndarray
+    share: np.ndarray
+    gain: np.ndarray
+    information: np.ndarray
+    score: np.ndarray
+
+
+class Public(NamedTuple):
+    """What all rounds of scores share."""
+
+    likelihood: Likelihood
+    reach: float
+    synthetic: Synthetic
+    records: float
+    bend: np.ndarray
+    """B = I − WᵀW."""
+    apart: np.ndarray
+    """Takes off weights on y what can be no part of η (`tacit.methods.scoring.marginals.apart`)."""
+    to_x: np.ndarray
+    """θ on x = to_x @ θ on z, for all levels where there are several."""
+    to_z: np.ndarray
+
+    @property
+    def levels(self) -> CategoricalLikelihood | None:
+        """The likelihood, where y is one of several levels."""
+        return self.likelihood if isinstance(self.likelihood, CategoricalLikelihood) else None
+
+
+def coordinates(
+    centre: np.ndarray, scale: np.ndarray, bend: np.ndarray, bias: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(to_x, to_z) for z = bend·(scale∘(x − centre)): the weight of the constant absorbs the
+    centre.
+    """
+    to_x = scale[:, None] * bend
+    if bias is not None:
+        others = np.arange(len(scale)) != bias
+        to_x[bias] -= centre[others] @ to_x[others]
+    return to_x, np.linalg.inv(to_x)
+
+
+def choose_scale(
+    likelihood: Likelihood,
+    z: np.ndarray,
+    records: float,
+    prior: np.ndarray,
+    score_sd: float,
+    start: Any,
+) -> tuple[float, float]:
+    """(1/C, k): the factor of the map's scale and the reach for which the least is lost.
+
+    The expected loss in log-likelihood is ½ tr(H₁ S) a record, H₁ the unclipped information and S
+    the posterior's covariance, both at η = `start`. Of what is about as good the largest C is
+    taken: it changes the least in the scores.
+    """
+    length = np.sqrt(np.sum(z * z, axis=1))
+    origin = start if likelihood.levels else np.full(len(z), start)
+    whole = likelihood.slope(origin, likelihood.reaches[-1])
+    plain = _information(z, whole, np.ones(len(z)), records)
+    losses = {}
+    for reach in likelihood.reaches:
+        bound = np.maximum(likelihood.bound(origin, reach) * length, 1e-300)
+        slope, variance = likelihood.slope(origin, reach), likelihood.variance(origin, reach)
+        typical = np.median(bound)
+        for clip in SCALES * typical:
+            weight = np.minimum(1.0, clip / bound)
+            curvature = _information(z, slope, weight, records)
+            noise = _information(z, variance, weight**2, records)
+            noise += (score_sd * clip) ** 2 * np.eye(len(noise))
+            precision = curvature @ np.linalg.solve(noise, curvature) + prior
+            losses[clip, reach] = np.trace(np.linalg.solve(precision, plain))
+    least = min(losses.values())
+    clip, reach = max(
+        (key for key, loss in losses.items() if loss <= CLOSE * least),
+        key=lambda key: (key[1], key[0]),
+    )
+    return 1.0 / clip, reach
+
+
+def solve(
+    public: Public,
+    history: History,
+    prior: Prior,
+    width: np.ndarray,
+    *,
+    learn_scale: bool,
+) -> Solved:
+    """From the last point to the posterior of all rounds; `width` is the last q's.
+
+    H, r and the width of q depend on each other and on m, and taking turns can swing between a wide
+    q and a narrow one: after a first pass each further one goes half of the way, as long as m moves
+    by more than `STILL` of its sd.
+    """
+    points = history.points @ public.to_z.T
+    start, last, mean = public.to_z @ prior.mean, points[-1], points[-1]
+    steeper, precision = 1.0, None
+    for turn in range(PASSES):
+        part = 0.5 if turn else 1.0
+        heard = _heard(public, history, points, mean, width)
+        pull = heard.gain @ heard.score
+        if not turn:
+            steeper = _steeper(points, history, heard.curvature)
+            if learn_scale:
+                whole = pull + heard.information @ (mean - start)
+                prior = prior._replace(sd=_learnt_sd(public, prior, heard.information, whole))
+        before = _prior_precision(public, prior)
+        slope = pull - before @ (mean - start)
+        step = np.linalg.solve(heard.information + before, slope)
+        if precision is not None and step @ slope < STILL**2 * len(mean):
+            break
+        mean = last + _limited(public, mean - last + part * step)
+        precision = _reported(public, heard, before, mean - heard.share @ points)
+        width = width + part * (_width(public, np.linalg.inv(precision)) - width)
+    return Solved(
+        public.to_x @ (last + (mean - last) / steeper),
+        _symmetric(public.to_z.T @ precision @ public.to_z),
+        width,
+    )
+
+
+def _heard(
+    public: Public, history: History, points: np.ndarray, mean: np.ndarray, width: np.ndarray
+) -> Heard:
+    """All rounds brought to `mean`, with what q's width adds to expected outcomes taken off."""
+    z, levels, there = public.synthetic.z, public.levels, np.vstack([points, mean])
+    if levels is None:
+        expected = _slopes(public, there, width)
+    else:
+        expected = categorical_slopes(levels, z, public.records, there, width)
+    curvature, sampling, widened, change = expected
+    moved = (mean - points) @ curvature
+    share = _shares(history.noise_sds, change[:-1], moved)
+    noise = sampling + np.sum(np.square(share * history.noise_sds)) * np.eye(len(mean))
+    gain = np.linalg.solve(noise, curvature).T
+    return Heard(
+        curvature,
+        noise,
+        share,
+        gain,
+        _symmetric(gain @ curvature),
+        share @ (history.scores - moved) - widened,
+    )
+
+
+def _limited(public: Public, move: np.ndarray) -> np.ndarray:
+    """The move, or as much of it as changes η by no more than a step's length."""
+    z, levels = public.synthetic.z, public.levels
+    far = (
+        np.sqrt(np.mean(np.square(z @ move)))
+        if levels is None
+        else rms_log_odds(levels.levels, z, move)
+    )
+    return move * min(1.0, public.likelihood.step(public.reach) / max(far, 1e-300))
+
+
+def _width(public: Public, covariance: np.ndarray) -> np.ndarray:
+    """Var_q(η) of the synthetic records."""
+    z, levels = public.synthetic.z, public.levels
+    if levels is None:
+        return np.maximum(np.sum((z @ covariance) * z, axis=1), 0.0)
+    return width_of(levels.levels, z, covariance)
+
+
+def _slopes(public: Public, points: np.ndarray, width: np.ndarray) -> Slopes:
+    """Where η is one number: averages over q by quadrature over it."""
+    z, records = public.synthetic.z, public.records
+    likelihood, reach = public.likelihood, public.reach
+    length = np.sqrt(np.sum(z * z, axis=1))
+    eta = z @ points.T
+    bounds = np.maximum(likelihood.bound(eta, reach) * length[:, None], 1.0)
+    now, weight = eta[:, -1:], 1.0 / bounds[:, -1]
+    around = now + np.sqrt(width)[:, None] * NODES
+    slope = likelihood.slope(around, reach) @ NODE_WEIGHTS
+    curvature = _weighted(z, weight * slope, records)
+    variance = likelihood.variance(around, reach) @ NODE_WEIGHTS
+    sampling = _weighted(z, weight**2 * variance, records)
+    widened = likelihood.expected(around, now, reach) @ NODE_WEIGHTS
+    widened = (records / len(z)) * ((weight * widened) @ z)
+    change = likelihood.expected(now, eta, reach) / bounds
+    return Slopes(curvature, sampling, widened, (records / len(z)) * (change.T @ z))
+
+
+def _shares(noise_sds: np.ndarray, change: np.ndarray, linear: np.ndarray) -> np.ndarray:
+    """aₜ: more for later rounds and for less noise, none to speak of where θₜ is too far.
+
+    A score from far away is brought to m by H(m − θₜ). What that is wrong by, against the same
+    change over the synthetic records and a part of that change itself, counts as noise.
+    """
+    rounds = np.arange(1, len(noise_sds) + 1)
+    wrong = np.mean(np.square(change - linear), axis=1)
+    wrong = wrong + CURVATURE_ERROR**2 * np.mean(np.square(change), axis=1)
+    share = np.sqrt(rounds) / (np.square(noise_sds) + wrong)
+    return share / np.sum(share)
+
+
+def _steeper(points: np.ndarray, history: History, curvature: np.ndarray) -> float:
+    """How many times steeper the last move found the score to be than H says, beyond its noise.
+
+    The change of the score over a move Δ is −HΔ if H is right. Steps with an H that is less than
+    half of the truth would swing wider from round to round. Δ follows the noise of the score before
+    it, all of whose length may therefore be in what was seen; that of the score after it is
+    independent.
+    """
+    if len(points) < 2:
+        return 1.0
+    move = points[-1] - points[-2]
+    seen = move @ (history.scores[-2] - history.scores[-1])
+    noise = np.sqrt(len(move)) * history.noise_sds[-2] + DOUBTS * history.noise_sds[-1]
+    said = move @ curvature @ move
+    return max(1.0, float((seen - np.linalg.norm(move) * noise) / said)) if said > 0 else 1.0
+
+
+def _reported(public: Public, heard: Heard, before: np.ndarray, gap: np.ndarray) -> np.ndarray:
+    """The precision with the doubt about H in it.
+
+    H is about κn times the covariance of z = B y, κ the mean of its weights. An error of variance
+    Dᵢⱼ in that of y is one of covariance (κn)² B diag(D s) B in H(θ − θ̄), s being the expected
+    squares of θ − θ̄ on y: posterior variances, and squares of m − θ̄ = `gap`, both without what is
+    no part of η, for no error of that covariance goes there.
+    """
+    (z, uncertain), bend, levels = public.synthetic, public.bend, public.levels
+    curvature, information, told = heard.curvature, heard.information, public.apart @ bend
+    size = np.trace(curvature) / max(np.sum(z * z) / len(z), 1e-300)
+    for _ in range(2):
+        spread = np.linalg.inv(information + before)
+        if levels is None:
+            square = np.sum((told @ spread) * told, axis=1) + np.square(told @ gap)
+            doubt = (bend * (size**2 * (uncertain @ square))) @ bend
+        else:
+            doubt = curvature_doubt(levels.levels, z, bend, told, uncertain, curvature, spread, gap)
+        gain = np.linalg.solve(heard.noise + doubt, curvature).T
+        information = _symmetric(gain @ curvature)
+    return information + before
+
+
+def _learnt_sd(
+    public: Public, prior: Prior, information: np.ndarray, pull: np.ndarray
+) -> np.ndarray:
+    """The prior's sd times scales that are likely given what was heard: one for every column.
+
+    With information J and P(τ) the prior's precision, pull ~ N(J(θ − m₀), J) and
+    θ − m₀ ~ N(0, P⁻¹). First the common scale τ (`_common_scale`), then that of each column: the
+    largest of the posterior density by EM, under a scaled inverse χ² prior of `ALIKE` degrees of
+    freedom at τ,
+
+        τ_c² ← (Σ_{i∈c} E[(θ − m₀)²ᵢ]/sdᵢ² + ALIKE·τ²)/(size of c + ALIKE).
+
+    The constant says nothing about the others' scale, so that its own prior is taken wide here.
+    """
+    free = prior.column >= 0
+    wide = prior._replace(sd=np.where(free, prior.sd, WIDE * prior.sd))
+    common = _common_scale(public, wide, information, pull)
+    size = np.bincount(prior.column[free])
+    information, pull = public.to_z.T @ information @ public.to_z, public.to_z.T @ pull
+    scale = np.where(free, common, 1.0)
+    for _ in range(REFITS):
+        covariance = np.linalg.inv(information + np.diag((scale * wide.sd) ** -2.0))
+        square = np.square(covariance @ pull) + np.diagonal(covariance)
+        seen = np.bincount(prior.column[free], (square / np.square(prior.sd))[free])
+        own = np.sqrt((seen + ALIKE * common**2) / (size + ALIKE))
+        scale[free] = own[prior.column[free]]
+    return scale * prior.sd
+
+
+def _common_scale(public: Public, wide: Prior, information: np.ndarray, pull: np.ndarray) -> float:
+    """The likeliest τ: up to what does not depend on it the log-density of `pull` is
+    ½(log|P| − log|J + P| + pullᵀ(J + P)⁻¹pull). A half-normal prior of sd 1 on τ decides where next
+    to nothing was heard.
+    """
+    free = wide.column >= 0
+    fits = []
+    for scale in PRIOR_SCALES:
+        scaled = wide._replace(sd=np.where(free, scale, 1.0) * wide.sd)
+        root = np.linalg.cholesky(information + _prior_precision(public, scaled))
+        fit = 0.5 * np.sum(np.square(np.linalg.solve(root, pull)))
+        fit -= np.sum(np.log(np.diagonal(root))) + np.sum(free) * np.log(scale)
+        fits.append(fit - 0.5 * scale**2)
+    best = int(np.argmax(fits))
+    if not 0 < best < len(fits) - 1:
+        return float(PRIOR_SCALES[best])
+    below, top, above = fits[best - 1 : best + 2]
+    bent = below - 2.0 * top + above  # a parabola through three: between points of the grid
+    return float(PRIOR_SCALES[best] * 2.0 ** (0.25 * (below - above) / bent if bent < 0 else 0.0))
+
+
+def _prior_precision(public: Public, prior: Prior) -> np.ndarray:
+    scaled = public.to_x / prior.sd[:, None]
+    return scaled.T @ scaled
+
+
+def _information(z: np.ndarray, each: np.ndarray, weight: np.ndarray, records: float) -> np.ndarray:
+    """n E[w c zzᵀ] with a number c a record, or n E[w C ⊗ zzᵀ] with one matrix C for all."""
+    if each.ndim == 1:
+        return _weighted(z, weight * each, records)
+    return np.kron(each, _weighted(z, weight, records))
+
+
+def _weighted(z: np.ndarray, weight: np.ndarray, records: float) -> np.ndarray:
+    root = z * np.sqrt(weight * (records / len(z)))[:, None]
+    return root.T @ root
+
+
+def _symmetric(matrix: np.ndarray) -> np.ndarray:
+    return 0.5 * (matrix + matrix.T)

@@ -1,0 +1,144 @@
+"""Synthetic covariates: made-up z with the released marginals and second moment.
+
+No record is in them. They are for expectations over x, the curvature and the variance of scores.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.data.schema.layout import Layout
+from tacit.methods.scoring.marginals import Marginals
+from tacit.methods.scoring.party import Counted
+
+DRAWS = 1000
+SEED = 0x5C0E
+"""Public and fixed: every server draws the same ones."""
+FLOOR = 0.2
+"""Of the eigenvalues of a correlation matrix: a noisy one has negative ones."""
+SIZES = np.array([0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4])
+"""Standard deviations that correlations may have; most are next to nothing and a few are large."""
+FITS = 30
+
+
+class Synthetic(NamedTuple):
+    """Rows of z, and how uncertain their covariance is: the variance of each entry's error."""
+
+    z: np.ndarray
+    doubt: np.ndarray
+
+
+def triangle(vector: np.ndarray, dimension: int) -> np.ndarray:
+    """The symmetric matrix of `pack_symmetric`'s vector."""
+    matrix = np.zeros((dimension, dimension))
+    upper = np.triu_indices(dimension)
+    matrix[upper] = vector / np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
+    return matrix + np.triu(matrix, 1).T
+
+
+def independent(
+    layout: Layout, what: Counted, found: Marginals, scale: np.ndarray, draws: int = DRAWS
+) -> np.ndarray:
+    """Rows of z whose columns are independent of each other."""
+    rng = np.random.default_rng(SEED)
+    x = np.ones((draws, len(layout)))
+    for row, place in enumerate(what.numbers):
+        drawn = rng.choice(found.knots[row], draws, p=found.histograms[row])
+        # The finest variance that knots can tell is more than none.
+        deviation = np.std(drawn) or 1.0
+        x[:, place] = found.centre[place] + (drawn - drawn.mean()) * np.sqrt(
+            found.variance[place]
+        ) / max(deviation, 1e-3 * np.sqrt(found.variance[place]))
+    for group, share in zip(what.groups, found.frequencies, strict=True):
+        rest = np.append(share, max(0.0, 1.0 - share.sum()))
+        level = rng.choice(len(rest), draws, p=rest / rest.sum())
+        x[:, group] = level[:, None] == np.arange(len(group))
+    return scale * (x - found.centre)
+
+
+def correlated(
+    layout: Layout,
+    what: Counted,
+    found: Marginals,
+    scale: np.ndarray,
+    moment: np.ndarray,
+    noise_sd: float,
+) -> Synthetic:
+    """Rows of z with the released second moment, as far as it stands out of its noise.
+
+    Correlations between columns are shrunk towards none (`_shrunk`). Independent rows are then
+    carried over by the linear map that moves them least (the optimal transport of Gaussians).
+    """
+    z = independent(layout, what, found, scale)
+    dimension = len(layout)
+    length = np.sqrt(np.sum(z * z, axis=1, keepdims=True))
+    unit = z / np.where(length > 0, length, 1.0)
+    least = 0.1 * np.square(scale) * found.variance
+    spread = np.sqrt(np.maximum(np.mean(unit * unit, axis=0), least))
+    outer = np.outer(spread, spread)
+    free = np.array([feature.kind != "bias" for feature in layout])
+    between = np.triu(np.outer(free, free), 1)
+    for group in what.groups:
+        between[np.ix_(group, group)] = False  # known: at most one level at a time
+    # Independent columns have no correlation; that of so many draws is an accident.
+    seen = (triangle(moment, dimension) / found.records / outer)[between]
+    noise = (np.square(noise_sd / found.records) / 2.0 / np.square(outer))[between]
+    change, doubt = np.zeros((2, dimension, dimension))
+    change[between], doubt[between] = _shrunk(seen, noise)
+    change, doubt = change + change.T, doubt + doubt.T
+    sd = np.sqrt(np.maximum(np.mean(z * z, axis=0), least))
+    doubt = doubt * np.square(np.outer(sd, sd)) + _count_doubt(found, scale, free)
+    moved, sd = z.copy(), sd[free]
+    before = (z[:, free] / sd).T @ (z[:, free] / sd) / len(z)
+    known = np.where((between | between.T)[np.ix_(free, free)], 0.0, before)
+    after = known + change[np.ix_(free, free)]
+    moved[:, free] = (z[:, free] / sd) @ _transport(before, after) * sd
+    return Synthetic(moved, doubt)
+
+
+def _shrunk(seen: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of each correlation, given what was seen of it with that noise variance.
+
+    Correlations come from a mixture of normals of the `SIZES`, whose shares are those under which
+    all that was seen is likeliest (empirical Bayes, by EM): where most are nothing these are taken
+    for noise, and a large one is kept all the same.
+    """
+    if not len(seen):
+        return seen, noise
+    total = np.square(SIZES)[:, None] + noise
+    fit = -0.5 * (np.square(seen) / total + np.log(total))
+    fit = np.exp(fit - np.max(fit, axis=0))
+    share = np.full(len(SIZES), 1.0 / len(SIZES))
+    for _ in range(FITS):
+        share = fit @ (1.0 / (share @ fit)) * share / len(seen)
+    belongs = share[:, None] * fit / (share @ fit)
+    keep = np.square(SIZES)[:, None] / total
+    mean = np.sum(belongs * keep, axis=0) * seen
+    square = np.sum(belongs * (keep * noise + np.square(keep * seen)), axis=0)
+    return np.clip(mean, -1.0, 1.0), np.maximum(square - np.square(mean), 0.0)
+
+
+def _count_doubt(found: Marginals, scale: np.ndarray, free: np.ndarray) -> np.ndarray:
+    """What the noise in the counts adds: to a column's variance, and to its mean, which is its
+    covariance with the constant.
+    """
+    square = np.square(scale)
+    doubt = np.diag(np.where(free, np.square(square) * found.variance_error, 0.0))
+    for place in np.flatnonzero(~free):
+        row = np.where(free, square[place] * square * found.centre_error, 0.0)
+        doubt[place] += row
+        doubt[:, place] += row
+    return doubt
+
+
+def _transport(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """T = A^(−½)(A^½ B A^½)^½ A^(−½) takes covariance A to B; both floored."""
+    values, vectors = np.linalg.eigh(before)
+    values = np.sqrt(np.maximum(values, FLOOR))
+    root, inverse = (vectors * values) @ vectors.T, (vectors / values) @ vectors.T
+    values, vectors = np.linalg.eigh(after)
+    target = (vectors * np.maximum(values, FLOOR)) @ vectors.T
+    values, vectors = np.linalg.eigh(root @ target @ root)
+    return inverse @ ((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T) @ inverse

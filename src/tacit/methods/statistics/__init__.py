@@ -1,0 +1,1 @@
+"""Expected sufficient statistics, exact or with noise."""

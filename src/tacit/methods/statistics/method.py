@@ -1,0 +1,342 @@
+"""`PrivateStatistics`: clipped expected statistics of each record, summed and noised once a round.
+
+One mechanism for every conjugate-exponential model (VIPS Alg. 1–2, MEng 4.20–4.23). The model
+computes E[T(record)] at q behind the wall (`Model.statistics`); a party releases
+
+    Σ_{batch} min(1, C/‖E[T]‖) E[T] + N(0, noise_sd² I),
+
+its factor becomes that sum over the batch's rate, and the next round replaces it, or with a damping
+ρ moves it: λ ← (1 − ρ)λ + ρ·new, the stochastic M-step. The clip is in units of the model's: 1 is
+a usual record.
+
+**Sensitivity.** One unit is one contribution of norm ≤ C over all coordinates: 2C apart under
+substitution, √2·C where the model says that no coordinate is negative.
+
+**Repair.** A noisy sum may be no sum of statistics: a precision may be negative, or a count.
+"truncate" takes the positive part of a precision or of counts at the party, which biases them
+upwards (MEng 4.21, 4.24–4.26; VIPS, section 4); "none" keeps the raw sums, which are unbiased, and
+only the q that is made of them is made proper. With `noise_aware` that q also knows how much noise
+is in them (`noise_aware`).
+
+**Once.** `once = True` is the fixed private likelihood of MEng §5.1: the first visit's release is
+kept at the party, and what it answers later is free. It needs statistics that do not depend on q.
+
+`ExpectedStatistics` is the same answer without clip and noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tacit.errors import ConfigError
+from tacit.expfam import Dirichlets, Family, Gaussian, Natural
+from tacit.methods.base import Answer, Arranged, Array, LocalMethod, Task
+from tacit.methods.batches import Batches, SamplingName, shuffled_rows
+from tacit.methods.private import PrivateMethod, by_unit
+from tacit.methods.statistics.noise_aware import aware_q, plain_q, stepped_q, summed_q
+from tacit.models import ConjugateGaussian, Model, Records
+from tacit.models.statistics import Statistics, whole
+from tacit.privacy.bounded import Bounded, clip_sum, clip_units
+from tacit.privacy.events import GaussianEvent
+from tacit.privacy.guarantee import Aggregation
+from tacit.privacy.mechanisms import Gaussian as GaussianMechanism
+from tacit.privacy.settings import check_clip
+from tacit.pvi import cavity, divide, multiply, power, product
+from tacit.server.combine import Combine, Memory, Run
+from tacit.support.validation import check_fields
+
+
+@dataclass(frozen=True)
+class ExpectedStatistics(LocalMethod):
+    """The conjugate answer at q: λ of the cavity plus the sum of the records' statistics.
+
+    Exact where the statistics do not depend on q. Otherwise one step of coordinate ascent: the
+    hidden variables' best answer to q, then that of θ to them. With `rate` < 1 the sum is that of a
+    batch over its share of the records: stochastic variational inference, which needs damping.
+    `batches` are "poisson", or "shuffled": passes in which every record is in one batch. Not
+    private.
+    """
+
+    kind: ClassVar[str] = "expected-statistics"
+    second_order: ClassVar[bool] = True
+    eager: ClassVar[bool] = True
+    rate: float = 1.0
+    batches: Literal["poisson", "shuffled"] = "poisson"
+    dtype: str = "float64"
+
+    def __post_init__(self) -> None:
+        check_fields(self, "method")
+        _ = self._drawn
+
+    @property
+    def uses_key(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.batches == "poisson"
+
+    @property
+    def _drawn(self) -> Batches:
+        """How the batch of each visit is drawn, where it is a Poisson one."""
+        return Batches(self.rate, "poisson")
+
+    def check(self, model: Model, family: Family) -> None:
+        _require_statistics(self, model, family)
+
+    def starts_at_prior(self, model: Model) -> bool:
+        return not model.ties_at_prior
+
+    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
+        def statistics(records: Records, weights: Array) -> Statistics:
+            found = model.statistics(family, task.q, records, weights)
+            assert found is not None
+            return found
+
+        def summed(records: Records, weights: Array) -> Bounded:
+            found = statistics(records, weights)
+            return clip_sum(found.norms(), jnp.inf, weights, found.total)
+
+        if self.batches == "shuffled":
+            records, weights, rate = self._shuffled(task, traced=model.traceable)
+            value = statistics(records, weights).total(weights)
+        else:
+            batch, _ = self._drawn.summed(key, task, summed, traced=model.traceable)
+            value, rate = batch.value, self.rate
+        total = jax.tree.map(lambda leaf: leaf / rate, value)
+        factor = model.factor(family, task.q, total)
+        return Answer(multiply(cavity(task.q, task.factor), factor), None)
+
+    def _shuffled(self, task: Task, *, traced: bool) -> tuple[Records, Array, Array | float]:
+        """The visit's batch, its weights, and what share of the records is in it."""
+        if self.rate == 1:
+            return task.records, task.weights, 1.0
+        rows, mask, share = shuffled_rows(task, self.rate, traced=traced)
+        records = {name: column[rows] for name, column in task.records.items()}
+        return records, mask.astype(task.weights.dtype), share
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateStatistics(PrivateMethod):
+    """Release the sum of clipped expected statistics.
+
+    `rate` < 1 draws a batch for each release, Poisson or without replacement. `precision_weight`
+    is κ, the second moments' share in the clip. `repair` and `noise_aware` say what becomes of a
+    noisy sum; `once` releases at the first visit only. `nonnegative` is the model's, and is set by
+    the plan.
+    """
+
+    kind: ClassVar[str] = "private-statistics"
+    eager: ClassVar[bool] = True
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted", "server")
+    damping: ClassVar[float | None] = 1.0
+    wants_full: ClassVar[bool] = True
+    uses_key: ClassVar[bool] = False
+    clip: float = 1.0
+    rate: float = 1.0
+    sampling: SamplingName = "poisson"
+    precision_weight: float = 1.0
+    repair: Literal["none", "truncate"] = "none"
+    noise_aware: bool = True
+    once: bool = False
+    nonnegative: bool = False
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.batches
+        check_clip(self.precision_weight, "method.precision_weight")
+
+    @property
+    def batches(self) -> Batches:
+        """How the batch of each release is drawn."""
+        return Batches(self.rate, self.sampling)
+
+    def suited(self, model: Model) -> PrivateStatistics:
+        return replace(self, nonnegative=model.nonnegative_statistics)
+
+    def starts_at_prior(self, model: Model) -> bool:
+        return not model.ties_at_prior
+
+    def check(self, model: Model, family: Family) -> None:
+        _require_statistics(self, model, family)
+        self.batches.check(self.relation)
+        if self.unit != "record" and not model.traceable:
+            raise ConfigError(
+                f"privacy.unit = {self.unit!r} with model {model.kind!r}, whose statistics are "
+                "those of single records; protect a 'record'"
+            )
+        if self.aggregation == "server" and not isinstance(family, Dirichlets):
+            raise ConfigError(
+                f"privacy.aggregation = 'server' with model {model.kind!r}; here it is for counts, "
+                "as of topics: use 'trusted', where the parties add the noise"
+            )
+        if self.repair == "truncate" and self.aggregation != "plain":
+            raise ConfigError(
+                f"method.repair = 'truncate' with privacy.aggregation = {self.aggregation!r}; it "
+                "is for one party's own release, and a sum of truncated numbers lacks the noise "
+                "that it is charged for: use 'none'"
+            )
+        fixed = isinstance(model, ConjugateGaussian) and whole(family) and self.rate == 1
+        if self.once and not fixed:
+            raise ConfigError(
+                f"method.once = true with model {model.kind!r}, family {family.kind!r} and "
+                f"method.rate = {self.rate}; statistics that are released once must not depend on "
+                "q or on a batch: use a conjugate model with family = 'full' and rate 1"
+            )
+
+    def numbers(self, dimension: int) -> int:
+        return dimension if self.nonnegative else super().numbers(dimension)  # counts are one each
+
+    def knows_noise(self, family: Family) -> bool:
+        gaussian = isinstance(family, Gaussian) and whole(family)
+        return self.noise_aware and self.repair == "none" and gaussian
+
+    def arrange(self, party: str, records: Records, seed: int) -> Arranged:
+        del seed
+        return by_unit(party, records, self.unit)
+
+    def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+        return (
+            GaussianEvent(
+                clip=clip,
+                noise_sd=noise_sd,
+                sampling=self.batches.accounted(units),
+                nonnegative=self.nonnegative,
+            ),
+        )
+
+    def events(
+        self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
+    ) -> tuple[GaussianEvent, ...]:
+        if self.once and visit > 0:
+            return ()
+        return super().events(visit=visit, visits=visits, clip=clip, noise_sd=noise_sd, units=units)
+
+    def stage(self, visit: int) -> int:
+        """0: release; 1: what was released before is said again."""
+        return int(self.once and visit > 0)
+
+    def memory(self, model: Model, family: Family) -> Natural | None:
+        """The party's released statistics, if they are used again."""
+        del model
+        return family.zero() if self.once else None
+
+    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
+        del key
+        rest = cavity(task.q, task.factor)
+        if task.stage == 1:
+            return Answer(multiply(rest, task.memory), None, None, task.memory)
+        for_noise, for_batch, for_model = jax.random.split(task.secret, 3)
+
+        def clipped(records: Records, weights: Array) -> Bounded:
+            return self._clipped(model, family, for_model, task, records, weights)
+
+        bounded, drawn = self.batches.summed(for_batch, task, clipped, traced=model.traceable)
+        shares = jnp.inf if self.aggregation == "server" else task.terms.shares
+        mechanism = GaussianMechanism(noise_sd=task.terms.noise_sds[0], shares=shares)
+        released = mechanism.release(for_noise, bounded, drawn)
+        found = self._factor(model, family, task.q, released.value)
+        costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], released.cost)
+        return Answer(multiply(rest, found), None, costs, found if self.once else None)
+
+    def server(self, run: Run) -> Combine:
+        """The raw sum of what was released, and the q that is read from it.
+
+        Requests carry an equal part of the likelihood in q to every party, repaired as it may be,
+        and updates are Δₘ = ρ(sₘ − that part); with u = q/prior, k of M parties asked and R the
+        raw sum, R ← R − ρ(k/M)R + ΣΔₘ + ρ(k/M)u. With aggregation = "server" the sums come exact,
+        and one noise for all is added here, before anything else is made of them.
+        """
+        prior = run.model.prior(run.family)
+        read = aware_q if self.noise_aware and self.repair == "none" else plain_q
+        if self.repair == "truncate" and isinstance(run.family, Dirichlets):
+            read = summed_q
+        by_step = isinstance(run.family, Gaussian) and not whole(run.family)
+        unit = run.model.statistics_unit / self.rate
+
+        def combine(
+            q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
+        ) -> tuple[Natural, Memory | None]:
+            part = run.damping_at(number) * len(updates) / run.parties
+            known = divide(q, prior)
+            change = product(updates[0], updates[1:])
+            if run.noise_rng is not None:
+                draw = run.noise_rng(number).standard_normal(change["log"].shape)
+                noise = unit * run.noise_sd(number) * draw
+                change = {"log": change["log"] + run.damping_at(number) * noise}
+            raw = power(family_part(memory, known), 1.0 - part)
+            raw = multiply(multiply(raw, power(known, part)), change)
+            noise = self._noise_left(memory, run, number, len(updates))
+            sd = unit * noise
+            other = sd / self.precision_weight
+            if by_step:
+                following = stepped_q(prior, raw, q, change, other)
+            else:
+                following = read(run.family, prior, raw, sd, other)
+            return following, {**raw, "noise_variance": np.asarray(noise**2)}
+
+        return combine
+
+    def _noise_left(self, memory: Memory | None, run: Run, number: int, updates: int) -> float:
+        """Standard deviation of the noise in the raw sum, after damping, as it was released."""
+        part = run.damping_at(number) * updates / run.parties
+        before = 0.0 if memory is None else float(memory["noise_variance"])
+        if self.once and number > 1:
+            # The same noise comes in again: it adds up as a number, not as a variance.
+            share = (1.0 - part) * np.sqrt(before) + part * run.noise_sd(1)
+            return float(share)
+        # A round's noise is that of all who are asked in it; one after the other, each adds a part.
+        added = run.damping_at(number) ** 2 * run.noise_sd(number) ** 2 * updates / run.asked
+        return float(np.sqrt((1.0 - part) ** 2 * before + added))
+
+    def _clipped(
+        self, model: Model, family: Family, key: Array, task: Task, records: Records, weights: Array
+    ) -> Bounded:
+        clip = task.terms.clips[0]
+
+        def statistics(records: Records, weights: Array) -> Statistics:
+            found = model.statistics(
+                family, task.q, records, weights, balance=self.precision_weight, key=key
+            )
+            assert found is not None
+            return found
+
+        if weights.ndim == 1:
+            found = statistics(records, weights)
+            return clip_sum(found.norms(), clip, weights, found.total, least=found.least())
+        contributions = jax.vmap(lambda own, there: statistics(own, there).total(there))(
+            records, weights
+        )
+        return clip_units(contributions, clip, jnp.any(weights > 0, axis=1))
+
+    def _factor(self, model: Model, family: Family, q: Natural, value: Any) -> Natural:
+        """λ of the factor that the released sums are, scaled to all of the records."""
+        value = jax.tree.map(lambda leaf: leaf / self.rate, value)
+        truncate = self.repair == "truncate"
+        if truncate and isinstance(family, Dirichlets):
+            return model.factor(family, q, jnp.maximum(value, 0.0))
+        if truncate and not whole(family):
+            value = {**value, "precision": jnp.maximum(value["precision"], 0.0)}
+        factor = model.factor(family, q, value, balance=self.precision_weight)
+        if truncate and whole(family):
+            square = (family.dimension,) * 2
+            sizes, axes = jnp.linalg.eigh(-2.0 * factor["quadratic"].reshape(square))
+            matrix = (axes * jnp.maximum(sizes, 0.0)) @ axes.T
+            factor["quadratic"] = -0.5 * matrix.reshape(family.shapes["quadratic"])
+        return factor
+
+
+def family_part(memory: Memory | None, known: Natural) -> Natural:
+    """The raw sums: what q says at the beginning."""
+    return known if memory is None else {name: memory[name] for name in known}
+
+
+def _require_statistics(method: LocalMethod, model: Model, family: Family) -> None:
+    if not isinstance(family, Gaussian | Dirichlets) or not model.has_statistics:
+        raise ConfigError(
+            f"method.kind = {method.kind!r} needs a model with expected statistics, not "
+            f"{model.kind!r} with family {family.kind!r}; use method.kind = 'auto'"
+        )

@@ -1,0 +1,135 @@
+"""A q from noisy sums: one that takes them for exact, and one that knows their noise.
+
+The sums are b̃ = b + n and P̃ = P + N, where b and P are the likelihood's natural parameters, n has
+standard deviation τ in every coordinate and N is symmetric with κ-scaled noise: t on the diagonal
+and t/√2 off it, t = τ/κ. For a conjugate Gaussian model b | P, θ ~ N(Pθ, P).
+
+**One coordinate.** With P flat on P > 0, p(θ | b̃, P̃) is a mixture over P of Gaussians: given P,
+b̃ ~ N(Pθ, v), v = P + τ², so that θ has precision Λ₀ + P²/v and weight N(P̃ | P, t²)·N(b̃ | Pm₀, v +
+P²/Λ₀). It is summed on a grid, and q has its mean and variance.
+
+**More.** b̃ − P̃θ = (b − Pθ) + n − Nθ has mean 0 and covariance V(θ) = P + τ²I + ½t²(‖θ‖²I + θθᵀ).
+With P in V replaced by the positive part of P̃ and V taken at the mean, which is iterated, θ has
+precision Λ₀ + P̃V⁻¹P̃ and mean from Λ₀m₀ + P̃V⁻¹b̃. This is proper whatever the noise. It is good
+while the noise is smaller than P and too sure beyond (docs/methods/statistics.md has the coverage).
+
+**Counts.** For Dirichlet distributions the sums are noisy counts. One that is negative is set to
+zero, or, knowing the noise, every word's counts are moved towards what they would be if topics were
+alike (`tacit.models.lda.denoise`).
+
+Clipping is in neither: it moves b and P, and no law of the noise knows by how much.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tacit.expfam import Dirichlets, Family, FullGaussian, Natural
+from tacit.models.lda.denoise import Noisy, shrink
+from tacit.pvi import multiply
+
+POINTS, REACH = 401, 7.0
+ROUNDS = 30
+
+
+def plain_q(
+    family: Family, prior: Natural, sums: Natural, noise_sd: float, precision_sd: float
+) -> Natural:
+    """Prior times sums, the sums' precision replaced by its positive part where it has none."""
+    del noise_sd, precision_sd
+    if isinstance(family, Dirichlets):
+        return multiply(prior, {"log": np.maximum(sums["log"], 0.0)})
+    if isinstance(family, FullGaussian):
+        positive = {**sums, "quadratic": -0.5 * _positive(-2.0 * sums["quadratic"])}
+    else:
+        positive = {**sums, "quadratic": np.minimum(sums["quadratic"], 0.0)}
+    return multiply(prior, positive)
+
+
+def summed_q(
+    family: Family, prior: Natural, sums: Natural, noise_sd: float, precision_sd: float
+) -> Natural:
+    """Prior times sums that are proper already, since each release was repaired."""
+    del family, noise_sd, precision_sd
+    return multiply(prior, sums)
+
+
+def stepped_q(
+    prior: Natural, sums: Natural, q: Natural, change: Natural, precision_sd: float
+) -> Natural:
+    """A mean-field q: a step from the last one's mean m, with a precision that is above its noise.
+
+    The damped change of q's sums is that of releases made at m, so that Δb − ΔP∘m is ρ times the
+    gradient at m, prior included, and has none of the precision's noise:
+
+        Λ = Λ₀ + max(P̃, t),    m ← m + (Δb − ΔP∘m)/Λ.
+
+    Where P̃ is above its noise t this is prior times sums. Elsewhere P̃ may be nearly nothing or
+    negative, and a quotient by it would throw m far away.
+    """
+    mean = q["linear"] / (-2.0 * q["quadratic"])
+    step = change["linear"] + 2.0 * change["quadratic"] * mean
+    found = np.maximum(-2.0 * sums["quadratic"], precision_sd)
+    precision = -2.0 * prior["quadratic"] + found
+    return {"linear": precision * mean + step, "quadratic": -0.5 * precision}
+
+
+def aware_q(
+    family: Family, prior: Natural, sums: Natural, noise_sd: float, precision_sd: float
+) -> Natural:
+    """The q that knows how much noise is in the sums."""
+    if isinstance(family, Dirichlets):
+        return multiply(prior, {"log": shrink(Noisy(average=sums["log"], noise_sd=noise_sd))})
+    if family.dimension == 1:
+        return _mixed(prior, sums, noise_sd, precision_sd)
+    assert isinstance(family, FullGaussian)
+    known, start = -2.0 * prior["quadratic"], prior["linear"]
+    matrix, linear = -2.0 * sums["quadratic"], sums["linear"]
+    identity = np.eye(family.dimension)
+    base = _positive(matrix) + noise_sd**2 * identity
+    mean = np.linalg.solve(known, start)
+    for _ in range(ROUNDS):
+        spread = np.outer(mean, mean) + (mean @ mean) * identity
+        gain = np.linalg.solve(base + 0.5 * precision_sd**2 * spread, matrix).T
+        precision = known + _symmetric(gain @ matrix)
+        # Half a step each time: the spread grows with the mean.
+        mean = 0.5 * (mean + np.linalg.solve(precision, start + gain @ linear))
+    return {"linear": precision @ mean, "quadratic": -0.5 * precision}
+
+
+def _mixed(prior: Natural, sums: Natural, noise_sd: float, precision_sd: float) -> Natural:
+    """Mean and variance of the mixture over P, on a grid."""
+    shape = np.shape(prior["quadratic"])
+    known = -2.0 * float(np.squeeze(prior["quadratic"]))
+    start = float(prior["linear"][0]) / known
+    found = -2.0 * float(np.squeeze(sums["quadratic"]))
+    linear = float(sums["linear"][0])
+    low = max(found - REACH * precision_sd, 0.0)
+    high = max(found, 0.0) + REACH * precision_sd
+    grid = low + (high - low) * (np.arange(POINTS) + 0.5) / POINTS
+    v = grid + noise_sd**2
+    precision = known + grid**2 / v
+    means = (known * start + grid * linear / v) / precision
+    wide = v + grid**2 / known
+    score = (
+        -0.5 * ((found - grid) / precision_sd) ** 2
+        - 0.5 * (linear - grid * start) ** 2 / wide
+        - 0.5 * np.log(wide)
+    )
+    weight = np.exp(score - score.max())
+    weight /= weight.sum()
+    mean = weight @ means
+    variance = weight @ (1.0 / precision + (means - mean) ** 2)
+    return {
+        "linear": np.array([mean / variance]),
+        "quadratic": np.full(shape, -0.5 / variance),
+    }
+
+
+def _symmetric(matrix: np.ndarray) -> np.ndarray:
+    return 0.5 * (matrix + matrix.T)
+
+
+def _positive(matrix: np.ndarray) -> np.ndarray:
+    sizes, axes = np.linalg.eigh(_symmetric(matrix))
+    return _symmetric((axes * np.maximum(sizes, 0.0)) @ axes.T)

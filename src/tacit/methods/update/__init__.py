@@ -1,0 +1,1 @@
+"""Private updates: clipped and noisy changes of natural parameters."""

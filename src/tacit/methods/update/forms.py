@@ -1,0 +1,198 @@
+"""Forms of `PrivateUpdate`: in which coordinates a change is clipped and noised, and what follows.
+
+| form            | coordinates of Δ = (Δb, ΔΛ) | an improper q       | a party's factor       |
+|-----------------|-----------------------------|---------------------|------------------------|
+| "even"          | ((Δb − ΔΛ∘m)/A, ΔΛ/B)       | cannot be (a floor) | an equal part of q     |
+| "roll-back"     | (Δb, ΔΛ), MEng Alg. 3       | the round is void   | an equal part of q     |
+| "server-factor" | (Δb, ΔΛ)                    | the round is void   | its own, without noise |
+| "log-precision" | ((Δb − ΔΛ∘m)/√Λ, ΔΛ/Λ)      | cannot be           | its own, without noise |
+
+m and Λ are mean and precision of q, A = (Λ/max Λ)^¼ and B = A²/κ. Every map depends on q alone,
+which is public, and so does what the server does with an improper q (MEng §4.3.3): all of it is
+post-processing. MEng 4.28, a limit on the precision inside of each party after noising, is none of
+them: a sum of truncated normals is not what the accountant was told.
+
+**Which factor.** A sum R = Σ clip(Δₘ) + noise has the ε of its noise only if, given the sums
+before, the parties' answers do not depend on earlier noise that nobody has seen. A factor that
+keeps its party's share of the noise does: the next answers take that share back, and with it what
+hid the party (docs/studies/linear.md shows ε ≥ 56 where 10 was claimed). Two kinds of factor are
+sound: an equal part of what was released, which is public, and the party's own clipped changes
+without noise, which stay at the party. The first takes noise back from round to round, but a clip
+smaller than the differences between parties biases it; the second has no such bias, and its noise
+adds up in q.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import jax.numpy as jnp
+import numpy as np
+
+from tacit.expfam import Family, Natural, namespace
+from tacit.methods.base import Array
+from tacit.pvi import multiply, power, product
+from tacit.server.combine import Combine, Memory, Run, floored_step
+
+FormName = Literal["even", "roll-back", "server-factor", "log-precision"]
+EVENNESS = 0.25
+Floor = Callable[[Natural, int], Any]
+
+
+@dataclass(frozen=True)
+class Form(abc.ABC):
+    """Public maps between a change of natural parameters and what is clipped and noised."""
+
+    precision_weight: float
+    own_factor: ClassVar[bool] = False
+    centred: ClassVar[bool] = True
+    """Whether the first coordinate is the score Δb − ΔΛ∘m instead of Δb."""
+
+    @abc.abstractmethod
+    def scales(self, q: Natural) -> dict[str, Array]:
+        """What one unit of either coordinate is in natural parameters."""
+
+    def coordinates(self, q: Natural, change: Natural) -> dict[str, Array]:
+        """A change as it is clipped."""
+        added = -2.0 * change["quadratic"]
+        score = change["linear"] - added * self._mean(q)
+        scales = self.scales(q)
+        return {"score": score / scales["score"], "precision": added / scales["precision"]}
+
+    def natural(self, q: Natural, value: dict[str, Array]) -> Natural:
+        """The inverse of `coordinates`."""
+        scales = self.scales(q)
+        score, added = (value[name] * scales[name] for name in ("score", "precision"))
+        return {"linear": score + added * self._mean(q), "quadratic": -0.5 * added}
+
+    def combine(self, floor: Floor) -> Combine:
+        """The server's half; by default updates are multiplied, and a q that is improper refused.
+
+        `floor` is the precision that a form with a floor may not go below.
+        """
+        del floor
+        return _multiplied
+
+    def _mean(self, q: Natural) -> Array:
+        if not self.centred:
+            return 0.0
+        return q["linear"] / (-2.0 * q["quadratic"])
+
+
+class Even(Form):
+    """Every coordinate on the scale of what q knows of it, to the power of ½."""
+
+    def scales(self, q: Natural) -> dict[str, Array]:
+        precision = -2.0 * q["quadratic"]
+        even = (precision / namespace(precision).max(precision)) ** EVENNESS
+        return {"score": even, "precision": even * even / self.precision_weight}
+
+    def combine(self, floor: Floor) -> Combine:
+        return floored_step(floor)
+
+
+class RollBack(Form):
+    """MEng Alg. 3 without its local precision clip."""
+
+    centred: ClassVar[bool] = False
+
+    def scales(self, q: Natural) -> dict[str, Array]:
+        del q
+        return {"score": 1.0, "precision": 1.0}
+
+
+class ServerFactor(RollBack):
+    """The same, with factors that never hold noise: what there is of it is the server's own."""
+
+    own_factor: ClassVar[bool] = True
+
+
+class LogPrecision(Form):
+    """Changes of log Λ, and of m in standard deviations.
+
+    With x the released change of Λ over Λ, Λ ← Λ(1 + x) for x ≥ 0 and Λeˣ otherwise, so that q is
+    proper whatever the noise; m ← m + score/Λ with the new Λ.
+    """
+
+    own_factor: ClassVar[bool] = True
+
+    def scales(self, q: Natural) -> dict[str, Array]:
+        precision = -2.0 * q["quadratic"]
+        return {"score": namespace(precision).sqrt(precision), "precision": precision}
+
+    def combine(self, floor: Floor) -> Combine:
+        del floor
+
+        def step(
+            q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
+        ) -> tuple[Natural, Memory | None]:
+            del number
+            moved = self.coordinates(q, product(updates[0], updates[1:]))
+            x = moved["precision"]
+            factor = np.where(x < 0, np.exp(np.minimum(x, 0.0)), 1.0 + x)
+            precision = -2.0 * q["quadratic"] * factor
+            mean = self._mean(q) + moved["score"] * self.scales(q)["score"] / precision
+            return {"linear": precision * mean, "quadratic": -0.5 * precision}, memory
+
+        return step
+
+
+FORMS: dict[FormName, type[Form]] = {
+    "even": Even,
+    "roll-back": RollBack,
+    "server-factor": ServerFactor,
+    "log-precision": LogPrecision,
+}
+
+
+def _multiplied(
+    q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
+) -> tuple[Natural, Memory | None]:
+    del number
+    return product(q, updates), memory
+
+
+def noised_by_server(combine: Combine, form: Form, run: Run) -> Combine:
+    """The server-side variant of MEng §3.2.2: exact updates come in, one noise is added to all.
+
+    The noise is an update of the server's own, in the form's coordinates and damped as they are.
+    """
+
+    def step(
+        q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
+    ) -> tuple[Natural, Memory | None]:
+        assert run.noise_rng is not None
+        rng, size = run.noise_rng(number), run.noise_sd(number)
+        draw = {name: size * rng.standard_normal(run.family.dimension) for name in NAMES}
+        noise = power(form.natural(q, draw), run.damping_at(number))
+        return combine(q, [*updates, noise], memory, number)
+
+    return step
+
+
+NAMES = ("score", "precision")
+_PARTS = ("factor", "last", "asked")
+
+
+def blank(family: Family) -> Natural:
+    """What a party knows of itself before it was ever asked."""
+    return {f"{part}.{name}": value for part in _PARTS for name, value in family.zero().items()}
+
+
+def own_factor(memory: Natural, q: Natural) -> Natural:
+    """The party's factor: with its last change, unless the server has voided that round.
+
+    It has if q is still what it was then: noise moves every q that is not refused.
+    """
+    factor, last, asked = ({name: memory[f"{part}.{name}"] for name in q} for part in _PARTS)
+    same = jnp.all(jnp.stack([jnp.all(asked[name] == q[name]) for name in q]))
+    return multiply(factor, {name: jnp.where(same, 0.0, value) for name, value in last.items()})
+
+
+def remembered(factor: Natural, last: Natural, q: Natural) -> Natural:
+    """What a party keeps of an answer."""
+    parts = dict(zip(_PARTS, (factor, last, q), strict=True))
+    return {f"{part}.{name}": parts[part][name] for part in _PARTS for name in q}

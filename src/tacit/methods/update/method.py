@@ -1,0 +1,271 @@
+"""`PrivateUpdate`: the local answer's change, clipped and noised once a round (TMLR §4.2).
+
+A party's records are dealt into shards, each shard answers as a party of its own would, and what
+is released is the noisy sum of their clipped changes Δₖ = λ*ₖ − λ_q. How a shard finds its answer
+costs nothing: only its change is seen, and that is clipped.
+
+| shards | objective  | shard k solves                  | released                           |
+|--------|------------|---------------------------------|------------------------------------|
+| 1      | either     | the party's own problem         | clip(Δ) + ξ                        |
+| N      | "averaged" | N·E[log p(xₖ|θ)] − KL(q ‖ q/tₘ) | Σ clip(Δₖ/N) + ξ   (eqs 4.1, 4.7)  |
+| N      | "virtual"  | E[log p(xₖ|θ)] − KL(q ‖ q/tₘₖ)  | Σ clip(Δₖ) + ξ     (eqs 4.8, 4.11) |
+
+**Sensitivity.** One unit is in one shard, whose change is a vector of norm ≤ C before and after, so
+the sum moves by at most 2C: under substitution, where a unit keeps its number and with it its
+shard, and also under add-or-remove, where a shard's change is altered and none is added. As an
+event that is a clip of C under the one relation and of 2C under the other. (TMLR Theorems 7 and 12
+count C.) For `unit = "party"` the whole party is one contribution: C, and 2C under substitution.
+
+**The factor of a shard** is tₘₖ = tₘ/N, where tₘ is the party's factor at the server: public, like
+everything that is made of releases. Private factors, a record of what each shard itself has said,
+are valid too as long as no noise gets into them (or a shard's next answer would depend on the
+others' records); but then the noise in q is never taken back and adds up as a random walk.
+
+**Forms.** Clip and noise act in coordinates that depend on q alone, so they are public; forms
+differ in these, in what the server does with a q that noise has made improper, and in the factor
+that a party's next answer divides by (`tacit.methods.update.forms`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tacit.errors import ConfigError
+from tacit.expfam import Family, MeanFieldGaussian, Natural
+from tacit.methods.base import Answer, Arranged, Array, LocalMethod, Task
+from tacit.methods.exact import Exact
+from tacit.methods.gradient import GradientVI
+from tacit.methods.natural import NaturalVI
+from tacit.methods.private import (
+    PrivateMethod,
+    contents,
+    group_rows,
+    person_codes,
+    shard_of_content,
+    shard_of_slots,
+    without_person,
+)
+from tacit.methods.update.forms import (
+    FORMS,
+    Even,
+    Form,
+    FormName,
+    blank,
+    noised_by_server,
+    own_factor,
+    remembered,
+)
+from tacit.models import ConjugateGaussian, LinearPredictor, Model, Records
+from tacit.privacy.bounded import clip_units, within
+from tacit.privacy.events import GaussianEvent, Poisson
+from tacit.privacy.guarantee import Aggregation, Unit
+from tacit.privacy.mechanisms import Drawn, Gaussian
+from tacit.privacy.settings import check_clip
+from tacit.pvi import divide, multiply, power
+from tacit.server.combine import Combine, Run
+
+UNITS_A_SHARD = 2
+DOUBTS = 1.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateUpdate(PrivateMethod):
+    """Release the clipped change of natural parameters, of one or of many shards.
+
+    `shards` left out makes one for every two units, which needs the number of units to be public
+    (relation = "substitute"); "averaged" takes the same number at every party. `steps` and
+    `step_size` are those of the natural-gradient steps by which a shard of a generalised linear
+    model answers: one whole step is enough, because the next round starts where it led.
+    `precision_weight` is κ, the precision's share in the clip of the form "even".
+
+    `form` left out is "even" for records and persons and "roll-back" for parties. With
+    `unit = "party"` a party takes part in a round with probability `rate`, by a coin that nobody
+    else sees; it adds its share of the noise in any case.
+    """
+
+    kind: ClassVar[str] = "private-update"
+    units: ClassVar[tuple[Unit, ...]] = ("record", "person", "party")
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted", "server")
+    own_factors: ClassVar[bool] = True
+    damping: ClassVar[float | None] = 0.1
+    shards: int | None = None
+    objective: Literal["averaged", "virtual"] = "virtual"
+    clip: float = 4.0
+    precision_weight: float = 0.2
+    steps: int = 1
+    step_size: float = 1.0
+    averaged_share: float = 0.0
+    form: FormName | None = None
+    rate: float = 1.0
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shards is not None and not self.shards >= 1:
+            raise ConfigError(f"method.shards = {self.shards}; at least 1 is needed")
+        check_clip(self.precision_weight, "method.precision_weight")
+        if not 0 <= self.averaged_share <= 1:
+            raise ConfigError(f"method.averaged_share = {self.averaged_share}; it is in [0, 1]")
+        if not 0 < self.rate <= 1:
+            raise ConfigError(
+                f"method.rate = {self.rate}; the chance that a party takes part is in (0, 1]"
+            )
+        NaturalVI(steps=self.steps, step_size=self.step_size)  # says what is wrong with them
+
+    def check(self, model: Model, family: Family) -> None:
+        if not isinstance(family, MeanFieldGaussian):
+            raise ConfigError(
+                f"method.kind = 'private-update' needs family = 'mean-field', not {family.kind!r}: "
+                "a full covariance would release d² noisy numbers"
+            )
+        if self.unit == "party" and self.shards != 1:
+            raise ConfigError(
+                f"method.shards = {self.shards} with privacy.unit = 'party'; the party is one "
+                "contribution: set shards = 1"
+            )
+        if self.unit != "party" and (self.rate < 1 or self.form not in (None, "even")):
+            raise ConfigError(
+                f"method.rate = {self.rate} and method.form = {self.form!r} with privacy.unit = "
+                f"{self.unit!r}; they are for whole parties: leave them out"
+            )
+        if self.unit != "party" and self.aggregation == "server":
+            raise ConfigError(
+                f"privacy.aggregation = 'server' with privacy.unit = {self.unit!r}; a factor that "
+                "the server keeps exactly would carry one shard's records into another's answers: "
+                "it is for privacy.unit = 'party'"
+            )
+        if self.shards is None and self.relation != "substitute":
+            raise ConfigError(
+                f"method.shards is not given and privacy.relation = {self.relation!r}; their "
+                "number would tell how many records there are: choose one, e.g. shards = 500"
+            )
+        self._inner(model).check(model, family)
+
+    def arrange(self, party: str, records: Records, seed: int) -> Arranged:
+        plain = without_person(records)
+        rows = np.arange(len(next(iter(plain.values()))))
+        codes = person_codes(party, records) if self.unit == "person" else rows
+        count = int(codes.max()) + 1
+        shards = self.shards_of(count)
+        if shards == 1:
+            shard = np.zeros(count, dtype=np.int64)
+        elif self.relation == "substitute":
+            shard = shard_of_slots(party, count, shards, seed)
+        else:
+            shard = shard_of_content(party, contents(plain, codes, count), shards, seed)
+        return group_rows(plain, shard[codes], shards)
+
+    def shards_of(self, units: int) -> int:
+        """How many shards a party of so many units has."""
+        if self.shards is not None:
+            return self.shards
+        if self.objective == "averaged":
+            units = math.ceil(self.total_units / self.parties)
+        return math.ceil(units / UNITS_A_SHARD)
+
+    def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+        del units
+        sampling = Poisson(rate=self.rate) if self.rate < 1 else None
+        clip = clip if self._adds else 2.0 * clip
+        return (GaussianEvent(clip=clip, noise_sd=noise_sd, sampling=sampling),)
+
+    @property
+    def _adds(self) -> bool:
+        """True when C bounds what the arrival of a unit, or half of what its exchange, can do."""
+        return self.unit == "party" or self.relation == "substitute"
+
+    def starts_at_prior(self, model: Model) -> bool:
+        """Under a wide prior there is next to no curvature, and a first step could go anywhere."""
+        return not (isinstance(self._form, Even) and isinstance(model, LinearPredictor))
+
+    @property
+    def _form(self) -> Form:
+        name = self.form or ("roll-back" if self.unit == "party" else "even")
+        return FORMS[name](self.precision_weight)
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether a party keeps its own factor, free of noise."""
+        return self._form.own_factor and self.aggregation != "server"
+
+    def memory(self, model: Model, family: Family) -> Natural | None:
+        """The party's factor, what it said last, and the q that it was asked with."""
+        del model
+        return blank(family) if self._keeps else None
+
+    def server(self, run: Run) -> Combine:
+        """As the form says; with aggregation = "server" after the noise that the server draws."""
+
+        def floor(q: Natural, number: int) -> Array:
+            """1.5 standard deviations of the noise that damping leaves in the precision."""
+            damping = run.damping_at(number)
+            scale = self._form.scales(q)["precision"]
+            return DOUBTS * run.noise_sd(number) * scale * math.sqrt(damping / (2.0 - damping))
+
+        prior = -2.0 * np.asarray(run.model.prior(run.family)["quadratic"])
+        combine = self._form.combine(lambda q, number: np.maximum(prior, floor(q, number)))
+        return noised_by_server(combine, self._form, run) if run.noise_rng else combine
+
+    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
+        form = self._form
+        if self._keeps:
+            task = task._replace(factor=own_factor(task.memory, task.q))
+        present = jnp.arange(task.weights.shape[0]) < self._count(task)
+        coin, noise_key, drawn = task.secret, task.secret, Drawn()
+        if self.rate < 1:
+            coin, noise_key = jax.random.split(task.secret)
+            present = present & jax.random.bernoulli(coin, self.rate)
+            drawn = Drawn(rate=jnp.asarray(self.rate))
+        changes = jax.vmap(form.coordinates, in_axes=(None, 0))(
+            task.q, self._changes(model, family, key, task)
+        )
+        clip = task.terms.clips[0] if self._adds else task.terms.clips[0] / 2.0
+        bounded = clip_units(changes, clip, present)
+        if not self._adds:
+            bounded = within(bounded)
+        shares = jnp.inf if self.aggregation == "server" else task.terms.shares
+        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=shares)
+        release = mechanism.release(noise_key, bounded, drawn)
+        change = form.natural(task.q, release.value)
+        costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
+        kept = None
+        if self._keeps:
+            own = power(form.natural(task.q, bounded.value), task.damping)
+            kept = remembered(task.factor, own, task.q)
+        return Answer(multiply(task.q, change), None, costs, kept)
+
+    def _count(self, task: Task) -> Array:
+        """The number of shards as an array: parties of one batch may differ in it."""
+        if self.shards is not None or self.objective == "averaged":
+            return jnp.asarray(float(self.shards_of(0)))
+        return jnp.ceil(task.terms.units / UNITS_A_SHARD)
+
+    def _changes(self, model: Model, family: Family, key: Array, task: Task) -> Natural:
+        """Δₖ (virtual) or Δₖ/N (averaged) of every shard."""
+        method, count = self._inner(model), self._count(task)
+        averaged = self.objective == "averaged"
+        factor = task.factor if averaged else power(task.factor, 1.0 / count)
+
+        def one(records: Records, weights: Array, key: Array) -> Natural:
+            weights = weights * count.astype(weights.dtype) if averaged else weights
+            # Every shard starts at q: what differs between them is their records alone.
+            part = Task(records, weights, task.q, factor, task.q, jnp.bool_(False))
+            change = divide(method.answer(model, family, key, part).natural, task.q)
+            return power(change, 1.0 / count) if averaged else change
+
+        return jax.vmap(one)(
+            task.records, task.weights, jax.random.split(key, task.weights.shape[0])
+        )
+
+    def _inner(self, model: Model) -> LocalMethod:
+        if isinstance(model, ConjugateGaussian):
+            return Exact()
+        if isinstance(model, LinearPredictor):
+            return NaturalVI(steps=self.steps, step_size=self.step_size, dtype=self.dtype)
+        return GradientVI(dtype=self.dtype)

@@ -1,0 +1,218 @@
+"""Sigmoid belief network with one hidden layer (Neal 1992; VIPS, full paper)."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tacit.arrays import Array
+from tacit.errors import ConfigError, DataError
+from tacit.expfam import Family, MeanFieldGaussian, Natural
+from tacit.models.base import GaussianPriorModel, Output, Records
+from tacit.models.belief.statistics import BeliefStatistics, Hidden, Layers, infer, lower_bound
+from tacit.models.statistics import Statistics
+
+CHUNK = 1000
+START_MEAN, START_SD = 0.1, 0.01
+
+
+class BeliefNetwork(GaussianPriorModel):
+    """z_k ~ Bernoulli(σ(b_k)), x_j ~ Bernoulli(σ(w_j·z + c_j)); a record is {"x": (D,)} of 0 and 1.
+
+    θ is W (visible unit by visible unit), c and b, with prior N(0, prior_sd²) and a mean-field q;
+    q(z) has independent units as well, and is found for every record by `sweeps` steps. Both kinds
+    of logits are augmented with Pólya–Gamma variables (`tacit.models.belief.statistics`).
+    """
+
+    kind: ClassVar[str] = "belief-network"
+    output: Output = "other"
+    ties_at_prior: ClassVar[bool] = True
+    rounding_grows: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        visible: int,
+        *,
+        hidden: int = 50,
+        prior_sd: float = 1.0,
+        sweeps: int = 10,
+        start_seed: int = 0,
+    ) -> None:
+        for key, value in (("visible", visible), ("hidden", hidden), ("sweeps", sweeps)):
+            if not value >= 1:
+                raise ConfigError(f"model.{key} = {value}; at least 1 is needed")
+        names = (
+            *(f"W[{j},{k}]" for j in range(visible) for k in range(hidden)),
+            *(f"c[{j}]" for j in range(visible)),
+            *(f"b[{k}]" for k in range(hidden)),
+        )
+        super().__init__(names, 0.0, prior_sd)
+        self.visible, self.hidden = visible, hidden
+        self.sweeps, self.start_seed = sweeps, start_seed
+
+    @property
+    def statistics_unit(self) -> float:
+        """A usual norm, from the sizes alone: residuals of ¼ and a quarter of the units on."""
+        return 0.25 * math.sqrt(self.visible * (1.0 + 0.25 * self.hidden))
+
+    def prior(self, family: Family) -> Natural:
+        return super().prior(_mean_field(family))
+
+    def start(self, family: Family) -> Natural:
+        """Means N(0, 0.1²) by the seed: at the prior's mean all hidden units are alike.
+
+        Everybody starts at the same point, so that unit k means the same thing at each party.
+        """
+        rng = np.random.default_rng([self.start_seed, self.dimension])
+        mean = START_MEAN * rng.normal(size=self.dimension)
+        return _mean_field(family).natural(mean=mean, sd=np.full(self.dimension, START_SD))
+
+    def check_records(self, party: str, records: Records) -> None:
+        x = np.asarray(records["x"])
+        if x.shape[1:] != (self.visible,) or not np.all((x == 0) | (x == 1)):
+            raise DataError(
+                f"party {party!r}: x has shape {x.shape} and values from {np.min(x):g} to "
+                f"{np.max(x):g}; model 'belief-network' reads {self.visible} zeros and ones a "
+                "record: binarise it"
+            )
+
+    def statistics(
+        self,
+        family: Family,
+        q: Natural,
+        records: Records,
+        weights: Array,
+        *,
+        balance: float = 1.0,
+        key: Array = None,
+    ) -> Statistics:
+        del family, weights, key
+        x = _floats(records["x"])
+        mean, variance = self._moments(q, x.dtype)
+        found = infer(mean, variance, x, self.sweeps)
+        unit = self.statistics_unit
+        return BeliefStatistics.at(mean, variance, x, found, unit=unit, balance=balance)
+
+    def log_likelihood(self, theta: Array, records: Records) -> Array:
+        """A lower bound: log p(x | θ) is a sum over 2^K states of z."""
+        mean, none, x = self._point(theta, records)
+        return lower_bound(mean, none, x, infer(mean, none, x, self.sweeps))
+
+    def response(self, theta: Array, records: Records) -> Array:
+        """The share of visible units that are on in a record's reconstruction."""
+        import jax
+
+        mean, none, x = self._point(theta, records)
+        return jax.nn.sigmoid(infer(mean, none, x, self.sweeps).mean).mean(axis=1)
+
+    def bound(self, q: Natural, records: Records, *, draws: int = 0, seed: int = 0) -> np.ndarray:
+        """A lower bound of E_q[log p(x | θ)] for each record, in nats, after fitting its own q(z).
+
+        Without draws it is the objective of learning, which has Pólya–Gamma's slack. With draws it
+        is an unbiased estimate of E[log p(x, z | θ) − log q(z)] at θ = E_q[θ] over z ~ q(z): the
+        bound that is usually published.
+        """
+        import jax
+
+        run = _compiled(self, draws)
+        keys = jax.random.key(seed)
+        return self._chunked(records, lambda x, n: run(q, x, jax.random.fold_in(keys, n)))
+
+    def reconstruct(self, q: Natural, records: Records) -> np.ndarray:
+        """σ(E[η]) of every visible unit, given what was inferred from the record itself."""
+        run = _compiled(self, -1)
+        return self._chunked(records, lambda x, _: run(q, x, None))
+
+    def sample(self, q: Natural, count: int, *, seed: int = 0) -> np.ndarray:
+        """Probabilities of the visible units for made-up z, at the mean of q: (count, D)."""
+        mean = self._layers(q["linear"] / (-2.0 * q["quadratic"]))
+        z = np.random.default_rng(seed).random((count, self.hidden)) < _sigmoid(mean.hidden)
+        return _sigmoid(z @ mean.weights.T + mean.visible)
+
+    def filters(self, q: Natural) -> np.ndarray:
+        """E[W] as one row a hidden unit, (K, D)."""
+        return self._layers(q["linear"] / (-2.0 * q["quadratic"])).weights.T
+
+    def _chunked(self, records: Records, run: Callable[[Array, int], Array]) -> np.ndarray:
+        """Records in chunks of one shape; the first record fills the last chunk."""
+        x = np.asarray(records["x"])
+        found = []
+        for number, begin in enumerate(range(0, len(x), CHUNK)):
+            own = x[begin : begin + CHUNK]
+            padded = np.concatenate([own, np.repeat(x[:1], CHUNK - len(own), axis=0)])
+            found.append(np.asarray(run(padded, number))[: len(own)])
+        return np.concatenate(found)
+
+    def _point(self, theta: Array, records: Records) -> tuple[Layers, Layers, Array]:
+        """θ as a q without variance, and the records."""
+        x = _floats(records["x"])
+        mean = self._layers(theta.astype(x.dtype))
+        return mean, Layers(*(0.0 * part for part in mean)), x
+
+    def _moments(self, q: Natural, dtype: Any = np.float32) -> tuple[Layers, Layers]:
+        variance = -0.5 / q["quadratic"]
+        mean = q["linear"] * variance
+        return self._layers(mean.astype(dtype)), self._layers(variance.astype(dtype))
+
+    def _layers(self, theta: Array) -> Layers:
+        split = self.visible * self.hidden
+        return Layers(
+            theta[:split].reshape(self.visible, self.hidden),
+            theta[split : split + self.visible],
+            theta[split + self.visible :],
+        )
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(model: BeliefNetwork, draws: int) -> Callable[[Natural, Array, Array], Array]:
+    """Bound (draws ≥ 0) or reconstruction (−1) of a chunk, kept by model, which never changes."""
+    import jax
+    import jax.numpy as jnp
+
+    def run(q: Natural, x: Array, key: Array) -> Array:
+        x = _floats(x)
+        mean, variance = model._moments(q, x.dtype)
+        found = infer(mean, variance, x, model.sweeps)
+        if draws < 0:
+            return jax.nn.sigmoid(found.mean)
+        if draws == 0:
+            return lower_bound(mean, variance, x, found)
+        each = jax.random.split(key, draws)
+        return jnp.mean(jax.lax.map(lambda one: _sampled(mean, x, found, one), each), axis=0)
+
+    return jax.jit(run)
+
+
+def _sampled(mean: Layers, x: Array, found: Hidden, key: Array) -> Array:
+    """log p(x, z | θ) − log q(z) at one z ~ q(z) a record."""
+    import jax
+    import jax.numpy as jnp
+
+    z = (jax.random.uniform(key, found.h.shape) < found.h).astype(x.dtype)
+    eta = z @ mean.weights.T + mean.visible
+    visible = jnp.sum(x * eta - jax.nn.softplus(eta), axis=1)
+    prior = z * mean.hidden - jax.nn.softplus(mean.hidden)
+    own = z * found.logit - jax.nn.softplus(found.logit)
+    return visible + jnp.sum(prior - own, axis=1)
+
+
+def _mean_field(family: Family) -> MeanFieldGaussian:
+    if not isinstance(family, MeanFieldGaussian):
+        raise ConfigError(
+            f"model 'belief-network' with family {family.kind!r}; its q has independent weights: "
+            "set family = 'mean-field'"
+        )
+    return family
+
+
+def _floats(x: Array) -> Array:
+    """Records as they are computed with: whole numbers in float32."""
+    return x if np.issubdtype(x.dtype, np.floating) else x.astype(np.float32)
+
+
+def _sigmoid(value: np.ndarray) -> np.ndarray:
+    return 0.5 * (1.0 + np.tanh(0.5 * value))

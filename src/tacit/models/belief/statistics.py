@@ -1,0 +1,166 @@
+"""What one record says about a sigmoid belief network: hidden units first, then statistics.
+
+Given q(θ) with means M, c, b and variances V, v_c, v_b, and h = E[z], the logit η of a visible unit
+has, over z and θ,
+
+    E[η] = Mh + c,    Var[η] = M²(h(1 − h)) + Vh + v_c        (M² and products entry by entry),
+
+hence c_j and ω_j of its Pólya–Gamma variable, and the best h_k given the others and ω is
+
+    logit h_k = b_k + Σ_j M_jk (x_j − ½ − ω_j E[η_j]) + (Σ_j ω_j M_jk²)(h_k − ½) − ½ Σ_j ω_j V_jk.
+
+All units of all records are moved at once, by half of the way in logits, a fixed number of times:
+a record's numbers depend on that record, on q and, by rounding, on the shape of the batch. There
+are q for which the sweeps make that rounding as large as the numbers themselves, so that with
+privacy the shape must be public: one record in another's place.
+
+The expected complete log-likelihood is then quadratic in θ. At the means of q its gradient and the
+diagonal of its precision are, with a = x − ½ − ω∘E[η] and u = h(1 − h),
+
+    W: a hᵀ − M∘(ω uᵀ), ω hᵀ;    c: a, ω;    b: h − ½ − ω_b∘b, ω_b,
+
+whose norms need products with M and M² only: no record's D × K matrix is written down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.arrays import Array, computed_once, kept_rows, namespace
+from tacit.models.polya_gamma import expected_weight, log_scale
+from tacit.models.statistics import Statistics
+
+MOVE = 0.5
+"""How far a sweep moves the logits of h: units that explain the same pixels would swing at 1."""
+
+
+class Layers(NamedTuple):
+    """Something for every weight: W is (D, K), c (D,), b (K,)."""
+
+    weights: Array
+    visible: Array
+    hidden: Array
+
+
+class Hidden(NamedTuple):
+    """q(z) of some records, and what follows from it: h is (n, K), the others (n, D)."""
+
+    h: Array
+    logit: Array
+    mean: Array
+    spread: Array
+
+    @property
+    def reach(self) -> Array:
+        """c of the visible units' Pólya–Gamma variables: the root of E[η²]."""
+        return namespace(self.mean).sqrt(namespace(self.mean).square(self.mean) + self.spread)
+
+
+def infer(mean: Layers, variance: Layers, x: Array, sweeps: int) -> Hidden:
+    """q(z) of every record after that many sweeps, from the units' own rates."""
+    import jax
+    import jax.numpy as jnp
+
+    squares = jnp.square(mean.weights)
+    both = jnp.concatenate([squares, variance.weights], axis=1)
+    units = mean.hidden.shape[0]
+
+    def hidden(logit: Array) -> Hidden:
+        h = jax.nn.sigmoid(logit)
+        spread = jnp.concatenate([h * (1.0 - h), h], axis=1) @ both.T + variance.visible
+        return Hidden(h, logit, h @ mean.weights.T + mean.visible, spread)
+
+    def sweep(_: int, logit: Array) -> Array:
+        now = hidden(logit)
+        weight = expected_weight(now.reach)
+        pull = weight @ both
+        best = mean.hidden + (x - 0.5 - weight * now.mean) @ mean.weights
+        best = best + pull[:, :units] * (now.h - 0.5) - 0.5 * pull[:, units:]
+        return logit + MOVE * (best - logit)
+
+    start = jnp.broadcast_to(mean.hidden, (x.shape[0], units))
+    return hidden(jax.lax.fori_loop(0, sweeps, sweep, start))
+
+
+def lower_bound(mean: Layers, variance: Layers, x: Array, found: Hidden) -> Array:
+    """E[log p(x, z | θ)] − E[log q(z)], bounded from below by Pólya–Gamma, for each record."""
+    import jax
+    import jax.numpy as jnp
+
+    visible = (x - 0.5) * found.mean + log_scale(found.reach)
+    reach = jnp.sqrt(jnp.square(mean.hidden) + variance.hidden)
+    hidden = (found.h - 0.5) * mean.hidden + log_scale(reach)
+    # H = −h·log h − (1 − h)·log(1 − h) = log(1 + e^l) − h·l, without the logarithm of a 0.
+    entropy = jax.nn.softplus(found.logit) - found.h * found.logit
+    return jnp.sum(visible, axis=1) + jnp.sum(hidden + entropy, axis=1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BeliefStatistics(Statistics):
+    """Gradient and diagonal precision of some records, over `unit`; κ is the precision's share."""
+
+    mean: Layers
+    residual: Array
+    weight: Array
+    found: Hidden
+    hidden_weight: Array
+    unit: float
+    balance: float
+
+    @classmethod
+    def at(
+        cls, mean: Layers, variance: Layers, x: Array, found: Hidden, *, unit: float, balance: float
+    ) -> BeliefStatistics:
+        """Those of records whose q(z) is known."""
+        xp = namespace(x)
+        weight = expected_weight(found.reach)
+        own = expected_weight(xp.sqrt(xp.square(mean.hidden) + variance.hidden))
+        parts = (mean, x - 0.5 - weight * found.mean, weight, found, own)
+        mean, residual, weight, found, own = computed_once(parts)
+        return cls(
+            mean=mean,
+            residual=residual,
+            weight=weight,
+            found=found,
+            hidden_weight=own,
+            unit=unit,
+            balance=balance,
+        )
+
+    def norms(self) -> Array:
+        """‖a hᵀ − M∘(ω uᵀ)‖² = ‖a‖²‖h‖² − 2(a∘ω)ᵀM(h∘u) + (ω²)ᵀM²(u²), and the rest as it is."""
+        parts = (self.residual, self.weight, self.found.h, self.mean.weights, self.hidden_weight)
+        a, weight, h, matrix, own = (part.astype(np.float64) for part in parts)
+        xp = namespace(a)
+        u = h * (1.0 - h)
+        size = 1.0 + xp.sum(xp.square(h), axis=1)
+        crossed = xp.sum(((a * weight) @ matrix) * (h * u), axis=1)
+        curved = xp.sum((xp.square(weight) @ xp.square(matrix)) * xp.square(u), axis=1)
+        gradient = xp.sum(xp.square(a), axis=1) * size - 2.0 * crossed + curved
+        gradient = xp.maximum(gradient, 0.0) + xp.sum(xp.square(self._hidden_score(h)), axis=1)
+        precision = xp.sum(xp.square(weight), axis=1) * size + xp.sum(xp.square(own))
+        return xp.sqrt(gradient + self.balance**2 * precision) / self.unit
+
+    def total(self, weights: Array) -> dict[str, Array]:
+        """Σ wᵢ·(gradientᵢ, κ·precisionᵢ), flat."""
+        weights = weights.astype(np.float64)
+        xp = namespace(weights)
+        parts = (self.residual, self.weight, self.found.h)
+        a, weight, h = (kept_rows(weights, part) for part in parts)
+        matrix, own = (part.astype(np.float64) for part in (self.mean.weights, self.hidden_weight))
+        a, weight = a * weights[:, None], weight * weights[:, None]
+        score = a.T @ h - matrix * (weight.T @ (h * (1.0 - h)))
+        kept = xp.where(weights > 0, weights, 0.0)
+        first = (score.ravel(), xp.sum(a, axis=0), kept @ self._hidden_score(h))
+        second = ((weight.T @ h).ravel(), xp.sum(weight, axis=0), xp.sum(kept) * own)
+        return {
+            "linear": xp.concatenate(first) / self.unit,
+            "precision": self.balance / self.unit * xp.concatenate(second),
+        }
+
+    def _hidden_score(self, h: Array) -> Array:
+        own, bias = (part.astype(np.float64) for part in (self.hidden_weight, self.mean.hidden))
+        return h - 0.5 - own * bias

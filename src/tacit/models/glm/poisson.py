@@ -1,0 +1,72 @@
+"""Bayesian Poisson regression of counts up to a declared bound."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tacit.arrays import Array, namespace, special
+from tacit.data.schema.layout import Layout
+from tacit.errors import ConfigError
+from tacit.models.base import GeneralisedLinear, Output
+
+
+class PoissonRegression(GeneralisedLinear):
+    """y ~ Poisson(exp(x·θ)), y ≤ `largest`; θ ~ N(prior_mean, prior_sd²) in each coordinate.
+
+    `largest` is public: no record may hold more, and a rate beyond it is taken for it, so that the
+    influence of a record is bounded.
+    """
+
+    kind: ClassVar[str] = "poisson"
+    output: Output = "other"
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        *,
+        largest: float,
+        prior_mean: Array | float = 0.0,
+        prior_sd: Array | float = 1.0,
+        layout: Layout | None = None,
+    ) -> None:
+        super().__init__(names, prior_mean, prior_sd, layout)
+        if not 1 <= largest < math.inf:
+            raise ConfigError(f"model.largest = {largest}; the largest count is finite and ≥ 1")
+        self.largest = float(largest)
+
+    @classmethod
+    def from_schema(
+        cls,
+        layout: Layout | None,
+        y_bounds: tuple[float, float] | None,
+        levels: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
+        del levels
+        if y_bounds is None:
+            raise ConfigError(
+                "model 'poisson' needs the largest count that a record may hold; declare low = 0 "
+                "and high of the target in data.columns, or say model.largest"
+            )
+        if not y_bounds[0] >= 0:
+            raise ConfigError(
+                f"model 'poisson' with a target from {y_bounds[0]:g} on; a count is not negative: "
+                "declare low = 0, or choose model 'linear'"
+            )
+        return {"layout": layout, "largest": y_bounds[1]}
+
+    def pointwise(self, eta: Array, y: Array) -> Array:
+        xp = namespace(eta, y)
+        eta = xp.clip(eta, -30.0, math.log(self.largest))
+        return y * eta - xp.exp(eta) - special(eta, y).gammaln(y + 1.0)
+
+    def data_predictor(self, y: Array) -> Array:
+        """log(y + 0.1), below the largest rate: beyond it the likelihood does not change."""
+        xp = namespace(y)
+        return xp.minimum(xp.log(y + 0.1), math.log(self.largest) - 0.01)
+
+    def inverse_link(self, eta: Array) -> Array:
+        xp = namespace(eta)
+        return xp.exp(xp.clip(eta, -30.0, np.log(self.largest)))

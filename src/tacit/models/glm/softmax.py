@@ -1,0 +1,241 @@
+"""Bayesian softmax regression: y is one of K levels."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from tacit.arrays import Array, namespace
+from tacit.data.schema.layout import Layout, unknown_layout
+from tacit.errors import ConfigError, DataError
+from tacit.expfam import Gaussian
+from tacit.expfam.gaussian import Free
+from tacit.models.base import TINY_VARIANCE, LinearPredictor, Output, Records, checked_names
+from tacit.models.quadrature import normal_points
+
+ROUNDING = 100.0
+"""Times the rounding of a number and a covariance's trace: no variance in it is told from that."""
+MOST_LEVELS = 20
+"""What is compiled grows with the cube of it."""
+
+
+class Expected(NamedTuple):
+    """Of each record under q: E[log p(y | η)], E[p] (n, K) and E[diag p − ppᵀ] (n, K, K)."""
+
+    value: Array
+    probability: Array
+    curvature: Array
+
+
+class SoftmaxRegression(LinearPredictor):
+    """p(y = k) ∝ exp(x·θₖ), y ∈ {0 … K − 1}; θ ~ N(prior_mean, prior_sd²) in each coordinate.
+
+    All K levels have weights. One vector added to all of them changes no probability, so that the
+    likelihood alone does not tell θ, but with a proper prior the posterior does. The usual other
+    way, a level whose weights are 0, has one vector less, and a prior under which that level is
+    different from the others: its log-odds against any have variance σ², those of two others
+    2σ². Here all pairs have 2σ², whatever the order of the levels, and a coefficient reads as
+    what a column does for its level. With K = 2 it is logistic regression of prior sd √2·σ.
+
+    What q says of probabilities is said by ξ = Qᵀη, η = (x·θ₁, …, x·θ_K) and Q an orthonormal basis
+    of what is orthogonal to (1, …, 1): K − 1 numbers, over which expectations are taken by
+    `normal_points`.
+    """
+
+    kind: ClassVar[str] = "softmax"
+    output: Output = "categorical"
+    # Where nothing is known of η the curvature is the largest there is: a first step is then rather
+    # too short than too long, from which whole steps with several levels may never come back.
+    start_width: ClassVar[float] = 0.5
+
+    def __init__(
+        self,
+        columns: tuple[str, ...],
+        *,
+        levels: tuple[str, ...],
+        prior_mean: Array | float = 0.0,
+        prior_sd: Array | float = 1.0,
+        layout: Layout | None = None,
+    ) -> None:
+        columns = checked_names(columns, "columns")
+        self.levels = checked_names(levels, "levels") if levels else ()
+        if len(self.levels) < 2:
+            raise ConfigError(
+                f"model 'softmax' with the levels {list(self.levels)}; a category has two or more: "
+                "declare those of the target in data.columns"
+            )
+        if len(self.levels) > MOST_LEVELS:
+            raise ConfigError(
+                f"model 'softmax' with {len(self.levels)} levels; at most {MOST_LEVELS} are "
+                "served: put rare ones together"
+            )
+        layout = unknown_layout(columns) if layout is None else layout
+        names = tuple(f"{level}: {column}" for level in self.levels for column in columns)
+        super().__init__(names, prior_mean, prior_sd, layout)
+        if len(self.layout) != len(columns):
+            raise ConfigError(
+                f"the layout describes {len(self.layout)} columns of x, but there are "
+                f"{len(columns)} names; give one feature a column"
+            )
+
+    @classmethod
+    def from_schema(
+        cls,
+        layout: Layout | None,
+        y_bounds: tuple[float, float] | None,
+        levels: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
+        del y_bounds
+        return {"layout": layout, "levels": levels}
+
+    def check_records(self, party: str, records: Records) -> None:
+        y = np.asarray(records["y"], np.float64)
+        if not np.all((y >= 0) & (y < len(self.levels)) & (y == np.round(y))):
+            raise DataError(
+                f"party {party!r}: y holds values other than 0 … {len(self.levels) - 1}, the "
+                f"places of the {len(self.levels)} levels; recode them or declare more levels"
+            )
+
+    def rows(self, theta: Array) -> Array:
+        """θ as one row of weights a level, (…, K, d)."""
+        return theta.reshape(*theta.shape[:-1], len(self.levels), len(self.layout))
+
+    def log_likelihood(self, theta: Array, records: Records) -> Array:
+        eta = records["x"] @ self.rows(theta).T
+        return namespace(eta).sum(one_hot(self, records["y"]) * _log_softmax(eta), axis=-1)
+
+    def response(self, theta: Array, records: Records) -> Array:
+        eta = _log_softmax(records["x"] @ self.rows(theta).T)
+        return namespace(eta).exp(eta)
+
+    def softmax(self, xi: Array) -> Array:
+        """The probabilities (…, K) that ξ (…, K − 1) stands for."""
+        logs = _log_softmax(xi @ contrasts(len(self.levels)).T)
+        return namespace(logs).exp(logs)
+
+    def project(self, mean: Array, spread: Array, x: Array) -> tuple[Array, Array]:
+        """Mean (n, K − 1) and covariance (n, K − 1, K − 1) of ξ for each row of x.
+
+        `spread` is the covariance of θ, or, one-dimensional, its variances. The common part of all
+        levels, whose variance is the prior's, is taken out before x comes in: what is left may be
+        smaller by more than single precision has digits.
+        """
+        xp, basis = namespace(mean, spread, x), contrasts(len(self.levels))
+        location = x @ (self.rows(mean).T @ basis).astype(x.dtype)
+        if spread.ndim == 1:
+            each = (x * x) @ self.rows(spread).T.astype(x.dtype)
+            return location, xp.einsum("...k,kr,ks->...rs", each, *[basis.astype(x.dtype)] * 2)
+        width = len(self.layout)
+        whole = spread.reshape(len(self.levels), width, len(self.levels), width)
+        blocks = xp.einsum("kr,kilj,ls->rsij", basis, whole, basis).astype(x.dtype)
+        size = basis.shape[1]
+        pairs = [
+            [xp.sum((x @ blocks[r, s]) * x, axis=-1) for s in range(r + 1)] for r in range(size)
+        ]
+        rows = [
+            xp.stack([pairs[max(r, s)][min(r, s)] for s in range(size)], axis=-1)
+            for r in range(size)
+        ]
+        return location, xp.stack(rows, axis=-2)
+
+    def expected(self, mean: Array, covariance: Array, y: Array) -> Expected:
+        """Averages over ξ ~ N(mean, covariance), point by point of the rule. JAX only.
+
+        Records are the last axis inside: there are many of them and few levels.
+        """
+        import jax
+        import jax.numpy as jnp
+
+        nodes, weights = normal_points(mean.shape[-1])
+        basis = contrasts(len(self.levels)).astype(mean.dtype)
+        centre = jnp.tensordot(basis, mean, axes=(1, -1))
+        steps = jnp.tensordot(basis, root_of(covariance), axes=(1, -2))  # (K, …, K − 1)
+        steps = jnp.moveaxis(steps, -1, 0)
+        own = jnp.moveaxis(one_hot(self, y).astype(mean.dtype), -1, 0)
+
+        def add(total: Expected, point: tuple[Array, Array]) -> tuple[Expected, None]:
+            node, weight = point
+            eta = centre + sum(node[r] * steps[r] for r in range(len(steps)))
+            eta = eta - jnp.max(eta, axis=0)
+            p = jnp.exp(eta)
+            sums = jnp.sum(p, axis=0)
+            p = p / sums
+            value = jnp.sum(own * eta, axis=0) - jnp.sum(own, axis=0) * jnp.log(sums)
+            found = Expected(weight * value, weight * p, weight * (p[:, None] * p[None]))
+            return Expected(*(a + b for a, b in zip(total, found, strict=True))), None
+
+        nothing = Expected(
+            jnp.zeros(own.shape[1:], mean.dtype),
+            jnp.zeros_like(own),
+            jnp.zeros((own.shape[0], *own.shape), mean.dtype),
+        )
+        rule = (nodes.astype(mean.dtype), weights.astype(mean.dtype))
+        value, p, second = jax.lax.scan(add, nothing, rule)[0]
+        p, second = jnp.moveaxis(p, 0, -1), jnp.moveaxis(second, (0, 1), (-2, -1))
+        return Expected(value, p, jnp.eye(p.shape[-1], dtype=p.dtype) * p[..., None] - second)
+
+    def expected_fit(self, family: Gaussian, free: Free, records: Records) -> Array:
+        return self.expected(*self.seen(family, free, records["x"]), records["y"]).value
+
+    def expected_information(self, family: Gaussian, free: Free, records: Records) -> Array:
+        x = records["x"]
+        found = self.expected(*self.seen(family, free, x), records["y"])
+        xp = namespace(x, found.curvature)
+        trace = xp.trace(found.curvature, axis1=-2, axis2=-1)
+        return trace * xp.sum(x * x, axis=-1) / self.dimension
+
+    def seen(self, family: Gaussian, free: Free, x: Array) -> tuple[Array, Array]:
+        """As `project`, of a q in free parameters: a covariance made of a root stays one."""
+        root, basis = family.free_root(free), contrasts(len(self.levels)).astype(x.dtype)
+        if root.ndim == 1:
+            return self.project(free["location"], root * root, x)
+        xp, rows = namespace(root, x), self.rows(root.T).T  # (d, K, d·K): of the columns of x
+        reach = xp.einsum("...d,dkm,kr->...rm", x, rows, basis)
+        mean = x @ (self.rows(free["location"]).T @ basis)
+        return mean, reach @ xp.swapaxes(reach, -1, -2)
+
+
+def one_hot(model: SoftmaxRegression, y: Array) -> Array:
+    """(n, K); all zeros for a y that is no level."""
+    return (y[..., None] == np.arange(len(model.levels))).astype(np.float64)
+
+
+def root_of(covariance: Array) -> Array:
+    """A lower triangular root of each covariance, also of one that is singular but for rounding.
+
+    Cholesky's steps, written out: what is left of a variance is never taken for less than rounding
+    makes of it, where a library would answer with NaN or not at all.
+    """
+    xp, size = namespace(covariance), covariance.shape[-1]
+    least = ROUNDING * float(np.finfo(covariance.dtype).eps)
+    least = least * xp.trace(covariance, axis1=-2, axis2=-1) + TINY_VARIANCE
+    zero = xp.zeros_like(least)
+    rows: list[list[Array]] = []
+    for i in range(size):
+        row: list[Array] = []
+        for j in range(i):
+            rest = covariance[..., i, j] - sum(row[k] * rows[j][k] for k in range(j))
+            row.append(rest / rows[j][j])
+        left = covariance[..., i, i] - sum(value * value for value in row)
+        row.append(xp.sqrt(xp.maximum(left, least)))
+        rows.append(row)
+    filled = [row + [zero] * (size - len(row)) for row in rows]
+    return xp.stack([xp.stack(row, axis=-1) for row in filled], axis=-2)
+
+
+def _log_softmax(eta: Array) -> Array:
+    xp = namespace(eta)
+    eta = eta - xp.max(eta, axis=-1, keepdims=True)
+    return eta - xp.log(xp.sum(xp.exp(eta), axis=-1, keepdims=True))
+
+
+@functools.cache
+def contrasts(levels: int) -> np.ndarray:
+    """Q: (K, K − 1), orthonormal columns that each add up to 0 (Helmert's)."""
+    basis = np.zeros((levels, levels - 1))
+    for column in range(1, levels):
+        basis[:column, column - 1] = 1.0
+        basis[column, column - 1] = -column
+    return basis / np.linalg.norm(basis, axis=0)

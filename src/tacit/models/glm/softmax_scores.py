@@ -1,0 +1,117 @@
+"""The server's expectations in private scoring where y is one of K levels.
+
+θ has a weight a level and column, (K·d,), and a record's η is K numbers. A score is (e_y − p) ⊗ z,
+p = softmax η, so that with C = diag p − ppᵀ its slope is H = n E[w C ⊗ zzᵀ], and its sampling
+variance V = n E[w² C ⊗ zzᵀ]: that of e_y is C too. C has no say in what all levels have in common,
+where H is 0; there q stays what the prior is and the noise of the scores is not listened to.
+
+Averages over q are over ξ = Qᵀη, K − 1 numbers, at the points of `normal_points`: public and fixed.
+Everything else is as with one output (`tacit.methods.scoring.server`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tacit.models.glm.scores import CategoricalLikelihood, Slopes
+from tacit.models.glm.softmax import contrasts, root_of
+from tacit.models.quadrature import normal_points
+
+POINTS = 32
+
+
+def categorical_slopes(
+    likelihood: CategoricalLikelihood,
+    z: np.ndarray,
+    records: float,
+    points: np.ndarray,
+    width: np.ndarray,
+) -> Slopes:
+    """At the last of `points`, (T, K·d) on z; `width` is Cov_q(ξ) of z's rows."""
+    levels, each = likelihood.levels, records / len(z)
+    length = np.sqrt(np.sum(z * z, axis=1))
+    eta = np.moveaxis(points.reshape(len(points), levels, -1) @ z.T, 2, 0)  # (rows, T, K)
+    p = likelihood.probabilities(eta)
+    bounds = np.maximum(likelihood.bound_of(p) * length[:, None], 1.0)
+    now, weight = p[:, -1], 1.0 / bounds[:, -1]
+    mean, second = _averaged(likelihood, eta[:, -1], width)
+    spread = np.eye(levels) * mean[:, None] - second
+    change = each * np.einsum("ntk,nd->tkd", (now[:, None] - p) / bounds[:, :, None], z)
+    return Slopes(
+        kronecker_mean(z, spread * weight[:, None, None], records),
+        kronecker_mean(z, spread * np.square(weight)[:, None, None], records),
+        each * (((mean - now) * weight[:, None]).T @ z).reshape(-1),
+        change.reshape(len(points), -1),
+    )
+
+
+def _averaged(
+    likelihood: CategoricalLikelihood, eta: np.ndarray, width: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """E_q[p] (n, K) and E_q[ppᵀ] (n, K, K)."""
+    basis = contrasts(likelihood.levels)
+    nodes, weights = normal_points(likelihood.levels - 1, POINTS)
+    steps = basis @ root_of(width)  # (n, K, K − 1)
+    mean, second = np.zeros_like(eta), np.zeros((*eta.shape, eta.shape[1]))
+    for node, weight in zip(nodes, weights, strict=True):
+        p = likelihood.probabilities(eta + steps @ node)
+        mean += weight * p
+        second += weight * (p[:, :, None] * p[:, None])
+    return mean, second
+
+
+def kronecker_mean(z: np.ndarray, blocks: np.ndarray, records: float) -> np.ndarray:
+    """n E[B ⊗ zzᵀ] over the rows of z with their symmetric K×K blocks B."""
+    levels, width = blocks.shape[1], z.shape[1]
+    found = np.empty((levels, width, levels, width))
+    for row in range(levels):
+        for column in range(row + 1):
+            block = (z * (blocks[:, row, column] * (records / len(z)))[:, None]).T @ z
+            found[row, :, column] = found[column, :, row] = 0.5 * (block + block.T)
+    return found.reshape(levels * width, levels * width)
+
+
+def width_of(levels: int, z: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Cov_q(ξ) for each row of z, (n, K − 1, K − 1), of θ's covariance in the coordinates of z."""
+    basis, d = contrasts(levels), z.shape[1]
+    whole = covariance.reshape(levels, d, levels, d)
+    blocks = np.einsum("kr,kilj,ls->rsij", basis, whole, basis)
+    return np.moveaxis(np.sum((z @ blocks) * z, axis=-1), -1, 0)
+
+
+def rms_log_odds(levels: int, z: np.ndarray, step: np.ndarray) -> float:
+    """Root mean square, over records and pairs of levels, of a change of log-odds.
+
+    Σ over pairs (η_k − η_l)² = K‖ξ‖², and there are K(K − 1)/2 pairs.
+    """
+    xi = z @ (step.reshape(levels, -1).T @ contrasts(levels))
+    return float(np.sqrt(2.0 * np.mean(np.sum(xi * xi, axis=1)) / (levels - 1)))
+
+
+def curvature_doubt(
+    levels: int,
+    z: np.ndarray,
+    bend: np.ndarray,
+    told: np.ndarray,
+    doubt: np.ndarray,
+    curvature: np.ndarray,
+    spread: np.ndarray,
+    gap: np.ndarray,
+) -> np.ndarray:
+    """Covariance of what an error in the second moment puts into H(θ − θ̄).
+
+    H is about n C̄ ⊗ M, M the second moment of z = B y and C̄ its mean block. An error of variance
+    Dᵢⱼ in that of y adds n C̄ ⊗ B E B to it: with u_l the weights of level l on y, coordinate i of
+    level k gets n Σ_l C̄_kl Σ_j E_ij u_lj, and so, between levels k and k′ of one coordinate i, the
+    covariance n² Σ_j D_ij (C̄ G_j C̄)_kk′ with G_j = E[u_·j u_·jᵀ]: posterior covariances `spread`,
+    and squares of m − θ̄ = `gap`; `told` takes weights on z to those on y.
+    """
+    d = z.shape[1]
+    size = max(float(np.sum(z * z)) / len(z), 1e-300)
+    mean = np.trace(curvature.reshape(levels, d, levels, d), axis1=1, axis2=3) / size  # n C̄
+    whole = spread.reshape(levels, d, levels, d)
+    far = gap.reshape(levels, d) @ told.T
+    square = np.einsum("ji,kilm,jm->jkl", told, whole, told) + np.einsum("kj,lj->jkl", far, far)
+    square = mean @ square @ mean
+    each = np.tensordot(doubt, square, axes=1)  # (d, K, K)
+    return np.einsum("ai,ikl,bi->kalb", bend, each, bend).reshape(levels * d, levels * d)

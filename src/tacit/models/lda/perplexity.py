@@ -1,0 +1,95 @@
+"""How well topics predict documents that they were not learnt from: per-word perplexities.
+
+Two forms, lower is better. The *bound* (Hoffman, Blei and Bach 2010, section 4.1) is an upper bound
+of exp(−log p(documents) / words) and loose by what q(z, θ) misses. *Completion* learns a document's
+topics from one half of its words and predicts the other half with them; it is no bound of anything
+but a prediction, and comparable between models of any kind.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tacit.data.documents import Documents, rows_of
+from tacit.errors import DataError
+from tacit.models.lda.estep import (
+    Array,
+    Expected,
+    expect,
+    expected_logs,
+    scaled_table,
+    word_table,
+)
+
+TOLERANCE, MOST_STEPS = 1e-4, 500
+"""Tighter than in learning: a difference of perplexities should not be one of convergence."""
+
+
+def bound(concentration: Array, documents: Documents, *, alpha: float, threads: int = 1) -> float:
+    """exp(−Σ_d (E_q[log p(w_d, θ_d, z_d | β)] − E_q[log q(θ_d, z_d)]) / Σ_d N_d)."""
+    logs = expected_logs(concentration)
+    each = document_bounds(logs, documents, alpha=alpha, threads=threads)
+    return float(np.exp(-each.sum() / documents.data.astype(np.float64).sum()))
+
+
+def document_bounds(logs: Array, documents: Documents, *, alpha: float, threads: int = 1) -> Array:
+    """E_q[log p(w_d, θ_d, z_d | β)] − E_q[log q(θ_d, z_d)] of each document; `logs` is E[log β]."""
+    from scipy.special import digamma, gammaln
+
+    found = expect(
+        scaled_table(logs), documents, alpha=alpha, tolerance=TOLERANCE,
+        most_steps=MOST_STEPS, threads=threads,
+    )  # fmt: skip
+    counts = documents.data.astype(np.float64)
+    gamma = found.gamma.astype(np.float64)
+    whole = gamma.sum(axis=1)
+    shares = digamma(gamma) - digamma(whole)[:, None]
+    # The E-step's t has each word's largest topic as its unit, its u has no normaliser.
+    scale = logs.max(axis=0)[documents.indices]
+    words = counts * (np.log(counts) - np.log(found.ratios.astype(np.float64)) + scale)
+    rows, length = rows_of(documents), documents.shape[0]
+    lengths = np.bincount(rows, weights=counts, minlength=length)
+    each = np.sum((alpha - gamma) * shares + gammaln(gamma) - gammaln(alpha), axis=1)
+    each += gammaln(alpha * gamma.shape[1]) - gammaln(whole) - lengths * digamma(whole)
+    return each + np.bincount(rows, weights=words, minlength=length)
+
+
+def completion(
+    concentration: Array, documents: Documents, *, alpha: float, seed: int = 0, threads: int = 1
+) -> float:
+    """exp(−mean log Σ_k E[θ_k] E[β_kw]) over the words w of every document's second half.
+
+    Each occurrence of a word is in one half or the other by the toss of a coin; a document with
+    an empty half is left out. E[θ] is from the first half, E[β] from `concentration`.
+    """
+    first, second = halves(documents, seed)
+    found = expect(
+        word_table(concentration), first, alpha=alpha, tolerance=TOLERANCE,
+        most_steps=MOST_STEPS, threads=threads,
+    )  # fmt: skip
+    chances = word_chances(concentration, found, second)
+    return float(np.exp(-np.sum(second.data * np.log(chances)) / np.sum(second.data)))
+
+
+def halves(documents: Documents, seed: int) -> tuple[Documents, Documents]:
+    """Every document with words in both halves, as its two halves."""
+    rng = np.random.default_rng([seed, 0x5A17])
+    first, second = documents.astype(np.float64), documents.astype(np.float64)
+    first.data = rng.binomial(documents.data.astype(np.int64), 0.5).astype(np.float64)
+    second.data = documents.data - first.data
+    first.eliminate_zeros()
+    second.eliminate_zeros()
+    both = np.flatnonzero((np.diff(first.indptr) > 0) & (np.diff(second.indptr) > 0))
+    if not len(both) > 0:
+        raise DataError(
+            f"none of {documents.shape[0]} documents has words for two halves; give more or longer"
+            " ones, or use the bound"
+        )
+    return first[both].astype(np.float32), second[both]
+
+
+def word_chances(concentration: Array, found: Expected, documents: Documents) -> Array:
+    """E[p(w)] of every stored word of the documents under the topics that were `found` for them."""
+    theta = found.gamma / found.gamma.sum(axis=1, keepdims=True)
+    topics = (concentration / concentration.sum(axis=1, keepdims=True)).T
+    return np.einsum("ik,ik->i", theta[rows_of(documents)], topics[documents.indices])

@@ -1,0 +1,48 @@
+"""The mean of a normal with known noise: the smallest model with an exact posterior."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from tacit.arrays import Array, namespace
+from tacit.expfam import Family, Natural
+from tacit.expfam.gaussian import LOG_2PI
+from tacit.models.base import (
+    ConjugateGaussian,
+    GaussianPriorModel,
+    Output,
+    Records,
+    check_sd,
+)
+from tacit.models.statistics import Working
+
+
+class GaussianMean(GaussianPriorModel, ConjugateGaussian):
+    """y ~ N(θ, noise_sd²), θ ~ N(prior_mean, prior_sd²); one number a record."""
+
+    kind: ClassVar[str] = "gaussian-mean"
+    output: Output = "gaussian"
+
+    def __init__(
+        self, *, noise_sd: float = 1.0, prior_mean: float = 0.0, prior_sd: float = 1.0
+    ) -> None:
+        super().__init__(("mean",), prior_mean, prior_sd)
+        self.noise_sd = check_sd(noise_sd, "model.noise_sd")
+
+    def log_likelihood(self, theta: Array, records: Records) -> Array:
+        residual = (records["y"] - theta[0]) / self.noise_sd
+        return -0.5 * residual * residual - math.log(self.noise_sd) - 0.5 * LOG_2PI
+
+    def response(self, theta: Array, records: Records) -> Array:
+        return theta[0] + namespace(theta).zeros_like(records["y"])
+
+    def working(self, family: Family, q: Natural, records: Records) -> Working:
+        del family, q
+        y, scale = records["y"], 1.0 / self.noise_sd**2
+        ones = namespace(y).ones_like(y)
+        return Working(ones[..., None], scale * y, scale * ones)
+
+    def quadratic_form(self, records: Records, weights: Array) -> tuple[Array, Array]:
+        scale = 1.0 / self.noise_sd**2
+        return scale * weights.sum()[None, None], scale * (weights @ records["y"])[None]

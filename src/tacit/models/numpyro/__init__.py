@@ -1,0 +1,1 @@
+"""NumPyro programs as models."""

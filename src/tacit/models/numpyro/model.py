@@ -1,0 +1,276 @@
+"""Any NumPyro model with continuous latent sites and one plate over records.
+
+    θ = the latent sites' unconstrained values, flat, in trace order
+    log p(θ) = Σ log p(xₛ) + Σ log|dxₛ/dθₛ|,   xₛ = biject_to(support of s)(θₛ)
+
+`from_numpyro` traces the function on abstract batches, finds the plate over records and refuses
+what is not a sum over records given one shared θ.
+
+The prior. When log p(θ) is that of independent normals (every latent a Normal, or a site that
+becomes one in unconstrained space, such as a LogNormal), `prior` is exact. Otherwise the prior
+counts as outside the family: `has_site_prior` is True and `prior` is a stand-in, made of robust
+quantiles of prior draws (median, and half the width of the central 68 %), so that a heavy
+tail such as HalfCauchy's does not set its scale. The server keeps the stand-in as its own first
+factor and refines it like a party's, with `log_prior` as the likelihood; at the fixed point the
+stand-in is gone and the exact prior has taken its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import product
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import biject_to
+
+from tacit.arrays import Array
+from tacit.errors import ConfigError, DataError
+from tacit.expfam import Family, Natural
+from tacit.models.base import Model, Records, gaussian_natural
+from tacit.models.numpyro.layout import find_layout
+from tacit.models.numpyro.prior import independent_normals, robust_quantiles
+from tacit.models.numpyro.program import Program, Sites
+
+DRAWS = 500
+START_SD = 0.1
+
+
+def from_numpyro(
+    model: Callable[..., Any],
+    example: Records,
+    *,
+    static: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> NumPyroModel:
+    """The federated model of a NumPyro function.
+
+    `example` holds a few records, real or made up, by the names of the function's arguments; keys
+    the function does not take are left out. `static` holds arguments that are not records, such
+    as a number of groups. The same `seed` gives every party the same starting point.
+
+    >>> import numpyro, numpyro.distributions as dist
+    >>> def regression(x, y=None):
+    ...     slope = numpyro.sample("slope", dist.Normal(0.0, 2.0))
+    ...     noise = numpyro.sample("noise", dist.HalfNormal(1.0))
+    ...     with numpyro.plate("records", x.shape[0]):
+    ...         numpyro.sample("y", dist.Normal(slope * x, noise), obs=y)
+    >>> adapted = from_numpyro(regression, {"x": np.ones(2), "y": np.ones(2)})
+    >>> adapted.names, adapted.output, adapted.has_site_prior
+    (('slope', 'noise'), 'gaussian', True)
+    """
+    return NumPyroModel(model, example, static=static or {}, seed=seed)
+
+
+class NumPyroModel(Model):
+    """A NumPyro function as a prior and a per-record log-likelihood; see the module's page."""
+
+    kind: ClassVar[str] = "numpyro"
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        example: Records,
+        *,
+        static: Mapping[str, Any],
+        seed: int,
+    ) -> None:
+        self.program = Program(model, example, static)
+        records = self.program.batch(example)
+        size = len(next(iter(records.values())))
+        self.layout = find_layout(self.program, size)
+        self.output = self.layout.output
+        self.names = tuple(
+            name for latent in self.layout.latents for name in _names(latent.name, latent.shape)
+        )
+        self.reported: tuple[str, ...] = ()
+        rng = np.random.default_rng([seed, self.dimension])
+        noise = rng.standard_normal((8, self.dimension))
+        for probe in (1, size, size + 1):
+            jax.eval_shape(self.log_likelihood, noise[0], self.program.blank(probe))
+        self.reported = _shared_sites(self, noise, records)
+        keys = jax.random.split(jax.random.key(seed), DRAWS)
+        self.median, spread = robust_quantiles(jax.vmap(self._draw)(keys), self.names)
+        _check_independence(self, self.median + 0.1 * noise[0], records)
+        exact = independent_normals(self.log_prior, self.median + 2.0 * spread * noise)
+        self.has_site_prior = exact is None
+        self.prior_mean, self.prior_sd = exact or (self.median, spread)
+
+    def log_likelihood(self, theta: Array, records: Records) -> Array:
+        return self._log_likelihood(jnp.asarray(theta), self.program.batch(records))
+
+    def log_prior(self, theta: Array) -> Array:
+        """The log-density of θ in unconstrained space, the Jacobian included.
+
+        Computed in float64 whatever θ is: NumPyro checks simplices and matrices to a tolerance
+        that float32 does not always meet.
+        """
+        theta = jnp.asarray(theta)
+        value, _ = self._shared(theta.astype(jnp.result_type(float)), self.program.blank(1))
+        return value.astype(theta.dtype)
+
+    def prior(self, family: Family) -> Natural:
+        return gaussian_natural(family, mean=self.prior_mean, sd=self.prior_sd, model=self.kind)
+
+    def start(self, family: Family) -> Natural:
+        """The prior's median with a small scale, as NumPyro's automatic guides start."""
+        sd = np.full(self.dimension, START_SD)
+        return gaussian_natural(family, mean=self.median, sd=sd, model=self.kind)
+
+    def response(self, theta: Array, records: Records) -> Array:
+        if self.layout.target is None:
+            raise ConfigError(
+                f"observed sites {list(self.layout.observed)} do not have one mean a record; "
+                "response needs one scalar observed site that is not a class, so use predictive"
+            )
+        return self._response(jnp.asarray(theta), self.program.batch(records))
+
+    def constrain(self, theta: Array) -> dict[str, Array]:
+        """Latent sites in their own space, and the deterministic sites that no record touches.
+
+        θ is one vector or a matrix of draws, one a row.
+        """
+        theta = jnp.asarray(theta)
+        call = partial(self._shared, records=self.program.blank(1))
+        _, values = jax.vmap(call)(theta) if theta.ndim == 2 else call(theta)
+        return {name: values[name] for name in self.reported}
+
+    def predictive(self, draws: Array, records: Records, *, seed: int = 0) -> dict[str, Array]:
+        """New observations for each draw of θ: site -> (draws, …); observed values are ignored."""
+        batch = self.program.batch(records)
+        draws = jnp.atleast_2d(jnp.asarray(draws))
+        keys = jax.random.split(jax.random.key(seed), len(draws))
+        return jax.vmap(partial(self._simulate, records=batch))(draws, keys)
+
+    # Compiled even for one call: traced values skip NumPyro's validation, so a batch with a
+    # padded or bad record gives the same numbers, and no warning, whoever calls.
+
+    @partial(jax.jit, static_argnums=0)
+    def _log_likelihood(self, theta: Array, records: Records) -> Array:
+        sites = self._sites(theta, records)
+        total: Array = 0.0
+        for name in self.layout.observed:
+            total = total + self._per_record(sites[name], records)
+        return total.astype(theta.dtype)
+
+    @partial(jax.jit, static_argnums=0)
+    def _shared(self, theta: Array, records: Records) -> tuple[Array, dict[str, Array]]:
+        """The log-prior, and every value that could be shared by all records."""
+        sites, log_det = self.program.run(records, theta=theta, latents=self.layout.latents)
+        names = [latent.name for latent in self.layout.latents]
+        total = log_det + sum(
+            jnp.sum(sites[name]["fn"].log_prob(sites[name]["value"])) for name in names
+        )
+        names += [name for name, site in sites.items() if site["type"] == "deterministic"]
+        return total, {name: jnp.asarray(sites[name]["value"]) for name in names}
+
+    @partial(jax.jit, static_argnums=0)
+    def _response(self, theta: Array, records: Records) -> Array:
+        distribution = self._sites(theta, records)[self.layout.target or ""]["fn"]
+        try:
+            mean = distribution.mean
+        except NotImplementedError as error:
+            raise ConfigError(
+                f"the distribution of observed site '{self.layout.target}' has no mean in NumPyro; "
+                "use predictive instead of response"
+            ) from error
+        return jnp.broadcast_to(mean, distribution.shape()).reshape(-1).astype(theta.dtype)
+
+    @partial(jax.jit, static_argnums=0)
+    def _simulate(self, theta: Array, key: Array, records: Records) -> dict[str, Array]:
+        sites, _ = self.program.run(
+            records, theta=theta, latents=self.layout.latents, key=key, simulate=True
+        )
+        return {
+            name: sites[name]["value"]
+            for name in self.layout.observed
+            if not sites[name]["infer"].get("is_auxiliary")  # a numpyro.factor has no value
+        }
+
+    @partial(jax.jit, static_argnums=0)
+    def _draw(self, key: Array) -> Array:
+        """One draw of θ from the prior."""
+        sites, _ = self.program.run(self.program.blank(1), key=key)
+        parts = (sites[latent.name] for latent in self.layout.latents)
+        return jnp.concatenate(
+            [jnp.ravel(biject_to(site["fn"].support).inv(site["value"])) for site in parts]
+        )
+
+    def _sites(self, theta: Array, records: Records) -> Sites:
+        return self.program.run(records, theta=theta, latents=self.layout.latents)[0]
+
+    def _per_record(self, site: dict[str, Any], records: Records) -> Array:
+        """An observed site's log-probability, summed over every axis but the record's."""
+        name, size = site["name"], len(next(iter(records.values())))
+        if not site["is_observed"]:
+            raise DataError(f"records have no value for observed site '{name}'; add its column")
+        axis = next(
+            (frame.dim for frame in site["cond_indep_stack"] if frame.name == self.layout.plate), 0
+        )
+        value, shape = site["fn"].log_prob(site["value"]), site["fn"].batch_shape
+        if site["scale"] is not None:
+            value = site["scale"] * value
+        if axis == 0 or value.shape != shape or shape[axis] != size:
+            raise ConfigError(
+                f"observed site '{name}' gives log-probabilities of shape {value.shape} for {size} "
+                f"records and batch shape {shape}; give the observation the distribution's shape"
+            )
+        return jnp.moveaxis(value, axis, 0).reshape(size, -1).sum(axis=1)
+
+
+def _names(site: str, shape: tuple[int, ...]) -> list[str]:
+    if not shape:
+        return [site]
+    return [f"{site}[{','.join(map(str, index))}]" for index in product(*map(range, shape))]
+
+
+def _shifted(records: Records) -> Records:
+    """The records with every real number changed."""
+    return {
+        key: 1.5 * array + 1.0 if array.dtype.kind == "f" else array
+        for key, array in records.items()
+    }
+
+
+def _shared_sites(model: NumPyroModel, thetas: Array, records: Records) -> tuple[str, ...]:
+    """The sites that are functions of θ alone; refuses a prior that reads the records."""
+    (blank_prior, blank), (prior, values) = (
+        jax.vmap(partial(model._shared, records=batch))(thetas)
+        for batch in (model.program.blank(1), _shifted(records))
+    )
+    same = partial(np.allclose, rtol=1e-6, atol=1e-9, equal_nan=True)
+    if not same(blank_prior, prior):
+        raise ConfigError(
+            "the prior changes with the records; a prior shared by all parties cannot read them, "
+            "so pass the numbers it needs in static={…}"
+        )
+    latents = [latent.name for latent in model.layout.latents]
+    return tuple(
+        name
+        for name in (*latents, *sorted(set(blank) - set(latents)))
+        if blank[name].shape == values[name].shape and same(blank[name], values[name])
+    )
+
+
+def _check_independence(model: NumPyroModel, theta: Array, records: Records) -> None:
+    """Refuses a likelihood in which one record's term reads another record.
+
+    Minibatches would bias such a model, and clipping would not bound one record's effect.
+    """
+    few = {
+        key: np.asarray(array[:3], np.float64 if array.dtype.kind == "f" else None)
+        for key, array in records.items()
+    }
+    other = _shifted(few)
+    batch = {key: np.concatenate([few[key], other[key]]) for key in few}
+    together = model.log_likelihood(theta, batch)
+    singles = {key: array[:, None] for key, array in batch.items()}
+    alone = jax.vmap(partial(model.log_likelihood, theta))(singles)[:, 0]
+    if not np.allclose(together, alone, rtol=1e-4, atol=1e-6, equal_nan=True):
+        raise ConfigError(
+            "a record's log-likelihood changes with the other records of its batch; "
+            "use only the record's own values (standardise before, not inside, the model)"
+        )

@@ -1,0 +1,181 @@
+"""One call of a NumPyro model on one batch of records, with θ in place of its latent sites.
+
+NumPyro keeps its stack of effect handlers in one list for the whole process, so two threads that
+trace at once would see each other's sites. Every call therefore holds one lock; since callers
+compile what they call, it is held while tracing only.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro import handlers
+from numpyro.distributions import biject_to
+from numpyro.primitives import Messenger
+
+from tacit.arrays import Array
+from tacit.errors import ConfigError, DataError
+from tacit.models.base import Records
+
+_LOCK = threading.RLock()
+_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+Sites = dict[str, dict[str, Any]]
+
+
+class Latent(NamedTuple):
+    """Where a latent site lives in θ: θ[start:stop], of `shape` before its transform."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class Program:
+    """A NumPyro model, the record keys it takes and its static arguments."""
+
+    def __init__(
+        self, model: Callable[..., Any], example: Records, static: Mapping[str, Any]
+    ) -> None:
+        if not callable(model):
+            raise ConfigError(
+                f"model is a {type(model).__name__}; pass the NumPyro model function itself"
+            )
+        self.model, self.static = model, dict(static)
+        self.keys, self.optional = _accepted(model, tuple(example), tuple(static))
+        arrays = {key: _as_array(key, example[key]) for key in self.keys}
+        self.shapes = {key: array.shape[1:] for key, array in arrays.items()}
+        self.dtypes = {key: array.dtype for key, array in arrays.items()}
+
+    def batch(self, records: Records) -> Records:
+        """The records the model takes, or an error that names the key that is wrong."""
+        batch, size = {}, None
+        for key in self.keys:
+            if records.get(key) is None:
+                if key not in self.optional:
+                    raise DataError(f"records have no {key!r}; the model needs {list(self.keys)}")
+                continue
+            array = _as_array(key, records[key])
+            if array.shape[1:] != self.shapes[key]:
+                raise DataError(
+                    f"records[{key!r}] has shape {array.shape}; the example's records have shape "
+                    f"{self.shapes[key]}, so pass an array of shape {('n', *self.shapes[key])}"
+                )
+            size = array.shape[0] if size is None else size
+            if array.shape[0] != size:
+                raise DataError(
+                    f"records[{key!r}] has {array.shape[0]} records and another key has {size}; "
+                    "every array needs the same leading axis"
+                )
+            batch[key] = array
+        if not size:
+            raise DataError(f"records are empty; pass at least one with keys {list(self.keys)}")
+        return batch
+
+    def blank(self, size: int) -> Records:
+        """Records of zeros: what the prior is traced with, so that no data is kept."""
+        return {key: np.zeros((size, *self.shapes[key]), self.dtypes[key]) for key in self.keys}
+
+    def run(
+        self,
+        records: Records,
+        *,
+        theta: Array | None = None,
+        latents: tuple[Latent, ...] = (),
+        key: Array | None = None,
+        simulate: bool = False,
+    ) -> tuple[Sites, Array]:
+        """Every site of one call, and log|dx/dθ| of the latents that θ was substituted for.
+
+        Sites without a value are drawn with `key`; `simulate` draws the observed ones too.
+        """
+        if theta is not None and theta.shape != (latents[-1].stop,):
+            raise ConfigError(
+                f"θ has shape {theta.shape}, the model's latent sites need ({latents[-1].stop},); "
+                "model and family must agree on the dimension"
+            )
+        model = handlers.uncondition(self.model) if simulate else self.model
+        substitute = _FromUnconstrained(latents, theta)
+        key = jax.random.key(0) if key is None else key
+        with _LOCK, handlers.trace() as sites, handlers.seed(rng_seed=key), substitute:
+            model(**records, **self.static)
+        return dict(sites), substitute.log_det
+
+
+class _FromUnconstrained(Messenger):
+    """Gives each latent site its value from θ.
+
+    The transform is that of the support the site has in this very call, so a support that
+    depends on another latent is right too.
+    """
+
+    def __init__(self, latents: tuple[Latent, ...], theta: Array | None) -> None:
+        super().__init__()
+        self.latents = {latent.name: latent for latent in latents}
+        self.theta, self.log_det = theta, jnp.zeros(())
+
+    def process_message(self, msg: Any) -> None:
+        if msg["type"] == "control_flow":
+            raise ConfigError(
+                "the model uses numpyro's scan or cond, whose sites have no fixed place in θ; "
+                "sample the latents before it and use jax.lax.scan or jax.lax.cond"
+            )
+        latent = self.latents.get(msg.get("name"))
+        if msg["type"] != "sample" or latent is None or self.theta is None:
+            return
+        free = self.theta[latent.start : latent.stop].reshape(latent.shape)
+        free = free.astype(jnp.result_type(float))  # some transforms fail on a float32 beside x64
+        transform = biject_to(msg["fn"].support)
+        value = transform(free)
+        self.log_det = self.log_det + jnp.sum(transform.log_abs_det_jacobian(free, value))
+        msg["value"] = value.astype(self.theta.dtype)
+
+
+def _as_array(key: str, value: Array) -> Array:
+    array = value if isinstance(value, jax.Array) else np.asarray(value)
+    if array.ndim < 1 or array.dtype.kind not in "biuf":
+        raise DataError(
+            f"records[{key!r}] has shape {array.shape} and type {array.dtype}; "
+            "pass numbers with one leading axis, the record"
+        )
+    return array
+
+
+def _accepted(
+    model: Callable[..., Any], keys: tuple[str, ...], static: tuple[str, ...]
+) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The record keys that the model takes, and those of them it can do without."""
+    parameters = inspect.signature(model).parameters
+    named = {name: value for name, value in parameters.items() if value.kind in _KEYWORD}
+    takes_any = any(value.kind is inspect.Parameter.VAR_KEYWORD for value in parameters.values())
+    required = [
+        name
+        for name, value in parameters.items()
+        if value.default is inspect.Parameter.empty
+        and value.kind in (*_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
+    ]
+    for name in static:
+        if name in keys or not (name in named or takes_any):
+            where = "also a key of the records" if name in keys else "not an argument of the model"
+            raise ConfigError(f"static[{name!r}] is {where}; rename or remove it")
+    missing = [name for name in required if name not in named or name not in (*keys, *static)]
+    if missing:
+        raise ConfigError(
+            f"the model needs {missing}, but the records have {sorted(keys)} and static has "
+            f"{sorted(static)}; add a column or static value of that name, or give it a default"
+        )
+    accepted = tuple(key for key in keys if takes_any or key in named)
+    if not accepted:
+        raise ConfigError(
+            f"the model takes none of the records' keys {sorted(keys)}; "
+            "name its arguments after the columns it reads"
+        )
+    optional = frozenset(key for key in accepted if key not in required)
+    return accepted, optional

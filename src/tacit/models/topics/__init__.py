@@ -1,5 +1,0 @@
-"""Latent Dirichlet allocation as a model: expectations, what noise does to them, perplexity."""
-
-from tacit.models.topics.model import TopicModel
-
-__all__ = ["TopicModel"]

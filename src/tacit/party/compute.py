@@ -1,0 +1,415 @@
+"""A party: request -> (reply, new state). The same code under every engine.
+
+`recall` and `conclude` are the party's side of the protocol; between them stands the arithmetic
+of its local method. `step` runs the three for one party. An engine that answers for many parties
+at once calls `recall`, one batched `answer`, and `conclude`: nothing else differs.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tacit.errors import DataError
+from tacit.expfam import Family, Natural
+from tacit.methods import Arranged, LocalMethod, Task, Terms
+from tacit.models import Model, Records
+from tacit.plan.agreement import Agreement
+from tacit.plan.calibrate import Settled
+from tacit.privacy.mechanisms import check_released
+from tacit.privacy.noise_key import key_data, secret_key_data, seeded_key_data, wrap_noise_key
+from tacit.pvi import damped_update
+from tacit.server.messages import Reply, Request
+
+PAD_TO = 32
+
+
+class PartyState(NamedTuple):
+    """What a party remembers between requests: its answer to the last one, what its method kept.
+
+    `earlier` is what it had kept before visit `visit`, which made `memory`: an answer that is made
+    again, since it was lost before it was stored, starts where the first one did.
+    """
+
+    last: Reply | None = None
+    memory: Natural | None = None
+    visit: int | None = None
+    earlier: Natural | None = None
+
+    def memory_at(self, visit: int) -> Natural | None:
+        """What an answer to that visit starts from."""
+        return self.earlier if visit == self.visit else self.memory
+
+
+class Update(NamedTuple):
+    """Δₘ as arrays, the loss, whether all of it is finite, what it cost, and what is kept of it."""
+
+    delta: Natural
+    loss: float | None
+    finite: bool
+    cost: Any = None
+    memory: Natural | None = None
+
+
+def step(
+    agreement: Agreement,
+    records: Records,
+    state: PartyState,
+    request: Request,
+    settled: Settled | None = None,
+) -> tuple[Reply, PartyState]:
+    """Answer one request of one party. A private answer has been charged before this is called."""
+    known = recall(state, request)
+    if known is not None:
+        return known, state
+    return Seat(agreement, request.party, records, settled).answer(request, state.memory)
+
+
+class Seat:
+    """One party that answers alone: its records are arranged once, for all requests."""
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        party: str,
+        records: Records,
+        settled: Settled | None = None,
+        rows: int | None = None,
+    ) -> None:
+        arranged = agreement.method.arrange(party, records, agreement.seed)
+        rows = rows or padded_rows(arranged.weights.shape[agreement.method.variable_axis])
+        self.agreement, self.settled = agreement, settled
+        self._stack = stack_records([arranged], rows, agreement.method)
+        self._rehearsed: set[int] = set()
+
+    def rehearse(self, request: Request, memory: Natural | None = None) -> None:
+        """Compile and try out what this request needs, before anything is charged for it."""
+        check_start(self.agreement, request)
+        stage = self.agreement.method.stage(request.visit)
+        if stage not in self._rehearsed:
+            rehearse(self.agreement, *self._stack, [request], [self.settled], [memory])
+            self._rehearsed.add(stage)
+
+    def answer(
+        self, request: Request, memory: Natural | None = None, key: bytes | None = None
+    ) -> tuple[Reply, PartyState]:
+        """Compute; a private answer has been charged before this is called, and has a noise key."""
+        update = answer_many(
+            self.agreement, *self._stack, [request], [self.settled], [memory], [key]
+        )[0]
+        return conclude(request, update, self.settled)
+
+
+def recall(state: PartyState, request: Request) -> Reply | None:
+    """The stored reply if this id was answered before: nothing is computed or drawn again."""
+    if state.last is not None and state.last.id == request.id:
+        return state.last
+    return None
+
+
+def conclude(
+    request: Request, update: Update, settled: Settled | None = None
+) -> tuple[Reply, PartyState]:
+    """The reply to a request from the update.
+
+    Refused if a number in it is not finite, or if it cost anything but what was settled and
+    charged before it was computed.
+    """
+    if not update.finite:
+        raise DataError(
+            f"party {request.party!r}, visit {request.visit}: its update is not finite; lower "
+            "method.learning_rate or method.step_size, or look for extreme values in its data"
+        )
+    if settled is not None:
+        check_released(update.cost, settled.events_at(request.visit), request.party)
+    reply = Reply(request.id, request.party, request.version, update.delta, update.loss)
+    return reply, PartyState(last=reply, memory=update.memory)
+
+
+def answer_many(
+    agreement: Agreement,
+    stack: Records,
+    weights: np.ndarray,
+    requests: Sequence[Request],
+    settled: Sequence[Settled | None] | None = None,
+    memories: Sequence[Natural | None] | None = None,
+    keys: Sequence[bytes | None] | None = None,
+) -> list[Update]:
+    """The updates of several parties in one call of one compiled function.
+
+    `stack` holds the records of these parties, one request each, padded to one length; length and
+    number of parties are the compiled shape. The requests must carry one and the same q, as those
+    of a synchronous round do: what depends on q alone is then computed once for all of them; and
+    their visits must be of one stage. `keys` are the noise keys of charged requests; where there is
+    none, and no seed, a fresh one is drawn.
+    """
+    import jax
+
+    first = requests[0]
+    if any(r.q is not first.q or r.initial != first.initial for r in requests):
+        raise ValueError("answer_many is for requests that carry the same q")
+    (stage,) = {agreement.method.stage(r.visit) for r in requests}
+    start = _start(agreement, first)
+    shared = (first.q, start, np.bool_(first.initial), _begun(agreement, start, first))
+    words = [[agreement.seed, party_word(r.party), r.visit] for r in requests]
+    own = (
+        np.array(words, dtype=np.uint32),
+        np.array([r.damping for r in requests]),
+        {name: np.stack([r.factor[name] for r in requests]) for name in first.factor},
+        _private_parts(agreement, requests, settled, keys or [None] * len(requests)),
+        _stacked_memories(agreement, requests, memories or [None] * len(requests)),
+    )
+    run = compiled(agreement.method, agreement.model.compiled_as, agreement.family, stage)
+    delta, loss, finite, cost, kept = jax.tree.map(np.asarray, run(stack, weights, own, shared))
+    updates = [
+        Update(
+            {name: value[i] for name, value in delta.items()},
+            None if loss is None else float(loss[i]),
+            bool(finite[i]),
+        )
+        for i in range(len(requests))
+    ]
+    if cost is not None or kept is not None:
+        updates = [
+            one._replace(
+                cost=jax.tree.map(lambda leaf, i=i: leaf[i], cost),
+                memory=jax.tree.map(lambda leaf, i=i: leaf[i], kept),
+            )
+            for i, one in enumerate(updates)
+        ]
+    return updates
+
+
+def rehearse(
+    agreement: Agreement,
+    stack: Records,
+    weights: np.ndarray,
+    requests: Sequence[Request],
+    settled: Sequence[Settled | None],
+    memories: Sequence[Natural | None],
+) -> None:
+    """Compile and run the answer to these requests on rows of zeros: nothing of it is used.
+
+    What can fail in it (compiling, memory, a method that releases other events than it declares)
+    fails here, before anything is charged, and without the records having a part in it.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    if agreement.model.traceable:
+        zeros = jax.tree.map(jnp.zeros_like, stack)
+    else:
+        zeros = agreement.model.stand_in(stack)  # rows of zeros may mean nothing to it
+        if zeros is None:
+            return
+    for request, one, update in zip(
+        requests,
+        settled,
+        answer_many(agreement, zeros, weights, requests, settled, memories),
+        strict=True,
+    ):
+        if one is not None:
+            check_released(update.cost, one.events_at(request.visit), request.party)
+
+
+def check_start(agreement: Agreement, request: Request) -> None:
+    """Refuse a q that no answer can start from; best before anything is charged for it."""
+    _begun(agreement, _start(agreement, request), request)
+
+
+def _start(agreement: Agreement, request: Request) -> Natural:
+    """Where the local work starts: at q, or at the first request where the model says."""
+    own = request.initial and not agreement.method.starts_at_q
+    start = agreement.model.start(agreement.family) if own else None
+    return start or request.q
+
+
+def _begun(agreement: Agreement, start: Natural, request: Request) -> Any:
+    try:
+        return agreement.method.begin(agreement.family, start)
+    except (np.linalg.LinAlgError, ValueError):  # the second where a number is not finite
+        raise DataError(
+            f"party {request.party!r}, visit {request.visit}: the covariance of the q that it was "
+            "sent is not positive definite to rounding; lower schedule.damping, or bring the "
+            "columns to a similar scale"
+        ) from None
+
+
+def _stacked_memories(
+    agreement: Agreement, requests: Sequence[Request], memories: Sequence[Natural | None]
+) -> Natural | None:
+    """What parties kept, one row each; at the first visit what the method starts with."""
+    start = agreement.method.memory(agreement.model, agreement.family)
+    if start is None:
+        return None
+    for request, memory in zip(requests, memories, strict=True):
+        require_memory(agreement, request, memory)
+    known = [start if memory is None else memory for memory in memories]
+    return {name: np.stack([memory[name] for memory in known]) for name in start}
+
+
+def require_memory(agreement: Agreement, request: Request, memory: Natural | None) -> None:
+    """Refuse to answer without what the method keeps at a party; best before anything is paid."""
+    kept = agreement.method.memory(agreement.model, agreement.family) is not None
+    if kept and memory is None and request.visit > 0:
+        raise DataError(
+            f"party {request.party!r}, visit {request.visit}: what it kept of its earlier "
+            "answers is lost, and without it this one would be wrong; restore its state "
+            "directory or begin a new run"
+        )
+
+
+def _private_parts(
+    agreement: Agreement,
+    requests: Sequence[Request],
+    settled: Sequence[Settled | None] | None,
+    keys: Sequence[bytes | None],
+) -> tuple[Terms, np.ndarray] | None:
+    """Terms and noise keys, one row per request; None for a method without privacy."""
+    if not agreement.method.private:
+        return None
+    known = [one for one in settled or () if one is not None]
+    if len(known) != len(requests):
+        raise ValueError("a private method needs its settled terms for every request")
+    if agreement.noise_seed is None:
+        data = [secret_key_data() if key is None else key_data(key) for key in keys]
+    else:
+        data = [seeded_key_data(agreement.noise_seed, r.party, r.visit) for r in requests]
+    now = [one.events_at(r.visit) for r, one in zip(requests, known, strict=True)]
+    terms = Terms(
+        clip=np.array([one.clip for one in known]),
+        noise_sd=np.array([one.noise_sd for one in known]),
+        shares=np.array([float(one.shares) for one in known]),
+        units=np.array([one.units for one in known]),
+        releases=np.array([one.releases for one in known]),
+        clips=np.array([[event.clip for event in events] for events in now]),
+        noise_sds=np.array([[event.noise_sd for event in events] for events in now]),
+        progress=np.array(
+            [r.visit / max(1, one.visits - 1) for r, one in zip(requests, known, strict=True)]
+        ),
+    )
+    return terms, np.stack(data)
+
+
+@functools.lru_cache(maxsize=64)
+def compiled(
+    method: LocalMethod, model: Model, family: Family, stage: int = 0
+) -> Callable[..., Any]:
+    """Answer and damped update, mapped over parties and jitted. Data are arguments, no closure.
+
+    A model that is not traceable is answered for one party after the other.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    xp = jnp if model.traceable else np
+
+    def one(records: Any, weights: Any, own: Any, shared: Any) -> Any:
+        words, damping, factor, private, memory = own
+        q, start, initial, begun = shared
+        key = visit_key(words) if model.traceable or method.uses_key else None
+        task = Task(records, weights.astype(method.dtype), q, factor, start, initial, words[2])
+        if private is not None:
+            terms, secret = private
+            task = task._replace(terms=terms, secret=wrap_noise_key(secret))
+        task = task._replace(stage=stage, memory=memory, damping=damping, begun=begun)
+        task = task._replace(words=words)
+        answer = method.answer(model, family, key, task)
+        delta = damped_update(answer.natural, q, damping)
+        finite = xp.all(xp.isfinite(0.0 if answer.loss is None else answer.loss))
+        for value in delta.values():
+            finite = finite & xp.all(xp.isfinite(value))
+        for value in jax.tree.leaves(answer.memory):
+            finite = finite & xp.all(xp.isfinite(value))
+        return delta, answer.loss, finite, answer.cost, answer.memory
+
+    if model.traceable:
+        return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))
+
+    def each(records: Any, weights: Any, own: Any, shared: Any) -> Any:
+        # On the CPU these are views: nothing is copied from one visit to the next.
+        records, weights = jax.tree.map(np.asarray, (records, weights))
+        seats = range(len(weights))
+        parts = [jax.tree.map(lambda leaf, i=i: leaf[i], (records, weights, own)) for i in seats]
+        found = [one(part[0], part[1], part[2], shared) for part in parts]
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+
+    return each
+
+
+def visit_key(words: Any) -> Any:
+    """The public random key of seed, party and visit."""
+    import jax
+
+    key = jax.random.fold_in(jax.random.key(words[0]), words[1])
+    return jax.random.fold_in(key, words[2])
+
+
+def stack_records(
+    parties: Sequence[Arranged], rows: int, method: LocalMethod
+) -> tuple[Records, np.ndarray]:
+    """Records of several parties as one device array a column, padded to `rows`, and weights.
+
+    Padding repeats the party's first record: a made-up one could lie outside the model's support
+    and turn the zero that its weight makes of it into NaN. A sparse matrix stays one, with empty
+    rows after its own, and takes no more memory.
+    """
+    import jax
+    from scipy import sparse
+
+    leading = np.max([one.weights.shape for one in parties], axis=0)
+    leading[method.variable_axis] = rows
+    axes = tuple(int(length) for length in leading)
+
+    def padded(values: Sequence[np.ndarray], dtype: Any, *, fill: bool) -> Any:
+        inner = values[0].shape[len(axes) :]
+        column = np.zeros((len(values), *axes, *inner), dtype=dtype)
+        for i, value in enumerate(values):
+            if fill:
+                column[i] = value[(0,) * len(axes)]
+                if len(axes) == 2:  # within a unit only its own records may stand in
+                    column[i, : len(value)] = value[:, :1]
+            column[(i, *(slice(length) for length in value.shape[: len(axes)]))] = value
+        return jax.device_put(column)
+
+    stack = {}
+    for name in parties[0].records:
+        if sparse.issparse(parties[0].records[name]):
+            stack[name] = np.empty(len(parties), object)
+            stack[name][:] = [_lengthened(one.records[name], rows) for one in parties]
+            continue
+        columns = [np.asarray(one.records[name]) for one in parties]
+        floating = np.issubdtype(columns[0].dtype, np.floating)
+        stack[name] = padded(columns, method.dtype if floating else columns[0].dtype, fill=True)
+    return stack, padded([one.weights for one in parties], method.dtype, fill=False)
+
+
+def _lengthened(matrix: Any, rows: int) -> Any:
+    """A sparse matrix of that many rows, the last of them empty; the numbers are shared."""
+    ends = np.pad(matrix.indptr, (0, rows - matrix.shape[0]), mode="edge")
+    parts = (matrix.data, matrix.indices, ends)
+    return type(matrix)(parts, shape=(rows, matrix.shape[1]))
+
+
+def padded_rows(count: int) -> int:
+    """The padded length of a party on its own: the next of 32·2^(k/2), whatever others hold.
+
+    >>> [padded_rows(n) for n in (1, 32, 33, 46, 47, 1000)]
+    [32, 32, 46, 46, 64, 1024]
+    """
+    rows, half_octaves = PAD_TO, 0
+    while rows < count:
+        half_octaves += 1
+        rows = math.ceil(PAD_TO * 2 ** (half_octaves / 2))
+    return rows
+
+
+@functools.cache
+def party_word(name: str) -> int:
+    """32 bits of a party's name, for its random numbers: the same on every machine."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big")

@@ -1,0 +1,142 @@
+"""What a party keeps on its own disk: the run that it has joined and its last answer, as sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tacit.errors import DataError
+from tacit.expfam import Natural
+from tacit.privacy.ledger.key import write_durably
+from tacit.pvi import multiply
+from tacit.server.messages import Reply, decode_reply, encode_reply, pack_natural, unpack_natural
+from tacit.support.storage import sealed, unsealed, writing
+from tacit.support.type_info import prepare
+
+
+class Stopped(msgspec.Struct, frozen=True, kw_only=True):
+    """From where on a party has not contributed, and why."""
+
+    round: int
+    visit: int
+    reason: str
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    digest: str
+    run: str | None = None
+    request: str | None = None
+    reply: bytes = b""
+    factor: Any = None
+    visits: int = 0
+    result: Any = None
+    memory: Any = None
+    memory_visit: int | None = None
+    earlier_memory: Any = None
+    stopped: Stopped | None = None
+
+
+class PartyStore:
+    """One file, whole or absent. Asked the same again, a party sends the same bytes."""
+
+    def __init__(self, path: Path, digest: str) -> None:
+        """Open; what belongs to another configuration is put aside."""
+        self._path = path
+        self._kept = _Kept(digest=digest)
+        if not path.exists():
+            return
+        try:
+            kept = msgspec.msgpack.decode(unsealed(path.read_bytes()), type=prepare(_Kept))
+        except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+            raise DataError(
+                f"{path} cannot be read ({' '.join(str(error).split())}); restore it from a copy, "
+                "or, unless the method keeps something at the party, delete it to rejoin: the "
+                "server has this party's factor"
+            ) from None
+        if kept.digest == digest:
+            self._kept = kept
+
+    @property
+    def run(self) -> str | None:
+        """The run that this party has joined."""
+        return self._kept.run
+
+    @property
+    def factor(self) -> Natural | None:
+        """The party's factor after its last answer."""
+        return None if self._kept.factor is None else unpack_natural(self._kept.factor)
+
+    @property
+    def visits(self) -> int:
+        """How many different requests were answered."""
+        return self._kept.visits
+
+    @property
+    def result(self) -> Natural | None:
+        """The final posterior, once it was heard."""
+        return None if self._kept.result is None else unpack_natural(self._kept.result)
+
+    @property
+    def stopped(self) -> Stopped | None:
+        """From where on this party answers nothing; None while it does."""
+        return self._kept.stopped
+
+    def stop(self, stopped: Stopped | None) -> None:
+        """Keep that no further request is answered, or that they are answered again."""
+        if stopped != self._kept.stopped:
+            self._write(msgspec.structs.replace(self._kept, stopped=stopped))
+
+    def memory_at(self, visit: int) -> Natural | None:
+        """What the party's method had kept to itself before that visit.
+
+        An answer that was lost after its memory was kept is made again from where it started.
+        """
+        kept = self._kept
+        memory = kept.earlier_memory if visit == kept.memory_visit else kept.memory
+        return None if memory is None else unpack_natural(memory)
+
+    def remember(self, memory: Natural, visit: int) -> None:
+        """Keep it, before the answer to that visit, which it belongs to, is seen."""
+        earlier = self.memory_at(visit)
+        self._write(
+            msgspec.structs.replace(
+                self._kept,
+                memory=pack_natural(memory),
+                memory_visit=visit,
+                earlier_memory=None if earlier is None else pack_natural(earlier),
+            )
+        )
+
+    def joined(self, run: str) -> None:
+        """Remember the run; another one starts from nothing."""
+        if run != self._kept.run:
+            self._write(_Kept(digest=self._kept.digest, run=run))
+
+    def recall(self, request: str) -> Reply | None:
+        """The answer to that request, if it was the last one."""
+        return decode_reply(self._kept.reply) if self._kept.request == request else None
+
+    def keep(self, request: str, reply: Reply, factor: Natural) -> None:
+        """Keep an answer before it is sent; `factor` is the one that it was made with."""
+        if self._kept.request == request:
+            return
+        self._write(
+            msgspec.structs.replace(
+                self._kept,
+                request=request,
+                reply=encode_reply(reply),
+                factor=pack_natural(multiply(factor, reply.delta)),
+                visits=self._kept.visits + 1,
+            )
+        )
+
+    def finish(self, result: Natural) -> None:
+        """Keep the result."""
+        self._write(msgspec.structs.replace(self._kept, result=pack_natural(result)))
+
+    def _write(self, kept: _Kept) -> None:
+        with writing(self._path):
+            write_durably(self._path, sealed(msgspec.msgpack.encode(kept)))
+        self._kept = kept

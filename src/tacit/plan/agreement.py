@@ -1,0 +1,21 @@
+"""What every party of a run has agreed on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tacit.expfam import Family
+from tacit.methods import LocalMethod
+from tacit.models import Model
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What every party of a run has agreed on. Hashable by identity of its parts."""
+
+    model: Model
+    family: Family
+    method: LocalMethod
+    seed: int
+    noise_seed: int | None = None
+    """Where a private method's noise comes from; None: the operating system's entropy."""

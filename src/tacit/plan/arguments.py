@@ -1,0 +1,211 @@
+"""Arguments of `tacit.fit` as a user writes them: names and classes become objects, the rest is
+refused with what to write instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tacit.data import Federation
+from tacit.errors import ConfigError, DataError
+from tacit.methods import METHODS, LocalMethod
+from tacit.models import LinearPredictor, Model, Records
+from tacit.server.schedule import SCHEDULES, Schedule
+
+RECORDS = "a dictionary of arrays such as {'x': (n, columns), 'y': (n,)}"
+
+
+def as_schedule(value: Any) -> Schedule | None:
+    """A schedule, by name, as a class or as it is."""
+    return _made("schedule", value, Schedule, SCHEDULES)
+
+
+def as_method(value: Any) -> LocalMethod | None:
+    """A local method, by name, as a class or as it is; None and "auto" leave the choice."""
+    return None if value == "auto" else _made("method", value, LocalMethod, METHODS)
+
+
+def _made(argument: str, value: Any, base: type, kinds: Mapping[str, type]) -> Any:
+    if value is None or isinstance(value, base):
+        return value
+    if isinstance(value, type) and issubclass(value, base):
+        return value()
+    if isinstance(value, str) and value in kinds:
+        return kinds[value]()
+    example = next(iter(kinds.values())).__name__
+    raise ConfigError(
+        f"{argument} = {value!r}; {_advice(value, kinds)} (an object such as tacit.{example}() "
+        "has options)"
+    )
+
+
+def _advice(value: Any, known: Iterable[str]) -> str:
+    names = list(known)
+    near = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) else []
+    return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(names)}"
+
+
+def as_seed(value: Any) -> int:
+    """A whole number; its range is checked with the plan."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ConfigError(f"seed = {value!r}; give a whole number from 0 to {2**32 - 1}") from None
+
+
+def check_observer(value: Any) -> None:
+    """Refuse what cannot be called with a state and its log."""
+    if value is not None and not callable(value):
+        raise ConfigError(f"observe = {value!r}; give a function of (state, log), or leave it out")
+
+
+def check_model(model: Any) -> None:
+    """Refuse what is neither a model nor the class of one."""
+    if isinstance(model, Model) or (isinstance(model, type) and issubclass(model, Model)):
+        return
+    hint = "a NumPyro function goes through tacit.from_numpyro(function, example), or "
+    raise ConfigError(
+        f"model = {_shown(model)}; {hint if callable(model) else ''}give a model such as "
+        "tacit.LogisticRegression(('age', 'sex'))"
+    )
+
+
+def as_parties(parties: Any) -> dict[str, Records]:
+    """Records by party as arrays, which lists and series become."""
+    if not isinstance(parties, dict):
+        raise DataError(
+            f"the parties are a {_shown(parties)}; give a dictionary from a party's name to its "
+            f"records, {RECORDS}, or a federation: tacit.data.load('file', path=…, target=…, "
+            "columns=…)"
+        )
+    for name, records in parties.items():
+        if not isinstance(name, str):
+            raise DataError(f"a party is called {name!r}; its name must be a string: {str(name)!r}")
+        check_columns(f"party {name!r}", records)
+    return {
+        name: {key: np.asarray(column) for key, column in records.items()}
+        for name, records in parties.items()
+    }
+
+
+def check_columns(owner: str, records: Any) -> None:
+    """Refuse records that are not columns of numbers; `owner` says whose they are."""
+    if not isinstance(records, dict):
+        raise DataError(
+            f"{owner} has a {type(records).__name__} for records; give {RECORDS}, for documents "
+            "tacit.data.document_records(counts, width=…)"
+        )
+    for key, column in records.items():
+        try:
+            array = np.asarray(column)
+        except ValueError:
+            raise DataError(
+                f"{owner}, column {key!r}: its rows differ in length; give each as many values"
+            ) from None
+        if array.ndim == 0:
+            raise DataError(
+                f"{owner}, column {key!r} is the single value {_shown(column)}; give an array with "
+                "one value or row for each record"
+            )
+        if array.dtype.kind not in "biuf":
+            raise DataError(
+                f"{owner}, column {key!r} holds {_content(array)}; give numbers: recode labels "
+                "and levels as 0, 1, …, or declare them as a category in tacit.data.load"
+            )
+
+
+def check_test(parties: dict[str, Records], test: Any) -> None:
+    """Refuse held-out records that could not be measured, before a fit is paid for."""
+    if test is None:
+        return
+    check_columns("test", test)
+    form = {key: np.shape(column)[1:] for key, column in next(iter(parties.values())).items()}
+    lengths = {key: len(column) for key, column in test.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError(f"test has columns of unequal length {lengths}; each record needs all")
+    for key in form:
+        if key not in test and key not in ("x", "y"):
+            continue  # such as whose a record is
+        if key not in test:
+            raise DataError(f"test has no column {key!r}; add it, or leave test out")
+        if np.shape(test[key])[1:] != form[key]:
+            raise DataError(
+                f"test, column {key!r} has rows of shape {np.shape(test[key])[1:]}, those of the "
+                f"parties have {form[key]}; prepare both in the same way"
+            )
+        column = np.asarray(test[key])
+        if column.dtype.kind == "f" and not np.all(np.isfinite(column)):
+            raise DataError(
+                f"test, column {key!r}: a value is not finite; correct it or drop the record"
+            )
+
+
+def _content(array: np.ndarray) -> str:
+    kind = {"U": "text", "S": "bytes", "c": "complex numbers", "M": "dates"}.get(array.dtype.kind)
+    return kind or f"values of type {array.dtype}"
+
+
+def _shown(value: Any) -> str:
+    """A value in a line: its type where it may be long."""
+    simple = isinstance(value, str | int | float | type(None))
+    return repr(value)[:60] if simple else type(value).__name__
+
+
+def check_bounded(federation: Federation) -> None:
+    """Refuse a preparation that has looked at the data, or that no public bound limits."""
+    if federation.unbounded:
+        names = ", ".join(federation.unbounded[:5])
+        raise ConfigError(
+            f"a private run needs a public schema, but no declared bounds limit {names}; declare "
+            "low and high in data.columns (levels of a category): what is taken from the data "
+            "would be a release of its own"
+        )
+
+
+def check_declared(model: Model, parties: dict[str, Records]) -> tuple[str, ...]:
+    """Refuse plain records beyond what the model's layout declares; name what it does not declare.
+
+    A `Federation` clips to the declared bounds when it prepares the records. Plain arrays are the
+    caller's own: they are compared with the bounds and never changed.
+    """
+    if not isinstance(model, LinearPredictor):
+        return tuple(next(iter(parties.values()), {})) if model.listed else ()
+    for name, records in parties.items():
+        x = np.asarray(records["x"]) if "x" in records else np.zeros((0, len(model.layout)))
+        if x.ndim != 2 or x.shape[1] != len(model.layout) or x.dtype.kind not in "fiub":
+            continue  # the plan says what is wrong with it
+        for place, feature in enumerate(model.layout):
+            slack = 1e-9 * (1.0 + abs(feature.low) + abs(feature.high))
+            column = x[:, place]
+            inside = (column >= feature.low - slack) & (column <= feature.high + slack)
+            if feature.kind != "bias" and math.isfinite(slack) and not np.all(inside):
+                raise DataError(
+                    f"party {name!r}, column {feature.source!r}: a value is outside of the "
+                    f"declared bounds [{feature.low:g}, {feature.high:g}]; clip it to them, e.g. "
+                    "numpy.clip(column, low, high), or declare wider ones"
+                )
+    return tuple(
+        feature.source
+        for feature in model.layout
+        if feature.kind == "numeric" and not math.isfinite(feature.high - feature.low)
+    )
+
+
+def _check_fits(model: type[Model], federation: Federation) -> None:
+    if not model.listed:
+        raise ConfigError(
+            f"model = {model.__name__} is a class; pass an instance, e.g. "
+            f"{model.__name__}(10, words={len(federation.names)})"
+        )
+    needed = getattr(model, "output", None)
+    if needed in ("bernoulli", "gaussian", "categorical") and needed != federation.output:
+        raise ConfigError(
+            f"model = {model.__name__} has a {needed} output, but target {federation.target!r} is "
+            f"{federation.output}; choose another model"
+        )

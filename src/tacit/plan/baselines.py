@@ -1,0 +1,52 @@
+"""The comparisons of TMLR §5, as plans of the same parts.
+
+A Bayesian committee machine is one synchronous round without damping: parties learn alone and
+their posteriors are multiplied, q = ∏ qₘ / p^(M−1) when each used the whole prior, q = ∏ qₘ when
+each used p^(1/M). Central DP-VI is a federation of one party that holds all the records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from tacit.data.records import pooled
+from tacit.errors import ConfigError
+from tacit.methods import DPSGD, LocalMethod
+from tacit.models import Records
+from tacit.privacy.guarantee import TRUST
+from tacit.server.schedule import Schedule, Synchronous
+
+Baseline = Literal["none", "committee-same-prior", "committee-split-prior", "central"]
+EVERYONE = "everyone"
+
+
+def as_baseline(
+    baseline: Baseline,
+    parties: dict[str, Records],
+    method: LocalMethod | None,
+    schedule: Schedule,
+    *,
+    private: bool,
+) -> tuple[dict[str, Records], LocalMethod | None, Schedule, str | None]:
+    """Parties, method, schedule and whom to trust, for a baseline or as they were."""
+    if baseline == "none":
+        return parties, method, schedule, None
+    if baseline == "central":
+        return {EVERYONE: pooled(parties)}, method, schedule, TRUST["central"] if private else None
+    return parties, *committee(baseline, method, len(parties)), None
+
+
+def committee(
+    baseline: Baseline, method: LocalMethod | None, parties: int
+) -> tuple[LocalMethod, Schedule]:
+    """Method and schedule of a committee machine of that many parties."""
+    method = method or DPSGD()
+    if not isinstance(method, DPSGD):
+        raise ConfigError(
+            f"baseline = {baseline!r} with method.kind = {method.kind!r}; a committee learns by "
+            "'dpsgd': say so or leave the method out"
+        )
+    share = 1.0 / parties if baseline == "committee-split-prior" else 1.0
+    meeting = Synchronous(rounds=1, damping=1.0)
+    return replace(method, prior_share=share, averaged_share=0.0), meeting

@@ -1,0 +1,346 @@
+"""What a plan is made of: choices resolved, and everything refused that cannot work.
+
+Nothing here runs, reads a file or spends anything. `tacit.plan.plan.make_plan` puts it together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tacit.data.records import len_records
+from tacit.errors import ConfigError, DataError
+from tacit.expfam import Family, make_family
+from tacit.methods import METHODS, Exact, LocalMethod, PrivateMethod
+from tacit.methods.base import RunFacts
+from tacit.models import (
+    ConjugateGaussian,
+    LinearPredictor,
+    Model,
+    PoissonRegression,
+    Records,
+)
+from tacit.models.base import GaussianPriorModel
+from tacit.models.prior import PRIOR_PARTY
+from tacit.plan.calibrate import PartyShape, Settled
+from tacit.privacy.settings import Privacy
+from tacit.server.schedule import Schedule, resolved_damping
+
+FULL_UP_TO = 256
+CONVERGED = 1e-5  # nats a round; 0.005 sd in one coordinate. `Exact` can do better and goes on.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """What a plan has to be told of a federation whose records are elsewhere."""
+
+    total_units: int = 0
+    """How many units all parties have together, where that is public; 0: it is not."""
+    quorum: int | None = None
+    """With how many answers a round may do; None: everybody's."""
+    divide_out: bool = False
+    """Whether a party that leaves for good takes its factor with it."""
+
+
+def choose_family(kind: str, model: Model, *, private: bool = False) -> Family:
+    """The family of that name; "auto" is full covariance for a (generalised) linear model.
+
+    Mean-field intervals are too narrow wherever coordinates are correlated, and many parties that
+    correct a mean-field q at once converge slowly; up to 256 coordinates a full covariance costs
+    little. Other models get the mean-field family, and so does a private run: d² noisy numbers
+    instead of 2d would drown in their noise.
+    """
+    if model.own_family is not None:
+        if kind not in ("auto", model.own_family.kind):
+            raise ConfigError(
+                f"family = {kind!r} with model {model.kind!r}, whose posterior is "
+                f"{model.own_family.kind!r}; leave family out"
+            )
+        return model.own_family
+    if kind == "auto":
+        linear = not private and isinstance(model, LinearPredictor | ConjugateGaussian)
+        kind = "full" if linear and model.dimension <= FULL_UP_TO else "mean-field"
+    return make_family(kind, model.dimension)
+
+
+def check_parties(model: Model, parties: dict[str, Records], seed: int, live: Live | None) -> None:
+    """Raise what is wrong with a seed, with names, or with records that are here."""
+    if not 0 <= seed < 2**32:
+        raise ConfigError(f"seed = {seed}; it must be in 0 … {2**32 - 1}")
+    if not parties:
+        raise DataError("there are no parties; give at least one")
+    _check_records(model, {name: one for name, one in parties.items() if one or live is None})
+    if PRIOR_PARTY in parties:
+        raise ConfigError(f"a party is called {PRIOR_PARTY!r}; that name is the prior's")
+
+
+def check_eager(method: LocalMethod, model: Model) -> None:
+    """Raise a ConfigError if the method has to trace a model that is written in NumPy."""
+    if not (model.traceable or method.eager):
+        usable = ", ".join(kind for kind, one in METHODS.items() if one.eager)
+        raise ConfigError(
+            f"method.kind = {method.kind!r} needs gradients, which model {model.kind!r} has not; "
+            f"choose one of auto, {usable}"
+        )
+
+
+def resolved_schedule(
+    schedule: Schedule, method: LocalMethod, model: Model, family: Family, parties: int
+) -> Schedule:
+    """With the rounds, damping and tolerance that are used where none were asked for."""
+    if schedule.own_rounds:
+        schedule = replace(schedule, rounds=method.usual_rounds)
+    if isinstance(method, PrivateMethod):
+        method.check_schedule(schedule, parties)
+    if schedule.parties_per_round is not None and schedule.parties_per_round > parties:
+        raise ConfigError(
+            f"schedule.parties_per_round = {schedule.parties_per_round}; there are only "
+            f"{parties} parties"
+        )
+    if schedule.damping is None and method.damping is not None:
+        schedule = replace(schedule, damping=method.damping)
+    damping = resolved_damping(
+        schedule,
+        parties=parties,
+        dimension=model.dimension,
+        full=family.kind != "mean-field",
+        second_order=method.second_order,
+    )
+    tolerance = schedule.tolerance
+    if tolerance is None:
+        tolerance = 0.0 if isinstance(method, Exact | PrivateMethod) else CONVERGED
+    return replace(schedule, damping=damping, tolerance=tolerance)
+
+
+def check_in_step(settled: dict[str, Settled], schedule: Schedule, live: Live | None) -> None:
+    """Shared noise is that of one visit only while all parties are at the same one."""
+    apart = schedule.parties_per_round is not None or (live is not None and live.quorum is not None)
+    differ = any(len(one.answers) > 1 for one in settled.values())
+    if apart and differ:
+        raise ConfigError(
+            "the noise of this method differs by visit and is shared by the parties, but with "
+            "schedule.parties_per_round or a quorum they would not be at the same visit, and a sum "
+            "could have less noise than one of them needs; ask everybody, or aggregate 'plain'"
+        )
+
+
+def facts(schedule: Schedule, privacy: Privacy | None, live: Live | None = None) -> RunFacts:
+    """What a method is told of a run whose schedule is resolved."""
+    assert schedule.tolerance is not None
+    clips = [] if privacy is None else [own.clip for own in privacy.parties.values()]
+    return RunFacts(
+        schedule=schedule.kind,
+        everybody=schedule.parties_per_round is None,
+        rounds=schedule.rounds,
+        tolerance=schedule.tolerance,
+        one_noise=privacy is not None and privacy.aggregation != "plain" and any(clips),
+        quorum=live is not None and live.quorum is not None,
+    )
+
+
+def units_of(
+    method: LocalMethod, privacy: Privacy | None, parties: dict[str, Records], live: Live | None
+) -> dict[str, int]:
+    """How many units each party has; where its records are elsewhere, about how many."""
+    if privacy is None or not isinstance(method, PrivateMethod):
+        return {}
+    method = replace(method, unit=privacy.unit)
+    method.check_unit()
+    share = 1
+    if live is not None and privacy.unit != "party":
+        share = max(1, math.ceil(live.total_units / len(parties)))
+    return {
+        name: method.count_units(name, records) if records else share
+        for name, records in parties.items()
+    }
+
+
+def settled_method(
+    method: LocalMethod, privacy: Privacy | None, units: dict[str, int], live: Live | None
+) -> LocalMethod:
+    """The method, told what it protects; a method and a privacy that do not fit are refused."""
+    if privacy is None:
+        if method.private:
+            raise ConfigError(
+                f"method.kind = {method.kind!r} is private, but privacy = 'none'; say what it is "
+                "to guarantee, e.g. [privacy] epsilon = 1.0, or choose another method"
+            )
+        return method
+    if not isinstance(method, PrivateMethod):
+        private = ", ".join(kind for kind, one in METHODS.items() if one.private)
+        raise ConfigError(
+            f"method.kind = {method.kind!r} sends exact updates and cannot keep privacy.epsilon = "
+            f"{privacy.epsilon}; choose one of auto, {private}"
+        )
+    total = 0
+    if privacy.relation == "substitute":
+        total = sum(units.values())
+        if live is not None and privacy.unit != "party":
+            total = live.total_units
+    return replace(
+        method,
+        unit=privacy.unit,
+        relation=privacy.relation,
+        aggregation=privacy.aggregation,
+        parties=len(units),
+        total_units=total,
+    )
+
+
+def check_rounding(model: Model, method: LocalMethod) -> None:
+    """What rounding does to all records must not depend on how many of them there are.
+
+    A compiler adds up in another order for another shape. Clipping bounds what one unit adds; where
+    rounding can grow, a unit that changes the shape changes everybody's numbers.
+    """
+    if not (model.rounding_grows and isinstance(method, PrivateMethod)):
+        return
+    if method.unit != "party" and (method.unit, method.relation) != ("record", "substitute"):
+        raise ConfigError(
+            f"privacy.unit = {method.unit!r} and privacy.relation = {method.relation!r} with model "
+            f"{model.kind!r}, whose rounding can grow and differs with the number of records; "
+            "protect a 'record' with relation = 'substitute'"
+        )
+
+
+def shapes_of(schedule: Schedule, units: dict[str, int], seed: int) -> dict[str, PartyShape]:
+    """How often the schedule asks each party, which is public, and how many units it has."""
+    names = tuple(units)
+    chosen = [schedule.chosen(names, seed, number + 1) for number in range(schedule.rounds)]
+    visits = Counter(name for names in chosen for name in names)
+    return {name: PartyShape(visits[name], count) for name, count in units.items()}
+
+
+def shares_of(privacy: Privacy, schedule: Schedule, parties: int, live: Live | None) -> int:
+    """How many messages are added up before anybody sees them."""
+    if privacy.aggregation == "plain":
+        return 1
+    if privacy.aggregation == "server" and live is not None:
+        raise ConfigError(
+            "privacy.aggregation = 'server' in a live federation; a party cannot see that a server "
+            "far away adds the noise that its ledger is charged for: use 'trusted' or 'plain'"
+        )
+    if schedule.kind != "synchronous":
+        raise ConfigError(
+            f"privacy.aggregation = {privacy.aggregation!r} with schedule.kind = "
+            f"{schedule.kind!r}, which shows q after every single message; only 'synchronous' "
+            "adds them up first"
+        )
+    asked = schedule.parties_per_round or parties
+    return asked if live is None or live.quorum is None else min(asked, live.quorum)
+
+
+def check_memory(
+    method: LocalMethod, model: Model, family: Family, schedule: Schedule, live: Live | None
+) -> None:
+    """What a party keeps to itself is right only if it can tell whether its round was applied."""
+    everybody = schedule.kind == "synchronous" and schedule.parties_per_round is None
+    everybody = everybody and (live is None or live.quorum is None)
+    if not everybody and method.memory(model, family) is not None:
+        raise ConfigError(
+            f"method.kind = {method.kind!r} here keeps a factor at each party, which needs rounds "
+            f"of everybody: schedule.kind = {schedule.kind!r}, parties_per_round = "
+            f"{schedule.parties_per_round}; use 'synchronous' without it, or method.rate"
+        )
+
+
+def _check_records(model: Model, parties: dict[str, Records]) -> None:
+    """Refuse records that differ in form between parties, or that the model cannot read."""
+    forms = {}
+    for name, records in parties.items():
+        if not isinstance(records, dict):
+            raise DataError(
+                f"party {name!r} has a {type(records).__name__} for records; give a dictionary of "
+                "arrays, for documents tacit.data.document_records(counts, width=…)"
+            )
+        if not records or len_records(records) == 0:
+            raise DataError(f"party {name!r} has no records; leave it out or give it some")
+        lengths = {key: np.shape(column)[0] for key, column in records.items()}
+        if len(set(lengths.values())) > 1:
+            raise DataError(
+                f"party {name!r} has columns of unequal length {lengths}; each record needs all"
+            )
+        forms[name] = {key: np.shape(column)[1:] for key, column in records.items()}
+        for key, column in records.items():
+            if np.asarray(column).dtype.kind == "f" and not np.all(np.isfinite(column)):
+                raise DataError(
+                    f"party {name!r}, column {key!r}: a value is not finite; mend it or drop "
+                    "the record"
+                )
+    if not forms:
+        return
+    first = next(iter(parties))
+    for name, form in forms.items():
+        if form != forms[first]:
+            raise DataError(
+                f"party {name!r} has columns {form}, but {first!r} has {forms[first]}; every "
+                "party must hold the same columns"
+            )
+    _check_shapes(model, first, forms[first])
+    if model.traceable:
+        _check_readable(model, parties[first])
+    for name, records in parties.items():
+        model.check_records(name, records)
+    if model.output == "bernoulli" and isinstance(model, GaussianPriorModel):
+        for name, records in parties.items():
+            if not np.all(np.isin(records["y"], (0, 1))):
+                raise DataError(
+                    f"party {name!r}: y holds values other than 0 and 1, which model "
+                    f"{model.kind!r} needs; recode them or choose another model"
+                )
+    if isinstance(model, PoissonRegression):
+        for name, records in parties.items():
+            y = np.asarray(records["y"], np.float64)
+            if not np.all((y >= 0) & (y <= model.largest) & (y == np.round(y))):
+                raise DataError(
+                    f"party {name!r}: y holds values other than whole numbers from 0 to "
+                    f"{model.largest:g}, which model 'poisson' needs; mend them, or declare "
+                    "another largest count"
+                )
+
+
+def _check_shapes(model: Model, party: str, form: dict[str, tuple[int, ...]]) -> None:
+    """Refuse records whose x has another number of columns than the model, or a y of several."""
+    if model.x_columns is None:
+        return
+    for key in ("x", "y"):
+        if key not in form:
+            raise DataError(
+                f"party {party!r} has no column {key!r} (it has {', '.join(form)}); model "
+                f"{model.kind!r} needs x and y: add it"
+            )
+    if form["x"] != (model.x_columns,):
+        shape = ", ".join(map(str, ("n", *form["x"])))
+        raise DataError(
+            f"party {party!r}: x has shape ({shape}{'' if form['x'] else ','}), but model "
+            f"{model.kind!r} has {model.x_columns} names; give x the shape (n, {model.x_columns}), "
+            "or the model one name for each column"
+        )
+    if form["y"] != ():
+        raise DataError(
+            f"party {party!r}: y has rows of shape {form['y']}; give one number for each record, "
+            "e.g. y.ravel()"
+        )
+
+
+def _check_readable(model: Model, records: Records) -> None:
+    import jax
+
+    example = {key: np.asarray(column[:1]) for key, column in records.items()}
+    try:
+        answer = jax.eval_shape(model.log_likelihood, np.zeros(model.dimension), example)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        columns = ", ".join(f"{key} {np.shape(column)[1:]}" for key, column in records.items())
+        raise DataError(
+            f"model {model.kind!r} of dimension {model.dimension} cannot read records with columns "
+            f"{columns} ({type(error).__name__}: {str(error).splitlines()[0]}); choose another "
+            "model or add what it needs"
+        ) from error
+    if answer.shape != (1,):
+        raise ConfigError(
+            f"model {model.kind!r} answers shape {answer.shape} for 1 record; log_likelihood must "
+            "give one number a record"
+        )

@@ -1,0 +1,261 @@
+"""From a model and parties to a plan: every choice resolved, nothing computed or charged.
+
+`tacit.engines.execute` runs a plan. `tacit.run.run` adds configuration files and run directories;
+`tacit.fit` is the same for a notebook.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tacit.expfam import Family, Natural
+from tacit.methods import LocalMethod, PrivateMethod
+from tacit.models import (
+    Model,
+    Records,
+)
+from tacit.models.prior import PRIOR_PARTY
+from tacit.plan.agreement import Agreement
+from tacit.plan.auto import choose_method
+from tacit.plan.calibrate import Settled, settle
+from tacit.plan.checks import (
+    Live,
+    check_eager,
+    check_in_step,
+    check_memory,
+    check_parties,
+    check_rounding,
+    choose_family,
+    facts,
+    resolved_schedule,
+    settled_method,
+    shapes_of,
+    shares_of,
+    units_of,
+)
+from tacit.privacy.guarantee import Guarantee
+from tacit.privacy.settings import Privacy
+from tacit.pvi import divide, power
+from tacit.server.combine import Combine, Run
+from tacit.server.schedule import Schedule, Synchronous
+from tacit.server.state import Rules
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a run does, decided: the same plan gives the same posterior."""
+
+    model: Model
+    family: Family
+    method: LocalMethod
+    schedule: Schedule
+    parties: dict[str, Records] = field(repr=False)  # records are not for notebooks and logs
+    seed: int = 0
+    batch_parties: bool = True
+    privacy: Privacy | None = None
+    settled: dict[str, Settled] = field(default_factory=dict)
+    """Noise, events and guarantee of every party; empty for a run without privacy."""
+    live: Live | None = None
+    noise_key: tuple[int, ...] | None = field(default=None, repr=False)
+    """What the server's own noise is made of, kept with the checkpoint: the noise of a round that
+    is done again, from a copy of it, must be the same."""
+    report_steps: bool = field(default=True, compare=False)
+    """Whether the log says how far each round moved q; False saves that work."""
+    why: str = field(default="", compare=False)
+    """Why "auto" is this method; empty where the method was named."""
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What holds for everybody: parties hold different records, so the weakest counts."""
+        if not self.settled:
+            return None
+        each = [one.guarantee for one in self.settled.values()]
+        return msgspec.structs.replace(
+            each[0],
+            epsilon=max(one.epsilon for one in each),
+            delta=max(one.delta for one in each),
+        )
+
+    @property
+    def rules(self) -> Rules:
+        """The server's side of the plan."""
+        site = self.model.has_site_prior
+        return Rules(
+            family=self.family,
+            schedule=self.schedule,
+            parties=((PRIOR_PARTY,) if site else ()) + tuple(self.parties),
+            seed=self.seed,
+            prior=self.family.zero() if site else self.model.prior(self.family),
+            site_prior=site,
+            average_last=math.ceil(self.method.averaged_share * self.schedule.rounds),
+            combine=self._combine,
+            own_factors=self._server_adds_noise and self._own_factors,
+            most_visits=self.schedule.rounds if self.settled else None,
+            quorum=self._quorum,
+            line_search=self.method.whole_steps(self.family),
+            divide_out=self.live is not None and self.live.divide_out,
+            leave_out=self.live is not None,
+            report_steps=self.report_steps,
+        )
+
+    @property
+    def agreement(self) -> Agreement:
+        """The parties' side of the plan."""
+        noise_seed = None if self.privacy is None else self.privacy.noise_seed
+        return Agreement(self.model, self.family, self.method, self.seed, noise_seed)
+
+    def without_records(self) -> Plan:
+        """The same plan with empty records and without the server's noise key.
+
+        What a result keeps: its files, copies and pickles hold nobody's records.
+        """
+        return replace(self, parties={name: {} for name in self.parties}, noise_key=None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy: a private plan leaves its records out."""
+        kept = self if self.privacy is None else self.without_records()
+        return dict(vars(kept))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def _own_factors(self) -> bool:
+        return isinstance(self.method, PrivateMethod) and self.method.own_factors
+
+    @property
+    def _quorum(self) -> int | None:
+        """With shared noise a sum of fewer messages would carry less than was promised."""
+        shares = max((one.shares for one in self.settled.values()), default=1)
+        return shares if shares > 1 else None if self.live is None else self.live.quorum
+
+    @property
+    def _noise_rng(self) -> Callable[[int], np.random.Generator] | None:
+        """The server's own noise, by round, where it is the server that adds it."""
+        if self.privacy is None or not self._server_adds_noise:
+            return None
+        seed = self.privacy.noise_seed
+        key = self.noise_key if seed is None else (seed,)
+
+        def generator(number: int) -> np.random.Generator:
+            if key is None:
+                raise RuntimeError("this plan has no noise key: carry_out draws one for each run")
+            return np.random.default_rng([*key, number])
+
+        return generator
+
+    @property
+    def _server_adds_noise(self) -> bool:
+        return self.privacy is not None and self.privacy.aggregation == "server"
+
+    @property
+    def _combine(self) -> Combine | None:
+        if not isinstance(self.method, PrivateMethod):
+            return None
+        asked = self.schedule.parties_per_round or len(self.parties)
+
+        def noise_sd(number: int) -> float:
+            """Of the round's sum: as many parties' releases as are asked."""
+            each = [
+                max(
+                    (event.noise_sd for event in one.events_at(min(number, one.visits) - 1)),
+                    default=0.0,
+                )
+                ** 2
+                / one.shares
+                for one in self.settled.values()
+            ]
+            return math.sqrt(sum(each) * asked / len(each))
+
+        return self.method.server(
+            Run(
+                self.model,
+                self.family,
+                parties=len(self.parties),
+                asked=asked,
+                rounds=self.schedule.rounds,
+                damping_at=self.schedule.damping_at,
+                noise_sd=noise_sd,
+                noise_rng=self._noise_rng,
+            )
+        )
+
+
+def make_plan(
+    model: Model,
+    parties: dict[str, Records],
+    *,
+    family: str = "auto",
+    method: LocalMethod | None = None,
+    schedule: Schedule | None = None,
+    seed: int = 0,
+    batch_parties: bool = True,
+    privacy: Privacy | None = None,
+    trust: str | None = None,
+    live: Live | None = None,
+) -> Plan:
+    """Resolve every "auto" and refuse what cannot work, before anything runs or is spent.
+
+    `trust` says who must be trusted where the aggregation does not tell. With `live`, records that
+    are elsewhere are an empty dictionary.
+    """
+    check_parties(model, parties, seed, live)
+    schedule = schedule or Synchronous()
+    why = ""
+    if method is None:
+        steady = live is None or live.quorum is None
+        method, why = choose_method(
+            model, privacy=privacy, schedule=schedule, parties=len(parties), steady=steady
+        )
+    method = method.suited(model)
+    check_eager(method, model)
+    noisy = isinstance(method, PrivateMethod) and not method.wants_full
+    chosen_family = choose_family(family, model, private=noisy)
+    units = units_of(method, privacy, parties, live)
+    method = settled_method(method, privacy, units, live)
+    check_rounding(model, method)
+    method.check(model, chosen_family)
+    chosen_family = method.family(model, chosen_family)
+    schedule = resolved_schedule(schedule, method, model, chosen_family, len(parties))
+    check_memory(method, model, chosen_family, schedule, live)
+    run_facts = facts(schedule, privacy, live)
+    method.check_run(run_facts)
+    method = method.for_run(run_facts)
+    plan = Plan(
+        model, chosen_family, method, schedule, parties, seed, batch_parties, live=live, why=why
+    )
+    if privacy is None:
+        return plan
+    assert isinstance(method, PrivateMethod)
+    settled = settle(
+        privacy,
+        method,
+        shapes_of(schedule, units, seed),
+        shares=shares_of(privacy, schedule, len(parties), live),
+        trust=trust,
+    )
+    if privacy.aggregation != "plain":
+        check_in_step(settled, schedule, live)
+    return replace(plan, privacy=privacy, settled=settled)
+
+
+def first_factors(plan: Plan) -> dict[str, Natural]:
+    """What q is made of at the beginning, beside a prior in the family.
+
+    A method that does not learn the precision needs q to start with the model's own: every party
+    is given an equal share of start/prior, which is public.
+    """
+    prior = plan.model.prior(plan.family)
+    factors = {PRIOR_PARTY: prior} if plan.model.has_site_prior else {}
+    if not plan.method.starts_at_prior(plan.model):
+        start = plan.model.start(plan.family) or prior
+        share = power(divide(start, prior), 1.0 / len(plan.parties))
+        factors |= dict.fromkeys(plan.parties, share)
+    return factors

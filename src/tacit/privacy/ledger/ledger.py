@@ -1,0 +1,419 @@
+"""The party's privacy ledger: charge, then speak.
+
+Every release is written here before it can leave the process, for the data set and across runs. A
+release that would pass the ceiling the operator has set is refused before anything is computed. A
+noise key is stored with the charge and erased with the reply, so that an answer lost in between is
+made again, the same, for the same charge. docs/ledger.md says what an attacker can and cannot hide.
+
+    with Ledger.open(path) as ledger:
+        dataset = ledger.identify(schema, records)
+        body = ledger.answer(
+            dataset, run, request, events, unit="record", relation="add-or-remove", compute=noised
+        )  # noised(key) draws its noise with that key
+
+What is asked of many data sets at once goes through `charge_many`, `store_replies`, `recall_many`
+and `answer_many`: one wait for the disk, and all or nothing. The others are those with one element.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from tacit.errors import ConfigError, PrivacyError
+from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.ledger.chain import Entry, follow, reply_hash
+from tacit.privacy.ledger.charges import (
+    Ask,
+    Opened,
+    Reply,
+    check_distinct,
+    check_release,
+    check_text,
+)
+from tacit.privacy.ledger.cost import Budget, CeilingError, Price, Spent, shown
+from tacit.privacy.ledger.fingerprint import DatasetId, fingerprint
+from tacit.privacy.ledger.log import Book, draft
+from tacit.privacy.ledger.noise import lost_secret, new_secret, opened, stored_secret
+from tacit.privacy.ledger.rules import (
+    LineageWarning,
+    answerable,
+    check_same_release,
+    needed_ceiling,
+    warn_of_lookalikes,
+)
+from tacit.privacy.ledger.state import Ceiling, Charge, Epsilon, State, Unit, tally, under
+from tacit.privacy.ledger.verify import Report, Row, as_row, audit, write_export
+
+__all__ = ["Ask", "Budget", "Ceiling", "CeilingError", "Charge", "DatasetId", "Ledger"]
+__all__ += ["LineageWarning", "Opened", "Reply", "Report", "Row", "Spent", "audit"]
+
+
+class Ledger:
+    """One open ledger; safe between threads and between processes, not across a fork."""
+
+    def __init__(self, book: Book, price: Price) -> None:
+        self._book, self._price = book, price
+
+    @classmethod
+    def open(
+        cls, path: str | Path, *, create: bool = False, epsilon: Epsilon | None = None
+    ) -> Ledger:
+        """Open and check the whole ledger; `create` makes an empty one where there is none.
+
+        `epsilon` is the accountant, `tacit.privacy.accounting.epsilon` unless given. It belongs to
+        the ledger and not to a charge: no run may choose the rule it is measured by.
+        """
+        return cls(Book(Path(path), create=create), Price(epsilon))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._book.store.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def identify(self, schema: Any, records: Mapping[str, np.ndarray]) -> DatasetId:
+        """The name of a data set under this party's key: see `fingerprint`."""
+        return fingerprint(schema, records, self._book.store.key)
+
+    def derived_key(self, use: str) -> bytes:
+        """A key for one use outside of the ledger, made from its own: always the same."""
+        state = hashlib.blake2b(key=self._book.store.key, person=b"tacit.derived", digest_size=32)
+        state.update(use.encode())
+        return state.digest()
+
+    def set_ceiling(
+        self, dataset: DatasetId, ceiling: Ceiling, *, reason: str, raising: bool = False
+    ) -> None:
+        """The operator's word on one data set: see `set_ceilings`."""
+        self.set_ceilings({dataset: ceiling}, reason=reason, raising=raising)
+
+    def set_ceilings(
+        self, ceilings: Mapping[DatasetId, Ceiling], *, reason: str, raising: bool = False
+    ) -> None:
+        """The operator's word on what may be spent on data sets and on those they continue.
+
+        No run and no server may lead here. A ceiling that is not plainly below the present one has
+        to be asked for with `raising`. What was charged must have a meaning in its terms. All are
+        set, or none; as if one after the other, so that of a family the last one counts.
+        """
+        check_text("reason", reason, needed=True)
+        said: dict[frozenset[str], Ceiling] = {}
+        with self._book.writing() as state:
+            for dataset, ceiling in ceilings.items():
+                family = state.family(dataset)
+                present = said.get(family) or state.ceiling(dataset)
+                if present is not None and not raising and not ceiling.within(present):
+                    raise PrivacyError(
+                        f"the ceiling of {dataset.short} is {shown(present)}; {shown(ceiling)} is"
+                        " not below it: to raise it say so (tacit ledger ceiling --raise)"
+                    )
+                under(state.paid(dataset), ceiling)
+                if present is None:
+                    warn_of_lookalikes(state, dataset)
+                said[family] = ceiling
+            drafts = (
+                draft("ceiling", d, c, unit=c.unit, relation=c.relation, purpose=reason)
+                for d, c in ceilings.items()
+            )
+            self._book.append(state, drafts)
+        self._book.publish()
+
+    def ceiling(self, dataset: DatasetId) -> Ceiling | None:
+        """What the operator allows, if anything was said."""
+        with self._book.writing() as state:
+            return state.ceiling(dataset)
+
+    def link(self, newer: DatasetId, older: DatasetId, *, reason: str) -> None:
+        """The operator declares that `newer` continues `older`: they share one budget from now on.
+
+        It cannot be undone. It may not raise a ceiling, so two different ones are refused.
+        """
+        check_text("reason", reason, needed=True)
+        with self._book.writing() as state:
+            if older not in state.datasets:
+                raise ConfigError(
+                    f"{older} is not in the ledger; choose from: tacit ledger show --all"
+                )
+            if newer.content in state.family(older):
+                return
+            mine, theirs = state.ceiling(newer), state.ceiling(older)
+            if mine is not None and theirs is not None and mine != theirs:
+                raise PrivacyError(
+                    f"{newer.short} has ceiling {shown(mine)}, {older.short} has {shown(theirs)};"
+                    " a link must not raise one: set both alike first (tacit ledger ceiling)"
+                )
+            ceiling = mine or theirs
+            if ceiling is not None:
+                under(state.paid(newer) + state.paid(older), ceiling)
+            self._book.append(state, [draft("link", newer, str(older), purpose=reason)])
+        self._book.publish()
+
+    def check(
+        self, dataset: DatasetId, events: Sequence[GaussianEvent], *, unit: Unit, relation: Relation
+    ) -> Budget:
+        """Whether `events`, say those of a whole run, would fit. Spends nothing.
+
+        Worth asking before the first round: while the run keeps to these events, its charges then
+        need no further evaluation (see `Price.fits`), so that none of them holds the file for long.
+        """
+        check_release(events, unit, relation)
+        asked = tally([(events, unit, relation)])
+        with self._book.writing() as state:
+            ceiling = needed_ceiling(state, dataset)
+            return self._price.budget(state.paid(dataset), asked, ceiling)
+
+    def price(
+        self,
+        dataset: DatasetId,
+        events: Sequence[GaussianEvent],
+        *,
+        unit: Unit,
+        relation: Relation,
+        delta: float,
+    ) -> float:
+        """The lowest ε of a ceiling in these terms under which `events` fit. Spends nothing."""
+        check_release(events, unit, relation)
+        terms = Ceiling(epsilon=1.0, delta=delta, relation=relation, unit=unit)
+        with self._book.writing() as state:
+            return self._price.of(state.paid(dataset) + tally([(events, unit, relation)]), terms)
+
+    def charge(
+        self,
+        dataset: DatasetId,
+        run: str,
+        request: str,
+        events: Sequence[GaussianEvent],
+        *,
+        unit: Unit,
+        relation: Relation,
+        purpose: str = "",
+    ) -> Charge:
+        """Pay for one release: see `charge_many`."""
+        ask = Ask(
+            dataset=dataset, run=run, request=request, events=events,
+            unit=unit, relation=relation, purpose=purpose,
+        )  # fmt: skip
+        return self.charge_many([ask])[0]
+
+    def charge_many(self, asks: Sequence[Ask]) -> list[Charge]:
+        """Pay for releases, durably, before they are computed: for all of them or for none.
+
+        Refused if together they would pass a ceiling. The same ask again returns the stored charge
+        with `new` false: it pays for no second draw of noise. Only a charge with `new` true allows
+        noise to be drawn, once: no noise key is stored, so that what is lost in a crash is lost.
+        `answer_many` and `open_many` lose nothing.
+        """
+        check_distinct(asks)
+        with self._book.writing() as state:
+            new = [not check_same_release(state, ask) for ask in asks]
+            self._charge(state, [ask for ask, fresh in zip(asks, new, strict=True) if fresh])
+        state = self._book.publish()
+        return [
+            msgspec.structs.replace(state.charges[ask.place][-1], new=fresh)
+            for ask, fresh in zip(asks, new, strict=True)
+        ]
+
+    def _charge(self, state: State, wanted: Sequence[Ask]) -> list[Entry]:
+        """Write charges for all of these; their entries, as far as they are known before sealing.
+
+        The state does not move while it is written from, so whatever shares a budget is added up
+        here before it is held against the ceiling.
+        """
+        together: dict[frozenset[str], list[Ask]] = {}
+        for ask in wanted:
+            together.setdefault(state.family(ask.dataset), []).append(ask)
+        for shared in together.values():
+            dataset = shared[0].dataset
+            ceiling = needed_ceiling(state, dataset)
+            asked = tally([(ask.events, ask.unit, ask.relation) for ask in shared])
+            self._price.require_room(dataset.short, state.paid(dataset), asked, ceiling)
+        drafts = [
+            draft(
+                "charge", ask.dataset, ask.events, run=ask.run, request=ask.request,
+                attempt=state.next_attempt(ask.place), unit=ask.unit, relation=ask.relation,
+                purpose=ask.purpose,
+            )
+            for ask in wanted
+        ]  # fmt: skip
+        first = self._book.append(state, drafts)
+        return [msgspec.structs.replace(one, seq=first + i) for i, one in enumerate(drafts)]
+
+    def store_reply(self, run: str, request: str, body: bytes) -> bytes:
+        """Keep one reply: see `store_replies`."""
+        return self.store_replies([Reply(run, request, body)])[0]
+
+    def store_replies(self, replies: Sequence[Reply]) -> list[bytes]:
+        """Keep what charged releases have become, before they are sent: all of them or none.
+
+        Returns what was kept. A request has one reply: a second, different one is refused and must
+        not be sent. The noise keys of these answers are erased in the same transaction.
+        """
+        check_distinct(replies)
+        digests = [reply_hash(self._book.store.key, *reply) for reply in replies]
+        with self._book.writing() as state:
+            drafts, bodies, answered = [], [], []
+            for reply, digest in zip(replies, digests, strict=True):
+                charge = answerable(state, reply, digest)
+                if charge is not None:
+                    said = {"run": reply.run, "request": reply.request, "attempt": charge.attempt}
+                    drafts.append(draft("reply", charge.dataset, (digest, len(reply.body)), **said))
+                    bodies.append(reply.body)
+                    answered += [one.seq for one in state.charges[reply.place]]
+            first = self._book.append(state, drafts)
+            self._book.store.keep(first, bodies)
+            self._book.store.erase_secrets(answered)
+        self._book.publish()
+        return [reply.body for reply in replies]
+
+    def recall(self, run: str, request: str) -> bytes | None:
+        """One stored reply: see `recall_many`."""
+        return self.recall_many([(run, request)])[0]
+
+    def recall_many(self, requests: Sequence[tuple[str, str]]) -> list[bytes | None]:
+        """The stored replies to (run, request), to be sent again as they are; None for no reply."""
+        with self._book.writing() as state:
+            return [self._book.reply(state, place) for place in requests]
+
+    def answer(
+        self,
+        dataset: DatasetId,
+        run: str,
+        request: str,
+        events: Sequence[GaussianEvent],
+        *,
+        unit: Unit,
+        relation: Relation,
+        compute: Callable[[bytes], bytes],
+        purpose: str = "",
+        content: str = "",
+    ) -> bytes:
+        """Answer one request: see `answer_many`; `compute` is given the noise key."""
+        ask = Ask(
+            dataset=dataset, run=run, request=request, events=events,
+            unit=unit, relation=relation, purpose=purpose, content=content,
+        )  # fmt: skip
+        return self.answer_many([ask], lambda opened: [compute(opened[0].key)])[0]
+
+    def answer_many(
+        self, asks: Sequence[Ask], compute: Callable[[list[Opened]], Sequence[bytes]]
+    ) -> list[bytes]:
+        """Replay stored replies; charge, compute (draw the noise) and store the others, in order.
+
+        `compute` is given the asks that have no reply yet, in their order, each with its noise key,
+        and answers each; it is not called when there are none. All are charged in one transaction,
+        and stored in one. If it fails they are paid for: asked again, each gets the same key.
+        """
+        replies, wanted = self.open_many(asks)
+        if not wanted:
+            return [reply for reply in replies if reply is not None]
+        bodies = compute(wanted)
+        if len(bodies) != len(wanted):
+            raise ValueError(f"{len(wanted)} requests were to be answered, not {len(bodies)}")
+        pairs = zip(wanted, bodies, strict=True)
+        stored = iter(self.store_replies([Reply(*one.ask.place, body) for one, body in pairs]))
+        return [next(stored) if reply is None else reply for reply in replies]
+
+    def open_many(self, asks: Sequence[Ask]) -> tuple[list[bytes | None], list[Opened]]:
+        """The first half of `answer_many`, for answers that are computed elsewhere meanwhile.
+
+        Stored replies, None where there is none yet; and those asks, charged, each with its noise
+        key. A charge whose answer was lost is not made again: its key is still there, and is given
+        for the content that was charged and for no other. `store_replies` is the second half.
+        """
+        check_distinct(asks)
+        with self._book.writing() as state:
+            for ask in asks:
+                check_same_release(state, ask)
+            replies = [self._book.reply(state, ask.place) for ask in asks]
+            wanted = [ask for ask, reply in zip(asks, replies, strict=True) if reply is None]
+            store = self._book.store
+            found = {ask.place: lost_secret(store, state, ask) for ask in wanted}
+            fresh = [ask for ask in wanted if found[ask.place] is None]
+            entries = self._charge(state, fresh)
+            new = [new_secret(store, *pair) for pair in zip(fresh, entries, strict=True)]
+            store.keep_secrets(new)
+        if wanted:
+            self._book.publish()
+        keys = found | {ask.place: one for ask, one in zip(fresh, new, strict=True)}
+        return replies, [opened(ask, one) for ask in wanted if (one := keys[ask.place])]
+
+    def charges(self, run: str) -> list[Charge]:
+        """What was charged for a run, in order."""
+        with self._book.writing() as state:
+            found = [c for cs in state.charges.values() for c in cs if c.run == run]
+        return sorted(found, key=lambda charge: charge.seq)
+
+    def paid_for(self, run: str) -> list[Charge]:
+        """The charges of a run whose answers cost nothing more: stored, or to be drawn again."""
+        with self._book.writing() as state:
+            return [
+                charges[-1]
+                for place, charges in state.charges.items()
+                if place[0] == run
+                and (place in state.answers or stored_secret(self._book.store, charges[-1]))
+            ]
+
+    def spent(self, dataset: DatasetId) -> Spent:
+        """The guarantee that still holds for a data set, after all that was charged."""
+        with self._book.writing() as state:
+            ceiling, paid = state.ceiling(dataset), state.paid(dataset)
+            family = state.family(dataset)
+            epsilon = None if ceiling is None else self._price.of(paid, ceiling)
+            charges = [c for cs in state.charges.values() for c in cs]
+            return Spent(
+                dataset=str(dataset),
+                epsilon=epsilon,
+                ceiling=ceiling,
+                remaining=None if ceiling is None or epsilon is None else ceiling.epsilon - epsilon,
+                charges=sum(charge.dataset.content in family for charge in charges),
+                releases=sum(paid.values()),
+                family=len(family),
+            )
+
+    def datasets(self) -> list[DatasetId]:
+        """All that the ledger has heard of, in the order in which it did."""
+        with self._book.writing() as state:
+            return list(state.datasets)
+
+    def lookalikes(self, dataset: DatasetId) -> list[DatasetId]:
+        """Charged data sets of the same schema that it is not linked with."""
+        with self._book.writing() as state:
+            return list(state.lookalikes(dataset))[::-1]
+
+    def show(self, dataset: DatasetId | None = None) -> list[Row]:
+        """The entries, checked once more on the way, of one data set's family or of all."""
+        store = self._book.store
+        with self._book.writing() as state:
+            entries = list(follow(store.key, store.rows(), 0, store.first))
+            family = None if dataset is None else state.family(dataset)
+            return [
+                as_row(entry, state)
+                for entry in entries
+                if family is None or DatasetId.parse(entry.dataset).content in family
+            ]
+
+    def receipt(self) -> str:
+        """Number and hash of the last entry: kept elsewhere, it shows any later going back."""
+        with self._book.writing() as state:
+            return f"{state.count}:{state.last.hex()}"
+
+    def verify(self, receipt: str | None = None) -> Report:
+        """Check everything on disk: see `ledger_audit.audit`, which needs no open ledger."""
+        return audit(self._book.store.path, receipt)
+
+    def export(self, path: str | Path, format: Literal["json", "csv"] = "json") -> None:
+        """Write all entries, and in JSON what is spent, for a reader who may see neither key."""
+        if format not in ("json", "csv"):
+            raise ConfigError(f'format = "{format}"; choose json or csv')
+        spent = [self.spent(dataset) for dataset in self.datasets()]
+        write_export(Path(path), format, self.show(), spent, self.receipt())

@@ -1,0 +1,236 @@
+"""What the entries mean: ceilings, families of data sets, and what has been spent.
+
+The state is only ever made by reading the verified chain, entry after entry. Which events count
+how under which ceiling is decided here; what they cost together, by the accountant.
+
+**Relation.** An event stores a clip and a noise, so its sensitivity under the ceiling's relation is
+derived. A charge under add-or-remove counts under a substitute ceiling (its sum moves by at
+most 2C). The reverse is refused: a run under substitute may treat the number of records as public.
+
+**Unit.** A charge for a coarser unit (record < person < party) counts under a finer ceiling, not
+at its own number: one record more *changes* its person's contribution, by up to 2C, where one
+person more adds C. And a substituted record may move from one person to another, which changes
+two contributions. So `counted` rewrites the event to the distance that the ceiling's neighbours
+can move its sum. With sampled batches that argument fails, and the charge is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import msgspec
+
+from tacit.errors import ConfigError, DataError, PrivacyError
+from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.ledger.chain import ADVICE, Entry
+from tacit.privacy.ledger.fingerprint import DatasetId
+from tacit.support.type_info import prepare
+
+Unit = Literal["record", "person", "party"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
+Epsilon = Callable[[Sequence[GaussianEvent], float, Relation], float]
+"""ε of some events at a δ under a relation: an upper bound; infinite when there is none."""
+
+
+class Ceiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the operator of a site allows to be spent on one data set, ever."""
+
+    epsilon: float
+    delta: float
+    relation: Relation
+    unit: Unit
+
+    def __post_init__(self) -> None:
+        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
+            raise ConfigError(f"ceiling epsilon = {self.epsilon}; it must be a finite number > 0")
+        if not 0 < self.delta < 1:
+            raise ConfigError(f"ceiling delta = {self.delta}; it must be between 0 and 1")
+        check_terms(self.unit, self.relation)
+
+    def within(self, other: Ceiling) -> bool:
+        """Whether everything this allows, `other` allows too."""
+        same = (self.relation, self.unit) == (other.relation, other.unit)
+        return same and self.epsilon <= other.epsilon and self.delta <= other.delta
+
+
+class Charge(msgspec.Struct, frozen=True, kw_only=True):
+    """Events that have been paid for.
+
+    `new` is true only for the call that wrote the entry: whoever holds it may draw noise, once.
+    Any other call finds a charge whose noise was, or may have been, drawn already.
+    """
+
+    seq: int
+    time: str
+    dataset: DatasetId
+    run: str
+    request: str
+    attempt: int
+    unit: Unit
+    relation: Relation
+    events: tuple[GaussianEvent, ...]
+    purpose: str = ""
+    new: bool = False
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What the chain remembers of a stored reply."""
+
+    seq: int
+    digest: str
+    size: int
+
+
+Paid = tuple[GaussianEvent, Unit, Relation]
+
+
+def check_terms(unit: str, relation: str) -> None:
+    """Refuse a unit or a relation that has no meaning here."""
+    if unit not in UNITS:
+        raise ConfigError(f'unit = "{unit}"; choose from {", ".join(UNITS)}')
+    if relation not in get_args(Relation):
+        raise ConfigError(f'relation = "{relation}"; choose from {", ".join(get_args(Relation))}')
+
+
+def counted(
+    event: GaussianEvent, unit: Unit, relation: Relation, ceiling: Ceiling
+) -> GaussianEvent:
+    """The event whose sensitivity under the ceiling's terms bounds what this one reveals.
+
+    >>> person = Ceiling(epsilon=1, delta=1e-6, relation="add-or-remove", unit="record")
+    >>> counted(GaussianEvent(clip=1, noise_sd=5), "person", "add-or-remove", person).clip
+    2.0
+    """
+    if relation == "substitute" and ceiling.relation == "add-or-remove":
+        raise PrivacyError(
+            "a charge under substitute cannot count under an add-or-remove ceiling: the run may"
+            " treat the number of records as public; run under add-or-remove, or have the operator"
+            " set a substitute ceiling"
+        )
+    if unit == ceiling.unit:
+        return event
+    if UNITS.index(unit) < UNITS.index(ceiling.unit):
+        raise PrivacyError(
+            f"a guarantee for a {unit} says nothing about a {ceiling.unit}, which the ceiling"
+            f" protects; run with unit = {ceiling.unit}"
+        )
+    if event.sampling is not None:
+        raise PrivacyError(
+            f"a charge with sampled batches of unit {unit} cannot count under a ceiling for a"
+            f" {ceiling.unit}; run with unit = {ceiling.unit} or without sampling"
+        )
+    moves_two = ceiling.relation == "substitute" and unit != "party"
+    distance = event.sensitivity("substitute") * (2.0 if moves_two else 1.0)
+    clip = distance if ceiling.relation == "add-or-remove" else distance / 2.0
+    return GaussianEvent(clip=clip, noise_sd=event.noise_sd, count=event.count)
+
+
+def tally(charges: Iterable[tuple[Iterable[GaussianEvent], Unit, Relation]]) -> Counter[Paid]:
+    """Equal events merged, so that an accountant sees each once, with its count."""
+    total: Counter[Paid] = Counter()
+    for events, unit, relation in charges:
+        for event in events:
+            one = msgspec.structs.replace(event, count=1)
+            total[one, unit, relation] += event.count
+    return total
+
+
+def under(paid: Counter[Paid], ceiling: Ceiling) -> tuple[GaussianEvent, ...]:
+    """What has been paid for, in the ceiling's terms, merged and in a fixed order."""
+    merged: Counter[GaussianEvent] = Counter()
+    for (event, unit, relation), count in paid.items():
+        merged[counted(event, unit, relation, ceiling)] += count
+    events = [msgspec.structs.replace(event, count=n) for event, n in merged.items()]
+    return tuple(sorted(events, key=msgspec.json.encode))
+
+
+@dataclass
+class State:
+    """Everything the chain says, up to entry `count`, whose hash is `last`."""
+
+    last: bytes
+    count: int = 0
+    datasets: dict[DatasetId, None] = field(default_factory=dict)
+    charges: dict[tuple[str, str], list[Charge]] = field(default_factory=dict)
+    answers: dict[tuple[str, str], Answer] = field(default_factory=dict)
+    _paid: dict[str, Counter[Paid]] = field(default_factory=dict)
+    _ceilings: dict[str, tuple[int, Ceiling]] = field(default_factory=dict)
+    _family: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def apply(self, entry: Entry) -> None:
+        """Take in the next entry of the chain."""
+        try:
+            self._apply(entry, DatasetId.parse(entry.dataset))
+        except (msgspec.MsgspecError, ConfigError) as error:
+            raise DataError(
+                f"ledger entry {entry.seq} has no meaning ({error}); {ADVICE}"
+            ) from error
+        self.count, self.last = entry.seq, entry.hash
+
+    def _apply(self, entry: Entry, dataset: DatasetId) -> None:
+        self.datasets[dataset] = None
+        place = (entry.run, entry.request)
+        if entry.kind == "ceiling":
+            ceiling = msgspec.json.decode(entry.body, type=prepare(Ceiling))
+            self._ceilings[dataset.content] = (entry.seq, ceiling)
+        elif entry.kind == "link":
+            older = DatasetId.parse(msgspec.json.decode(entry.body, type=str))
+            family = self.family(dataset) | self.family(older)
+            self.datasets[older] = None
+            self._family.update(dict.fromkeys(family, family))
+        elif entry.kind == "charge":
+            charge = as_charge(entry, dataset)
+            self.charges.setdefault(place, []).append(charge)
+            terms = (charge.events, charge.unit, charge.relation)
+            self._paid.setdefault(dataset.content, Counter()).update(tally([terms]))
+        else:
+            digest, size = msgspec.json.decode(entry.body, type=tuple[str, int])
+            self.answers[place] = Answer(entry.seq, digest, size)
+
+    def family(self, dataset: DatasetId) -> frozenset[str]:
+        """The contents that share one budget: those linked, and whatever the schema, the same."""
+        return self._family.get(dataset.content, frozenset({dataset.content}))
+
+    def paid(self, dataset: DatasetId) -> Counter[Paid]:
+        """All that was ever charged to a data set and to those it continues."""
+        total: Counter[Paid] = Counter()
+        for content in self.family(dataset):
+            total.update(self._paid.get(content, {}))
+        return total
+
+    def ceiling(self, dataset: DatasetId) -> Ceiling | None:
+        """The one set last for the data set or for one of its family."""
+        found = [self._ceilings[c] for c in self.family(dataset) if c in self._ceilings]
+        return max(found, key=lambda pair: pair[0])[1] if found else None
+
+    def next_attempt(self, place: tuple[str, str]) -> int:
+        """The number under which a request would now be charged."""
+        return len(self.charges.get(place, ())) + 1
+
+    def lookalikes(self, dataset: DatasetId) -> Iterator[DatasetId]:
+        """Data sets with this schema, already charged and not linked: an older state of it?
+
+        The last first, one by one: who has thousands of data sets mostly needs to know of one.
+        """
+        family = self.family(dataset)
+        for other in reversed(self.datasets):
+            alike = other.schema == dataset.schema and other.content not in family
+            if alike and self._paid.get(other.content):
+                yield other
+
+
+def as_charge(entry: Entry, dataset: DatasetId) -> Charge:
+    """A charge entry, decoded; an event of a kind that is not known here is refused."""
+    return msgspec.convert(
+        {
+            **{n: getattr(entry, n) for n in ("seq", "time", "run", "request", "attempt")},
+            **{n: getattr(entry, n) for n in ("unit", "relation", "purpose")},
+            "dataset": dataset,
+            "events": msgspec.json.decode(entry.body, type=prepare(tuple[GaussianEvent, ...])),
+        },
+        prepare(Charge),
+    )

@@ -1,0 +1,394 @@
+"""The ledger on disk: one SQLite file, its key and a copy of its head.
+
+    ledger.sqlite   header, entries, the head (written with each batch), stored replies, and the
+                    noise secrets of answers that are charged and not stored yet; mode 0600
+    ledger.key      32 secret bytes
+    ledger.head     the head once more, written after the commit and before `charge` returns
+
+Why the head is kept twice: the one inside ends the chain, so that a deleted last entry is noticed;
+the one outside notices that the whole database was put back to an earlier copy. It is written after
+the commit. So a crash between the two leaves it behind, which is no alarm, and what it has not
+seen was never released, because `charge` had not returned.
+
+Why DELETE and EXTRA: in DELETE mode the commit is the removal of the journal, and only EXTRA syncs
+the directory after it. WAL was left out because SQLite silently ends a damaged log at the first bad
+frame, and because a ledger that is one file at rest can be copied as one file.
+
+Why secrets are erased as they are: `secure_delete` writes zeros over a deleted row. The rollback
+journal holds the page as it was before, so that file is overwritten too once it is not needed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tacit.errors import ConfigError, DataError
+from tacit.privacy.ledger.chain import (
+    ADVICE,
+    COLUMNS,
+    FORMAT,
+    Entry,
+    Head,
+    Header,
+    check_head,
+    first_hash,
+    make_head,
+)
+from tacit.privacy.ledger.fingerprint import KEY_BYTES
+from tacit.privacy.ledger.key import load_key, write_durably
+from tacit.support.type_info import prepare
+
+BUSY_TIMEOUT_S = 60.0
+_SCHEMA = (
+    """CREATE TABLE header (id INTEGER PRIMARY KEY CHECK (id = 0), format INTEGER NOT NULL,
+       created TEXT NOT NULL, salt BLOB NOT NULL)""",
+    """CREATE TABLE head (id INTEGER PRIMARY KEY CHECK (id = 0), count INTEGER NOT NULL,
+       hash BLOB NOT NULL, code BLOB NOT NULL)""",
+    """CREATE TABLE entries (seq INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL,
+       dataset TEXT NOT NULL, run TEXT NOT NULL, request TEXT NOT NULL, attempt INTEGER NOT NULL,
+       unit TEXT NOT NULL, relation TEXT NOT NULL, purpose TEXT NOT NULL, body TEXT NOT NULL,
+       previous BLOB NOT NULL, hash BLOB NOT NULL)""",
+    "CREATE TABLE replies (seq INTEGER PRIMARY KEY, body BLOB NOT NULL)",
+    """CREATE TRIGGER entries_are_never_changed BEFORE UPDATE ON entries
+       BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
+    """CREATE TRIGGER entries_are_never_deleted BEFORE DELETE ON entries
+       BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
+)
+_NOISE_SECRETS = """CREATE TABLE noise_secrets (seq INTEGER PRIMARY KEY, content TEXT NOT NULL,
+       secret BLOB NOT NULL, code BLOB NOT NULL)"""
+"""Ledgers of version 0.1 do not have this table; it is added when they are opened."""
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_HEAD = ("count", "hash", "code")
+_TABLES = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name"
+_PAGE = f"SELECT {', '.join(COLUMNS)} FROM entries WHERE seq > ? ORDER BY seq LIMIT 1000"
+_INSERT = f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+
+
+class NoiseSecret(NamedTuple):
+    """What the noise of a charged answer is drawn from until its reply is stored."""
+
+    seq: int
+    """The entry of the charge."""
+    content: str
+    secret: bytes
+    code: bytes
+
+
+class Store:
+    """One process's hands on the files; what the entries mean is not known here."""
+
+    def __init__(self, path: Path) -> None:
+        """Connect to an existing file; `create_store` makes one."""
+        if path.suffix != ".sqlite":
+            raise ConfigError(f'{path}; the name of a ledger ends in ".sqlite"')
+        self.path = path
+        self.key_path, self.head_path = path.with_suffix(".key"), path.with_suffix(".head")
+        if not path.exists():
+            _refuse_remains(path)
+            raise ConfigError(
+                f"there is no ledger at {path}; the operator of the site makes one by setting a"
+                " ceiling: tacit ledger ceiling"
+            )
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if os.name == "posix" and mode & _OTHERS:
+            raise DataError(
+                f"{path} has mode {mode:04o}; it holds the noise of answers that are being made and"
+                f" others can read it: chmod 600 {path}"
+            )
+        self._holds_secrets = False
+        """Whether the present transaction's journal may hold a noise secret."""
+        with self.errors():
+            self.db = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=rw",
+                uri=True,
+                isolation_level=None,
+                timeout=BUSY_TIMEOUT_S,
+                check_same_thread=False,  # the ledger has a lock of its own
+            )
+            try:
+                self._settle()
+            except BaseException:
+                self.db.close()
+                raise
+
+    def _settle(self) -> None:
+        pragmas = ("synchronous=EXTRA", "fullfsync=ON", "trusted_schema=OFF")
+        for pragma in (*pragmas, "secure_delete=ON", "temp_store=MEMORY"):
+            self.db.execute(f"PRAGMA {pragma}")
+        (mode,) = self.db.execute("PRAGMA journal_mode=DELETE").fetchone()
+        if mode != "delete":
+            raise DataError(
+                f"{self.path} cannot be kept durably here (journal mode {mode}); move the state"
+                " directory to a local disk"
+            )
+
+    def unlock(self) -> None:
+        """Read the key and the header."""
+        self.key = load_key(self.key_path)
+        with self.errors():
+            row = self.db.execute("SELECT format, created, salt FROM header").fetchone()
+        try:
+            self.header = msgspec.convert(
+                dict(zip(Header.__struct_fields__, row or (), strict=True)), prepare(Header)
+            )
+        except (msgspec.ValidationError, ValueError) as error:
+            raise DataError(f"{self.path} has no readable header ({error}); {ADVICE}") from error
+        if self.header.format != FORMAT:
+            raise DataError(
+                f"{self.path} has format {self.header.format}; this version reads {FORMAT}: use the"
+                " version of tacit that wrote it"
+            )
+        self.first = first_hash(self.key, self.header)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """The only writer from here to the commit; everything or nothing."""
+        with self.errors():
+            self._holds_secrets = False
+            try:
+                self.db.execute("BEGIN IMMEDIATE")
+                yield
+                with self._overwritten_journal():
+                    self.db.execute("COMMIT")
+            except BaseException:
+                if self.db.in_transaction:
+                    self.db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _overwritten_journal(self) -> Iterator[None]:
+        """Write zeros over a journal with noise secrets in it, after the commit has unlinked it."""
+        path = self.path.with_name(self.path.name + "-journal")
+        if not (self._holds_secrets and os.name == "posix" and path.exists()):
+            yield
+            return
+        with path.open("r+b", buffering=0) as journal:
+            yield
+            found = os.fstat(journal.fileno())
+            left = found.st_size if found.st_nlink == 0 else 0
+            while left > 0:
+                left -= journal.write(bytes(min(left, 1 << 20)))
+            os.fsync(journal.fileno())
+
+    def check_structure(self) -> None:
+        """Refuse a file that SQLite finds damaged or whose tables are not the ledger's."""
+        (sound,) = self.db.execute("PRAGMA integrity_check(1)").fetchone()
+        if sound != "ok":
+            raise DataError(f"{self.path} is damaged ({_printable(sound)}); {ADVICE}")
+        ((pages,), (size,)) = (
+            self.db.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size")
+        )
+        if self.path.stat().st_size != pages * size:  # SQLite reads what is missing as zeros
+            raise DataError(f"{self.path} is cut short; {ADVICE}")
+        if self.db.execute(_TABLES).fetchall() not in (_expected_tables(), _first_tables()):
+            raise DataError(f"{self.path} has other tables than a ledger's; {ADVICE}")
+
+    def has_noise_secrets(self) -> bool:
+        """Whether the table is there; an audit may find a ledger of version 0.1."""
+        return self.db.execute(_TABLES).fetchall() != _first_tables()
+
+    def upgrade(self) -> None:
+        """Give a ledger of version 0.1 the table that it lacks, in the caller's transaction."""
+        if not self.has_noise_secrets():
+            self.db.execute(_NOISE_SECRETS)
+
+    def head(self) -> Head:
+        """The head inside, checked."""
+        row = self.db.execute("SELECT count, hash, code FROM head").fetchone()
+        if row is None:
+            raise DataError(f"{self.path} has no head; {ADVICE}")
+        head = _as_head({"salt": self.header.salt, **dict(zip(_HEAD, row, strict=True))}, self.path)
+        check_head(self.key, self.header.salt, head, f"the head of {self.path}")
+        return head
+
+    def outer_head(self) -> Head:
+        """The head outside, checked."""
+        head = read_head(self.head_path)
+        if head is None:
+            raise DataError(f"{self.head_path} is missing; {ADVICE}")
+        check_head(self.key, self.header.salt, head, str(self.head_path))
+        return head
+
+    def check_reaches(self, outer: Head, count: int) -> None:
+        """Refuse a chain of `count` entries that lacks what the head outside has seen."""
+        if outer.count > count:
+            raise DataError(
+                f"{self.path} has {count} entries but had {outer.count}: it was cut short or"
+                f" replaced by an older copy; {ADVICE}"
+            )
+        row = self.db.execute("SELECT hash FROM entries WHERE seq = ?", (outer.count,)).fetchone()
+        if outer.hash != (row[0] if row else self.first):
+            raise DataError(
+                f"{self.path} has another history than {self.head_path} has seen up to entry"
+                f" {outer.count}: it was replaced by a copy that went its own way; {ADVICE}"
+            )
+
+    def rows(self, after: int = 0) -> Iterator[tuple]:
+        """The entries after one of them, unchecked, in order.
+
+        By the page: a query left open by an error would keep its lock after the ledger is closed.
+        """
+        while page := self.db.execute(_PAGE, (after,)).fetchall():
+            yield from page
+            if not (isinstance(page[-1][0], int) and page[-1][0] > after):
+                raise DataError(f"{self.path} has entries out of order; {ADVICE}")
+            after = page[-1][0]
+
+    def reply(self, seq: int) -> bytes | None:
+        """The stored reply of an entry, unchecked."""
+        rows = self.db.execute("SELECT body FROM replies WHERE seq = ?", (seq,)).fetchall()
+        return rows[0][0] if rows and isinstance(rows[0][0], bytes) else None
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Write sealed entries and the head that covers them, in the caller's transaction."""
+        self.db.executemany(_INSERT, ([getattr(e, name) for name in COLUMNS] for e in entries))
+        head = make_head(self.key, self.header.salt, entries[-1].seq, entries[-1].hash)
+        row = (head.count, head.hash, head.code)
+        self.db.execute("UPDATE head SET count = ?, hash = ?, code = ? WHERE id = 0", row)
+
+    def keep(self, first: int, bodies: Sequence[bytes]) -> None:
+        """Store the replies of the entries from number `first` on, in the caller's transaction."""
+        self.db.executemany("INSERT INTO replies VALUES (?, ?)", enumerate(bodies, first))
+
+    def noise_secret(self, seq: int) -> NoiseSecret | None:
+        """The secret of the charge that is entry `seq`, unchecked; None once it is answered."""
+        rows = self.db.execute("SELECT * FROM noise_secrets WHERE seq = ?", (seq,)).fetchall()
+        return NoiseSecret(*rows[0]) if rows else None
+
+    def noise_secrets(self) -> list[NoiseSecret]:
+        """All of them, unchecked."""
+        return [NoiseSecret(*row) for row in self.db.execute("SELECT * FROM noise_secrets")]
+
+    def keep_secrets(self, kept: Sequence[NoiseSecret]) -> None:
+        """Store the noise secrets of new charges, in the caller's transaction."""
+        if kept:
+            self._holds_secrets = True  # those of other answers are on the same page
+            self.db.executemany("INSERT INTO noise_secrets VALUES (?, ?, ?, ?)", kept)
+
+    def erase_secrets(self, charges: Sequence[int]) -> None:
+        """Erase the noise secrets of these charges, in the caller's transaction."""
+        if charges:
+            self._holds_secrets = True
+            rows = [(seq,) for seq in charges]
+            self.db.executemany("DELETE FROM noise_secrets WHERE seq = ?", rows)
+
+    def publish(self, head: Head) -> None:
+        """Write the head outside; the caller holds the transaction, so heads never go back."""
+        try:
+            write_durably(self.head_path, msgspec.json.encode(head))
+        except OSError as error:
+            raise DataError(
+                f"{self.head_path} cannot be written ({error.strerror}); nothing is released: make"
+                " room or mend its rights"
+            ) from error
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Say in one line what SQLite found."""
+        try:
+            yield
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            if "locked" in str(error):
+                raise DataError(
+                    f"{self.path} has been in use by another process for {BUSY_TIMEOUT_S:g} s;"
+                    " stop that process or try again"
+                ) from error
+            raise DataError(
+                f"{self.path} cannot be used ({_printable(error)}); {ADVICE}"
+            ) from error
+
+
+def create_store(path: Path, created: str) -> None:
+    """An empty ledger at `path` unless there is one; after a crash at any point, again possible.
+
+    SQLite's lock lets one process at a time in here. The head is written first: so a key alone
+    means that a ledger was taken away, and a new one would forget what was spent.
+    """
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _refuse_remains(path)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    with closing(Store(path)) as store, store.transaction():
+        if not store.db.execute(_TABLES).fetchall():
+            _refuse_remains(path)
+            _fill(store, created)
+
+
+def read_head(path: Path) -> Head | None:
+    """The head outside, unchecked; None if there is none."""
+    try:
+        return _as_head(msgspec.json.decode(path.read_bytes()), path)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read ({error}); {ADVICE}") from error
+
+
+def _as_head(fields: Any, path: Path) -> Head:
+    try:
+        return msgspec.convert(fields, prepare(Head))
+    except msgspec.ValidationError as error:
+        raise DataError(f"the head in {path} cannot be read ({error}); {ADVICE}") from error
+
+
+def _printable(finding: object) -> str:
+    """SQLite quotes what it found, whatever bytes they are."""
+    return "".join(c if c.isprintable() else " " for c in str(finding))[:120]
+
+
+def _refuse_remains(path: Path) -> None:
+    """Refuse to begin anew where a ledger was taken away."""
+    key_path, head_path = path.with_suffix(".key"), path.with_suffix(".head")
+    head = read_head(head_path)
+    if (head is None and key_path.exists()) or (head is not None and head.count > 0):
+        raise DataError(
+            f"{path} is missing or empty, but {(key_path if head is None else head_path).name}"
+            f" shows that there was a ledger; {ADVICE}"
+        )
+
+
+def _fill(store: Store, created: str) -> None:
+    new = not store.key_path.exists()
+    key = secrets.token_bytes(KEY_BYTES) if new else load_key(store.key_path)
+    header = Header(format=FORMAT, created=created, salt=secrets.token_bytes(16))
+    head = make_head(key, header.salt, 0, first_hash(key, header))
+    store.publish(head)
+    if new:
+        write_durably(store.key_path, key)
+    for statement in (*_SCHEMA, _NOISE_SECRETS):
+        store.db.execute(statement)
+    row = (header.format, header.created, header.salt)
+    store.db.execute("INSERT INTO header VALUES (0, ?, ?, ?)", row)
+    store.db.execute("INSERT INTO head VALUES (0, ?, ?, ?)", (0, head.hash, head.code))
+
+
+@cache
+def _expected_tables() -> list[tuple]:
+    return _tables_of(*_SCHEMA, _NOISE_SECRETS)
+
+
+@cache
+def _first_tables() -> list[tuple]:
+    """Of version 0.1."""
+    return _tables_of(*_SCHEMA)
+
+
+def _tables_of(*statements: str) -> list[tuple]:
+    with closing(sqlite3.connect(":memory:")) as db:
+        for statement in statements:
+            db.execute(statement)
+        return db.execute(_TABLES).fetchall()

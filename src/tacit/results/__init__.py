@@ -1,0 +1,31 @@
+"""Predictive metrics, calibration and the distance to a reference posterior."""
+
+from tacit.results.metrics import Bin, Metrics, calibration_error, evaluate, reliability, score
+from tacit.results.predict import Prediction, predict
+from tacit.results.reference import (
+    check_nuts,
+    exact_posterior,
+    kl_gaussian,
+    kl_to,
+    mean_field_optimum,
+    nuts_reference,
+)
+from tacit.results.stationarity import gradient_step
+
+__all__ = [
+    "Bin",
+    "Metrics",
+    "Prediction",
+    "calibration_error",
+    "check_nuts",
+    "evaluate",
+    "exact_posterior",
+    "gradient_step",
+    "kl_gaussian",
+    "kl_to",
+    "mean_field_optimum",
+    "nuts_reference",
+    "predict",
+    "reliability",
+    "score",
+]

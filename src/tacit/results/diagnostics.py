@@ -1,0 +1,85 @@
+"""Whether to believe a posterior: verdict, learned share and cautions of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tacit.expfam import FullGaussian, Gaussian
+from tacit.models import (
+    SoftmaxRegression,
+)
+from tacit.plan.plan import Plan
+from tacit.results.posterior import Posterior, posterior_of
+from tacit.results.verdict import (
+    Caution,
+    Verdict,
+    convergence_caution,
+    judge,
+    learned,
+    learning_caution,
+    rounding_trouble,
+)
+from tacit.server.state import ServerState
+
+MOST_COMMON = 0.1
+"""Of a logarithm of variances: 5 % of a standard deviation."""
+
+
+def run_verdict(
+    plan: Plan, state: ServerState, log: Sequence[dict[str, Any]], step: float | None = None
+) -> Verdict:
+    """Whether a run that has ended converged, from what its server has seen and that step."""
+    posterior = posterior_of(plan, state.result)
+    trouble = rounding_trouble(posterior.family, posterior.natural)
+    if trouble is None and isinstance(plan.model, SoftmaxRegression) and plan.privacy is None:
+        trouble = _common_trouble(plan.model, posterior)
+    if trouble is not None:
+        return Verdict(False, trouble)
+    return judge(
+        plan.family,
+        state,
+        log,
+        private=plan.privacy is not None,
+        step_share=plan.method.step_share,
+        gradient_step=step,
+        exact_loss=plan.schedule.kind == "synchronous",
+    )
+
+
+def _common_trouble(model: SoftmaxRegression, posterior: Posterior) -> str | None:
+    """Whether rounding has changed what all levels have in common, which the prior alone knows."""
+    if not isinstance(posterior.family, FullGaussian):
+        return None
+    levels, width = len(model.levels), len(model.layout)
+    covariance = posterior.family.covariance(posterior.natural)
+    blocks = np.asarray(covariance).reshape(levels, width, levels, width)
+    found = np.diagonal(blocks.sum(axis=(0, 2)))
+    declared = np.sum(model.rows(np.square(model.prior_sd)), axis=0)
+    if np.ptp(model.prior_sd.reshape(levels, width), axis=0).any():
+        return None  # levels with unequal priors are told apart by the records as well
+    ratio = float(np.max(np.abs(np.log(found / declared))))
+    if ratio <= MOST_COMMON:
+        return None
+    return (
+        f"rounding has changed the variance that all levels share by {math.expm1(ratio):.1%}; "
+        "bring the columns to a similar scale, or use a narrower prior"
+    )
+
+
+def learned_share(plan: Plan, posterior: Posterior) -> np.ndarray | None:
+    """1 − (posterior sd / prior sd)² of each coordinate; None where the prior has no such sd."""
+    model = plan.model
+    if model.has_site_prior or not model.listed or not isinstance(posterior.family, Gaussian):
+        return None
+    return learned(posterior.family, posterior.natural, model.prior(posterior.family))
+
+
+def cautions_of(plan: Plan, posterior: Posterior, verdict: Verdict | None) -> list[Caution]:
+    """Why not to believe the numbers of a run as they stand; empty: no reason is known."""
+    share = learned_share(plan, posterior)
+    doubts = [] if verdict is None else convergence_caution(verdict)
+    return [*doubts, *learning_caution(share)]

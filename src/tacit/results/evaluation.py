@@ -1,0 +1,82 @@
+"""Held-out metrics and other optional work after training; failures are notes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tacit.data.records import len_records
+from tacit.models import Records
+from tacit.plan.plan import Plan
+from tacit.results import predict, reliability, score
+from tacit.results.posterior import Posterior
+
+T = TypeVar("T")
+
+
+class EvaluationWarning(UserWarning):
+    """Something optional could not be computed; the posterior is unaffected."""
+
+
+@dataclass
+class Attempts:
+    """Optional work after training: what fails is noted, so that the posterior is not lost."""
+
+    failed: dict[str, str] = field(default_factory=dict)
+    """By what was attempted: why it failed, in one line."""
+
+    def attempt(self, what: str, work: Callable[[], T], *, otherwise: T) -> T:
+        """The result of `work`, or `otherwise` and a note."""
+        try:
+            return work()
+        except Exception as error:  # whatever it is: the run has been paid for
+            reason = " ".join(str(error).split()) or type(error).__name__
+            self.failed[what] = reason
+            return otherwise
+
+
+def cannot_evaluate(plan: Plan, test: Records | None) -> str | None:
+    """Why the metrics of held-out records could not be computed; None: nothing speaks against it.
+
+    Asked of the model with blank rows of the records' shape, before anything is spent. A model with
+    a predictive distribution in closed form is not asked.
+    """
+    if test is None or plan.model.kind != "numpyro":
+        return None
+    import jax
+
+    rows = {key: jax.ShapeDtypeStruct((2, *v.shape[1:]), v.dtype) for key, v in test.items()}
+    try:
+        jax.eval_shape(plan.model.response, np.zeros(plan.model.dimension), rows)
+    except Exception as error:  # of a user's program: any
+        return " ".join(str(error).split())
+    return None
+
+
+def measure(
+    posterior: Posterior, train: Records | None, test: Records | None, draws: int, seed: int
+) -> tuple[dict[str, Any], list[Any] | None]:
+    """Metrics on the training and held-out records, and the reliability bins of the latter."""
+    metrics: dict[str, Any] = {"train": None, "test": None}
+    bins = None
+    for split, records in (("train", train), ("test", test)):
+        if records is None or len_records(records) == 0:
+            continue
+        if posterior.model.output == "other" and not posterior.model.traceable:
+            if split == "test":
+                metrics[split] = posterior.model.measured(posterior.natural, records, seed)
+            continue
+        prediction = _predict(posterior, records, draws, seed)
+        metrics[split] = score(posterior.model, prediction, records)
+        if split == "test" and posterior.model.output == "bernoulli":
+            bins = reliability(prediction.mean, records["y"])
+    return metrics, bins
+
+
+def _predict(posterior: Posterior, records: Records, draws: int = 100, seed: int = 0) -> Any:
+    return predict(
+        posterior.model, posterior.family, posterior.natural, records, draws=draws, seed=seed
+    )

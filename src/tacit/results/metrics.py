@@ -1,0 +1,145 @@
+"""How good a predictive distribution is: one number a question, plain floats for result.json."""
+
+from __future__ import annotations
+
+import math
+from typing import TypedDict
+
+import numpy as np
+
+from tacit.errors import DataError
+from tacit.expfam import Family, Natural
+from tacit.models import Model, Records
+from tacit.results.predict import Prediction, count_records, predict
+
+BINS = 15
+"""Equal-width bins of the reliability diagram (Guo et al. 2017, §4, use 15)."""
+
+NORMAL_90 = 1.6448536269514722
+"""Half-width, in standard deviations, of a normal's central 90 % interval."""
+
+Metrics = dict[str, float | None]
+
+
+class Bin(TypedDict):
+    """One bar of a reliability diagram: the records whose probability is in [low, high)."""
+
+    low: float
+    high: float
+    predicted: float
+    observed: float
+    count: int
+
+
+def evaluate(
+    model: Model,
+    family: Family,
+    natural: Natural,
+    records: Records,
+    *,
+    draws: int = 100,
+    seed: int = 0,
+) -> Metrics | None:
+    """Metrics of q on `records`, or None when there are none.
+
+    A metric that is not a finite number is None rather than NaN, which JSON cannot hold.
+    """
+    if count_records(records) == 0:
+        return None
+    return score(model, predict(model, family, natural, records, draws=draws, seed=seed), records)
+
+
+def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
+    """Metrics of a prediction already made, for at least one record.
+
+    * all outputs: `log_likelihood`, the mean of log p(y | x) in nats a record
+    * Bernoulli: `accuracy` at threshold ½, `brier` = mean (p − y)², `ece` (see `calibration_error`)
+    * categorical: `accuracy` of the likeliest level, `brier` = mean Σₖ (pₖ − 1{y = k})², and `ece`
+      of the likeliest level's probability: how often is it right?
+    * Gaussian: `rmse`, and `coverage_90`, the share of y inside the central 90 % interval
+    """
+    values = {"log_likelihood": float(np.mean(prediction.log_density))}
+    if model.output == "bernoulli":
+        y = _labels(records["y"])
+        right = np.where(np.isfinite(prediction.mean), (prediction.mean > 0.5) == y, np.nan)
+        values["accuracy"] = float(np.mean(right))
+        values["brier"] = float(np.mean((prediction.mean - y) ** 2))
+        values["ece"] = calibration_error(prediction.mean, y)
+    elif model.output == "categorical" and prediction.mean.ndim == 2:
+        confidence, right = likeliest(prediction.mean, records["y"])
+        own = np.asarray(records["y"])[:, None] == np.arange(prediction.mean.shape[1])
+        values["accuracy"] = float(np.mean(np.where(np.isfinite(confidence), right, np.nan)))
+        values["brier"] = float(np.mean(np.sum((prediction.mean - own) ** 2, axis=1)))
+        values["ece"] = calibration_error(confidence, right)
+    elif model.output == "gaussian":
+        error = np.asarray(records["y"], np.float64) - prediction.mean
+        values["rmse"] = float(np.sqrt(np.mean(error**2)))
+        if prediction.sd is not None:
+            inside = np.where(
+                np.isfinite(error), np.abs(error) <= NORMAL_90 * prediction.sd, np.nan
+            )
+            values["coverage_90"] = float(np.mean(inside))
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def likeliest(probabilities: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The probability of each record's likeliest level, and 1 where that is its y.
+
+    >>> likeliest(np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]), np.array([0, 1]))
+    (array([0.5, 0.8]), array([1., 0.]))
+    """
+    right = np.argmax(probabilities, axis=1) == np.asarray(y)
+    return np.max(probabilities, axis=1), right.astype(np.float64)
+
+
+def reliability(probability: np.ndarray, y: np.ndarray, *, bins: int = BINS) -> list[Bin]:
+    """Mean predicted probability beside the observed frequency of y = 1, bin by bin.
+
+    Bins have equal width on [0, 1], include their lower edge (the last one its upper edge too)
+    and are left out when empty. A record whose probability is not finite belongs to none.
+
+    >>> reliability(np.array([0.1, 0.2, 0.9]), np.array([0, 1, 1]), bins=2)[0]["observed"]
+    0.5
+    """
+    probability, y = np.asarray(probability, np.float64), _labels(y)
+    finite = np.isfinite(probability)
+    probability, y = probability[finite], y[finite]
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    index = np.clip(np.searchsorted(edges, probability, side="right") - 1, 0, bins - 1)
+    rows: list[Bin] = []
+    for k in np.unique(index):
+        member = index == k
+        rows.append(
+            Bin(
+                low=float(edges[k]),
+                high=float(edges[k + 1]),
+                predicted=float(probability[member].mean()),
+                observed=float(y[member].mean()),
+                count=int(member.sum()),
+            )
+        )
+    return rows
+
+
+def calibration_error(probability: np.ndarray, y: np.ndarray, *, bins: int = BINS) -> float:
+    """Expected calibration error Σₖ (nₖ/n) |observedₖ − predictedₖ|, NaN without finite records.
+
+    Of the probability of y = 1, on the bins of `reliability`, so that figure and number agree;
+    Guo et al. (2017, eq. 3) bin the probability of the predicted class instead, as is done here
+    for more than two. Biased upwards
+    by about 1/√nₖ a bin: compare it only between evaluations of the same records.
+    """
+    if not np.all(np.isfinite(probability)):
+        return math.nan
+    rows = reliability(probability, y, bins=bins)
+    total = sum(row["count"] for row in rows)
+    gap = sum(row["count"] * abs(row["observed"] - row["predicted"]) for row in rows)
+    return gap / total if total else math.nan
+
+
+def _labels(y: np.ndarray) -> np.ndarray:
+    y = np.asarray(y, np.float64)
+    wrong = y[~((y == 0) | (y == 1))]
+    if wrong.size:
+        raise DataError(f"y holds {wrong[0]:g}; a Bernoulli output needs 0 or 1 in every record")
+    return y

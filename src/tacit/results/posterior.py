@@ -1,0 +1,119 @@
+"""The posterior as a user sees it."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tacit.errors import ConfigError
+from tacit.expfam import Family, Natural
+from tacit.models import Model
+from tacit.plan.plan import Plan
+from tacit.support.blas import one_blas_thread
+
+INTERVAL = 0.95
+
+
+@dataclass(frozen=True, repr=False)
+class Posterior:
+    """q(θ): a member of an exponential family over the model's named coordinates."""
+
+    model: Model
+    family: Family
+    natural: Natural
+
+    def __repr__(self) -> str:
+        return f"Posterior({self.model.kind}, {self.family!r})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the coordinates of θ."""
+        return self.model.names
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Posterior mean of each coordinate."""
+        return self._location_scale()[0]
+
+    @property
+    def sd(self) -> np.ndarray:
+        """Posterior standard deviation of each coordinate."""
+        return self._location_scale()[1]
+
+    def _location_scale(self) -> tuple[np.ndarray, np.ndarray]:
+        with one_blas_thread():  # the same bits on any number of cores, in any process
+            location, scale = self.family.location_scale(self.natural)
+        return np.asarray(location), np.asarray(scale)
+
+    def table(self) -> dict[str, list[Any]]:
+        """Name, mean and sd of every coordinate, as lists; empty where there are too many to tell.
+
+        They are for result.json: natural parameters of everything are in posterior.npz.
+        """
+        if not self.model.listed:
+            return {"names": [], "mean": [], "sd": []}
+        return {
+            "names": list(self.names),
+            "mean": self.mean.tolist(),
+            "sd": self.sd.tolist(),
+        }
+
+    def interval(self, level: float = INTERVAL) -> tuple[np.ndarray, np.ndarray]:
+        """Central intervals of a Gaussian q, coordinate by coordinate."""
+        from scipy.special import ndtri
+
+        if not 0 < level < 1:
+            raise ConfigError(f"interval level = {level}; it must be between 0 and 1")
+        reach = ndtri(0.5 + level / 2) * self.sd
+        return self.mean - reach, self.mean + reach
+
+    def sample(self, draws: int = 1000, *, seed: int = 0) -> np.ndarray:
+        """Draws of θ, shape (draws, dimension)."""
+        import jax
+
+        return np.asarray(self.family.sample(jax.random.key(seed), self.natural, (draws,)))
+
+    def sites(self, draws: int = 1000, *, seed: int = 0) -> dict[str, np.ndarray]:
+        """Draws of the model's own quantities (a NumPyro model's sites in their own space).
+
+        Empty for a model whose θ is what its user thinks in.
+        """
+        if type(self.model).constrain is Model.constrain:  # no draws of nothing
+            return {}
+        values = self.model.constrain(self.sample(draws, seed=seed))
+        return {name: np.asarray(value) for name, value in values.items()}
+
+    def to_arviz(self, draws: int = 1000, *, seed: int = 0) -> Any:
+        """The draws as ArviZ reads them; needs `pip install tacit[arviz]`.
+
+        An `InferenceData` up to ArviZ 0.2x and an xarray `DataTree` from ArviZ 1.0 on, in both with
+        a group `posterior`.
+        """
+        try:
+            import arviz
+        except ImportError:
+            raise ConfigError("ArviZ is not installed; pip install tacit[arviz]") from None
+        values = {"theta": self.sample(draws, seed=seed), **self.sites(draws, seed=seed)}
+        posterior = {name: value[None] for name, value in values.items()}
+        named: dict[str, Any] = {"coords": {"name": list(self.names)}, "dims": {"theta": ["name"]}}
+        if "posterior" in inspect.signature(arviz.from_dict).parameters:
+            return arviz.from_dict(posterior=posterior, **named)
+        return arviz.from_dict({"posterior": posterior}, **named)
+
+
+def posterior_of(plan: Plan, natural: Natural) -> Posterior:
+    """The posterior that natural parameters of a run's server stand for.
+
+    Parameters
+    ----------
+    plan
+        The plan of the run.
+    natural
+        Natural parameters such as a server's state holds them.
+    """
+    with one_blas_thread():  # the same bits as at the end of a live federation
+        read = plan.method.read(plan.model, plan.family, natural)
+    return Posterior(plan.model, *read)

@@ -1,0 +1,136 @@
+"""What the federated answer is compared with: an exact posterior, or one sampled by NUTS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tacit.arrays import Array, solve_lower
+from tacit.errors import ConfigError
+from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural
+from tacit.models import ConjugateGaussian, Model, Records
+from tacit.results.predict import count_records
+
+NUTS_LIMIT = 200
+"""Dimensions beyond which one NUTS chain is no trustworthy reference."""
+
+
+def exact_posterior(
+    model: Model, parties_records: Iterable[Records]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of p(θ | everybody's records), for a conjugate model.
+
+        Λ = Λ₀ + Σₘ Pₘ,  Λμ = Λ₀μ₀ + Σₘ bₘ        (Bishop 2006, eqs 3.50 and 3.51)
+
+    in float64 NumPy, independently of the federated code that it is there to check.
+    """
+    precision, linear = _exact_natural(model, parties_records)
+    factor = np.linalg.cholesky(precision)
+    inverse_factor = solve_lower(factor, np.eye(model.dimension))
+    covariance = inverse_factor.T @ inverse_factor
+    return covariance @ linear, covariance
+
+
+def mean_field_optimum(
+    model: Model, parties_records: Iterable[Records]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sd of the independent normals q nearest to the exact posterior in KL(q ‖ p).
+
+    The exact mean, and the diagonal of the exact *precision* (Bishop 2006, eqs 10.12 to 10.15):
+    its sd is never larger than the exact marginal one.
+    """
+    precision, linear = _exact_natural(model, parties_records)
+    return np.linalg.solve(precision, linear), 1.0 / np.sqrt(np.diagonal(precision))
+
+
+def kl_gaussian(
+    mean0: np.ndarray, covariance0: np.ndarray, mean1: np.ndarray, covariance1: np.ndarray
+) -> float:
+    """KL(N₀ ‖ N₁) = ½ [tr(Σ₁⁻¹Σ₀) + (μ₁−μ₀)ᵀΣ₁⁻¹(μ₁−μ₀) − d + log det Σ₁ − log det Σ₀].
+
+    >>> kl_gaussian(np.zeros(1), np.eye(1), np.ones(1), np.eye(1))
+    0.5
+    """
+    factor0, factor1 = np.linalg.cholesky(covariance0), np.linalg.cholesky(covariance1)
+    trace = np.sum(solve_lower(factor1, factor0) ** 2)
+    distance = np.sum(solve_lower(factor1, mean1 - mean0) ** 2)
+    log_ratio = 2.0 * np.sum(np.log(np.diagonal(factor1) / np.diagonal(factor0)))
+    return float(0.5 * (trace + distance - len(mean0) + log_ratio))
+
+
+def kl_to(family: Family, natural: Natural, mean: np.ndarray, covariance: np.ndarray) -> float:
+    """KL(q ‖ N(mean, covariance)) in nats, for q in a Gaussian family."""
+    if not isinstance(family, MeanFieldGaussian | FullGaussian):
+        raise ConfigError(
+            f"KL to a normal is defined here for families 'mean-field' and 'full', "
+            f"not {family.kind!r}"
+        )
+    location = family.usual(natural)["mean"]
+    return kl_gaussian(location, family.covariance(natural), mean, covariance)
+
+
+def check_nuts(model: Model) -> None:
+    """Refuse a model that is too wide for the NUTS reference."""
+    if model.dimension > NUTS_LIMIT:
+        raise ConfigError(
+            f"the NUTS reference is for at most {NUTS_LIMIT} dimensions, this model has "
+            f"{model.dimension}; compare predictive metrics instead"
+        )
+
+
+def nuts_reference(
+    model: Model, records: Records, *, seed: int = 0, warmup: int = 500, samples: int = 2000
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, covariance and draws (samples, d) of p(θ | records) by NUTS on the pooled records.
+
+    One chain with a dense mass matrix (Hoffman and Gelman 2014; NumPyro). It needs all records in
+    one place, so it is for simulations. Check `numpyro.diagnostics.split_gelman_rubin(draws[None])`
+    before trusting it on a posterior with several modes.
+    """
+    check_nuts(model)
+    import jax
+    import jax.numpy as jnp
+    from numpyro.infer import MCMC, NUTS
+
+    family = FullGaussian(model.dimension)
+    prior = model.prior(family)
+    data = {name: jnp.asarray(array) for name, array in records.items()}
+
+    def potential(theta: Array) -> Array:
+        log_prior = (
+            model.log_prior(theta)
+            if model.has_site_prior
+            else prior["linear"] @ theta + theta @ prior["quadratic"] @ theta
+        )
+        return -log_prior - jnp.sum(model.log_likelihood(theta, data))
+
+    chain = MCMC(
+        NUTS(potential_fn=potential, dense_mass=True),
+        num_warmup=warmup,
+        num_samples=samples,
+        num_chains=1,
+        progress_bar=False,
+    )
+    start = family.usual(model.start(family) or prior)["mean"]
+    chain.run(jax.random.key(seed), init_params=jnp.asarray(start))
+    draws = np.asarray(chain.get_samples(), np.float64)
+    return draws.mean(axis=0), np.cov(draws, rowvar=False, ddof=1).reshape(2 * start.shape), draws
+
+
+def _exact_natural(
+    model: Model, parties_records: Iterable[Records]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Λ and Λμ of the exact posterior."""
+    if not isinstance(model, ConjugateGaussian):
+        raise ConfigError(
+            f"model {model.kind!r} has no exact posterior; use nuts_reference, or a conjugate "
+            "model such as 'linear' or 'gaussian-mean'"
+        )
+    prior = model.prior(FullGaussian(model.dimension))
+    precision, linear = -2.0 * prior["quadratic"], prior["linear"]
+    for records in parties_records:
+        plain = {name: np.asarray(array, np.float64) for name, array in records.items()}
+        added, shift = model.quadratic_form(plain, np.ones(count_records(plain)))
+        precision, linear = precision + added, linear + shift
+    return precision, linear

@@ -1,0 +1,71 @@
+"""One row of a table or figure of a posterior, in the space its user thinks in."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tacit.results.posterior import Posterior
+
+NORMAL_95 = 1.959963984540054
+"""Half-width, in standard deviations, of a normal's central 95 % interval."""
+
+
+class Shown(NamedTuple):
+    """A quantity with its central 95 % interval."""
+
+    name: str
+    mean: float
+    sd: float
+    low: float
+    high: float
+    real: bool = True
+    """Whether it can have either sign: only then does an interval that excludes 0 mean anything."""
+
+    @property
+    def clear(self) -> bool:
+        """Whether the sign is clear."""
+        return self.real and (self.low > 0 or self.high < 0)
+
+
+def site_summary(posterior: Posterior, seed: int) -> dict[str, dict[str, Any]]:
+    """Mean, sd and central 95 % of each of the model's own quantities, element by element.
+
+    `real` says that a quantity is a coordinate of θ as it is, so that it can have either sign; a
+    scale, a probability or a derived quantity need not. Empty for a model whose θ is what its user
+    thinks in.
+    """
+    summary = {}
+    if not posterior.model.listed:  # nor is a draw of half a million coordinates made
+        return summary
+    sites = posterior.sites(seed=seed)
+    theta = posterior.sample(seed=seed) if sites else np.zeros((0, 0))
+    place = {name: index for index, name in enumerate(posterior.names)}
+    for name, draws in sites.items():
+        for index in np.ndindex(draws.shape[1:]):
+            column = draws[(slice(None), *index)]
+            label = f"{name}[{','.join(map(str, index))}]" if index else name
+            low, high = np.quantile(column, [0.025, 0.975])
+            summary[label] = {
+                "mean": float(column.mean()),
+                "sd": float(column.std()),
+                "low": float(low),
+                "high": float(high),
+                "real": label in place and bool(np.allclose(column, theta[:, place[label]])),
+            }
+    return summary
+
+
+def shown_rows(posterior: Posterior) -> list[Shown]:
+    """What a table or figure shows: a model's sites in their own space, or its coefficients."""
+    sites = site_summary(posterior, seed=0)
+    if sites:
+        return [Shown(name, **site) for name, site in sites.items()]
+    low, high = posterior.interval()
+    return [
+        Shown(name, float(m), float(s), float(a), float(b))
+        for name, m, s, a, b in zip(
+            posterior.names, posterior.mean, posterior.sd, low, high, strict=True
+        )
+    ]

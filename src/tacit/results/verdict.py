@@ -1,0 +1,225 @@
+"""Whether a fit is to be believed: what it says of itself wherever its numbers are shown.
+
+`judge` decides from what the server has seen, which in a private run is public. A run without
+privacy has converged when a whole, undamped step from the last q would move it by no more than
+`SETTLED_KL` nats. For methods whose answers are natural-gradient steps that is the size of the last
+round's step divided by the square of its damping (KL is quadratic in a short step). Other methods
+can stand still without being at an optimum, so `tacit.results.gradient_step` measures it where the
+records are at hand; where they are not, as in a live federation, `judge` says so.
+
+In a private run every q contains the noise of its round, and the number of rounds is fixed before
+it starts. It counts as converged when it has run all of them and the last one moved q by at most
+`NOISY_KL` nats per coordinate, one posterior standard deviation: more than that is no noise that
+its intervals could contain.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tacit.expfam import Family, FullGaussian, Gaussian, Natural
+from tacit.server.state import ServerState
+
+SETTLED_KL = 1e-3
+"""Nats: 0.045 posterior standard deviations in one direction."""
+SAMPLED_KL = 0.05
+"""The same where the step is estimated from draws: 0.3 posterior standard deviations."""
+NOISY_KL = 0.5
+LARGE_STEP = 1.0
+LEARNED_LITTLE = 0.1
+ROUNDED_EIGENVALUE = 4 * float(np.finfo(np.float64).eps)
+
+
+class NotConvergedWarning(UserWarning):
+    """The posterior of a fit is not the one that its model and records have."""
+
+
+class LittleLearnedWarning(UserWarning):
+    """The posterior of a fit is almost the prior."""
+
+
+class ClippingWarning(UserWarning):
+    """Many contributions were clipped, which biases the posterior."""
+
+
+class MissingIndicatorWarning(UserWarning):
+    """Missing values were filled with a constant beside an indicator."""
+
+
+class Verdict(NamedTuple):
+    """Whether a fit converged, and why one may think so, in one sentence."""
+
+    converged: bool
+    why: str
+
+
+class Caution(NamedTuple):
+    """One reason not to believe the numbers of a fit as they stand."""
+
+    kind: str
+    text: str
+
+
+CATEGORIES: dict[str, type[UserWarning]] = {
+    "not-converged": NotConvergedWarning,
+    "little-learned": LittleLearnedWarning,
+    "clipping": ClippingWarning,
+    "missing-indicator": MissingIndicatorWarning,
+}
+
+
+def judge(
+    family: Family,
+    state: ServerState,
+    log: Sequence[dict[str, Any]],
+    *,
+    private: bool,
+    step_share: float | None,
+    gradient_step: float | None = None,
+    exact_loss: bool = True,
+) -> Verdict:
+    """The verdict on a run that has ended.
+
+    `step_share` is `LocalMethod.step_share`, None for a method whose answers are no natural
+    gradients; `gradient_step` is then that of `tacit.results.gradient_step`, if it was measured.
+    `exact_loss` says that the losses of a round are all at one q, as in a synchronous one: others
+    may rise by a little in a round that settles.
+    """
+    rounds = [line for line in log if line["event"] == "round"]
+    if state.finished not in ("converged", "rounds") or not rounds:
+        return Verdict(False, f"the run ended early: {state.finished or 'no round was completed'}")
+    moved, damping = float(rounds[-1]["step_kl"]), float(rounds[-1]["damping"])
+    number = f"{state.round} round{'' if state.round == 1 else 's'}"
+    if private:
+        return _judge_private(family, moved, number)
+    if state.refused_in_a_row:
+        return Verdict(False, "the last update was refused; use a lower schedule.damping")
+    if state.shortened:
+        return Verdict(False, f"the free energy still rose in the last of {number}")
+    size = _dimension(family)
+    scale = 1 if isinstance(family, Gaussian) else size
+    if moved > LARGE_STEP * scale:
+        return Verdict(
+            False, f"the last of {number} moved q by {moved:.3g} nats; use more schedule.rounds"
+        )
+    if step_share is not None:
+        risen = _risen(rounds) if exact_loss else None
+        if risen is not None:
+            return Verdict(False, f"the free energy rose by {risen:.3g} nats in the last round")
+        step, most = moved / (damping * step_share) ** 2, SETTLED_KL * scale
+    elif gradient_step is None:
+        return Verdict(
+            False,
+            f"the last of {number} moved q by {moved:.2g} nats, but this method can stand still "
+            "away from the optimum, and the gradient there was not measured",
+        )
+    else:
+        step, most = gradient_step, SAMPLED_KL * max(1.0, size / 10)
+    if not step <= most:
+        return Verdict(
+            False,
+            f"after {number} a whole step would still move q by {step:.2g} nats (at most {most:g} "
+            "when converged); use more schedule.rounds, or bring the columns to a similar scale",
+        )
+    return Verdict(True, f"after {number} a whole step would move q by {step:.2g} nats")
+
+
+def _judge_private(family: Family, moved: float, number: str) -> Verdict:
+    size = _dimension(family)
+    spread = f"{np.sqrt(2.0 * moved / size):.2g} posterior sd per coordinate, its noise included"
+    if moved > NOISY_KL * size:
+        return Verdict(
+            False,
+            f"the last of the planned {number} moved q by {spread}: more than its intervals "
+            "contain; use a larger epsilon or another number of rounds",
+        )
+    return Verdict(True, f"ran the planned {number}; the last one moved q by {spread}")
+
+
+def _dimension(family: Family) -> int:
+    """The number of coordinates of θ, whatever else travels beside q."""
+    return int(np.prod(next(iter(family.shapes.values()))))
+
+
+def _risen(rounds: Sequence[dict[str, Any]]) -> float | None:
+    """By how much the free energy rose in the last round, if by more than rounding."""
+    losses = [line["loss"] for line in rounds if line.get("loss") is not None]
+    if len(losses) < 3:  # the first may be at another point than q
+        return None
+    risen = losses[-1] - losses[-2]
+    return risen if risen > 1e-2 + 1e-9 * abs(losses[-1]) else None
+
+
+def rounding_trouble(family: Family, q: Natural) -> str | None:
+    """Why the variances of q are rounding errors, if they are.
+
+    With one diagonal element scaled to 1, a precision matrix whose smallest eigenvalue is that of
+    a sum of rounding errors says nothing about the direction that belongs to it.
+    """
+    if not isinstance(family, FullGaussian):
+        return None
+    precision = -2.0 * np.asarray(q["quadratic"])
+    scale = np.sqrt(np.diagonal(precision))
+    least = float(np.min(np.linalg.eigvalsh(precision / np.outer(scale, scale))))
+    if least > ROUNDED_EIGENVALUE * len(scale):
+        return None
+    return (
+        f"the precision of q is singular to rounding (smallest scaled eigenvalue {least:.1g}); "
+        "bring the columns to a similar scale, use a narrower prior or leave a column out"
+    )
+
+
+def learned(family: Family, q: Natural, prior: Natural) -> np.ndarray:
+    """1 − (posterior sd / prior sd)² of each coordinate: public in a private run, too."""
+    after, before = family.location_scale(q)[1], family.location_scale(prior)[1]
+    return 1.0 - np.square(np.asarray(after) / np.asarray(before))
+
+
+def convergence_caution(verdict: Verdict) -> list[Caution]:
+    """A caution unless the fit converged."""
+    if verdict.converged:
+        return []
+    return [Caution("not-converged", f"This fit did not converge: {verdict.why}.")]
+
+
+def learning_caution(learned: np.ndarray | None) -> list[Caution]:
+    """A caution where even the best-known coordinate is almost as wide as under the prior."""
+    if learned is None or not np.size(learned) or np.max(learned) >= LEARNED_LITTLE:
+        return []
+    return [
+        Caution(
+            "little-learned",
+            "Little was learned: the variance of even the best-known coefficient is "
+            f"{1.0 - float(np.max(learned)):.1%} of its prior variance, so this is almost the "
+            "prior; use a larger epsilon, more records or fewer columns.",
+        )
+    ]
+
+
+def missing_caution(columns: Sequence[str]) -> list[Caution]:
+    """A caution where missing values are a constant beside an indicator (`missing = "indicator"`).
+
+    Even where values are missing at random given the other columns, the constant distorts their
+    coefficients, whatever the number of records.
+    """
+    if not columns:
+        return []
+    named = ", ".join(columns[:5]) + (f" and {len(columns) - 5} more" if len(columns) > 5 else "")
+    return [
+        Caution(
+            "missing-indicator",
+            f"Missing values of {named} were replaced by a constant and an indicator: coefficients "
+            "and intervals are biased where values are missing at random; use missing = "
+            '"drop", or impute before the fit.',
+        )
+    ]
+
+
+def warn(cautions: Sequence[Caution], stacklevel: int = 3) -> None:
+    """As Python warnings, for a notebook."""
+    for one in cautions:
+        warnings.warn(one.text, CATEGORIES[one.kind], stacklevel=stacklevel)

@@ -1,0 +1,1 @@
+"""Runs from a configuration file: build, run, write, sweep and tune."""

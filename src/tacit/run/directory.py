@@ -1,0 +1,159 @@
+"""The files of a run directory. Each is whole or absent, whatever happens while it is written.
+
+    RUN/README.txt   says which part may be shared
+    RUN/public/      config.toml, events.jsonl, posterior.npz, result.json, report.html, figures/
+    RUN/private/     checkpoint/, evaluation.json, the ledger of a simulation; mode 0700
+
+In a run with a guarantee everything in public/ is a function of what was charged and of what is
+public anyway (configuration, schema, seed): `tacit.results.published` decides what that is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tacit.errors import ConfigError, DataError
+from tacit.support.storage import writing
+
+if TYPE_CHECKING:  # a directory is checked before anything heavy is imported
+    from tacit.results.posterior import Posterior
+    from tacit.server.state import Log
+
+RESULT, EVENTS, CONFIG, POSTERIOR = "result.json", "events.jsonl", "config.toml", "posterior.npz"
+EVALUATION = "evaluation.json"
+COVERED = """\
+public/   may be shared. What is in it was made from the releases that were charged to the ledger,
+          and from what is public anyway: the configuration, the schema, the seed.
+private/  must stay with those who may see the records: metrics on held-out records, counts,
+          timings, the checkpoint. No privacy guarantee covers it.
+"""
+NOT_COVERED = """\
+This run has no privacy guarantee: nothing in this directory is covered by one. public/ has the
+result, private/ what is needed to resume the run (the checkpoint) and all that was measured.
+"""
+
+
+def public_part(out: Path) -> Path:
+    """What may be shared."""
+    return out / "public"
+
+
+def private_part(out: Path) -> Path:
+    """What stays with those who may see the records."""
+    return out / "private"
+
+
+def checkpoint_path(out: Path) -> Path:
+    """The server's state."""
+    return private_part(out) / "checkpoint" / "server.sqlite"
+
+
+def is_run(out: Path) -> bool:
+    """Whether a run was begun here: its first directory is that of the checkpoint."""
+    return checkpoint_path(out).parent.is_dir()
+
+
+def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Refuse to overwrite a non-empty directory that is not a run directory."""
+    if resume and overwrite:
+        raise ConfigError("--resume and --overwrite contradict each other; leave one out")
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out} is a file; choose a directory")
+    # A config.toml alone proves nothing: other programs have one, too.
+    before_parts = (out / "checkpoint" / "server.sqlite").exists()
+    ours = is_run(out) or before_parts
+    if resume and before_parts and not is_run(out):
+        raise DataError(
+            f"{out} was written by version 0.1, before run directories had a public and a private "
+            "part; resume it with that version, or start again with --overwrite"
+        )
+    if resume and not ours:
+        raise DataError(f"{out} is not a run directory; nothing to resume: leave --resume out")
+    if out.exists() and any(out.iterdir()) and not resume:
+        if not overwrite:
+            raise ConfigError(
+                f"--out {out} is not empty; use --resume to go on, --overwrite to start anew, or "
+                "another directory"
+            )
+        if not ours:
+            raise ConfigError(f"--out {out} is not a run directory; it will not be overwritten")
+
+
+def make_directory(out: Path) -> None:
+    """Make the run directory, or say why not."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {out} cannot be made ({error.strerror}); choose another"
+        ) from None
+
+
+def make_run_directory(out: Path, *, covered: bool) -> None:
+    """Make both parts of a run directory, the private one for its owner only."""
+    make_directory(out)
+    private = private_part(out)
+    private.mkdir(mode=0o700, exist_ok=True)
+    private.chmod(0o700)
+    checkpoint_path(out).parent.mkdir(exist_ok=True)
+    public_part(out).mkdir(exist_ok=True)
+    write_text(out / "README.txt", COVERED if covered else NOT_COVERED)
+
+
+class Events:
+    """events.jsonl: after a crash rewritten from the checkpoint, then appended to."""
+
+    def __init__(self, path: Path, start: dict[str, Any], log: Log) -> None:
+        self.path = path
+        write_text(path, "".join(json.dumps(line) + "\n" for line in (start, *log)))
+
+    def write(self, log: Log) -> None:
+        """Append."""
+        if log:
+            with writing(self.path), self.path.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(line) + "\n" for line in log)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all, and on the disk when this returns."""
+    part = path.with_name(path.name + ".part")
+    with writing(path):
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)  # noqa: PTH105 - atomic on every platform
+        _sync_directory(path.parent)
+
+
+def write_posterior(path: Path, posterior: Posterior) -> None:
+    """Names, means, sds and natural parameters as a NumPy archive, durably."""
+    import numpy as np
+
+    part = path.with_name("posterior.part.npz")
+    arrays = {f"natural/{key}": value for key, value in posterior.natural.items()}
+    with writing(path):
+        with part.open("wb") as file:
+            np.savez(
+                file,
+                **{key: np.array(values) for key, values in posterior.table().items()},
+                **arrays,  # pyright: ignore[reportArgumentType]
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)  # noqa: PTH105 - atomic on every platform
+        _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    """Make a rename survive a power cut, where directories can be synced."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,239 @@
+"""The ledger of a configured run: where it lies, whether the run fits, what was spent.
+
+A run with noise from the operating system counts: it is charged to a ledger that outlives it, and
+nobody but the operator can set or raise the ceilings there. A run with a seeded noise guarantees
+nothing (its result says so); it is charged all the same, so that what is simulated is what would
+happen, but to a ledger in the private part of its run directory. A run on records that are
+generated from a seed may have its ledger there, too (privacy.ledger = "run-directory"): nobody's
+budget is at stake, so no operator has to allow it.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import shlex
+from pathlib import Path
+from typing import Any
+
+from tacit.data import Federation
+from tacit.data.config import GENERATED
+from tacit.data.records import pooled
+from tacit.errors import ConfigError, PrivacyError
+from tacit.models import Records
+from tacit.party.charge import Charging
+from tacit.plan.plan import Plan
+from tacit.privacy.ledger.fingerprint import DatasetId
+from tacit.privacy.ledger.ledger import Ceiling, Ledger
+from tacit.privacy.ledger.paths import LEDGER_NAME, own_ledger
+from tacit.privacy.settings import RUN_DIRECTORY
+from tacit.results.published import not_covered
+from tacit.results.statements import statement
+from tacit.run.config import Config
+from tacit.run.directory import checkpoint_path, private_part, write_text
+
+SIMULATION = "simulation with a seeded noise"
+GENERATED_RECORDS = "records generated from a seed"
+
+
+def ledger_path(config: Config, out: Path, asked: Path | None) -> Path:
+    """The file that a private run is charged to."""
+    assert config.private is not None
+    if asked is not None:
+        return asked
+    if config.private.ledger == RUN_DIRECTORY:
+        return private_part(out) / LEDGER_NAME
+    if config.private.ledger is not None:
+        return Path(config.private.ledger).expanduser()
+    if config.private.noise_seed is not None:
+        return private_part(out) / LEDGER_NAME
+    return own_ledger()
+
+
+def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
+    """Whether a run has a ledger of its own in its directory, and charges no other.
+
+    One on real records may not have it there: it would allow itself what it likes, and --overwrite
+    would delete what was spent. A simulation in a ledger that counts would be a finite ε in it for
+    a release that has none.
+    """
+    assert config.private is not None
+    within = out.resolve() in path.resolve().parents
+    if not within and config.private.noise_seed is not None:
+        raise ConfigError(
+            f"privacy.noise_seed = {config.private.noise_seed} with the ledger {path}; noise from "
+            "a known seed guarantees nothing and is charged in the run directory only: leave out "
+            "one of the two"
+        )
+    generated = config.data.source in GENERATED
+    if config.private.ledger == RUN_DIRECTORY and not generated:
+        raise ConfigError(
+            f'privacy.ledger = "{RUN_DIRECTORY}" with data.source = "{config.data.source}"; what '
+            "is spent on real records has to outlive the run: name a file elsewhere or leave the "
+            f"key out (generated records: {', '.join(GENERATED)})"
+        )
+    if within and config.private.noise_seed is None and config.private.ledger != RUN_DIRECTORY:
+        raise ConfigError(
+            f"the ledger {path} lies in the run directory {out} and would be overwritten with it; "
+            "keep it elsewhere, or simulate with privacy.noise_seed"
+        )
+    return within
+
+
+def datasets(plan: Plan, federation: Federation, ledger: Ledger) -> dict[str, DatasetId]:
+    """The name of every party's records under the ledger's key."""
+    raw = federation.raw
+    if set(raw) != set(plan.parties):  # a baseline that has all the records in one place
+        raw = dict.fromkeys(plan.parties, pooled(federation.raw))
+    return {name: identify(ledger, federation, records) for name, records in raw.items()}
+
+
+def identify(ledger: Ledger, federation: Federation, raw: Records) -> DatasetId:
+    """The name of a party's records under the ledger's key, in whatever run they are used."""
+    form = federation.known_by or {"columns": sorted(raw), "target": federation.target}
+    return ledger.identify(form, raw)
+
+
+def check_room(plan: Plan, federation: Federation, path: Path, *, inside: bool) -> None:
+    """Refuse a run that would pass a ceiling, before a directory is made or anything is spent."""
+    if inside:
+        return
+    if not path.exists():
+        raise PrivacyError(
+            f"the ledger {path} does not exist: no privacy ceiling is set for these records, so "
+            f"nothing may be released; their operator sets one: {_ceiling_command(plan, path)}; to "
+            "simulate without a guarantee set privacy.noise_seed"
+        )
+    with Ledger.open(path) as ledger:
+        refuse_simulated(ledger, path)
+        charging = _charging(plan, federation, ledger, "check")
+        without = [p for p, data in charging.datasets.items() if ledger.ceiling(data) is None]
+        try:
+            charging.require_room()
+        except PrivacyError as error:
+            if not without:
+                raise
+            _, similar, hint = str(error).partition("; it has the schema of ")
+            more = f" and {len(without) - 1} more" if len(without) > 1 else ""
+            raise PrivacyError(
+                f"no privacy ceiling is set in {path} for the records of party {without[0]!r}"
+                f"{more}, so nothing may be released; their operator sets one: "
+                f"{_ceiling_command(plan, path)}{similar}{hint}"
+            ) from None
+
+
+def _ceiling_command(plan: Plan, path: Path) -> str:
+    """How the operator allows what this plan would spend."""
+    assert plan.guarantee is not None
+    needed = plan.guarantee.epsilon
+    unit = 10.0 ** (math.floor(math.log10(needed)) - 2)  # of the third significant digit
+    return (
+        f"tacit ledger ceiling CONFIG.toml --ledger {shlex.quote(str(path))} --epsilon "
+        f'{math.ceil(needed / unit) * unit:.6g} --delta {plan.guarantee.delta:g} --reason "..."'
+    )
+
+
+def refuse_simulated(ledger: Ledger, path: Path) -> None:
+    """A run directory's ledger sets its own ceilings; what they allow, no operator has allowed."""
+    own = (SIMULATION, GENERATED_RECORDS)
+    if any(row.kind == "ceiling" and row.purpose in own for row in ledger.show()):
+        raise ConfigError(
+            f"{path} is the ledger of one run, which allowed itself what it liked; name "
+            "another one with --ledger"
+        )
+
+
+def open_charging(
+    plan: Plan, federation: Federation, path: Path, run: str, *, inside: bool
+) -> Charging:
+    """The ledger, open, and what each party's answers cost."""
+    ledger = Ledger.open(path, create=inside)
+    try:
+        charging = _charging(plan, federation, ledger, run)
+        if inside:
+            assert plan.privacy is not None
+            seeded = plan.privacy.noise_seed is not None
+            own_ceilings(charging, reason=SIMULATION if seeded else GENERATED_RECORDS)
+        else:
+            refuse_simulated(ledger, path)
+        return charging
+    except BaseException:
+        ledger.close()
+        raise
+
+
+def _charging(plan: Plan, federation: Federation, ledger: Ledger, run: str) -> Charging:
+    assert plan.privacy is not None
+    found = datasets(plan, federation, ledger)
+    return Charging(ledger, run, found, plan.settled, plan.privacy.unit, plan.privacy.relation)
+
+
+def own_ceilings(charging: Charging, *, reason: str = SIMULATION) -> None:
+    """A run directory's ledger allows what its run was made to spend, after earlier ones."""
+    if charging.ledger.charges(charging.run):
+        return  # it has begun, under ceilings that allow for all of it
+    wanted = {}
+    for party, settled in charging.settled.items():
+        dataset, guarantee = charging.datasets[party], settled.guarantee
+        terms = {"unit": charging.unit, "relation": charging.relation, "delta": guarantee.delta}
+        price = charging.ledger.price(dataset, settled.all_events, **terms)
+        present = charging.ledger.ceiling(dataset)
+        if present is None or not price <= present.epsilon:
+            limit = max(guarantee.epsilon, price)
+            wanted[dataset] = Ceiling(epsilon=limit, **terms)
+    if wanted:
+        charging.ledger.set_ceilings(wanted, reason=reason, raising=True)
+
+
+def run_name(out: Path) -> str:
+    """What the ledger calls this run, for ever: drawn once and kept in the run directory."""
+    path = checkpoint_path(out).with_name("run-name")
+    if not path.exists():
+        write_text(path, f"run-{secrets.token_hex(12)}\n")
+    return path.read_text(encoding="utf-8").strip()
+
+
+def privacy_block(plan: Plan, *, publish: bool = False) -> dict[str, Any]:
+    """What result.json says about privacy; `publish`: with exact metrics of held-out records."""
+    guarantee = plan.guarantee
+    if guarantee is None or plan.privacy is None:
+        return {"private": False, "statement": statement(plan)}
+    return {
+        "private": guarantee.caveat is None,
+        "statement": statement(plan),
+        "guarantee": {
+            "epsilon": guarantee.epsilon,
+            "delta": guarantee.delta,
+            "unit": guarantee.unit,
+            "relation": guarantee.relation,
+            "trust": guarantee.trust,
+            "caveat": guarantee.caveat,
+        },
+        "accountant": plan.privacy.accountant,
+        "aggregation": plan.privacy.aggregation,
+        "parties": [
+            {
+                "name": name,
+                "epsilon": one.guarantee.epsilon,
+                "delta": one.guarantee.delta,
+                "clip": one.clip,
+                "noise_sd": one.noise_sd,
+                "noise_multiplier": one.noise_multiplier,
+                "answers": one.visits,
+                "releases": one.releases,
+            }
+            for name, one in plan.settled.items()
+        ],
+        "not_covered": not_covered(plan, publish=publish),
+    }
+
+
+def spent(charging: Charging, path: Path) -> dict[str, Any]:
+    """What the ledger says after the run."""
+    left = [charging.ledger.spent(dataset) for dataset in charging.datasets.values()]
+    return {
+        "path": str(path),
+        "run": charging.run,
+        "epsilon_spent": max((one.epsilon or 0.0 for one in left), default=0.0),
+        "receipt": charging.ledger.receipt(),
+    }

@@ -1,0 +1,416 @@
+"""A configured run: from a TOML file to a run directory.
+
+`tacit.run.directory` lists the files of a run directory: a public part, which reports are made
+from, and a private part. It is made only after everything that can be wrong with the configuration
+and the data has been looked at. The posterior is written as soon as there is one: what is computed
+after it (metrics, references) may fail and is then a note in the result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.data import Federation, load_federation
+from tacit.data.records import len_records, pooled
+from tacit.data.schema.layout import Layout, indicated_columns
+from tacit.engines.execute import Observer, Outcome, carry_out
+from tacit.errors import ConfigError
+from tacit.methods import LocalMethod
+from tacit.models import ConjugateGaussian, Model, Records, TopicModel
+from tacit.models.lda.table import topic_rows
+from tacit.models.prior import PRIOR_PARTY
+from tacit.plan.arguments import check_bounded
+from tacit.plan.baselines import as_baseline
+from tacit.plan.plan import Plan, make_plan
+from tacit.results import check_nuts, exact_posterior, kl_to, nuts_reference
+from tacit.results.diagnostics import cautions_of, learned_share
+from tacit.results.evaluation import Attempts, measure
+from tacit.results.posterior import Posterior
+from tacit.results.published import covered, local_result, public_result
+from tacit.results.shown import site_summary
+from tacit.results.statements import intervals_block
+from tacit.results.verdict import Verdict, missing_caution
+from tacit.run.build import make_engine, make_method, make_model, make_schedule
+from tacit.run.config import Config, config_digest, resolved_toml
+from tacit.run.directory import (
+    CONFIG,
+    EVALUATION,
+    EVENTS,
+    POSTERIOR,
+    RESULT,
+    Events,
+    check_out,
+    checkpoint_path,
+    make_run_directory,
+    private_part,
+    public_part,
+    write_posterior,
+    write_text,
+)
+from tacit.run.ledger import (
+    check_room,
+    ledger_path,
+    open_charging,
+    own_ledger_of_run,
+    privacy_block,
+    run_name,
+    spent,
+)
+from tacit.server.checkpoint import Checkpoint
+from tacit.server.state import ServerState
+
+SCHEMA = "tacit/result/1"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A configuration that has been looked at together with its data."""
+
+    config: Config
+    federation: Federation
+    plan: Plan
+    data_s: float
+
+
+def prepare(config: Config, method: LocalMethod | None = None) -> Prepared:
+    """Load the data and make the plan; raises what is wrong and writes nothing.
+
+    `method` is one that the configuration has no name for, instead of the one that it names.
+    """
+    started = time.perf_counter()
+    federation = load_federation(config.data, config.partition, config.seed)
+    check_private(config, federation)
+    model = make_model(config, federation)
+    plan = plan_for(config, model, federation.parties, method)
+    if config.evaluate.reference == "nuts":
+        check_nuts(model)
+    return Prepared(config, federation, plan, time.perf_counter() - started)
+
+
+def plan_for(
+    config: Config, model: Model, records: dict[str, Records], method: LocalMethod | None = None
+) -> Plan:
+    """What a configuration does with these parties' records."""
+    parties, method, schedule, trust = as_baseline(
+        config.baseline,
+        records,
+        method or make_method(config),
+        make_schedule(config),
+        private=config.private is not None,
+    )
+    return make_plan(
+        model,
+        parties,
+        family=config.family,
+        method=method,
+        schedule=schedule,
+        seed=config.seed,
+        batch_parties=config.engine.batch_parties,
+        privacy=config.private,
+        trust=trust,
+    )
+
+
+def check_private(config: Config, federation: Federation) -> None:
+    """Refuse a private run that would look at records outside of a release."""
+    if config.private is None:
+        return
+    check_bounded(federation)
+    for check in CONFIG_CHECKS:
+        check(config)
+
+
+def _check_person(config: Config) -> None:
+    if config.private is None:
+        return
+    if config.private.unit == "person" and config.data.person is None:
+        raise ConfigError(
+            'privacy.unit = "person", but data.person names no column that says whose a record '
+            "is; name it, or protect a record"
+        )
+
+
+def _check_balance(config: Config) -> None:
+    if config.private is None:
+        return
+    if config.data.balance and config.private.noise_seed is None:
+        raise ConfigError(
+            "data.balance = true in a private run; which records are dropped depends on all of "
+            "them, and no noise covers that: leave it out, or simulate with privacy.noise_seed"
+        )
+
+
+def _check_counts(config: Config) -> None:
+    """Refuse what would look at records outside of a release, in a run that counts."""
+    if config.private is None or config.private.noise_seed is not None:
+        return
+    if config.evaluate.reference == "nuts":
+        raise ConfigError(
+            'evaluate.reference = "nuts" in a private run; it would write an exact posterior of '
+            "the records into the result: leave it out, or simulate with privacy.noise_seed"
+        )
+    if config.partition.label_skew != 0:
+        raise ConfigError(
+            f"partition.label_skew = {config.partition.label_skew} in a private run; who is dealt "
+            "which record would depend on all labels: leave it out, or simulate with "
+            "privacy.noise_seed"
+        )
+
+
+CONFIG_CHECKS = (_check_person, _check_counts, _check_balance)
+"""What must hold for a private run and can be checked without its records."""
+
+
+def run(
+    config: Config,
+    out: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    ledger: Path | None = None,
+    observe: Callable[[Prepared], Observer | None] | None = None,
+) -> dict[str, Any]:
+    """Carry a configuration out and leave a run directory; the result with all that was measured.
+
+    A private run is charged to `ledger`, or where the configuration says, or to the user's own. Of
+    its result only the part that the guarantee covers is in public/result.json.
+    """
+    cpu = time.process_time()
+    started = time.perf_counter()
+    check_out(out, resume=resume, overwrite=overwrite)
+    engine = make_engine(config)
+    prepared = prepare(config)
+    plan, federation = prepared.plan, prepared.federation
+    resolved = resolved_toml(config)
+    book = ledger_path(config, out, ledger) if plan.settled else None
+    inside = book is not None and own_ledger_of_run(config, book, out)
+    if book is not None and not resume:
+        check_room(plan, federation, book, inside=inside)
+    if overwrite and out.exists():
+        shutil.rmtree(out)
+    make_run_directory(out, covered=covered(plan))
+    with contextlib.ExitStack() as stack:
+        charging = None
+        if book is not None:
+            charging = open_charging(plan, federation, book, run_name(out), inside=inside)
+            stack.callback(charging.ledger.close)
+        key = own_key(out) if charging is None else charging.ledger.derived_key("checkpoint")
+        digest = config_digest(config, fingerprint(federation, key))
+        checkpoint = Checkpoint(checkpoint_path(out), digest=digest)
+        stack.callback(checkpoint.close)
+        write_text(public_part(out) / CONFIG, resolved)
+        saved = checkpoint.load()
+        events = Events(public_part(out) / EVENTS, _start_line(prepared), saved[1] if saved else ())
+        watch = observe(prepared) if observe is not None else None
+
+        def both(state: Any, log: Any) -> None:
+            events.write(log)
+            if watch is not None:
+                watch(state, log)
+
+        outcome = carry_out(
+            plan, checkpoint=checkpoint, observe=both, charging=charging, engine=engine
+        )
+        events.write(({"event": "end", "reason": outcome.state.finished},))
+        write_posterior(public_part(out) / POSTERIOR, outcome.posterior)
+        result = _result(prepared, outcome)
+        if charging is not None and book is not None:
+            result["privacy"]["ledger"] = spent(charging, book)
+    result["timing"]["wall_s"] = time.perf_counter() - started
+    result["timing"]["cpu_s"] = time.process_time() - cpu
+    shared = public_result(result, plan, publish=config.evaluate.publish)
+    write_text(private_part(out) / EVALUATION, _as_json(local_result(result)))
+    write_text(public_part(out) / RESULT, _as_json(shared))
+    return result
+
+
+def _as_json(body: dict[str, Any]) -> str:
+    return json.dumps(body, indent=1, allow_nan=False)
+
+
+def simulate(config: Config, method: LocalMethod | None = None) -> dict[str, Any]:
+    """What `run` answers, with nothing written: for studies of many runs that count nowhere."""
+    if config.private is not None and config.private.noise_seed is None:
+        raise ConfigError(
+            "a simulation of a private run without privacy.noise_seed; its noise would be secret "
+            "and no ledger charged: set it, or use tacit run"
+        )
+    cpu, started = time.process_time(), time.perf_counter()
+    prepared = prepare(config, method)
+    result = _result(prepared, carry_out(prepared.plan))
+    result["timing"]["wall_s"] = time.perf_counter() - started
+    result["timing"]["cpu_s"] = time.process_time() - cpu
+    return result
+
+
+def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
+    config, federation, plan = prepared.config, prepared.federation, prepared.plan
+    posterior, state = outcome.posterior, outcome.state
+    started = time.perf_counter()
+    attempts = Attempts()
+    train = pooled(plan.parties)
+    measured = train if plan.privacy is None else None
+    metrics, bins = attempts.attempt(
+        "metrics",
+        lambda: measure(posterior, measured, federation.test, config.evaluate.draws, config.seed),
+        otherwise=({"train": None, "test": None}, None),
+    )
+    result: dict[str, Any] = {
+        "schema": SCHEMA,
+        "name": config.name,
+        "seed": config.seed,
+        "engine": config.engine.kind,
+        "model": {
+            "kind": plan.model.kind,
+            "dimension": plan.model.dimension,
+            "output": plan.model.output,
+        },
+        "family": posterior.family.kind,
+        "method": plan.method.kind,
+        "schedule": plan.schedule.kind,
+        "rounds": state.round,
+        "finished": state.finished,
+        "exchanges": state.exchanges - _visits_of_the_prior(state),
+        "refused": state.refused,
+        **verdict_block(plan, posterior, outcome.verdict, federation.layout),
+        "posterior": posterior.table(),
+        "intervals": intervals_block(plan),
+        "metrics": metrics,
+        "parties": [_party_row(plan, name) for name in plan.parties],
+        "data": {
+            "source": config.data.source,
+            "preparation": federation.preparation,
+            "target": federation.target,
+            "notes": list(federation.notes),
+        },
+        "privacy": privacy_block(plan, publish=config.evaluate.publish),
+    }
+    if bins is not None:
+        result["reliability"] = {"test": bins}
+    if federation.truth is not None and set(federation.truth) == set(posterior.names):
+        result["truth"] = {key: float(value) for key, value in federation.truth.items()}
+    result |= attempts.attempt("summary", lambda: _summary(prepared, posterior), otherwise={})
+    result |= attempts.attempt(
+        "reference", lambda: _references(config, plan, posterior, train), otherwise={}
+    )
+    if attempts.failed:
+        result["not_evaluated"] = attempts.failed
+    result["timing"] = {
+        "data_s": prepared.data_s,
+        "train_s": outcome.train_s,
+        "evaluate_s": time.perf_counter() - started,
+        "compile_s": outcome.compiled.seconds,
+    }
+    result["compilations"] = outcome.compiled.count
+    if outcome.report:
+        result["cluster"] = outcome.report
+    return result
+
+
+def _summary(prepared: Prepared, posterior: Posterior) -> dict[str, Any]:
+    """A posterior in the terms its user thinks in: topics, a NumPyro model's sites."""
+    found: dict[str, Any] = {}
+    if isinstance(prepared.plan.model, TopicModel):
+        found["topics"] = topic_rows(posterior.natural["log"] + 1.0, prepared.federation.names)
+    sites = site_summary(posterior, prepared.config.seed)
+    if sites:
+        found["sites"] = sites
+    return found
+
+
+def verdict_block(
+    plan: Plan, posterior: Posterior, verdict: Verdict | None, layout: Layout | None
+) -> dict[str, Any]:
+    """Whether a run converged and every reason not to believe its numbers, for result.json.
+
+    Without a verdict, as at a party, which has not seen the rounds, `converged` is None.
+    """
+    cautions = [
+        *cautions_of(plan, posterior, verdict),
+        *missing_caution(indicated_columns(layout)),
+    ]
+    learned = learned_share(plan, posterior)
+    return {
+        "converged": None if verdict is None else verdict.converged,
+        "why": "only the server's result says it" if verdict is None else verdict.why,
+        "learned": None if learned is None else learned.tolist(),
+        "cautions": [{"kind": one.kind, "text": one.text} for one in cautions],
+    }
+
+
+def _visits_of_the_prior(state: ServerState) -> int:
+    """A prior kept as a factor is visited like a party, but that is no exchange with one."""
+    return state.factors[PRIOR_PARTY].visits if PRIOR_PARTY in state.factors else 0
+
+
+def _party_row(plan: Plan, name: str) -> dict[str, Any]:
+    records = plan.parties[name]
+    # An exact fraction would be a release that nobody has paid for.
+    told = plan.model.output == "bernoulli" and plan.privacy is None
+    positive = float(np.mean(records["y"])) if told else None
+    return {"name": name, "records": len_records(records), "positive_fraction": positive}
+
+
+def _references(config: Config, plan: Plan, posterior: Posterior, train: Records) -> dict[str, Any]:
+    """KL from q to the exact posterior, or to NUTS on the pooled records, where asked."""
+    found: dict[str, Any] = {}
+    how = config.evaluate.reference
+    secret = plan.privacy is not None and plan.privacy.noise_seed is None
+    if how == "auto" and not secret and isinstance(plan.model, ConjugateGaussian):
+        mean, covariance = exact_posterior(plan.model, [train])
+        found["kl_to_exact"] = kl_to(posterior.family, posterior.natural, mean, covariance)
+    if how == "nuts":
+        mean, covariance, _ = nuts_reference(plan.model, train, seed=config.seed)
+        found["kl_to_reference"] = kl_to(posterior.family, posterior.natural, mean, covariance)
+        found["reference"] = {
+            "kind": "nuts",
+            "mean": mean.tolist(),
+            "sd": np.sqrt(np.diagonal(covariance)).tolist(),
+        }
+    return found
+
+
+def _start_line(prepared: Prepared) -> dict[str, Any]:
+    plan = prepared.plan
+    return {
+        "event": "start",
+        "name": prepared.config.name,
+        "parties": len(plan.parties),
+        "dimension": plan.model.dimension,
+        "schedule": plan.schedule.kind,
+        "rounds": plan.schedule.rounds,
+    }
+
+
+def own_key(out: Path) -> bytes:
+    """The key of a run without a ledger, drawn once: see `fingerprint`."""
+    path = checkpoint_path(out).with_name("key")
+    if not path.exists():
+        write_text(path, secrets.token_hex(32) + "\n")
+    return bytes.fromhex(path.read_text(encoding="utf-8").strip())
+
+
+def fingerprint(federation: Federation, key: bytes) -> str:
+    """A digest of the prepared records, party by party: a resumed run must meet the same ones.
+
+    Without a key it would confirm any guess of a record. Where the run has a ledger the key is made
+    from the ledger's, which is not in the run directory.
+    """
+    digest = hashlib.blake2b(digest_size=16, key=key)
+    for name, records in federation.parties.items():
+        digest.update(name.encode())
+        for column in sorted(records):
+            digest.update(column.encode())
+            digest.update(np.ascontiguousarray(records[column]).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,101 @@
+"""One run of a sweep, wherever it is carried out: from a job to a row."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import shutil
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tacit.errors import TacitError
+from tacit.run.config import parse_config
+from tacit.run.directory import is_run
+from tacit.run.run import run
+
+Row = dict[str, Any]
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A run to carry out, as plain data that any process can be given."""
+
+    id: str
+    """Digest of the configuration: the same run of another day has the same."""
+    case: dict[str, Any]
+    """What the sweep changed, by dotted key."""
+    seed: int
+    config: dict[str, Any]
+    runner: str | None = None
+    """"package.module:function" that is given the job and gives the columns of its row, for runs
+    that no configuration names or that leave no directory; None: `tacit run`."""
+
+
+def carry_out_job(job: Job, folder: str, ledger: str | None) -> Row:
+    """Run it in folder/JOB and give its row; what is wrong with a run is part of its row.
+
+    A run that was killed goes on from its checkpoint under its own name, so that nothing is
+    charged twice.
+    """
+    out = Path(folder) / job.id
+    try:
+        if job.runner is not None:
+            return start_row(job) | _function(job.runner)(job)
+        with _alone(out):
+            resume = is_run(out)
+            if out.exists() and not resume:
+                shutil.rmtree(out)  # killed before its first file: nothing was done or charged
+            config = parse_config(job.config)
+            result = run(
+                config, out, resume=resume, ledger=None if ledger is None else Path(ledger)
+            )
+        return start_row(job) | columns_of(result)
+    except TacitError as error:
+        return failed_row(job, str(error), error.exit_code)
+    except Exception as error:
+        return failed_row(job, f"internal: {type(error).__name__}: {error}", 1)
+
+
+def _function(name: str) -> Callable[[Job], dict[str, Any]]:
+    module, _, function = name.partition(":")
+    return getattr(import_module(module), function)
+
+
+def start_row(job: Job) -> Row:
+    """The columns that every row has."""
+    return {"id": job.id, **job.case, "seed": job.seed, "status": "done", "error": None}
+
+
+def failed_row(job: Job, message: str, code: int) -> Row:
+    """The row of a run that came to nothing."""
+    words = " ".join(message.split())
+    return start_row(job) | {"status": "failed", "error": words, "exit_code": code}
+
+
+def columns_of(result: dict[str, Any]) -> Row:
+    """The numbers of result.json, one a column."""
+    row: Row = {key: result[key] for key in ("rounds", "finished", "exchanges", "refused")}
+    for split, metrics in result["metrics"].items():
+        row |= {f"{split}.{name}": value for name, value in (metrics or {}).items()}
+    row |= {key: result[key] for key in ("kl_to_exact", "kl_to_reference") if key in result}
+    privacy = result["privacy"]
+    if "guarantee" in privacy:  # an ε never goes without what it is for
+        named = ("epsilon", "delta", "unit", "relation", "trust", "caveat")
+        row |= {f"guarantee.{key}": privacy["guarantee"][key] for key in named}
+    if "ledger" in privacy:
+        row["ledger.epsilon_spent"] = privacy["ledger"]["epsilon_spent"]
+    row |= {f"timing.{key}": value for key, value in result["timing"].items()}
+    row["compilations"] = result["compilations"]
+    return row
+
+
+@contextlib.contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Wait until a worker that lost its sweep has let go of the run."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.with_name(out.name + ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

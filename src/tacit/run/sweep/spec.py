@@ -1,0 +1,160 @@
+"""What a sweep is asked to do: a TOML file, and the runs that it stands for."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tacit.errors import ConfigError, TacitError
+from tacit.run.config import Config, convert_config, override, parse_config, read_toml, set_key
+from tacit.run.sweep.job import Job
+
+NOISE_SEED = "privacy.noise_seed"
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A base configuration and what to change in it.
+
+    Every entry of `runs` is combined with every point of `grid` and with every seed. Keys are
+    dotted as in `--set`; a table inside of `grid`, `runs` or `set` is the same as dotted keys.
+    """
+
+    base: str | dict[str, Any]
+    """A run's TOML file, relative to the sweep's, or the configuration itself."""
+    name: str = "sweep"
+    seeds: int | list[int] | None = None
+    """Which seeds, or how many from 0 on; None: the base's own."""
+    set: dict[str, Any] = {}
+    """Keys that are changed for every run."""
+    grid: dict[str, Any] = {}
+    """A list of values for each key."""
+    runs: list[dict[str, Any]] = []
+    """Points one by one."""
+
+
+def read_sweep(path: Path, overrides: tuple[str, ...] = ()) -> Sweep:
+    """The sweep in a TOML file, with its base read and `--set key=value` applied to the base."""
+    asked = convert_config(read_toml(path), Sweep)
+    if isinstance(asked.base, str):
+        base = read_toml(path.parent / asked.base, overrides)
+    else:
+        base = copy.deepcopy(asked.base)
+        for each in overrides:
+            override(base, each)
+    return msgspec.structs.replace(asked, base=base)
+
+
+def expand(asked: Sweep) -> list[Job]:
+    """The runs of a sweep, all of them parsed: what is wrong is said before anything runs.
+
+    In a simulation the seed of the noise goes with the seed of the run unless the sweep names it:
+    runs that share their noise would make its standard error look like nothing.
+
+    >>> grid = {"schedule": {"rounds": [2, 3]}}
+    >>> jobs = expand(Sweep(base={"privacy": "none"}, grid=grid, seeds=2))
+    >>> [(job.case["schedule.rounds"], job.seed) for job in jobs]
+    [(2, 0), (2, 1), (3, 0), (3, 1)]
+    """
+    cases = _cases(asked)
+    seeds = list(range(asked.seeds)) if isinstance(asked.seeds, int) else asked.seeds
+    if seeds is not None and not seeds:
+        raise ConfigError(f"seeds = {asked.seeds!r}; name at least one, or how many")
+    fixed = _flat(asked.set, "set")
+    jobs: dict[str, Job] = {}
+    for case, seed in itertools.product(cases, seeds or [None]):
+        job = _job(asked, fixed, case, seed)
+        if job.id in jobs:
+            raise ConfigError(
+                f"two runs of the sweep are the same: {_words(case)} with seed {job.seed}; leave "
+                "one out"
+            )
+        jobs[job.id] = job
+    return list(jobs.values())
+
+
+def _cases(asked: Sweep) -> list[dict[str, Any]]:
+    grid = _flat(asked.grid, "grid")
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"grid: {key} = {values!r}; give a list of values")
+    points = [dict(zip(grid, each, strict=True)) for each in itertools.product(*grid.values())]
+    listed = [_flat(entry, "runs") for entry in asked.runs] or [{}]
+    for entry in listed:
+        both = sorted(entry.keys() & grid.keys())
+        if both:
+            raise ConfigError(f"{both[0]} is in runs and in grid; keep it in one of them")
+    columns = list(dict.fromkeys(key for entry in listed for key in entry))
+    # Every run has every column: what an entry leaves out is the base's and is shown as empty.
+    return [
+        {key: entry.get(key) for key in columns} | point for entry in listed for point in points
+    ]
+
+
+def _job(asked: Sweep, fixed: dict[str, Any], case: dict[str, Any], seed: int | None) -> Job:
+    raw = copy.deepcopy(asked.base)
+    assert isinstance(raw, dict), "read_sweep reads the base"
+    for key, value in (fixed | case).items():
+        if value is not None:
+            set_key(raw, key, value)
+    if seed is not None:
+        raw["seed"] = seed
+        seeded = isinstance(raw.get("privacy"), dict) and "noise_seed" in raw["privacy"]
+        if seeded and NOISE_SEED not in fixed | case:
+            set_key(raw, NOISE_SEED, seed)
+    raw["name"] = asked.name
+    return make_job(raw, case)
+
+
+def make_job(raw: dict[str, Any], case: dict[str, Any], runner: str | None = None) -> Job:
+    """The run of one plain configuration, parsed; `case` is what tells it from others.
+
+    >>> make_job({"privacy": "none", "seed": 3}, {}).seed
+    3
+    """
+    try:
+        config = parse_config(raw)
+    except TacitError as error:
+        raise type(error)(f"{_words(case)}: {error}") from None
+    if config.engine.kind != "in-process":
+        raise ConfigError(
+            f"engine.kind = {config.engine.kind!r} in a sweep, which spreads runs and not parties; "
+            "leave it out and say tacit sweep --engine ray"
+        )
+    return Job(
+        id=_digest(config, None if runner is None else [runner, case]),
+        case=case,
+        seed=config.seed,
+        config=msgspec.to_builtins(config),
+        runner=runner,
+    )
+
+
+def _flat(table: dict[str, Any], where: str, prefix: str = "") -> dict[str, Any]:
+    """Dotted keys of nested tables."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if name in ("seed", "name"):
+            raise ConfigError(f"{where}: {name} cannot be swept; use the sweep's own seeds, name")
+        inner = _flat(value, where, f"{name}.") if isinstance(value, dict) else {name: value}
+        found |= inner
+    return found
+
+
+def _digest(config: Config, other: Any) -> str:
+    """What a run is known by: its whole configuration, the name aside, and who else has a say."""
+    body = msgspec.json.encode(msgspec.structs.replace(config, name=""), order="deterministic")
+    if other is not None:
+        body += msgspec.json.encode(other, order="deterministic")
+    return hashlib.sha256(body).hexdigest()[:16]
+
+
+def _words(case: dict[str, Any]) -> str:
+    shown = ", ".join(f"{key} = {json.dumps(value)}" for key, value in case.items())
+    return shown or "the base"

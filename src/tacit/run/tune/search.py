@@ -1,0 +1,151 @@
+"""Successive halving over settings, each scored on made-up federations.
+
+Every setting meets the same federations and the same noise, so that differences between settings
+have much less chance in them than scores. The best half of each stage goes on to twice as many
+federations; the configuration as it was given always does. In the end the best and the given one
+meet as many new federations again: a best of many looks better than it is, and only what holds
+there is reported as a gain.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tacit.errors import ConfigError
+from tacit.run.config import Config
+from tacit.run.tune.grid import Grid, current_values, default_grid, settings_to_try, with_settings
+from tacit.run.tune.trials import Trial, Workshop
+
+NOTHING_SPENT = "No budget was spent: only synthetic records were used."
+FIRST_SHARE = 4
+"""The first stage has 1/4 of the federations of the last."""
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """What a search found. `best.settings` is empty where the configuration is kept."""
+
+    config: Config
+    kind: str
+    """The local method, also where the configuration left it to be chosen."""
+    grid: Grid
+    trials: tuple[Trial, ...]
+    """Best first; those that met fewer federations after those that met more."""
+    best: Trial
+    check: tuple[Trial, Trial] | None
+    """The best and the given setting on new federations; None if they are one."""
+    made: tuple[str, ...]
+    """How the records were made up."""
+    seconds: float
+
+    @property
+    def given(self) -> Trial:
+        """The configuration as it was."""
+        return next(trial for trial in self.trials if not trial.settings)
+
+    @property
+    def tuned(self) -> Config:
+        """The configuration with the best settings."""
+        return with_settings(self.config, self.best.settings, self.kind)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the best was better than the given one on new federations too."""
+        return self.check is not None and self.check[0].gain_over(self.check[1])[0] > 0
+
+
+def tune(
+    config: Config,
+    *,
+    trials: int | None = None,
+    repeats: int | None = None,
+    records: int | None = None,
+    grid: Grid | None = None,
+    seed: int | None = None,
+    progress: Progress | None = None,
+) -> Tuned:
+    """Find settings for a configuration without reading a record of it.
+
+    `trials` settings, the configuration among them, are compared by held-out log-likelihood on up
+    to `repeats` made-up federations; `records` is how many there are in all, where neither the
+    configuration nor the catalogue says. What is left out is as [tune] has it.
+    """
+    started = time.perf_counter()
+    for name, value in (("trials", trials), ("repeats", repeats), ("records", records)):
+        if value is not None and not value >= 1:
+            raise ConfigError(f"--{name} {value}; at least 1 is needed")
+    options = config.tune
+    seed = config.seed if seed is None else seed
+    most, last = trials or options.trials, repeats or options.repeats
+    workshop = Workshop(config, records or options.records, seed)
+    grid = grid or default_grid(config, workshop.kind, workshop.units)
+    given = current_values(config, workshop.kind, list(grid))
+    running = [Trial(settings=one) for one in settings_to_try(grid, given, most, seed)]
+    stages = _stages(len(running), last)
+    total = sum(count * new for count, new in stages) + 2 * last
+    done = 0
+
+    def advance(trial: Trial, number: int) -> Trial:
+        nonlocal done
+        trial = workshop.tried(trial, number)
+        done += 1
+        if progress is not None:
+            progress(done, total, f"{len(running)} settings, {number + 1} federations")
+        return trial
+
+    over: list[Trial] = []
+    first = 0
+    for stage, (_, new) in enumerate(stages):
+        if stage:
+            keep = max(1, math.ceil(len(running) / 2))
+            running.sort(key=lambda trial: -trial.mean)
+            stays = [t for i, t in enumerate(running) if i < keep or not t.settings]
+            over[:0] = [trial for trial in running if trial not in stays]
+            running = stays
+        for number in range(first, first + new):  # one federation at a time is in memory
+            running = [advance(trial, number) for trial in running]
+            _refuse_hopeless(running)
+        first += new
+    running.sort(key=lambda trial: -trial.mean)
+    best, check = running[0], None
+    if best.settings:
+        pair = [Trial(settings=best.settings), Trial(settings={})]
+        for number in range(last, 2 * last):
+            pair = [advance(trial, number) for trial in pair]
+        check = (pair[0], pair[1])
+    result = Tuned(
+        config=config,
+        kind=workshop.kind,
+        grid=grid,
+        trials=(*running, *over),
+        best=best,
+        check=check,
+        made=workshop.made,
+        seconds=time.perf_counter() - started,
+    )
+    if check is not None and not result.holds:
+        result = replace(result, best=result.given)
+    return result
+
+
+def _stages(settings: int, last: int) -> list[tuple[int, int]]:
+    """(settings, new federations) of every stage, roughly: the given one is carried along."""
+    upto = [max(1, last // FIRST_SHARE), max(1, last // 2), last]
+    stages, before = [], 0
+    for federations in dict.fromkeys(upto):
+        stages.append((settings, federations - before))
+        settings, before = max(1, math.ceil(settings / 2)), federations
+    return stages
+
+
+def _refuse_hopeless(running: list[Trial]) -> None:
+    given = next(trial for trial in running if not trial.settings)
+    if given.failure is not None and all(trial.failure for trial in running):
+        raise ConfigError(
+            f"no setting can be tried; as it is, the configuration fails: {given.failure}"
+        )

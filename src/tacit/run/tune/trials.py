@@ -1,0 +1,185 @@
+"""One setting tried on made-up federations: the only place that runs anything."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+
+from tacit.data import Federation, made_up_federation, public_records, public_schema
+from tacit.data.records import len_records
+from tacit.engines.execute import carry_out
+from tacit.errors import ConfigError, TacitError
+from tacit.methods import DPSGD, PrivateUpdate
+from tacit.models import Model, Records
+from tacit.plan.auto import choose_method
+from tacit.plan.baselines import as_baseline
+from tacit.plan.calibrate import LargeDeltaWarning
+from tacit.plan.plan import Plan
+from tacit.results import evaluate
+from tacit.run.build import make_method, make_model, make_schedule
+from tacit.run.config import Config
+from tacit.run.run import check_private, plan_for
+from tacit.run.tune.grid import Settings, with_settings
+from tacit.run.tune.outcomes import outcome_of
+
+RECORDS_A_PARTY = 1000
+TEST_RECORDS = 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One setting: its score on each federation that it met, or why it has none."""
+
+    settings: Settings
+    scores: tuple[float, ...] = ()
+    failure: str | None = None
+
+    @property
+    def mean(self) -> float:
+        """Of the scores; −∞ for a setting that failed."""
+        return float(np.mean(self.scores)) if self.scores and not self.failure else -math.inf
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the mean, between federations."""
+        return _standard_error(self.scores)
+
+    def gain_over(self, other: Trial) -> tuple[float, float | None]:
+        """Mean difference on the federations that both met, and its standard error."""
+        pairs = [a - b for a, b in zip(self.scores, other.scores, strict=False)]
+        return (float(np.mean(pairs)) if pairs else -math.inf), _standard_error(pairs)
+
+
+def _standard_error(values: tuple[float, ...] | list[float]) -> float | None:
+    if len(values) < 2:
+        return None
+    return float(np.std(values, ddof=1) / math.sqrt(len(values)))
+
+
+def _shared(plan: Plan) -> Plan:
+    """The plan with a method that differs from others' in nothing but what it has to.
+
+    These methods take the clip from their terms, which are settled by now. Under one name for all
+    clips they are one compiled program.
+    """
+    method = plan.method
+    if isinstance(method, DPSGD | PrivateUpdate):
+        return replace(plan, method=replace(method, clip=1.0))
+    return plan
+
+
+@dataclass
+class Workshop:
+    """Where settings are tried on made-up federations of one configuration."""
+
+    config: Config
+    records: int | None
+    seed: int
+    model: Model = field(init=False)
+    kind: str = field(init=False)
+    made: tuple[str, ...] = field(init=False)
+    _plans: dict[tuple, Plan] = field(default_factory=dict, init=False)
+    _made_up: tuple[int, Federation] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        config, data = self.config, self.config.data
+        sites = config.partition.parties if config.partition.kind == "source" else None
+        schema = public_schema(data, sites=sites)
+        check_private(config, schema)
+        self.model = make_model(config, schema)
+        if not self.model.traceable:
+            raise ConfigError(
+                f"model.kind = {self.model.kind!r}; tune makes up records with features and a y, "
+                "and has no documents: choose clip_share and rate on public documents"
+            )
+        known = public_records(data)
+        self.kind = config.method.kind
+        if self.kind == "auto":
+            method, _ = choose_method(
+                self.model,
+                privacy=config.private,
+                schedule=make_schedule(config),
+                parties=config.partition.parties,
+            )
+            self.kind = method.kind
+        default = RECORDS_A_PARTY * config.partition.parties
+        source = "public" if known else "a default: --records says how many there are"
+        if self.records is not None:
+            source = "as asked"
+        else:
+            self.records = max(1, round((known or default) * (1 - data.held_out)))
+        self.made = (
+            f"{self.records:,} training records a federation ({source}), {TEST_RECORDS:,} more "
+            "to score on",
+            "categories uniform over the declared levels; numbers normal around the declared "
+            "centre, truncated to the bounds; columns independent",
+            f"θ from the prior of model {self.model.kind!r}, y from the model given θ",
+        )
+
+    @property
+    def units(self) -> int:
+        """About how many units a party has."""
+        assert self.records is not None
+        return max(1, math.ceil(self.records / max(1, len(self._federation(0).parties))))
+
+    def tried(self, trial: Trial, number: int) -> Trial:
+        """The trial with its score on one more federation, or with what is wrong with it."""
+        if trial.failure is not None:
+            return trial
+        try:
+            with warnings.catch_warnings():
+                # It concerns the real run, which `tacit check` shows.
+                warnings.simplefilter("ignore", LargeDeltaWarning)
+                value = self._score(trial.settings, number)
+        except TacitError as error:
+            return replace(trial, failure=" ".join(str(error).split()))
+        if value is None:
+            return replace(trial, failure="its predictive distribution is not finite")
+        return replace(trial, scores=(*trial.scores, value))
+
+    def _score(self, settings: Settings, number: int) -> float | None:
+        federation = self._federation(number)
+        plan = self._plan(settings, federation.parties, number)
+        posterior = carry_out(plan).posterior
+        assert federation.test is not None
+        values = evaluate(
+            self.model, posterior.family, posterior.natural, federation.test,
+            draws=self.config.evaluate.draws, seed=number,
+        )  # fmt: skip
+        return None if values is None else values["log_likelihood"]
+
+    def _plan(self, settings: Settings, parties: dict[str, Records], number: int) -> Plan:
+        """Made once a setting; the noise of each federation is its own."""
+        form = tuple((name, len_records(records)) for name, records in parties.items())
+        key = (repr(settings), form)
+        config = with_settings(self.config, settings, self.kind)
+        privacy = config.private
+        if privacy is not None:
+            noise_seed = int(np.random.default_rng([self.seed, number]).integers(2**32))
+            privacy = msgspec.structs.replace(privacy, noise_seed=noise_seed)
+            config = msgspec.structs.replace(config, privacy=privacy)
+        if key not in self._plans:
+            self._plans[key] = _shared(plan_for(config, self.model, parties))
+        there = as_baseline(
+            config.baseline, parties, make_method(config), make_schedule(config),
+            private=privacy is not None,
+        )[0]  # fmt: skip
+        return replace(self._plans[key], parties=there, privacy=privacy)
+
+    def _federation(self, number: int) -> Federation:
+        if self._made_up is None or self._made_up[0] != number:
+            assert self.records is not None
+            made = made_up_federation(
+                msgspec.structs.replace(self.config.data, balance=False),
+                self.config.partition,
+                records=self.records,
+                test=TEST_RECORDS,
+                outcome=outcome_of(self.model),
+                seed=int(np.random.default_rng([self.seed, number, 1]).integers(2**32)),
+            )
+            self._made_up = (number, made)
+        return self._made_up[1]

@@ -1,0 +1,70 @@
+"""The server's half of a private method: how released updates become the next q.
+
+A `Combine` is a pure function of what was released, in NumPy: (q, updates, memory, round) ->
+(q, memory). `memory` is a dictionary of arrays that the server keeps with its state, so that a
+resumed run goes on to the same answer. Whatever it does is post-processing and costs nothing. A q
+that is improper is refused by the server: q, factors and memory stay as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tacit.expfam import Family, Natural
+from tacit.pvi import product
+
+if TYPE_CHECKING:
+    from tacit.models.base import Model
+
+Memory = dict[str, np.ndarray]
+Combine = Callable[[Natural, Sequence[Natural], Memory | None, int], tuple[Natural, Memory | None]]
+
+
+class Run(NamedTuple):
+    """What the server knows of a private run before it begins."""
+
+    model: Model
+    family: Family
+    parties: int
+    asked: int
+    """How many of them answer in a round."""
+    rounds: int
+    damping_at: Callable[[int], float]
+    noise_sd: Callable[[int], float]
+    """Of the noise in the sum of all that is released in that round (1, 2, …), before damping."""
+    noise_rng: Callable[[int], np.random.Generator] | None = None
+    """Where the server's own noise of that round comes from, if it is the server that adds it."""
+
+
+def floored_step(
+    floor: Callable[[Natural, int], np.ndarray | float], momentum: float = 0.0
+) -> Combine:
+    """Updates of a mean-field Gaussian; the precision is kept above a floor.
+
+    With Δb and ΔΛ the sums of the updates and m the mean of q, the score is g = Δb − ΔΛ∘m:
+
+        v ← βv + g,    Λ ← max(Λ + ΔΛ, floor(q, round)),    m ← m + v/Λ.
+
+    Without a floor and a momentum β this is multiplication. A precision that is a noisy sum may
+    come out too small or negative; the mean's step is then taken at the floor and is as short as
+    it has to be (MEng §4.3.3).
+    """
+
+    def combine(
+        q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
+    ) -> tuple[Natural, Memory | None]:
+        total = product(updates[0], updates[1:])
+        precision = -2.0 * q["quadratic"]
+        mean = q["linear"] / precision
+        change = -2.0 * total["quadratic"]
+        score = total["linear"] - change * mean
+        if momentum and memory is not None:
+            score = score + momentum * memory["velocity"]
+        precision = np.maximum(precision + change, floor(q, number))
+        following = {"linear": precision * mean + score, "quadratic": -0.5 * precision}
+        return following, {"velocity": score} if momentum else None
+
+    return combine

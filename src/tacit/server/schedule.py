@@ -1,0 +1,174 @@
+"""Whom the server asks, when, and with what damping (thesis ch. 3, TMLR §3.1)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, cast
+
+from tacit.errors import ConfigError
+from tacit.support.validation import check_fields
+
+USUAL_ROUNDS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damping:
+    """ρ falling (or rising) in a straight line from `start` to `end` over `rounds` rounds.
+
+    >>> Damping(start=1.0, end=0.2, rounds=5).at(3)
+    0.6
+    """
+
+    start: float
+    end: float
+    rounds: int
+
+    def __post_init__(self) -> None:
+        check_fields(self, "schedule.damping")
+        _check_damping(self.start, "schedule.damping.start")
+        _check_damping(self.end, "schedule.damping.end")
+        if not self.rounds >= 1:
+            raise ConfigError(f"schedule.damping.rounds = {self.rounds}; it must be at least 1")
+
+    def at(self, round_number: int) -> float:
+        """ρ in the round of that number (the first is 1)."""
+        share = min(1.0, (round_number - 1) / max(1, self.rounds - 1))
+        return self.start + share * (self.end - self.start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerDamping:
+    """ρ = (offset + t)^−decay in round t + 1: Robbins and Monro's steps of stochastic inference.
+
+    >>> [round(PowerDamping(offset=1.0, decay=0.5).at(number), 3) for number in (1, 4)]
+    [1.0, 0.5]
+    """
+
+    offset: float
+    decay: float
+
+    def __post_init__(self) -> None:
+        check_fields(self, "schedule.damping")
+        if not 1 <= self.offset < math.inf:
+            raise ConfigError(f"schedule.damping.offset = {self.offset}; it must be at least 1")
+        if not 0.5 <= self.decay <= 1:
+            raise ConfigError(
+                f"schedule.damping.decay = {self.decay}; it must be in [0.5, 1]: slower does not "
+                "forget noise, faster stops learning"
+            )
+
+    def at(self, round_number: int) -> float:
+        """ρ in the round of that number (the first is 1)."""
+        return (self.offset + round_number - 1) ** -self.decay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """What the three schedules share.
+
+    One round is one visit of every chosen party, or, asynchronously, as many exchanges. The run
+    ends after `rounds`, or earlier once rounds that each move q by less than `tolerance` in KL
+    divergence have heard every party. `damping` None is chosen by `resolved_damping`, `tolerance`
+    None by the plan. `rounds` None is what the method usually takes (`LocalMethod.usual_rounds`);
+    until the plan puts that in its place it reads as `USUAL_ROUNDS`.
+    """
+
+    kind: ClassVar[str]
+    rounds: int = cast(int, None)
+    damping: float | Damping | PowerDamping | None = None
+    parties_per_round: int | None = None
+    tolerance: float | None = None
+    own_rounds: bool = field(default=False, init=False, repr=False, compare=False)
+    """Whether nobody asked for a number of rounds."""
+
+    def __post_init__(self) -> None:
+        if self.rounds is None:
+            object.__setattr__(self, "rounds", USUAL_ROUNDS)
+            object.__setattr__(self, "own_rounds", True)
+        check_fields(self, "schedule")
+        if not self.rounds >= 1:
+            raise ConfigError(f"schedule.rounds = {self.rounds}; at least 1 round is needed")
+        if isinstance(self.damping, int | float):
+            _check_damping(self.damping, "schedule.damping")
+        if self.parties_per_round is not None and not self.parties_per_round >= 1:
+            raise ConfigError(
+                f"schedule.parties_per_round = {self.parties_per_round}; it must be at least 1"
+            )
+        if self.tolerance is not None and not 0 <= self.tolerance < math.inf:
+            raise ConfigError(f"schedule.tolerance = {self.tolerance}; it must be 0 or more")
+
+    def damping_at(self, round_number: int) -> float:
+        """ρ in that round; `damping` must have been resolved."""
+        if isinstance(self.damping, Damping | PowerDamping):
+            return self.damping.at(round_number)
+        assert self.damping is not None
+        return float(self.damping)
+
+    def chosen(self, parties: tuple[str, ...], seed: int, round_number: int) -> tuple[str, ...]:
+        """The parties of a round: all of them, or a seeded subset, in the run's order."""
+        count = self.parties_per_round
+        if count is None or count >= len(parties):
+            return parties
+        import numpy as np  # a configuration can be checked without it
+
+        rng = np.random.default_rng([seed, round_number, 0x5E1EC7])
+        picked = rng.choice(len(parties), size=count, replace=False)
+        return tuple(parties[i] for i in sorted(picked))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequential(Schedule):
+    """One party at a time, each seeing what the one before it said."""
+
+    kind: ClassVar[str] = "sequential"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synchronous(Schedule):
+    """Every chosen party at once; q moves when all have answered."""
+
+    kind: ClassVar[str] = "synchronous"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asynchronous(Schedule):
+    """q moves at every answer, and that party is asked again at once."""
+
+    kind: ClassVar[str] = "asynchronous"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.parties_per_round is not None:
+            raise ConfigError(
+                "schedule.parties_per_round has no meaning when schedule.kind = 'asynchronous': "
+                "every party is always at work; leave it out"
+            )
+
+
+SCHEDULES: dict[str, type[Schedule]] = {
+    schedule.kind: schedule for schedule in (Sequential, Synchronous, Asynchronous)
+}
+
+
+def resolved_damping(
+    schedule: Schedule, *, parties: int, dimension: int, full: bool, second_order: bool
+) -> float | Damping | PowerDamping:
+    """The damping to use when none was asked for.
+
+    A sequential update sees everything said before it, and with a full covariance and exact
+    curvature a simultaneous one is a Newton step: ρ = 1. Otherwise simultaneous updates repeat
+    every party's correction of a shared direction, or add up the noise of unfinished
+    optimisations; ρ ∝ 1/M is always safe (thesis ch. 3) but slow, and 0.3 was stable on every
+    split we tried.
+    """
+    if schedule.damping is not None:
+        return schedule.damping
+    if schedule.kind == "sequential" or (second_order and (full or dimension == 1)):
+        return 1.0
+    return max(1.0 / parties, 0.3)
+
+
+def _check_damping(value: float, key: str) -> None:
+    if not 0 < value <= 1:
+        raise ConfigError(f"{key} = {value}; it must be in (0, 1]")

@@ -1,0 +1,28 @@
+"""Topic models: latent Dirichlet allocation with and without privacy.
+
+The names are imported on first use. `LDA` learns the topics of documents in one place; several
+parties learn topics together with `tacit.fit` and `tacit.models.TopicModel`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tacit.models.lda.table import TopicTable
+    from tacit.sklearn.topics import LDA
+
+__all__ = ["LDA", "TopicTable"]
+
+_HOME = {"LDA": "tacit.sklearn.topics", "TopicTable": "tacit.models.lda.table"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,396 @@
+"""`LDA`: topics of documents, with or without privacy, as a scikit-learn estimator.
+
+Stochastic variational Bayes (Hoffman, Blei and Bach 2010): q(β_k) = Dirichlet(λ_k) for every topic
+k; step t = 0, 1, … takes a batch of S of the D documents and moves
+
+    λ ← (1 − ρ_t) λ + ρ_t (η + (D/S) Σ_d n_dw φ_dwk),      ρ_t = (τ₀ + t)^−κ.
+
+A fit is a plan with one party, and its steps are the plan's rounds: what is drawn, computed, priced
+and charged is what `tacit.plan.plan` does for several parties.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import msgspec
+import numpy as np
+
+from tacit.data.bags import WHOLE, document_texts, ledger_form
+from tacit.data.documents import Documents, check_documents, check_vocabulary
+from tacit.engines.execute import carry_out
+from tacit.errors import ConfigError
+from tacit.methods import ExpectedStatistics, LocalMethod, PrivateStatistics
+from tacit.methods.batches import SamplingName, rate_of
+from tacit.models.lda import TopicModel, perplexity
+from tacit.models.lda.denoise import DenoiseName
+from tacit.models.lda.estep import Array
+from tacit.models.lda.table import TopicTable
+from tacit.party.charge import ledger_charging
+from tacit.plan.calibrate import Settled
+from tacit.plan.checks import Live
+from tacit.plan.plan import Plan, first_factors, make_plan
+from tacit.privacy.accounting import ACCOUNTANTS, epsilon, supported
+from tacit.privacy.events import GaussianEvent
+from tacit.privacy.guarantee import TRUST, Guarantee
+from tacit.privacy.ledger.fingerprint import DatasetId
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.settings import Privacy
+from tacit.pvi import divide
+from tacit.server.combine import Memory
+from tacit.server.schedule import PowerDamping, Synchronous
+from tacit.server.state import ServerState, initial_state
+
+CORPUS = "corpus"
+"""The one party of a fit."""
+
+
+class LDA:
+    """Latent Dirichlet allocation of documents given as counts of words.
+
+    The names are scikit-learn's, of `LatentDirichletAllocation`, so that this takes its place in a
+    notebook, a pipeline or a search. `privacy` has to be said: "none", or `tacit.Privacy(…)`, whose
+    unit is then a document. `fit` makes `max_iter` passes in batches of `batch_size`; a private
+    batch is drawn anew in every step (`sampling`: "poisson", with that size on average, or
+    "without-replacement"), each of its documents is resampled to `document_words` words, and its
+    statistics are clipped to `clip_share`·`document_words` in norm. `denoise` says what is made of
+    the noisy sums: see `tacit.models.lda.denoise`.
+
+    >>> counts = np.array([[4, 4, 0, 0], [5, 3, 0, 0], [0, 0, 4, 4], [0, 0, 3, 6]])
+    >>> model = LDA(2, privacy="none", max_iter=30, batch_size=4).fit(counts)
+    >>> model.transform(counts).argmax(axis=1)[[0, 2]].tolist() in ([0, 1], [1, 0])
+    True
+    """
+
+    components_: Array
+    """λ: the concentration of each topic, topics × words."""
+    n_features_in_: int
+    n_batch_iter_: int
+    """t: how many batches were learnt from."""
+    guarantee_: Guarantee | None
+    """What everything learnt so far promises, counted on its own; None without privacy."""
+    settled_: Settled | None
+    """Clip, noise and events of the last private call, in units of clip_share·document_words; None
+    without privacy."""
+    _memory: Memory | None = None
+    """Of "shrink": the noisy average so far and its noise."""
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        privacy: Literal["none"] | Privacy,
+        doc_topic_prior: float | None = None,
+        topic_word_prior: float | None = None,
+        learning_decay: float = 0.7,
+        learning_offset: float = 1.0,
+        max_iter: int = 1,
+        batch_size: int = 4096,
+        total_samples: int | None = None,
+        mean_change_tol: float = 1e-3,
+        max_doc_update_iter: int = 30,
+        sampling: SamplingName = "poisson",
+        document_words: int = 500,
+        clip_share: float = 0.05,
+        denoise: DenoiseName = "shrink",
+        n_jobs: int = 1,
+        random_state: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.privacy = privacy
+        self.doc_topic_prior = doc_topic_prior
+        self.topic_word_prior = topic_word_prior
+        self.learning_decay = learning_decay
+        self.learning_offset = learning_offset
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.total_samples = total_samples
+        self.mean_change_tol = mean_change_tol
+        self.max_doc_update_iter = max_doc_update_iter
+        self.sampling: SamplingName = sampling
+        self.document_words = document_words
+        self.clip_share = clip_share
+        self.denoise: DenoiseName = denoise
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The settings by name."""
+        return {name: getattr(self, name) for name in _parameters()}
+
+    def set_params(self, **settings: Any) -> LDA:
+        """Change settings by name."""
+        for name, value in settings.items():
+            if name not in _parameters():
+                raise ConfigError(f"LDA has no setting {name!r}; it has {', '.join(_parameters())}")
+            setattr(self, name, value)
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
+
+        return Tags(
+            estimator_type=None, target_tags=TargetTags(required=False),
+            transformer_tags=TransformerTags(),
+            input_tags=InputTags(sparse=True, positive_only=True),
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        """Settings only: never what was learnt from documents."""
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
+        return f"LDA({shown})"
+
+    def fit(self, X: Any, y: Any = None) -> LDA:
+        """Learn from scratch."""
+        del y
+        self._check()
+        documents = check_documents(X)
+        count = documents.shape[0]
+        if self.total_samples is None and self._size_is_private:
+            raise ConfigError(
+                "privacy.relation = 'add-or-remove' without total_samples; how many documents"
+                " there are is then private: declare a public number"
+            )
+        total = count if self.total_samples is None else self.total_samples
+        private = isinstance(self.privacy, Privacy)
+        if private and self.sampling == "without-replacement" and total != count:
+            raise ConfigError(
+                f"total_samples = {total} with {count} documents; a batch without replacement"
+                " is drawn from those that are here: leave total_samples out"
+            )
+        drawn, weight = (total, 1.0) if private else (count, total / count)
+        batch = min(self.batch_size, drawn)
+        steps = self.max_iter * math.ceil(drawn / batch)
+        plan = self._plan(documents, CORPUS, drawn, rate_of(batch, drawn), weight, steps=steps)
+        return self._carry_out(plan, documents)
+
+    def partial_fit(self, X: Any, y: Any = None) -> LDA:
+        """One more step, with these documents as its batch.
+
+        `total_samples` must say how many documents there are in all. With privacy every call is one
+        release over all of these documents, and `guarantee_` counts the calls as if one document
+        had been in each: the noise has to be given as `noise_multiplier`, because how many calls
+        there will be is not known.
+        """
+        del y
+        self._check()
+        started = hasattr(self, "components_")
+        documents = check_documents(X, words=self.n_features_in_ if started else None)
+        if self.total_samples is None:
+            raise ConfigError(
+                "partial_fit without total_samples; say how many documents there are in all"
+            )
+        if started and self._noise != self._kind_of_noise:
+            raise ConfigError(
+                f"partial_fit with noise {self._kind_of_noise!r} after steps with noise"
+                f" {self._noise!r}; no guarantee holds for both together: keep to one kind, or"
+                " begin anew with fit"
+            )
+        if isinstance(self.privacy, Privacy) and self.privacy.noise_multiplier is None:
+            raise ConfigError(
+                f"privacy.epsilon = {self.privacy.epsilon} with partial_fit; how often it will be"
+                " called is not known: give noise_multiplier, and read guarantee_"
+            )
+        # Under add-or-remove the batch's size is private and the scale uses the declared one.
+        size = self.batch_size if self._size_is_private else documents.shape[0]
+        before = self.n_batch_iter_ if started else 0
+        # A call is a party of its own, whose name makes its seeded noise differ from the others'.
+        name, weight = f"batch {before}", self.total_samples / size
+        plan = self._plan(documents, name, size, 1.0, weight, steps=1, before=before)
+        return self._carry_out(plan, documents, before, resumed=started)
+
+    def _plan(
+        self, documents: Documents, party: str, units: int, rate: float, weight: float,
+        *, steps: int, before: int = 0,
+    ) -> Plan:  # fmt: skip
+        """Steps over batches of a share `rate` of `units` documents, which is a public number."""
+        private = self.privacy if isinstance(self.privacy, Privacy) else None
+        shrinks = private is not None and self.denoise == "shrink"
+        method: LocalMethod = ExpectedStatistics(rate=rate, batches="shuffled")
+        if private is not None:
+            method = PrivateStatistics(
+                rate=rate, sampling=self.sampling, noise_aware=shrinks,
+                repair="none" if shrinks else "truncate",
+            )  # fmt: skip
+        damping = _Steps(
+            offset=self.learning_offset, decay=self.learning_decay, before=before,
+            replaces=shrinks and (before == 0 or self._memory is None),
+        )  # fmt: skip
+        plan = make_plan(
+            self._model(documents.shape[1], weight),
+            {party: {}},  # priced before any document is read
+            method=method, seed=self.random_state % 2**32,
+            schedule=Synchronous(rounds=steps, tolerance=0.0, damping=damping),
+            privacy=private, trust=TRUST["central"], live=Live(total_units=units),
+        )  # fmt: skip
+        return replace(plan, parties={party: {WHOLE: documents}}, live=None, report_steps=False)
+
+    def _carry_out(
+        self, plan: Plan, documents: Documents, before: int = 0, *, resumed: bool = False
+    ) -> LDA:
+        """Learn as planned, from what was learnt so far where a fit is `resumed`."""
+        start, earlier = initial_state(plan.rules, first_factors(plan)), ()
+        if resumed:
+            learnt = divide({"log": self.components_ - 1.0}, plan.model.prior(plan.family))
+            start = initial_state(plan.rules, dict.fromkeys(plan.parties, learnt))
+            start, earlier = replace(start, memory=self._memory), self._released
+
+        def keep(state: ServerState, log: object = None) -> None:
+            del log
+            self.components_ = state.q["log"] + 1.0
+            self.n_batch_iter_ = before + state.round
+            self._memory = state.memory if self.denoise == "shrink" else None
+
+        def datasets(ledger: Ledger) -> dict[str, DatasetId]:
+            form = ledger_form(documents.shape[1])
+            return dict.fromkeys(plan.parties, ledger.identify(form, document_texts(documents)))
+
+        with ledger_charging(plan.privacy, plan.settled, datasets, run="lda") as charging:
+            self.n_features_in_, self._noise = documents.shape[1], self._kind_of_noise
+            keep(start)
+            self._promise(plan, earlier)
+            carry_out(plan, charging=charging, observe=keep, start=start)
+        return self
+
+    def _promise(self, plan: Plan, earlier: tuple[GaussianEvent, ...]) -> None:
+        """What holds for everything learnt and for this plan; known before its first release."""
+        self.guarantee_, self.settled_, self._released = plan.guarantee, None, earlier
+        if self.guarantee_ is None or plan.privacy is None:
+            return
+        (self.settled_,) = plan.settled.values()
+        self._released = (*earlier, *self.settled_.all_events)
+        if earlier:
+            terms = plan.privacy.delta, plan.privacy.relation
+            spent = epsilon(self._released, *terms, accountant=plan.privacy.accountant)
+            self.guarantee_ = msgspec.structs.replace(self.guarantee_, epsilon=spent)
+
+    def transform(self, X: Any) -> Array:
+        """E[θ], documents × topics. It is as private as the documents that are asked about."""
+        documents = check_documents(X, words=self._fitted())
+        gamma = self._model(self.n_features_in_).expect(self.components_, documents).gamma
+        return gamma / gamma.sum(axis=1, keepdims=True)
+
+    def fit_transform(self, X: Any, y: Any = None) -> Array:
+        """`fit`, then `transform`."""
+        return self.fit(X, y).transform(X)
+
+    def perplexity(
+        self, X: Any, *, form: Literal["completion", "bound"] = "completion", seed: int = 0
+    ) -> float:
+        """Per word, of documents that were held out; see `tacit.models.lda.perplexity`.
+
+        On documents that were learnt from it says little, and after a private fit it would be a
+        release that nobody has paid for.
+        """
+        documents = check_documents(X, words=self._fitted())
+        common = {"alpha": self._model(self.n_features_in_).alpha, "threads": self.n_jobs}
+        if form == "bound":
+            return perplexity.bound(self.components_, documents, **common)
+        if form == "completion":
+            return perplexity.completion(self.components_, documents, seed=seed, **common)
+        raise ConfigError(f"form = {form!r}; choose 'completion' or 'bound'")
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """−log of the completion perplexity: larger is better, for a search over settings."""
+        del y
+        return -math.log(self.perplexity(X))
+
+    def epsilons(self) -> dict[str, float | None]:
+        """ε of what was released, by each accountant at the guarantee's δ; None: it has no bound.
+
+        The guarantee is that of `privacy.accountant`; choosing the least of them afterwards is not
+        a loss of privacy, since each of them is a valid bound.
+        """
+        self._fitted()
+        if self.guarantee_ is None:
+            raise ConfigError("nothing private was learnt; there is no ε")
+        guarantee, events = self.guarantee_, self._released
+        return {
+            name: None
+            if any(supported(event, guarantee.relation, name) for event in events)
+            else epsilon(events, guarantee.delta, guarantee.relation, accountant=name)
+            for name in ACCOUNTANTS
+        }
+
+    def topics(self, vocabulary: Any, *, top: int = 10) -> TopicTable:
+        """The most probable words of each topic."""
+        return TopicTable.of(self.components_, check_vocabulary(vocabulary, self._fitted()), top)
+
+    def _model(self, words: int, weight: float = 1.0) -> TopicModel:
+        return TopicModel(
+            self.n_components, words=words, document_weight=weight,
+            doc_topic_prior=self.doc_topic_prior, topic_word_prior=self.topic_word_prior,
+            document_words=self.document_words, clip_share=self.clip_share,
+            tolerance=self.mean_change_tol, most_steps=self.max_doc_update_iter,
+            start_seed=self.random_state, threads=self.n_jobs,
+        )  # fmt: skip
+
+    @property
+    def _kind_of_noise(self) -> str:
+        """Steps of different kinds have no guarantee together."""
+        if not isinstance(self.privacy, Privacy):
+            return "none"
+        return "secret" if self.privacy.noise_seed is None else "with a known seed"
+
+    @property
+    def _size_is_private(self) -> bool:
+        return isinstance(self.privacy, Privacy) and self.privacy.relation == "add-or-remove"
+
+    def _fitted(self) -> int:
+        if not hasattr(self, "components_"):
+            raise ConfigError("this LDA has not learnt anything yet; call fit first")
+        return self.n_features_in_
+
+    def _check(self) -> None:
+        if self.privacy != "none" and not isinstance(self.privacy, Privacy):
+            raise ConfigError(
+                f"privacy = {self.privacy!r}; give tacit.Privacy(epsilon=…, delta=…), or 'none' to"
+                " learn without"
+            )
+        if isinstance(self.privacy, Privacy) and self.privacy.unit != "record":
+            raise ConfigError(
+                f"privacy.unit = {self.privacy.unit!r}; topics are learnt from documents: protect a"
+                " 'record', which is one document"
+            )
+        for name in ("n_components", "max_iter", "batch_size", "total_samples",
+                     "max_doc_update_iter", "document_words", "n_jobs"):  # fmt: skip
+            value = getattr(self, name)
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            if value is not None and not (whole and value >= 1):
+                raise ConfigError(f"{name} = {value!r}; it must be a whole number, at least 1")
+        if not 0 < self.mean_change_tol < math.inf:
+            raise ConfigError(f"mean_change_tol = {self.mean_change_tol}; it must be finite, > 0")
+        if not 0.5 <= self.learning_decay <= 1:
+            raise ConfigError(
+                f"learning_decay = {self.learning_decay}; it must be in [0.5, 1]: slower does not"
+                " forget noise, faster stops learning"
+            )
+        if not 1 <= self.learning_offset < math.inf:
+            raise ConfigError(f"learning_offset = {self.learning_offset}; it must be at least 1")
+        for name, words in (
+            ("denoise", get_args(DenoiseName)),
+            ("sampling", get_args(SamplingName)),
+        ):
+            if getattr(self, name) not in words:
+                allowed = " or ".join(map(repr, words))
+                raise ConfigError(f"{name} = {getattr(self, name)!r}; choose {allowed}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Steps(PowerDamping):
+    """ρ of the steps after `before` others; the first may replace what is there."""
+
+    before: int
+    replaces: bool
+    """The start is no release: an average of releases begins with the first of them."""
+
+    def at(self, round_number: int) -> float:
+        first = self.replaces and round_number == 1
+        return 1.0 if first else super().at(round_number + self.before)
+
+
+def _parameters() -> list[str]:
+    return [name for name in inspect.signature(LDA.__init__).parameters if name != "self"]

@@ -1,0 +1,1 @@
+"""Helpers that know nothing of inference: BLAS threads, type information, validation."""

@@ -1,1 +1,0 @@
-"""The protocol between organisations: messages, encodings, frames, TLS, state machines."""

@@ -1,0 +1,207 @@
+"""A private live run under ceilings of exactly what it costs: killed, and out of budget."""
+
+import asyncio
+import json
+
+import pytest
+from wire_harness import BINARY, Fed, Worker, assert_same_bits, ended, started, until
+
+from tacit.cli.ledger import ceiling_command
+from tacit.errors import PrivacyError
+from tacit.live.config import read_party
+from tacit.live.join import (
+    approve,
+    check_budget,
+    join,
+    needed_ceiling,
+    prepare_party,
+)
+from tacit.live.plan import server_plan
+from tacit.plan.plan import first_factors
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.verify import audit
+from tacit.run.directory import EVALUATION, private_part
+from tacit.run.ledger import identify
+from tacit.server.messages import decode_reply
+from tacit.server.state import initial_state, open_requests
+from tacit.server.step import begin, step_together
+
+NAMES = ("a", "b")
+ROUNDS = 5
+DELTA = 1e-4
+AGREED = {
+    "privacy": {"noise_multiplier": 40.0, "delta": DELTA},
+    "data": BINARY,
+    "records": 48,
+    "model": {"kind": "logistic"},
+    "method": {"kind": "dpsgd"},
+    "schedule": {"kind": "synchronous", "rounds": ROUNDS, "tolerance": 0.0},
+}
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory):
+    one = Worker(tmp_path_factory.mktemp("worker"))
+    yield one
+    one.close()
+
+
+def make(base, **changes):
+    """A federation whose operators set the ceilings that `tacit approve` names."""
+    fed = Fed(base, NAMES, {**AGREED, **changes}, ledgers=True, serve={"linger_s": 30.0})
+    fed.approve()
+    for name in NAMES:
+        file = fed.base / f"{name}.toml"
+        needed = needed_ceiling(prepare_party(read_party(file)))
+        ceiling_command(None, str(file), needed, DELTA, None, None, reason="test", raising=False)
+    return fed
+
+
+def stored(fed, name):
+    """Replies by request id, after a look at the whole ledger; each was charged once."""
+    path = fed.base / f"ledger-{name}.sqlite"
+    assert audit(path).sound, audit(path).problems
+    with Ledger.open(path) as ledger:
+        rows = [row for row in ledger.show() if row.kind == "charge"]
+        assert len({row.request for row in rows}) == len(rows), "nothing is charged twice"
+        places = [(row.run, row.request) for row in rows]
+        found = zip(places, ledger.recall_many(places), strict=True)
+        return {request: body for (_, request), body in found if body is not None}
+
+
+def spent(fed, name):
+    ready = prepare_party(fed.party(name))
+    with Ledger.open(ready.ledger_path) as ledger:
+        found = ledger.spent(identify(ledger, ready.loaded, ready.loaded.raw[name]))
+    assert found.epsilon is not None
+    assert found.ceiling is not None
+    return found, ready.plan.settled[name].guarantee.epsilon
+
+
+def assert_replayed(fed):
+    """The posterior everywhere is what the stored replies make of the prior, to the last bit."""
+    replies = {name: stored(fed, name) for name in NAMES}
+    plan = server_plan(fed.server.agreed)
+    state = begin(plan.rules, initial_state(plan.rules, first_factors(plan)))
+    while not state.finished:
+        asked = open_requests(state)
+        state, _ = step_together(
+            plan.rules, state, [decode_reply(replies[one.party][one.id]) for one in asked]
+        )
+    assert_same_bits(fed.natural(), state.result)
+    for name in NAMES:
+        assert_same_bits(fed.natural(f"state-{name}"), state.result)
+    return replies
+
+
+def test_killed_between_charge_and_reply_under_a_ceiling_of_exactly_the_cost(worker, tmp_path):
+    fed = make(tmp_path / "fed")
+    server = worker.serve(fed)
+    other = worker.join(fed, "b")
+    deaths = [("compiling", 0), ("computing", 0), ("storing", 0), ("storing", 2),
+              ("computing", 3), ("storing", ROUNDS - 1)]  # fmt: skip
+    lost = {}
+    for place, visit in deaths:
+        file = tmp_path / f"{place}-{visit}"
+        how = {"place": place, "visit": visit, "leave": str(file)}
+        party = worker.join(fed, "a", die_at=how)
+        assert worker.ended(party, 120) == -9, worker.errors()
+        if file.exists():
+            lost[decode_reply(file.read_bytes()).id] = file.read_bytes()
+        charged = visit + (place != "compiling")
+        assert spent(fed, "a")[0].charges == charged, "compiling costs nothing, the rest costs once"
+    party = worker.join(fed, "a")
+    for pid in (party, other, server):
+        assert worker.ended(pid, 120) == 0, worker.errors()
+    replies = assert_replayed(fed)["a"]
+    assert len(lost) == 3
+    assert {key: replies[key] for key in lost} == lost, "drawn again, it is the same answer"
+    for name in NAMES:
+        found, cost = spent(fed, name)
+        assert found.charges == ROUNDS
+        assert found.epsilon == pytest.approx(cost, rel=1e-3)
+        assert found.epsilon <= found.ceiling.epsilon <= 1.001 * found.epsilon
+
+
+@pytest.mark.usefixtures("shared_models")
+def test_a_party_without_budget_waits_for_the_result(tmp_path):
+    """Another run spends what was left after the second round."""
+    fed = make(tmp_path / "fed")
+    lines = []
+
+    def spend_elsewhere():
+        ready = prepare_party(fed.party("b"))
+        settled = ready.plan.settled["b"]
+        with Ledger.open(ready.ledger_path) as ledger:
+            dataset = identify(ledger, ready.loaded, ready.loaded.raw["b"])
+            for number in range(ROUNDS):
+                budget = ledger.check(
+                    dataset, settled.events_at(0), unit="record", relation="substitute"
+                )
+                if budget.fits:
+                    ledger.charge(
+                        dataset, "elsewhere", f"r{number}", settled.events_at(0),
+                        unit="record", relation="substitute",
+                    )  # fmt: skip
+
+    def watch(line):
+        lines.append(line)
+        if line["event"] == "answered" and line["visit"] == 1:
+            spend_elsewhere()
+
+    async def main():
+        async with asyncio.timeout(150):
+            server = await started(fed)
+            parties = [
+                asyncio.create_task(join(fed.party("a"))),
+                asyncio.create_task(join(fed.party("b"), watch)),
+            ]
+            try:
+                return await asyncio.gather(*parties, server)
+            finally:
+                await ended(server, *parties)
+
+    one, two, whole = asyncio.run(main())
+    state = fed.state()
+    assert (state.finished, state.round, state.left) == ("rounds", ROUNDS, {"b"})
+    assert one["stopped"] is None
+    assert two["stopped"]["round"] == two["stopped"]["visit"] + 1 == 3
+    assert "privacy ceiling" in two["stopped"]["reason"]
+    assert (one["answers"], two["answers"]) == (ROUNDS, 2)
+    assert whole["exchanges"] == ROUNDS + 2
+    for place in ("server", "state-a", "state-b"):
+        assert_same_bits(fed.natural(place), state.result)
+    written = json.loads((private_part(fed.base / "state-b") / EVALUATION).read_text())
+    assert written["stopped"] == two["stopped"]
+    found, _ = spent(fed, "b")
+    assert found.epsilon <= found.ceiling.epsilon
+    assert [line["event"] for line in lines if line["event"] == "ceiling"] == ["ceiling"]
+
+
+@pytest.mark.usefixtures("shared_models")
+def test_the_check_on_rejoining_counts_each_visit_once(tmp_path):
+    """A charge whose answer was lost is paid for; a run that has not begun needs all of it."""
+    fed = make(tmp_path / "fed")
+
+    async def main():
+        async with asyncio.timeout(120):
+            server = await started(fed)
+            parties = {name: asyncio.create_task(join(fed.party(name))) for name in NAMES}
+            try:
+                await until(lambda: fed.state() is not None and fed.state().round >= 2, 60)
+            finally:
+                await ended(server, *parties.values())
+
+    asyncio.run(main())
+    ready = prepare_party(fed.party("a"))
+    before, _ = spent(fed, "a")
+    assert 2 <= before.charges <= ROUNDS
+    assert check_budget(ready) == before, "what is left fits exactly"
+    approve(fed.party("a"))  # one further run of the same
+    with pytest.raises(PrivacyError, match="this run asks for"):
+        check_budget(ready)
+    needed = needed_ceiling(ready)
+    assert needed > before.ceiling.epsilon
+    file = str(fed.base / "a.toml")
+    ceiling_command(None, file, needed, DELTA, None, None, reason="again", raising=True)
+    check_budget(ready)

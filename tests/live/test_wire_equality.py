@@ -1,0 +1,249 @@
+"""One seed, one posterior: the same bits in one process and over the wire."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from wire_harness import (
+    BINARY,
+    DOCUMENTS,
+    NUMBERS,
+    SEVERAL,
+    Fed,
+    assert_identity,
+    assert_same_bits,
+    run_all,
+    shared_model,
+)
+
+from tacit.engines.execute import carry_out
+from tacit.live.config import read_agreed
+from tacit.live.plan import server_plan
+from tacit.plan.plan import first_factors
+from tacit.run.run import prepare
+
+pytestmark = pytest.mark.usefixtures("shared_models")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = ("hospital-1", "hospital-2", "hospital-3")
+MIX = ("json", "cbor", "msgpack")
+COHORT = {"source": "synthetic-cohort", "records": 60}
+SEEDED = {"epsilon": 4.0, "delta": 1e-4, "noise_seed": 5}
+PRIVATE = {"data": BINARY, "model": {"kind": "logistic"}, "records": 72}
+
+MODELS = {
+    "logistic": {
+        "privacy": "none",
+        "data": COHORT,
+        "model": {"kind": "logistic"},
+        "method": {"kind": "natural-vi", "steps": 3},
+    },
+    "gaussian mean": {
+        "privacy": "none",
+        "data": NUMBERS,
+        "model": {"kind": "gaussian-mean"},
+        "method": {"kind": "exact"},
+    },
+    "gradient": {
+        "privacy": "none",
+        "data": BINARY,
+        "model": {"kind": "logistic"},
+        "method": {"kind": "gradient-vi", "steps": 5, "batch_size": 8},
+        "family": "mean-field",
+    },
+    "site prior": {
+        "privacy": "none",
+        "data": {**COHORT, "records": 40, "keep": ["site"]},
+        "model": {
+            "kind": "numpyro",
+            "program": "hierarchy.py:readmission",
+            "static": {"sites": len(NAMES)},
+        },
+        "method": {"kind": "gradient-vi", "steps": 4},
+    },
+    "private": {**PRIVATE, "privacy": SEEDED, "method": {"kind": "dpsgd"}},
+    "private, shared noise": {
+        **PRIVATE,
+        "privacy": {**SEEDED, "aggregation": "trusted"},
+        "method": {"kind": "private-update"},
+    },
+    "private, with a memory": {
+        **PRIVATE,
+        "privacy": {**SEEDED, "aggregation": "trusted", "unit": "party"},
+        "method": {"kind": "private-update", "form": "log-precision", "shards": 1, "clip": 0.1},
+    },
+    "private, in stages": {
+        "data": NUMBERS,
+        "model": {"kind": "gaussian-mean"},
+        "records": 72,
+        "privacy": SEEDED,
+        "method": {"kind": "private-statistics", "once": True},
+    },
+    "topics": {
+        "privacy": "none",
+        "data": DOCUMENTS,
+        "model": {"kind": "lda", "topics": 3},
+    },
+    "private topics": {
+        "data": DOCUMENTS,
+        "model": {"kind": "lda", "topics": 3, "document_words": 20},
+        "records": 72,
+        "privacy": SEEDED,
+        "method": {"kind": "private-statistics", "rate": 0.5},
+    },
+    "private, with sums": {
+        **PRIVATE,
+        "privacy": SEEDED,
+        "method": {"kind": "dpsgd", "adaptive": 0.5},
+    },
+    "private scoring": {**PRIVATE, "privacy": SEEDED, "method": {"kind": "private-scoring"}},
+    "private scoring of levels": {
+        "data": SEVERAL,
+        "model": {"kind": "softmax"},
+        "records": 72,
+        "privacy": {**SEEDED, "aggregation": "trusted"},
+        "method": {"kind": "private-scoring"},
+    },
+    "private levels": {
+        "data": SEVERAL,
+        "model": {"kind": "softmax"},
+        "records": 72,
+        "privacy": SEEDED,
+        "method": {"kind": "dpsgd"},
+    },
+    "private, whitened": {
+        **PRIVATE,
+        "privacy": SEEDED,
+        "method": {"kind": "dpsgd", "whiten": 0.2, "whiten_bound": 2.0},
+    },
+}
+
+
+def federation(folder, what, kind, encodings=MIX, rounds=3, **changes):
+    folder.mkdir(exist_ok=True)
+    shutil.copy(EXAMPLES / "numpyro_hierarchy.py", folder / "hierarchy.py")
+    schedule = {"kind": kind, "rounds": rounds}
+    agreed = {**MODELS[what], "schedule": schedule, **changes}
+    fed = Fed(folder, NAMES, agreed, encodings=encodings)
+    fed.approve()
+    return fed
+
+
+def assert_same_plan(fed, plan):
+    """What the server decides without records is what one process decides with all of them."""
+    live = server_plan(fed.server.agreed)
+    assert live.method == plan.method, "also total_units and parties of a private method"
+    assert live.schedule == plan.schedule
+    assert type(live.family) is type(plan.family)
+    assert live.settled.keys() == plan.settled.keys()
+    for name, settled in plan.settled.items():
+        assert live.settled[name].noise_sd == settled.noise_sd
+        assert live.settled[name].shares == settled.shares
+    assert_same_bits(live.rules.prior, plan.rules.prior)
+    assert live.rules.parties == plan.rules.parties
+    ours, theirs = first_factors(live), first_factors(plan)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert_same_bits(ours[name], theirs[name])
+
+
+def assert_equal(fed, plan, results):
+    outcome = carry_out(plan)
+    state = fed.state()
+    assert_same_bits(state.result, outcome.state.result)
+    assert_same_bits(fed.natural(), outcome.posterior.natural)
+    assert (state.round, state.exchanges) == (outcome.state.round, outcome.state.exchanges)
+    for name in fed.names:
+        assert_same_bits(fed.natural(f"state-{name}"), outcome.posterior.natural)
+        ours, theirs = state.factors[name], outcome.state.factors[name]
+        assert (ours.version, ours.visits) == (theirs.version, theirs.visits)
+        assert_same_bits(ours.natural, theirs.natural)
+    assert state.losses == outcome.state.losses
+    assert all(one["posterior"] == results[0]["posterior"] for one in results[1:])
+    assert [one["answers"] for one in results[1:]] == [
+        sum(
+            name not in plan.settled or bool(plan.settled[name].events_at(visit))
+            for visit in range(state.factors[name].visits)
+        )
+        for name in fed.names
+    ]
+
+
+CASES = [
+    ("logistic", "sequential", MIX),
+    ("logistic", "synchronous", MIX),
+    *(
+        ("gaussian mean", kind, encodings)
+        for kind in ("sequential", "synchronous")
+        for encodings in (("json",), ("cbor",), ("msgpack",), MIX)
+    ),
+    ("gradient", "sequential", ("json",)),
+    ("gradient", "synchronous", MIX),
+    ("site prior", "sequential", MIX),
+    ("site prior", "synchronous", MIX),
+    ("private", "sequential", MIX),
+    ("private", "synchronous", ("json",)),
+    ("private, shared noise", "synchronous", MIX),
+    ("private, with a memory", "synchronous", MIX),
+    ("private, in stages", "synchronous", MIX),
+    ("topics", "sequential", ("json",)),
+    ("private topics", "synchronous", MIX),
+    ("private, with sums", "synchronous", MIX),
+    ("private, whitened", "synchronous", MIX),
+    ("private scoring", "synchronous", MIX),
+    ("private scoring of levels", "synchronous", MIX),
+    ("private levels", "sequential", ("json",)),
+]
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "encodings"), CASES, ids=[f"{w}-{k}-{'+'.join(e)}" for w, k, e in CASES]
+)
+def test_the_wire_changes_no_bit(tmp_path, what, kind, encodings):
+    fed = federation(tmp_path / "fed", what, kind, encodings)
+    plan = fed.alone()
+    assert_same_plan(fed, plan)
+    results = asyncio.run(run_all(fed))
+    assert_equal(fed, plan, results)
+    told = {line["party"]: line["encoding"] for line in fed.journal() if line["event"] == "joined"}
+    assert set(told.values()) == set(encodings)
+
+
+def test_a_run_of_the_same_file_in_one_process_says_the_same(tmp_path, monkeypatch):
+    """Not through the parties' own loading: `tacit run` of what was agreed on."""
+    monkeypatch.setattr("tacit.run.run.make_model", shared_model)
+    fed = federation(tmp_path / "fed", "logistic", "synchronous", rounds=2)
+    results = asyncio.run(run_all(fed))
+    config = read_agreed(fed.base / "federation.toml").federation.as_config()
+    engine = msgspec.structs.replace(config.engine, batch_parties=False)
+    plan = prepare(msgspec.structs.replace(config, engine=engine)).plan
+    assert tuple(plan.parties) == NAMES
+    assert_equal(fed, plan, results)
+
+
+def test_parties_of_a_round_are_the_same(tmp_path):
+    changes = {"schedule": {"kind": "synchronous", "rounds": 4, "parties_per_round": 2}}
+    fed = federation(tmp_path / "fed", "gaussian mean", "synchronous", **changes)
+    results = asyncio.run(run_all(fed))
+    assert_equal(fed, fed.alone(), results)
+
+
+@pytest.mark.parametrize("what", ["gaussian mean", "site prior", "private"])
+def test_an_asynchronous_run_arrives(tmp_path, what):
+    """In whatever order answers come, q is the prior times the factors."""
+    fed = federation(tmp_path / "fed", what, "asynchronous", rounds=3)
+    results = asyncio.run(run_all(fed))
+    state = fed.state()
+    plan = server_plan(fed.server.agreed)
+    assert_identity(plan, state)
+    assert state.finished == "rounds"
+    assert results[0]["finished"] == "rounds"
+    if plan.settled:
+        assert max(factor.visits for factor in state.factors.values()) <= 3
+    for name in NAMES:
+        assert_same_bits(fed.natural(f"state-{name}"), state.result)
+    if what == "gaussian mean":
+        alone = carry_out(fed.alone()).posterior
+        np.testing.assert_allclose(results[0]["posterior"]["mean"], alone.mean, rtol=0.1)

@@ -1,0 +1,150 @@
+"""A live federation in which one party does not answer as agreed: the others get a result."""
+
+import asyncio
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from wire_harness import BINARY, Fed, run_all, started, until
+
+import tacit.live.join as live_join
+from tacit.errors import PeerError
+from tacit.live.join import join
+from tacit.live.server.status import give_command
+from tacit.party.compute import Seat
+
+PRIVATE = {"epsilon": 2.0, "noise_seed": 5}
+
+
+class Corrupt(Seat):
+    """Party "b", whose updates are `factor` times what they should be from visit `since` on."""
+
+    factor, since = 1e6, 0
+
+    def __init__(self, agreement: Any, party: str, *rest: Any, **options: Any) -> None:
+        super().__init__(agreement, party, *rest, **options)
+        self.corrupt = party == "b"
+
+    def answer(self, request: Any, *rest: Any) -> Any:
+        reply, state = super().answer(request, *rest)
+        if self.corrupt and request.visit >= self.since:
+            delta = {name: type(self).factor * value for name, value in reply.delta.items()}
+            reply = reply._replace(delta=delta)
+            state = state._replace(last=reply)
+        return reply, state
+
+
+def federation(tmp_path, **agreed: Any) -> Fed:
+    agreed = {
+        "data": BINARY,
+        "model": {"kind": "logistic"},
+        "schedule": {"rounds": 4},
+        "privacy": "none",
+    } | agreed
+    fed = Fed(tmp_path, ("a", "b", "c"), agreed)
+    fed.approve()
+    return fed
+
+
+def left_out(fed: Fed) -> list[dict[str, Any]]:
+    return [line for line in fed.journal() if line["event"] == "left out"]
+
+
+def summary(fed: Fed, key: str) -> Any:
+    return json.loads((fed.base / "server" / "public" / "result.json").read_text())[key]
+
+
+@pytest.mark.parametrize(("factor", "since"), [(1e6, 0), (1e6, 3), (-40.0, 0)])
+def test_one_party_does_not_decide_a_run(factor, since, tmp_path, monkeypatch):
+    """The result is that of the other two, whether it starts lying at once or at the end."""
+    monkeypatch.setattr(live_join, "Seat", Corrupt)
+    monkeypatch.setattr(Corrupt, "factor", factor)
+    monkeypatch.setattr(Corrupt, "since", since)
+    fed = federation(tmp_path)
+    results = asyncio.run(run_all(fed))
+    (line,) = left_out(fed)
+    assert (line["party"], line["round"], line["factor"]) == ("b", since + 1, "divided out")
+    assert "breaks a bound (" in line["reason"]
+    assert "at most" in line["reason"] or "at least" in line["reason"]
+    assert set(results[0]["left_out"]) == set(summary(fed, "left_out")) == {"b"}
+    assert summary(fed, "step_kl") >= 0.0
+    status = json.loads((fed.base / "server" / "status.json").read_text())
+    assert status["left_out"]["b"]["reason"] == line["reason"]
+    assert status["parties"]["b"]["left_out"] == status["left_out"]["b"]
+    mean = np.array(results[0]["posterior"]["mean"])
+    assert np.all(np.abs(mean) < 5)
+    assert all(np.allclose(one["posterior"]["mean"], mean) for one in results[1:])
+    assert fed.state().factors["b"].natural["linear"] == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    "kind", ["private-scoring", "dpsgd", "private-update", "private-statistics"]
+)
+def test_one_party_does_not_decide_a_private_run(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(live_join, "Seat", Corrupt)
+    monkeypatch.setattr(Corrupt, "since", 2)
+    fed = federation(tmp_path, method={"kind": kind}, privacy=PRIVATE, records=72)
+    results = asyncio.run(run_all(fed))
+    (line,) = left_out(fed)
+    assert (line["party"], line["round"]) == ("b", 3)
+    assert "only the noisy sum" in line["factor"]
+    assert np.all(np.abs(results[0]["posterior"]["mean"]) < 20)
+    answers = {one["party"]: one["answers"] for one in results[1:]}
+    assert answers == {"a": 4, "b": 3, "c": 4}, "what b has sent stays paid for"
+
+
+@pytest.mark.parametrize("agreed", [
+    {},
+    {"schedule": {"kind": "sequential", "rounds": 3}},
+    {"schedule": {"kind": "asynchronous", "rounds": 3}},
+    {"method": {"kind": "private-scoring"}, "privacy": PRIVATE, "records": 72},
+])  # fmt: skip
+def test_nobody_is_left_out_of_an_honest_run(agreed, tmp_path):
+    fed = federation(tmp_path, **agreed)
+    results = asyncio.run(run_all(fed))
+    assert left_out(fed) == []
+    assert results[0]["left_out"] == {}
+
+
+def test_an_operator_readmits_a_party(tmp_path, monkeypatch):
+    """It lies once, at its second visit; readmitted, it is asked for the rest of the run."""
+    monkeypatch.setattr(live_join, "Seat", Corrupt)
+    monkeypatch.setattr(Corrupt, "since", 1)
+    fed = federation(tmp_path, schedule={"rounds": 400, "tolerance": 0.0})
+
+    async def play() -> Any:
+        server = await started(fed)
+        parties = [asyncio.create_task(join(fed.party(name))) for name in fed.names]
+        await until(lambda: left_out(fed))
+        monkeypatch.setattr(Corrupt, "factor", 1.0)
+        give_command(fed.base / "server", "readmit-1", {"party": "b"})
+        give_command(fed.base / "server", "readmit-2", {"party": "c"})
+        await asyncio.gather(*parties)
+        return await server
+
+    result = asyncio.run(asyncio.wait_for(play(), 200))
+    events = [line["event"] for line in fed.journal() if line["event"] != "round"]
+    assert events.index("left out") < events.index("readmitted")
+    assert [line["wanted"] for line in fed.journal() if line["event"] == "not readmitted"] == ["c"]
+    assert result["left_out"] == {}
+    assert fed.state().factors["b"].visits > 2
+    assert np.any(fed.state().factors["b"].natural["linear"])
+
+
+def test_a_quorum_that_is_lost_is_said_with_the_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(live_join, "Seat", Corrupt)
+    monkeypatch.setattr(Corrupt, "since", 1)
+    fed = federation(tmp_path, quorum=3)
+    results = asyncio.run(run_all(fed))
+    assert results[0]["finished"] == "too few parties"
+    (line,) = [line for line in fed.journal() if line["event"] == "too few"]
+    assert line["left_out"] == ["b"]
+
+
+def test_an_announced_number_of_records_cannot_widen_the_bounds(tmp_path):
+    fed = federation(tmp_path, records=30)
+    fed.write_party("b", record_count="exact")
+    (fed.base / "b.csv").write_text((fed.base / "b.csv").read_text() + "0.1,0.2,yes\n" * 99)
+    with pytest.raises(PeerError, match=r"announce .* records, but about 30 of all parties"):
+        asyncio.run(run_all(fed))

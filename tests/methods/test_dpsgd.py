@@ -1,0 +1,146 @@
+"""DPSGD: what it declares is what it releases, and with little noise it finds the posterior."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tacit.engines.execute import carry_out
+from tacit.errors import ConfigError
+from tacit.expfam import FullGaussian, MeanFieldGaussian
+from tacit.methods import DPSGD, NaturalVI
+from tacit.models import BayesianNeuralNetwork, LogisticRegression, Model
+from tacit.party.compute import PartyState, step
+from tacit.plan.agreement import Agreement
+from tacit.plan.plan import make_plan
+from tacit.privacy.events import Poisson, WithoutReplacement
+from tacit.privacy.settings import Privacy
+from tacit.server.messages import Request
+from tacit.server.schedule import Synchronous
+
+MODEL, FAMILY = LogisticRegression(("a", "b", "c")), MeanFieldGaussian(3)
+SAMPLED = {
+    "poisson": {"rate": 0.3, "steps": 2},
+    "subset": {"rate": 0.3, "sampling": "without-replacement"},
+}
+
+
+@pytest.fixture(scope="module")
+def parties(make_parties):
+    return make_parties((20, 31), output="bernoulli")
+
+
+def plan_of(parties, method, *, rounds=2, model: Model = MODEL, **privacy) -> Any:
+    asked = Privacy(**({"noise_multiplier": 5.0, "delta": 1e-3, "noise_seed": 1} | privacy))
+    schedule = Synchronous(rounds=rounds)
+    return make_plan(model, parties, method=method, schedule=schedule, privacy=asked)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"steps": 0}, "method.steps = 0"),
+        ({"rate": 0.0}, "method.rate = 0.0"),
+        ({"rate": 1.5}, "method.rate = 1.5"),
+        ({"rate": np.nan}, "method.rate = nan"),
+        ({"clip": 0.0}, "method.clip = 0.0"),
+        ({"clip": np.inf}, "method.clip = inf"),
+        ({"precision_weight": 0.0}, "method.precision_weight = 0.0"),
+        ({"step_size": 0.0}, "method.step_size = 0.0"),
+        ({"step_size": np.nan}, "method.step_size = nan"),
+        ({"momentum": 1.0}, "method.momentum = 1.0"),
+        ({"most_noise": 0.0}, "method.most_noise = 0.0"),
+        ({"averaged_share": 2.0}, "method.averaged_share = 2.0"),
+    ],
+    ids=str,
+)
+def test_a_value_without_a_meaning_is_refused(options, words):
+    with pytest.raises(ConfigError, match=words):
+        DPSGD(**options)
+
+
+def test_a_family_or_a_relation_that_does_not_fit_is_refused():
+    with pytest.raises(ConfigError, match="mean-field"):
+        DPSGD().check(MODEL, FullGaussian(3))
+    subset = DPSGD(rate=0.5, sampling="without-replacement", relation="add-or-remove")
+    with pytest.raises(ConfigError, match="tells the number of records"):
+        subset.check(MODEL, FAMILY)
+
+
+@pytest.mark.parametrize("how", SAMPLED)
+def test_an_answer_costs_what_was_declared_for_it(parties, how):
+    """Also with batches of parties of different sizes in one compiled shape."""
+    plan = plan_of(parties, DPSGD(**SAMPLED[how]))
+    agreement = Agreement(plan.model, plan.family, plan.method, seed=0, noise_seed=1)
+    q = MODEL.prior(FAMILY)
+    for party, records in parties.items():
+        settled = plan.settled[party]
+        (event,) = settled.events_at(0)
+        assert event.count == plan.method.steps
+        if how == "poisson":
+            assert event.sampling == Poisson(rate=0.3)
+        if how == "subset":
+            size = len(records["y"])
+            assert event.sampling == WithoutReplacement(batch=int(0.3 * size), total=size)
+        request = Request("r0", party, 0, 0, q, FAMILY.zero(), 1.0, initial=True)
+        reply, state = step(agreement, records, PartyState(), request, settled)
+        assert reply.loss is None, "a loss would be one more release"
+        assert np.all(np.isfinite(reply.delta["linear"]))
+        assert step(agreement, records, state, request, settled)[0] is reply
+        again, _ = step(agreement, records, PartyState(), request, settled)
+        np.testing.assert_equal(again.delta, reply.delta)
+        other, _ = step(agreement, records, PartyState(), request._replace(visit=1), settled)
+        assert np.all(other.delta["linear"] != reply.delta["linear"]), "a visit has its own noise"
+
+
+def test_noise_of_the_operating_system_is_never_the_same(parties):
+    plan = plan_of(parties, DPSGD(), noise_seed=None)
+    agreement = Agreement(plan.model, plan.family, plan.method, seed=0)
+    request = Request("r0", "site-0", 0, 0, MODEL.prior(FAMILY), FAMILY.zero(), 1.0, initial=True)
+    arguments = (agreement, parties["site-0"], PartyState(), request, plan.settled["site-0"])
+    first, second = step(*arguments)[0], step(*arguments)[0]
+    assert np.all(first.delta["linear"] != second.delta["linear"])
+
+
+@pytest.fixture(scope="module")
+def many(make_parties):
+    return make_parties((400, 300), output="bernoulli")
+
+
+def test_with_little_noise_it_finds_the_posterior(many):
+    """A clip that cuts nothing and hardly any noise: what is left is the optimiser."""
+    exact = carry_out(
+        make_plan(
+            MODEL, many, family="mean-field", method=NaturalVI(), schedule=Synchronous(rounds=30)
+        )
+    ).state.result
+    careful = plan_of(many, DPSGD(clip=60.0), rounds=60, noise_multiplier=1e-4)
+    means = carry_out(careful).posterior.mean
+    wanted = exact["linear"] / (-2.0 * exact["quadratic"])
+    sd = np.sqrt(1.0 / (-2.0 * exact["quadratic"]))
+    assert np.all(np.abs(means - wanted) < 0.25 * sd)
+
+
+@pytest.mark.parametrize("precision", ["per-coordinate", "fixed"])
+def test_every_kind_of_precision_moves_q(many, precision):
+    found = carry_out(plan_of(many, DPSGD(precision=precision), rounds=10, noise_multiplier=1e-3))
+    assert np.max(np.abs(found.posterior.mean)) > 0.1
+    assert np.all(found.posterior.sd > 0)
+
+
+def test_a_step_that_needs_the_number_of_records_is_refused_where_that_is_secret():
+    class SmoothNetwork(BayesianNeuralNetwork):
+        rounding_grows = False
+
+    model = SmoothNetwork(tuple("abcdefghi"), hidden=25)
+    assert model.dimension > 256, "a network this large keeps its precision"
+    records = {"x": np.zeros((6, 9)), "y": np.ones(6)}
+    with pytest.raises(ConfigError, match=r"method\.step_size is not given"):
+        plan_of({"a": records}, DPSGD(), model=model, relation="add-or-remove")
+    plan_of({"a": records}, DPSGD(step_size=0.05), model=model, relation="add-or-remove")
+
+
+def test_the_number_of_records_is_not_used_under_add_or_remove(parties):
+    fewer = {**parties, "site-0": {k: v[1:] for k, v in parties["site-0"].items()}}
+    methods = [plan_of(one, DPSGD(), relation="add-or-remove").method for one in (parties, fewer)]
+    assert methods[0] == methods[1]

@@ -1,0 +1,229 @@
+"""Every private method that is shipped: what one unit can move is charged, and the noise is there.
+
+`reach` is how near the search comes to the bound: a charge of half of what is needed would show
+wherever it is above one half.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tacit.data import document_records
+from tacit.data.schema.layout import BIAS, Feature
+from tacit.expfam import MeanFieldGaussian
+from tacit.methods import (
+    DPSGD,
+    Hybrid,
+    NaturalVI,
+    PrivateMethod,
+    PrivateScoring,
+    PrivateStatistics,
+    PrivateUpdate,
+    Whitened,
+)
+from tacit.models import (
+    BayesianNeuralNetwork,
+    LinearRegression,
+    LogisticRegression,
+    Model,
+    PoissonRegression,
+    SoftmaxRegression,
+    TopicModel,
+)
+from tacit.models.belief.model import BeliefNetwork
+from tacit.plan.plan import first_factors, make_plan
+from tacit.privacy.mechanisms import Gaussian
+from tacit.privacy.settings import PartyPrivacy, Privacy
+from tacit.server.schedule import Synchronous
+from tacit.server.state import initial_state
+from tacit.testing import check_local_method, check_private_method, gaussian_faults
+
+LAYOUT = (BIAS, Feature("numeric", "a", -1.0, 1.0), Feature("level", "b=u"))
+LOGISTIC = LogisticRegression(("a", "b"))
+LINEAR = LinearRegression(("a",))
+NAMES = ("bias", "a", "b=u")
+TABLE = {
+    "x": np.array([[1, 0.2, 1], [1, -0.4, 0], [1, 0.9, 1], [1, -0.1, 0], [1, 0.5, 1], [1, 0, 0.0]]),
+    "y": np.array([0.0, 1.0, 1.0, 0.0, 1.0, 0.0]),
+}
+PIXELS = {"x": np.array([[0, 1, 1], [1, 0, 1], [0, 0, 1], [1, 1, 1], [0, 1, 0], [1, 0, 0.0]])}
+PARTY: dict[str, Any] = {"unit": "party"}
+OPEN: dict[str, Any] = {"relation": "add-or-remove"}
+
+
+@dataclass(frozen=True)
+class Case:
+    method: PrivateMethod
+    model: Model = LOGISTIC
+    how: dict[str, Any] = field(default_factory=dict, hash=False)
+    reach: float = 0.9
+
+
+CASES = {
+    "dpsgd": Case(DPSGD()),
+    "dpsgd, fixed precision": Case(DPSGD(precision="fixed", step_size=0.1)),
+    "dpsgd, each coordinate": Case(DPSGD(precision="per-coordinate")),
+    "dpsgd, several steps": Case(DPSGD(steps=2)),
+    "dpsgd, added": Case(DPSGD(), how=OPEN),
+    "dpsgd, persons": Case(DPSGD(), how={"unit": "person"}),
+    "dpsgd, poisson": Case(DPSGD(rate=0.5), reach=0.0),
+    "dpsgd, subsets": Case(DPSGD(rate=0.5, sampling="without-replacement"), reach=0.0),
+    "dpsgd, adaptive": Case(DPSGD(adaptive=0.5)),
+    "dpsgd, clip by visit": Case(DPSGD(clip_end=0.3, noise_end=2.0)),
+    "dpsgd, network": Case(DPSGD(), BayesianNeuralNetwork(("a", "b"), hidden=2), reach=0.8),
+    "dpsgd, levels": Case(DPSGD(), SoftmaxRegression(("a", "b"), levels=("u", "v"))),
+    "update": Case(PrivateUpdate(shards=1), LINEAR),
+    "update, added": Case(PrivateUpdate(shards=1), LINEAR, OPEN),
+    "update, averaged": Case(PrivateUpdate(shards=3, objective="averaged"), LINEAR),
+    "update, virtual, added": Case(PrivateUpdate(shards=2), LINEAR, OPEN),
+    "update, persons": Case(PrivateUpdate(shards=1), LINEAR, {"unit": "person"}),
+    "update, shared noise": Case(PrivateUpdate(shards=1), LINEAR, {"aggregation": "trusted"}),
+    "party, roll-back": Case(PrivateUpdate(shards=1), LINEAR, PARTY),
+    "party, added": Case(PrivateUpdate(shards=1), LINEAR, PARTY | OPEN),
+    "party, server-factor": Case(PrivateUpdate(shards=1, form="server-factor"), LINEAR, PARTY),
+    "party, log-precision": Case(PrivateUpdate(shards=1, form="log-precision"), LINEAR, PARTY),
+    "party, now and then": Case(PrivateUpdate(shards=1, rate=0.5), LINEAR, PARTY, 0.0),
+    "party, server's noise": Case(
+        PrivateUpdate(shards=1), LINEAR, PARTY | {"aggregation": "server"}
+    ),
+    "statistics": Case(PrivateStatistics(), LINEAR),
+    "statistics, logistic": Case(PrivateStatistics()),
+    "statistics, added": Case(PrivateStatistics(), how=OPEN),
+    "statistics, persons": Case(PrivateStatistics(), LINEAR, {"unit": "person"}),
+    "statistics, truncated": Case(PrivateStatistics(repair="truncate"), LINEAR),
+    "statistics, once": Case(PrivateStatistics(once=True), LINEAR),
+    "statistics, shared noise": Case(PrivateStatistics(), LINEAR, {"aggregation": "trusted"}),
+    "statistics, belief network": Case(
+        PrivateStatistics(), BeliefNetwork(3, hidden=2), {"records": PIXELS}, 0.0
+    ),
+    "hybrid": Case(Hybrid(gradient_clip=0.5), LINEAR),
+    "scoring": Case(
+        PrivateScoring(), LogisticRegression(NAMES, layout=LAYOUT), {"records": TABLE}
+    ),
+    "scoring, poisson": Case(
+        PrivateScoring(), PoissonRegression(NAMES, layout=LAYOUT, largest=3.0), {"records": TABLE}
+    ),
+    "scoring, shared noise": Case(
+        PrivateScoring(), LogisticRegression(NAMES, layout=LAYOUT),
+        {"records": TABLE, "aggregation": "trusted"},
+    ),
+    "whitened dpsgd": Case(Whitened(inner=DPSGD(), bound=1.5)),
+    "whitened update": Case(Whitened(inner=PrivateUpdate(), bound=1.5), LINEAR),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_unit_moves_a_release_further_than_is_charged(name):
+    case = CASES[name]
+    assert check_private_method(case.method, case.model, reach=case.reach, **case.how) <= 1.0
+
+
+def noise_of_server(plan, coordinates):
+    """What the server adds to updates of 1, a row a round."""
+    q = initial_state(plan.rules, first_factors(plan)).q
+    nothing = [plan.family.zero()] * len(plan.parties)
+    combine = plan.rules.combine
+    return np.stack([coordinates(combine(q, nothing, None, n), q) for n in range(1, 2_001)])
+
+
+def test_the_server_adds_one_whole_noise_to_updates():
+    parties = {name: {"x": np.ones((4, 1)), "y": np.arange(4.0)} for name in ("a", "b", "c")}
+    plan = make_plan(
+        LINEAR, parties, method=PrivateUpdate(shards=1),
+        schedule=Synchronous(rounds=1, damping=1.0),
+        privacy=Privacy(noise_multiplier=1.0, unit="party", aggregation="server"),
+    )  # fmt: skip
+
+    def moved(found, q):
+        change = found[0]
+        return np.concatenate(
+            [change["linear"] - q["linear"], -2.0 * (change["quadratic"] - q["quadratic"])]
+        )
+
+    plan = replace(plan, noise_key=(5,))
+    noise = noise_of_server(plan, moved)
+    assert not gaussian_faults(noise, plan.settled["a"].noise_sd)
+    assert gaussian_faults(0.8 * noise, plan.settled["a"].noise_sd)
+
+
+def test_the_server_adds_one_whole_noise_to_counts():
+    documents = document_records(np.array([[3.0, 1.0, 0.0], [0.0, 2.0, 4.0]]))
+    model = TopicModel(2, words=3, document_words=8)
+    plan = make_plan(
+        model, {"a": documents, "b": documents}, method=PrivateStatistics(),
+        schedule=Synchronous(rounds=1, damping=1.0),
+        privacy=Privacy(noise_multiplier=1.0, delta=1e-3, aggregation="server"),
+    )  # fmt: skip
+    prior = model.prior(plan.family)["log"]
+
+    def moved(found, q):
+        return np.ravel(found[1]["log"] - (q["log"] - prior)) / model.statistics_unit
+
+    plan = replace(plan, noise_key=(5,))
+    noise = noise_of_server(plan, moved)
+    assert not gaussian_faults(noise, plan.settled["a"].noise_sd)
+    assert gaussian_faults(0.8 * noise, plan.settled["a"].noise_sd)
+
+
+def test_the_guarantee_of_a_run_is_that_of_its_weakest_party():
+    parties = {name: {"x": np.ones((4, 1)), "y": np.arange(4.0)} for name in ("a", "b")}
+    own = {"a": PartyPrivacy(noise_multiplier=3.0, delta=1e-3)}
+    plan = make_plan(
+        LINEAR, parties, method=PrivateStatistics(), schedule=Synchronous(rounds=1),
+        privacy=Privacy(noise_multiplier=1.0, delta=1e-2, parties=own),
+    )  # fmt: skip
+    each = {name: one.guarantee for name, one in plan.settled.items()}
+    assert each["a"].epsilon < each["b"].epsilon
+    assert plan.guarantee is not None
+    assert (plan.guarantee.epsilon, plan.guarantee.delta) == (each["b"].epsilon, 1e-2)
+
+
+class Undercharged(DPSGD):
+    """Declares half of the clip that it uses; its cost agrees with what it declares."""
+
+    def release(self, *, clip, noise_sd, units):
+        found = super().release(clip=clip, noise_sd=noise_sd, units=units)
+        return tuple(type(one)(clip=one.clip / 2, noise_sd=one.noise_sd) for one in found)
+
+    def _released(self, model, family, free, public, secret, task, scale):
+        doubled = task._replace(terms=task.terms._replace(clips=2.0 * task.terms.clips))
+        cost: Any
+        value, cost, within = super()._released(model, family, free, public, secret, doubled, scale)
+        half = cost.cost._replace(clip=cost.cost.clip / 2)
+        return value, cost._replace(cost=half), within
+
+
+class Quieter(PrivateStatistics):
+    """Adds half of the noise that it declares."""
+
+    def answer(self, model, family, key, task):
+        quiet = task._replace(terms=task.terms._replace(noise_sds=0.5 * task.terms.noise_sds))
+        found = super().answer(model, family, key, quiet)
+        cost = found.cost.cost._replace(noise_sd=2.0 * found.cost.cost.noise_sd)
+        return found._replace(cost=found.cost._replace(cost=cost))
+
+
+def test_half_of_the_sensitivity_is_found():
+    with pytest.raises(AssertionError, match=r"sensitivity: .* moves the sum by 2, 1 is charged"):
+        check_private_method(Undercharged(), LOGISTIC)
+
+
+def test_half_of_the_noise_is_found():
+    with pytest.raises(AssertionError, match="noise: visit 0: variance of the noise"):
+        check_private_method(Quieter(), LINEAR)
+
+
+def test_nothing_is_left_of_the_check_when_it_is_over():
+    release = Gaussian.release
+    with pytest.raises(AssertionError, match="reach: the largest movement"):
+        check_private_method(PrivateStatistics(), LINEAR, reach=2.0, rounds=1)
+    assert Gaussian.release is release
+
+
+def test_each_suite_names_the_other():
+    with pytest.raises(TypeError, match="check_private_method"):
+        check_local_method(DPSGD(), LOGISTIC, MeanFieldGaussian(2))
+    with pytest.raises(TypeError, match="check_local_method"):
+        check_private_method(NaturalVI(), LOGISTIC)  # type: ignore[arg-type]

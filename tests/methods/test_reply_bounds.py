@@ -1,0 +1,264 @@
+"""Bounds on replies: no honest reply breaks one, and what no records can lead to does."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tacit.data.schema.layout import BIAS, Feature
+from tacit.engines.execute import carry_out
+from tacit.engines.in_process import InProcess
+from tacit.errors import ConfigError
+from tacit.methods import DPSGD, NaturalVI, PrivateScoring, PrivateStatistics, PrivateUpdate
+from tacit.methods.hybrid import Hybrid
+from tacit.methods.reply_bounds import BrokenBound, Exchange, broken_bound
+from tacit.methods.statistics.method import ExpectedStatistics
+from tacit.methods.whitening import Whitened
+from tacit.models import LogisticRegression, PoissonRegression, SoftmaxRegression
+from tacit.models.glm.linear import LinearRegression
+from tacit.models.normal_mean import GaussianMean
+from tacit.plan.plan import Plan, make_plan
+from tacit.privacy.settings import Privacy
+from tacit.server.schedule import Asynchronous, Sequential, Synchronous
+
+NAMES = ("bias", "age", "dose")
+LAYOUT = (BIAS, Feature("numeric", "age", -3.0, 3.0), Feature("numeric", "dose", -1.0, 2.0))
+SIZES = {"a": 12, "b": 40, "c": 90}
+SCHEDULES = [
+    Synchronous(rounds=4),
+    Synchronous(rounds=4, damping=0.3),
+    Sequential(rounds=3),
+    Asynchronous(rounds=3),
+]
+
+
+def model_of(kind, prior_sd=1.0):
+    common = {"layout": LAYOUT, "prior_sd": prior_sd}
+    if kind == "logistic":
+        return LogisticRegression(NAMES, **common)
+    if kind == "softmax":
+        return SoftmaxRegression(NAMES, levels=("p", "q", "r"), **common)
+    if kind == "poisson":
+        return PoissonRegression(NAMES, largest=20, **common)
+    return LinearRegression(NAMES, bounds=(-9.0, 9.0), **common)
+
+
+def records_of(kind, rng, rows, extreme=False):
+    x = np.stack([np.ones(rows), *(rng.normal(size=(2, rows)) * [[2.0], [1.0]])], axis=1)
+    low, high = np.array([1.0, -3.0, -1.0]), np.array([1.0, 3.0, 2.0])
+    x = np.clip(x, low, high)
+    if extreme:
+        x = np.where(x > 0, high, low)
+    eta = x @ rng.normal(size=3)
+    y = {
+        "logistic": lambda: (rng.random(rows) < 1 / (1 + np.exp(-eta))) * 1.0,
+        "softmax": lambda: rng.integers(0, 3, rows) * 1.0,
+        "poisson": lambda: np.minimum(rng.poisson(np.exp(np.clip(eta, -5, 3))), 20) * 1.0,
+        "linear": lambda: np.clip(eta + rng.normal(size=rows), -9, 9),
+    }[kind]()
+    return {"x": x, "y": np.full(rows, max(y)) if extreme else y}
+
+
+def exchanges(plan: Plan, counts: dict[str, float]) -> list[Exchange]:
+    """Every request of a run with its reply."""
+    seen: list[Exchange] = []
+
+    class Watched(InProcess):
+        def answer(self, requests):
+            replies = super().answer(requests)
+            for request, reply in zip(requests, replies, strict=True):
+                seen.append(
+                    Exchange(
+                        request.q, request.factor, request.damping, request.initial, request.visit,
+                        reply.delta, reply.loss, counts[reply.party],
+                        plan.settled.get(reply.party),
+                    )
+                )  # fmt: skip
+            return replies
+
+    carry_out(plan, engine=Watched)
+    return seen
+
+
+def run_of(kind, seed, *, extreme=False, prior_sd=1.0, **plan) -> tuple[Plan, list[Exchange]]:
+    rng = np.random.default_rng(seed)
+    parties = {
+        name: records_of(kind, rng, rows, extreme and name == "a") for name, rows in SIZES.items()
+    }
+    made = make_plan(model_of(kind, prior_sd), parties, seed=seed, **plan)
+    return made, exchanges(made, SIZES)
+
+
+def found_in(plan: Plan, seen: list[Exchange]) -> list[BrokenBound]:
+    found = [broken_bound(plan.model, plan.family, plan.method, one) for one in seen]
+    return [one for one in found if one is not None]
+
+
+@pytest.mark.parametrize("kind", ["logistic", "softmax", "poisson", "linear"])
+@pytest.mark.parametrize("family", ["full", "mean-field"])
+def test_no_honest_reply_breaks_a_bound(kind, family):
+    for number, schedule in enumerate(SCHEDULES):
+        for extreme in (False, True):
+            prior_sd = (1.0, 100.0)[number % 2]
+            plan, seen = run_of(
+                kind, number, extreme=extreme, prior_sd=prior_sd, family=family, schedule=schedule
+            )
+            assert len(seen) >= 9
+            assert found_in(plan, seen) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "family"),
+    [
+        ("logistic", NaturalVI(steps=3, step_size=0.5), "full"),
+        ("softmax", NaturalVI(steps=1, step_size=0.5), "full"),
+        ("linear", NaturalVI(), "mean-field"),
+        ("linear", NaturalVI(), "full"),
+        ("logistic", ExpectedStatistics(), "full"),
+        ("logistic", ExpectedStatistics(rate=0.5), "mean-field"),
+        ("linear", ExpectedStatistics(), "mean-field"),
+    ],
+)
+def test_no_honest_reply_of_another_method_breaks_a_bound(kind, method, family):
+    for seed, schedule in enumerate(SCHEDULES):
+        plan, seen = run_of(kind, seed, method=method, family=family, schedule=schedule)
+        assert found_in(plan, seen) == []
+
+
+PRIVATE = [
+    (PrivateScoring(), "auto"),
+    (PrivateStatistics(), "full"),
+    (PrivateStatistics(), "mean-field"),
+    (PrivateStatistics(repair="truncate"), "full"),
+    (PrivateStatistics(rate=0.5), "full"),
+    (PrivateUpdate(), "mean-field"),
+    (PrivateUpdate(shards=3, objective="averaged"), "mean-field"),
+    (DPSGD(), "mean-field"),
+    (DPSGD(rate=0.4), "mean-field"),
+    (DPSGD(precision="per-coordinate"), "mean-field"),
+    (DPSGD(precision="fixed", step_size=0.05), "mean-field"),
+    (DPSGD(adaptive=0.5), "mean-field"),
+    (DPSGD(clip_end=0.5, noise_end=2.0, step_end=0.3), "mean-field"),
+    (Hybrid(), "mean-field"),
+    (Whitened(inner=DPSGD(), bound=3.0), "mean-field"),
+    (Whitened(inner=PrivateUpdate(), bound=3.0), "mean-field"),
+]
+
+
+@pytest.mark.parametrize(("method", "family"), PRIVATE)
+def test_honest_private_replies_are_bounded_and_inflated_ones_are_not(method, family):
+    """Far more than clip, records and noise allow is noticed at every visit."""
+    for number, schedule in enumerate((Synchronous(rounds=4), Sequential(rounds=3))):
+        for epsilon in (0.5, 20.0):
+            privacy = Privacy(epsilon=epsilon, delta=1e-5, noise_seed=number)
+            try:
+                plan, seen = run_of(
+                    "logistic", number, method=method, family=family, schedule=schedule,
+                    privacy=privacy,
+                )  # fmt: skip
+            except ConfigError:
+                assert number == 1, "every method serves a synchronous run"
+                continue
+            assert found_in(plan, seen) == []
+            for one in seen:
+                wild = {name: 1e6 * (np.abs(value) + 1.0) for name, value in one.delta.items()}
+                found = broken_bound(plan.model, plan.family, plan.method, one._replace(delta=wild))
+                assert found is not None
+                assert found.value > found.bound
+
+
+def test_private_bounds_are_those_of_the_public_terms():
+    """Scores of n records, each of norm ≤ 1, and noise: a reply of twice the bound is too long."""
+    privacy = Privacy(epsilon=1.0, delta=1e-5, noise_seed=1)
+    plan, seen = run_of("logistic", 0, method=PrivateScoring(), privacy=privacy)
+    one = next(exchange for exchange in seen if exchange.visit == 2 and exchange.records == 12)
+    event = plan.settled["a"].events_at(2)[0]
+    noise = event.noise_sd * math.sqrt(3 + 2 * math.sqrt(3 * 28) + 2 * 28)
+    for factor in (0.99, 1.01):
+        score = np.full(3, factor * (12 + noise) / math.sqrt(3))
+        wild = one._replace(delta=one.delta | {"score": score})
+        found = broken_bound(plan.model, plan.family, plan.method, wild)
+        assert (found is None) == (factor < 1)
+
+
+def test_with_shared_noise_a_party_adds_its_share_only():
+    privacy = Privacy(epsilon=1.0, delta=1e-5, noise_seed=1, aggregation="trusted")
+    plan, seen = run_of("logistic", 0, method=PrivateScoring(), privacy=privacy)
+    assert found_in(plan, seen) == []
+    event = plan.settled["a"].events_at(2)[0]
+    noise = event.noise_sd * math.sqrt((3 + 2 * math.sqrt(3 * 28) + 2 * 28) / 3)
+    one = next(exchange for exchange in seen if exchange.visit == 2 and exchange.records == 12)
+    score = np.full(3, 1.01 * (12 + noise) / math.sqrt(3))
+    assert broken_bound(
+        plan.model, plan.family, plan.method, one._replace(delta=one.delta | {"score": score})
+    )
+
+
+def changed(one: Exchange, plan: Plan, *, precision=0.0, linear=0.0) -> Exchange:
+    """As if the party's new factor were `precision` and `linear` larger at 'age'."""
+    delta = {name: value.copy() for name, value in one.delta.items()}
+    place = (1, 1) if delta["quadratic"].ndim == 2 else 1
+    delta["quadratic"][place] -= 0.5 * one.damping * precision
+    delta["linear"][1] += one.damping * linear
+    return one._replace(delta=delta)
+
+
+@pytest.mark.parametrize("damping", [1.0, 0.3])
+@pytest.mark.parametrize("kind", ["logistic", "softmax", "poisson", "linear"])
+def test_what_no_records_can_lead_to_is_named(kind, damping):
+    """40 records of |age| ≤ 3: precision ≤ 40·9·c and gradient ≤ 40·3·S, however damped."""
+    plan, seen = run_of(kind, 5, family="full", schedule=Synchronous(rounds=4, damping=damping))
+    curvature = {"logistic": 0.25, "softmax": 0.25, "poisson": 20.0, "linear": 1.0}[kind]
+    for one in [exchange for exchange in seen if exchange.records == 40]:
+        most = 40 * 9 * curvature
+        wide = changed(one, plan, precision=1.2 * most)
+        wide = broken_bound(plan.model, plan.family, plan.method, wide)
+        assert wide is not None
+        assert "precision of" in wide.quantity
+        assert "age" in wide.quantity
+        assert wide.bound == pytest.approx(most, rel=1e-3)
+        far = broken_bound(plan.model, plan.family, plan.method, changed(one, plan, linear=4e4))
+        assert far is not None
+        assert "gradient of" in far.quantity
+        assert "age" in far.quantity
+        negative = changed(one, plan, precision=-1.2 * most)
+        assert broken_bound(plan.model, plan.family, plan.method, negative) is not None
+
+
+def test_the_bounds_are_reached_by_extreme_records():
+    """Power: records at the corner come near the bounds, so that n and b are right."""
+    rows = SIZES["b"]
+    x = np.tile([1.0, 3.0, 2.0], (rows, 1))
+    parties = {"b": {"x": x, "y": np.ones(rows)}, "c": {"x": -x, "y": np.ones(rows)}}
+    parties["c"]["x"][:, 0] = 1.0
+    plan = make_plan(model_of("logistic"), parties, family="full", schedule=Synchronous(rounds=1))
+    one = exchanges(plan, SIZES)[0]
+    assert broken_bound(plan.model, plan.family, plan.method, one) is None
+    for records in (0.45 * rows, 0.3 * rows):
+        fewer = one._replace(records=records, loss=None)
+        assert broken_bound(plan.model, plan.family, plan.method, fewer) is not None
+
+
+def test_an_update_that_alone_makes_q_improper_is_named_for_any_model():
+    parties = {name: {"y": np.full(rows, 2.0)} for name, rows in SIZES.items()}
+    plan = make_plan(GaussianMean(), parties, schedule=Synchronous(rounds=2))
+    seen = exchanges(plan, SIZES)
+    assert found_in(plan, seen) == []
+    one = seen[-1]
+    flipped = one._replace(delta={name: -2.0 * value for name, value in one.q.items()})
+    found = broken_bound(plan.model, plan.family, plan.method, flipped)
+    assert found is not None
+    assert "of q times its update" in found.quantity
+
+
+def test_a_loss_that_no_probability_has():
+    plan, seen = run_of("logistic", 1)
+    for loss in (-1.0, 1e6):
+        found = broken_bound(plan.model, plan.family, plan.method, seen[0]._replace(loss=loss))
+        assert found is not None
+        assert found.quantity == "loss"
+
+
+def test_the_words():
+    broken = BrokenBound("precision of 'age'", 3.1e7, 1204.0)
+    assert str(broken) == "precision of 'age' 3.1e+07, at most 1.2e+03"

@@ -1,0 +1,263 @@
+"""Charge, then speak: no more answers than agreed, none that cost anything else, none twice."""
+
+import msgspec
+import numpy as np
+import pytest
+
+import tacit.party.compute as party_side
+from tacit.errors import PrivacyError
+from tacit.expfam import MeanFieldGaussian
+from tacit.methods import DPSGD
+from tacit.models import LogisticRegression
+from tacit.party.charge import Charging
+from tacit.party.compute import PartyState, conclude, step
+from tacit.plan.agreement import Agreement
+from tacit.plan.plan import make_plan
+from tacit.privacy.ledger.ledger import Ceiling, Ledger
+from tacit.privacy.settings import Privacy
+from tacit.server.messages import Reply, Request, encode_reply
+from tacit.server.schedule import Synchronous
+
+MODEL, FAMILY = LogisticRegression(("a", "b")), MeanFieldGaussian(2)
+ROUNDS = 3
+
+
+@pytest.fixture(scope="module")
+def plan(make_parties):
+    parties = make_parties((20, 24), output="bernoulli", d=2)
+    return make_plan(
+        MODEL,
+        parties,
+        method=DPSGD(steps=2),
+        schedule=Synchronous(rounds=ROUNDS),
+        privacy=Privacy(epsilon=1.0, delta=1e-3),
+    )
+
+
+@pytest.fixture
+def charging(plan, tmp_path):
+    with Ledger.open(tmp_path / "ledger.sqlite", create=True) as ledger:
+        datasets = {
+            name: ledger.identify({"columns": ["a", "b"]}, records)
+            for name, records in plan.parties.items()
+        }
+        limit = Ceiling(epsilon=1.0, delta=1e-3, relation="substitute", unit="record")
+        ledger.set_ceilings(dict.fromkeys(datasets.values(), limit), reason="test")
+        yield Charging(ledger, "run-1", datasets, plan.settled, "record", "substitute")
+
+
+def request(party, visit, key=None):
+    q = MODEL.prior(FAMILY)
+    return Request(
+        key or f"{party}-{visit}", party, visit, visit, q, FAMILY.zero(), 1.0, visit == 0
+    )
+
+
+def made_up(requests, keys):
+    """Different bytes at every call: a second draw of noise would show."""
+    assert keys.keys() == {request.id for request in requests}
+    return {
+        r.id: Reply(
+            r.id, r.party, r.version, {"linear": np.random.default_rng().normal(size=2)}, None
+        )
+        for r in requests
+    }
+
+
+def charges(ledger):
+    return [row for row in ledger.show() if row.kind == "charge"]
+
+
+def test_an_answer_is_charged_before_it_is_computed(charging):
+    seen = []
+
+    def compute(requests, keys):
+        rows = charges(charging.ledger)
+        seen.extend((row.run, row.request, row.state) for row in rows)
+        return made_up(requests, keys)
+
+    charging.answer([request("site-0", 0), request("site-1", 0)], compute)
+    assert sorted(seen) == [("run-1", "site-0-0", "charged"), ("run-1", "site-1-0", "charged")]
+    assert {row.state for row in charges(charging.ledger)} == {"answered"}
+
+
+def test_an_answer_that_is_lost_is_made_again_for_the_same_charge(charging):
+    given = []
+
+    def fail(_requests, keys):
+        given.append(keys["site-0-0"])
+        raise RuntimeError("out of memory")
+
+    def compute(requests, keys):
+        given.append(keys["site-0-0"])
+        return made_up(requests, keys)
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        charging.answer([request("site-0", 0)], fail)
+    assert [row.state for row in charges(charging.ledger)] == ["charged"]
+    assert charging.ledger.recall("run-1", "site-0-0") is None
+    assert charging.unpaid("site-0").visits == ROUNDS - 1, "it is paid for"
+    charging.answer([request("site-0", 0)], compute)
+    assert given[0] == given[1]
+    assert [row.attempt for row in charges(charging.ledger)] == [1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"q": {"linear": np.ones(2), "quadratic": -np.ones(2)}},
+        {"factor": {"linear": np.full(2, 1e-300), "quadratic": np.zeros(2)}},
+        {"factor": {"linear": np.full(2, -0.0), "quadratic": np.zeros(2)}},
+        {"damping": 0.5},
+        {"version": 7},
+        {"initial": False},
+    ],
+    ids=str,
+)
+def test_a_lost_answer_is_made_again_for_the_same_question_only(charging, change):
+    """A hostile server asks the same id with another q: with the same noise it would learn both."""
+
+    def fail(_requests, _keys):
+        raise RuntimeError("killed")
+
+    asked = request("site-0", 0)
+    with pytest.raises(RuntimeError, match="killed"):
+        charging.answer([asked], fail)
+    with pytest.raises(PrivacyError, match="charged for another content"):
+        charging.answer([asked._replace(**change)], fail)
+    assert len(charges(charging.ledger)) == 1
+    charging.answer([asked], made_up)
+    assert len(charges(charging.ledger)) == 1
+
+
+def test_what_a_rehearsal_raises_costs_nothing(charging):
+    asked, rehearsed = [request("site-0", 0), request("site-1", 0)], []
+
+    def fail(requests):
+        rehearsed.append([one.id for one in requests])
+        assert charges(charging.ledger) == []
+        raise MemoryError("while compiling")
+
+    for _ in range(45):
+        with pytest.raises(MemoryError, match="while compiling"):
+            charging.answer(asked, made_up, fail)
+    assert rehearsed == [["site-0-0", "site-1-0"]] * 45
+    assert charges(charging.ledger) == []
+    charging.answer(asked, made_up)
+    charging.answer(asked, made_up, lambda requests: rehearsed.append(list(requests)))
+    assert rehearsed[-1] == [], "what is stored needs no rehearsal"
+
+
+def test_the_same_request_gets_the_same_bytes_for_nothing(charging):
+    first = charging.answer([request("site-0", 0)], made_up)["site-0-0"]
+
+    def refuse(_requests, _keys):
+        raise AssertionError("computed again")
+
+    # Whatever else a confused server writes into it.
+    again = request("site-0", 1, key="site-0-0")._replace(damping=0.1)
+    second = charging.answer([again], refuse)["site-0-0"]
+    assert encode_reply(first) == encode_reply(second)
+    assert len(charges(charging.ledger)) == 1
+
+
+@pytest.mark.parametrize("visit", [ROUNDS, ROUNDS + 1, 10**9])
+def test_no_server_gets_more_answers_than_agreed(charging, visit):
+    def refuse(_requests, _keys):
+        raise AssertionError("computed")
+
+    with pytest.raises(PrivacyError, match=f"'site-1' is asked for answer {visit + 1}; 3 were"):
+        charging.answer([request("site-0", 0), request("site-1", visit)], refuse)
+    assert charges(charging.ledger) == [], "nobody is charged for a batch that is refused"
+
+
+def test_a_server_that_does_not_count_meets_the_ceiling(charging):
+    """Visit 0 under ever new names: the ledger does not believe the number."""
+    for number in range(ROUNDS):  # as many as the whole run was to have
+        charging.answer([request("site-0", 0, key=f"again-{number}")], made_up)
+    with pytest.raises(PrivacyError, match="privacy ceiling"):
+        charging.answer([request("site-0", 0, key="once-more")], made_up)
+    spent = charging.ledger.spent(charging.datasets["site-0"])
+    assert spent.epsilon <= 1.0
+    assert spent.releases == ROUNDS * 2
+
+
+def test_a_run_that_will_not_fit_is_refused_at_once(charging):
+    charging.require_room()
+    charging.answer([request("site-1", 0)], made_up)
+    with pytest.raises(PrivacyError, match=r"party 'site-1': this run asks for ε = 1 .*--raise"):
+        charging.require_room()
+    assert len(charges(charging.ledger)) == 1, "asking spends nothing"
+
+
+@pytest.fixture(scope="module")
+def answered(plan):
+    agreement = Agreement(MODEL, FAMILY, plan.method, seed=0, noise_seed=1)
+    asked = request("site-0", 0)
+    arranged = plan.method.arrange("site-0", plan.parties["site-0"], 0)
+    stack, weights = party_side.stack_records([arranged], 32, plan.method)
+    settled = plan.settled["site-0"]
+    return asked, party_side.answer_many(agreement, stack, weights, [asked], [settled])[0], settled
+
+
+def test_an_answer_that_cost_what_was_settled_is_sent(answered):
+    asked, update, settled = answered
+    reply, state = conclude(asked, update, settled)
+    assert reply.loss is None
+    assert state.last is reply
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"noise_sd": 1.0000001},
+        {"clip": 0.9999999},
+        {"count": 1.5},
+        {"count": 0.5},
+        {"nonnegative": True},
+    ],
+    ids=str,
+)
+def test_an_answer_that_cost_anything_else_is_not_sent(answered, change):
+    asked, update, settled = answered
+    (event,) = settled.events_at(0)
+    ((name, value),) = change.items()
+    old = getattr(event, name)
+    value = value if isinstance(old, bool) else type(old)(old * value)
+    other = (msgspec.structs.replace(event, **{name: value}),)
+    with pytest.raises(PrivacyError, match="nothing is sent"):
+        conclude(asked, update, msgspec.structs.replace(settled, answers=(other,)))
+    with pytest.raises((PrivacyError, AttributeError, TypeError)):
+        conclude(asked, update._replace(cost=None), settled)
+
+
+def test_a_private_answer_without_terms_is_not_computed(plan):
+    agreement = Agreement(MODEL, FAMILY, plan.method, seed=0)
+    with pytest.raises(ValueError, match="settled terms"):
+        step(agreement, plan.parties["site-0"], PartyState(), request("site-0", 0))
+
+
+def test_an_id_used_again_is_not_handed_what_others_paid_for(charging):
+    """Two parties of one ledger, and a server that gives both the same run and request."""
+    charging.answer([request("site-0", 0, key="r0")], made_up)
+    with pytest.raises(PrivacyError, match="charged for another release"):
+        charging.answer([request("site-1", 0, key="r0")], made_up)
+
+
+def test_answers_are_counted_whatever_visit_a_server_says(charging):
+    for number in range(ROUNDS):
+        asked = request("site-0", number, key=f"r{number}")
+        charging.require_turn(asked)
+        charging.answer([asked], made_up)
+    charging.require_turn(request("site-0", 0, key="r0"))
+    with pytest.raises(PrivacyError, match="no server may ask for more"):
+        charging.require_turn(request("site-0", ROUNDS, key="one-more"))
+
+
+def test_a_visit_is_answered_under_one_id(charging):
+    """Visits may differ in their cost: nobody is to be asked for the dearest again and again."""
+    charging.answer([request("site-0", 0, key="r0")], made_up)
+    charging.require_turn(request("site-0", 0, key="r0"))
+    with pytest.raises(PrivacyError, match="a visit is one answer"):
+        charging.require_turn(request("site-0", 0, key="r1"))
+    charging.require_turn(request("site-0", 1, key="r1"))

@@ -1,0 +1,229 @@
+"""What was asked for becomes noise, events and a guarantee, or a refusal that says why."""
+
+import math
+import warnings
+from dataclasses import dataclass, field
+
+import pytest
+
+from tacit.errors import ConfigError
+from tacit.plan.calibrate import LargeDeltaWarning, PartyShape, settle
+from tacit.privacy.accounting import epsilon
+from tacit.privacy.events import GaussianEvent, Poisson
+from tacit.privacy.guarantee import TRUST
+from tacit.privacy.settings import PartyPrivacy, Privacy
+
+SHAPES = {"a": PartyShape(visits=4, units=500), "b": PartyShape(visits=9, units=2000)}
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A method that releases two sums an answer, one of them from a batch if there is a rate."""
+
+    kind: str = "sums"
+    clip: float = 2.0
+    unit: str = "record"
+    relation: str = "substitute"
+    rate: float | None = None
+    aggregations: tuple = field(default=("plain", "trusted"))
+
+    def events(self, *, visit, visits, clip, noise_sd, units):
+        sampling = None if self.rate is None else Poisson(rate=self.rate)
+        return (
+            GaussianEvent(clip=clip, noise_sd=noise_sd),
+            GaussianEvent(clip=clip, noise_sd=noise_sd, count=3, sampling=sampling),
+        )
+
+
+def spent(settled, privacy, delta):
+    """ε recomputed from the events that a party will be charged with."""
+    return epsilon(settled.all_events, delta, privacy.relation, accountant=privacy.accountant)
+
+
+@pytest.mark.parametrize("relation", ["add-or-remove", "substitute"])
+@pytest.mark.parametrize("rate", [None, 0.05])
+@pytest.mark.parametrize("target", [0.5, 8.0])
+def test_noise_is_calibrated_to_the_target_and_not_beyond(relation, rate, target):
+    privacy = Privacy(epsilon=target, delta=1e-6, relation=relation)
+    found = settle(privacy, Sums(rate=rate, relation=relation), SHAPES)
+    assert set(found) == set(SHAPES)
+    for name, party in found.items():
+        own = spent(party, privacy, 1e-6)
+        assert 0.995 * target <= own <= target
+        assert party.guarantee.epsilon == own
+        assert (party.guarantee.delta, party.guarantee.relation) == (1e-6, relation)
+        assert party.guarantee.trust == TRUST["plain"]
+        assert party.guarantee.caveat is None
+        assert (party.clip, party.shares, party.visits) == (2.0, 1, SHAPES[name].visits)
+        assert all(event.noise_sd == party.noise_sd for event in party.events_at(0))
+        assert party.noise_multiplier == pytest.approx(party.noise_sd / 2.0)
+    assert found["b"].noise_sd > found["a"].noise_sd, "more visits need more noise"
+
+
+def test_a_party_may_ask_for_something_else():
+    privacy = Privacy(
+        epsilon=2.0,
+        delta=1e-6,
+        parties={
+            "a": PartyPrivacy(epsilon=0.7),
+            "b": PartyPrivacy(delta=1e-8, clip=0.5),
+            "c": PartyPrivacy(noise_multiplier=11.0),
+        },
+    )
+    found = settle(privacy, Sums(), SHAPES | {"c": PartyShape(1, 900), "d": PartyShape(1, 900)})
+    for name, target, delta in (("a", 0.7, 1e-6), ("b", 2.0, 1e-8), ("d", 2.0, 1e-6)):
+        assert found[name].guarantee.delta == delta
+        assert 0.995 * target <= found[name].guarantee.epsilon <= target
+    assert found["b"].clip == 0.5
+    assert {event.clip for event in found["b"].events_at(0)} == {0.5}
+    assert found["c"].noise_sd == 22.0
+    assert found["c"].guarantee.epsilon == spent(found["c"], privacy, 1e-6)
+
+
+def test_a_noise_multiplier_is_taken_as_it_is():
+    privacy = Privacy(noise_multiplier=6.0, delta=1e-6)
+    found = settle(privacy, Sums(), SHAPES)
+    for party in found.values():
+        assert party.noise_sd == 12.0
+        assert party.guarantee.epsilon == spent(party, privacy, 1e-6)
+    assert found["a"].guarantee.epsilon < found["b"].guarantee.epsilon
+
+
+def test_shared_noise_is_that_of_the_neediest_party():
+    parties = {"b": PartyPrivacy(clip=5.0)}
+    plain = Privacy(epsilon=1.0, delta=1e-6, parties=parties)
+    trusted = Privacy(epsilon=1.0, delta=1e-6, parties=parties, aggregation="trusted")
+    alone = settle(plain, Sums(), SHAPES)
+    found = settle(trusted, Sums(), SHAPES, shares=2)
+    neediest = max(party.noise_sd for party in alone.values())
+    assert neediest == alone["b"].noise_sd
+    for name, party in found.items():
+        assert party.noise_sd == neediest
+        assert party.shares == 2
+        (noise,) = {event.noise_sd for event in party.events_at(0)}
+        assert noise == neediest, "of the sum, not a share"
+        assert party.guarantee.epsilon == spent(party, trusted, 1e-6) <= 1.0
+        assert party.guarantee.trust == TRUST["trusted"]
+        assert party.clip == alone[name].clip
+    assert found["a"].guarantee.epsilon < 0.5, "it needs less than it is given"
+
+
+def test_all_events_are_those_of_every_visit():
+    found = settle(Privacy(noise_multiplier=5.0, delta=1e-6), Sums(rate=0.1), SHAPES)
+    assert [event.count for event in found["b"].all_events] == [9, 27]
+    alike = settle(Privacy(noise_multiplier=5.0, delta=1e-6), Sums(), SHAPES)
+    assert [event.count for event in alike["b"].all_events] == [36]
+
+
+@dataclass(frozen=True)
+class Fading(Sums):
+    """Every answer has more noise than the one before."""
+
+    def events(self, *, visit, visits, clip, noise_sd, units):
+        return (GaussianEvent(clip=clip, noise_sd=noise_sd * 2.0**visit),)
+
+
+def test_answers_that_differ_by_visit_are_each_what_is_charged():
+    privacy = Privacy(epsilon=1.0, delta=1e-6)
+    found = settle(privacy, Fading(), SHAPES)["b"]
+    sds = [found.events_at(visit)[0].noise_sd for visit in range(found.visits)]
+    assert sds == [found.noise_sd * 2.0**visit for visit in range(found.visits)]
+    assert [event.noise_sd for event in found.all_events] == sds
+    assert 0.99 < spent(found, privacy, 1e-6) <= 1.0
+
+
+def test_a_known_seed_is_said_in_the_guarantee():
+    found = settle(Privacy(epsilon=1.0, delta=1e-6, noise_seed=3), Sums(), SHAPES)
+    assert "Not private" in str(found["a"].guarantee)
+
+
+def test_who_is_trusted_may_be_said_by_the_caller():
+    found = settle(Privacy(epsilon=1.0, delta=1e-6), Sums(), SHAPES, trust=TRUST["central"])
+    assert found["a"].guarantee.trust == TRUST["central"]
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize("bad", [0, 0.0, -1.0, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("key", ["epsilon", "noise_multiplier"])
+def test_no_noise_and_no_bound_are_refused(key, bad):
+    with pytest.raises(ConfigError, match=rf"privacy\.{key} = .*finite number > 0"):
+        Privacy(**{key: bad})
+    with pytest.raises(ConfigError, match=rf'privacy\.parties\."a"\.{key} = .*finite number > 0'):
+        Privacy(epsilon=1.0, parties={"a": PartyPrivacy(**{key: bad})})
+
+
+def test_both_and_neither_are_refused():
+    with pytest.raises(ConfigError, match="give one"):
+        Privacy(epsilon=1.0, noise_multiplier=1.0)
+    with pytest.raises(ConfigError, match="neither epsilon nor noise_multiplier"):
+        Privacy()
+    with pytest.raises(ConfigError, match="give one"):
+        Privacy(epsilon=1.0, parties={"a": PartyPrivacy(epsilon=1.0, noise_multiplier=1.0)})
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, 2.0, math.nan])
+def test_a_delta_outside_of_its_range_is_refused(delta):
+    with pytest.raises(ConfigError, match=r"privacy\.delta = "):
+        Privacy(epsilon=1.0, delta=delta)
+    with pytest.raises(ConfigError, match=r'privacy\.parties\."a"\.delta = '):
+        Privacy(epsilon=1.0, parties={"a": PartyPrivacy(delta=delta)})
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, math.nan, math.inf])
+def test_a_clip_that_is_no_norm_is_refused(clip):
+    with pytest.raises(ConfigError, match="norm bound"):
+        Privacy(epsilon=1.0, parties={"a": PartyPrivacy(clip=clip)})
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_outside_of_its_range_is_refused(seed):
+    with pytest.raises(ConfigError, match="noise_seed"):
+        Privacy(epsilon=1.0, noise_seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("asked", "method", "shapes", "shares", "said"),
+    [
+        ({"parties": {"z": PartyPrivacy()}}, Sums(), SHAPES, 1, "'z', which is not a party"),
+        ({"aggregation": "trusted"}, Sums(), SHAPES, 1, "nobody to share the noise with"),
+        (
+            {"aggregation": "trusted"},
+            Sums(aggregations=("plain",)),
+            SHAPES,
+            2,
+            "privacy.aggregation = 'trusted' with method.kind = 'sums'; it can do plain",
+        ),
+        ({}, Sums(unit="party"), SHAPES, 1, "the method protects a party"),
+        ({}, Sums(), {"a": PartyShape(0, 10)}, 1, "party 'a' is never asked"),
+        ({"accountant": "guess"}, Sums(), SHAPES, 1, "accountant = 'guess'; choose from 'pld'"),
+        (
+            {"relation": "similar"},
+            Sums(relation="similar"),
+            SHAPES,
+            1,
+            "relation = 'similar'; choose from",
+        ),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(asked, method, shapes, shares, said):
+    with pytest.raises(ConfigError, match=said):
+        settle(Privacy(epsilon=1.0, delta=1e-6, **asked), method, shapes, shares=shares)
+
+
+def test_an_accountant_that_has_no_answer_is_refused():
+    asked = {"noise_multiplier": 1e-4, "delta": 1e-6, "relation": "add-or-remove"}
+    with pytest.raises(ConfigError, match=r"party 'a': .* no finite ε for noise sd 0\.0002"):
+        settle(Privacy(**asked), Sums(rate=0.1, relation="add-or-remove"), SHAPES)
+    with pytest.raises(ConfigError, match=r"moments accountant has no bound .* use 'pld'"):
+        settle(Privacy(epsilon=1.0, delta=1e-6, accountant="moments"), Sums(rate=0.1), SHAPES)
+
+
+def test_a_delta_that_one_record_at_random_would_meet_is_warned_about():
+    with pytest.warns(LargeDeltaWarning, match=r"1/n"):
+        settle(Privacy(epsilon=1.0, delta=1 / 500), Sums(), SHAPES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        settle(Privacy(epsilon=1.0, delta=1e-6), Sums(), SHAPES)
+        settle(Privacy(epsilon=1.0, delta=0.01, unit="party"), Sums(unit="party"), SHAPES)

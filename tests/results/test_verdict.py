@@ -1,0 +1,177 @@
+"""A fit says whether it is to be believed, wherever its numbers are shown."""
+
+import json
+
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import tacit
+from tacit.data.schema.layout import indicated_columns
+from tacit.expfam import FullGaussian, MeanFieldGaussian
+from tacit.report import write_report
+from tacit.results.verdict import (
+    LittleLearnedWarning,
+    MissingIndicatorWarning,
+    NotConvergedWarning,
+    judge,
+    learned,
+)
+from tacit.run.config import parse_config
+from tacit.run.directory import public_part
+from tacit.run.run import run
+from tacit.server.state import Rules, initial_state
+
+MODEL = tacit.LogisticRegression(("one", "x"))
+FAMILY = FullGaussian(2)
+
+
+def records(count=400, seed=0):
+    rng = np.random.default_rng(seed)
+    x = np.column_stack([np.ones(count), rng.normal(size=count)])
+    y = (rng.uniform(size=count) < 1 / (1 + np.exp(-x @ np.array([0.3, 1.0])))).astype(float)
+    return {"x": x, "y": y}
+
+
+def ended(step_kl=1e-6, damping=1.0, loss=10.0, *, finished="rounds", state=(), **options):
+    rules = Rules(FAMILY, tacit.Synchronous(damping=1.0), ("a",), 0, MODEL.prior(FAMILY))
+    whole = initial_state(rules)
+    whole = type(whole)(**{**whole.__dict__, "finished": finished, "round": 3, **dict(state)})
+    lines = [
+        {"event": "round", "step_kl": 1.0, "damping": 1.0, "loss": value} for value in (20, 10.0)
+    ]
+    lines.append({"event": "round", "step_kl": step_kl, "damping": damping, "loss": loss})
+    how = {"private": False, "step_share": 1.0} | options
+    return judge(FAMILY, whole, lines, **how)
+
+
+def test_a_small_last_step_is_convergence_whatever_ended_the_run():
+    assert ended().converged
+    assert ended(finished="converged").converged
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ({"step_kl": 0.01}, "a whole step would still move q by 0.01 nats"),
+        ({"step_kl": 2.0}, "moved q by 2 nats"),
+        ({"step_kl": 1e-5, "damping": 0.01}, "would still move q by 0.1 nats"),
+        ({"step_kl": 1e-5, "step_share": 0.01}, "would still move q by 0.1 nats"),
+        ({"step_kl": float("nan")}, "would still move"),
+        ({"loss": 11.0}, "the free energy rose by 1 nats"),
+        ({"finished": "too few parties"}, "ended early: too few parties"),
+        ({"state": {"refused_in_a_row": 1}}, "refused"),
+        ({"state": {"shortened": 1}}, "still rose"),
+        ({"step_share": None}, "the gradient there was not measured"),
+        ({"step_share": None, "gradient_step": 3.0}, "would still move q by 3 nats"),
+        ({"step_share": None, "gradient_step": float("inf")}, "would still move q by inf nats"),
+        ({"private": True, "step_kl": 1.1}, "more than its intervals contain"),
+    ],
+)
+def test_what_is_no_convergence(case, words):
+    verdict = ended(**case)
+    assert not verdict.converged
+    assert words in verdict.why
+
+
+def test_losses_at_several_q_may_rise_while_a_run_settles():
+    assert not ended(loss=11.0).converged
+    assert ended(loss=11.0, exact_loss=False).converged
+
+
+def test_noise_alone_is_no_lack_of_convergence_in_a_private_run():
+    verdict = ended(private=True, step_kl=0.5, loss=None)
+    assert verdict.converged
+    assert "planned 3 rounds" in verdict.why
+    assert "0.71 posterior sd per coordinate" in verdict.why
+
+
+def test_a_fit_that_did_not_converge_warns_and_says_so():
+    parties = {"a": records(), "b": records(seed=1)}
+    with pytest.warns(NotConvergedWarning, match="did not converge"):
+        short = tacit.fit(MODEL, parties, privacy="none", schedule=tacit.Synchronous(rounds=1))
+    assert not short.converged
+    assert "NOT CONVERGED" in repr(short)
+    assert "Warning: This fit did not converge" in short.summary()
+    whole = tacit.fit(MODEL, parties, privacy="none")
+    assert whole.converged
+    assert whole.cautions == []
+    assert "Converged: after" in whole.summary()
+
+
+def test_learned_is_the_part_of_the_variance_that_is_gone():
+    family = MeanFieldGaussian(2)
+    prior = family.natural(mean=np.zeros(2), sd=np.ones(2))
+    q = family.natural(mean=np.zeros(2), sd=np.array([0.5, 1.0]))
+    np.testing.assert_allclose(learned(family, q, prior), [0.75, 0.0])
+
+
+def test_a_tiny_epsilon_learns_little_and_says_so():
+    hospitals = tacit.data.load("synthetic-cohort", parties=3, records=300, seed=1)
+    private = tacit.Privacy(epsilon=0.001, delta=1e-5, noise_seed=1)
+    with pytest.warns(LittleLearnedWarning, match="almost the prior"):
+        fitted = tacit.fit(tacit.LogisticRegression, hospitals, privacy=private)
+    assert max(fitted.learned.values()) < 0.1
+    assert "Little was learned" in repr(fitted)
+    assert "Little was learned" in fitted.summary()
+
+
+def test_missing_values_beside_an_indicator_are_named():
+    hospitals = tacit.data.load("synthetic-cohort", parties=2, records=300, seed=1)
+    assert indicated_columns(hospitals.layout) == ("bmi", "hba1c")
+    with pytest.warns(MissingIndicatorWarning, match="bmi, hba1c"):
+        fitted = tacit.fit(tacit.LogisticRegression, hospitals, privacy="none")
+    assert any("biased where values are missing at random" in text for text in fitted.cautions)
+
+
+def test_adam_that_is_too_slow_for_the_units_is_not_called_converged():
+    """A slope of 2,000 per unit: steps of the learning rate hardly move a wide q."""
+
+    def regression(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1e5))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("y", dist.Normal(slope * x, 1.0), obs=y)
+
+    rng = np.random.default_rng(0)
+    x = 1e-3 * rng.normal(size=200)
+    data = {"x": x, "y": 2000.0 * x + rng.normal(size=200)}
+    model = tacit.from_numpyro(regression, data)
+    with pytest.warns(NotConvergedWarning):
+        fitted = tacit.fit(model, {"a": data}, privacy="none")
+    assert not fitted.converged
+
+
+def test_adam_on_an_easy_model_converges():
+    def regression(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("y", dist.Normal(slope * x, 1.0), obs=y)
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=200)
+    data = {"x": x, "y": 0.5 * x + rng.normal(size=200)}
+    fitted = tacit.fit(tacit.from_numpyro(regression, data), {"a": data}, privacy="none")
+    assert fitted.converged, fitted.why
+
+
+SHORT = {
+    "privacy": "none",
+    "data": {"source": "synthetic-cohort", "records": 300},
+    "partition": {"parties": 3},
+    "schedule": {"rounds": 1},
+}
+
+
+def test_result_and_report_carry_the_verdict(tmp_path):
+    result = run(parse_config(SHORT), tmp_path / "out")
+    assert result["converged"] is False
+    assert "whole step" in result["why"] or "moved q" in result["why"]
+    kinds = [one["kind"] for one in result["cautions"]]
+    assert kinds == ["not-converged", "missing-indicator"]
+    assert len(result["learned"]) == len(result["posterior"]["names"])
+    written = json.loads((public_part(tmp_path / "out") / "result.json").read_text())
+    assert written["cautions"] == result["cautions"]
+    page = write_report(tmp_path / "out").read_text()
+    assert "Not converged:" in page
+    assert "biased where values are missing at random" in page

@@ -1,0 +1,313 @@
+"""A configuration is read whole or refused in one line: key, value, what to do."""
+
+import re
+import subprocess
+import sys
+import typing
+
+import msgspec
+import pytest
+
+from tacit.data import load
+from tacit.errors import ConfigError, DataError
+from tacit.methods import GradientVI
+from tacit.run.build import make_method, make_model, make_schedule
+from tacit.run.config import (
+    Config,
+    MethodConfig,
+    ModelConfig,
+    config_digest,
+    parse_config,
+    read_config,
+    resolved_toml,
+)
+from tacit.server.schedule import Damping, Sequential, Synchronous
+
+GOOD = {"privacy": "none", "data": {"source": "synthetic-cohort"}}
+
+
+def refused(raw, *, error=ConfigError):
+    with pytest.raises(error) as caught:
+        parse_config(raw)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_defaults_are_a_whole_run():
+    config = parse_config(GOOD)
+    assert (config.seed, config.family, config.schedule.kind) == (0, "auto", "synchronous")
+    assert make_schedule(config) == Synchronous()
+
+
+def damping(**table):
+    return {"schedule": {"damping": table}}
+
+
+COLUMN = {"data": {"columns": [{"name": "a", "lwo": 1}]}}
+SUBSET = {"schedule": {"kind": "asynchronous", "parties_per_round": 2}}
+NO_SITES = {"partition": {"kind": "source"}, "data": {"source": "adult"}}
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"sede": 3}, "sede is not a known key; did you mean 'seed'?"),
+        ({"schedule": {"round": 3}}, "schedule.round is not a known key; did you mean 'rounds'?"),
+        ({"model": {"zzz": 1}}, "model.zzz is not a known key; known keys: kind, prior_mean"),
+        (damping(start=1.0, end=1.0, rounds=1, stop=0.5), "stop is not a known key"),
+        (damping(start=1.0, end=0.5), "schedule.damping.rounds is missing; add it"),
+        (damping(start=2.0, end=0.5, rounds=3), "schedule.damping.start = 2.0"),
+        (COLUMN, "lwo is not a known key; did you mean 'low'?"),
+        ({"seed": "three"}, "seed = 'three': expected int, got str"),
+        ({"seed": 1.5}, "seed = 1.5: expected int, got float"),
+        ({"schedule": {"rounds": "10"}}, "schedule.rounds = '10': expected int, got str"),
+        ({"schedule": 3}, "schedule = 3: expected object, got int"),
+        ({"family": "fulll"}, "family = 'fulll': invalid enum value 'fulll'; choose one of auto"),
+        ({"privacy": "dp"}, "privacy = 'dp': invalid enum value 'dp'; choose one of none"),
+        ({"schedule": {"rounds": 0}}, "schedule.rounds = 0; at least 1 round is needed"),
+        ({"schedule": {"damping": 0.0}}, "schedule.damping = 0.0; it must be in (0, 1]"),
+        ({"schedule": {"damping": 2}}, "schedule.damping = 2.0; it must be in (0, 1]"),
+        ({"schedule": {"damping": float("nan")}}, "schedule.damping = nan; it must be in (0, 1]"),
+        ({"schedule": {"tolerance": float("inf")}}, "schedule.tolerance = inf"),
+        (SUBSET, "schedule.parties_per_round has no meaning"),
+        ({"seed": -1}, "seed = -1; it must be in 0 … 4294967295"),
+        ({"seed": 2**32}, "seed = 4294967296; it must be in 0 … 4294967295"),
+        ({"evaluate": {"draws": 0}}, "evaluate.draws = 0"),
+        ({"model": {"kind": "numpyro"}}, "model.program = None with model.kind = 'numpyro'"),
+        ({"model": {"program": "a:b"}}, "model.program = 'a:b' with model.kind = 'auto'"),
+        (NO_SITES, "has no sites of its own"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_key(raw, message):
+    assert message in refused({**GOOD, **raw})
+
+
+@pytest.mark.parametrize("raw", [{}, {"seed": 3}])
+def test_privacy_has_to_be_said(raw):
+    assert 'say privacy = "none" at the top' in refused(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({}, "data is missing; add a [data] table with source = "),
+        ({"data": {}}, "data is missing; add a [data] table"),
+        ({"data": {"records": 300}}, "data.source is missing; add"),
+    ],
+)
+def test_the_source_of_the_records_has_to_be_said(raw, message):
+    assert message in refused({"privacy": "none", **raw})
+
+
+def all_refused(raw):
+    with pytest.raises(ConfigError) as caught:
+        parse_config(raw)
+    return [str(caught.value), *map(str, caught.value.also)]
+
+
+def test_all_faults_are_reported_at_once():
+    messages = all_refused(
+        {
+            "seeed": 3,
+            "schedule": {"rounds": 0, "damping": 7, "tolerance": "x"},
+            "partition": {"kind": "columns", "size_skew": 2.0},
+            "model": {"kind": "logistic", "hidden": 3, "noise_sd": 4},
+            "privacy": {"epsilonn": 3},
+            "tune": {"trials": 0, "repeats": -1},
+        }
+    )
+    expected = [
+        "seeed is not a known key; did you mean 'seed'?",
+        "privacy.epsilonn is not a known key; did you mean 'epsilon'?",
+        "partition.kind = 'columns': invalid enum value",
+        "model.noise_sd = 4.0 has no effect",
+        "model.hidden = 3 has no effect",
+        "schedule.tolerance = 'x': expected float",
+        "schedule.rounds = 0;",
+        "schedule.damping = 7.0;",
+        "tune.trials = 0;",
+        "tune.repeats = -1;",
+        "data is missing;",
+    ]
+    for part in expected:
+        assert sum(message.startswith(part) for message in messages) == 1, part
+    assert len(messages) == len(expected), messages
+    assert not any("\n" in message for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("raw", "count"),
+    [
+        ({"data": {"source": "adul"}, "partition": {"kind": "source"}}, 1),
+        ({"data": {"source": "file", "path": "x.xls", "target": "y"}}, 1),
+        ({"data": {"source": "file"}}, 1),
+        ({"data": {"source": "adult", "records": 3, "held_out": 2}}, 2),
+        ({"partition": {"kind": "column", "parties": 0}}, 2),
+        ({"partition": {"parties": 0}, "data": {"source": "synthetic-cohort", "records": 5}}, 1),
+        ({"data": {"source": "file", "columns": [{"nmae": "a"}, {"name": 3}]}}, 3),
+    ],
+)
+def test_one_mistake_is_one_fault(raw, count):
+    assert len(all_refused({**GOOD, **raw})) == count, all_refused({**GOOD, **raw})
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"kind": "logistic", "hidden": 3}, "model.hidden = 3 has no effect with model.kind"),
+        ({"kind": "softmax", "topics": 3}, "which takes prior_mean, prior_sd; leave it out"),
+        ({"kind": "bnn", "prior_mean": 1.0}, "which takes prior_sd, hidden, noise_sd"),
+        ({"kind": "lda", "prior_sd": 2.0}, "which takes topics, doc_topic_prior"),
+        ({"kind": "numpyro", "program": "a:b", "prior_sd": 2.0}, "which takes program, static"),
+        ({"kind": "linear", "static": {"a": 1}}, "model.static = {'a': 1} has no effect"),
+        ({"kind": "linear", "largest": 3.0}, "model.largest = 3.0 has no effect"),
+        ({"hidden": 3}, "where auto is logistic or softmax or linear or gaussian-mean"),
+        ({"topics": 3}, "model.topics = 3 has no effect with model.kind = 'auto'"),
+    ],
+)
+def test_a_model_key_without_effect_is_refused_with_those_that_apply(model, message):
+    assert message in refused({**GOOD, "model": model})
+
+
+def test_a_model_key_that_auto_does_not_read_is_refused_with_the_data():
+    config = parse_config({**GOOD, "model": {"noise_sd": 2.0}})  # auto may be a linear regression
+    with pytest.raises(ConfigError, match=r"model\.noise_sd = 2\.0 has no effect .* 'logistic'"):
+        make_model(config, load("synthetic-cohort", records=30, parties=2))
+
+
+def test_the_resolved_file_has_only_keys_with_an_effect():
+    text = resolved_toml(parse_config({**GOOD, "model": {"kind": "logistic"}}))
+    assert "prior_sd" in text
+    assert not any(key in text for key in ("hidden", "topics", "noise_sd"))
+    assert "hidden" not in resolved_toml(parse_config(GOOD))
+
+
+def test_no_choice_is_listed_twice():
+    for struct in (MethodConfig, ModelConfig, Config):
+        for field in msgspec.structs.fields(struct):
+            values = typing.get_args(field.type)
+            assert len(values) == len(set(values)), field.name
+
+
+def test_a_missing_file_and_a_folder_are_data_errors(tmp_path):
+    for path in (tmp_path / "absent.toml", tmp_path):
+        with pytest.raises(DataError, match=r"cannot be read .* give the path of a TOML file"):
+            read_config(path)
+
+
+def test_bytes_that_are_no_text_are_a_data_error(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_config(path)
+
+
+def test_bad_toml_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('privacy = "none"\nseed = = 3\n')
+    with pytest.raises(ConfigError, match=r"run\.toml: not valid TOML: .*line 2.*; mend that line"):
+        read_config(path)
+
+
+@pytest.fixture
+def toml(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(
+        'privacy = "none"\nname = "file"\n[data]\nsource = "heart"\n[schedule]\nrounds = 3\n'
+    )
+    return path
+
+
+def test_overrides_and_seed_win_over_the_file(toml):
+    sets = ("schedule.rounds=7", "name=other", "model.prior_sd=2.5", "data.source=adult")
+    config = read_config(toml, sets, seed=9)
+    assert (config.schedule.rounds, config.name, config.model.prior_sd) == (7, "other", 2.5)
+    assert (config.data.source, config.seed) == ("adult", 9)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("rounds", "write --set key=value"),
+        ("=3", "write --set key=value"),
+        ("name.x=3", "'name' is a value, not a section"),
+        ("schedule.rounds=many", "schedule.rounds = 'many': expected int"),
+        ("schedule.roundz=3", "did you mean 'rounds'?"),
+    ],
+)
+def test_a_bad_override_is_refused(toml, override, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        read_config(toml, (override,))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {},
+        {"schedule": {"damping": {"start": 1.0, "end": 0.5, "rounds": 3}, "tolerance": 1e-7}},
+        {"seed": 3, "model": {"kind": "numpyro", "program": "a.py:b", "static": {"groups": 3}}},
+        {"method": {"kind": "gradient-vi", "steps": 3, "learning_rate": 0.1}},
+    ],
+)
+def test_the_resolved_file_reads_back_as_the_same_configuration(tmp_path, raw):
+    config = parse_config({**GOOD, **raw})
+    path = tmp_path / "config.toml"
+    path.write_text(resolved_toml(config), encoding="utf-8")
+    assert read_config(path) == config
+
+
+def test_the_digest_follows_everything_but_the_name():
+    base = parse_config(GOOD)
+    assert config_digest(base, "x") == config_digest(parse_config({**GOOD, "name": "other"}), "x")
+    changed = [
+        parse_config({**GOOD, "seed": 1}),
+        parse_config({**GOOD, "schedule": {"rounds": 11}}),
+        parse_config({**GOOD, "model": {"prior_sd": 2.0}}),
+    ]
+    digests = {config_digest(config, "x") for config in (base, *changed)}
+    assert len(digests) == 4
+    assert config_digest(base, "y") not in digests
+
+
+def test_methods_and_schedules_are_built_from_their_tables():
+    config = parse_config(
+        {
+            **GOOD,
+            "method": {"kind": "gradient-vi", "steps": 7, "batch_size": 3},
+            "schedule": {
+                "kind": "sequential",
+                "damping": {"start": 1.0, "end": 0.5, "rounds": 3},
+            },
+        }
+    )
+    assert make_method(config) == GradientVI(steps=7, batch_size=3)
+    expected = Sequential(damping=Damping(start=1.0, end=0.5, rounds=3))
+    assert make_schedule(config) == expected
+    assert make_method(parse_config(GOOD)) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ({"steps": 3}, "method.steps is set but method.kind is 'auto'"),
+        ({"kind": "exact", "steps": 3}, "method.steps has no meaning for method.kind = 'exact'"),
+        ({"kind": "natural-vi", "draws": 3}, "method.draws has no meaning"),
+        ({"kind": "gradient-vi", "steps": 0}, "method.steps = 0"),
+        ({"kind": "gradient-vi", "learning_rate": float("nan")}, "method.learning_rate = nan"),
+    ],
+)
+def test_a_method_option_without_meaning_is_refused(method, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        make_method(parse_config({**GOOD, "method": method}))
+
+
+def test_a_bad_file_is_answered_without_the_array_libraries():
+    code = (
+        "import sys\nfrom tacit.run.config import parse_config\n"
+        "try:\n    parse_config({'privacy': 'none', 'schedule': {'rounds': 'x'}})\n"
+        "except Exception as error:\n    print(type(error).__name__)\n"
+        "print('jax' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["ConfigError", "False"]
