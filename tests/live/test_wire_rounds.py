@@ -61,7 +61,7 @@ class ByHand:
 
     async def connect(self):
         introduction = Introduction(
-            data_size=1,
+            data_size=self.ready.told_records,
             configuration=self.ready.setup.agreed.digest,
             family=self.ready.plan.family,
         )
