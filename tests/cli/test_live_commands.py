@@ -258,6 +258,13 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
     code, _, err = tacit("control", str(server), "close")
     assert code == 2
     assert "no server runs" in err
+    code, out, err = tacit("join", str(party), "--set", "join.give_up_after_s=0.5")
+    assert (code, err) == (0, "")
+    assert "has ended, and this party has its result" in out
+    assert "posterior.npz" in out.replace("\n", "")
+    code, out, _ = tacit("join", str(party), "--json", "--set", "join.give_up_after_s=0.5")
+    assert code == 0
+    assert json.loads(out)["event"] == "end"
 
 
 def test_stopping_leaving_closing_and_going_on(tacit, place, start):

@@ -6,6 +6,7 @@ network stays away. The defaults are small.
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -30,7 +31,7 @@ from wire_harness import (
 
 from tacit.engines.execute import carry_out
 from tacit.errors import PeerError
-from tacit.live.join import approve, join, prepare_party
+from tacit.live.join import approve, finished_run, join, prepare_party
 from tacit.live.plan import server_plan
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.verify import audit
@@ -487,6 +488,50 @@ def test_a_result_that_was_heard_survives_the_party(tmp_path):
     fed.write_party("a", give_up_after_s=0.5)
     with pytest.raises(PeerError, match="no server"):
         asyncio.run(join(fed.party("a")))
+
+
+@pytest.mark.usefixtures("shared_models")
+def test_a_party_that_has_the_result_dials_nobody(tmp_path):
+    """The server may be gone: nothing is sent, and nothing is written either."""
+    fed = Fed(tmp_path / "fed", NAMES, {**EXACT, "schedule": {"rounds": 2}})
+    fed.approve()
+    results = dict(zip(("server", *NAMES), asyncio.run(run_all(fed)), strict=True))
+    fed.write_party("a", give_up_after_s=0.5)
+    lines = len(fed.journal("state-a"))
+    found = finished_run(fed.party("a"))
+    assert found is not None
+    assert found.posterior == fed.base / "state-a" / "public" / "posterior.npz"
+    again = asyncio.run(asyncio.wait_for(join(fed.party("a")), 20))
+    assert again == json.loads(json.dumps(results["a"]))
+    assert len(fed.journal("state-a")) == lines
+    # What another file has led to is no result of this one.
+    fed.agreed["seed"] = 4
+    fed.__post_init__()
+    assert finished_run(fed.party("a")) is None
+
+
+@pytest.mark.usefixtures("shared_models")
+def test_a_finished_server_that_is_started_again_hands_out_the_result(tmp_path):
+    """To a party that had it and has lost its state since."""
+    fed = Fed(tmp_path / "fed", NAMES, {**EXACT, "schedule": {"rounds": 2}})
+    fed.approve()
+    asyncio.run(run_all(fed))
+    before = fed.natural("state-a")
+    shutil.rmtree(fed.base / "state-a")
+    approve(fed.party("a"))
+    fed.write_server(linger_s=3.0)
+
+    async def main():
+        server = await started(fed)
+        try:
+            await asyncio.sleep(1.0)
+            await asyncio.wait_for(join(fed.party("a")), 20)
+            return await asyncio.wait_for(server, 20)
+        finally:
+            await ended(server)
+
+    assert asyncio.run(main())["finished"] == "rounds"
+    assert_same_bits(fed.natural("state-a"), before)
 
 
 def test_the_wrong_resumption_would_be_noticed(tmp_path):

@@ -67,9 +67,13 @@ def serve_command(path: Path, overrides: list[str] | None, *, standby: bool, as_
 def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> None:
     """`tacit join`."""
     setup = read_party(path, tuple(overrides or ()))
-    from tacit.live.join import require_approval
+    from tacit.live.join import finished_run, require_approval
 
     require_approval(setup)  # before anything is loaded
+    finished = finished_run(setup)
+    if finished is not None:
+        _show_finished(path, setup, finished, as_json=as_json)
+        return
     from tacit.cli.show.live import (
         LiveProgress,
         PartyLines,
@@ -106,6 +110,17 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
         say_json({"event": "end", "run": result["run"], "state": str(setup.state)})
     else:
         show_party_end(seen[0], result, spent_by(seen[0]))
+
+
+def _show_finished(path: Path, setup: PartySetup, finished: Any, *, as_json: bool) -> None:
+    """The result is here already: nothing is sent, and no server is needed."""
+    from tacit.cli.show.live import say, say_json
+
+    if as_json:
+        say_json({"event": "end", "run": finished.run, "state": str(setup.state)})
+        return
+    say(f"{finished.run} has ended, and this party has its result: {finished.posterior}")
+    say(f"nothing was sent; to take part in a further run: tacit approve {path}, then join again")
 
 
 def leave_command(

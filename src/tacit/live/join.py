@@ -9,14 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import to_builtins
 
 from tacit.data import Federation as Loaded
 from tacit.data.records import len_records
 from tacit.errors import ConfigError, PrivacyError
-from tacit.expfam import Natural
 from tacit.live.config import PartySetup
 from tacit.live.journal import Journal, Watch
 from tacit.live.party import LiveParty
@@ -93,6 +92,14 @@ class ReadyParty:
             return self.setup.state / LEDGER_NAME
         named = self.setup.own.ledger
         return own_ledger() if named is None else self.setup.base / Path(named).expanduser()
+
+
+class FinishedRun(NamedTuple):
+    """A run that has ended for this party, and where its posterior is."""
+
+    run: str
+    posterior: Path
+    result: dict[str, Any]
 
 
 def prepare_party(setup: PartySetup) -> ReadyParty:
@@ -249,6 +256,9 @@ async def join(
     `prepared` is called once everything here is in order, before the first connection.
     """
     require_approval(setup)
+    finished = finished_run(setup)
+    if finished is not None:
+        return finished.result
     ready = prepare_party(setup)
     short = _short_of_budget(ready)
     if prepared is not None:
@@ -260,7 +270,7 @@ async def join(
         ledger = _open_ledger(ready)
         try:
             party = _live_party(ready, journal, ledger)
-            final = _heard_before(setup, party.store)
+            final = party.store.result  # kept before a crash, and not written out yet
             if final is None:
                 final = await party.take_part()
             posterior = posterior_of(ready.plan, final)
@@ -271,14 +281,24 @@ async def join(
             journal.close()
 
 
-def _heard_before(setup: PartySetup, store: PartyStore) -> Natural | None:
-    """A result that was heard but not written down, since we were killed in between."""
+def finished_run(setup: PartySetup) -> FinishedRun | None:
+    """The run whose result the state directory holds in full; reads only.
+
+    The server may be gone by now, and has nothing more to say in either case. A result that was
+    kept but not written out in full is no finished run: `join` writes it, without a connection.
+    """
+    store = PartyStore(setup.state / "party", setup.agreed.digest)
+    posterior = public_part(setup.state) / POSTERIOR
+    if store.run is None or store.result is None or not posterior.exists():
+        return None
     try:
-        path = public_part(setup.state) / RESULT
-        written = json.loads(path.read_text(encoding="utf-8"))["run"]
+        shared = json.loads((public_part(setup.state) / RESULT).read_text(encoding="utf-8"))
+        local = json.loads((private_part(setup.state) / EVALUATION).read_text(encoding="utf-8"))
+        if (shared["run"], shared["configuration"]) != (store.run, setup.agreed.digest):
+            return None
+        return FinishedRun(store.run, posterior, shared | local)
     except (OSError, ValueError, KeyError, TypeError):
-        written = None
-    return None if written == store.run else store.result
+        return None
 
 
 def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> LiveParty:

@@ -67,6 +67,8 @@ class WireServer:
         self._asked_at: dict[str, float] = {}
         self._closing: tuple[str, float | None] | None = None
         self._over_at: float | None = None
+        self._reopened = bool(live.finished) and not live.undelivered()
+        """Whether everybody had the result before we started: those who lost it may fetch it."""
         self._failure: TacitError | None = None
         self._waits_for_quorum = False
         self._stopping = False
@@ -252,6 +254,8 @@ class WireServer:
         waited = time.monotonic() - self._over_at
         if waited > self.settings.linger_s:
             return True
+        if self._reopened:
+            return False
         return not self.live.undelivered() and (not self.connections or waited > FAREWELL_S)
 
     async def _say_goodbye(self, reason: str, return_in_s: float | None) -> None:
