@@ -19,7 +19,7 @@ import numpy as np
 import polars
 
 from tacit.data import load_federation
-from tacit.data.sources.adult import read as read_adult
+from tacit.data.readers.adult import read as read_adult
 from tacit.run.config import parse_config
 from tacit.run.run import simulate
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +67,14 @@ def test_a_valid_check_does_not_load_scipy_stats_or_numpyro():
     )
     loaded = loaded_after(code, str(EXAMPLES / "hospitals.toml"))
     assert loaded.isdisjoint({"scipy.stats", "numpyro", "matplotlib", "sklearn", "dp_accounting"})
+
+
+@pytest.mark.parametrize(
+    "package", ["tacit", "tacit.data", "tacit.methods", "tacit.models", "tacit.sklearn"]
+)
+def test_no_public_name_is_hidden_by_a_module(package):
+    """Importing a module sets it in its package: a name that is looked up later must differ."""
+    found = importlib.import_module(package)
+    modules = {one.name for one in pkgutil.iter_modules(found.__path__)}
+    hidden = modules & set(found.__all__)
+    assert hidden == ({"data"} if package == "tacit" else set())  # tacit.data is that module

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from tacit.data.sources.download import locate
+from tacit.data.readers.download import locate
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit_studies import STUDIES

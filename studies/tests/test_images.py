@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tacit.data.sources.download import REGISTRY, PublicFile
+from tacit.data.readers.download import REGISTRY, PublicFile
 from tacit.errors import ConfigError, DataError
 from tacit_studies.images import load_images
 

@@ -11,7 +11,7 @@ import pytest
 
 from tacit.cli.main import main
 from tacit.data import DataConfig
-from tacit.data.sources.download import locate
+from tacit.data.readers.download import locate
 from tacit.errors import ConfigError, DataError
 from tacit_studies import STUDIES, tmlr, tmlr_runs
 from tacit_studies.tmlr_published import PUBLISHED, UNDERSTATED

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from tacit.data import ColumnConfig, DataConfig, Federation, PartitionConfig, load_federation
-from tacit.data.sources.download import locate
+from tacit.data.readers.download import locate
 
 Need = Callable[[str], None]
 

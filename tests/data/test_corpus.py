@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 from tacit.data import load_corpus
-from tacit.data.sources import corpus
+from tacit.data.readers import corpus
 from tacit.errors import ConfigError, DataError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tacit.data import DataConfig, PartitionConfig, fetch, load_federation, sources
-from tacit.data.sources.download import REGISTRY, PublicFile, cache_folder
+from tacit.data.readers.download import REGISTRY, PublicFile, cache_folder
 from tacit.errors import ConfigError, DataError
 
 CONTENT = b"cont_africa;rugged;rgdppc_2000\n" + b"1;0.5;1000\n0;2;3000\n0;1;\n" * 3000

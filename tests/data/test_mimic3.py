@@ -7,7 +7,7 @@ from scipy.stats import skew as scipy_skew
 
 from tacit import data
 from tacit.data import DataConfig, Federation
-from tacit.data.sources.mimic3.schema import CHANNELS, FEATURES
+from tacit.data.readers.mimic3.schema import CHANNELS, FEATURES
 from tacit.errors import ConfigError, DataError
 
 STAY = "7_episode1_timeseries.csv"

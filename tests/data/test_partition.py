@@ -3,7 +3,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tacit.data.split import balanced, by_label, held_out_rows, skew
+from tacit.data.partition import balanced, by_label, held_out_rows, skew
 from tacit.errors import ConfigError, DataError
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tacit import data
 from tacit.data import ColumnConfig, DataConfig, Federation, PartitionConfig, public_schema
-from tacit.data.sources.download import REGISTRY
+from tacit.data.readers.download import REGISTRY
 from tacit.errors import ConfigError
 from tacit.models.numpyro.model import NumPyroModel
 from tacit.run.build import make_model

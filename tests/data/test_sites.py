@@ -9,8 +9,8 @@ import pytest
 
 from tacit import data
 from tacit.data import DataConfig, Federation, PartitionConfig, load_federation, load_party
-from tacit.data.sources.download import locate
-from tacit.data.sources.heart import HOSPITALS
+from tacit.data.readers.download import locate
+from tacit.data.readers.heart import HOSPITALS
 from tacit.errors import ConfigError, DataError
 
 Need = Callable[[str], None]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tacit
-from tacit.data.sources.download import locate
+from tacit.data.readers.download import locate
 from tacit.engines.execute import carry_out
 from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.methods import ExpectedStatistics, NaturalVI, PrivateStatistics

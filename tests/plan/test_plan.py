@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.data.sources.download import locate
+from tacit.data.readers.download import locate
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import FullGaussian
@@ -230,7 +230,9 @@ def test_reading_a_plan_draws_no_noise_and_each_run_draws_its_own(monkeypatch):
         privacy=Privacy(epsilon=5.0, delta=1e-3, unit="party", aggregation="server"),
     )
     with monkeypatch.context() as patch:
-        patch.setattr("tacit.engines.execute.secrets.randbits", lambda _: pytest.fail("drew entropy"))
+        patch.setattr(
+            "tacit.engines.execute.secrets.randbits", lambda _: pytest.fail("drew entropy")
+        )
         assert plan.rules.parties == ("a", "b")
         assert plan._noise_rng is not None
         with pytest.raises(RuntimeError, match="carry_out draws one"):

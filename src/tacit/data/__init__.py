@@ -20,12 +20,12 @@ if TYPE_CHECKING:
         load_party,
         split,
     )
+    from tacit.data.readers.catalogue import SourceInfo, public_records, sources
+    from tacit.data.readers.cohort import Cohort, synthetic_cohort
+    from tacit.data.readers.corpus import Corpus, load_corpus
+    from tacit.data.readers.download import fetch
     from tacit.data.schema.checks import unbounded
     from tacit.data.schema.public import public_schema
-    from tacit.data.sources.catalogue import SourceInfo, public_records, sources
-    from tacit.data.sources.cohort import Cohort, synthetic_cohort
-    from tacit.data.sources.corpus import Corpus, load_corpus
-    from tacit.data.sources.download import fetch
     from tacit.data.synthetic import made_up_federation
 
 __all__ = [
@@ -53,23 +53,23 @@ __all__ = [
 ]
 
 _HOME = {
-    "Cohort": "sources.cohort",
-    "Corpus": "sources.corpus",
+    "Cohort": "readers.cohort",
+    "Corpus": "readers.corpus",
     "Federation": "federation",
     "Records": "federation",
-    "SourceInfo": "sources.catalogue",
+    "SourceInfo": "readers.catalogue",
     "document_records": "bags",
-    "fetch": "sources.download",
+    "fetch": "readers.download",
     "load": "federation",
-    "load_corpus": "sources.corpus",
+    "load_corpus": "readers.corpus",
     "load_federation": "federation",
     "load_party": "federation",
     "made_up_federation": "synthetic",
-    "public_records": "sources.catalogue",
+    "public_records": "readers.catalogue",
     "public_schema": "schema.public",
-    "sources": "sources.catalogue",
+    "sources": "readers.catalogue",
     "split": "federation",
-    "synthetic_cohort": "sources.cohort",
+    "synthetic_cohort": "readers.cohort",
     "unbounded": "schema.checks",
 }
 

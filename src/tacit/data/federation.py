@@ -10,15 +10,15 @@ import msgspec
 import numpy as np
 
 from tacit.data.config import CORPORA, WITH_SITES, DataConfig, PartitionConfig, check_together
+from tacit.data.partition import Rows, balanced, held_out_rows, skew
 from tacit.data.persons import balanced_persons, by_appearance, held_out_persons, refuse_shared
 from tacit.data.prepare import as_kept, encode, with_pooled_scale
+from tacit.data.readers.catalogue import read_table
 from tacit.data.rows import ReadRows, read_rows
 from tacit.data.schema.checks import unbounded_columns
 from tacit.data.schema.layout import Layout, layout_of
 from tacit.data.schema.table import Schema
 from tacit.data.schema.target import target_bounds, target_levels
-from tacit.data.sources.catalogue import read_table
-from tacit.data.split import Rows, balanced, held_out_rows, skew
 from tacit.errors import ConfigError, DataError
 
 Records = dict[str, np.ndarray]
@@ -74,7 +74,7 @@ def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> 
             " out, or load them with `load_party`"
         )
     if data.source in CORPORA:
-        from tacit.data.sources.corpora import corpus_federation
+        from tacit.data.readers.corpora import corpus_federation
 
         return corpus_federation(data, partition, _checked(seed))
     sites = partition.parties if partition.kind == "source" else None
@@ -121,7 +121,7 @@ def load_party(
             " leave it out"
         )
     if data.source in CORPORA:
-        from tacit.data.sources.corpora import corpus_party
+        from tacit.data.readers.corpora import corpus_party
 
         return corpus_party(data, name, _checked(seed))
     table = read_table(data, sites=sites, seed=_checked(seed))

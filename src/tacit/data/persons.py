@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from tacit.data.partition import Rows, floor, named
 from tacit.data.prepare import as_text
-from tacit.data.split import Rows, floor, named
 from tacit.errors import ConfigError, DataError
 
 

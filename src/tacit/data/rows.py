@@ -8,11 +8,11 @@ import numpy as np
 
 from tacit.data.balance import balance_rng, surplus, surplus_note
 from tacit.data.config import DataConfig, PartitionConfig
+from tacit.data.partition import Rows, by_label
 from tacit.data.persons import read_persons
 from tacit.data.prepare import Column, as_text, read_column
 from tacit.data.schema.table import Schema, Table, listed
 from tacit.data.schema.target import read_target
-from tacit.data.split import Rows, by_label
 from tacit.errors import ConfigError, DataError
 
 

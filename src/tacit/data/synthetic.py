@@ -14,13 +14,13 @@ from scipy.special import ndtr, ndtri
 
 from tacit.data.config import ColumnConfig, DataConfig, PartitionConfig
 from tacit.data.federation import Federation, Records, assemble, deal
+from tacit.data.partition import Rows, by_label
 from tacit.data.prepare import Column
+from tacit.data.readers.catalogue import declared
 from tacit.data.rows import ReadRows, check_keep
 from tacit.data.schema.public import declared_range, known_target
 from tacit.data.schema.table import Schema, listed
 from tacit.data.schema.target import target_bounds
-from tacit.data.sources.catalogue import declared
-from tacit.data.split import Rows, by_label
 from tacit.errors import ConfigError
 
 RECORDS_A_PERSON = 2

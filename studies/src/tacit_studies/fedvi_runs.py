@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tacit.data import load
+from tacit.data.readers.download import locate
 from tacit.data.records import pooled
-from tacit.data.sources.download import locate
 from tacit.engines.execute import carry_out
 from tacit.errors import DataError
 from tacit.expfam import Family, MeanFieldGaussian, Natural

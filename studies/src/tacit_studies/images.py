@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from tacit.data.sources.download import local_files
+from tacit.data.readers.download import local_files
 from tacit.errors import ConfigError
 
 SOURCE = "mnist"

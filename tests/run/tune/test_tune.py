@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tacit.data.federation
-import tacit.data.sources.catalogue
+import tacit.data.readers.catalogue
 from tacit.data import DataConfig, PartitionConfig, made_up_federation
 from tacit.errors import ConfigError
 from tacit.methods import METHODS
@@ -45,7 +45,7 @@ def nothing_can_be_read(monkeypatch):
         raise AssertionError("a record was asked for")
 
     for module, name in (
-        (tacit.data.sources.catalogue, "read_table"),
+        (tacit.data.readers.catalogue, "read_table"),
         (tacit.data.federation, "read_table"),
         (tacit.data.federation, "load_federation"),
         (tacit.data.federation, "load_party"),

@@ -7,8 +7,8 @@ the data says something of every record in it. Neither is covered by noise added
 from __future__ import annotations
 
 from tacit.data.config import CORPORA, DataConfig
+from tacit.data.readers.catalogue import declared
 from tacit.data.schema.table import Schema
-from tacit.data.sources.catalogue import declared
 
 
 def unbounded(data: DataConfig) -> tuple[str, ...]:

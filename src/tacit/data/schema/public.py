@@ -14,10 +14,10 @@ import numpy as np
 from tacit.data.config import CORPORA, ColumnConfig, DataConfig
 from tacit.data.federation import Federation, assemble
 from tacit.data.prepare import Column
+from tacit.data.readers.catalogue import declared
 from tacit.data.rows import ReadRows, check_keep
 from tacit.data.schema.table import Schema
 from tacit.data.schema.target import as_y, target_config
-from tacit.data.sources.catalogue import declared
 from tacit.errors import ConfigError
 
 EXAMPLE = "example"
@@ -42,7 +42,7 @@ def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
             ' schema and say "public"'
         )
     if data.source in CORPORA:
-        from tacit.data.sources.corpora import corpus_schema
+        from tacit.data.readers.corpora import corpus_schema
 
         return corpus_schema(data)
     schema = declared(data, sites=sites)

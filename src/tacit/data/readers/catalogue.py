@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacit.data.config import WITH_SITES, DataConfig
+from tacit.data.readers import adult, breast_cancer, cohort, corpus, download, heart, rugged
+from tacit.data.readers import files as user_file
+from tacit.data.readers import normal_mean as gaussian_mean
+from tacit.data.readers.mimic3 import files as mimic3_files
+from tacit.data.readers.mimic3 import schema as mimic3_schema
+from tacit.data.readers.mimic3 import table as mimic3
 from tacit.data.schema.table import Schema, Table, listed
-from tacit.data.sources import adult, breast_cancer, cohort, corpus, download, heart, rugged
-from tacit.data.sources import files as user_file
-from tacit.data.sources import normal_mean as gaussian_mean
-from tacit.data.sources.mimic3 import files as mimic3_files
-from tacit.data.sources.mimic3 import schema as mimic3_schema
-from tacit.data.sources.mimic3 import table as mimic3
 from tacit.errors import ConfigError
 
 

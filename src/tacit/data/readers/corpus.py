@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.data.sources.download import cache_folder
+from tacit.data.readers.download import cache_folder
 from tacit.errors import ConfigError, DataError
 
 SOURCE = "wiki"

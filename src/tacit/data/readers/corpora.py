@@ -16,9 +16,9 @@ from tacit.data.bags import document_records, document_texts, ledger_form
 from tacit.data.config import DataConfig, PartitionConfig
 from tacit.data.documents import Documents, check_documents
 from tacit.data.federation import HOLD_OUT, PARTITION, Federation
-from tacit.data.sources.cohort import GENERATE
-from tacit.data.sources.corpus import load_corpus
-from tacit.data.split import Rows, balanced, held_out_rows
+from tacit.data.partition import Rows, balanced, held_out_rows
+from tacit.data.readers.cohort import GENERATE
+from tacit.data.readers.corpus import load_corpus
 from tacit.errors import DataError
 
 DEFAULT_DOCUMENTS = 600

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tacit.data.sources.mimic3.schema import CHANNELS, HOURS, Channel
+from tacit.data.readers.mimic3.schema import CHANNELS, HOURS, Channel
 from tacit.errors import DataError
 
 PARTS = ("train", "test")

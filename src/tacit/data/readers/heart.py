@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import polars as pl
 
 from tacit.data.config import ColumnConfig
+from tacit.data.readers.download import local_files
 from tacit.data.schema.table import Schema, Table
-from tacit.data.sources.download import local_files
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 

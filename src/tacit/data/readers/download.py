@@ -137,11 +137,11 @@ def fetch(name: str, *, progress: Progress | None = None) -> Path:
     error says what a person has to do.
     """
     if name == "mimic3":
-        from tacit.data.sources.mimic3 import files as mimic3_files
+        from tacit.data.readers.mimic3 import files as mimic3_files
 
         return mimic3_files.local_folder(None)
     if name == "wikipedia":
-        from tacit.data.sources import corpus
+        from tacit.data.readers import corpus
 
         return corpus.folder()
     if name not in REGISTRY:

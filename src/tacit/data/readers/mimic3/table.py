@@ -11,15 +11,14 @@ import numpy as np
 import polars as pl
 
 from tacit.data.balance import balance_rng, surplus, surplus_note
-from tacit.data.schema.table import Table
-from tacit.data.sources.mimic3.files import (
+from tacit.data.readers.mimic3.files import (
     Series,
     Stay,
     local_folder,
     read_series,
     read_stays,
 )
-from tacit.data.sources.mimic3.schema import (
+from tacit.data.readers.mimic3.schema import (
     CHANNELS,
     FEATURES,
     PERSON,
@@ -30,6 +29,7 @@ from tacit.data.sources.mimic3.schema import (
     Channel,
     column_name,
 )
+from tacit.data.schema.table import Table
 
 RECORDS = 21_139
 """Stays of both sets, as the benchmark reports them."""

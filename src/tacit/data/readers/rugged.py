@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from tacit.data.config import ColumnConfig
+from tacit.data.readers.download import local_files
 from tacit.data.schema.table import Schema, Table
-from tacit.data.sources.download import local_files
 
 TARGET = "log(rgdppc_2000)"
 
