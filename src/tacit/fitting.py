@@ -124,9 +124,11 @@ class Fit:
             return "\n".join([*self._measured(), *self._said(), self.privacy])
         rows = shown_rows(self.posterior)
         width = max(len(row.name) for row in rows)
+        texts = [row.texts for row in rows]
+        digits = max(8, *(len(text) for row in texts for text in row))
         lines = [
-            f"{row.name:<{width}}  {row.mean:8.3f}  [{row.low:8.3f}, {row.high:8.3f}]"
-            for row in rows
+            f"{row.name:<{width}}  {mean:>{digits}}  [{low:>{digits}}, {high:>{digits}}]"
+            for row, (mean, _, low, high) in zip(rows, texts, strict=True)
         ]
         note = interval_note(self.outcome.plan)
         lines += [] if note is None else [f"warning: {note}"]
@@ -134,7 +136,7 @@ class Fit:
 
     def _said(self) -> list[str]:
         said = [f"Converged: {self.why}."] if self.converged else []
-        return [*said, *(f"Warning: {text}" for text in self.cautions)]
+        return [*(f"Warning: {text}" for text in self.cautions), *said]
 
     def _measured(self) -> list[str]:
         lines = []
@@ -162,7 +164,10 @@ class Fit:
 
         names, mean, sd, low, high, real = zip(*shown_rows(self.posterior), strict=True)
         warning = interval_note(self.outcome.plan)
-        return plot_coefficients(names, mean, sd, low=low, high=high, real=real, warning=warning)
+        return plot_coefficients(
+            names, mean, sd,
+            low=low, high=high, real=real, warning=warning, converged=self.converged,
+        )  # fmt: skip
 
 
 def fit(

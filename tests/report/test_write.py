@@ -5,11 +5,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from matplotlib.text import Text
 
 from tacit.errors import DataError
 from tacit.report import write_report
 from tacit.report.load import load_run
 from tacit.report.page import render
+from tacit.report.write import draw
+from tacit.results.figures import BLUE
 
 VOID = {"meta", "br", "img", "wbr"}
 
@@ -174,6 +177,37 @@ def test_intervals_that_are_too_narrow_are_marked_and_not_coloured(make_run, res
     text = parse(page).text
     assert "Too narrow. Intervals lack the <noise>." in text
     assert "intervals exclude 0" not in text
+
+
+def test_nothing_is_coloured_in_a_fit_that_did_not_converge(make_run, result):
+    result |= {"converged": False, "why": "one round was too few"}
+    run = load_run(make_run(result))
+    page = render(run, [])
+    assert 'class="clear"' not in page
+    text = parse(page).text
+    assert "Not converged: do not use these numbers" in text
+    assert "no row is coloured" in text
+    assert "intervals exclude 0" not in text
+    (picture, figure), *_ = draw(run)
+    assert "did not converge" in picture.caption
+    colours = {line.get_color() for line in figure.axes[0].lines if len(line.get_xdata())}
+    assert BLUE not in colours
+    assert not any("blue" in words.get_text() for words in figure.findobj(Text))
+
+
+def test_warnings_come_before_convergence(make_run, result):
+    little = {"kind": "little-learned", "text": "Little was learned."}
+    result |= {"converged": True, "why": "it stood still", "cautions": [little]}
+    text = parse(render(load_run(make_run(result)), [])).text
+    assert text.index("Little was learned.") < text.index("Converged:")
+
+
+def test_small_coefficients_have_the_digits_of_their_sd(make_run, result):
+    result["posterior"] = {"names": ["income"], "mean": [6.9e-6], "sd": [3.6e-6]}
+    text = parse(render(load_run(make_run(result)), [])).text
+    assert "6.90e−06" in text
+    assert "3.60e−06" in text
+    assert "1.396e−05" in text
 
 
 def test_sites_are_shown_in_their_own_space(make_run, result):

@@ -11,6 +11,7 @@ import tacit
 from tacit.data.schema.layout import indicated_columns
 from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.report import write_report
+from tacit.results.figures import BLUE
 from tacit.results.verdict import (
     LittleLearnedWarning,
     MissingIndicatorWarning,
@@ -87,6 +88,11 @@ def test_noise_alone_is_no_lack_of_convergence_in_a_private_run():
     assert "0.71 posterior sd per coordinate" in verdict.why
 
 
+def _blue(figure):
+    lines = figure.axes[0].lines
+    return any(len(line.get_xdata()) and line.get_color() == BLUE for line in lines)
+
+
 def test_a_fit_that_did_not_converge_warns_and_says_so():
     parties = {"a": records(), "b": records(seed=1)}
     with pytest.warns(NotConvergedWarning, match="did not converge"):
@@ -94,10 +100,12 @@ def test_a_fit_that_did_not_converge_warns_and_says_so():
     assert not short.converged
     assert "NOT CONVERGED" in repr(short)
     assert "Warning: This fit did not converge" in short.summary()
+    assert not _blue(short.plot())
     whole = tacit.fit(MODEL, parties, privacy="none")
     assert whole.converged
     assert whole.cautions == []
     assert "Converged: after" in whole.summary()
+    assert _blue(whole.plot())
 
 
 def test_learned_is_the_part_of_the_variance_that_is_gone():
@@ -114,7 +122,8 @@ def test_a_tiny_epsilon_learns_little_and_says_so():
         fitted = tacit.fit(tacit.LogisticRegression, hospitals, privacy=private)
     assert max(fitted.learned.values()) < 0.1
     assert "Little was learned" in repr(fitted)
-    assert "Little was learned" in fitted.summary()
+    summary = fitted.summary()
+    assert summary.index("Little was learned") < summary.index("Converged:")
 
 
 def test_missing_values_beside_an_indicator_are_named():

@@ -13,6 +13,7 @@ from tacit.report.load import Result, Run
 from tacit.report.privacy import privacy_section, privacy_statement
 from tacit.report.style import CSS
 from tacit.report.table import breakable, details, html_table, number, percent
+from tacit.results.shown import to_precision
 
 METRICS = {
     "accuracy": ("an accuracy of", "share of records whose likeliest outcome came true"),
@@ -106,7 +107,10 @@ def summary(result: Result) -> str:
 
 
 def verdict_statement(result: Result) -> str:
-    """Whether the fit converged, and every reason not to believe its numbers."""
+    """Every reason not to believe the numbers, then whether the fit converged.
+
+    That it did not converge is the first of the reasons.
+    """
     if result.converged is None:
         lead = (
             '<p class="verdict doubtful"><strong>Convergence is not stated:</strong> result.json '
@@ -120,10 +124,11 @@ def verdict_statement(result: Result) -> str:
             f"{escape(result.why)}.</p>"
         )
     others = [one["text"] for one in result.cautions if one["kind"] != "not-converged"]
-    return lead + "".join(
+    warnings = "".join(
         f'<p class="verdict doubtful"><strong>Warning:</strong> {escape(text)}</p>'
         for text in others
     )
+    return warnings + lead if result.converged else lead + warnings
 
 
 def metrics_table(result: Result) -> str:
@@ -142,23 +147,31 @@ def metrics_table(result: Result) -> str:
 def coefficient_table(run: Run) -> str:
     """Every coefficient with its central 95 % interval; a long table starts closed.
 
-    Colour says that a sign is clear. It needs a quantity that can have either sign, and intervals
-    that are not known to be too narrow.
+    Colour says that a sign is clear. It needs a quantity that can have either sign, a fit that
+    converged, and intervals that are not known to be too narrow.
     """
     truth, warning = run.result.truth or {}, run.result.intervals.warning
     rows = []
     for shown in run.rows:
-        numbers = (shown.mean, shown.sd, shown.low, shown.high)
-        row = [breakable(shown.name), *(number(value) for value in numbers)]
-        rows.append([*row, number(truth.get(shown.name))] if truth else row)
+        texts = [*shown.texts]
+        if truth:
+            texts.append(to_precision(truth.get(shown.name), shown.sd))
+        rows.append([breakable(shown.name), *(text.replace("-", "−") for text in texts)])
     if not rows:
         return ""
-    clear = [shown.clear and warning is None for shown in run.rows]
+    failed = run.result.converged is False
+    clear = [shown.clear and warning is None and not failed for shown in run.rows]
     head = ["Name", "Mean", "Sd", "2.5 %", "97.5 %", *(["True value"] if truth else [])]
     table = html_table(head, rows, clear=clear, minor=(2,))
+    note = ""
+    if failed:
+        note += (
+            '<p class="warning"><strong>Not converged.</strong> Whether an interval excludes 0 '
+            "says nothing here, so no row is coloured.</p>"
+        )
     if warning is not None:
-        note = f'<p class="warning"><strong>Too narrow.</strong> {escape(warning)}</p>'
-    else:
+        note += f'<p class="warning"><strong>Too narrow.</strong> {escape(warning)}</p>'
+    elif not failed:
         signed = sum(shown.real for shown in run.rows)
         note = (
             f"<p>{sum(clear)} of {signed} intervals exclude 0; those rows are coloured.</p>"

@@ -43,12 +43,15 @@ def draw(run: Run) -> list[tuple[Picture, Figure]]:
     result, found = run.result, []
     if run.rows:
         caption = "Posterior mean and 95 % interval of the coefficients."
+        if result.converged is False:
+            caption += " This fit did not converge."
         if result.intervals.warning:
             caption += f" {result.intervals.warning}"
         names, mean, sd, low, high, real = zip(*run.rows, strict=True)
         figure = plot_coefficients(
             names, mean, sd, result.truth,
             low=low, high=high, real=real, warning=result.intervals.warning,
+            converged=result.converged,
         )  # fmt: skip
         found.append((Picture(f"{FIGURES}/coefficients.png", caption), figure))
     if result.topics:

@@ -31,18 +31,21 @@ def plot_coefficients(
     high: Sequence[float] | None = None,
     real: Sequence[bool] | None = None,
     warning: str | None = None,
+    converged: bool | None = None,
 ) -> Figure:
     """Forest plot: posterior mean and central 95 % interval of each coefficient.
 
     Intervals are `low` to `high`, or mean ± 1.96 sd. Blue is for an interval that excludes 0, and
     only for a quantity that is `real`: a scale is always positive. With a `warning` that intervals
-    are too narrow nothing is blue. Of more than 30 it shows the 30 with the largest |mean|/sd.
+    are too narrow, or with `converged` False, nothing is blue. Of more than 30 it shows the 30 with
+    the largest |mean|/sd.
     """
     location, scale = np.asarray(mean, np.float64), np.asarray(sd, np.float64)
     lower = location - NORMAL_95 * scale if low is None else np.asarray(low, np.float64)
     upper = location + NORMAL_95 * scale if high is None else np.asarray(high, np.float64)
     signed = np.ones(len(location), bool) if real is None else np.asarray(real, bool)
-    coloured = signed & ((lower > 0) | (upper < 0)) & (warning is None)
+    usable = warning is None and converged is not False
+    coloured = signed & ((lower > 0) | (upper < 0)) & usable
     strength = np.abs(location) / np.where(scale > 0, scale, 1.0)
     shown = np.argsort(-strength, kind="stable")[:MOST_COEFFICIENTS]
     shown = shown[np.argsort(location[shown], kind="stable")]
@@ -61,7 +64,11 @@ def plot_coefficients(
     few = len(shown) == len(location)
     total = len(location)
     which = f"All {total}" if few else f"The {len(shown)} largest by |mean|/sd of {total}"
-    rest = "blue where the interval excludes 0" if warning is None else "intervals are too narrow"
+    rest = "blue where the interval excludes 0"
+    if converged is False:
+        rest = "NOT CONVERGED, do not use"
+    elif warning is not None:
+        rest = "intervals are too narrow"
     title_and_subtitle(axes, "Coefficients", f"{which}; {rest}")
     return figure
 

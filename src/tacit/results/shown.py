@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,31 @@ from tacit.results.posterior import Posterior
 
 NORMAL_95 = 1.959963984540054
 """Half-width, in standard deviations, of a normal's central 95 % interval."""
+
+
+MOST_DECIMALS = 6
+LARGE = 1e7
+"""Numbers with more decimals than the one or at least as large as the other have an exponent."""
+
+
+def to_precision(value: float | None, sd: float) -> str:
+    """A number with the digits that its standard deviation gives a meaning to.
+
+    There are as many decimals as show three significant digits of `sd`.
+
+    >>> to_precision(0.25, 0.0361), to_precision(6.9e-06, 3.6e-06), to_precision(1234.5, 250.0)
+    ('0.2500', '6.90e-06', '1234')
+    """
+    if value is None:
+        return "–"
+    if not math.isfinite(value) or not 0 < sd < math.inf:
+        return f"{value:.4g}"
+    decimals = 2 - math.floor(math.log10(sd))
+    if decimals <= MOST_DECIMALS and abs(value) < LARGE:
+        return f"{value:.{max(0, decimals)}f}"
+    if round(value, decimals) == 0:
+        return "0"
+    return f"{value:.{max(0, math.floor(math.log10(abs(value))) + decimals)}e}"
 
 
 class Shown(NamedTuple):
@@ -27,6 +53,14 @@ class Shown(NamedTuple):
     def clear(self) -> bool:
         """Whether the sign is clear."""
         return self.real and (self.low > 0 or self.high < 0)
+
+    @property
+    def texts(self) -> tuple[str, str, str, str]:
+        """Mean, sd and both ends of the interval, to the precision that the sd gives them."""
+        mean, sd, low, high = (
+            to_precision(value, self.sd) for value in (self.mean, self.sd, self.low, self.high)
+        )
+        return mean, sd, low, high
 
 
 def site_summary(posterior: Posterior, seed: int) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,7 @@ from tacit.engines.execute import Observer
 from tacit.methods import LocalMethod
 from tacit.plan.plan import Plan
 from tacit.results.evaluation import cannot_evaluate
+from tacit.results.shown import NORMAL_95, to_precision
 from tacit.results.statements import statement
 from tacit.results.verdict import missing_caution
 from tacit.run.run import Prepared
@@ -28,7 +29,7 @@ if not console.is_terminal:
 errors = Console(stderr=True, markup=False, emoji=False)
 MOST_ROWS = 40
 SHOWN_ROWS = 25
-NORMAL_95 = 1.959963984540054
+POSTERIOR_COLUMNS = ("mean", "2.5 %", "97.5 %")
 
 
 def plain_column(template: str) -> TextColumn:
@@ -121,11 +122,17 @@ class DownloadProgress(_Bar):
         self._at(done, total, name)
 
 
-def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table; numbers to the right."""
+def show_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    formatted: Sequence[str] = (),
+) -> None:
+    """A table; numbers, and those that are `formatted` as text already, to the right."""
     table = Table(title=printable(title), title_justify="left", title_style="bold")
     for index, column in enumerate(columns):
-        numeric = bool(rows) and isinstance(rows[0][index], int | float)
+        numeric = column in formatted or (bool(rows) and isinstance(rows[0][index], int | float))
         table.add_column(printable(column), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_text(cell) for cell in row))
@@ -137,11 +144,11 @@ def show_result(result: dict[str, Any]) -> None:
     warning = result.get("intervals", {}).get("warning")
     if "sites" in result:
         rows = [
-            [name, site["mean"], site["low"], site["high"]]
+            [name, *(to_precision(site[key], site["sd"]) for key in ("mean", "low", "high"))]
             for name, site in list(result["sites"].items())[:MOST_ROWS]
         ]
-        title = f"{result['name']}: posterior of the model's sites with {_intervals(warning)}"
-        show_table(title, ["site", "mean", "2.5 %", "97.5 %"], rows)
+        title = f"{result['name']}: posterior of the model's sites with {_intervals(result)}"
+        show_table(title, ["site", *POSTERIOR_COLUMNS], rows, formatted=POSTERIOR_COLUMNS)
     elif "topics" in result:
         rows = [
             [row["number"], f"{row['share']:.1%}", " ".join(row["words"])]
@@ -181,11 +188,11 @@ def show_result(result: dict[str, Any]) -> None:
 
 
 def show_verdict(result: dict[str, Any]) -> None:
-    """Whether the run converged, and every reason not to believe its numbers."""
-    if result["converged"]:
-        console.print(f"converged: {printable(result['why'])}", highlight=False)
+    """Every reason not to believe the numbers of a run, then whether it converged."""
     for caution in result["cautions"]:
         console.print(f"WARNING: {printable(caution['text'])}", style="bold red", highlight=False)
+    if result["converged"]:
+        console.print(f"converged: {printable(result['why'])}", highlight=False)
 
 
 def show_metrics(measured: dict[str, Any], *, local: bool = False) -> None:
@@ -282,19 +289,26 @@ def show_coefficients(result: dict[str, Any]) -> None:
         hidden = len(strength) - SHOWN_ROWS
     for i in order:
         mean, sd = posterior["mean"][i], posterior["sd"][i]
-        row = [posterior["names"][i], mean, mean - NORMAL_95 * sd, mean + NORMAL_95 * sd]
+        values = [mean, mean - NORMAL_95 * sd, mean + NORMAL_95 * sd]
+        row = [posterior["names"][i], *(to_precision(value, sd) for value in values)]
         if truth:
-            row.append(truth.get(posterior["names"][i], ""))
+            known = truth.get(posterior["names"][i])
+            row.append("" if known is None else to_precision(known, sd))
         rows.append(row)
-    columns = ["coefficient", "mean", "2.5 %", "97.5 %", *(["truth"] if truth else [])]
-    warning = result.get("intervals", {}).get("warning")
-    show_table(f"{result['name']}: posterior with {_intervals(warning)}", columns, rows)
+    columns = [*POSTERIOR_COLUMNS, *(["truth"] if truth else [])]
+    title = f"{result['name']}: posterior with {_intervals(result)}"
+    show_table(title, ["coefficient", *columns], rows, formatted=columns)
     if hidden:
         console.print(f"… and {hidden} more, less sure of their sign, in the report")
 
 
-def _intervals(warning: str | None) -> str:
-    return "95 % intervals" if warning is None else "95 % intervals that are too narrow"
+def _intervals(result: dict[str, Any]) -> str:
+    narrow = result.get("intervals", {}).get("warning") is not None
+    failed = result.get("converged") is False
+    return (
+        f"95 % intervals{' that are too narrow' if narrow else ''}"
+        f"{'; NOT CONVERGED, do not use' if failed else ''}"
+    )
 
 
 def _method(method: LocalMethod) -> str:
