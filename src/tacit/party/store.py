@@ -9,10 +9,9 @@ import msgspec
 
 from tacit.errors import DataError
 from tacit.expfam import Natural
-from tacit.privacy.ledger.key import write_durably
 from tacit.pvi import multiply
 from tacit.server.messages import Reply, decode_reply, encode_reply, pack_natural, unpack_natural
-from tacit.support.storage import sealed, unsealed, writing
+from tacit.support.storage import sealed, unsealed, write_durably, writing
 from tacit.support.type_info import prepare
 
 

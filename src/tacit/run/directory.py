@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.errors import ConfigError, DataError
-from tacit.support.storage import writing
+from tacit.support.storage import sync_directory, writing
 
 if TYPE_CHECKING:  # a directory is checked before anything heavy is imported
     from tacit.results.posterior import Posterior
@@ -126,7 +126,7 @@ def write_text(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)  # noqa: PTH105 - atomic on every platform
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
 
 
 def write_posterior(path: Path, posterior: Posterior) -> None:
@@ -145,15 +145,4 @@ def write_posterior(path: Path, posterior: Posterior) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)  # noqa: PTH105 - atomic on every platform
-        _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    """Make a rename survive a power cut, where directories can be synced."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_directory(path.parent)

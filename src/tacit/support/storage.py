@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from tacit.errors import DataError
 
 MAGIC = b"tacit-state-1\n"
+OWNER_ONLY = 0o600
 _FULL = ("full", "disk i/o", "readonly", "unable to open")
 
 
@@ -53,3 +55,27 @@ def unsealed(raw: bytes) -> bytes:
     if hashlib.sha256(body).digest() != raw[len(MAGIC) : start]:
         raise ValueError("checksum mismatch: the file was damaged")
     return body
+
+
+def write_durably(path: Path, body: bytes) -> None:
+    """The whole file or the old one, on the disk when this returns, readable by its owner only."""
+    part = path.with_name(path.name + ".part")
+    part.unlink(missing_ok=True)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)  # noqa: PTH105 - atomic on every platform
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make a rename in a directory survive a power cut (where directories can be synced)."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

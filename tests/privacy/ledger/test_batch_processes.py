@@ -114,7 +114,7 @@ def test_two_processes_with_whole_rounds_cannot_overspend_together(
     gate.set()
     assert [joined(child) for child in children] == [0, 0]
     lines = side.read_text().split("\n")[:-1]
-    assert lines.count("refused PrivacyError") == 2
+    assert lines.count("refused CeilingError") == 2
     assert len(lines) - 2 == room
     assert [ledger.spent(each).charges for each in parties] == [room] * PARTIES
     assert ledger.spent(parties[-1]).epsilon == limit

@@ -102,7 +102,7 @@ def test_two_processes_cannot_overspend_together(processes, place, path):
         gate.set()
         assert [joined(child) for child in children] == [0, 0, 0]
         lines = released(side)
-        assert lines.count("refused PrivacyError") == 3
+        assert lines.count("refused CeilingError") == 3
         assert len(lines) - 3 == room == ledger.spent(dataset).charges
         assert ledger.spent(dataset).epsilon == limit
     assert audit(path).sound

@@ -10,8 +10,7 @@ import msgspec
 
 from tacit.errors import DataError
 from tacit.live.protocol.messages import Promise
-from tacit.privacy.ledger.key import write_durably
-from tacit.support.storage import sealed, unsealed, writing
+from tacit.support.storage import sealed, unsealed, write_durably, writing
 from tacit.support.type_info import prepare
 
 

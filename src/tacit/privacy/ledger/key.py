@@ -13,7 +13,6 @@ from pathlib import Path
 from tacit.errors import DataError
 from tacit.privacy.ledger.fingerprint import KEY_BYTES, check_key
 
-_PRIVATE = 0o600
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -34,27 +33,3 @@ def load_key(path: Path) -> bytes:
         raise DataError(f"{path} has mode {mode:04o}; others can use the key: chmod 600 {path}")
     check_key(key)
     return key
-
-
-def write_durably(path: Path, body: bytes) -> None:
-    """The whole file or the old one, on the disk when this returns, readable by its owner only."""
-    part = path.with_name(path.name + ".part")
-    part.unlink(missing_ok=True)
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)  # noqa: PTH105 - atomic on every platform
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make a rename in a directory survive a power cut (where directories can be synced)."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

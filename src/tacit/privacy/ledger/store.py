@@ -45,7 +45,8 @@ from tacit.privacy.ledger.chain import (
     make_head,
 )
 from tacit.privacy.ledger.fingerprint import KEY_BYTES
-from tacit.privacy.ledger.key import load_key, write_durably
+from tacit.privacy.ledger.key import load_key
+from tacit.support.storage import write_durably
 from tacit.support.type_info import prepare
 
 BUSY_TIMEOUT_S = 60.0
