@@ -222,7 +222,27 @@ def test_check_refuses_what_run_refuses_for_want_of_a_budget(tacit, secret, tmp_
     checked, ran = tacit("check", secret), tacit("run", secret, "--out", "out")
     assert (checked[0], checked[2]) == (ran[0], ran[2])
     refused(ran, "together 2 > ceiling 1", code=3)
-    assert f"tacit ledger ceiling {secret} --epsilon … --delta … --reason … --raise" in ran[2]
+    book = tmp_path / "state" / "ledger.sqlite"
+    command = f"tacit ledger ceiling {secret} --ledger {book} --epsilon … --delta … --reason …"
+    assert f"{command} --raise" in ran[2]
+
+
+def test_a_ceiling_is_set_in_the_ledger_that_the_file_names(tacit, secret, tmp_path):
+    path, own = Path(secret), tmp_path / "state" / "ledger.sqlite"
+    named = tmp_path / "study.sqlite"
+    path.write_text(path.read_text().replace("[privacy]", f'[privacy]\nledger = "{named}"'))
+    allow = ("ledger", "ceiling", secret, "--delta", "1e-4", "--reason", "r", "--epsilon")
+    code, out, _ = tacit(*allow, "1")
+    assert code == 0
+    assert f"ledger: {named}" in out
+    assert named.exists()
+    assert not own.exists()
+    refused(tacit("run", secret, "--out", "out"), f"ceiling {secret} --ledger {named}", code=3)
+    assert tacit(*allow, "2", "--raise")[0] == 0
+    assert tacit("check", secret)[0] == 0
+    path.write_text(path.read_text().replace(str(named), "run-directory"))
+    refused(tacit(*allow, "2"), 'privacy.ledger = "run-directory"', code=2)
+    assert not own.exists()
 
 
 def test_check_takes_another_ledger(tacit, secret, tmp_path):

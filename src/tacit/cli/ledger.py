@@ -61,44 +61,46 @@ def ceiling_command(
 
     ceiling = limit("substitute", "record")
     if dataset.endswith(".toml"):
-        place, terms, name = _records_of(Path(dataset))
+        place, terms, name = _records_of(Path(dataset), path)
         if terms is not None:
             ceiling = limit(terms.relation, terms.unit)
-        with Ledger.open(path or place, create=True) as ledger:
+        with Ledger.open(place, create=True) as ledger:
             found = name(ledger)
             wanted = dict.fromkeys(found.values(), ceiling)
             ledger.set_ceilings(wanted, reason=reason, raising=raising)
         for party, identity in found.items():
             console.print(f"{party}: {identity}", highlight=False)
     else:
-        with Ledger.open(path or own_ledger()) as ledger:
+        place = path or own_ledger()
+        with Ledger.open(place) as ledger:
             ledger.set_ceiling(DatasetId.parse(dataset), ceiling, reason=reason, raising=raising)
     console.print(
         f"ceiling of {dataset}: ε = {ceiling.epsilon:g} at δ = {ceiling.delta:g}, "
-        f"{ceiling.relation}, unit = {ceiling.unit}",
+        f"{ceiling.relation}, unit = {ceiling.unit}; ledger: {place}",
         highlight=False,
     )
 
 
 def _records_of(
-    path: Path,
+    path: Path, asked: Path | None
 ) -> tuple[Path, Privacy | None, Callable[[Ledger], dict[str, DatasetId]]]:
-    """The ledger unless another is named, what is promised, and the data sets by party."""
+    """The ledger (`asked`, or the file's own), what is promised, and the data sets by party."""
     from tacit.live.config import kind_of, read_party
 
     kind = kind_of(path)
     if kind == "run":
         from tacit.run.config import read_config
-        from tacit.run.ledger import datasets
+        from tacit.run.ledger import datasets, operators_ledger
         from tacit.run.run import prepare
 
         config = read_config(path)
+        place = asked or operators_ledger(config)
         prepared = prepare(config)
 
         def all_parties(ledger: Ledger) -> dict[str, DatasetId]:
             return datasets(prepared.plan, prepared.federation, ledger)
 
-        return own_ledger(), config.private, all_parties
+        return place, config.private, all_parties
     if kind != "party":
         raise ConfigError(
             f"{path} has no records; a ceiling is each party's own: give its party.toml"
@@ -116,7 +118,7 @@ def _records_of(
     def one_party(ledger: Ledger) -> dict[str, DatasetId]:
         return {ready.name: identify(ledger, ready.loaded, ready.loaded.raw[ready.name])}
 
-    return ready.ledger_path, private, one_party
+    return asked or ready.ledger_path, private, one_party
 
 
 def link_command(path: Path, newer: str, older: str, *, reason: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -125,7 +126,8 @@ def check_budget(ready: ReadyParty) -> Any:
     if not path.exists():
         raise PrivacyError(
             f"{path} does not exist, so nobody has allowed anything to be spent on these records; "
-            "the operator does: tacit ledger ceiling party.toml --epsilon 1 --delta 1e-5 --reason …"
+            "the operator does: tacit ledger ceiling party.toml "
+            f"--ledger {shlex.quote(str(path))} --epsilon 1 --delta 1e-5 --reason …"
         )
     with Ledger.open(path) as ledger:
         refuse_simulated(ledger, path)

@@ -7,6 +7,7 @@ stored with the charge: it is the same answer, and costs nothing more.
 from __future__ import annotations
 
 import secrets
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,8 +58,8 @@ class Charging:
                     f"{budget.spent:.4g} was spent, together {budget.total:.4g} > ceiling "
                     f"{budget.ceiling.epsilon:.4g} (δ = {budget.ceiling.delta:g}, "
                     f"{budget.ceiling.relation} a {budget.ceiling.unit}); ask for less, or have "
-                    "the operator raise it: tacit ledger ceiling CONFIG.toml --epsilon … --delta … "
-                    "--reason … --raise"
+                    "the operator raise it: tacit ledger ceiling CONFIG.toml --ledger "
+                    f"{shlex.quote(str(self.ledger.path))} --epsilon … --delta … --reason … --raise"
                 )
 
     def require_turn(self, request: Request) -> None:

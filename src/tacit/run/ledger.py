@@ -43,11 +43,20 @@ def ledger_path(config: Config, out: Path, asked: Path | None) -> Path:
         return asked
     if config.private.ledger == RUN_DIRECTORY:
         return private_part(out) / LEDGER_NAME
-    if config.private.ledger is not None:
-        return Path(config.private.ledger).expanduser()
-    if config.private.noise_seed is not None:
+    if config.private.ledger is None and config.private.noise_seed is not None:
         return private_part(out) / LEDGER_NAME
-    return own_ledger()
+    return operators_ledger(config)
+
+
+def operators_ledger(config: Config) -> Path:
+    """The file in which an operator sets the ceilings of a configuration's records."""
+    named = None if config.private is None else config.private.ledger
+    if named == RUN_DIRECTORY:
+        raise ConfigError(
+            f'privacy.ledger = "{RUN_DIRECTORY}"; each run has a ledger without a ceiling of an '
+            "operator there: nothing is to be set, or name a file with --ledger"
+        )
+    return own_ledger() if named is None else Path(named).expanduser()
 
 
 def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:

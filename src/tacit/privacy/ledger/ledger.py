@@ -71,6 +71,11 @@ class Ledger:
         """
         return cls(Book(Path(path), create=create), Price(epsilon))
 
+    @property
+    def path(self) -> Path:
+        """The file that holds it."""
+        return self._book.store.path
+
     def close(self) -> None:
         """Close the file."""
         self._book.store.close()
@@ -115,7 +120,7 @@ class Ledger:
                 if present is not None and not raising and not ceiling.within(present):
                     raise PrivacyError(
                         f"the ceiling of {dataset.short} is {shown(present)}; {shown(ceiling)} is"
-                        " not below it: to raise it say so (tacit ledger ceiling --raise)"
+                        " not below it: to raise it, add --raise to tacit ledger ceiling"
                     )
                 under(state.paid(dataset), ceiling)
                 if present is None:
