@@ -126,7 +126,7 @@ def test_the_schema_needs_no_file(source, no_files):
 
 @pytest.mark.parametrize("source", EVERY)
 def test_made_up_rows_are_inside_bounds_and_levels(source, no_files):
-    schema = data.catalogue.declared(CONFIGS[source])
+    schema = data.readers.catalogue.declared(CONFIGS[source])
     config = DataConfig(
         **{name: getattr(CONFIGS[source], name) for name in ("source", "path", "target")},
         columns=COLUMNS if source == "file" else (),

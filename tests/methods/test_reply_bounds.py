@@ -9,9 +9,18 @@ from tacit.data.schema.layout import BIAS, Feature
 from tacit.engines.execute import carry_out
 from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError
-from tacit.methods import DPSGD, NaturalVI, PrivateScoring, PrivateStatistics, PrivateUpdate
+from tacit.expfam import Gaussian
+from tacit.methods import (
+    DPSGD,
+    NaturalVI,
+    PrivateScoring,
+    PrivateStatistics,
+    PrivateUpdate,
+    reply_bounds,
+)
 from tacit.methods.hybrid import Hybrid
-from tacit.methods.reply_bounds import BrokenBound, Exchange, broken_bound
+from tacit.methods.reply_bounds import BrokenBound, Exchange, broken_bound, column_bounds
+from tacit.methods.reply_bounds_local import Terms, score_limit
 from tacit.methods.statistics.method import ExpectedStatistics
 from tacit.methods.whitening import Whitened
 from tacit.models import LogisticRegression, PoissonRegression, SoftmaxRegression
@@ -223,6 +232,68 @@ def test_what_no_records_can_lead_to_is_named(kind, damping):
         assert "age" in far.quantity
         negative = changed(one, plan, precision=-1.2 * most)
         assert broken_bound(plan.model, plan.family, plan.method, negative) is not None
+
+
+LOCAL = [
+    ("full", Sequential(rounds=3)),
+    ("full", Asynchronous(rounds=3)),
+    ("mean-field", Synchronous(rounds=4)),
+    ("mean-field", Synchronous(rounds=4, damping=0.3)),
+    ("mean-field", Sequential(rounds=3)),
+]
+
+
+@pytest.mark.parametrize(("family", "schedule"), LOCAL)
+@pytest.mark.parametrize("kind", ["logistic", "softmax", "poisson", "linear"])
+def test_a_party_that_optimises_alone_cannot_choose_the_mean(kind, family, schedule):
+    """A precision that records could have, around a mean that they could not lead to."""
+    plan, seen = run_of(kind, 5, family=family, schedule=schedule, method=NaturalVI())
+    assert not plan.method.whole_steps(plan.family)
+    for one in seen:
+        limit = _mean_limit(plan, one)
+        assert np.all(np.isfinite(limit))
+        far = broken_bound(
+            plan.model, plan.family, plan.method, changed(one, plan, linear=2.1 * limit[1])
+        )
+        assert far is not None
+        assert far.quantity.startswith("gradient at the cavity's mean of")
+
+
+def _mean_limit(plan: Plan, one: Exchange) -> np.ndarray:
+    curve = reply_bounds._curve(plan.model)
+    assert curve is not None
+    assert isinstance(plan.family, Gaussian)
+    bounds, rounding = column_bounds(plan.model), 1e-6
+    terms = Terms(one.records, bounds, *curve, rounding)
+    found = score_limit(plan.model, plan.family, terms, one.q, one.factor, one.visit)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize("family", ["full", "mean-field"])
+@pytest.mark.parametrize("kind", ["logistic", "softmax", "poisson", "linear"])
+def test_no_honest_local_optimisation_breaks_a_bound(kind, family):
+    """Over seeds, priors and schedules, also with records at the corner of their bounds."""
+    for seed in range(2):
+        for number, schedule in enumerate(SCHEDULES):
+            plan, seen = run_of(
+                kind, 10 * seed + number, extreme=seed == 1, family=family, schedule=schedule,
+                prior_sd=(0.1, 3.0, 1000.0)[(seed + number) % 3], method=NaturalVI(),
+            )  # fmt: skip
+            assert found_in(plan, seen) == []
+
+
+@pytest.mark.parametrize("family", ["full", "mean-field"])
+def test_no_honest_reply_of_many_records_breaks_a_bound(family, monkeypatch):
+    """Near the bound on precision and with sums of 100 000 terms."""
+    monkeypatch.setitem(SIZES, "c", 100_000)
+    plan, seen = run_of("logistic", 3, family=family, schedule=Sequential(rounds=2), prior_sd=10.0)
+    assert len(seen) == 6
+    assert found_in(plan, seen) == []
+    for one in seen:
+        wrong = one._replace(delta={name: 30.0 * value for name, value in one.delta.items()})
+        if one.visit == 0:
+            assert broken_bound(plan.model, plan.family, plan.method, wrong) is not None
 
 
 def test_the_bounds_are_reached_by_extreme_records():

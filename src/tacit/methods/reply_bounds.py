@@ -21,7 +21,8 @@ m being the mean of the q at which it was evaluated:
 | linear, mean  | (largest y + Σ b_j m_j)/σ² | 1/σ²  |
 
 Expectations over q keep these inequalities. Damped and repeated steps are convex combinations of
-sites and of t, for which the first two hold as well; the third is checked where m is known.
+sites and of t, for which the first two hold as well; the third is checked where m is known, and
+where only the party knows it by the bound on m in `reply_bounds_local`.
 
 **Every model.** q·Δ with the q that the party was sent is a weighted geometric mean of q and qₘ,
 both proper: if it is improper, the party's answer was.
@@ -41,6 +42,7 @@ from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.methods.base import LocalMethod
 from tacit.methods.exact import Exact
 from tacit.methods.natural import NaturalVI
+from tacit.methods.reply_bounds_local import Terms, score_limit
 from tacit.methods.statistics.method import ExpectedStatistics
 from tacit.models import (
     ConjugateGaussian,
@@ -250,7 +252,7 @@ def _broken_linear(
     """|linear − P m|_j ≤ n b_j S where m is known, otherwise what the steps can have led to."""
     if isinstance(method, NaturalVI):
         if method.starts_at_q and not method.whole_steps(family):
-            return None  # an optimisation of its own, over means that only the party knows
+            return _broken_walk(model, family, method, exchange, curve)
         if method.starts_at_q:
             return _broken_step(model, family, method, exchange, curve)
         steps, length = method.steps_of(model, family), method.length_of(model, family)
@@ -270,6 +272,20 @@ def _broken_linear(
     else:  # statistics that do not depend on a mean
         site, mean, first = exchange.site, np.zeros(model.dimension), 1.0
     return _broken_score(model, method, exchange, curve, site, mean, first)
+
+
+def _broken_walk(
+    model: Model, family: Gaussian, method: NaturalVI, exchange: Exchange, curve: _Curve
+) -> BrokenBound | None:
+    """A local optimisation, over means that only the party knows (`reply_bounds_local`)."""
+    rounding = _rounding(method, exchange.records)
+    terms = Terms(exchange.records, column_bounds(model), *curve, rounding)
+    found = score_limit(model, family, terms, exchange.q, exchange.factor, exchange.visit)
+    if found is None:
+        return None
+    centre, limit = found
+    score, slack = _score_at(exchange, exchange.site, centre, 1.0)
+    return _first_over(model, "gradient at the cavity's mean of", score, limit + slack)
 
 
 def _broken_step(
@@ -303,19 +319,32 @@ def _broken_score(
     mean: np.ndarray,
     first: float,
 ) -> BrokenBound | None:
-    bounds = column_bounds(model)
+    bounds, rounding = column_bounds(model), _rounding(method, exchange.records)
+    score, slack = _score_at(exchange, site, mean, first)
+    limit = _score_limit(bounds, mean, exchange.records, curve, rounding)
+    return _first_over(model, "gradient of", score, limit + slack)
+
+
+def _score_at(
+    exchange: Exchange, site: Natural, mean: np.ndarray, first: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """|linear − P m|, and what rounding in float64 can do to it."""
     form = -2.0 * site["quadratic"]
     product = form @ mean if form.ndim == 2 else form * mean
     score, slack = np.abs(site["linear"] - product), exchange.slack("linear") / first
     wide = 2.0 * np.abs(exchange.slack("quadratic")) / first
-    slack = slack + (wide @ np.abs(mean) if form.ndim == 2 else wide * np.abs(mean))
-    limit = _score_limit(bounds, mean, exchange.records, curve, _rounding(method, exchange.records))
-    over = np.flatnonzero(score > limit + slack)
+    return score, slack + (wide @ np.abs(mean) if form.ndim == 2 else wide * np.abs(mean))
+
+
+def _first_over(
+    model: Model, what: str, score: np.ndarray, limit: np.ndarray
+) -> BrokenBound | None:
+    """The coordinate that is furthest above its limit; None if none is."""
+    over = np.flatnonzero(score > limit)
     if not len(over):
         return None
     worst = int(over[np.argmax(score[over] / np.maximum(limit[over], 1e-300))])
-    name = f"gradient of {model.names[worst]!r}"
-    return BrokenBound(name, float(score[worst]), float(limit[worst] + slack[worst]))
+    return BrokenBound(f"{what} {model.names[worst]!r}", float(score[worst]), float(limit[worst]))
 
 
 def _score_limit(

@@ -1,0 +1,169 @@
+"""Bounds on replies of parties that optimise their local free energy (`natural-vi`).
+
+In mean-field, sequential, asynchronous and quorum runs a party takes as many steps as it needs, and
+the points mₖ at which it evaluates its sites are known to it alone. They are bounded none the less,
+because no accepted step raises the free energy
+
+    F(q) = −E_q[log p(xₘ|θ)] + KL(q ‖ cavity).
+
+With L(q) the first term less its least possible value, every accepted q has
+
+    KL(q ‖ cavity) ≤ F₀ = L(q₀) + KL(q₀ ‖ cavity),
+
+q₀ being where the party starts: the q that it was sent or, at its first visit, the cavity times the
+site at predictors η₀ that the outcomes suggest. With the cavity's mean m_c and standard deviations
+s_c the mean of every accepted q therefore satisfies |mₖ − m_c|_j ≤ s_cj √(2F₀), and every site
+
+    |linear − P m_c|_j ≤ n b_j S + (curvature)·|mₖ − m_c|,
+
+where the last term is n c b_j² |mₖ − m_c|_j for a mean-field q and n c b_j Σᵢ bᵢ|mₖ − m_c|ᵢ for a
+full covariance. The left side is linear in the site, so that this holds for convex combinations,
+and for what short steps leave of the factor t that the party was sent if |t_linear − P_t m_c| is
+allowed as well. It also holds for the whole step that is the answer where none lowers F.
+
+**L(q₀)** is at most n(ℓ₀ + S·E) for a log-likelihood of slope S, where ℓ₀ is its range at η = 0, E
+bounds the average over records of E_q|η|; for a linear model it is n(y + E)²/2σ².
+
+**The first visit, full covariance.** With u = g + h(η₀ − x·m_c) for each record, A = Λ_c + P and
+m₀ − m_c = A⁻¹Xᵀu: both ‖m₀ − m_c‖² in Λ_c and Σ h(x·(m₀ − m_c))² are at most Σ u²/h = nU. From the
+latter, E ≤ Σ b|m_c| + √(U/h₀) + √(d/(n h₀)) with h ≥ h₀ and d parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.expfam import FullGaussian, Gaussian, Natural
+from tacit.models import LogisticRegression, Model, PoissonRegression, SoftmaxRegression
+from tacit.pvi import divide
+
+ENERGY_MARGIN = 1e-3
+"""By how much rounding may raise the free energy on the way, relatively, and in units of nats."""
+LIMIT_MARGIN = 1e-2
+"""For rounding in the limit itself, relatively."""
+
+
+class Terms(NamedTuple):
+    """What is public about the records of a party: n, b_j, S, c, and how S grows with Σ b|m|."""
+
+    records: float
+    bounds: np.ndarray
+    slope: float
+    curvature: float
+    per_reach: float
+    rounding: float
+
+
+class _Start(NamedTuple):
+    """The point where a party starts: F₀, and |linear − P m_c| of its site."""
+
+    energy: float
+    score: np.ndarray
+
+
+def score_limit(
+    model: Model, family: Gaussian, terms: Terms, q: Natural, factor: Natural, visit: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The cavity's mean m_c and the largest |linear − P m_c|; None if the cavity is improper."""
+    rest = divide(q, factor)
+    if not family.is_proper(rest):
+        return None
+    full, bounds = isinstance(family, FullGaussian), terms.bounds
+    centre, sd = (np.asarray(part, np.float64) for part in family.location_scale(rest))
+    if not (np.all(np.isfinite(bounds)) and np.all(np.isfinite(centre))):
+        return None
+    if visit > 0:
+        start = _later(model, family, terms, q, factor, rest, centre)
+    elif full:
+        start = _first_full(model, terms, centre, sd)
+    else:
+        start = _first_mean_field(model, terms, rest, centre, sd)
+    energy = start.energy * (1.0 + ENERGY_MARGIN + 4.0 * terms.rounding) + 1.0
+    away = sd * math.sqrt(2.0 * energy)
+    reach, moved = float(bounds @ np.abs(centre)), float(bounds @ away)
+    slope = terms.slope + terms.per_reach * (reach + moved)
+    bent = moved if full else bounds * away
+    with np.errstate(invalid="ignore"):  # outcomes without declared bounds: an infinite limit
+        limit = terms.records * bounds * (slope + terms.curvature * bent)
+    limit = np.where(bounds > 0, limit, 0.0)
+    return centre, np.maximum(limit, start.score) * (1.0 + LIMIT_MARGIN + terms.rounding)
+
+
+def _excess_loss(model: Model, terms: Terms, reach: float) -> float:
+    """L(q) at most, if the average of E_q|η| over records is at most `reach`.
+
+    For a linear model `reach` has to bound the root of the mean square as well.
+    """
+    if terms.per_reach:
+        largest = terms.slope / terms.per_reach
+        return terms.records * 0.5 * terms.per_reach * (largest + reach) ** 2
+    if isinstance(model, SoftmaxRegression):
+        range_at_zero = math.log(len(model.levels))
+    elif isinstance(model, LogisticRegression):
+        range_at_zero = math.log(2.0)
+    else:  # 1 + log y!
+        range_at_zero = 1.0 + terms.slope * max(1.0, math.log(max(terms.slope, 1.0)))
+    return terms.records * (range_at_zero + terms.slope * reach)
+
+
+def _later(
+    model: Model,
+    family: Gaussian,
+    terms: Terms,
+    q: Natural,
+    factor: Natural,
+    rest: Natural,
+    centre: np.ndarray,
+) -> _Start:
+    """From q, whose site is the party's last factor."""
+    mean, sd = family.location_scale(q)
+    reach = float(terms.bounds @ (np.abs(mean) + sd))
+    divergence = max(0.0, float(family.kl(q, rest)))
+    form = -2.0 * factor["quadratic"]
+    product = form @ centre if form.ndim == 2 else form * centre
+    score = np.abs(factor["linear"] - product)
+    return _Start(_excess_loss(model, terms, reach) + divergence, score)
+
+
+def _first_mean_field(
+    model: Model, terms: Terms, rest: Natural, centre: np.ndarray, sd: np.ndarray
+) -> _Start:
+    """From the cavity's mean with a precision between Λ_c and Λ_c + n c b²."""
+    reach = float(terms.bounds @ (np.abs(centre) + sd))
+    added = terms.records * terms.curvature * np.square(terms.bounds)
+    divergence = 0.5 * float(np.sum(np.log1p(added / (-2.0 * rest["quadratic"]))))
+    return _Start(_excess_loss(model, terms, reach) + divergence, np.zeros_like(centre))
+
+
+def _first_full(model: Model, terms: Terms, centre: np.ndarray, sd: np.ndarray) -> _Start:
+    """From the cavity times the site at η₀."""
+    count, bounds, size = terms.records, terms.bounds, len(centre)
+    reach, width = float(bounds @ np.abs(centre)), float(bounds @ sd)
+    slope, least, own = _outcome_site(model, terms)
+    away = own + reach
+    score = count * bounds * (slope + terms.curvature * away)
+    if least is None:  # a curvature that vanishes in some direction: by Λ_c alone
+        length = float(score @ sd) ** 2
+        reach = reach + width * (1.0 + math.sqrt(length))
+    else:
+        each = 2.0 * (slope * slope / least + terms.curvature * away * away)
+        length = count * each
+        reach = reach + math.sqrt(each / least) + math.sqrt(size / (max(count, 1.0) * least))
+    spread = 0.5 * size * math.log1p(count * terms.curvature * width * width / size)
+    return _Start(_excess_loss(model, terms, reach) + 0.5 * length + spread, score)
+
+
+def _outcome_site(model: Model, terms: Terms) -> tuple[float, float | None, float]:
+    """The largest |g|, the least h and the largest |η₀| where the outcomes suggest η₀."""
+    if isinstance(model, LogisticRegression):
+        return 0.25, 3.0 / 16.0, math.log(3.0)
+    if isinstance(model, PoissonRegression):
+        largest = model.largest
+        own = max(math.log(10.0), math.log(largest + 0.1))
+        return max(0.1, 0.01 * largest), 0.1 * math.exp(-0.01), own
+    if isinstance(model, SoftmaxRegression):
+        return terms.slope, None, math.log(2.0 * len(model.levels))
+    return terms.slope, terms.curvature, 0.0
