@@ -1,5 +1,6 @@
 """A configuration is read whole or refused in one line: key, value, what to do."""
 
+import math
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 from tacit.data import load
 from tacit.errors import ConfigError, DataError
-from tacit.methods import GradientVI
+from tacit.methods import DPSGD, GradientVI, NaturalVI, PrivateUpdate
 from tacit.run.build import make_method, make_model, make_schedule
 from tacit.run.config import (
     Config,
@@ -136,6 +137,157 @@ def test_all_faults_are_reported_at_once():
     assert not any("\n" in message for message in messages)
 
 
+def test_a_bad_epsilon_hides_no_other_fault():
+    messages = all_refused(
+        {
+            **GOOD,
+            "seed": -1,
+            "privacy": {
+                "epsilon": -1.0,
+                "delta": 2.0,
+                "noise_seed": -3,
+                "parties": {"north": {"epsilon": 0.0}},
+            },
+        }
+    )
+    expected = [
+        "privacy.delta = 2.0",
+        "privacy.noise_seed = -3",
+        'privacy.parties."north".epsilon = 0.0',
+        "privacy.epsilon = -1.0",
+        "seed = -1",
+    ]
+    assert [message.partition(";")[0] for message in messages] == expected
+
+
+def test_a_bad_schedule_hides_no_bad_number_of_model_and_method():
+    messages = all_refused(
+        {
+            **GOOD,
+            "schedule": {"rounds": 0, "damping": 3.0, "tolerance": -1.0},
+            "model": {"kind": "logistic", "prior_sd": -1.0, "prior_mean": math.inf},
+            "method": {"kind": "gradient-vi", "steps": 0, "batch_size": 0, "draws": 0},
+        }
+    )
+    expected = {
+        "schedule.rounds = 0",
+        "schedule.damping = 3.0",
+        "schedule.tolerance = -1.0",
+        "model.prior_sd = -1.0",
+        "model.prior_mean = inf",
+        "method.steps = 0",
+        "method.batch_size = 0",
+        "method.draws = 0",
+    }
+    assert {message.partition(";")[0] for message in messages} == expected
+
+
+MADE = {
+    "steps": GradientVI,
+    "batch_size": GradientVI,
+    "learning_rate": GradientVI,
+    "draws": GradientVI,
+    "step_size": NaturalVI,
+    "clip": DPSGD,
+    "clip_end": DPSGD,
+    "noise_end": DPSGD,
+    "step_end": DPSGD,
+    "precision_weight": DPSGD,
+    "momentum": DPSGD,
+    "averaged_share": DPSGD,
+    "most_noise": DPSGD,
+    "shards": PrivateUpdate,
+}
+
+
+@pytest.mark.parametrize("key", MADE)
+@pytest.mark.parametrize("value", [-1, 0, 1, 2])
+def test_a_file_refuses_the_numbers_that_a_method_refuses_in_the_same_words(key, value):
+    def said(make):
+        try:
+            make()
+        except ConfigError as error:
+            return str(error).replace(".0;", ";")
+        return None
+
+    needed = {"clip": 1.0} if MADE[key] in (DPSGD, PrivateUpdate) else {}
+    made = said(lambda: MADE[key](**{**needed, key: value}))
+    kind = MADE[key].kind
+    assert said(lambda: parse_config({**GOOD, "method": {"kind": kind, key: value}})) == made
+
+
+def test_a_bad_column_hides_no_other_fault(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text("""
+privacy = "none"
+[data]
+source = "file"
+path = "absent.csv"
+target = "y"
+keep = ["ward"]
+held_out = 2.0
+columns = [
+  { name = "age", low = 90.0, high = 20.0 },
+  { name = "smoking", kind = "categorical", levels = ["no", "no"] },
+  { name = "bmi", low = 10.0, high = 60.0 },
+  { name = "bmi", low = 10.0, high = 60.0 },
+  { name = "y", kind = "categorical", levels = ["1", " 0"] },
+]
+positive = "1"
+""")
+    with pytest.raises(ConfigError) as caught:
+        read_config(tmp_path / "run.toml")
+    messages = [str(caught.value), *map(str, caught.value.also)]
+    for part in (
+        'data.columns "age": low = 90.0',
+        """data.columns "smoking": levels = ('no', 'no')""",
+        'data.columns declares "bmi" twice',
+        'data.columns "y": levels = ',
+        "data.held_out = 2.0",
+        'data.path = "absent.csv"; there is no such file',
+    ):
+        assert sum(message.startswith(part) for message in messages) == 1, (part, messages)
+    assert not any("missing" in message for message in messages), messages
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ('[model]\nkind = "logistic"\nhidden = 50', "model.hidden = 50 has no effect"),
+        ("[model]\nhidden = 50", "model.hidden = 50 has no effect with model.kind = 'auto'"),
+        ('[model]\nkind = "bnn"\nprior_mean = 0.0', "model.prior_mean = 0.0 has no effect"),
+        ("[model]", None),
+        ('[model]\nkind = "logistic"\nprior_sd = 1.0', None),
+    ],
+)
+def test_a_written_key_without_effect_is_refused_whatever_its_value(tmp_path, table, message):
+    path = tmp_path / "run.toml"
+    path.write_text(f'privacy = "none"\n[data]\nsource = "adult"\n{table}\n')
+    if message is None:
+        read_config(path)
+        return
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        read_config(path)
+    assert caught.value.also == ()
+    path.write_text(path.read_text() + "[schedule]\nrounds = 0\n")
+    with pytest.raises(ConfigError, match=r"schedule\.rounds") as caught:
+        read_config(path)
+    assert [str(one).startswith(message) for one in caught.value.also] == [True]
+
+
+def test_mean_and_sd_are_for_the_source_that_has_them(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('privacy = "none"\n[data]\nsource = "adult"\nmean = 5.0\nsd = 1.0\n')
+    with pytest.raises(ConfigError, match=r"data\.mean = 5\.0; only source") as caught:
+        read_config(path)
+    assert [str(one).partition(";")[0] for one in caught.value.also] == ["data.sd = 1.0"]
+    assert "mean = 5.0" not in resolved_toml(parse_config(GOOD))
+    mean = {**GOOD, "data": {"source": "gaussian-mean"}}
+    assert "mean = 5.0" in resolved_toml(parse_config(mean))
+    path.write_text(resolved_toml(parse_config(GOOD)))
+    assert read_config(path) == parse_config(GOOD)
+
+
 @pytest.mark.parametrize(
     ("raw", "count"),
     [
@@ -190,10 +342,11 @@ def test_no_choice_is_listed_twice():
             assert len(values) == len(set(values)), field.name
 
 
-def test_a_missing_file_and_a_folder_are_data_errors(tmp_path):
-    for path in (tmp_path / "absent.toml", tmp_path):
-        with pytest.raises(DataError, match=r"cannot be read .* give the path of a TOML file"):
-            read_config(path)
+def test_a_missing_file_is_a_bad_argument_and_a_folder_a_data_error(tmp_path):
+    with pytest.raises(ConfigError, match=r"File not found: .*absent\.toml"):
+        read_config(tmp_path / "absent.toml")
+    with pytest.raises(DataError, match=r"cannot be read .* give the path of a TOML file"):
+        read_config(tmp_path)
 
 
 def test_bytes_that_are_no_text_are_a_data_error(tmp_path):

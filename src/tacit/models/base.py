@@ -21,10 +21,10 @@ from tacit.errors import ConfigError
 from tacit.expfam import Family, FullGaussian, Gaussian, MeanFieldGaussian, Natural
 from tacit.expfam.gaussian import Free
 from tacit.models.statistics import Quadratic, Statistics, Working, gaussian_factor
+from tacit.support.validation import SMALLEST_SD
 
 Records = dict[str, Array]
 Output = Literal["bernoulli", "gaussian", "categorical", "other"]
-SMALLEST_SD = 1e-100
 TINY_VARIANCE = 1e-12
 """Keeps the square root of a variance differentiable for a record that is all zeros."""
 

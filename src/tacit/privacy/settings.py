@@ -63,7 +63,7 @@ class Privacy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 raise ConfigError(
                     f"privacy.parties[{name!r}] = {party!r}; give tacit.PartyPrivacy(epsilon=…)"
                 )
-        _check_target("privacy", self.epsilon, self.noise_multiplier, needed=True)
+        # What may be missing comes last: without a bad epsilon, a bad delta is found all the same.
         _check_delta("privacy", self.delta)
         if self.noise_seed is not None and not 0 <= self.noise_seed <= MAX_SEED:
             raise ConfigError(f"privacy.noise_seed = {self.noise_seed}; it must be in 0 … 2³² − 1")
@@ -74,6 +74,7 @@ class Privacy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 _check_delta(key, party.delta)
             if party.clip is not None:
                 check_clip(party.clip, f"{key}.clip")
+        _check_target("privacy", self.epsilon, self.noise_multiplier, needed=True)
 
     def of(self, party: str) -> tuple[float | None, float | None, float]:
         """(ε, noise multiplier, δ) that a party asks for; exactly one of the first two is given."""

@@ -12,10 +12,11 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from tacit.data.config import CORPORA, DataConfig, PartitionConfig, check_together
-from tacit.errors import ConfigError, DataError
+from tacit.data.config import CORPORA, SOURCES, DataConfig, PartitionConfig, check_together
+from tacit.errors import ConfigError, DataError, TacitError
 from tacit.privacy.settings import Privacy
 from tacit.run.faults import config_faults, source_fault
+from tacit.run.ranges import METHOD_RANGES, MODEL_RANGES, check_ranges
 from tacit.server.schedule import SCHEDULES, Damping, PowerDamping
 from tacit.support.type_info import prepare
 
@@ -89,6 +90,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             )
         if self.kind != "auto":
             self.check_keys(self.kind)
+        check_ranges(self, "model", MODEL_RANGES)
 
     def check_keys(self, kind: str) -> None:
         """Refuse a key that is set and that a model of this kind does not have."""
@@ -96,10 +98,15 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             value = getattr(self, field.name)
             if field.name in ("kind", *MODEL_KEYS[kind]) or value == _default(field):
                 continue
-            raise ConfigError(
-                f"model.{field.name} = {value!r} has no effect with model.kind = {kind!r}, which "
-                f"takes {', '.join(MODEL_KEYS[kind])}; leave it out"
-            )
+            raise no_effect(field.name, value, kind)
+
+
+def no_effect(key: str, value: Any, kind: str) -> ConfigError:
+    """The error for a key that a model of this kind does not have."""
+    return ConfigError(
+        f"model.{key} = {value!r} has no effect with model.kind = {kind!r}, which "
+        f"takes {', '.join(MODEL_KEYS[kind])}; leave it out"
+    )
 
 
 class MethodConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -150,6 +157,9 @@ class MethodConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The norm to which x is clipped for that second moment, and for nothing else."""
     empirical_bayes: bool | None = None
     dtype: Literal["float32", "float64"] | None = None
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "method", METHOD_RANGES)
 
 
 class DampingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -299,11 +309,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for field in msgspec.structs.fields(self.model):
             value = getattr(self.model, field.name)
             if field.name not in (*read, "kind") and value != _default(field):
-                raise ConfigError(
-                    f"model.{field.name} = {value!r} has no effect with model.kind = 'auto' and "
-                    f"data.source = {self.data.source!r}, where auto is {' or '.join(kinds)}; "
-                    "leave it out, or name model.kind"
-                )
+                raise _no_effect_with_auto(field.name, value, self.data.source, kinds)
+
+
+def _no_effect_with_auto(
+    key: str, value: Any, source: str | None, kinds: tuple[str, ...]
+) -> ConfigError:
+    return ConfigError(
+        f"model.{key} = {value!r} has no effect with model.kind = 'auto' and "
+        f"data.source = {source!r}, where auto is {' or '.join(kinds)}; "
+        "leave it out, or name model.kind"
+    )
 
 
 def read_config(path: Path, overrides: tuple[str, ...] = (), seed: int | None = None) -> Config:
@@ -317,13 +333,79 @@ def read_config(path: Path, overrides: tuple[str, ...] = (), seed: int | None = 
             )
     if seed is not None:
         raw["seed"] = seed
-    return parse_config(raw)
+    return parse_written(raw)
+
+
+def parse_written(raw: dict[str, Any]) -> Config:
+    """The configuration that a user wrote: keys without effect are refused whatever their value.
+
+    A dictionary that a configuration was turned into has all keys; that is for `parse_config`.
+    """
+    unused = _without_effect(raw)
+    try:
+        config = parse_config(raw)
+    except ConfigError as error:
+        said = [error, *error.also]
+        new = [
+            one
+            for key, one in unused.items()
+            if not any(str(fault).startswith(f"{key} ") for fault in said)
+        ]
+        error.also = (*error.also, *new, *_missing_file(raw))
+        raise
+    if unused:
+        first, *others = unused.values()
+        first.also = tuple(others)
+        raise first
+    return config
+
+
+def _without_effect(raw: dict[str, Any]) -> dict[str, ConfigError]:
+    """Keys of [model] and [data] that are written and that nothing reads, with the error."""
+    found: dict[str, ConfigError] = {}
+    data, model = (
+        table if isinstance(table := raw.get(name), dict) else {} for name in ("data", "model")
+    )
+    kind, source = model.get("kind", "auto"), data.get("source")
+    kinds = (kind,) if kind != "auto" else _auto_kinds(source)
+    if all(one in MODEL_KEYS for one in kinds):
+        read = {"kind"}.union(*(MODEL_KEYS[one] for one in kinds))
+        for field in msgspec.structs.fields(ModelConfig):
+            key = field.name
+            if key not in model or key in read:
+                continue
+            found[f"model.{key}"] = (
+                no_effect(key, model[key], kind)
+                if kind != "auto"
+                else _no_effect_with_auto(key, model[key], source, kinds)
+            )
+    if source in SOURCES and source != "gaussian-mean":
+        for key in ("mean", "sd"):
+            if key in data:
+                found[f"data.{key}"] = ConfigError(
+                    f'data.{key} = {data[key]!r}; only source = "gaussian-mean" has it: leave it'
+                    " out"
+                )
+    return found
+
+
+def _missing_file(raw: dict[str, Any]) -> list[TacitError]:
+    """What reading the records would find, for a file with other faults."""
+    data = raw.get("data")
+    if not isinstance(data, dict) or data.get("source") != "file":
+        return []
+    path = data.get("path")
+    if not isinstance(path, str) or not path or Path(path).expanduser().is_file():
+        return []
+    return [DataError(f'data.path = "{path}"; there is no such file: check the path')]
 
 
 def read_toml(path: Path, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
     """A TOML file as it is, with `--set key=value` applied."""
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"File not found: {path}; give the path of a TOML file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error}); give the path of a TOML file") from None
     try:
@@ -372,6 +454,8 @@ def resolved_toml(config: Config) -> str:
     plain = msgspec.to_builtins(config)
     read = {"kind"}.union(*(MODEL_KEYS[kind] for kind in _possible_models(config)))
     plain["model"] = {key: value for key, value in plain["model"].items() if key in read}
+    if config.data.source != "gaussian-mean":
+        del plain["data"]["mean"], plain["data"]["sd"]
     if config.tune == TuneConfig():  # which a run does not read
         del plain["tune"]
     return tomlkit.dumps(_without_none(plain))
@@ -381,8 +465,11 @@ def _possible_models(config: Config) -> tuple[str, ...]:
     """The kinds that model.kind may stand for; "auto" is decided by the target."""
     if config.model.kind != "auto":
         return (config.model.kind,)
-    corpus = config.data.source in CORPORA
-    return ("lda",) if corpus else ("logistic", "softmax", "linear", "gaussian-mean")
+    return _auto_kinds(config.data.source)
+
+
+def _auto_kinds(source: str | None) -> tuple[str, ...]:
+    return ("lda",) if source in CORPORA else ("logistic", "softmax", "linear", "gaussian-mean")
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:

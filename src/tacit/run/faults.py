@@ -67,6 +67,8 @@ class _Search:
                 faults.extend(below)
                 if not below:
                     good[name] = raw[name]
+                elif (path, name) == ("data", "columns") and isinstance(raw[name], list):
+                    good[name] = self._sound_columns(raw[name], field.type, raw.get("target"))
             elif field.required:
                 missing = ConfigError(PRIVACY_MISSING) if (path, name) == ("", "privacy") else None
                 faults.append(
@@ -77,7 +79,27 @@ class _Search:
             good.pop("data", None)
         if any(key in raw and key not in good for key in DECIDES_OTHERS):
             return faults
+        if not path and "privacy" in fields and "privacy" not in good:
+            good["privacy"] = "none"  # so that the rest of the file can be checked
+        if not path and "data" in fields and "data" not in good:
+            for name in ("model", "partition"):  # what they mean depends on the data
+                good.pop(name, None)
         return faults + self._meaning(good, kind, path, alone=not faults)
+
+    def _sound_columns(self, rows: list[Any], hint: Any, target: Any) -> list[Any]:
+        """Columns with a sound one of the same name in place of each that has a fault.
+
+        A target with a fault is left out: it need not be declared.
+        """
+        sound = []
+        for row in rows:
+            if not self._faults_of_value([row], hint, "data.columns"):
+                sound.append(row)
+                continue
+            name = row.get("name") if isinstance(row, dict) else None
+            if isinstance(name, str) and name.strip() and name != target:
+                sound.append({"name": name, "feature": False})
+        return sound
 
     def _faults_of_value(self, value: Any, hint: Any, path: str) -> list[ConfigError]:
         tables = [option for option in _options(hint) if is_struct(option)]
@@ -123,7 +145,7 @@ class _Search:
             except msgspec.ValidationError:  # a required key was at fault
                 return faults
             except ConfigError as error:
-                named = re.match(r"([\w.]+) ", str(error))
+                named = re.match(r'([\w.]+?)\.?(?=[ "\[:])', str(error))
                 key = named.group(1).removeprefix(f"{path}." if path else "") if named else ""
                 top = key.partition(".")[0]
                 absent = alone and (not faults or " is missing" in str(error))

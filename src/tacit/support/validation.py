@@ -16,6 +16,9 @@ from typing import Any, Literal
 
 from tacit.errors import ConfigError
 
+SMALLEST_SD = 1e-100
+"""The square of a standard deviation, and the inverse of that, must be finite numbers > 0."""
+
 
 def check_fields(settings: Any, key: str) -> None:
     """Raise a ConfigError for the first field whose value is not of its annotated type.
