@@ -148,7 +148,18 @@ PRIVATE = [
     (DPSGD(precision="fixed", step_size=0.05), "mean-field"),
     (DPSGD(adaptive=0.5), "mean-field"),
     (DPSGD(clip_end=0.5, noise_end=2.0, step_end=0.3), "mean-field"),
+    (DPSGD(steps=2), "mean-field"),
+    (DPSGD(steps=5, step_size=0.1), "mean-field"),
+    (DPSGD(steps=3, rate=0.4, averaged_share=0.0), "mean-field"),
+    (DPSGD(steps=3, precision="per-coordinate"), "mean-field"),
+    (DPSGD(steps=4, precision="fixed", step_size=0.05), "mean-field"),
+    (DPSGD(steps=2, adaptive=0.5), "mean-field"),
+    (DPSGD(prior_share=0.5), "mean-field"),
+    (DPSGD(rate=0.4, sampling="without-replacement"), "mean-field"),
+    (DPSGD(steps=2, rate=0.4, sampling="without-replacement"), "mean-field"),
+    (PrivateStatistics(rate=0.5, sampling="without-replacement"), "full"),
     (Hybrid(), "mean-field"),
+    (Whitened(inner=DPSGD(steps=2), bound=3.0), "mean-field"),
     (Whitened(inner=DPSGD(), bound=3.0), "mean-field"),
     (Whitened(inner=PrivateUpdate(), bound=3.0), "mean-field"),
 ]
@@ -333,3 +344,26 @@ def test_a_loss_that_no_probability_has():
 def test_the_words():
     broken = BrokenBound("precision of 'age'", 3.1e7, 1204.0)
     assert str(broken) == "precision of 'age' 3.1e+07, at most 1.2e+03"
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        DPSGD(steps=2),
+        DPSGD(steps=5, step_size=0.1),
+        DPSGD(prior_share=0.5),
+        DPSGD(rate=0.4, sampling="without-replacement"),
+    ],
+)
+def test_several_noisy_steps_cannot_make_q_improper_or_far(method):
+    """More negative precision than noise can bring, and a mean of 10¹⁰, are named."""
+    privacy = Privacy(epsilon=3.0, delta=1e-5, noise_seed=1)
+    plan, seen = run_of("logistic", 2, method=method, family="mean-field", privacy=privacy)
+    for one in seen:
+        improper = one._replace(delta={name: -1e4 * np.abs(value) for name, value in one.q.items()})
+        improper.delta["quadratic"] = np.full(3, 1e4)
+        far = one._replace(delta=one.delta | {"linear": np.full(3, 1e10)})
+        for wild in (improper, far):
+            found = broken_bound(plan.model, plan.family, plan.method, wild)
+            assert found is not None
+            assert "of '" in found.quantity

@@ -24,6 +24,7 @@ from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.hybrid import Hybrid
 from tacit.methods.private import PrivateMethod, Terms
 from tacit.methods.reply_bounds import BrokenBound, Exchange
+from tacit.methods.reply_bounds_steps import Steps, broken_steps
 from tacit.methods.scoring.method import COUNTS, RELEASED, PrivateScoring, _counted
 from tacit.methods.statistics.method import PrivateStatistics
 from tacit.methods.update.method import PrivateUpdate
@@ -34,6 +35,10 @@ from tacit.privacy.events import GaussianEvent, WithoutReplacement
 from tacit.pvi import power
 
 TAIL = 28.0
+ACCOUNTANT_MARGIN = 2.0
+"""How many times the noise of the analytic bound an accountant may ask for."""
+LITTLE = 1e-6
+"""Of the noise that is known of, where a party may add less."""
 ROUNDING = 1e-4
 """Relative: contributions may be rounded to float32, and noise to a lattice."""
 
@@ -56,9 +61,10 @@ def broken_private_bound(
 def _broken_by(
     model: Model, family: Family, method: PrivateMethod, exchange: Exchange
 ) -> BrokenBound | None:
-    event = _event(exchange)
+    event, exact = _event(exchange), True
     if isinstance(event.sampling, WithoutReplacement):
-        return None  # the noise depends on the party's exact number of units, which is its own
+        # The noise depends on the party's exact number of units, which is its own.
+        event, exact = _with_most_noise(exchange, event), False
     if isinstance(method, PrivateScoring):
         return _broken_scoring(model, method, exchange, event)
     if isinstance(method, PrivateStatistics):
@@ -66,8 +72,33 @@ def _broken_by(
     if isinstance(method, PrivateUpdate):
         return _broken_update(method, exchange, event)
     if isinstance(method, DPSGD) and isinstance(family, MeanFieldGaussian):
-        return _broken_gradient(model, family, method, exchange, event)
+        if exact and method.steps == 1 and method.prior_share == 1.0:
+            return _broken_gradient(model, family, method, exchange, event)
+        numbers = 2 * model.dimension + 1
+        noise = longest(event, exchange.settled.shares, 0.0, numbers)
+        most = exchange.records * event.clip + noise
+        noise_sd = _event(exchange).noise_sd * (1.0 if exact else LITTLE)
+        return broken_steps(
+            Steps(model, family, method, exchange, event.clip, most, noise, noise_sd)
+        )
     return None
+
+
+def _with_most_noise(exchange: Exchange, event: GaussianEvent) -> GaussianEvent:
+    """With as much noise as a party of any number of units adds for the same guarantee.
+
+    Without amplification by sampling T sums of sensitivity 2C and noise of sd zC are
+    2T/z²-zCDP, which is (ε, δ) for ρ = (√(ε + log 1/δ) − √(log 1/δ))² (Bun and Steinke 2016); an
+    accountant needs no more than that, up to its own error, and less with sampling.
+    """
+    settled = exchange.settled
+    guarantee = settled.guarantee
+    tail = math.log(1.0 / guarantee.delta)
+    rho = (math.sqrt(guarantee.epsilon + tail) - math.sqrt(tail)) ** 2
+    enough = ACCOUNTANT_MARGIN * math.sqrt(2.0 * settled.releases / rho)
+    events = [one for answer in settled.answers for one in answer]
+    least = min(one.noise_multiplier for one in events)
+    return msgspec.structs.replace(event, noise_sd=event.noise_sd * max(1.0, enough / least))
 
 
 def _event(exchange: Exchange) -> GaussianEvent:
@@ -172,8 +203,6 @@ def _broken_gradient(
     model: Model, family: MeanFieldGaussian, method: DPSGD, exchange: Exchange, event: GaussianEvent
 ) -> BrokenBound | None:
     """One step a visit can be undone: G and K follow from the change of the factor."""
-    if method.steps != 1 or method.prior_share != 1.0:
-        return None
     names = ("linear", "quadratic")
     q, factor, delta = (
         {name: natural[name] for name in names}

@@ -1,0 +1,170 @@
+"""A bound on what several noisy steps of `DPSGD` can lead to.
+
+With several steps a visit the released sums cannot be read back from the reply, but each has a
+known size, and all that follows is public. With (r, R) the natural parameters (linear, precision)
+of the cavity to the power of `prior_share`, (b, L) the party's factor, P = max(R + L, floor) and
+m = (r + b)/P, one step of length η is
+
+    v ← βv + G + r − (P − L)m,    b ← b + ηv + ΔL m,    L ← L + ΔL,    ΔL = (K − L)/(t + 1).
+
+|G| and |K| are at most what clip, records and noise allow (`reply_bounds_private.longest`), so L
+stays in an interval. P'm' = (P + ΔL)m + ηv, and P + ΔL = R + L' + e with 0 ≤ e ≤ floor − (R + L)
+where the floor was used, 0 where it was not: |m'| ≤ (1 + e/P')|m| + η|v|/P', or |R + L'|/P' in
+place of 1 + e/P' where R + L' is negative and larger than that. From |m| follow |b| ≤ P|m| + |r|
+and the next step. What is sent is the mean of (b, L) over the last steps.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.expfam import MeanFieldGaussian
+from tacit.methods.base import Task
+from tacit.methods.dpsgd.adaptive import FARTHEST, SCALE, WEIGHT, tally_clip
+from tacit.methods.dpsgd.method import DPSGD
+from tacit.methods.private import Terms
+from tacit.methods.reply_bounds import BrokenBound, Exchange
+from tacit.models import GeneralisedLinear, Model, SoftmaxRegression
+from tacit.pvi import divide, power
+
+LOOSE = 1e-3
+"""Relative: releases are rounded to float32, and noise to a lattice."""
+
+
+class Reach(NamedTuple):
+    """How far the steps can have led, by coordinate."""
+
+    linear: np.ndarray
+    """|b| at most."""
+    least: np.ndarray
+    """L at least and at most."""
+    most: np.ndarray
+
+
+class Steps(NamedTuple):
+    """One visit of a method with several steps, and the largest sum that each can have released."""
+
+    model: Model
+    family: MeanFieldGaussian
+    method: DPSGD
+    exchange: Exchange
+    clip: float
+    longest: float
+    """Norm of a released sum."""
+    noise: float
+    """Norm of the noise in one."""
+    noise_sd: float
+    """Of the noise in it, at least: what keeps steps short and precisions away from 0."""
+
+    @property
+    def scale(self) -> float:
+        """By how much an adaptive clip differs from the first one."""
+        if self.method.adaptive is None:
+            return 1.0
+        return math.exp(float(np.clip(self.exchange.q[SCALE], -FARTHEST, FARTHEST)))
+
+    def length(self, known: np.ndarray, number: float) -> np.ndarray:
+        """η at most: it grows with what is known."""
+        exchange, settled = self.exchange, self.exchange.settled
+        terms = Terms(
+            settled.clip, self.scale * self.noise_sd, settled.shares, settled.units,
+            settled.releases, None, None, exchange.visit / max(1, settled.visits - 1),
+        )  # fmt: skip
+        q = exchange.q
+        task = Task({}, None, q, exchange.factor, q, exchange.initial, exchange.visit, terms)
+        found = np.asarray(self.method._length(self.model, np.mean(known), number, task))
+        found = found * self.method.step_end**terms.progress
+        return found * np.square(np.asarray(self.model.clip_scales(), np.float64))
+
+
+def broken_steps(steps: Steps) -> BrokenBound | None:
+    """The coordinate of the reply that is out of reach, if one is."""
+    exchange, names = steps.exchange, steps.model.names
+    with np.errstate(all="ignore"):
+        reach = _reach(steps)
+        site, slack = exchange.site["linear"], exchange.slack("linear")
+        limit = reach.linear * (1.0 + LOOSE) + slack
+        over = np.flatnonzero(np.abs(site) > limit)  # a limit that is not a number bounds nothing
+        if len(over):
+            worst = int(over[np.argmax(np.abs(site[over]) / np.maximum(limit[over], 1e-300))])
+            name = f"linear term of {names[worst]!r}"
+            return BrokenBound(name, abs(float(site[worst])), float(limit[worst]))
+        precision = -2.0 * exchange.site["quadratic"]
+        loose = LOOSE * np.maximum(np.abs(reach.least), np.abs(reach.most))
+        loose = loose + 2.0 * exchange.slack("quadratic")
+        for sign, relation, bound in (
+            (1.0, "at most", reach.most + loose),
+            (-1.0, "at least", reach.least - loose),
+        ):
+            over = np.flatnonzero(sign * precision > sign * bound)
+            if len(over):
+                worst = int(over[np.argmax(sign * (precision - bound)[over])])
+                name = f"precision of {names[worst]!r}"
+                return BrokenBound(name, float(precision[worst]), float(bound[worst]), relation)
+    return _broken_tally(steps)
+
+
+def _broken_tally(steps: Steps) -> BrokenBound | None:
+    """How many contributions were within an adaptive clip: a mean of released numbers."""
+    if steps.method.adaptive is None:
+        return None
+    exchange = steps.exchange
+    clip = steps.clip / tally_clip(1.0)
+    value = abs(float(exchange.delta[SCALE])) / exchange.damping
+    limit = steps.longest / (WEIGHT * clip * steps.method.rate) * (1.0 + LOOSE)
+    limit += float(exchange.slack(SCALE))
+    return None if value <= limit else BrokenBound("count within the clip", value, limit)
+
+
+def _reach(steps: Steps) -> Reach:
+    model, method, exchange = steps.model, steps.method, steps.exchange
+    names = ("linear", "quadratic")
+    q, factor = ({name: part[name] for name in names} for part in (exchange.q, exchange.factor))
+    rest = power(divide(q, factor), method.prior_share)
+    r, others = rest["linear"], -2.0 * rest["quadratic"]
+    prior = -2.0 * model.prior(steps.family)["quadratic"] * method.prior_share
+    unit = steps.scale * steps.longest / method.rate
+    gradient = unit / np.abs(np.asarray(model.clip_scales(), np.float64))
+    information = unit / method._weight(model)
+    # The mean information of a coordinate is a sum of squares: only noise makes it negative.
+    squares = isinstance(model, GeneralisedLinear | SoftmaxRegression) and method.unit == "record"
+    negative = information
+    if squares and method._precision(model) == "isotropic":
+        negative = information * min(1.0, steps.noise / steps.longest + LOOSE)
+    learns = method._precision(model) != "fixed"
+    doubt = method.precision_noise(model, 1.0) * steps.scale * steps.noise_sd
+
+    def floor_at(number: float) -> np.ndarray:
+        return prior + (doubt / math.sqrt(number) if number > 0 else 0.0)
+
+    first = float(exchange.visit * method.steps)
+    last = max(1, math.ceil(method.averaged_share * method.steps))
+    least = most = -2.0 * factor["quadratic"]
+    floor = floor_at(first)
+    mean = np.abs((r + factor["linear"]) / np.maximum(others + least, floor))
+    linear, velocity = np.abs(factor["linear"]), np.zeros_like(mean)
+    kept: list[Reach] = []
+    for step in range(method.steps):
+        number = first + step
+        excess = np.maximum(floor - (others + least), 0.0)
+        pull = np.maximum(np.abs(others), np.abs(np.maximum(others, floor - least)))
+        velocity = method.momentum * velocity + gradient + np.abs(r) + pull * mean
+        push = steps.length(others + most - prior, number) * velocity
+        change = 0.0
+        if learns:
+            weight = 1.0 / (number + 1.0)
+            change = weight * np.maximum(np.abs(information - least), np.abs(negative + most))
+            least = (1.0 - weight) * least - weight * negative
+            most = (1.0 - weight) * most + weight * information
+        linear = linear + push + change * mean
+        floor = floor_at(number + 1.0)
+        low, high = np.maximum(others + least, floor), np.maximum(others + most, floor)
+        ratio = np.maximum(1.0 + excess / low, -(others + least) / low)
+        mean = np.fmin((np.abs(r) + linear) / low, ratio * mean + push / low)
+        linear = np.fmin(linear, high * mean + np.abs(r))
+        if step >= method.steps - last:
+            kept.append(Reach(linear, least, most))
+    return Reach(*(np.mean(np.broadcast_arrays(*part), axis=0) for part in zip(*kept, strict=True)))
