@@ -1,5 +1,6 @@
 """A live federation at the command line, from certificates to the posterior and every refusal."""
 
+import asyncio
 import io
 import json
 import os
@@ -479,3 +480,68 @@ def test_the_training_loop_of_the_live_page_runs_and_its_links_lead_somewhere():
     exec(compile(source, str(page), "exec"), {"__name__": "docs_live"})
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (page.parent / target).exists(), f"live.md links to {target}"
+
+
+LIMITED = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from tacit.cli.main import main
+most = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+main()
+"""
+
+
+def test_a_ledger_on_a_full_disk_ends_a_party_with_its_path_and_loses_nothing(tacit, place, start):
+    """No file may grow beyond a little more than the ledger; then there is room again."""
+    base = place(rounds=60, privacy=PRIVATE)
+    for name in PARTIES:
+        path = str(base / name / "party.toml")
+        assert tacit("approve", path, "--yes")[0] == 0
+        allow = ("--epsilon", "2", "--delta", "1e-4", "--reason", "board")
+        assert tacit("ledger", "ceiling", path, *allow)[0] == 0
+    patient = ("--set", "join.give_up_after_s=60")
+    serving = start("serve", base / "server" / "server.toml")
+    north = start("join", base / "north" / "party.toml", *patient)
+    ledger = base / "south" / "ledger.sqlite"
+    command = ("join", str(base / "south" / "party.toml"), *patient)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(ledger.stat().st_size + 3 * 4096), *command],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": "", "PYTHONIOENCODING": "utf-8"},
+    )
+    assert done.returncode == 4, done.stdout + done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"error: {ledger} cannot be written ("), last
+    assert "make room" in last
+    assert "restore" not in last, "nothing is damaged: an older copy would forget what was spent"
+    with Ledger.open(ledger) as found:
+        before = sum(row.kind == "charge" for row in found.show())
+    assert 0 < before < 60
+    again = start(*command)
+    for process in (again, north, serving):
+        code, said = _end(process)
+        assert code == 0, said
+    with Ledger.open(ledger) as found:
+        charged = [row.request for row in found.show() if row.kind == "charge"]
+        found.verify()
+    assert len(charged) == len(set(charged)) == 60
+
+
+@pytest.mark.parametrize("command", ["join", "serve"])
+def test_work_that_is_cancelled_without_a_signal_is_no_interruption(
+    command, tacit, place, monkeypatch
+):
+    async def cancelled(*_: object, **__: object) -> None:
+        raise asyncio.CancelledError
+
+    base = place()
+    party, server = base / "north" / "party.toml", base / "server" / "server.toml"
+    assert tacit("approve", str(party), "--yes")[0] == 0
+    monkeypatch.setattr(f"tacit.live.{command}.{command}", cancelled)
+    code, _, err = tacit(command, str(party if command == "join" else server))
+    assert code == 1
+    assert "was cancelled without a signal" in err
+    assert "the same command again" in err

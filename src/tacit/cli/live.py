@@ -45,7 +45,9 @@ def serve_command(path: Path, overrides: list[str] | None, *, standby: bool, as_
             watch = say_json if as_json else lines
             with one_blas_thread():
                 result = asyncio.run(serve(setup, watch=watch, standby=standby))
-        except (KeyboardInterrupt, asyncio.CancelledError):
+        except asyncio.CancelledError as error:
+            raise _cancelled(path, "serve") from error
+        except KeyboardInterrupt:
             raise _stopped(
                 f"stopped; start again with the same command: tacit serve {path}"
             ) from None
@@ -87,6 +89,7 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
     federation = setup.agreed.federation
     bar = LiveProgress(federation.name)
     seen: list[ReadyParty] = []
+    signals: list[int] = []
 
     def prepared(ready: ReadyParty) -> None:
         seen.append(ready)
@@ -95,14 +98,16 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
             show_party_start(ready, spent_by(ready))
 
     async def until_stopped() -> dict[str, Any]:
-        _leave_on_signal(quiet=as_json)
+        _leave_on_signal(signals, quiet=as_json)
         return await join(setup, say_json if as_json else PartyLines(bar), prepared)
 
     with nullcontext() if as_json else bar:
         try:
             with one_blas_thread():
                 result = asyncio.run(until_stopped())
-        except (KeyboardInterrupt, asyncio.CancelledError):
+        except (KeyboardInterrupt, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and not signals:
+                raise _cancelled(path, "join") from error
             raise _stopped(
                 f"left for now; join again with the same command: tacit join {path}"
             ) from None
@@ -279,24 +284,30 @@ def control_command(
     typer.echo(f"close: told; parties are asked {told}")
 
 
-def _leave_on_signal(*, quiet: bool) -> None:
+def _leave_on_signal(received: list[int], *, quiet: bool) -> None:
     """The first signal leaves politely, the second at once: the ledger bears that too."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
-    asked = False
 
-    def stop() -> None:
-        nonlocal asked
-        if asked:
+    def stop(number: int) -> None:
+        if received:
             os._exit(INTERRUPTED)
-        asked = True
+        received.append(number)
         if not quiet:
             typer.echo("leaving; an answer in hand is finished and kept (again: at once)", err=True)
         task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(ValueError, NotImplementedError, RuntimeError):
-            loop.add_signal_handler(number, stop)
+            loop.add_signal_handler(number, stop, number)
+
+
+def _cancelled(path: Path, command: str) -> TacitError:
+    """Work that was cancelled although no signal came: a bug, and no way to end a command."""
+    return TacitError(
+        f"internal: tacit {command} {path} was cancelled without a signal; nothing is lost: give "
+        "the same command again, and report this with log.jsonl"
+    )
 
 
 def _confirmed(question: str) -> bool:

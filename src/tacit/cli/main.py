@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 import traceback
 import warnings
@@ -14,11 +13,7 @@ import typer
 from tacit.cli.certs import certs_app
 from tacit.cli.examples import with_examples
 from tacit.errors import ConfigError, DataError, TacitError
-
-UNUSABLE = {
-    errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG
-}  # fmt: skip
-"""A disk that is full, broken or read-only, or a file that we may not write."""
+from tacit.support.storage import UNUSABLE
 
 app = typer.Typer(
     add_completion=False,

@@ -7,6 +7,7 @@ reason and the next step.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import sqlite3
@@ -17,6 +18,10 @@ from tacit.errors import DataError
 
 MAGIC = b"tacit-state-1\n"
 OWNER_ONLY = 0o600
+UNUSABLE = {
+    errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG
+}  # fmt: skip
+"""A disk that is full, broken or read-only, or a file that we may not write."""
 _FULL = ("full", "disk i/o", "readonly", "unable to open")
 
 
@@ -28,6 +33,11 @@ def cannot_write(path: Path | str, reason: str) -> DataError:
     )
 
 
+def is_storage_trouble(error: sqlite3.OperationalError) -> bool:
+    """Whether SQLite could not write because of the disk, not because of what is in the file."""
+    return any(word in str(error).lower() for word in _FULL)
+
+
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn what the system or SQLite says of a disk into an error that names the file."""
@@ -36,7 +46,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise cannot_write(path, error.strerror or type(error).__name__) from error
     except sqlite3.OperationalError as error:
-        if not any(word in str(error).lower() for word in _FULL):
+        if not is_storage_trouble(error):
             raise
         raise cannot_write(path, str(error)) from error
 

@@ -46,7 +46,7 @@ from tacit.privacy.ledger.chain import (
 )
 from tacit.privacy.ledger.fingerprint import KEY_BYTES
 from tacit.privacy.ledger.key import load_key
-from tacit.support.storage import write_durably
+from tacit.support.storage import UNUSABLE, cannot_write, is_storage_trouble, write_durably
 from tacit.support.type_info import prepare
 
 BUSY_TIMEOUT_S = 60.0
@@ -299,15 +299,22 @@ class Store:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Say in one line what SQLite found."""
+        """Say in one line what SQLite or the system found; a full disk is no damage."""
         try:
             yield
+        except OSError as error:
+            if error.errno not in UNUSABLE:
+                raise
+            reason = error.strerror or type(error).__name__
+            raise cannot_write(error.filename or self.path, reason) from error
         except (sqlite3.Error, UnicodeDecodeError) as error:
             if "locked" in str(error):
                 raise DataError(
                     f"{self.path} has been in use by another process for {BUSY_TIMEOUT_S:g} s;"
                     " stop that process or try again"
                 ) from error
+            if isinstance(error, sqlite3.OperationalError) and is_storage_trouble(error):
+                raise cannot_write(self.path, _printable(error)) from error
             raise DataError(
                 f"{self.path} cannot be used ({_printable(error)}); {ADVICE}"
             ) from error
