@@ -37,7 +37,12 @@ from tacit.results.diagnostics import cautions_of, learned_share
 from tacit.results.evaluation import Attempts, EvaluationWarning, _predict, measure
 from tacit.results.posterior import Posterior
 from tacit.results.shown import shown_rows
-from tacit.results.statements import NOT_DECLARED, interval_note, statement
+from tacit.results.statements import (
+    NOT_DECLARED,
+    clipping_statement,
+    interval_note,
+    statement,
+)
 from tacit.results.verdict import Caution, missing_caution, warn
 from tacit.server.schedule import Schedule
 
@@ -88,8 +93,17 @@ class Fit:
 
     def _cautions(self) -> list[Caution]:
         outcome = self.outcome
-        found = cautions_of(outcome.plan, outcome.posterior, outcome.verdict)
+        found = cautions_of(outcome.plan, outcome.posterior, outcome.verdict, outcome.clipped)
         return [*found, *missing_caution(self.indicated)]
+
+    @property
+    def clipped(self) -> float | None:
+        """The share of units whose contribution the clip shortened, at the end of a simulation.
+
+        Measured only where `Privacy.noise_seed` is set: with secret noise this exact share would
+        be a further release. None then, and without privacy.
+        """
+        return None if self.outcome.clipped is None else self.outcome.clipped.share
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -108,7 +122,8 @@ class Fit:
         return (
             f"Fit({self.posterior!r}, {len(self.outcome.plan.parties)} parties, "
             f"{state.round} rounds, {'converged' if self.converged else 'NOT CONVERGED'}, "
-            f"{'not private' if self.guarantee is None else self.guarantee})"
+            f"{'not private' if self.guarantee is None else self.guarantee}"
+            f"{'' if self.clipped is None else f', {self.clipped:.0%} of units clipped'})"
             + "".join(f"\nWarning: {text}" for text in self.cautions)
         )
 
@@ -136,6 +151,8 @@ class Fit:
 
     def _said(self) -> list[str]:
         said = [f"Converged: {self.why}."] if self.converged else []
+        if self.outcome.clipped is not None:
+            said.insert(0, f"Clipping: {clipping_statement(self.outcome.clipped)}")
         return [*(f"Warning: {text}" for text in self.cautions), *said]
 
     def _measured(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,10 +14,13 @@ from tacit.engines.driver import Driver
 from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError
 from tacit.expfam import Gaussian
+from tacit.methods import Clipped
 from tacit.party.charge import Charging
+from tacit.party.clipping import clipped_share
 from tacit.plan.plan import Plan, first_factors
 from tacit.results import gradient_step
 from tacit.results.diagnostics import run_verdict
+from tacit.results.evaluation import EvaluationWarning
 from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.verdict import (
     Verdict,
@@ -42,6 +46,8 @@ class Outcome:
     """What the engine has to say about itself."""
     gradient_step: float | None = None
     """That of `tacit.results.gradient_step`, where it says more than the last round does."""
+    clipped: Clipped | None = None
+    """That of `tacit.party.clipping.clipped_share`; None unless this was a simulation."""
 
     @property
     def posterior(self) -> Posterior:
@@ -117,6 +123,7 @@ def _carried_out(
         compilations().since(before).plus(driver.elsewhere),
         driver.report,
         _measured_step(plan, state),
+        _measured_clipping(plan, state, driver),
     )
 
 
@@ -133,4 +140,29 @@ def _measured_step(plan: Plan, state: ServerState) -> float | None:
     try:
         return gradient_step(plan.model, posterior.family, posterior.natural, plan.parties)
     except Exception:  # no second derivatives, too little memory: no reason to lose the posterior
+        return None
+
+
+def _measured_clipping(plan: Plan, state: ServerState, driver: Driver) -> Clipped | None:
+    """The share of shortened contributions at the end of a simulation.
+
+    It is an exact function of the records, so never measured in a run with secret noise.
+    """
+    if plan.privacy is None or plan.privacy.noise_seed is None or not plan.report_steps:
+        return None
+    try:
+        return clipped_share(
+            plan.agreement,
+            plan.parties,
+            plan.settled,
+            state.q,
+            {name: state.factors[name].natural for name in plan.parties},
+            {name: one.memory for name, one in driver.states.items()},
+        )
+    except Exception as error:  # too little memory, for example: no reason to lose the posterior
+        warnings.warn(
+            f"the share of clipped contributions could not be computed: {error}",
+            EvaluationWarning,
+            stacklevel=2,
+        )
         return None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tacit.methods.hybrid import Hybrid
     from tacit.methods.kinds import METHODS
     from tacit.methods.natural import NaturalVI
-    from tacit.methods.private import PrivateMethod, Terms
+    from tacit.methods.private import Clipped, PrivateMethod, Terms
     from tacit.methods.scoring.method import PrivateScoring
     from tacit.methods.statistics.method import ExpectedStatistics, PrivateStatistics
     from tacit.methods.update.method import PrivateUpdate
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Answer": "base",
     "Arranged": "base",
+    "Clipped": "private",
     "DPSGD": "dpsgd.method",
     "Exact": "exact",
     "ExpectedStatistics": "statistics.method",
@@ -47,6 +48,7 @@ __all__ = [
     "METHODS",
     "Answer",
     "Arranged",
+    "Clipped",
     "Exact",
     "ExpectedStatistics",
     "GradientVI",

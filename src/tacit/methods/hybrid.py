@@ -19,6 +19,7 @@ from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.private import PrivateMethod
 from tacit.methods.statistics.method import PrivateStatistics
 from tacit.models import Model, Records
+from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.settings import check_clip
 from tacit.server.combine import Combine, Memory, Run
@@ -114,6 +115,20 @@ class Hybrid(PrivateMethod):
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
         method = self.first if task.stage == 0 else self.then
         return method.answer(model, family, key, task)
+
+    def contributions(
+        self, model: Model, family: Family, key: Array, task: Task, tally: Tally
+    ) -> tuple[Bounded, Array]:
+        method = self.first if task.stage == 0 else self.then
+        return method.contributions(model, family, key, task, tally)
+
+    def clipping_biases(self, model: Model, stage: int) -> bool:
+        return stage == 0 or self.then.clipping_biases(model, stage)
+
+    def clipped_visits(self, visits: int) -> dict[int, str]:
+        """The gradients, where there are any: they correct what the statistics lack."""
+        own = visits > 1 and self.gradient_clip is not None
+        return {visits - 1: "method.gradient_clip" if own else "method.clip"}
 
     def server(self, run: Run) -> Combine:
         """Either method's own half; neither knows the other's memory."""

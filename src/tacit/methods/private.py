@@ -5,13 +5,13 @@ from __future__ import annotations
 import abc
 import hashlib
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, Natural
-from tacit.methods.base import Arranged, Array, LocalMethod
+from tacit.methods.base import Arranged, Array, LocalMethod, Task
 from tacit.models import Model, Records
 from tacit.privacy.events import GaussianEvent, Relation
 from tacit.privacy.guarantee import Aggregation, Unit
@@ -19,6 +19,9 @@ from tacit.privacy.settings import check_clip
 from tacit.server.combine import Combine, Run, floored_step
 from tacit.server.schedule import Schedule
 from tacit.support.validation import check_fields
+
+if TYPE_CHECKING:
+    from tacit.privacy.bounded import Bounded, Tally
 
 PERSON = "person"
 """The column of codes that says which records belong to one person."""
@@ -40,6 +43,17 @@ class Terms(NamedTuple):
     clips: Array
     noise_sds: Array
     progress: Array
+
+
+class Clipped(NamedTuple):
+    """The share of units whose contribution was shortened, and the setting that bounds them.
+
+    `biases` says that this moves q away from the posterior, rather than only losing information.
+    """
+
+    biases: bool
+    share: float
+    setting: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +106,26 @@ class PrivateMethod(LocalMethod, abc.ABC):
         clip_now = self.clip_end**progress
         noise_now = clip_now * self.noise_end**progress
         return self.release(clip=clip * clip_now, noise_sd=noise_sd * noise_now, units=units)
+
+    def contributions(
+        self, model: Model, family: Family, key: Array, task: Task, tally: Tally
+    ) -> tuple[Bounded, Array] | None:
+        """The clipped sum, with the tally, over all units that an answer is made from; their mask.
+
+        It carries no noise and is for simulations only, which count the units that were shortened.
+        None: this method cannot say it.
+        """
+        del model, family, key, task, tally
+        return None
+
+    def clipped_visits(self, visits: int) -> dict[int, str]:
+        """One visit of each kind of release, and the setting that bounds its contributions."""
+        return {visits - 1: "method.clip"}
+
+    def clipping_biases(self, model: Model, stage: int) -> bool:
+        """Whether shortened contributions of that stage move q away from the posterior."""
+        del model, stage
+        return True
 
     def server(self, run: Run) -> Combine:
         """The server's half: `floored_step` with this method's `floor` and `server_momentum`."""
@@ -146,6 +180,11 @@ class PrivateMethod(LocalMethod, abc.ABC):
         if self.unit == "person":
             return int(person_codes(party, records).max()) + 1
         return np.shape(next(iter(records.values())))[0]
+
+
+def units_present(weights: Array) -> Array:
+    """Which rows of (units,) or (units, records of a unit) are units and not padding."""
+    return weights > 0 if weights.ndim == 1 else (weights > 0).any(axis=1)
 
 
 def person_codes(party: str, records: Records) -> np.ndarray:

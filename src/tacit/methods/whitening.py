@@ -43,10 +43,10 @@ from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural, with_
 from tacit.expfam.gaussian import Gaussian as GaussianFamily
 from tacit.methods.base import Answer, Arranged, Array, LocalMethod, RunFacts, Task
 from tacit.methods.dpsgd.method import DPSGD
-from tacit.methods.private import PrivateMethod, Terms
+from tacit.methods.private import PrivateMethod, Terms, units_present
 from tacit.methods.update.method import PrivateUpdate
 from tacit.models import GeneralisedLinear, Model, Records
-from tacit.privacy.bounded import clip_moments, pack_symmetric
+from tacit.privacy.bounded import Bounded, Tally, clip_moments, pack_symmetric
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Gaussian
@@ -215,19 +215,45 @@ class Whitened(PrivateMethod):
 
     def _moment(self, task: Task) -> Answer:
         """q with the noisy second moment beside it, whole: damping is for what is learnt."""
-        x = task.records["x"]
-        weights = task.weights
-        if self.unit == "record":  # each row is a unit, however the inner method groups them
-            x, weights = x.reshape(-1, x.shape[-1]), weights.reshape(-1)
-        bounded = clip_moments(x, task.terms.clips[0], weights)
+        bounded, _ = self._clipped_moment(task)
         mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
         release = mechanism.release(task.secret, bounded)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
         natural = task.q | {SUM: task.q[SUM] + release.value / task.damping}
         return Answer(natural, None, costs, task.memory)
 
+    def _clipped_moment(self, task: Task, tally: Tally | None = None) -> tuple[Bounded, Array]:
+        """The clipped second moment, and which units it is of."""
+        x = task.records["x"]
+        weights = task.weights
+        if self.unit == "record":  # each row is a unit, however the inner method groups them
+            x, weights = x.reshape(-1, x.shape[-1]), weights.reshape(-1)
+        bounded = clip_moments(x, task.terms.clips[0], weights, tally=tally)
+        return bounded, units_present(weights)
+
+    def contributions(
+        self, model: Model, family: Family, key: Array, task: Task, tally: Tally
+    ) -> tuple[Bounded, Array]:
+        if task.stage == 0:
+            return self._clipped_moment(task, tally)
+        inner, inside = self._inner_family(model), self._inner_task(task)
+        return self.told.contributions(model, inner, key, inside, tally)
+
+    def clipping_biases(self, model: Model, stage: int) -> bool:
+        """Of the inner method alone: q is that of θ whatever the features' map is."""
+        return stage > 0 and self.told.clipping_biases(model, stage - 1)
+
+    def clipped_visits(self, visits: int) -> dict[int, str]:
+        """The second moment, and what the inner method releases."""
+        return {0: "method.whiten_bound", visits - 1: "method.clip"}
+
     def _learnt(self, model: Model, key: Array, task: Task) -> Answer:
         inner, family = self.told, self._inner_family(model)
+        answer = inner.answer(model, family, key, self._inner_task(task))
+        return answer._replace(natural=answer.natural | {SUM: task.q[SUM]})
+
+    def _inner_task(self, task: Task) -> Task:
+        """The task on whitened features, as the inner method counts visits."""
         x = task.records["x"]
         records = task.records | {"x": x @ unpack_symmetric(task.q[SUM]).astype(x.dtype)}
         visit = jnp.asarray(task.visit, jnp.float64)
@@ -236,7 +262,7 @@ class Whitened(PrivateMethod):
             releases=task.terms.releases - 1,
             progress=(visit - 1.0) / jnp.maximum(1.0, later),
         )
-        part = task._replace(
+        return task._replace(
             records=records,
             q=_without(task.q),
             factor=_without(task.factor),
@@ -245,8 +271,6 @@ class Whitened(PrivateMethod):
             terms=terms,
             stage=task.stage - 1,
         )
-        answer = inner.answer(model, family, key, part)
-        return answer._replace(natural=answer.natural | {SUM: task.q[SUM]})
 
     def server(self, run: Run) -> Combine:
         """The map from the first round's sum; then the inner method's half."""

@@ -150,20 +150,7 @@ def answer_many(
     """
     import jax
 
-    first = requests[0]
-    if any(r.q is not first.q or r.initial != first.initial for r in requests):
-        raise ValueError("answer_many is for requests that carry the same q")
-    (stage,) = {agreement.method.stage(r.visit) for r in requests}
-    start = _start(agreement, first)
-    shared = (first.q, start, np.bool_(first.initial), _begun(agreement, start, first))
-    words = [[agreement.seed, party_word(r.party), r.visit] for r in requests]
-    own = (
-        np.array(words, dtype=np.uint32),
-        np.array([r.damping for r in requests]),
-        {name: np.stack([r.factor[name] for r in requests]) for name in first.factor},
-        _private_parts(agreement, requests, settled, keys or [None] * len(requests)),
-        _stacked_memories(agreement, requests, memories or [None] * len(requests)),
-    )
+    stage, own, shared = task_parts(agreement, requests, settled, memories, keys)
     run = compiled(agreement.method, agreement.model.compiled_as, agreement.family, stage)
     delta, loss, finite, cost, kept = jax.tree.map(np.asarray, run(stack, weights, own, shared))
     updates = [
@@ -183,6 +170,45 @@ def answer_many(
             for i, one in enumerate(updates)
         ]
     return updates
+
+
+def task_parts(
+    agreement: Agreement,
+    requests: Sequence[Request],
+    settled: Sequence[Settled | None] | None = None,
+    memories: Sequence[Natural | None] | None = None,
+    keys: Sequence[bytes | None] | None = None,
+) -> tuple[int, Any, Any]:
+    """The stage of these requests, what each party's task has of its own, and what all share."""
+    first = requests[0]
+    if any(r.q is not first.q or r.initial != first.initial for r in requests):
+        raise ValueError("answer_many is for requests that carry the same q")
+    (stage,) = {agreement.method.stage(r.visit) for r in requests}
+    start = _start(agreement, first)
+    shared = (first.q, start, np.bool_(first.initial), _begun(agreement, start, first))
+    words = [[agreement.seed, party_word(r.party), r.visit] for r in requests]
+    own = (
+        np.array(words, dtype=np.uint32),
+        np.array([r.damping for r in requests]),
+        {name: np.stack([r.factor[name] for r in requests]) for name in first.factor},
+        _private_parts(agreement, requests, settled, keys or [None] * len(requests)),
+        _stacked_memories(agreement, requests, memories or [None] * len(requests)),
+    )
+    return stage, own, shared
+
+
+def make_task(
+    method: LocalMethod, stage: int, records: Any, weights: Any, own: Any, shared: Any
+) -> Task:
+    """One party's task from its row of `task_parts`."""
+    words, damping, factor, private, memory = own
+    q, start, initial, begun = shared
+    task = Task(records, weights.astype(method.dtype), q, factor, start, initial, words[2])
+    if private is not None:
+        terms, secret = private
+        task = task._replace(terms=terms, secret=wrap_noise_key(secret))
+    task = task._replace(stage=stage, memory=memory, damping=damping, begun=begun)
+    return task._replace(words=words)
 
 
 def rehearse(
@@ -310,17 +336,10 @@ def compiled(
     xp = jnp if model.traceable else np
 
     def one(records: Any, weights: Any, own: Any, shared: Any) -> Any:
-        words, damping, factor, private, memory = own
-        q, start, initial, begun = shared
-        key = visit_key(words) if model.traceable or method.uses_key else None
-        task = Task(records, weights.astype(method.dtype), q, factor, start, initial, words[2])
-        if private is not None:
-            terms, secret = private
-            task = task._replace(terms=terms, secret=wrap_noise_key(secret))
-        task = task._replace(stage=stage, memory=memory, damping=damping, begun=begun)
-        task = task._replace(words=words)
+        task = make_task(method, stage, records, weights, own, shared)
+        key = visit_key(task.words) if model.traceable or method.uses_key else None
         answer = method.answer(model, family, key, task)
-        delta = damped_update(answer.natural, q, damping)
+        delta = damped_update(answer.natural, task.q, task.damping)
         finite = xp.all(xp.isfinite(0.0 if answer.loss is None else answer.loss))
         for value in delta.values():
             finite = finite & xp.all(xp.isfinite(value))

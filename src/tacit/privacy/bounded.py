@@ -176,12 +176,20 @@ def _tallied(bounded: Bounded, norms: Array, mask: Array, tally: Tally) -> Bound
     return _make((bounded.value, tally.weight * total), clip)
 
 
-def clip_moments(rows: Array, clip: Array, weights: Array, *, filled: bool = False) -> Bounded:
+def clip_moments(
+    rows: Array,
+    clip: Array,
+    weights: Array,
+    *,
+    filled: bool = False,
+    tally: Tally | None = None,
+) -> Bounded:
     """Σ_u w_u Σⱼ x_uj x_ujᵀ, a unit at a time scaled to Frobenius norm ≤ C, as `pack_symmetric`.
 
     `rows` is (units, d), or (units, places, d) where a unit has several; a row of weight 0 is not
     there. A unit's norm is bounded by Σⱼ ‖x_uj‖², which for one row is the norm itself. `filled`
-    makes shorter ones longer too, so that only directions count; what is 0 has none.
+    makes shorter ones longer too, so that only directions count; what is 0 has none. `tally` is
+    that of `clip_units`.
 
     Contributions are positive semi-definite matrices P, Q, whose inner product tr(PQ) is ≥ 0, so
     that ‖P − Q‖² ≤ ‖P‖² + ‖Q‖² ≤ 2C²: the √2 of `nonnegative` holds without a coordinate being so.
@@ -198,7 +206,8 @@ def clip_moments(rows: Array, clip: Array, weights: Array, *, filled: bool = Fal
         scale = jnp.where(scale > 0, longer, 0.0)
     each = jnp.broadcast_to(scale.reshape(-1, *(1,) * (there.ndim - 1)), there.shape).reshape(-1)
     kept = kept_rows(each, flat) * jnp.sqrt(each)[:, None]
-    return _make(pack_symmetric(kept.T @ kept), clip, nonnegative=True)
+    bounded = _make(pack_symmetric(kept.T @ kept), clip, nonnegative=True)
+    return bounded if tally is None else _tallied(bounded, norms, units, tally)
 
 
 def pack_symmetric(matrix: Array) -> Array:

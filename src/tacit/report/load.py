@@ -153,6 +153,15 @@ class Caution(TypedDict):
     text: str
 
 
+class ClippedShare(TypedDict):
+    """In a simulation: the share of units that were shortened, and the setting that did it."""
+
+    biases: bool
+    share: float
+    setting: str
+    statement: str
+
+
 class Result(msgspec.Struct, frozen=True):
     """result.json. `Any` marks what is shown as it is."""
 
@@ -174,6 +183,7 @@ class Result(msgspec.Struct, frozen=True):
     converged: bool | None = None
     why: str = ""
     cautions: list[Caution] = []
+    clipped: ClippedShare | None = None
     metrics: dict[str, dict[str, float | None] | None] = {}
     reliability: dict[str, list[Bin] | None] = {}
     kl_to_exact: float | None = None

@@ -123,6 +123,9 @@ def verdict_statement(result: Result) -> str:
             '<p class="verdict doubtful"><strong>Not converged:</strong> do not use these numbers; '
             f"{escape(result.why)}.</p>"
         )
+    if result.clipped is not None:
+        said = escape(result.clipped["statement"])
+        lead += f'<p class="verdict"><strong>Clipping:</strong> {said}</p>'
     others = [one["text"] for one in result.cautions if one["kind"] != "not-converged"]
     warnings = "".join(
         f'<p class="verdict doubtful"><strong>Warning:</strong> {escape(text)}</p>'

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tacit.expfam import FullGaussian, Gaussian
+from tacit.methods import DPSGD, Clipped, PrivateMethod
 from tacit.models import (
     SoftmaxRegression,
 )
@@ -17,11 +18,13 @@ from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.verdict import (
     Caution,
     Verdict,
+    clipping_caution,
     convergence_caution,
     judge,
     learned,
     learning_caution,
     rounding_trouble,
+    unknown_clipping_caution,
 )
 from tacit.server.state import ServerState
 
@@ -78,8 +81,23 @@ def learned_share(plan: Plan, posterior: Posterior) -> np.ndarray | None:
     return learned(posterior.family, posterior.natural, model.prior(posterior.family))
 
 
-def cautions_of(plan: Plan, posterior: Posterior, verdict: Verdict | None) -> list[Caution]:
+def cautions_of(
+    plan: Plan, posterior: Posterior, verdict: Verdict | None, clipped: Clipped | None = None
+) -> list[Caution]:
     """Why not to believe the numbers of a run as they stand; empty: no reason is known."""
     share = learned_share(plan, posterior)
     doubts = [] if verdict is None else convergence_caution(verdict)
-    return [*doubts, *learning_caution(share)]
+    return [*doubts, *learning_caution(share), *_clipping_cautions(plan, clipped)]
+
+
+def _clipping_cautions(plan: Plan, clipped: Clipped | None) -> list[Caution]:
+    """What a simulation has measured; with secret noise what the plan alone says."""
+    method = plan.method
+    if plan.privacy is None or not isinstance(method, PrivateMethod):
+        return []
+    if plan.privacy.noise_seed is not None:
+        return clipping_caution(clipped)
+    fixed = isinstance(method, DPSGD) and method.adaptive is None and plan.model.kind == "numpyro"
+    if not fixed or any(one.clip != DPSGD.clip for one in plan.settled.values()):
+        return []
+    return unknown_clipping_caution(DPSGD.clip)

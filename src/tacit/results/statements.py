@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tacit.methods import PrivateMethod, PrivateScoring
+from tacit.methods import Clipped, PrivateMethod, PrivateScoring
 from tacit.plan.plan import Plan
 
 NOT_PRIVATE = (
@@ -15,7 +15,10 @@ NOT_PRIVATE = (
 )
 
 
-TOO_NARROW = "Intervals do not contain the noise that was added for privacy: they are too narrow."
+TOO_NARROW = (
+    "Intervals do not contain the noise that was added for privacy, nor what clipping does: they "
+    "are too narrow."
+)
 
 
 WIDE_ENOUGH = "Intervals contain the noise that was added for privacy, but not what clipping does."
@@ -50,6 +53,21 @@ def statement(plan: Plan) -> str:
 
 def _learns_scale(plan: Plan) -> bool:
     return isinstance(plan.method, PrivateScoring) and bool(plan.method.empirical_bayes)
+
+
+def clipping_statement(clipped: Clipped) -> str:
+    """What a simulation says about its clip."""
+    effect = "" if clipped.biases else ", which loses information but does not bias this method"
+    return (
+        f"{clipped.setting} shortened the contributions of {clipped.share:.1%} of the units"
+        f"{effect} (shown "
+        "because this is a simulation; with secret noise it would be a further release)."
+    )
+
+
+def clipped_block(clipped: Clipped) -> dict[str, Any]:
+    """What the result.json of a simulation says about its clip."""
+    return {**clipped._asdict(), "statement": clipping_statement(clipped)}
 
 
 def interval_note(plan: Plan) -> str | None:

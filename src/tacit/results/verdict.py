@@ -17,12 +17,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.server.state import ServerState
+
+if TYPE_CHECKING:
+    from tacit.methods import Clipped
 
 SETTLED_KL = 1e-3
 """Nats: 0.045 posterior standard deviations in one direction."""
@@ -31,6 +34,8 @@ SAMPLED_KL = 0.05
 NOISY_KL = 0.5
 LARGE_STEP = 1.0
 LEARNED_LITTLE = 0.1
+MOSTLY_CLIPPED = 0.5
+"""Of all units: beyond it the median contribution is longer than the clip."""
 ROUNDED_EIGENVALUE = 4 * float(np.finfo(np.float64).eps)
 
 
@@ -196,6 +201,34 @@ def learning_caution(learned: np.ndarray | None) -> list[Caution]:
             "Little was learned: the variance of even the best-known coefficient is "
             f"{1.0 - float(np.max(learned)):.1%} of its prior variance, so this is almost the "
             "prior; use a larger epsilon, more records or fewer columns.",
+        )
+    ]
+
+
+def clipping_caution(clipped: Clipped | None) -> list[Caution]:
+    """A caution where a simulation shortened more than half of the contributions."""
+    if clipped is None or not clipped.biases or clipped.share <= MOSTLY_CLIPPED:
+        return []
+    return [
+        Caution(
+            "clipping",
+            f"The clip shortened the contributions of {clipped.share:.0%} of the units: the "
+            "posterior is biased by it, by an amount that no interval contains; raise "
+            f"{clipped.setting} until fewer than half are shortened, and compare the posteriors "
+            "of two clips.",
+        )
+    ]
+
+
+def unknown_clipping_caution(clip: float) -> list[Caution]:
+    """For a run with secret noise, where the share of shortened contributions is not shown."""
+    return [
+        Caution(
+            "clipping",
+            f"Contributions were clipped to a norm of {clip:g}, the default, which does not know "
+            "the scale of this model's gradients: the bias is unknown and no interval contains "
+            "it; choose method.clip on synthetic records, with privacy.noise_seed set, so that "
+            "the share of shortened contributions is shown.",
         )
     ]
 

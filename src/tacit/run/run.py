@@ -26,7 +26,7 @@ from tacit.data.records import len_records, pooled
 from tacit.data.schema.layout import Layout, indicated_columns
 from tacit.engines.execute import Observer, Outcome, carry_out
 from tacit.errors import ConfigError
-from tacit.methods import LocalMethod
+from tacit.methods import Clipped, LocalMethod
 from tacit.models import ConjugateGaussian, Model, Records, TopicModel
 from tacit.models.lda.table import topic_rows
 from tacit.models.prior import PRIOR_PARTY
@@ -39,7 +39,7 @@ from tacit.results.evaluation import Attempts, measure
 from tacit.results.posterior import Posterior
 from tacit.results.published import covered, local_result, public_result
 from tacit.results.shown import site_summary
-from tacit.results.statements import intervals_block
+from tacit.results.statements import clipped_block, intervals_block
 from tacit.results.verdict import Verdict, missing_caution
 from tacit.run.build import make_engine, make_method, make_model, make_schedule
 from tacit.run.config import Config, config_digest, resolved_toml
@@ -283,7 +283,7 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
         "finished": state.finished,
         "exchanges": state.exchanges - _visits_of_the_prior(state),
         "refused": state.refused,
-        **verdict_block(plan, posterior, outcome.verdict, federation.layout),
+        **verdict_block(plan, posterior, outcome.verdict, federation.layout, outcome.clipped),
         "posterior": posterior.table(),
         "intervals": intervals_block(plan),
         "metrics": metrics,
@@ -330,14 +330,19 @@ def _summary(prepared: Prepared, posterior: Posterior) -> dict[str, Any]:
 
 
 def verdict_block(
-    plan: Plan, posterior: Posterior, verdict: Verdict | None, layout: Layout | None
+    plan: Plan,
+    posterior: Posterior,
+    verdict: Verdict | None,
+    layout: Layout | None,
+    clipped: Clipped | None = None,
 ) -> dict[str, Any]:
     """Whether a run converged and every reason not to believe its numbers, for result.json.
 
-    Without a verdict, as at a party, which has not seen the rounds, `converged` is None.
+    Without a verdict, as at a party, which has not seen the rounds, `converged` is None. `clipped`
+    is there for simulations alone.
     """
     cautions = [
-        *cautions_of(plan, posterior, verdict),
+        *cautions_of(plan, posterior, verdict, clipped),
         *missing_caution(indicated_columns(layout)),
     ]
     learned = learned_share(plan, posterior)
@@ -346,6 +351,7 @@ def verdict_block(
         "why": "only the server's result says it" if verdict is None else verdict.why,
         "learned": None if learned is None else learned.tolist(),
         "cautions": [{"kind": one.kind, "text": one.text} for one in cautions],
+        **({} if clipped is None else {"clipped": clipped_block(clipped)}),
     }
 
 

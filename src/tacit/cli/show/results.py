@@ -191,6 +191,8 @@ def show_verdict(result: dict[str, Any]) -> None:
     """Every reason not to believe the numbers of a run, then whether it converged."""
     for caution in result["cautions"]:
         console.print(f"WARNING: {printable(caution['text'])}", style="bold red", highlight=False)
+    if "clipped" in result:
+        console.print(f"clipping: {printable(result['clipped']['statement'])}", highlight=False)
     if result["converged"]:
         console.print(f"converged: {printable(result['why'])}", highlight=False)
 

@@ -18,6 +18,7 @@ no state.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -32,7 +33,7 @@ from tacit.methods.base import Answer, Arranged, Array, Task
 from tacit.methods.batches import Batches, SamplingName
 from tacit.methods.dpsgd.adaptive import FARTHEST, SCALE, WEIGHT, adapted, tally_clip
 from tacit.methods.dpsgd.clipping import clipped_gradient
-from tacit.methods.private import PrivateMethod, by_unit
+from tacit.methods.private import PrivateMethod, by_unit, units_present
 from tacit.models import LinearPredictor, Model, Records
 from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
@@ -202,21 +203,45 @@ class DPSGD(PrivateMethod):
         return adapted(super().server, run, self.adaptive, self.total_units)
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
+        answer, within = self._answer(model, key, *self._without_scale(family, task))
         if self.adaptive is None:
-            return self._answer(model, family, key, task, jnp.ones(()))[0]
-        plain, q = without_sums(family, task.q)
-        parts = (without_sums(family, natural)[1] for natural in (task.factor, task.start))
-        bare = task._replace(q=q, **dict(zip(("factor", "start"), parts, strict=True)))
-        # A server may say anything: beyond this the squares of a float32 are no bound any more.
-        scale = jnp.exp(jnp.clip(task.q[SCALE], -FARTHEST, FARTHEST))
-        answer, within = self._answer(model, plain, key, bare, scale)
+            return answer
         return answer._replace(natural={**answer.natural, SCALE: task.q[SCALE] + within})
 
+    def contributions(
+        self, model: Model, family: Family, key: Array, task: Task, tally: Tally
+    ) -> tuple[Bounded, Array]:
+        """Those of a first step from q."""
+        plain, task, scale = self._without_scale(family, task)
+        precision = -2.0 * task.q["quadratic"]
+        deviation = -0.5 * jnp.log(precision.astype(self.dtype))
+        free = {"location": task.q["linear"] / precision, "scale": deviation}
+        clipped, _, _ = self._clipping(model, plain, free, key, task, scale, tally)
+        return clipped(task.records, task.weights), units_present(task.weights)
+
+    def clipping_biases(self, model: Model, stage: int) -> bool:
+        """Not where the weight of a record does not depend on its label: the score keeps mean 0."""
+        del stage
+        return not (self.label_agnostic and model.output in ("bernoulli", "categorical"))
+
+    def _without_scale(self, family: Family, task: Task) -> tuple[MeanFieldGaussian, Task, Array]:
+        """Family and task without what an adaptive clip adds to them, and its scale."""
+        scale = jnp.ones(())
+        if self.adaptive is not None:
+            # A server may say anything: beyond this the squares of a float32 are no bound any more.
+            scale = jnp.exp(jnp.clip(task.q[SCALE], -FARTHEST, FARTHEST))
+            parts = {
+                name: without_sums(family, getattr(task, name))[1]
+                for name in ("q", "factor", "start")
+            }
+            family, task = without_sums(family, task.q)[0], task._replace(**parts)
+        assert isinstance(family, MeanFieldGaussian)
+        return family, task, scale
+
     def _answer(
-        self, model: Model, family: Family, key: Array, task: Task, scale: Array
+        self, model: Model, key: Array, family: MeanFieldGaussian, task: Task, scale: Array
     ) -> tuple[Answer, Array]:
         """The answer and, with an adaptive clip, Σ ±½ over the units: were they within it?"""
-        assert isinstance(family, MeanFieldGaussian)
         others = cavity(task.q, task.factor)
         rest = power(others, self.prior_share)
         least = -2.0 * model.prior(family)["quadratic"] * self.prior_share
@@ -312,26 +337,8 @@ class DPSGD(PrivateMethod):
         scale: Array,
     ) -> tuple[Free, Cost, Array]:
         """(G, K) in natural units, what they cost, and how many units were within the clip."""
-        maps = self._maps(model, free)
-        clip, tally = task.terms.clips[0], None
-        if self.adaptive is not None:
-            bound, clip = clip, clip / tally_clip(1.0) * (1.0 - 1e-12)
-            tally = Tally(WEIGHT * clip, bound)
-            maps = {name: value / scale.astype(self.dtype) for name, value in maps.items()}
-        low = {name: value.astype(self.dtype) for name, value in free.items()}
-        if self._precision(model) == "fixed":
-            # The variance is no part of what is learnt: the gradient is that at q's mean.
-            noise = jnp.zeros(family.dimension, self.dtype)
-        else:
-            noise = jax.random.normal(public, (family.dimension,), self.dtype)
+        clipped, maps, tally = self._clipping(model, family, free, public, task, scale)
         batch_key, noise_key = jax.random.split(secret)
-
-        def clipped(records: Records, weights: Array) -> Bounded:
-            return clipped_gradient(
-                model, family, low, noise, records, weights, clip, maps,
-                label_agnostic=self.label_agnostic, tally=tally,
-            )  # fmt: skip
-
         bounded, drawn = self.batches.summed(batch_key, task, clipped)
         mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
         release = mechanism.release(noise_key, bounded, drawn)
@@ -348,6 +355,40 @@ class DPSGD(PrivateMethod):
         if "scale" in found:
             value["precision"] = -found["scale"] * jnp.exp(-2.0 * free["scale"])
         return value, release.cost, within
+
+    def _clipping(
+        self,
+        model: Model,
+        family: MeanFieldGaussian,
+        free: Free,
+        public: Array,
+        task: Task,
+        scale: Array,
+        tally: Tally | None = None,
+    ) -> tuple[Callable[[Records, Array], Bounded], Free, Tally | None]:
+        """The clipped sum as a function of records and weights, the maps of its parts, its tally.
+
+        A tally that is given takes the place of the one that an adaptive clip releases.
+        """
+        maps, clip = self._maps(model, free), task.terms.clips[0]
+        if self.adaptive is not None:
+            bound, clip = clip, clip / tally_clip(1.0) * (1.0 - 1e-12)
+            tally = tally or Tally(WEIGHT * clip, bound)
+            maps = {name: value / scale.astype(self.dtype) for name, value in maps.items()}
+        low = {name: value.astype(self.dtype) for name, value in free.items()}
+        if self._precision(model) == "fixed":
+            # The variance is no part of what is learnt: the gradient is that at q's mean.
+            noise = jnp.zeros(family.dimension, self.dtype)
+        else:
+            noise = jax.random.normal(public, (family.dimension,), self.dtype)
+
+        def clipped(records: Records, weights: Array) -> Bounded:
+            return clipped_gradient(
+                model, family, low, noise, records, weights, clip, maps,
+                label_agnostic=self.label_agnostic, tally=tally,
+            )  # fmt: skip
+
+        return clipped, maps, tally
 
     def _maps(self, model: Model, free: Free) -> Free:
         """How much of the clip each part may use; public, for it depends on q alone."""

@@ -30,7 +30,7 @@ from tacit.expfam import Family, FullGaussian, Natural
 from tacit.expfam.gaussian import Gaussian as GaussianFamily
 from tacit.expfam.summed import with_sums
 from tacit.methods.base import Answer, Arranged, Array, Task
-from tacit.methods.private import PrivateMethod, by_unit
+from tacit.methods.private import PrivateMethod, by_unit, units_present
 from tacit.methods.scoring.marginals import (
     DIRECTIONS,
     Marginals,
@@ -52,6 +52,7 @@ from tacit.methods.scoring.server import (
 from tacit.methods.scoring.synthetic import Synthetic, correlated
 from tacit.models import LinearPredictor, Model, Records
 from tacit.models.glm.scores import Likelihood, likelihood_of
+from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Gaussian
@@ -208,23 +209,40 @@ class PrivateScoring(PrivateMethod):
         elif task.stage == MOMENT:
             bounded = moment_sum(task.records["x"], q["centre"], q["scale"], task.weights, clip)
         else:
-            bounded = score_sum(
-                self.party_likelihood(model),
-                task.records,
-                task.weights,
-                clip,
-                centre=q["centre"],
-                scale=q["scale"],
-                bend=q["bend"],
-                point=q["point"],
-                reach=q["reach"][0],
-            )
+            bounded = self._scores(model, task)
         mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
         release = mechanism.release(task.secret, bounded)
         nothing = {name: jnp.zeros(shape) for name, shape in family.shapes.items()}
         change = nothing | {RELEASED[task.stage]: release.value / unit}
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
         return Answer(multiply(q, change), None, costs)
+
+    def _scores(self, model: Model, task: Task, tally: Tally | None = None) -> Bounded:
+        q = task.q
+        return score_sum(
+            self.party_likelihood(model),
+            task.records,
+            task.weights,
+            task.terms.clips[0],
+            centre=q["centre"],
+            scale=q["scale"],
+            bend=q["bend"],
+            point=q["point"],
+            reach=q["reach"][0],
+            tally=tally,
+        )
+
+    def contributions(
+        self, model: Model, family: Family, key: Array, task: Task, tally: Tally
+    ) -> tuple[Bounded, Array]:
+        """The scores: counts are never longer than the clip, and moments are directions only."""
+        del family, key
+        return self._scores(model, task, tally), units_present(task.weights)
+
+    def clipping_biases(self, model: Model, stage: int) -> bool:
+        """False: a shortened score still has expectation 0 at the true θ."""
+        del model, stage
+        return False
 
     def server(self, run: Run) -> Combine:
         assert isinstance(run.model, LinearPredictor)

@@ -25,7 +25,7 @@ from tacit.arrays import Array, computed_once, kept_rows
 from tacit.data.schema.layout import Layout
 from tacit.models import Records
 from tacit.models.glm.scores import Likelihood
-from tacit.privacy.bounded import LARGEST_NORM, Bounded, clip_moments, clip_sum, row_norms
+from tacit.privacy.bounded import LARGEST_NORM, Bounded, Tally, clip_moments, clip_sum, row_norms
 
 KNOTS = 12
 WIDEST = 3.0
@@ -151,6 +151,7 @@ def score_sum(
     bend: Array,
     point: Array,
     reach: Array,
+    tally: Tally | None = None,
 ) -> Bounded:
     """Σ w ψ z at θ = `point` (of x), without writing any z down; scaled to norm ≤ `clip`.
 
@@ -193,4 +194,4 @@ def score_sum(
         summed = clip * scale * (each @ x - centre * jnp.sum(each))
         return summed - bend.T @ (bend @ summed)
 
-    return clip_sum(clip * most * length, clip, mask, weighted_sum)
+    return clip_sum(clip * most * length, clip, mask, weighted_sum, tally=tally)

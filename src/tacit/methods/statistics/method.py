@@ -38,11 +38,11 @@ from tacit.errors import ConfigError
 from tacit.expfam import Dirichlets, Family, Gaussian, Natural
 from tacit.methods.base import Answer, Arranged, Array, LocalMethod, Task
 from tacit.methods.batches import Batches, SamplingName, shuffled_rows
-from tacit.methods.private import PrivateMethod, by_unit
+from tacit.methods.private import PrivateMethod, by_unit, units_present
 from tacit.methods.statistics.noise_aware import aware_q, plain_q, stepped_q, summed_q
 from tacit.models import ConjugateGaussian, Model, Records
 from tacit.models.statistics import Statistics, whole
-from tacit.privacy.bounded import Bounded, clip_sum, clip_units
+from tacit.privacy.bounded import Bounded, Tally, clip_sum, clip_units
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Aggregation
 from tacit.privacy.mechanisms import Gaussian as GaussianMechanism
@@ -242,6 +242,18 @@ class PrivateStatistics(PrivateMethod):
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], released.cost)
         return Answer(multiply(rest, found), None, costs, found if self.once else None)
 
+    def contributions(
+        self, model: Model, family: Family, key: Array, task: Task, tally: Tally
+    ) -> tuple[Bounded, Array]:
+        del key
+        for_model = jax.random.split(task.secret, 3)[2]
+        weights = task.weights
+        bounded = self._clipped(model, family, for_model, task, task.records, weights, tally)
+        return bounded, units_present(weights)
+
+    def clipped_visits(self, visits: int) -> dict[int, str]:
+        return {0: "method.clip"} if self.once else super().clipped_visits(visits)
+
     def server(self, run: Run) -> Combine:
         """The raw sum of what was released, and the q that is read from it.
 
@@ -293,7 +305,14 @@ class PrivateStatistics(PrivateMethod):
         return float(np.sqrt((1.0 - part) ** 2 * before + added))
 
     def _clipped(
-        self, model: Model, family: Family, key: Array, task: Task, records: Records, weights: Array
+        self,
+        model: Model,
+        family: Family,
+        key: Array,
+        task: Task,
+        records: Records,
+        weights: Array,
+        tally: Tally | None = None,
     ) -> Bounded:
         clip = task.terms.clips[0]
 
@@ -306,11 +325,12 @@ class PrivateStatistics(PrivateMethod):
 
         if weights.ndim == 1:
             found = statistics(records, weights)
-            return clip_sum(found.norms(), clip, weights, found.total, least=found.least())
+            least = found.least()
+            return clip_sum(found.norms(), clip, weights, found.total, least=least, tally=tally)
         contributions = jax.vmap(lambda own, there: statistics(own, there).total(there))(
             records, weights
         )
-        return clip_units(contributions, clip, jnp.any(weights > 0, axis=1))
+        return clip_units(contributions, clip, jnp.any(weights > 0, axis=1), tally=tally)
 
     def _factor(self, model: Model, family: Family, q: Natural, value: Any) -> Natural:
         """λ of the factor that the released sums are, scaled to all of the records."""

@@ -49,6 +49,7 @@ from tacit.methods.private import (
     person_codes,
     shard_of_content,
     shard_of_slots,
+    units_present,
     without_person,
 )
 from tacit.methods.update.forms import (
@@ -62,7 +63,7 @@ from tacit.methods.update.forms import (
     remembered,
 )
 from tacit.models import ConjugateGaussian, LinearPredictor, Model, Records
-from tacit.privacy.bounded import clip_units, within
+from tacit.privacy.bounded import Bounded, Tally, clip_units, within
 from tacit.privacy.events import GaussianEvent, Poisson
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Drawn, Gaussian
@@ -213,20 +214,14 @@ class PrivateUpdate(PrivateMethod):
         return noised_by_server(combine, self._form, run) if run.noise_rng else combine
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
-        form = self._form
-        if self._keeps:
-            task = task._replace(factor=own_factor(task.memory, task.q))
+        form, task = self._form, self._divided_by_own(task)
         present = jnp.arange(task.weights.shape[0]) < self._count(task)
         coin, noise_key, drawn = task.secret, task.secret, Drawn()
         if self.rate < 1:
             coin, noise_key = jax.random.split(task.secret)
             present = present & jax.random.bernoulli(coin, self.rate)
             drawn = Drawn(rate=jnp.asarray(self.rate))
-        changes = jax.vmap(form.coordinates, in_axes=(None, 0))(
-            task.q, self._changes(model, family, key, task)
-        )
-        clip = task.terms.clips[0] if self._adds else task.terms.clips[0] / 2.0
-        bounded = clip_units(changes, clip, present)
+        bounded = self._clipped(model, family, key, task, present)
         if not self._adds:
             bounded = within(bounded)
         shares = jnp.inf if self.aggregation == "server" else task.terms.shares
@@ -239,6 +234,34 @@ class PrivateUpdate(PrivateMethod):
             own = power(form.natural(task.q, bounded.value), task.damping)
             kept = remembered(task.factor, own, task.q)
         return Answer(multiply(task.q, change), None, costs, kept)
+
+    def contributions(
+        self, model: Model, family: Family, key: Array, task: Task, tally: Tally
+    ) -> tuple[Bounded, Array]:
+        """Those of all shards that hold records."""
+        present, task = units_present(task.weights), self._divided_by_own(task)
+        return self._clipped(model, family, key, task, present, tally), present
+
+    def _divided_by_own(self, task: Task) -> Task:
+        """With the factor that the party itself has kept, where it keeps one."""
+        if not self._keeps:
+            return task
+        return task._replace(factor=own_factor(task.memory, task.q))
+
+    def _clipped(
+        self,
+        model: Model,
+        family: Family,
+        key: Array,
+        task: Task,
+        present: Array,
+        tally: Tally | None = None,
+    ) -> Bounded:
+        changes = jax.vmap(self._form.coordinates, in_axes=(None, 0))(
+            task.q, self._changes(model, family, key, task)
+        )
+        clip = task.terms.clips[0] if self._adds else task.terms.clips[0] / 2.0
+        return clip_units(changes, clip, present, tally=tally)
 
     def _count(self, task: Task) -> Array:
         """The number of shards as an array: parties of one batch may differ in it."""
