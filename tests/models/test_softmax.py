@@ -213,3 +213,15 @@ def test_the_family_of_a_small_model_is_full_and_of_a_large_one_mean_field():
     columns, levels = (tuple(str(i) for i in range(size)) for size in (40, 20))
     many = SoftmaxRegression(columns, levels=levels)
     assert isinstance(tacit.plan.plan.make_plan(many, wide).family, MeanFieldGaussian)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (tacit.PoissonRegression, r"PoissonRegression\(names, largest=20\)"),
+        (SoftmaxRegression, r"SoftmaxRegression\(columns, levels="),
+    ],
+)
+def test_what_a_model_needs_is_said_with_what_to_write(model, message):
+    with pytest.raises(ConfigError, match=message):
+        model(("a", "b"))

@@ -233,6 +233,26 @@ def test_the_command_works_from_where_the_report_was_written(make_run, result, m
         assert f"tacit run '{place}/my run/public/config.toml' --out '{place}/my run-again'" in text
 
 
+def test_where_a_run_can_be_repeated_and_what_is_charged(make_run, result):
+    folder = make_run(result)
+    config = folder / "public" / "config.toml"
+    config.write_text('[data]\nsource = "file"\npath = "records.csv"\n')
+    text = parse(render(load_run(folder), [])).text
+    assert 'directory in which the run was started: data.path = "records.csv" is a relative' in text
+    config.write_text('[data]\nsource = "file"\npath = "/records.csv"\n')
+    assert "directory in which" not in parse(render(load_run(folder), [])).text
+    result["privacy"] = {"private": True, "statement": "Differential privacy."}
+    folder = make_run(result)
+    for ledger, words in (
+        ("", "it is charged to the ledger again."),
+        ('ledger = "run-directory"', "it is charged to a new ledger in its own run directory."),
+    ):
+        config.write_text(f"[privacy]\nepsilon = 1.0\n{ledger}\n")
+        text = parse(render(load_run(folder), [])).text
+        assert words in text
+        assert "directory in which" not in text
+
+
 def test_a_live_federation_is_not_repeated_by_one_process(make_run, result):
     text = without_figures(make_run(result | {"engine": "wire"})).text
     assert "tacit serve and tacit join" in text

@@ -8,7 +8,7 @@ from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 
 from tacit.errors import DataError
 from tacit.expfam import MeanFieldGaussian
-from tacit.models import GaussianMean, LinearRegression, LogisticRegression
+from tacit.models import GaussianMean, LinearRegression, LogisticRegression, SoftmaxRegression
 from tacit.results import Prediction, calibration_error, evaluate, predict, reliability, score
 
 
@@ -32,6 +32,15 @@ def test_bernoulli_metrics_equal_scikit_learn(logistic):
     assert got["log_likelihood"] == pytest.approx(-log_loss(y, probability))
     assert all(type(value) is float for value in got.values())
     assert json.loads(json.dumps(got)) == got
+
+
+def test_two_levels_have_the_brier_score_of_a_yes_or_no(logistic):
+    model, family, q, records = logistic
+    yes = predict(model, family, q, records)
+    both = yes._replace(mean=np.column_stack([1 - yes.mean, yes.mean]))
+    softmax = SoftmaxRegression(("a", "b"), levels=("no", "yes"))
+    expected = score(model, yes, records)["brier"]
+    assert score(softmax, both, records)["brier"] == pytest.approx(expected)
 
 
 def test_gaussian_metrics_by_hand():

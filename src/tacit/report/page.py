@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+import tomllib
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tacit.privacy.settings import RUN_DIRECTORY
 from tacit.report.load import Result, Run
 from tacit.report.privacy import privacy_section, privacy_statement
 from tacit.report.style import CSS
@@ -18,7 +20,10 @@ from tacit.results.shown import to_precision
 METRICS = {
     "accuracy": ("an accuracy of", "share of records whose likeliest outcome came true"),
     "log_likelihood": ("a log predictive density of", "nats a record; higher is better"),
-    "brier": ("a Brier score of", "mean squared error of the probability; lower is better"),
+    "brier": (
+        "a Brier score of",
+        "mean of (p − y)², with several levels of half its sum over them; lower is better",
+    ),
     "ece": ("an expected calibration error of", "15 bins; lower is better"),
     "rmse": ("a root mean squared error of", "in units of y; lower is better"),
     "coverage_90": ("a coverage of the 90 % interval of", "best at 90 %"),
@@ -30,6 +35,8 @@ METRICS = {
 }
 """How a metric reads in a sentence, and what it means."""
 
+PATHS = {"data.path", "data.vocabulary", "model.program", "privacy.ledger"}
+"""Keys that name a file."""
 PERCENT = {"accuracy", "coverage_90"}
 MOST_REFUSALS = 50
 LONG_TABLE = 40
@@ -281,7 +288,7 @@ def facts_table(result: Result) -> str:
 
 
 def reproduction(run: Run) -> str:
-    """The command that repeats the run, from the directory where the report was written."""
+    """The command that repeats the run, and where it works."""
     if run.result.engine == "wire":
         return (
             "<p>The parties of this federation hold their own records: the run is repeated by "
@@ -292,14 +299,41 @@ def reproduction(run: Run) -> str:
         place = place.relative_to(Path.cwd())
     source, out = place / "public" / "config.toml", place.with_name(f"{place.resolve().name}-again")
     command = f"tacit run {shlex.quote(str(source))} --out {shlex.quote(str(out))}"
-    private = run.result.privacy is not None and run.result.privacy.private
-    what = (
-        "The configuration above has every setting. A private run draws new noise, so its numbers "
-        "differ, and it is charged to the ledger again:"
-        if private
-        else "The configuration above has every setting and the seed:"
-    )
-    return f"<p>{what}</p><pre>{escape(command)}</pre>"
+    settings = _settings(run.config)
+    what = "The configuration above has every setting and the seed."
+    if run.result.privacy is not None and run.result.privacy.private:
+        own = settings.get("privacy.ledger") == RUN_DIRECTORY
+        charged = (
+            "it is charged to a new ledger in its own run directory"
+            if own
+            else "it is charged to the ledger again"
+        )
+        what = (
+            "The configuration above has every setting. A private run draws new noise, so its "
+            f"numbers differ, and {charged}."
+        )
+    relative = [
+        f"{key} = {json.dumps(path, ensure_ascii=False)}"
+        for key, path in settings.items()
+        if key in PATHS and path != RUN_DIRECTORY and not Path(path).expanduser().is_absolute()
+        if key != "model.program" or ".py:" in path
+    ]
+    if relative:
+        several = "are relative paths" if len(relative) > 1 else "is a relative path"
+        what += f" Use the directory in which the run was started: {_joined(relative)} {several}."
+    return f"<p>{escape(what)}</p><pre>{escape(command)}</pre>"
+
+
+def _settings(config: str) -> dict[str, str]:
+    """The keys with a text in the tables of a configuration, as `table.key`."""
+    tables = tomllib.loads(config).items()
+    return {
+        f"{name}.{key}": value
+        for name, table in tables
+        if isinstance(table, dict)
+        for key, value in table.items()
+        if isinstance(value, str)
+    }
 
 
 def html_figure(picture: Picture) -> str:

@@ -59,10 +59,10 @@ footer { margin-top: 4rem; color: var(--soft); font-size: .8125rem; }
 @media (max-width: 34rem) {
   body { padding: 1.5rem .9rem 3rem; font-size: 1rem; }
   h1 { font-size: 1.6rem; }
-  table { font-size: .8rem; }
-  th, td { padding-right: .45rem; }
+  table { font-size: .78rem; }
+  th, td { padding-right: .4rem; }
   th:last-child, td:last-child { padding-right: 0; }
-  tbody th { min-width: 4.5rem; }
+  tbody th { min-width: 4rem; overflow-wrap: anywhere; }
   .minor { display: none; }
   .number { white-space: normal; }
   figure img { padding: .25rem; }

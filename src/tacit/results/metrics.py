@@ -54,8 +54,9 @@ def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
 
     * all outputs: `log_likelihood`, the mean of log p(y | x) in nats a record
     * Bernoulli: `accuracy` at threshold ½, `brier` = mean (p − y)², `ece` (see `calibration_error`)
-    * categorical: `accuracy` of the likeliest level, `brier` = mean Σₖ (pₖ − 1{y = k})², and `ece`
-      of the likeliest level's probability: how often is it right?
+    * categorical: `accuracy` of the likeliest level, `brier` = mean ½ Σₖ (pₖ − 1{y = k})²,
+      which with two levels is that of a Bernoulli output, and `ece` of the likeliest level's
+      probability: how often is it right?
     * Gaussian: `rmse`, and `coverage_90`, the share of y inside the central 90 % interval
     """
     values = {"log_likelihood": float(np.mean(prediction.log_density))}
@@ -69,7 +70,7 @@ def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
         confidence, right = likeliest(prediction.mean, records["y"])
         own = np.asarray(records["y"])[:, None] == np.arange(prediction.mean.shape[1])
         values["accuracy"] = float(np.mean(np.where(np.isfinite(confidence), right, np.nan)))
-        values["brier"] = float(np.mean(np.sum((prediction.mean - own) ** 2, axis=1)))
+        values["brier"] = float(np.mean(np.sum((prediction.mean - own) ** 2, axis=1)) / 2)
         values["ece"] = calibration_error(confidence, right)
     elif model.output == "gaussian":
         error = np.asarray(records["y"], np.float64) - prediction.mean

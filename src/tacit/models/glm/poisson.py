@@ -27,12 +27,17 @@ class PoissonRegression(GeneralisedLinear):
         self,
         names: tuple[str, ...],
         *,
-        largest: float,
+        largest: float | None = None,
         prior_mean: Array | float = 0.0,
         prior_sd: Array | float = 1.0,
         layout: Layout | None = None,
     ) -> None:
         super().__init__(names, prior_mean, prior_sd, layout)
+        if largest is None:
+            raise ConfigError(
+                "model.largest is missing; say the largest count that a record may hold, e.g. "
+                "PoissonRegression(names, largest=20)"
+            )
         if not 1 <= largest < math.inf:
             raise ConfigError(f"model.largest = {largest}; the largest count is finite and ≥ 1")
         self.largest = float(largest)

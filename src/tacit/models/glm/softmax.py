@@ -54,13 +54,18 @@ class SoftmaxRegression(LinearPredictor):
         self,
         columns: tuple[str, ...],
         *,
-        levels: tuple[str, ...],
+        levels: tuple[str, ...] = (),
         prior_mean: Array | float = 0.0,
         prior_sd: Array | float = 1.0,
         layout: Layout | None = None,
     ) -> None:
         columns = checked_names(columns, "columns")
         self.levels = checked_names(levels, "levels") if levels else ()
+        if not self.levels:
+            raise ConfigError(
+                "model 'softmax' without levels; write SoftmaxRegression(columns, levels=('a', "
+                "'b', 'c')), or declare those of the target in data.columns"
+            )
         if len(self.levels) < 2:
             raise ConfigError(
                 f"model 'softmax' with the levels {list(self.levels)}; a category has two or more: "
