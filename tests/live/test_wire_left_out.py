@@ -11,7 +11,11 @@ from wire_harness import BINARY, Fed, run_all, started, until
 import tacit.live.join as live_join
 from tacit.errors import PeerError
 from tacit.live.join import join
+from tacit.live.party import LiveParty
+from tacit.live.protocol.state_tables import PartySide
 from tacit.live.server.status import give_command
+from tacit.live.session import AsyncSession
+from tacit.live.transport.frames import write_frame
 from tacit.party.compute import Seat
 
 PRIVATE = {"epsilon": 2.0, "noise_seed": 5}
@@ -76,6 +80,53 @@ def test_one_party_does_not_decide_a_run(factor, since, tmp_path, monkeypatch):
     assert np.all(np.abs(mean) < 5)
     assert all(np.allclose(one["posterior"]["mean"], mean) for one in results[1:])
     assert fed.state().factors["b"].natural["linear"] == pytest.approx(0.0)
+
+
+def spoiled(session_class: Any, wrong: str) -> Any:
+    """`AsyncSession.send_delta`, with what party "b" sends at its second visit changed."""
+    send = session_class.send_delta
+
+    async def send_delta(self: Any, turn: Any, delta: Any, loss: Any = None) -> None:
+        corrupt = self.who == "b" and turn.visit >= 1
+        if corrupt and wrong == "not finite":
+            delta = {name: np.full_like(value, np.nan) for name, value in delta.items()}
+        elif corrupt and wrong == "shape":
+            delta = {name: value[:1] for name, value in delta.items()}
+        elif corrupt and wrong == "loss":
+            loss = float("inf")
+        elif corrupt and wrong == "version":
+            turn = turn._replace(version=turn.version + 7)
+        elif corrupt and wrong == "unreadable":
+            self.side = PartySide.WAITING
+            await write_frame(self._writer, b"\xc1")
+            return
+        await send(self, turn, delta, loss)
+
+    return send_delta
+
+
+@pytest.mark.parametrize("wrong", ["not finite", "shape", "loss", "version", "unreadable"])
+def test_an_answer_that_cannot_be_used_does_not_hold_up_the_others(wrong, tmp_path, monkeypatch):
+    """Its party is named and left out, as one that breaks a bound; it gets the result."""
+    connect = LiveParty._connect
+
+    async def connected(self: Any, *arguments: Any) -> Any:
+        session = await connect(self, *arguments)
+        session.who = self.name
+        return session
+
+    monkeypatch.setattr(LiveParty, "_connect", connected)
+    monkeypatch.setattr(AsyncSession, "send_delta", spoiled(AsyncSession, wrong))
+    fed = federation(tmp_path)
+    results = asyncio.run(run_all(fed, within_s=60))
+    (line,) = left_out(fed)
+    assert (line["party"], line["round"], line["factor"]) == ("b", 2, "divided out")
+    assert "its update cannot be used (" in line["reason"]
+    assert set(results[0]["left_out"]) == {"b"}
+    mean = np.array(results[0]["posterior"]["mean"])
+    assert all(np.allclose(one["posterior"]["mean"], mean) for one in results[1:])
+    complaints = [one for one in fed.journal() if one["event"] == "refused"]
+    assert len(complaints) == 2, "it is asked three times"
 
 
 @pytest.mark.parametrize(

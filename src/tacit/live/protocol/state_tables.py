@@ -105,7 +105,8 @@ MEANING = {
     "readmit": "check that it is the same party; ReAcceptanceIntoCluster and its open request "
     "again, or RejectionFromCluster",
     "take": "apply the update if its request is still open and its factor version is right; "
-    "otherwise ignore it or answer Error",
+    "otherwise ignore it, or answer Error and ask again; the third in a row that cannot be taken "
+    "leaves its party out",
     "restore": "before the start, and only where the operator allows it: take the factor as the "
     "party's; otherwise compare and log",
     "part": "EndOfConnectionAcknowledgement; keep or divide out the factor; with an expected "

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import UNSET
 
 from tacit.errors import ConfigError, DataError, PeerError, TacitError
+from tacit.expfam import Natural
 from tacit.live.journal import Journal
 from tacit.live.protocol import arrays as numbers
 from tacit.live.protocol import messages as m
@@ -31,6 +32,10 @@ COOL_DOWN_S = 10
 
 class TooManyMessagesError(PeerError):
     """A party sends more than it was asked for, and faster than is put up with."""
+
+
+class AnswerError(PeerError):
+    """A message that cannot be read, or an update that cannot be taken."""
 
 
 class Desk:
@@ -56,6 +61,8 @@ class Desk:
         """Bytes in and out of each party's connections that are over."""
         self._surplus: dict[str, TokenBucket] = {}
         """By party, over all its connections: what it may send beyond what the run needs."""
+        self._failed: dict[str, int] = {}
+        """By party, over all its connections: answers in a row that could not be read or taken."""
         self._is_void, self._spawn, self._wake = is_void, spawn, wake
         self._tell_log, self._fail = tell_log, fail
         count = sum(value.size for value in live.rules.prior.values())
@@ -104,6 +111,8 @@ class Desk:
                 raise
             except TooManyMessagesError as error:
                 await self._cool_down(connection, str(error))
+            except AnswerError as error:
+                await self._answer_failed(connection, error)
             except PeerError as error:
                 await self._complain(connection, str(error))
 
@@ -128,7 +137,10 @@ class Desk:
 
     async def _heed(self, connection: Connection, payload: bytes) -> None:
         """Look a message up in the table and do what stands there."""
-        message = decode(payload, connection.encoding, m.CLIENT_MESSAGES)
+        try:
+            message = decode(payload, connection.encoding, m.CLIENT_MESSAGES)
+        except PeerError as error:
+            raise AnswerError(str(error)) from None
         do = after(connection.side, message)
         if do is None:
             raise PeerError(f"{message.name} while {connection.side.value}")
@@ -146,6 +158,29 @@ class Desk:
         assert isinstance(do.then, ServerSide)
         if connection.side is before:
             connection.side = do.then
+        self._wake()
+
+    async def _answer_failed(self, connection: Connection, error: AnswerError) -> None:
+        """A party that was asked and sends what cannot be used must not hold up the others.
+
+        It is asked again, and left out at the third message in a row that cannot be read or taken,
+        on however many connections.
+        """
+        party = connection.peer.name
+        asked = None if connection.member is None else self.live.requests().get(party)
+        here = connection.side in (ServerSide.TRAINING, ServerSide.WAITING)
+        if not here or asked is None or asked.id != connection.sent:
+            await self._complain(connection, str(error))
+            return
+        failed = self._failed[party] = self._failed.get(party, 0) + 1
+        if failed >= MOST_ERRORS:
+            del self._failed[party]
+            connection.side = ServerSide.WAITING
+            await self._leave_out(connection, f"its update cannot be used ({error})")
+            self._wake()
+            return
+        await self._complain(connection, str(error))
+        connection.sent = None  # what is open is asked again
         self._wake()
 
     async def _complain(self, connection: Connection, reason: str) -> None:
@@ -241,27 +276,36 @@ class Desk:
         assert self.live.state is not None
         what = f"update of party {party!r}"
         version = self.live.state.open[key].version
-        delta = numbers.unpack(message.delta, self.live.rules.family, what)
+        delta = self._unpacked(message.delta, what)
         if message.new_likelihood is not None:
-            new = numbers.unpack(message.new_likelihood, self.live.rules.family, what)
+            new = self._unpacked(message.new_likelihood, what)
             try:
                 self.live.check_consistent(party, delta, new)
             except PeerError as error:
                 if not connection.plain:
-                    raise
+                    raise AnswerError(str(error)) from None
                 self.refuse("factor", str(error), connection)
                 await self.send_back(connection, str(error))
                 return
         if message.factor_version is not UNSET:
             version = message.factor_version
         elif not connection.plain:
-            raise PeerError(f"{what} without factor_version; it is needed")
+            raise AnswerError(f"{what} without factor_version; it is needed")
         try:
             checked = self.live.check(Reply(key, party, version, delta, message.loss))
         except BrokenBoundError as error:
             await self._leave_out(connection, str(error))
             return
+        except PeerError as error:
+            raise AnswerError(str(error)) from None
+        self._failed.pop(party, None)
         self.inbox.append(checked)
+
+    def _unpacked(self, distribution: m.Distribution, what: str) -> Natural:
+        try:
+            return numbers.unpack(distribution, self.live.rules.family, what)
+        except PeerError as error:
+            raise AnswerError(str(error)) from None
 
     async def _leave_out(self, connection: Connection, reason: str) -> None:
         """Set the reply aside and go on without its party, which stays to receive the result."""
