@@ -21,6 +21,7 @@ import pytest
 from harness import Federation, Puppet, run_async
 
 import tacit
+from tacit.errors import DataError
 from tacit.live.plan import server_plan
 from tacit.live.protocol import messages as m
 from tacit.live.protocol.arrays import pack
@@ -200,6 +201,26 @@ def test_a_server_whose_guard_is_gone_ends_with_an_error(name, tmp_path, pki):
             assert goodbye.return_in is not None, "a new server can go on: the party shall return"
             await south.send(m.ClientAcknowledgement())
             with pytest.raises(StoppedTaskError, match=f"{name} has stopped"):
+                await running.over()
+            await south.close()
+
+    run_async(play())
+
+
+def test_parties_come_back_to_a_server_whose_disk_was_full(tmp_path, pki):
+    """The operator clears the disk and starts it again: the run is not over for its parties."""
+
+    async def play() -> None:
+        async with Federation.make(tmp_path, pki).serving() as running:
+            south = await Puppet.connect(running.port, pki.of("south"))
+            assert isinstance(await south.join(running.live.digest), m.AcceptedIntoCluster)
+            running.server._fail(DataError("cannot write server.sqlite: no space left"))
+            goodbye = await south.receive(5.0)
+            assert isinstance(goodbye, m.EarlyCloseOfConnection)
+            assert goodbye.return_in is not None
+            assert goodbye.return_in.seconds == 60
+            await south.send(m.ClientAcknowledgement())
+            with pytest.raises(DataError, match="no space left"):
                 await running.over()
             await south.close()
 

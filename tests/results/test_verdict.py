@@ -67,6 +67,7 @@ def test_a_small_last_step_is_convergence_whatever_ended_the_run():
         ({"step_share": None}, "the gradient there was not measured"),
         ({"step_share": None, "gradient_step": 3.0}, "would still move q by 3 nats"),
         ({"step_share": None, "gradient_step": float("inf")}, "would still move q by inf nats"),
+        ({"private": True, "step_kl": 0.0, "state": {"refused_in_a_row": 1}}, "was refused"),
         ({"private": True, "step_kl": 1.1}, "more than its intervals contain"),
     ],
 )

@@ -157,11 +157,44 @@ def test_a_party_that_alone_makes_q_improper_round_after_round_does_not_end_a_li
         lines += log
     found = [line for line in lines if line["event"] == "left out"]
     assert [line["party"] for line in found] == ["b"]
-    assert "would alone" in found[0]["reason"]
+    assert "because of it" in found[0]["reason"]
     if kind == "synchronous":
         assert not state.finished
         state = answered(rules, state)
         assert state.applied >= 3
+
+
+def test_a_party_whose_update_is_proper_but_absurd_is_left_out_at_once():
+    """|mean| = 10²⁰: refused with the others' before, and the party was not named."""
+    rules, state = started("synchronous", leave_out=True, quorum=2)
+    lines = []
+    for request in open_requests(state):
+        reply = good(request)
+        if request.party == "b":
+            reply = reply._replace(delta=reply.delta | {"linear": np.full(2, 1e20)})
+        state, log = step(rules, state, reply)
+        lines += log
+    assert [line["party"] for line in lines if line["event"] == "left out"] == ["b"]
+    for _ in range(3):
+        state = answered(rules, state)
+    assert state.applied == 9
+    assert not state.finished
+
+
+def test_two_parties_that_are_improper_only_together_are_both_named():
+    """Each takes 0.6 of the prior's precision away: without either one q would be proper."""
+    rules, state = started("synchronous", leave_out=True, rounds=60)
+    lines = []
+    while not state.left_out and state.round < 40:
+        for request in open_requests(state):
+            reply = good(request, 1e-9)
+            if request.party in ("b", "c"):
+                away = {"linear": np.zeros(2), "quadratic": 0.3 * np.eye(2)}
+                reply = reply._replace(delta=away)
+            state, log = step(rules, state, reply)
+            lines += log
+    assert set(state.left_out) == {"b", "c"}
+    assert any(line.get("improper_alone") == ["b", "c"] for line in lines)
 
 
 def test_it_survives_a_restart(tmp_path):

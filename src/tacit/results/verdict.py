@@ -99,6 +99,12 @@ def judge(
         return Verdict(False, f"the run ended early: {state.finished or 'no round was completed'}")
     moved, damping = float(rounds[-1]["step_kl"]), float(rounds[-1]["damping"])
     number = f"{state.round} round{'' if state.round == 1 else 's'}"
+    if state.refused_in_a_row and private:
+        return Verdict(
+            False,
+            f"the last of the planned {number} was refused: with its updates q would not have been "
+            "a proper distribution",
+        )
     if private:
         return _judge_private(family, moved, number)
     if state.refused_in_a_row:

@@ -321,11 +321,14 @@ def _refuse(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Ser
     in_a_row = state.refused_in_a_row + 1
     culprits: list[str] = []
     if rules.combine is None:  # of noisy updates only the sum may be told about
-        culprits = [
+        culprits = _culprits(rules, state, replies)
+        absurd = [
             reply.party
             for reply in replies
-            if not rules.family.is_proper(multiply(state.q, reply.delta))
+            if reply.party in culprits and _is_absurd(rules.family, multiply(state.q, reply.delta))
         ]
+        if rules.leave_out and absurd:
+            return _without_culprits(rules, state, absurd, in_a_row)
     if in_a_row > MAX_REFUSED_IN_A_ROW and rules.combine is None:
         if rules.leave_out and culprits:
             return _without_culprits(rules, state, culprits, in_a_row)
@@ -349,14 +352,38 @@ def _refuse(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Ser
     ), (event,)
 
 
+def _is_absurd(family: Family, q: Natural) -> bool:
+    """Proper, but further away or wider than records and damping could explain."""
+    return family.is_proper(q) and not is_plausible(family, q)
+
+
+def _culprits(rules: Rules, state: ServerState, replies: list[Reply]) -> list[str]:
+    """Whose updates are to blame that q would not be usable.
+
+    Those with which alone it would not be; if there are none, those without which it would be.
+    """
+
+    def usable(kept: Sequence[Reply]) -> bool:
+        return _usable(rules, state, product(state.q, (reply.delta for reply in kept)))
+
+    alone = [reply.party for reply in replies if not usable([reply])]
+    if alone or len(replies) < 2:
+        return alone
+    return [
+        reply.party
+        for reply in replies
+        if usable([other for other in replies if other is not reply])
+    ]
+
+
 def _cannot_go_on(
     rules: Rules, state: ServerState, culprits: Sequence[str], in_a_row: int
 ) -> ConfigError:
     if culprits:
         names = ", ".join(repr(name) for name in culprits)
         return ConfigError(
-            f"{in_a_row} updates in a row would have made q improper, and that of {names} would on "
-            "its own; look at the records and the software there, or run without it"
+            f"{in_a_row} updates in a row would have made q improper or absurd, because of {names}"
+            "; look at the records and the software there, or run without it"
         )
     return ConfigError(
         f"{in_a_row} updates in a row would have made q improper; lower schedule.damping "
@@ -371,7 +398,9 @@ def _without_culprits(
     """Go on without parties whose updates alone have made q improper, however damped."""
     log: Log = ()
     for party in culprits:
-        reason = f"{in_a_row} updates in a row would have made q improper, and its own would alone"
+        reason = f"{in_a_row} updates in a row would have made q improper or absurd, because of it"
+        if in_a_row == 1:
+            reason = f"q with its update would be further than {FARTHEST:g} away, or as wide"
         state, event = exclude(rules, state, party, reason)
         log = (*log, event)
     return replace(state, refused=state.refused + len(culprits), refused_in_a_row=0), log

@@ -124,7 +124,9 @@ class WireServer:
             return await self._coordinate()
         except TacitError as error:
             self.journal.write("cannot go on", reason=str(error))
-            back = self.settings.return_in_s if isinstance(error, StoppedTaskError) else None
+            # A full disk, say, the operator can clear: the parties are to come back.
+            passing = isinstance(error, StoppedTaskError | DataError)
+            back = self.settings.return_in_s if passing else None
             await self._say_goodbye("the run cannot go on; its operator has been told why", back)
             raise
         finally:
