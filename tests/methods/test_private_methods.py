@@ -211,7 +211,7 @@ def test_half_of_the_sensitivity_is_found():
 
 
 def test_half_of_the_noise_is_found():
-    with pytest.raises(AssertionError, match="noise: visit 0: variance of the noise"):
+    with pytest.raises(AssertionError, match="noise: visit 0, event 0: variance of the noise"):
         check_private_method(Quieter(), LINEAR)
 
 

@@ -26,11 +26,18 @@ def gaussian_faults(noise: np.ndarray, sd: float) -> list[str]:
     if not np.all(np.isfinite(noise)):
         return ["law: the noise is not finite"]
     scaled = noise / sd
-    return [*_moments(scaled, sd), *_shape(scaled), *_tails(scaled), *_independence(noise)]
+    return [*moment_faults(noise, sd), *_shape(scaled), *_tails(scaled), *_independence(noise)]
 
 
-def _moments(scaled: np.ndarray, sd: float) -> list[str]:
-    draws = len(scaled)
+def moment_faults(noise: np.ndarray, sd: float) -> list[str]:
+    """What speaks against mean 0 and variance sd² in any column: quick, for many coordinates.
+
+    Of 2 000 draws, 0.8 or 1.25 times the deviation in one of a million coordinates is missed
+    less than once in 10¹¹.
+    """
+    if noise.size == 0 or not np.all(np.isfinite(noise)):
+        return ["law: the noise is empty or not finite"]
+    scaled, draws = noise / sd, len(noise)
     means = scaled.mean(axis=0)
     squares = np.sum(scaled**2, axis=0)
     at_mean, at_square = np.argmax(np.abs(means)), np.argmax(np.abs(squares - draws))

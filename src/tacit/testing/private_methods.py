@@ -1,54 +1,51 @@
 """A private local method, held against what its ledger is charged.
 
 The party's own code answers for many neighbouring data sets at once, with the q that a server
-might send. Every mechanism is replaced, while the check lasts, by itself and a note of the sum that
-it was given. How far that sum moves between neighbours must be within the charged event's
-sensitivity, and what was added to it must be the noise that the event declares.
+might send, while every mechanism is observed (`tacit.testing.releases`). Three things are checked:
+
+* how far the sum that a mechanism is given moves between neighbours is within the sensitivity of
+  the charged event, given the same earlier releases;
+* what the mechanism adds to that sum is the noise that the event declares;
+* the reply is a function of what the mechanisms returned and of public numbers: with the same
+  released values it is the same, bit for bit, for all neighbours, and no more releases are used in
+  it than are charged.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import tacit.party.compute as party_side
+from tacit.errors import PrivacyError
 from tacit.expfam import Natural
 from tacit.methods import PrivateMethod
-from tacit.methods.private import PERSON
 from tacit.models import Model, Records
 from tacit.party.compute import Update
 from tacit.plan.agreement import Agreement
 from tacit.plan.plan import Plan, first_factors, make_plan
-from tacit.privacy.bounded import Array, Bounded
 from tacit.privacy.events import GaussianEvent, Relation
 from tacit.privacy.guarantee import Aggregation, Unit
-from tacit.privacy.mechanisms import WHOLE, Cost, Drawn, Mechanism, Release, check_released
+from tacit.privacy.mechanisms import check_released
 from tacit.privacy.settings import Privacy
 from tacit.server.messages import Request
 from tacit.server.schedule import Synchronous
 from tacit.server.state import initial_state
-from tacit.testing.laws import gaussian_faults
+from tacit.testing.laws import gaussian_faults, moment_faults
 from tacit.testing.local_methods import made_up_records
+from tacit.testing.neighbours import neighbours_of, with_persons
+from tacit.testing.releases import Count, Noted, Used, counted, noted
 
-SIZES = (0.0, 1e-30, 1e-2, 1.0, 50.0, 1e9, 1e18, 1e30)
 FILLS = (0.1, 1.0, 1e3, 1e9, 1e18)
 PRECISIONS = (1.0, 1e-6, 1e6)
 DRAWS = 2_000
+FULLY_TESTED = 64
+"""Of how many coordinates a noise's shape and independence are tested; the variance is of all."""
 PARTY, OTHER = "party", "other"
-
-
-class Noted(NamedTuple):
-    """A release's cost with the exact sum and what came out; wherever a cost goes, this goes."""
-
-    cost: Cost
-    exact: Array
-    noised: Array
 
 
 def check_private_method(
@@ -63,7 +60,7 @@ def check_private_method(
     reach: float = 0.0,
     seed: int = 0,
 ) -> float:
-    """Assert that no unit moves a release further than is charged, and that its noise is added.
+    """Assert that a method's replies are releases, as sensitive and as noisy as is charged.
 
     `records` are a party's, made up for a model that takes x and y. Neighbours put records of all
     sizes, signs and labels in the place of one unit, add it or leave it out, as `relation` says;
@@ -71,21 +68,33 @@ def check_private_method(
     data. Returns the largest movement found, as a share of the charged sensitivity, which must be
     at least `reach`: a check that cannot come near the bound proves little.
 
-    The noise is compared with N(0, noise_sd² I), N(0, noise_sd²/M I) where M parties share it;
-    its tests must reject 0.8 and 1.25 times that. With aggregation "server" a party adds none.
+    The reply (`reply_of`) must not change with one unit where the released values are held fixed:
+    what changes it passes around the mechanism. Memory, which stays at the party, may change; what
+    it does to later releases and replies is checked at the visits that follow.
+
+    The noise of every event of every visit is compared with N(0, noise_sd² I), N(0, noise_sd²/M I)
+    where M parties share it: mean and variance of all coordinates, and all of `gaussian_faults` for
+    at most 64, drawn at random. 2,000 draws are taken, and the tests must reject the sample with
+    0.8 and 1.25 times the noise in one coordinate alone. With aggregation "server" a party adds
+    none: its reply is exact in the clipped sum, and in nothing else, and the server adds the noise.
+
+    These are tests, not a proof: a leak that needs other records, q or releases than the ones that
+    are tried is not found.
     """
     if not isinstance(method, PrivateMethod):
         kind = type(method).__name__
         raise TypeError(f"{kind} is not a private method: use tacit.testing.check_local_method")
     records = made_up_records(model, seed, count=6) if records is None else records
-    records = _with_persons(records) if unit == "person" else records
+    records = with_persons(records) if unit == "person" else records
     plan = _plan(method, model, records, unit, relation, aggregation, rounds, seed)
-    sets = _neighbours(records, unit, relation, np.random.default_rng(seed))
+    sets = neighbours_of(records, unit, relation, np.random.default_rng(seed))
     reached = 0.0
-    with _noting():
-        for pair in sets:
-            reached = max(reached, _check_movement(plan, pair, relation, seed))
-        _check_noise(plan, records)
+    with noted():
+        for group in sets:
+            reached = max(reached, _check_group(plan, group, relation, seed))
+        _check_noise(plan, records, seed)
+    with counted() as count:
+        _check_used(plan, sets[0], count)
     assert reached >= reach, (
         f"reach: the largest movement found is {reached:.3g} of the charged sensitivity, expected "
         f"at least {reach:g}: give records that come nearer to it"
@@ -116,80 +125,61 @@ def _plan(
     )
 
 
-@contextlib.contextmanager
-def _noting() -> Iterator[None]:
-    """Every mechanism notes what it is given; functions compiled meanwhile are not kept."""
-    kinds = [kind for kind in _below(Mechanism) if "release" in vars(kind)]
-    own = {kind: kind.release for kind in kinds}
-    inside = [0]
-
-    def noting(kind: type[Mechanism]) -> Any:
-        def release(self: Mechanism, key: Array, bounded: Bounded, drawn: Drawn = WHOLE) -> Release:
-            inside[0] += 1
-            try:
-                found = own[kind](self, key, bounded, drawn)
-            finally:
-                inside[0] -= 1
-            if inside[0]:  # one mechanism by way of another is one release
-                return found
-            noted = Noted(found.cost, _flat(bounded.value), _flat(found.value))
-            return found._replace(cost=noted)  # pyright: ignore[reportArgumentType]
-
-        return release
-
-    party_side.compiled.cache_clear()
-    for kind in kinds:
-        kind.release = noting(kind)
-    try:
-        yield
-    finally:
-        for kind in kinds:
-            kind.release = own[kind]
-        party_side.compiled.cache_clear()
+def reply_of(update: Update) -> dict[str, np.ndarray]:
+    """Every array of an answer that leaves the party, by a name to show in an error."""
+    reply = {f"delta[{name!r}]": np.asarray(value) for name, value in update.delta.items()}
+    return reply if update.loss is None else reply | {"loss": np.asarray(update.loss)}
 
 
-def _below(kind: type) -> Iterator[type]:
-    for one in kind.__subclasses__():
-        yield one
-        yield from _below(one)
+def _check_group(plan: Plan, sets: Sequence[Records], relation: Relation, seed: int) -> float:
+    """All visits for one group of neighbours; the largest movement as a share of the charge.
 
-
-def _flat(tree: Any) -> Array:
-    return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float64) for leaf in jax.tree.leaves(tree)])
-
-
-def _check_movement(plan: Plan, sets: Sequence[Records], relation: Relation, seed: int) -> float:
-    """The largest movement of one group of neighbours, as a share of what is charged."""
-    settled, reached = plan.settled[PARTY], 0.0
-    memories: list[Natural | None] = [None] * len(sets)
-    seats = _Seats(plan, sets)
-    for visit in range(settled.visits):
-        kept = memories
+    Each is compared with the first one in its own place of the batch: the same program does the
+    same arithmetic there, whatever the others are.
+    """
+    reached = 0.0
+    neighbours = _Seats(plan, sets)
+    firsts = _Seats(plan, sets[:1], len(sets), neighbours.rows)
+    memories: list[list[Natural | None]] = [[None] * len(sets)] * 2
+    for visit in range(plan.settled[PARTY].visits):
+        kept, answered = memories, 0
         for number, q in enumerate(_questions(plan, seed)):
-            updates = seats.answer(q, visit, memories, noise_seed=1)
+            where = f"visit {visit}, question {number}"
+            updates = neighbours.answer(q, visit, memories[0], noise_seed=1 + number)
+            expected = firsts.answer(q, visit, memories[1], noise_seed=1 + number)
             if number == 0:
-                kept = [update.memory for update in updates]
-            finite = {update.finite for update in updates}
+                kept = [[update.memory for update in each] for each in (updates, expected)]
+            finite = {update.finite for update in (*updates, *expected)}
             assert len(finite) == 1, (
-                f"visit {visit}, question {number}: whether the party can answer depends on one "
-                "unit: a refusal would be a release"
+                f"{where}: whether the party can answer depends on one unit: a refusal would be a "
+                "release"
             )
             if finite == {False}:
                 continue
-            events = [event for event in settled.events_at(visit) for _ in range(event.count)]
-            _expect_charged(updates, settled.events_at(visit), visit)
-            for place, event in enumerate(events):
-                sums = np.stack([update.cost.exact[place] for update in updates])
-                if plan.privacy is not None and plan.privacy.unit == "party":
-                    sums[0] = 0.0 if relation == "add-or-remove" else sums[0]  # it is not there
-                moved = _furthest(sums, relation)
-                allowed = event.sensitivity(relation)
-                assert moved <= allowed * (1.0 + 1e-9), (
-                    f"sensitivity: visit {visit}, question {number}: one unit moves the sum by "
-                    f"{moved:.6g}, {allowed:.6g} is charged ({relation})"
-                )
-                reached = max(reached, moved / allowed)
+            answered += 1
+            reached = max(reached, _check_movement(plan, updates, visit, relation, where))
+            _check_replies(updates, expected, where)
+        assert answered, f"visit {visit}: no question has a finite answer: nothing was checked"
         memories = kept
+    return reached
+
+
+def _check_movement(
+    plan: Plan, updates: Sequence[Update], visit: int, relation: Relation, where: str
+) -> float:
+    """How far one unit moves the sums that are released, as a share of what is charged."""
+    reached = 0.0
+    for place, event in enumerate(_charged(plan, updates, visit, where)):
+        sums = np.stack([update.cost.exact[place] for update in updates])
+        if plan.privacy is not None and plan.privacy.unit == "party":
+            sums[0] = 0.0 if relation == "add-or-remove" else sums[0]  # it is not there
+        moved = _furthest(sums, relation)
+        allowed = event.sensitivity(relation)
+        assert moved <= allowed * (1.0 + 1e-9), (
+            f"sensitivity: {where}: one unit moves the sum by {moved:.6g}, {allowed:.6g} is "
+            f"charged ({relation})"
+        )
+        reached = max(reached, moved / allowed)
     return reached
 
 
@@ -199,50 +189,112 @@ def _furthest(sums: np.ndarray, relation: Relation) -> float:
     return float(max(np.max(np.linalg.norm(sums - one, axis=1)) for one in first))
 
 
-def _expect_charged(
-    updates: Sequence[Update], charged: Sequence[GaussianEvent], visit: int
-) -> None:
-    for update in updates[:3]:
-        assert isinstance(update.cost, Noted) or not charged, (
-            f"cost: visit {visit} is charged {len(charged)} events, but no mechanism was used"
+def _charged(
+    plan: Plan, updates: Sequence[Update], visit: int, where: str
+) -> tuple[GaussianEvent, ...]:
+    """The events of an answer in the order of its costs, once they are known to be charged."""
+    charged = plan.settled[PARTY].events_at(visit)
+    if not charged:
+        assert all(update.cost is None for update in updates), (
+            f"cost: {where}: an answer that is charged nothing has a cost"
         )
-        check_released(update.cost.cost if charged else None, charged, PARTY)
+        return ()
+    assert all(isinstance(update.cost, Noted) for update in updates), (
+        f"cost: {where}: {len(charged)} events are charged, but no mechanism was used"
+    )
+    costs = [jax.tree.map(np.asarray, update.cost.cost) for update in updates]
+    same = {tuple(leaf.tobytes() for leaf in jax.tree.leaves(cost)) for cost in costs}
+    assert len(same) == 1, f"cost: {where}: what an answer costs depends on one unit"
+    try:
+        check_released(costs[0], charged, PARTY)
+    except PrivacyError as wrong:
+        raise AssertionError(f"cost: {where}: {wrong}") from None
+    places = range(len(np.atleast_1d(costs[0].clip)))
+    return tuple(jax.tree.map(lambda leaf: leaf[place], costs[0]).event() for place in places)  # noqa: B023
 
 
-def _check_noise(plan: Plan, records: Records) -> None:
-    """What a party adds, for every visit whose events differ from the first's."""
-    settled = plan.settled[PARTY]
+def _check_used(plan: Plan, sets: Sequence[Records], count: Count) -> None:
+    """No release but those that are charged has a part in an answer."""
+    memories: list[Natural | None] = [None] * len(sets)
+    seats = _Seats(plan, sets)
+    for visit in range(plan.settled[PARTY].visits):
+        count.take()
+        memories = [update.memory for update in seats.answer(_first(plan), visit, memories, 1)]
+        used, allowed = count.take(), Counter[Used]()
+        for event in plan.settled[PARTY].events_at(visit):
+            allowed[Used(event.clip, event.noise_sd)] += event.count * len(sets)
+        for one, more in (used - allowed).items():
+            raise AssertionError(
+                f"releases: visit {visit}: {used[one]} releases of clip {one.clip:g} and noise sd "
+                f"{one.noise_sd:g} are used in {len(sets)} answers and {allowed[one]} are charged: "
+                f"{more} have no cost"
+            )
+
+
+def _check_replies(updates: Sequence[Update], expected: Sequence[Update], where: str) -> None:
+    """Bit for bit the same for all neighbours, since all were given the same released values."""
+    for neighbour, (update, first) in enumerate(zip(updates, expected, strict=True)):
+        reply, other = reply_of(update), reply_of(first)
+        assert reply.keys() == other.keys(), (
+            f"reply: {where}: which arrays are sent depends on one unit: {sorted(reply)} or "
+            f"{sorted(other)}"
+        )
+        for name, value in reply.items():
+            same = (value.shape, value.tobytes()) == (other[name].shape, other[name].tobytes())
+            assert same, (
+                f"reply: {where}, neighbour {neighbour}: {name} differs between two data sets for "
+                "which all released values are the same: data reach it around the mechanism"
+            )
+
+
+def _check_noise(plan: Plan, records: Records, seed: int) -> None:
+    """What a party adds, for every event of every visit, and that no two events share noise."""
+    settled, rng = plan.settled[PARTY], np.random.default_rng(seed)
     memories: list[Natural | None] = [None] * DRAWS
     seats = _Seats(plan, [records], DRAWS)
-    for visit in range(min(settled.visits, len(settled.answers))):
-        updates = seats.answer(_first(plan), visit, memories)
+    for visit in range(settled.visits):
+        updates, scaled = seats.answer(_first(plan), visit, memories), []
         memories = [update.memory for update in updates]
-        events = [event for event in settled.events_at(visit) for _ in range(event.count)]
-        for place, event in enumerate(events[:1]):
-            added = np.stack(
-                [update.cost.noised[place] - update.cost.exact[place] for update in updates]
-            )[:, :16]
+        for place, event in enumerate(_charged(plan, updates, visit, f"visit {visit}")):
+            where = f"visit {visit}, event {place}"
+            added = np.stack([one.cost.noised[place] - one.cost.exact[place] for one in updates])
             if plan.privacy is not None and plan.privacy.aggregation == "server":
-                assert not np.any(added), f"noise: visit {visit}: the server adds it, not a party"
+                assert not np.any(added), f"noise: {where}: the server adds it, not a party"
                 continue
             sd = event.noise_sd / np.sqrt(settled.shares)
-            faults = gaussian_faults(added, sd)
-            assert not faults, f"noise: visit {visit}: {'; '.join(faults)}"
-            for factor in (0.8, 1.25):
-                faults = gaussian_faults(factor * added, sd)
-                assert any(fault.startswith("variance") for fault in faults), (
-                    f"power: visit {visit}: {factor} times the noise was not told from it"
-                )
+            _check_law(added, sd, where, rng)
+            scaled.append(added / sd)
+        if len(scaled) > 1:
+            _check_law(np.hstack(scaled), 1.0, f"visit {visit}, all its events", rng)
+
+
+def _check_law(added: np.ndarray, sd: float, where: str, rng: np.random.Generator) -> None:
+    """N(0, sd² I), and that the tests could have seen one coordinate with less or more."""
+    width = added.shape[1]
+    chosen = np.sort(rng.permutation(width)[:FULLY_TESTED])
+    faults = [*moment_faults(added, sd), *gaussian_faults(added[:, chosen], sd)]
+    assert not faults, f"noise: {where}: {'; '.join(faults)}"
+    changed = rng.integers(width)
+    for factor in (0.8, 1.25):
+        wrong = added.copy()
+        wrong[:, changed] *= factor
+        faults = moment_faults(wrong, sd)
+        assert any(fault.startswith("variance") for fault in faults), (
+            f"power: {where}: {factor} times the noise in coordinate {changed} was not told from it"
+        )
 
 
 class _Seats:
     """A party with each of some data sets in its place, all answering in one call."""
 
-    def __init__(self, plan: Plan, sets: Sequence[Records], times: int = 1) -> None:
+    def __init__(
+        self, plan: Plan, sets: Sequence[Records], times: int = 1, rows: int | None = None
+    ) -> None:
         arranged = [plan.method.arrange(PARTY, records, plan.seed) for records in sets] * times
-        rows = max(one.weights.shape[plan.method.variable_axis] for one in arranged)
+        self.rows = max(one.weights.shape[plan.method.variable_axis] for one in arranged)
+        self.rows = max(self.rows, rows or 0)
         self.plan, self.count = plan, len(arranged)
-        self._stack = party_side.stack_records(arranged, rows, plan.method)
+        self._stack = party_side.stack_records(arranged, self.rows, plan.method)
 
     def answer(
         self,
@@ -277,80 +329,3 @@ def _questions(plan: Plan, seed: int) -> Iterator[Natural]:
             else fill * rng.normal(size=np.shape(value))
             for name, value in start.items()
         }
-
-
-def _neighbours(
-    records: Records, unit: Unit, relation: Relation, rng: np.random.Generator
-) -> list[list[Records]]:
-    """Groups of data sets; in each all differ from the first in one unit, and its number is kept.
-
-    The rest of the records are as they are given, and once all of them pull one way.
-    """
-    groups = []
-    for rest in (records, _pulled(records, -1.0)):
-        sets = [rest] if relation == "substitute" else [_without(rest, unit)]
-        if relation != "substitute":
-            sets.append(rest)
-        for row in _rows(records, rng):
-            sets.append(_replaced(rest, row, unit))
-        groups.append(sets)
-    return groups
-
-
-def _rows(records: Records, rng: np.random.Generator) -> Iterator[Records]:
-    """Single records of every size, sign and label."""
-    labels = np.unique(records["y"]) if "y" in records else np.zeros(1)
-    counts = set(labels) <= set(range(16))
-    labels = labels if counts else np.array([0.0, 1.0, -1.0, 1e9, -1e9])
-    shape = np.shape(records["x"])[1:] if "x" in records else ()
-    for size, label in itertools.product(SIZES, labels):
-        for sign in (np.ones(shape), rng.choice([-1.0, 1.0], size=shape)):
-            row = {name: np.asarray(value[:1]).copy() for name, value in records.items()}
-            if "x" in row:
-                row["x"] = (size * sign)[None].astype(row["x"].dtype)
-            if "y" in row:
-                row["y"] = np.array([label], row["y"].dtype)
-            yield row
-
-
-def _pulled(records: Records, sign: float) -> Records:
-    """All records alike and extreme: what one more of the other kind changes is most."""
-    found = {name: np.asarray(value).copy() for name, value in records.items()}
-    if "x" in found and "y" in found:
-        found["x"] = np.full_like(found["x"], 1e-2)
-        if not set(np.unique(found["y"])) <= set(range(16)):
-            found["y"] = np.full_like(found["y"], sign * 1e9)
-        else:
-            found["y"] = np.full_like(found["y"], np.min(found["y"]))
-    return found
-
-
-def _with_persons(records: Records) -> Records:
-    count = len(next(iter(records.values())))
-    return {**records, PERSON: np.minimum(np.arange(count), count - 2)}
-
-
-def _of_unit(records: Records, unit: Unit) -> np.ndarray:
-    """Which records are those of the last unit."""
-    count = len(next(iter(records.values())))
-    if unit == "party":
-        return np.ones(count, bool)
-    if unit == "person":
-        return records[PERSON] == np.max(records[PERSON])
-    return np.arange(count) == count - 1
-
-
-def _replaced(records: Records, row: Records, unit: Unit) -> Records:
-    own = _of_unit(records, unit)
-    found = {name: np.asarray(value).copy() for name, value in records.items()}
-    for name in found:
-        if name != PERSON:
-            found[name][own] = row[name]
-    return found
-
-
-def _without(records: Records, unit: Unit) -> Records:
-    own = _of_unit(records, unit)
-    if unit == "party":  # an absent party has no records to answer with: its sum is taken for 0
-        return records
-    return {name: np.asarray(value)[~own] for name, value in records.items()}

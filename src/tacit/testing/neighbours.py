@@ -1,0 +1,93 @@
+"""Neighbouring data sets: one unit replaced by records of all sizes, signs and labels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from tacit.methods.private import PERSON
+from tacit.models import Records
+from tacit.privacy.events import Relation
+from tacit.privacy.guarantee import Unit
+
+SIZES = (0.0, 1e-30, 1e-2, 1.0, 50.0, 1e9, 1e18, 1e30)
+
+
+def neighbours_of(
+    records: Records, unit: Unit, relation: Relation, rng: np.random.Generator
+) -> list[list[Records]]:
+    """Groups of data sets; in each all differ from the first in one unit, and its number is kept.
+
+    The rest of the records are as they are given, and once all of them pull one way.
+    """
+    groups = []
+    for rest in (records, _pulled(records, -1.0)):
+        sets = [rest] if relation == "substitute" else [_without(rest, unit)]
+        if relation != "substitute":
+            sets.append(rest)
+        for row in _rows(records, rng):
+            sets.append(_replaced(rest, row, unit))
+        groups.append(sets)
+    return groups
+
+
+def _rows(records: Records, rng: np.random.Generator) -> Iterator[Records]:
+    """Single records of every size, sign and label."""
+    labels = np.unique(records["y"]) if "y" in records else np.zeros(1)
+    counts = set(labels) <= set(range(16))
+    labels = labels if counts else np.array([0.0, 1.0, -1.0, 1e9, -1e9])
+    shape = np.shape(records["x"])[1:] if "x" in records else ()
+    for size, label in itertools.product(SIZES, labels):
+        for sign in (np.ones(shape), rng.choice([-1.0, 1.0], size=shape)):
+            row = {name: np.asarray(value[:1]).copy() for name, value in records.items()}
+            if "x" in row:
+                row["x"] = (size * sign)[None].astype(row["x"].dtype)
+            if "y" in row:
+                row["y"] = np.array([label], row["y"].dtype)
+            yield row
+
+
+def _pulled(records: Records, sign: float) -> Records:
+    """All records alike and extreme: what one more of the other kind changes is most."""
+    found = {name: np.asarray(value).copy() for name, value in records.items()}
+    if "x" in found and "y" in found:
+        found["x"] = np.full_like(found["x"], 1e-2)
+        if not set(np.unique(found["y"])) <= set(range(16)):
+            found["y"] = np.full_like(found["y"], sign * 1e9)
+        else:
+            found["y"] = np.full_like(found["y"], np.min(found["y"]))
+    return found
+
+
+def with_persons(records: Records) -> Records:
+    """With codes of persons: one each, but that the last has two records."""
+    count = len(next(iter(records.values())))
+    return {**records, PERSON: np.minimum(np.arange(count), count - 2)}
+
+
+def _of_unit(records: Records, unit: Unit) -> np.ndarray:
+    """Which records are those of the last unit."""
+    count = len(next(iter(records.values())))
+    if unit == "party":
+        return np.ones(count, bool)
+    if unit == "person":
+        return records[PERSON] == np.max(records[PERSON])
+    return np.arange(count) == count - 1
+
+
+def _replaced(records: Records, row: Records, unit: Unit) -> Records:
+    own = _of_unit(records, unit)
+    found = {name: np.asarray(value).copy() for name, value in records.items()}
+    for name in found:
+        if name != PERSON:
+            found[name][own] = row[name]
+    return found
+
+
+def _without(records: Records, unit: Unit) -> Records:
+    own = _of_unit(records, unit)
+    if unit == "party":  # an absent party has no records to answer with: its sum is taken for 0
+        return records
+    return {name: np.asarray(value)[~own] for name, value in records.items()}

@@ -1,0 +1,153 @@
+"""What a private method hands to its mechanisms, and what of it reaches an answer.
+
+While `noted` or `counted` lasts, every mechanism returns a fixed value in place of its release,
+drawn from the noise key alone: two data sets that are answered with the same keys are given the
+same released values, so that any difference between their replies came by another way than through
+a mechanism. With `noted` the cost that it returns also carries the exact sum and its true release,
+for the checks of sensitivity and noise. With `counted` the releases whose value is used for
+anything are counted when the program runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import tacit.party.compute as party_side
+from tacit.privacy.bounded import Array, Bounded, Tree
+from tacit.privacy.mechanisms import WHOLE, Cost, Drawn, Mechanism, Release
+
+Observe = Callable[[Array, Bounded, Release], tuple[Tree, Any]]
+FIXED = 0x5EED
+"""Folded into a noise key: the fixed values share no number with the noise itself."""
+
+
+class Noted(NamedTuple):
+    """A release's cost with the exact sum and what came out; wherever a cost goes, this goes."""
+
+    cost: Cost
+    exact: Array
+    noised: Array
+
+
+class Used(NamedTuple):
+    """Clip and noise of a release whose value was used, as the mechanism states them."""
+
+    clip: float
+    noise_sd: float
+
+
+class Count:
+    """The releases that were used since the last `take`, over all answers of a call."""
+
+    def __init__(self) -> None:
+        self._used: Counter[Used] = Counter()
+
+    def add(self, clip: Any, noise_sd: Any) -> np.ndarray:
+        """Called by the compiled program, with one number for every release of every answer."""
+        clips, noise_sds = np.asarray(clip), np.asarray(noise_sd)
+        pairs = zip(clips.ravel().tolist(), noise_sds.ravel().tolist(), strict=True)
+        self._used.update(Used(*pair) for pair in pairs)
+        return np.zeros(clips.shape)
+
+    def take(self) -> Counter[Used]:
+        """What was counted; counting starts again at 0."""
+        found, self._used = self._used, Counter()
+        return found
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[None]:
+    """Fixed values, and `Noted` in place of costs."""
+
+    def observe(key: Array, bounded: Bounded, found: Release) -> tuple[Tree, Any]:
+        exact, noised = _flat(bounded.value), _flat(found.value)
+        return _fixed(key, found), Noted(found.cost, exact, noised)
+
+    with _observing(observe):
+        yield
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[Count]:
+    """Fixed values whose use is counted.
+
+    The count is the program's, not the trace's: a release in a loop counts once a turn, and a
+    value that reaches neither reply nor memory not at all.
+    """
+    count = Count()
+
+    def observe(key: Array, bounded: Bounded, found: Release) -> tuple[Tree, Any]:
+        # Whatever a release is mapped over, these numbers are mapped over too.
+        parts = [jnp.ravel(leaf)[:1] for leaf in jax.tree.leaves(bounded.value)]
+        parts.append(jnp.ravel(jax.random.key_data(key))[:1])
+        mapped = sum(jnp.sum(jnp.isnan(part)) for part in parts) * 0
+        zero = jax.pure_callback(
+            count.add,
+            jax.ShapeDtypeStruct((), jnp.float64),
+            jnp.asarray(found.cost.clip, jnp.float64) + mapped,
+            jnp.asarray(found.cost.noise_sd, jnp.float64) + mapped,
+            vmap_method="broadcast_all",
+        )
+        return _fixed(key, found, zero), found.cost
+
+    with _observing(observe):
+        yield count
+
+
+@contextlib.contextmanager
+def _observing(observe: Observe) -> Iterator[None]:
+    """Every mechanism returns what `observe` makes of its release; no compiled program is kept."""
+    kinds = [kind for kind in _below(Mechanism) if "release" in vars(kind)]
+    own = {kind: kind.release for kind in kinds}
+    inside = [0]
+
+    def observing(kind: type[Mechanism]) -> Any:
+        def release(self: Mechanism, key: Array, bounded: Bounded, drawn: Drawn = WHOLE) -> Release:
+            inside[0] += 1
+            try:
+                found = own[kind](self, key, bounded, drawn)
+            finally:
+                inside[0] -= 1
+            # One mechanism by way of another is one release.
+            return found if inside[0] else Release(*observe(key, bounded, found))
+
+        return release
+
+    party_side.compiled.cache_clear()
+    for kind in kinds:
+        kind.release = observing(kind)
+    try:
+        yield
+    finally:
+        for kind in kinds:
+            kind.release = own[kind]
+        party_side.compiled.cache_clear()
+
+
+def _fixed(key: Array, found: Release, zero: Array | float = 0.0) -> Tree:
+    """noise_sd·N(0, I) from the key alone, shaped as what was released."""
+    leaves, treedef = jax.tree.flatten(found.value)
+    noise_sd = jnp.asarray(found.cost.noise_sd, jnp.float64)
+    values = []
+    for index, leaf in enumerate(leaves):
+        leaf_key = jax.random.fold_in(jax.random.fold_in(key, FIXED), index)
+        draw = noise_sd * jax.random.normal(leaf_key, leaf.shape, jnp.float64) + zero
+        values.append(draw.astype(leaf.dtype))
+    return jax.tree.unflatten(treedef, values)
+
+
+def _below(kind: type) -> Iterator[type]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from _below(one)
+
+
+def _flat(tree: Any) -> Array:
+    return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float64) for leaf in jax.tree.leaves(tree)])

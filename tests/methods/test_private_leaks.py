@@ -1,0 +1,189 @@
+"""Private methods that say more than they are charged for, each refused by the suite.
+
+Every one of them declares its events, reports their costs and passes `check_released`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tacit.methods import DPSGD, Answer, PrivateStatistics, PrivateUpdate
+from tacit.models import LinearRegression, LogisticRegression
+from tacit.privacy.bounded import clip_units
+from tacit.privacy.events import GaussianEvent
+from tacit.privacy.mechanisms import WHOLE, Gaussian
+from tacit.testing import check_private_method
+from tacit.testing.laws import moment_faults
+
+LINEAR = LinearRegression(("a", "b"))
+LOGISTIC = LogisticRegression(("a", "b"))
+
+
+def exact_sum(task):
+    return jnp.sum(jnp.where(task.weights > 0, 1.0, 0.0) @ jnp.nan_to_num(task.records["x"]))
+
+
+def plus(answer, name, value):
+    return answer._replace(natural=answer.natural | {name: answer.natural[name] + value})
+
+
+class LeakyStatistics(PrivateStatistics):
+    """Adds an exact sum to what it released."""
+
+    def answer(self, model, family, key, task):
+        return plus(super().answer(model, family, key, task), "linear", exact_sum(task))
+
+
+class LeakyGradients(DPSGD):
+    """The same, in the second natural parameter."""
+
+    def answer(self, model, family, key, task):
+        found = super().answer(model, family, key, task)
+        return plus(found, "quadratic", 1e-9 * exact_sum(task))
+
+
+class LeakyUpdate(PrivateUpdate):
+    """Sends the clipped sum exactly, to which the server adds noise, and an outcome with it."""
+
+    def answer(self, model, family, key, task):
+        return plus(super().answer(model, family, key, task), "linear", task.records["y"][0, 0])
+
+
+class LeakyLoss(PrivateStatistics):
+    """Sends an exact loss, as a method without privacy does."""
+
+    def answer(self, model, family, key, task):
+        return super().answer(model, family, key, task)._replace(loss=exact_sum(task))
+
+
+class LeakyMemory(PrivateStatistics):
+    """Keeps an exact sum at the party, which it may, and sends it at its next visit."""
+
+    def memory(self, model, family):
+        return {"sum": np.zeros(())}
+
+    def answer(self, model, family, key, task):
+        found = super().answer(model, family, key, task)._replace(memory={"sum": exact_sum(task)})
+        return plus(found, "linear", task.memory["sum"])
+
+
+class Factor(PrivateStatistics):
+    """Multiplies what it released by a number that depends on records."""
+
+    def answer(self, model, family, key, task):
+        found = super().answer(model, family, key, task)
+        more = jnp.where(exact_sum(task) > 10.0, 2.0, 1.0)
+        return found._replace(natural=found.natural | {"linear": more * found.natural["linear"]})
+
+
+class SecondRelease(PrivateStatistics):
+    """Releases another sum with another key, and reports the first one's cost only."""
+
+    def answer(self, model, family, key, task):
+        found = super().answer(model, family, key, task)
+        secret = jax.random.fold_in(task.secret, 9)
+        again = super().answer(model, family, key, task._replace(secret=secret))
+        both = {name: found.natural[name] + again.natural[name] for name in found.natural}
+        return found._replace(natural=both)
+
+
+class SometimesTwice(PrivateStatistics):
+    """Releases a second time where a record is large: how often depends on the records."""
+
+    def answer(self, model, family, key, task):
+        found = super().answer(model, family, key, task)
+
+        def twice(secret: Any) -> Any:
+            return (
+                super(SometimesTwice, self)
+                .answer(model, family, key, task._replace(secret=secret))
+                .natural
+            )
+
+        other = jax.random.fold_in(task.secret, 9)
+        natural = jax.lax.cond(exact_sum(task) > 10.0, twice, lambda _: found.natural, other)
+        return found._replace(natural=natural)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuietCoordinates(Gaussian):
+    """Adds `factor` times the noise that it states."""
+
+    factor: Any = 1.0
+
+    def release(self, key, bounded, drawn=WHOLE):
+        found = super().release(key, bounded, drawn)
+        noise = found.value - bounded.value
+        return found._replace(value=bounded.value + self.factor * noise)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoSums(DPSGD):
+    """Two releases a visit of a sum of 70 numbers; `wrong` says what is wrong with the second."""
+
+    wrong: str = ""
+
+    def release(self, *, clip, noise_sd, units):
+        del units
+        return (GaussianEvent(clip=clip, noise_sd=noise_sd, count=2),)
+
+    def answer(self, model, family, key, task):
+        del model, family, key
+        signs = jnp.where(task.records["x"][:, :1] > 0, 1.0, -1.0) * jnp.ones(70)
+        bounded = clip_units(signs, task.terms.clips[0], task.weights)
+        first, second = jax.random.split(task.secret)
+        second = first if self.wrong == "same key" else second
+        factor = jnp.ones(70)
+        if self.wrong == "half of one":
+            factor = factor.at[69].set(0.5)
+        if self.wrong == "half":
+            factor = 0.5 * factor
+        if self.wrong == "half later":
+            factor = jnp.where(task.visit > 0, 0.5, 1.0) * factor
+        sd = task.terms.noise_sds[0]
+        one = Gaussian(noise_sd=sd).release(first, bounded)
+        two = QuietCoordinates(noise_sd=sd, factor=factor).release(second, bounded)
+        costs = jax.tree.map(lambda *leaves: jnp.stack(leaves), one.cost, two.cost)
+        moved = jnp.mean(one.value) + jnp.mean(two.value)
+        return Answer(task.q | {"linear": task.q["linear"] + moved}, None, costs)
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "how", "said"),
+    [
+        (LeakyStatistics(), LINEAR, {}, r"reply: visit 0, .*delta\['linear'\] differs"),
+        (LeakyGradients(), LOGISTIC, {}, r"reply: visit 0, .*delta\['quadratic'\] differs"),
+        (LeakyUpdate(shards=1), LINEAR, {"unit": "party", "aggregation": "server"},
+         r"reply: visit 0, .*delta\['linear'\] differs"),
+        (LeakyLoss(), LINEAR, {}, "reply: visit 0, .*: loss differs"),
+        (LeakyMemory(), LINEAR, {}, r"reply: visit 1, .*delta\['linear'\] differs"),
+        (Factor(), LINEAR, {}, r"reply: visit 0, .*delta\['linear'\] differs"),
+        (SecondRelease(), LINEAR, {}, "releases: visit 0: .* releases .* have no cost"),
+        (SometimesTwice(), LINEAR, {}, "reply: visit 0, .* differs"),
+        (TwoSums(wrong="half"), LOGISTIC, {}, "noise: visit 0, event 1: variance"),
+        (TwoSums(wrong="half of one"), LOGISTIC, {}, "event 1: variance .*at coordinate 69"),
+        (TwoSums(wrong="half later"), LOGISTIC, {}, "noise: visit 1, event 1: variance"),
+        (TwoSums(wrong="same key"), LOGISTIC, {}, "visit 0, all its events: independence"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, DPSGD) else None,
+)  # fmt: skip
+def test_what_passes_around_the_mechanism_is_found(method, model, how, said):
+    with pytest.raises(AssertionError, match=said):
+        check_private_method(method, model, rounds=2, **how)
+
+
+def test_two_sums_with_all_of_their_noise_are_accepted():
+    assert 0.9 < check_private_method(TwoSums(), LOGISTIC, rounds=2) <= 1.0
+
+
+def test_one_of_many_coordinates_with_less_noise_is_found():
+    noise = np.random.default_rng(0).normal(size=(2_000, 5_000))
+    assert not moment_faults(noise, 1.0)
+    noise[:, 4_321] *= 0.8
+    (fault,) = moment_faults(noise, 1.0)
+    assert fault.startswith("variance")
+    assert "coordinate 4321" in fault
