@@ -10,15 +10,15 @@ import numpyro.distributions as dist
 import pytest
 
 from tacit import LogisticRegression, Privacy, fit
-from tacit.errors import ConfigError
+from tacit.errors import ConfigError, DataError
 from tacit.methods import DPSGD, GradientVI
 from tacit.models.numpyro.model import from_numpyro
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.report import write_report
 from tacit.results.evaluation import EvaluationWarning
 from tacit.results.figures import BLUE
-from tacit.run.config import parse_config, resolved_toml
-from tacit.run.run import run
+from tacit.run.config import parse_config, read_config, resolved_toml
+from tacit.run.run import prepare, run
 
 PROGRAM = """
 import numpyro
@@ -84,6 +84,9 @@ def test_check_says_what_cannot_be_evaluated(tacit, study):
     code, out, _ = tacit("check", study(None))
     assert code == 0
     assert "there will be no metrics of the held-out records: observed sites ['likelihood']" in out
+    assert "the model was not evaluated on the records" not in out
+    _, out, _ = tacit("check", study(PRIVATE))
+    assert "the model was not evaluated on the records" in out
 
 
 @pytest.mark.parametrize("privacy", [None, PRIVATE], ids=["none", "private"])
@@ -196,8 +199,8 @@ def test_a_scale_is_plotted_as_a_scale_and_never_coloured(spread_fit):
     assert not blue, "a positive quantity excludes 0 whatever is known of it"
     assert found["slope"][2], "a slope of 1.5 is clear"
     line = next(line for line in spread_fit.summary().splitlines() if line.startswith("spread"))
-    assert f"{low:8.3f}" in line
-    assert f"{high:8.3f}" in line
+    assert f"{low:.5f}" in line
+    assert f"{high:.5f}" in line
 
 
 def test_a_fit_whose_metrics_fail_warns_and_is_a_fit(monkeypatch):
@@ -282,3 +285,31 @@ def test_real_records_have_their_ledger_elsewhere(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="has to outlive the run"):
         run(parse_config(raw), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+LOG_NORMAL = """
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+
+def model(dose, y):
+    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    with numpyro.plate("records", dose.shape[0]):
+        numpyro.sample("obs", dist.LogNormal(slope * dose, 1.0), obs=y)
+"""
+
+
+@pytest.mark.parametrize("zeros", [0, 1])
+def test_records_without_a_density_are_found_before_a_run(tmp_path, monkeypatch, zeros):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "program.py").write_text(LOG_NORMAL)
+    rows = [f"{i / 40},{0 if i < zeros else 1 + i / 20}" for i in range(40)]
+    (tmp_path / "records.csv").write_text("\n".join(["dose,pain", *rows]))
+    path = tmp_path / "study.toml"
+    path.write_text(STUDY.format(privacy='privacy = "none"').replace("0.25", "0.0"))
+    config = read_config(path)
+    if not zeros:
+        prepare(config)
+        return
+    with pytest.raises(DataError, match=r"party 'party-\d': the log-likelihood of 1 of 20 records"):
+        prepare(config)

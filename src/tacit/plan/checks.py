@@ -77,6 +77,25 @@ def check_parties(model: Model, parties: dict[str, Records], seed: int, live: Li
         raise ConfigError(f"a party is called {PRIOR_PARTY!r}; that name is the prior's")
 
 
+def check_likelihood(model: Model, parties: dict[str, Records]) -> None:
+    """Raise a DataError for records that a model has no density for where its fit starts.
+
+    Only for a run without privacy: whether it raises depends on exact records.
+    """
+    family = make_family("mean-field", model.dimension)
+    theta = family.location_scale(model.start(family))[0]
+    for name, records in parties.items():
+        values = np.asarray(model.log_likelihood(theta, records))
+        bad = np.flatnonzero(~np.isfinite(values))
+        if bad.size:
+            raise DataError(
+                f"party {name!r}: the log-likelihood of {bad.size} of {values.size} records is not "
+                f"finite where the fit starts (record {bad[0] + 1}: {values.flat[bad[0]]}); drop "
+                "values that the model's distribution does not have, such as a 0 under a "
+                "logarithm, or change the model"
+            )
+
+
 def check_eager(method: LocalMethod, model: Model) -> None:
     """Raise a ConfigError if the method has to trace a model that is written in NumPy."""
     if not (model.traceable or method.eager):

@@ -32,6 +32,7 @@ from tacit.models.lda.table import topic_rows
 from tacit.models.prior import PRIOR_PARTY
 from tacit.plan.arguments import check_bounded
 from tacit.plan.baselines import as_baseline
+from tacit.plan.checks import check_likelihood
 from tacit.plan.plan import Plan, make_plan
 from tacit.results import check_nuts, exact_posterior, kl_to, nuts_reference
 from tacit.results.diagnostics import cautions_of, learned_share
@@ -93,6 +94,8 @@ def prepare(config: Config, method: LocalMethod | None = None) -> Prepared:
     check_private(config, federation)
     model = make_model(config, federation)
     plan = plan_for(config, model, federation.parties, method)
+    if config.private is None and config.model.kind == "numpyro":
+        check_likelihood(model, plan.parties)
     if config.evaluate.reference == "nuts":
         check_nuts(model)
     return Prepared(config, federation, plan, time.perf_counter() - started)

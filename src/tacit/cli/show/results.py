@@ -242,6 +242,12 @@ def show_plan(prepared: Prepared) -> None:
         )
     for note in federation.notes:
         console.print(f"note: {note}", highlight=False)
+    if plan.privacy is not None and prepared.config.model.kind == "numpyro":
+        console.print(
+            "note: the model was not evaluated on the records, which no guarantee would cover: a "
+            "value that its distribution does not have is found by the run",
+            highlight=False,
+        )
     why = cannot_evaluate(plan, federation.test)
     if why is not None:
         console.print(
