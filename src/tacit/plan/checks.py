@@ -83,7 +83,8 @@ def check_likelihood(model: Model, parties: dict[str, Records]) -> None:
     Only for a run without privacy: whether it raises depends on exact records.
     """
     family = make_family("mean-field", model.dimension)
-    theta = family.location_scale(model.start(family))[0]
+    start = model.start(family)
+    theta = family.location_scale(model.prior(family) if start is None else start)[0]
     for name, records in parties.items():
         values = np.asarray(model.log_likelihood(theta, records))
         bad = np.flatnonzero(~np.isfinite(values))
