@@ -84,7 +84,7 @@ def _run(raw: dict[str, Any], engine: Any) -> dict[str, Any]:
     ceiling_command(ledger, "config.toml", 1e3, 1e-5, None, None, reason="test", raising=False)
     with (
         patch("tacit.run.run.make_engine", lambda _: engine),
-        patch("tacit.server.Checkpoint.secret", lambda _: SECRET),
+        patch("tacit.server.checkpoint.Checkpoint.secret", lambda _: SECRET),
     ):
         result = run(config, out, ledger=ledger)
     write_report(out)

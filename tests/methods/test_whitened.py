@@ -306,6 +306,7 @@ def test_whitening_helps_where_features_vary_together():
 
 def test_configuration_keys():
     raw = {"privacy": {"epsilon": 1.0}, "method": {"kind": "dpsgd", "clip": 2.0}}
+    raw["data"] = {"source": "synthetic-cohort"}
     raw["method"] |= {"whiten": 0.25, "whiten_bound": 4.0}
     method = make_method(parse_config(raw))
     assert method == Whitened(inner=DPSGD(clip=2.0), share=0.25, bound=4.0)

@@ -250,16 +250,19 @@ def test_no_source_file_hashes_records_without_a_key():
         if open_calls:
             made[str(path.relative_to(source))] = len(open_calls)
     assert made.keys() <= {
-        "config.py",  # a configuration
-        "data/corpus.py",  # a public word list
-        "data/download.py",  # public files
+        "data/readers/corpus.py",  # a public word list
+        "data/readers/download.py",  # public files
         "live/config.py",  # the agreed file
-        "local/private.py",  # names of parties
-        "messages.py",  # what a server sent
-        "party.py",  # names of parties
-        "privacy/fingerprint.py",  # a schema
+        "live/session.py",  # what a server sent
+        "live/transport/tls.py",  # public keys
+        "methods/private.py",  # names of parties
+        "party/compute.py",  # names of parties
+        "privacy/ledger/chain.py",  # entries of the ledger
+        "privacy/ledger/fingerprint.py",  # a schema
         "privacy/noise_key.py",  # seeds and names of parties
-        "sweep/spec.py",  # a configuration
-        "wire/session.py",  # what a server sent
-        "wire/tls.py",  # public keys
+        "run/config.py",  # a configuration
+        "run/sweep/spec.py",  # a configuration
+        "run/sweep/store.py",  # a row of a sweep's table
+        "server/messages.py",  # what a server sent
+        "support/storage.py",  # a party's own state, in its private directory
     } | {name for name in made if name.startswith("reproduce/")}

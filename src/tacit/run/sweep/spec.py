@@ -57,7 +57,8 @@ def expand(asked: Sweep) -> list[Job]:
     runs that share their noise would make its standard error look like nothing.
 
     >>> grid = {"schedule": {"rounds": [2, 3]}}
-    >>> jobs = expand(Sweep(base={"privacy": "none"}, grid=grid, seeds=2))
+    >>> base = {"privacy": "none", "data": {"source": "synthetic-cohort"}}
+    >>> jobs = expand(Sweep(base=base, grid=grid, seeds=2))
     >>> [(job.case["schedule.rounds"], job.seed) for job in jobs]
     [(2, 0), (2, 1), (3, 0), (3, 1)]
     """
@@ -114,7 +115,8 @@ def _job(asked: Sweep, fixed: dict[str, Any], case: dict[str, Any], seed: int | 
 def make_job(raw: dict[str, Any], case: dict[str, Any], runner: str | None = None) -> Job:
     """The run of one plain configuration, parsed; `case` is what tells it from others.
 
-    >>> make_job({"privacy": "none", "seed": 3}, {}).seed
+    >>> base = {"privacy": "none", "seed": 3, "data": {"source": "synthetic-cohort"}}
+    >>> make_job(base, {}).seed
     3
     """
     try:
