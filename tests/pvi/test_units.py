@@ -207,3 +207,22 @@ def test_steps_are_halved_where_whole_ones_raise_the_free_energy():
     assert np.max(gap) < 0.01
     taken = [line["loss"] for line in together.history]
     assert taken[-1] <= min(taken) + 1e-3
+
+
+@pytest.mark.parametrize(("count", "constant", "slope"), [(300, 0.5, 1.0), (20, -1.5, 0.3)])
+def test_a_poisson_posterior_does_not_depend_on_the_bound_of_its_counts(count, constant, slope):
+    """`largest` = max(y) bounds the counts; rates above it keep their likelihood."""
+    rng = np.random.default_rng(0 if count == 300 else 3)
+    x = np.column_stack([np.ones(count), rng.normal(size=count)])
+    y = rng.poisson(np.exp(x @ [constant, slope])).astype(float)
+    parties = {"a": {"x": x[::2], "y": y[::2]}, "b": {"x": x[1::2], "y": y[1::2]}}
+    near, far = (
+        tacit.fit(
+            tacit.PoissonRegression(("one", "x"), largest=largest, prior_sd=10.0),
+            parties,
+            privacy="none",
+        ).posterior
+        for largest in (max(1.0, y.max()), 1e6)
+    )
+    assert np.max(np.abs(near.mean - far.mean) / far.sd) < 0.01
+    np.testing.assert_allclose(near.sd, far.sd, rtol=0.01)

@@ -17,7 +17,7 @@ m being the mean of the q at which it was evaluated:
 |---------------|----------------------------|-------|
 | logistic      | 1                          | ¼     |
 | softmax       | 1 (e_y − p)                | ¼     |
-| poisson       | L, the largest count       | L     |
+| poisson       | R, the largest rate        | R     |
 | linear, mean  | (largest y + Σ b_j m_j)/σ² | 1/σ²  |
 
 Expectations over q keep these inequalities. Damped and repeated steps are convex combinations of
@@ -166,7 +166,7 @@ def _curve(model: Model) -> _Curve | None:
     if isinstance(model, LogisticRegression | SoftmaxRegression):
         return _Curve(1.0, 0.25)
     if isinstance(model, PoissonRegression):
-        return _Curve(model.largest, model.largest)
+        return _Curve(model.largest_rate, model.largest_rate)
     if isinstance(model, ConjugateGaussian):
         scale = getattr(model, "noise_sd", math.nan) ** -2.0
         bounds = model.bounds if isinstance(model, LinearRegression) else None
@@ -302,7 +302,7 @@ def _broken_step(
     if isinstance(model, LogisticRegression):
         added = curve.curvature * math.log(3.0)
     elif isinstance(model, PoissonRegression):
-        added = curve.curvature * max(math.log(10.0), math.log(model.largest))
+        added = curve.curvature * max(math.log(10.0), math.log(model.largest + 0.1))
     elif isinstance(model, SoftmaxRegression):
         added = 0.5 * math.log(2.0 * len(model.levels))
     curve = curve._replace(slope=curve.slope + added)

@@ -5,19 +5,24 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-import numpy as np
-
 from tacit.arrays import Array, namespace, special
 from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError
 from tacit.models.base import GeneralisedLinear, Output
 
+LARGEST_EXPONENT = 30.0
+"""Rates below exp(−30) are taken for it."""
+RATE_FACTOR = 100.0
+"""Rates up to this many times the largest count have the Poisson likelihood itself."""
+
 
 class PoissonRegression(GeneralisedLinear):
     """y ~ Poisson(exp(x·θ)), y ≤ `largest`; θ ~ N(prior_mean, prior_sd²) in each coordinate.
 
-    `largest` is public: no record may hold more, and a rate beyond it is taken for it, so that the
-    influence of a record is bounded.
+    `largest` is a public bound of the counts, max(y) or more: no record may hold more. It does not
+    limit the rates. Beyond `largest_rate`, which is `RATE_FACTOR` times as large and which no
+    record with y ≤ `largest` supports, log p(y | η) goes on along its tangent: it stays concave,
+    its slope is bounded, and nothing overflows.
     """
 
     kind: ClassVar[str] = "poisson"
@@ -42,6 +47,11 @@ class PoissonRegression(GeneralisedLinear):
             raise ConfigError(f"model.largest = {largest}; the largest count is finite and ≥ 1")
         self.largest = float(largest)
 
+    @property
+    def largest_rate(self) -> float:
+        """The rate up to which the likelihood is Poisson: a bound of its slope and curvature."""
+        return RATE_FACTOR * self.largest
+
     @classmethod
     def from_schema(
         cls,
@@ -64,14 +74,15 @@ class PoissonRegression(GeneralisedLinear):
 
     def pointwise(self, eta: Array, y: Array) -> Array:
         xp = namespace(eta, y)
-        eta = xp.clip(eta, -30.0, math.log(self.largest))
-        return y * eta - xp.exp(eta) - special(eta, y).gammaln(y + 1.0)
+        inside = xp.clip(eta, -LARGEST_EXPONENT, math.log(self.largest_rate))
+        beyond = xp.maximum(eta - math.log(self.largest_rate), 0.0)
+        rate = xp.exp(inside) + self.largest_rate * beyond
+        return y * eta - rate - special(eta, y).gammaln(y + 1.0)
 
     def data_predictor(self, y: Array) -> Array:
-        """log(y + 0.1), below the largest rate: beyond it the likelihood does not change."""
-        xp = namespace(y)
-        return xp.minimum(xp.log(y + 0.1), math.log(self.largest) - 0.01)
+        """log(y + 0.1)."""
+        return namespace(y).log(y + 0.1)
 
     def inverse_link(self, eta: Array) -> Array:
         xp = namespace(eta)
-        return xp.exp(xp.clip(eta, -30.0, np.log(self.largest)))
+        return xp.exp(xp.clip(eta, -LARGEST_EXPONENT, math.log(self.largest_rate)))
