@@ -1,6 +1,7 @@
 """A fit says whether it is to be believed, wherever its numbers are shown."""
 
 import json
+import warnings
 
 import numpy as np
 import numpyro
@@ -38,7 +39,15 @@ def records(count=400, seed=0):
 def ended(step_kl=1e-6, damping=1.0, loss=10.0, *, finished="rounds", state=(), **options):
     rules = Rules(FAMILY, tacit.Synchronous(damping=1.0), ("a",), 0, MODEL.prior(FAMILY))
     whole = initial_state(rules)
-    whole = type(whole)(**{**whole.__dict__, "finished": finished, "round": 3, **dict(state)})
+    whole = type(whole)(
+        **{
+            **whole.__dict__,
+            "finished": finished,
+            "round": 3,
+            "moved_since": {"a": step_kl**0.5},
+            **dict(state),
+        }
+    )
     lines = [
         {"event": "round", "step_kl": 1.0, "damping": 1.0, "loss": value} for value in (20, 10.0)
     ]
@@ -64,6 +73,9 @@ def test_a_small_last_step_is_convergence_whatever_ended_the_run():
         ({"finished": "too few parties"}, "ended early: too few parties"),
         ({"state": {"refused_in_a_row": 1}}, "refused"),
         ({"state": {"shortened": 1}}, "still rose"),
+        ({"state": {"moved_since": {}}}, "1 of 1 parties (a) have not contributed"),
+        ({"state": {"moved_since": {"a": 0.1}}}, "(a) have not contributed since q last moved"),
+        ({"state": {"moved_since": {}}, "private": True}, "(a) have not contributed"),
         ({"step_share": None}, "the gradient there was not measured"),
         ({"step_share": None, "gradient_step": 3.0}, "would still move q by 3 nats"),
         ({"step_share": None, "gradient_step": float("inf")}, "would still move q by inf nats"),
@@ -185,3 +197,20 @@ def test_result_and_report_carry_the_verdict(tmp_path):
     page = write_report(tmp_path / "out").read_text()
     assert "Not converged:" in page
     assert "biased where values are missing at random" in page
+
+
+def test_a_run_that_has_not_asked_every_party_is_not_called_converged():
+    """One party a round: the step of a round says nothing about parties that were not asked."""
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(600), rng.normal(size=600)])
+    y = (rng.random(600) < 1 / (1 + np.exp(-x @ np.array([0.3, 1.0])))) * 1.0
+    parties = {f"p{i}": {"x": x[i::6], "y": y[i::6]} for i in range(6)}
+    whole = tacit.fit(MODEL, parties, privacy="none").posterior
+    for rounds in (1, 3, 7, 12, 20, 40, 200):
+        schedule = tacit.Synchronous(parties_per_round=1, rounds=rounds)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotConvergedWarning)
+            fitted = tacit.fit(MODEL, parties, privacy="none", schedule=schedule)
+        gap = np.max(np.abs(fitted.posterior.mean - whole.mean) / whole.sd)
+        assert not fitted.converged or gap < 0.05, (rounds, gap, fitted.why)
+    assert fitted.converged, fitted.why

@@ -7,6 +7,9 @@ round's step divided by the square of its damping (KL is quadratic in a short st
 can stand still without being at an optimum, so `tacit.results.gradient_step` measures it where the
 records are at hand; where they are not, as in a live federation, `judge` says so.
 
+A round shows the steps of the parties that it asked. Every party that has not left must have
+contributed, and the rounds since must not have moved q by more than that together.
+
 In a private run every q contains the noise of its round, and the number of rounds is fixed before
 it starts. It counts as converged when it has run all of them and the last one moved q by at most
 `NOISY_KL` nats per coordinate, one posterior standard deviation: more than that is no noise that
@@ -91,8 +94,8 @@ def judge(
 
     `step_share` is `LocalMethod.step_share`, None for a method whose answers are no natural
     gradients; `gradient_step` is then that of `tacit.results.gradient_step`, if it was measured.
-    `exact_loss` says that the losses of a round are all at one q, as in a synchronous one: others
-    may rise by a little in a round that settles.
+    `exact_loss` says that the losses of a round are all at one q, as in a synchronous one of all
+    parties: others may rise by a little in a round that settles.
     """
     rounds = [line for line in log if line["event"] == "round"]
     if state.finished not in ("converged", "rounds") or not rounds:
@@ -105,6 +108,9 @@ def judge(
             f"the last of the planned {number} was refused: with its updates q would not have been "
             "a proper distribution",
         )
+    silent = [name for name in _expected(state) if name not in state.moved_since]
+    if silent:
+        return Verdict(False, _silent(silent, state, "contributed; use more schedule.rounds"))
     if private:
         return _judge_private(family, moved, number)
     if state.refused_in_a_row:
@@ -122,6 +128,7 @@ def judge(
         if risen is not None:
             return Verdict(False, f"the free energy rose by {risen:.3g} nats in the last round")
         step, most = moved / (damping * step_share) ** 2, SETTLED_KL * scale
+        stale = _stale(state, moved, most * (damping * step_share) ** 2)
     elif gradient_step is None:
         return Verdict(
             False,
@@ -130,13 +137,40 @@ def judge(
         )
     else:
         step, most = gradient_step, SAMPLED_KL * max(1.0, size / 10)
+        stale = []  # the gradient is that of all parties at the last q
     if not step <= most:
         return Verdict(
             False,
             f"after {number} a whole step would still move q by {step:.2g} nats (at most {most:g} "
             "when converged); use more schedule.rounds, or bring the columns to a similar scale",
         )
+    if stale:
+        since = "contributed since q last moved by more than it may; use more schedule.rounds"
+        return Verdict(False, _silent(stale, state, since))
     return Verdict(True, f"after {number} a whole step would move q by {step:.2g} nats")
+
+
+def _expected(state: ServerState) -> list[str]:
+    """Parties whose records belong to the result: all that have not left or been left out."""
+    return [name for name in state.factors if name not in state.not_asked]
+
+
+def _stale(state: ServerState, moved: float, most: float) -> list[str]:
+    """Parties since whose last contribution q has moved by more than `most` nats.
+
+    Short steps add up as their lengths do, √KL. What the last round moved is judged on its own.
+    """
+    limit = max(most, moved)
+    return [
+        name
+        for name in _expected(state)
+        if not state.moved_since[name] ** 2 <= limit * (1.0 + 1e-9)
+    ]
+
+
+def _silent(parties: Sequence[str], state: ServerState, done: str) -> str:
+    named = ", ".join(parties[:5]) + (f" and {len(parties) - 5} more" if len(parties) > 5 else "")
+    return f"{len(parties)} of {len(_expected(state))} parties ({named}) have not {done}"
 
 
 def _judge_private(family: Family, moved: float, number: str) -> Verdict:
@@ -197,10 +231,12 @@ def convergence_caution(verdict: Verdict) -> list[Caution]:
     return [Caution("not-converged", f"This fit did not converge: {verdict.why}.")]
 
 
-def learning_caution(learned: np.ndarray | None) -> list[Caution]:
-    """A caution where even the best-known coordinate is almost as wide as under the prior."""
-    if learned is None or not np.size(learned) or np.max(learned) >= LEARNED_LITTLE:
+def learning_caution(learned: np.ndarray | None, names: Sequence[str] = ()) -> list[Caution]:
+    """A caution about coordinates that are almost as wide as under the prior."""
+    if learned is None or not np.size(learned):
         return []
+    if np.max(learned) >= LEARNED_LITTLE:
+        return _unlearned(learned, names)
     return [
         Caution(
             "little-learned",
@@ -239,6 +275,16 @@ def unknown_clipping_caution(clip: float) -> list[Caution]:
     ]
 
 
+def _unlearned(learned: np.ndarray, names: Sequence[str]) -> list[Caution]:
+    """A caution that names single coordinates of which little was learned."""
+    few = [name for name, share in zip(names, learned, strict=False) if share < LEARNED_LITTLE]
+    if not few:
+        return []
+    named = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
+    text = f"Little was learned about {named}: almost as wide as under the prior."
+    return [Caution("little-learned-coefficients", text)]
+
+
 def missing_caution(columns: Sequence[str]) -> list[Caution]:
     """A caution where missing values are a constant beside an indicator (`missing = "indicator"`).
 
@@ -261,4 +307,6 @@ def missing_caution(columns: Sequence[str]) -> list[Caution]:
 def warn(cautions: Sequence[Caution], stacklevel: int = 3) -> None:
     """As Python warnings, for a notebook."""
     for one in cautions:
+        if one.kind not in CATEGORIES:  # shown with the result, no warning of its own
+            continue
         warnings.warn(one.text, CATEGORIES[one.kind], stacklevel=stacklevel)

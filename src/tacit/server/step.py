@@ -289,6 +289,7 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
         memory=memory,
         applied=state.applied + len(replies),
         heard=state.heard | {reply.party for reply in replies},
+        moved_since=state.moved_since | {reply.party: 0.0 for reply in replies},
         refused_in_a_row=0,
         caution=min(1.0, 2.0 * state.caution),
     ), ()
@@ -473,10 +474,16 @@ def _close_round(rules: Rules, state: ServerState) -> tuple[ServerState, Log]:
         "refused": state.refused,
     }
     finished = None
-    still = moved is not None and moved < (rules.schedule.tolerance or 0.0)
+    added = 0.0 if moved is None else math.sqrt(moved)
+    since = {party: before + added for party, before in state.moved_since.items()}
+    asked = set(rules.parties) - state.not_asked - state.absent
+    tolerance = rules.schedule.tolerance or 0.0
+    # Rounds that each move q by little can move it far until a party is asked again.
+    farthest = max((since.get(party, 0.0) ** 2 for party in asked), default=0.0)
+    still = moved is not None and moved < tolerance
     quiet = still and state.refused_in_a_row == 0 and state.shortened == 0
     # A party that was not asked, or is slow, may still have much to say.
-    if quiet and state.heard.issuperset(set(rules.parties) - state.not_asked - state.absent):
+    if quiet and state.heard.issuperset(asked) and farthest < tolerance:
         finished = "converged"
     elif number >= rules.schedule.rounds:
         finished = "rounds"
@@ -491,5 +498,6 @@ def _close_round(rules: Rules, state: ServerState) -> tuple[ServerState, Log]:
         total=total,
         totalled=totalled,
         heard=state.heard if quiet else frozenset(),
+        moved_since=since,
         finished=finished,
     ), (event,)
