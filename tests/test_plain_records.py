@@ -131,3 +131,64 @@ def test_plain_records_beyond_the_declared_bounds_are_refused():
 def test_a_private_fit_says_that_no_bounds_were_declared(fitted):
     assert "a" in fitted.undeclared
     assert "without declared bounds" in fitted.privacy
+
+
+def aged(scale=1.0, center=0.0):
+    """Three parties with ages around 60, whose odds rise by 1 in 12 years."""
+    rng = np.random.default_rng(0)
+    age = rng.normal(60.0, 12.0, 6000)
+    y = (rng.random(6000) < 1 / (1 + np.exp(-(age - 60.0) / 12.0))) * 1.0
+    x = np.column_stack([np.ones(6000), (age - center) * scale])
+    return {f"p{i}": {"x": x[i::3], "y": y[i::3]} for i in range(3)}
+
+
+SEEDED = tacit.Privacy(epsilon=5.0, noise_seed=0)
+
+
+@pytest.mark.parametrize("first", ["one", "bias"])
+@pytest.mark.parametrize(
+    ("scale", "words"), [(1.0, "100% of its values are outside"), (1e-4, "its values vary by")]
+)
+def test_private_scoring_refuses_plain_columns_in_units_it_cannot_count(first, scale, words):
+    model = tacit.LogisticRegression((first, "age"), prior_sd=10.0)
+    seen, sites = [], aged(scale, 60.0 if scale < 1 else 0.0)
+    with pytest.raises(DataError, match=rf"column 'age': .* \[-3, 3\], but {words}"):
+        tacit.fit(model, sites, privacy=SEEDED, observe=lambda *one: seen.append(one))
+    assert seen == []
+
+
+def test_private_scoring_counts_declared_bounds_in_their_own_units():
+    layout = (BIAS, Feature("numeric", "age", 0.0, 120.0))
+    model = tacit.LogisticRegression(("bias", "age"), prior_sd=10.0, layout=layout)
+    private = tacit.fit(model, aged(), privacy=SEEDED)
+    plain = tacit.fit(model, aged(), privacy="none")
+    assert private.converged
+    gap = np.abs(private.posterior.mean - plain.posterior.mean) / private.posterior.sd
+    assert np.max(gap) < 2.0
+    assert np.max(private.posterior.sd / plain.posterior.sd) < 2.0
+
+
+def test_standardised_plain_columns_need_no_bounds():
+    model = tacit.LogisticRegression(("bias", "age"), prior_sd=10.0)
+    assert tacit.fit(model, aged(1 / 12, 60.0), privacy=SEEDED).converged
+
+
+def test_counts_that_show_other_units_are_no_convergence():
+    """Where records are elsewhere, the released counts tell that a scale was declared wrongly."""
+    layout = (BIAS, Feature("numeric", "age", -120.0, 120.0))
+    model = tacit.LogisticRegression(("bias", "age"), prior_sd=10.0, layout=layout)
+    outcome = carry_out(make_plan(model, aged(), privacy=SEEDED))
+    assert not outcome.verdict.converged
+    assert "of the values of 'age' are counted at 3" in outcome.verdict.why
+
+
+def test_a_coefficient_of_which_nothing_was_learned_is_named():
+    rng = np.random.default_rng(1)
+    x = np.column_stack([np.ones(200), rng.normal(size=200), np.zeros(200)])
+    y = (rng.random(200) < 0.5) * 1.0
+    fitted = tacit.fit(
+        tacit.LogisticRegression(("bias", "x", "unseen")), {"a": {"x": x, "y": y}}, privacy="none"
+    )
+    assert fitted.cautions == [
+        "Little was learned about unseen: almost as wide as under the prior."
+    ]

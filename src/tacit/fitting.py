@@ -15,7 +15,8 @@ from tacit.data.records import pooled
 from tacit.data.schema.layout import indicated_columns
 from tacit.engines.execute import Observer, Outcome, carry_out
 from tacit.errors import ConfigError
-from tacit.methods import LocalMethod
+from tacit.methods import LocalMethod, PrivateScoring
+from tacit.methods.scoring.method import check_units
 from tacit.models import LinearPredictor, Model, Records, TopicModel
 from tacit.models.lda.table import TopicTable
 from tacit.plan.arguments import (
@@ -223,7 +224,7 @@ def fit(
     seed = as_seed(seed)
     if not isinstance(parties, Federation):
         parties = as_parties(parties)
-    undeclared, indicated = (), ()
+    undeclared, indicated, plain = (), (), isinstance(parties, dict)
     if isinstance(parties, dict):
         if isinstance(privacy, Privacy) and isinstance(model, Model):
             undeclared = check_declared(model, parties)
@@ -253,6 +254,8 @@ def fit(
         seed=seed,
         privacy=None if privacy == "none" else privacy,
     )
+    if plain and isinstance(plan.method, PrivateScoring):
+        check_units(model, parties)
     check_test(parties, test)
     outcome = carry_out(plan, observe=observe)
     # An exact training score would be a release that nobody has paid for.

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from tacit.expfam import FullGaussian, Gaussian
-from tacit.methods import DPSGD, Clipped, PrivateMethod
-from tacit.models import (
-    SoftmaxRegression,
-)
+from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScoring
+from tacit.methods.scoring.method import ScoringServer, counted_outside
+from tacit.models import SoftmaxRegression
 from tacit.plan.plan import Plan
 from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.verdict import (
@@ -40,6 +39,8 @@ def run_verdict(
     trouble = rounding_trouble(posterior.family, posterior.natural)
     if trouble is None and isinstance(plan.model, SoftmaxRegression) and plan.privacy is None:
         trouble = _common_trouble(plan.model, posterior)
+    if trouble is None and isinstance(plan.method, PrivateScoring):
+        trouble = _counting_trouble(plan, state)
     if trouble is not None:
         return Verdict(False, trouble)
     return judge(
@@ -49,8 +50,16 @@ def run_verdict(
         private=plan.privacy is not None,
         step_share=plan.method.step_share,
         gradient_step=step,
-        exact_loss=plan.schedule.kind == "synchronous",
+        exact_loss=plan.schedule.kind == "synchronous" and plan.schedule.parties_per_round is None,
     )
+
+
+def _counting_trouble(plan: Plan, state: ServerState) -> str | None:
+    """Whether the released counts, which are public, are not those of the columns' range."""
+    combine = plan.rules.combine
+    if not isinstance(combine, ScoringServer):
+        return None
+    return counted_outside(plan.model, state.q["counts"], combine.count_noise_sd)
 
 
 def _common_trouble(model: SoftmaxRegression, posterior: Posterior) -> str | None:
@@ -87,7 +96,7 @@ def cautions_of(
     """Why not to believe the numbers of a run as they stand; empty: no reason is known."""
     share = learned_share(plan, posterior)
     doubts = [] if verdict is None else convergence_caution(verdict)
-    return [*doubts, *learning_caution(share), *_clipping_cautions(plan, clipped)]
+    return [*doubts, *learning_caution(share, posterior.names), *_clipping_cautions(plan, clipped)]
 
 
 def _clipping_cautions(plan: Plan, clipped: Clipped | None) -> list[Caution]:

@@ -17,7 +17,7 @@ point θ and the reach k of the residual.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.errors import ConfigError
+from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, FullGaussian, Natural
 from tacit.expfam.gaussian import Gaussian as GaussianFamily
 from tacit.expfam.summed import with_sums
@@ -33,13 +33,14 @@ from tacit.methods.base import Answer, Arranged, Array, Task
 from tacit.methods.private import PrivateMethod, by_unit, units_present
 from tacit.methods.scoring.marginals import (
     DIRECTIONS,
+    MISSING,
     Marginals,
     apart,
     flattened,
     marginals,
     scales,
 )
-from tacit.methods.scoring.party import Counted, counted, counts_sum, moment_sum, score_sum
+from tacit.methods.scoring.party import KNOTS, Counted, counted, counts_sum, moment_sum, score_sum
 from tacit.methods.scoring.server import (
     History,
     Prior,
@@ -64,6 +65,12 @@ COUNTS_SHARE, MOMENT_SHARE = 0.08, 0.04
 LEAST_ROUNDS = 3
 COUNTS, MOMENT, SCORE = range(3)
 RELEASED = ("counts", "moment", "score")
+MOST_OUTSIDE = 0.05
+"""Of the values of a column that may lie outside of the range in which it is counted,"""
+LEAST_SPREAD = 0.01
+"""how much of that range its standard deviation must be,"""
+MOST_AT_END = 0.25
+"""and how many values released counts may show at an end that is not a declared bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,6 +272,65 @@ def _counted(model: LinearPredictor) -> Counted:
     return counted(model.layout, likelihood.largest, likelihood.smallest, likelihood.levels)
 
 
+def check_units(model: Model, parties: Mapping[str, Records]) -> None:
+    """Refuse plain records in units that the counts of private scoring cannot describe.
+
+    A private method takes no range from the data. Where none is declared, columns are taken for
+    standardised ones. Values far outside would be counted at the ends of that range and values
+    close together between two knots: curvature and posterior would be wrong. This check reads the
+    records of a simulation, before anything is released: its error is the only thing that depends
+    on them.
+    """
+    if not isinstance(model, LinearPredictor) or likelihood_of(model) is None:
+        return
+    what = _counted(model)
+    bias = any(feature.kind == "bias" for feature in model.layout)
+    for place, low, high in zip(what.numbers, what.low, what.high, strict=True):
+        x = np.concatenate([np.asarray(one["x"], np.float64)[:, place] for one in parties.values()])
+        outside = float(np.mean((x < low) | (x > high)))
+        spread = math.sqrt(np.mean(np.square(x - (np.mean(x) if bias else 0.0))))
+        constant = np.ptp(x) == 0
+        if outside <= MOST_OUTSIDE and (constant or spread >= LEAST_SPREAD * (high - low)):
+            continue
+        name = model.layout[place].source
+        seen = (
+            f"{outside:.0%} of its values are outside"
+            if outside > MOST_OUTSIDE
+            else f"its values vary by {spread:.2g} only"
+        )
+        raise DataError(
+            f"column {name!r}: private scoring counts it in [{low:g}, {high:g}], but {seen}; "
+            "declare public bounds in the model's layout, tacit.data.schema.layout.Feature("
+            f"'numeric', {name!r}, low, high), or scale the column with public constants, e.g. "
+            "(x − 60)/15"
+        )
+
+
+def counted_outside(model: Model, counts: np.ndarray, noise_sd: float) -> str | None:
+    """Why released counts show a column in other units than its counts assume, if they do.
+
+    Of an end that is not a declared bound, the last knot holds everything beyond it.
+    """
+    assert isinstance(model, LinearPredictor)
+    what = _counted(model)
+    first = sum(len(group) for group in what.groups)
+    hats = counts[first : first + KNOTS * len(what.numbers)].reshape(-1, KNOTS)
+    for row, place in enumerate(what.numbers):
+        feature, total = model.layout[place], max(float(np.sum(hats[row])), 1.0)
+        for knot, end, bound in (
+            (0, what.low[row], feature.low),
+            (-1, what.high[row], feature.high),
+        ):
+            share = (hats[row, knot] - MISSING * noise_sd) / total
+            if end != bound and share > MOST_AT_END:
+                return (
+                    f"about {hats[row, knot] / total:.0%} of the values of {feature.source!r} are "
+                    f"counted at {end:g}, the end of what private scoring takes for the column's "
+                    "range; declare low and high without center and scale, or other ones"
+                )
+    return None
+
+
 class ScoringServer:
     """A pure function of what was released; what it has worked out it need not work out again."""
 
@@ -328,11 +394,14 @@ class ScoringServer:
         rounds = range(LEAST_ROUNDS, self.run.rounds + 1)
         return 1.0 / math.sqrt(sum(self.run.noise_sd(number) ** -2.0 for number in rounds))
 
+    @property
+    def count_noise_sd(self) -> float:
+        """Of the noise in each count."""
+        return math.sqrt(self.counted.columns) * self.run.noise_sd(COUNTS + 1)
+
     def _marginals(self, q: Natural) -> Marginals:
-        root = math.sqrt(self.counted.columns)
-        noise_sd = root * self.run.noise_sd(COUNTS + 1)
         records = float(self.method.total_units)
-        return marginals(self.layout, self.counted, q["counts"], noise_sd, records)
+        return marginals(self.layout, self.counted, q["counts"], self.count_noise_sd, records)
 
     def _mapped(self, q: Natural) -> Natural:
         found = self._marginals(q)

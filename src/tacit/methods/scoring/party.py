@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.arrays import Array, computed_once, kept_rows
-from tacit.data.schema.layout import Layout
+from tacit.data.schema.layout import Feature, Layout
 from tacit.models import Records
 from tacit.models.glm.scores import Likelihood
 from tacit.privacy.bounded import LARGEST_NORM, Bounded, Tally, clip_moments, clip_sum, row_norms
@@ -77,7 +77,7 @@ def counted(
             groups.setdefault(feature.source, []).append(place)
         elif feature.kind == "numeric":
             ends = max(feature.low, -WIDEST), min(feature.high, WIDEST)
-            if ends[1] - ends[0] < 1.0 and math.isfinite(feature.high - feature.low):
+            if math.isfinite(feature.high - feature.low) and _own_units(feature):
                 ends = feature.low, feature.high  # the declared scale is not that of the bulk
             numbers.append(place)
             low.append(ends[0])
@@ -91,6 +91,17 @@ def counted(
         smallest,
         levels,
     )
+
+
+def _own_units(feature: Feature) -> bool:
+    """Whether declared bounds tell that 0 ± `WIDEST` is not where the bulk of a column lies.
+
+    They do where little of that interval is allowed, and where a wide range lies on one side of 0,
+    as 0 … 120 years does.
+    """
+    inside = min(feature.high, WIDEST) - max(feature.low, -WIDEST)
+    one_sided = feature.low >= 0.0 or feature.high <= 0.0
+    return inside < 1.0 or (one_sided and feature.high - feature.low > 2.0 * WIDEST)
 
 
 def counts_sum(what: Counted, records: Records, mask: Array, clip: Array) -> Bounded:
