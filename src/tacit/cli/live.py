@@ -33,13 +33,22 @@ LOG_LINES = 10
 def serve_command(path: Path, overrides: list[str] | None, *, standby: bool, as_json: bool) -> None:
     """`tacit serve`."""
     setup = read_server(path, tuple(overrides or ()))
-    from tacit.cli.show.live import LiveProgress, ServerLines, say, say_json, show_server_end
+    from tacit.cli.show.live import (
+        NO_RECORDS,
+        LiveProgress,
+        ServerLines,
+        say,
+        say_json,
+        show_server_end,
+    )
     from tacit.live.serve import serve
     from tacit.support.blas import one_blas_thread
 
     federation = setup.agreed.federation
     bar = LiveProgress(federation.name)
     lines = ServerLines(setup, bar)
+    if federation.records is None and not as_json:
+        say(f"note: {NO_RECORDS}")
     with nullcontext() if as_json else bar:
         try:
             watch = say_json if as_json else lines
@@ -120,11 +129,13 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
 def _show_finished(path: Path, setup: PartySetup, finished: Any, *, as_json: bool) -> None:
     """The result is here already: nothing is sent, and no server is needed."""
     from tacit.cli.show.live import say, say_json
+    from tacit.cli.show.results import show_verdict
 
     if as_json:
         say_json({"event": "end", "run": finished.run, "state": str(setup.state)})
         return
     say(f"{finished.run} has ended, and this party has its result: {finished.posterior}")
+    show_verdict(finished.result)
     say(f"nothing was sent; to take part in a further run: tacit approve {path}, then join again")
 
 

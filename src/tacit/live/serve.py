@@ -22,6 +22,7 @@ from tacit.models import LinearPredictor
 from tacit.models.prior import PRIOR_PARTY, prior_records
 from tacit.party.compute import Seat
 from tacit.plan.plan import Plan, first_factors
+from tacit.results.dependence import dependence_cautions
 from tacit.results.diagnostics import run_verdict
 from tacit.results.evaluation import Attempts
 from tacit.results.posterior import posterior_of
@@ -222,6 +223,10 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dic
         "timing": {"train_s": wall_s},
     }
     attempts = Attempts()
+    if plan.privacy is None:
+        factors = {name: state.factors[name].natural for name in live.parties}
+        depends = dependence_cautions(plan.family, state.q, factors, plan.model.names)
+        result["cautions"] += [{"kind": one.kind, "text": one.text} for one in depends]
     sites = attempts.attempt("summary", lambda: site_summary(posterior, plan.seed), otherwise={})
     if sites:
         result["sites"] = sites

@@ -69,8 +69,8 @@ class Serve(_Own, frozen=True, kw_only=True, forbid_unknown_fields=True):
     accept_returned: bool = False
     """Whether factors that parties return are taken over by a server without a state of its own."""
     most_records: int = 10**9
-    """How many records a party has at most that does not announce its number; bounds its updates
-    where the federation file does not say records either."""
+    """How many records one party has at most. One that announces more is refused; the updates of
+    all are bounded by it, those of one that announces a number by that number."""
     most_connections: int = 1024
     handshake_s: float = 10.0
     """For the TLS handshake, and again for the first message."""

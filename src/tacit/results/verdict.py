@@ -54,6 +54,10 @@ class ClippingWarning(UserWarning):
     """Many contributions were clipped, which biases the posterior."""
 
 
+class OnePartyWarning(UserWarning):
+    """The posterior would be elsewhere without one of the parties."""
+
+
 class MissingIndicatorWarning(UserWarning):
     """Missing values were filled with a constant beside an indicator."""
 
@@ -77,6 +81,7 @@ CATEGORIES: dict[str, type[UserWarning]] = {
     "little-learned": LittleLearnedWarning,
     "clipping": ClippingWarning,
     "missing-indicator": MissingIndicatorWarning,
+    "one-party": OnePartyWarning,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from tacit.cli.show.live import records_here, say
+from tacit.cli.show.live import NO_RECORDS, records_here, say
 from tacit.cli.show.results import numbers_sent, plan_rows, show_table
 from tacit.live.config import Agreed, Federation, ServerSetup
 from tacit.live.join import ReadyParty, needed_ceiling, spent_by
@@ -32,6 +32,7 @@ def show_approval(ready: ReadyParty, path: Path) -> None:
             *(f"{what}: {value}" for what, value in plan_rows(plan)[1:]),
             f"a round needs {_quorum(federation)}",
             f"a party that leaves for good: {_on_leave(plan, federation)}",
+            *([NO_RECORDS] if federation.records is None else []),
         ],
     )
     _section("The guarantee", _guarantee(ready, path))
@@ -68,6 +69,12 @@ def _guarantee(ready: ReadyParty, path: Path) -> list[str]:
         f"noise in an answer: standard deviation {settled.noise_sd:.4g}{shares}, on contributions "
         f"of at most {settled.clip:g}; {settled.releases} releases",
     ]
+    federation = ready.setup.agreed.federation
+    if settled.shares > 1 and federation.quorum in (None, len(federation.parties)):
+        rows.append(
+            "one party whose answer cannot be used ends the run: every party adds a share of the "
+            "noise, and all shares are needed"
+        )
     if guarantee.caveat is not None:
         rows.insert(0, f"NOT PRIVATE: {guarantee.caveat.removeprefix('Not private: ')}")
     else:

@@ -15,6 +15,7 @@ from tacit.cli.show.results import (
     show_coefficients,
     show_metrics,
     show_table,
+    show_verdict,
 )
 from tacit.data.records import len_records
 from tacit.live.config import ServerSetup
@@ -25,6 +26,12 @@ from tacit.privacy.ledger.ledger import Spent
 Line = dict[str, Any]
 MOST_NAMES = 12
 MOST_REFUSALS = 3
+
+
+NO_RECORDS = (
+    "records is not in the federation file: updates are bounded by the number of records that a "
+    "party announces itself, so that one party can decide the result"
+)
 
 
 def say(text: str) -> None:
@@ -242,6 +249,7 @@ def records_here(ready: ReadyParty) -> int:
 def show_party_end(ready: ReadyParty, result: dict[str, Any], spent: Spent | None) -> None:
     """The posterior, the party's own metrics and what it all cost."""
     show_coefficients(result)
+    show_verdict(result)
     show_metrics(result["metrics"])
     say(
         f"{result['answers']} answers in {result['run']}; {result['sent_bytes']:,} bytes sent, "

@@ -66,7 +66,7 @@ class ReplyRules(msgspec.Struct, frozen=True, kw_only=True):
     total_records: int | None = None
     """About how many records all parties have, where that was agreed on."""
     most_records: int = 10**9
-    """How many a party has at most that does not say."""
+    """How many one party has at most, whatever it announces."""
 
 
 class LiveRun:
@@ -235,10 +235,10 @@ class LiveRun:
         """The upper end of what the party has announced, or of what is known without it."""
         assert self._reply_rules is not None
         told = self.members[party].data_size if party in self.members else 0
+        most, total = self._reply_rules.most_records, self._reply_rules.total_records
         if told > 0:
-            return float(told + math.ceil(rounding_step(told) / 2))
-        total = self._reply_rules.total_records
-        return float(MARGIN * total if total else self._reply_rules.most_records)
+            return float(min(told + math.ceil(rounding_step(told) / 2), most))
+        return float(min(MARGIN * total, most) if total else most)
 
     def is_open(self, key: str, party: str) -> bool:
         """Whether that request of that party still waits for its answer."""
@@ -378,7 +378,15 @@ class LiveRun:
 
     def _check_announced(self, data_size: int) -> None:
         """A party must not widen its own bounds by a number of records that nobody agreed on."""
-        total = None if self._reply_rules is None else self._reply_rules.total_records
+        if self._reply_rules is None:
+            return
+        total, most = self._reply_rules.total_records, self._reply_rules.most_records
+        if data_size > most:
+            raise RefusedError(
+                f"you announce {data_size:,} records, but this server takes at most {most:,} of "
+                "one party; its operator can raise serve.most_records",
+                fixable=False,
+            )
         if total is not None and data_size > max(MARGIN * total, FEWEST_TOLD - 1):
             raise RefusedError(
                 f"you announce {data_size:,} records, but about {total:,} of all parties together "

@@ -1,0 +1,54 @@
+"""Whether the result of a run without privacy depends on one party.
+
+The server of such a run knows every party's factor, so it can divide one out of q. A mean that
+then moves by more than `MOST_SHIFT` standard deviations of the posterior of the others contradicts
+what the others know together: that party has other records than they, or has sent what it liked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tacit.expfam import Family, Gaussian, Natural
+from tacit.pvi import divide
+from tacit.results.verdict import Caution
+
+MOST_SHIFT = 3.0
+"""Standard deviations of the posterior without the party."""
+MORE_THAN_USUAL = 1.3
+"""Times the largest shift that chance alone leads to, where there are many coefficients."""
+MOST_PARTIES = 20
+"""With so many parties or more no single one is looked at."""
+
+
+def dependence_cautions(
+    family: Family, q: Natural, factors: Mapping[str, Natural], names: Sequence[str]
+) -> list[Caution]:
+    """One caution for each party without which a mean would be elsewhere; `names` are θ's."""
+    if not isinstance(family, Gaussian) or not 2 <= len(factors) < MOST_PARTIES:
+        return []
+    # The largest of so many standard normal numbers is about as large as the root.
+    usual = math.sqrt(2.0 * math.log(2.0 * len(factors) * family.dimension))
+    most = max(MOST_SHIFT, MORE_THAN_USUAL * usual)
+    mean = np.asarray(family.location_scale(q)[0])
+    found = []
+    for party, factor in factors.items():
+        rest = divide(q, factor)
+        if not family.is_proper(rest):
+            continue
+        other, sd = (np.asarray(value) for value in family.location_scale(rest))
+        shift = np.abs(mean - other) / sd
+        worst = int(np.argmax(shift))
+        if not shift[worst] > most:
+            continue
+        name = names[worst] if worst < len(names) else f"coordinate {worst}"
+        text = (
+            f"The result depends on party {party!r}: without it {name!r} moves from "
+            f"{mean[worst]:.4g} to {other[worst]:.4g}, by {shift[worst]:.2g} sd of the posterior "
+            "of the others; compare its records with theirs."
+        )
+        found.append(Caution("one-party", text))
+    return found
