@@ -88,7 +88,7 @@ def test_the_largest_count_is_declared_once(clinic):
         largest()
     with pytest.raises(ConfigError, match="a count is not negative"):
         largest({"low": -1, "high": 30})
-    with pytest.raises(ConfigError, match="has no effect with model.kind = 'linear'"):
+    with pytest.raises(ConfigError, match="has no effect with"):
         config(clinic, "falls", model={"kind": "linear", "largest": 3})
     with pytest.raises(DataError, match="whole numbers from 0 to 2, which"):
         prepare(config(clinic, "falls", model=POISSON | {"largest": 2}))
