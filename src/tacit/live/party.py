@@ -98,7 +98,7 @@ class LiveParty:
                     self.sent_bytes += session.sent_bytes
                     self.received_bytes += session.received_bytes
                     await session.close()
-                heard_at = time.monotonic()
+                    heard_at = time.monotonic()  # however it ended, a server was there until now
             if time.monotonic() - heard_at > self.settings.give_up_after_s:
                 raise PeerError(
                     f"no server of {', '.join(self.settings.servers)} has answered for "
