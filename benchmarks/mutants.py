@@ -23,11 +23,11 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
-METHODS = "tests/local/test_private_methods.py"
+METHODS = "tests/methods/test_private_methods.py"
 CHECK = METHODS + "::test_no_unit_moves_a_release_further_than_is_charged"
-EXTREME = "tests/local/test_extreme_norms.py"
-SETTLE = "tests/privacy/test_settle.py"
-CHARGING = "tests/test_charging.py"
+EXTREME = "tests/methods/test_extreme_norms.py"
+SETTLE = "tests/plan/test_calibrate.py"
+CHARGING = "tests/party/test_charge.py"
 
 
 class Mutant(NamedTuple):
@@ -46,9 +46,13 @@ def case(*names: str) -> tuple[str, ...]:
 
 
 MECHANISMS, BOUNDED = "privacy/mechanisms.py", "privacy/bounded.py"
-UPDATE, STATISTICS = "local/update.py", "local/statistics.py"
-DPSGD, SCORING, WHITENED = "local/dpsgd.py", "local/scoring.py", "local/whitened.py"
-SETTLING, PARTY = "privacy/settle.py", "party.py"
+UPDATE, STATISTICS = "methods/update/method.py", "methods/statistics/method.py"
+DPSGD, SCORING, WHITENED = (
+    "methods/dpsgd/method.py",
+    "methods/scoring/method.py",
+    "methods/whitening.py",
+)
+SETTLING, PARTY = "plan/calibrate.py", "party/compute.py"
 HALF = ("noise_sd=task.terms.noise_sds[0]", "noise_sd=0.5 * task.terms.noise_sds[0]")
 
 MUTANTS = (
@@ -74,7 +78,7 @@ MUTANTS = (
     Mutant("half of the noise in scoring", SCORING, *HALF, case("scoring")),
     Mutant("half of the noise in a second moment", WHITENED, *HALF, case("whitened dpsgd")),
     Mutant(
-        "half of the server's noise on updates", "local/forms.py",
+        "half of the server's noise on updates", "methods/update/forms.py",
         "size * rng.standard_normal(run.family.dimension)",
         "0.5 * size * rng.standard_normal(run.family.dimension)",
         (METHODS + "::test_the_server_adds_one_whole_noise_to_updates",),
@@ -122,7 +126,7 @@ MUTANTS = (
         (EXTREME + "::test_a_label_that_is_neither_0_nor_1_is_clipped_by_its_own_gradient",),
     ),
     Mutant(
-        "norm and sum are computed apart", "expfam/_backend.py",
+        "norm and sum are computed apart", "arrays.py",
         "    leaves = jax.tree.leaves(values)\n",
         "    return values\n    leaves = jax.tree.leaves(values)\n",
         (EXTREME + "::test_no_q_escapes_the_clip_of_a_belief_network[float64]",),
@@ -130,12 +134,12 @@ MUTANTS = (
     Mutant(
         "a row inside of a person is a unit", BOUNDED,
         "norms = jnp.sum(norms, axis=1)", "norms = jnp.max(norms, axis=1)",
-        ("tests/local/test_whitened.py",),
+        ("tests/methods/test_whitened.py",),
     ),
     Mutant(
         "√2 of the off-diagonals dropped", BOUNDED,
         "np.where(rows == columns, 1.0, math.sqrt(2.0))", "np.where(rows == columns, 1.0, 1.0)",
-        ("tests/local/test_whitened.py::test_packing_keeps_the_norm_and_can_be_undone",),
+        ("tests/methods/test_whitened.py::test_packing_keeps_the_norm_and_can_be_undone",),
     ),
     Mutant(
         "√2 of nonnegative sums dropped", "privacy/events.py",
@@ -163,37 +167,37 @@ MUTANTS = (
         "nonnegative=stage != SCORE", "nonnegative=True", case("scoring"),
     ),
     Mutant(
-        "scores clipped at twice the clip", "local/scoring_party.py",
+        "scores clipped at twice the clip", "methods/scoring/party.py",
         "clip_sum(clip * most * length, clip", "clip_sum(0.5 * clip * most * length, clip",
         case("scoring"),
     ),
     Mutant(
-        "the counts of levels are free", "local/scoring_party.py",
+        "the counts of levels are free", "methods/scoring/party.py",
         "square += jnp.square(row_norms(parts[:1]))", "square = square",
         case("scoring"),
     ),
     Mutant(
-        "the adaptive clip's count is free", "local/adaptive.py",
+        "the adaptive clip's count is free", "methods/dpsgd/adaptive.py",
         "return clip * math.sqrt(1.0 + WEIGHT**2 / 4.0)", "return clip",
         case("dpsgd, adaptive"),
     ),
     Mutant(
-        "the information is free", "local/clipping.py",
+        "the information is free", "methods/dpsgd/clipping.py",
         'norms = norms + jnp.square(reach["information"] * information.astype(jnp.float64))',
         "norms = norms + 0.0", case("dpsgd"),
     ),
     Mutant(
-        "a belief network's norm without its precision", "models/belief_statistics.py",
+        "a belief network's norm without its precision", "models/belief/statistics.py",
         "xp.sqrt(gradient + self.balance**2 * precision)", "xp.sqrt(gradient)",
         (EXTREME + "::test_no_q_escapes_the_clip_of_a_belief_network[float64]",),
     ),
     Mutant(
-        "documents' norms halved", "models/topics/estep.py",
+        "documents' norms halved", "models/lda/estep.py",
         "return np.sqrt(inner.sum(axis=1))", "return 0.5 * np.sqrt(inner.sum(axis=1))",
-        ("tests/topics/test_private.py",),
+        ("tests/sklearn/test_private.py",),
     ),
     Mutant(
-        "a person is a record", "local/private.py",
+        "a person is a record", "methods/private.py",
         '    if unit == "record":\n        return Arranged',
         '    if unit != "party":\n        return Arranged',
         case("dpsgd, persons"),
@@ -209,7 +213,7 @@ MUTANTS = (
         ("tests/privacy/test_sampling.py",),
     ),
     Mutant(
-        "half of the rate is charged", "local/batches.py",
+        "half of the rate is charged", "methods/batches.py",
         "return Poisson(rate=self.rate)", "return Poisson(rate=0.5 * self.rate)",
         case("dpsgd, poisson"),
     ),
@@ -249,7 +253,7 @@ MUTANTS = (
         (SETTLE,),
     ),
     Mutant(
-        "the run's ε is the smallest of the parties'", "federate.py",
+        "the run's ε is the smallest of the parties'", "plan/plan.py",
         "epsilon=max(one.epsilon for one in each)", "epsilon=min(one.epsilon for one in each)",
         (METHODS + "::test_the_guarantee_of_a_run_is_that_of_its_weakest_party",),
     ),
@@ -260,12 +264,12 @@ MUTANTS = (
         case("statistics"),
     ),
     Mutant(
-        "nothing is charged", "charging.py",
+        "nothing is charged", "party/charge.py",
         "self.ledger.open_many(asks) if asks else ([], [])", "([None] * len(asks), [])",
         (CHARGING,),
     ),
     Mutant(
-        "charged after the answer is computed", "charging.py",
+        "charged after the answer is computed", "party/charge.py",
         "        stored, wanted, keys = self.open(requests, rehearse)\n"
         "        return stored | (self.store(wanted, compute(wanted, keys)) if wanted else {})",
         "        early = compute(list(requests), {})\n"
@@ -274,12 +278,12 @@ MUTANTS = (
         (CHARGING,),
     ),
     Mutant(
-        "a request that was paid for may ask for another release", "privacy/ledger.py",
+        "a request that was paid for may ask for another release", "privacy/ledger/ledger.py",
         "            for ask in asks:\n                check_same_release(state, ask)\n", "",
         (CHARGING, "tests/privacy/ledger/test_replies.py"),
     ),
     Mutant(
-        "the ceiling is not asked", "privacy/ledger.py",
+        "the ceiling is not asked", "privacy/ledger/ledger.py",
         "self._price.require_room(dataset.short, state.paid(dataset), asked, ceiling)", "pass",
         ("tests/privacy/ledger/test_charge.py",),
     ),
