@@ -34,7 +34,6 @@ def serve_command(path: Path, overrides: list[str] | None, *, standby: bool, as_
     """`tacit serve`."""
     setup = read_server(path, tuple(overrides or ()))
     from tacit.cli.show.live import (
-        NO_RECORDS,
         LiveProgress,
         ServerLines,
         say,
@@ -47,8 +46,6 @@ def serve_command(path: Path, overrides: list[str] | None, *, standby: bool, as_
     federation = setup.agreed.federation
     bar = LiveProgress(federation.name)
     lines = ServerLines(setup, bar)
-    if federation.records is None and not as_json:
-        say(f"note: {NO_RECORDS}")
     with nullcontext() if as_json else bar:
         try:
             watch = say_json if as_json else lines

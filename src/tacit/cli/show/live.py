@@ -68,6 +68,7 @@ class ServerLines:
     def __init__(self, setup: ServerSetup, progress: LiveProgress) -> None:
         self._progress = progress
         self._all = len(setup.agreed.federation.parties)
+        self._records_agreed = setup.agreed.federation.records is not None
         self._joined: set[str] = set()
         self._refused: dict[str, int] = {}
         self.return_in_s: float | None = None
@@ -79,6 +80,8 @@ class ServerLines:
             say(f"{_clock(line)}  {words}")
         if line["event"] == "listening":
             self._progress.rounds = line["rounds"]
+            if not self._records_agreed:  # after the first line, which programs wait for
+                say(f"note: {NO_RECORDS}")
         if line["event"] == "round":
             self._progress.at(line["round"], _loss(line).rstrip(", "))
 
