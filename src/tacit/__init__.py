@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import warnings
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,9 @@ def _configure_jax() -> None:
     """
     settings = {"jax_enable_x64": True}
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR") and (cache := _compilation_cache()):
+        # JAX stores programs without a lock: one that another process is still writing, or was
+        # killed while writing, cannot be read. It is compiled instead, which needs no warning.
+        warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
         settings |= {
             "jax_compilation_cache_dir": cache,
             "jax_persistent_cache_min_compile_time_secs": 0.0,

@@ -661,6 +661,26 @@ def test_a_server_that_never_makes_sense_is_given_up(tmp_path, pki):
     assert Book.of(federation, "north").charged() == []
 
 
+def test_the_time_to_give_up_counts_from_the_last_message_that_made_sense(tmp_path, pki):
+    federation = make(tmp_path, pki, give_up_after_s=1.0)
+
+    async def script(hostile: Hostile, number: int) -> None:
+        await hostile.welcome()
+        if number == 1:
+            for _ in range(6):
+                await asyncio.sleep(0.25)
+                await hostile.say(m.ServerHeartbeat())
+                await hostile.hear()
+        for _ in range(3):
+            await write_frame(hostile.writer, b"\xc1")
+        while True:
+            await hostile.hear()
+
+    hostile = meet(federation, script)
+    assert "join again" in str(hostile.end)
+    assert hostile.connections > 1, "1.5 s of sense are not held against the server"
+
+
 # Failures tell nothing --------------------------------------------------------------------------
 
 

@@ -93,12 +93,13 @@ class LiveParty:
                     self.journal.write("cut off", server=server, reason=str(error))
                     if not isinstance(error, HangupError):
                         wait_s = waited_s  # it is there, but makes no sense: as good as nobody
+                        heard_at = max(heard_at, session.heard_at)
                         continue
                 finally:
                     self.sent_bytes += session.sent_bytes
                     self.received_bytes += session.received_bytes
                     await session.close()
-                    heard_at = time.monotonic()  # however it ended, a server was there until now
+                heard_at = time.monotonic()
             if time.monotonic() - heard_at > self.settings.give_up_after_s:
                 raise PeerError(
                     f"no server of {', '.join(self.settings.servers)} has answered for "

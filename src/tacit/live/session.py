@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import math
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -135,6 +136,8 @@ class AsyncSession:
         self.visits = visits
         self.sent_bytes = 0
         self.received_bytes = 0
+        self.heard_at = -math.inf
+        """When the server last sent a message, after its welcome, that means something here."""
         self.check_server: Callable[[], None] = lambda: None
         """Raises if the server's certificate has ended or was revoked; before every turn."""
         self._errors = 0
@@ -289,6 +292,9 @@ class AsyncSession:
                 await self._complain(f"{message.name} while {self.side.value}")
                 continue
             assert isinstance(do.then, PartySide)
+            welcomed = self.side not in (PartySide.JOINING, PartySide.REJOINING)
+            if welcomed and do.action != "note":
+                self.heard_at = time.monotonic()
             if do.action != "train":  # a turn that makes no sense leaves us where we were
                 self.side = do.then
             if do.action == "echo":
