@@ -30,7 +30,7 @@ def child() -> dict[str, Any]:
     import numpy as np
 
     from tacit.engines.execute import carry_out
-    from tacit.models import GaussianMean
+    from tacit.models import NormalMean
     from tacit.plan.plan import make_plan
     from tacit.server.checkpoint import Checkpoint
     from tacit.server.schedule import SCHEDULES
@@ -39,7 +39,7 @@ def child() -> dict[str, Any]:
     parties = {f"party-{i}": {"y": rng.normal(size=RECORDS)} for i in range(PARTIES)}
     found: dict[str, Any] = {}
     for kind, rounds in ROUNDS.items():
-        plan = make_plan(GaussianMean(), parties, schedule=SCHEDULES[kind](rounds=rounds))
+        plan = make_plan(NormalMean(), parties, schedule=SCHEDULES[kind](rounds=rounds))
         carry_out(plan)
         for durable in ("", " + checkpoint"):
             seen = []

@@ -58,7 +58,7 @@ def child(source: str, count: str) -> dict[str, Any]:
     if source == "adult":
         federation = adult().federation
     else:
-        federation = tacit.data.load(source, parties=10, records=50_000, seed=1)
+        federation = tacit.datasets.load(source, parties=10, records=50_000, seed=1)
     pool = pooled(federation.parties)
     rng, n, parties = np.random.default_rng(0), len(pool["y"]), int(count)
     share = rng.lognormal(0.0, 1.0, parties)

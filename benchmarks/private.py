@@ -111,7 +111,7 @@ def _our_steps(kind: str, records: str, steps: str) -> dict[str, Any]:
 
     from tacit.engines.execute import carry_out
     from tacit.methods import DPSGD
-    from tacit.models import BayesianNeuralNetwork, LogisticRegression
+    from tacit.models import LogisticRegression, NeuralNetwork
     from tacit.plan.plan import make_plan
     from tacit.privacy.settings import Privacy
     from tacit.server.schedule import Synchronous
@@ -124,7 +124,7 @@ def _our_steps(kind: str, records: str, steps: str) -> dict[str, Any]:
     names = tuple(f"x{i}" for i in range(INPUTS))
     hidden = HIDDEN[kind]
     plan = make_plan(
-        BayesianNeuralNetwork(names, hidden=hidden) if hidden else LogisticRegression(names),
+        NeuralNetwork(names, hidden=hidden) if hidden else LogisticRegression(names),
         {"all": party},
         method=DPSGD(steps=int(steps), rate=BATCH / n),
         schedule=Synchronous(rounds=1),

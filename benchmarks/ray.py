@@ -68,14 +68,14 @@ def _measured(size: int) -> dict[str, Any]:
 
     from tacit.engines.in_process import InProcess
     from tacit.engines.ray import RayEngine
-    from tacit.models import GaussianMean
+    from tacit.models import NormalMean
     from tacit.plan.plan import make_plan
     from tacit.server.schedule import Synchronous
 
     rng = np.random.default_rng(0)
     parties = {f"party-{i}": {"y": rng.normal(size=RECORDS)} for i in range(size)}
     schedule = Synchronous(rounds=ROUNDS, tolerance=0.0)
-    plan = make_plan(GaussianMean(), parties, schedule=schedule)
+    plan = make_plan(NormalMean(), parties, schedule=schedule)
     made: list[Any] = []
 
     def engine(*arguments: Any) -> Any:

@@ -26,9 +26,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.common import held_out  # noqa: E402
-from tacit.data import load  # noqa: E402
 from tacit.data.federation import split  # noqa: E402
 from tacit.data.schema.layout import BIAS, Feature  # noqa: E402
+from tacit.datasets import load  # noqa: E402
 from tacit.engines.execute import carry_out  # noqa: E402
 from tacit.methods import DPSGD, PrivateScoring  # noqa: E402
 from tacit.models import LogisticRegression  # noqa: E402

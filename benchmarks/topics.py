@@ -76,7 +76,7 @@ def child(which: str, *arguments: str) -> dict[str, Any]:
 
 
 def _corpus() -> Any:
-    from tacit.data import load_corpus
+    from tacit.datasets import load_corpus
     from tacit.errors import DataError
 
     try:

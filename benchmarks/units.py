@@ -26,9 +26,9 @@ DRAWS = 10_000
 FREEDOM = 10.0
 MODELS = ("logistic", "softmax", "poisson", "linear")
 SCHEDULES = {
-    "synchronous": tacit.Synchronous,
-    "sequential": tacit.Sequential,
-    "asynchronous": tacit.Asynchronous,
+    "synchronous": tacit.schedules.Synchronous,
+    "sequential": tacit.schedules.Sequential,
+    "asynchronous": tacit.schedules.Asynchronous,
 }
 LEVELS = 3
 
@@ -79,33 +79,35 @@ def make_case(seed: int) -> Case:
     eta = white @ rng.normal(0.0, 0.7, width) + rng.normal(0.0, 0.7)
     if kind == "logistic":
         y = (rng.uniform(size=count) < 1 / (1 + np.exp(-eta))).astype(float)
-        model = tacit.LogisticRegression(names, prior_sd=prior_sd)
+        model = tacit.models.LogisticRegression(names, prior_sd=prior_sd)
     elif kind == "poisson":
         y = rng.poisson(np.exp(np.clip(0.5 * eta + rng.uniform(-1, 3), -5, 6))).astype(float)
-        model = tacit.PoissonRegression(names, largest=10.0 * max(1, y.max()), prior_sd=prior_sd)
+        model = tacit.models.PoissonRegression(
+            names, largest=10.0 * max(1, y.max()), prior_sd=prior_sd
+        )
     elif kind == "linear":
         scale = 10.0 ** rng.uniform(-2, 3)
         y = scale * (eta + rng.normal(size=count)) + scale * rng.choice([0.0, 10.0])
-        model = tacit.LinearRegression(names, noise_sd=scale, prior_sd=prior_sd)
+        model = tacit.models.LinearRegression(names, noise_sd=scale, prior_sd=prior_sd)
     else:
         eta = white @ rng.normal(0.0, 0.7, (width, LEVELS)) + rng.normal(0.0, 0.5, LEVELS)
         y = np.argmax(eta + rng.gumbel(size=eta.shape), axis=1).astype(float)
         levels = tuple(f"l{k}" for k in range(LEVELS))
-        model = tacit.SoftmaxRegression(names, levels=levels, prior_sd=prior_sd)
+        model = tacit.models.SoftmaxRegression(names, levels=levels, prior_sd=prior_sd)
     return Case(f"{kind}-{seed}", model, x, y, parties, schedule, prior_sd)
 
 
 def log_joint(case: Case, theta: np.ndarray) -> np.ndarray:
     """Of every row of θ, up to a constant, in NumPy; differences of columns are taken first."""
     prior = -0.5 * np.sum(theta**2, axis=1) / case.prior_sd**2
-    if isinstance(case.model, tacit.SoftmaxRegression):
+    if isinstance(case.model, tacit.models.SoftmaxRegression):
         eta = np.einsum("nd,skd->snk", case.x, theta.reshape(len(theta), LEVELS, -1))
         eta -= logsumexp(eta, axis=2, keepdims=True)
         return prior + eta[:, np.arange(len(case.y)), case.y.astype(int)].sum(axis=1)
     eta = theta @ case.x.T
-    if isinstance(case.model, tacit.LogisticRegression):
+    if isinstance(case.model, tacit.models.LogisticRegression):
         return prior + (case.y * eta - np.logaddexp(eta, 0)).sum(axis=1)
-    if isinstance(case.model, tacit.PoissonRegression):
+    if isinstance(case.model, tacit.models.PoissonRegression):
         return prior + (case.y * eta - np.exp(np.minimum(eta, 50)) - gammaln(case.y + 1)).sum(1)
     return prior - 0.5 * np.sum(((case.y - eta) / case.model.noise_sd) ** 2, axis=1)
 
@@ -113,7 +115,7 @@ def log_joint(case: Case, theta: np.ndarray) -> np.ndarray:
 def slope_and_bend(case: Case, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Gradient and negative Hessian of the log-joint."""
     x, ridge = case.x, np.eye(len(theta)) / case.prior_sd**2
-    if isinstance(case.model, tacit.SoftmaxRegression):
+    if isinstance(case.model, tacit.models.SoftmaxRegression):
         eta = x @ theta.reshape(LEVELS, -1).T
         p = np.exp(eta - logsumexp(eta, axis=1, keepdims=True))
         own = (case.y[:, None] == np.arange(LEVELS)).astype(float)
@@ -122,10 +124,10 @@ def slope_and_bend(case: Case, theta: np.ndarray) -> tuple[np.ndarray, np.ndarra
         bend = np.einsum("nkl,ni,nj->kilj", each, x, x, optimize=True)
         return slope - theta / case.prior_sd**2, bend.reshape(len(theta), -1) + ridge
     eta = x @ theta
-    if isinstance(case.model, tacit.LogisticRegression):
+    if isinstance(case.model, tacit.models.LogisticRegression):
         p = 1 / (1 + np.exp(-eta))
         first, second = case.y - p, p * (1 - p)
-    elif isinstance(case.model, tacit.PoissonRegression):
+    elif isinstance(case.model, tacit.models.PoissonRegression):
         second = np.exp(np.minimum(eta, 50))
         first = case.y - second
     else:
@@ -162,7 +164,7 @@ def reference(case: Case, seed: int = 0) -> tuple[np.ndarray, np.ndarray, float]
     """
     centre, bend = mode(case)
     basis = np.eye(len(centre))
-    if isinstance(case.model, tacit.SoftmaxRegression):
+    if isinstance(case.model, tacit.models.SoftmaxRegression):
         contrasts = np.linalg.qr(np.column_stack([np.ones(LEVELS), np.eye(LEVELS)[:, 1:]]))[0]
         basis = np.kron(contrasts[:, 1:], np.eye(case.x.shape[1]))
         centre = basis @ (basis.T @ centre)

@@ -17,10 +17,10 @@ GREY, BLUE = "#7A7A7A", "#0072B2"
 def main() -> None:
     path = sys.argv[1] if len(sys.argv) > 1 else "readme.png"
     warnings.simplefilter("ignore")
-    hospitals = tacit.data.load("synthetic-cohort", parties=10, seed=1)
-    exact = tacit.fit(tacit.LogisticRegression, hospitals, privacy="none")
+    hospitals = tacit.datasets.load("synthetic-cohort", parties=10, seed=1)
+    exact = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy="none")
     privacy = tacit.Privacy(epsilon=2.0, delta=1e-5)
-    private = tacit.fit(tacit.LogisticRegression, hospitals, privacy=privacy)
+    private = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy=privacy)
     names = exact.posterior.names
     order = np.argsort(exact.posterior.mean)
     figure = Figure(figsize=(7.2, 0.28 * len(names) + 1.0), layout="constrained")

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import tacit
-from tacit.data import Corpus, load_corpus
+from tacit.datasets import Corpus, load_corpus
 from tacit.sklearn import LDA, TopicTable
 
 TOPICS, BATCH, PASSES = 50, 20_000, 3

@@ -76,5 +76,17 @@ def test_no_public_name_is_hidden_by_a_module(package):
     """Importing a module sets it in its package: a name that is looked up later must differ."""
     found = importlib.import_module(package)
     modules = {one.name for one in pkgutil.iter_modules(found.__path__)}
-    hidden = modules & set(found.__all__)
-    assert hidden == ({"data"} if package == "tacit" else set())  # tacit.data is that module
+    assert modules.isdisjoint(found.__all__)
+
+
+def test_the_top_level_has_few_names_and_seven_packages():
+    names = ["Federation", "Fit", "Ledger", "Privacy", "Schema", "TacitError"]
+    names += ["connect", "fit", "from_numpyro"]
+    packages = ["datasets", "families", "methods", "models", "schedules", "sklearn", "testing"]
+    tacit = importlib.import_module("tacit")
+    assert sorted(tacit.__all__) == sorted(names)
+    assert dir(tacit) == sorted([*names, *packages])
+    for name in dir(tacit):
+        assert getattr(tacit, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'LogisticRegression'"):
+        _ = tacit.LogisticRegression

@@ -85,7 +85,7 @@ def make_fresh(out: Path) -> None:
 
 
 def heart_is_here() -> bool:
-    from tacit.data import sources
+    from tacit.datasets import list as sources
 
     return any(source.name == "heart" and source.present for source in sources())
 

@@ -71,107 +71,43 @@ def _compilation_cache() -> str | None:
 _configure_jax()
 
 if TYPE_CHECKING:
-    from tacit import data
-    from tacit.data import Federation
+    from tacit import datasets as datasets
+    from tacit import families as families
+    from tacit import methods as methods
+    from tacit import models as models
+    from tacit import schedules as schedules
+    from tacit import sklearn as sklearn
+    from tacit import testing as testing
+    from tacit.data.federation import Federation
+    from tacit.data.schema.table import Schema
     from tacit.errors import TacitError
-    from tacit.expfam import Dirichlet, FullGaussian, Gamma, MeanFieldGaussian
     from tacit.fitting import Fit, fit
-    from tacit.live.client import connect, connect_async
-    from tacit.methods import (
-        DPSGD,
-        Exact,
-        ExpectedStatistics,
-        GradientVI,
-        Hybrid,
-        NaturalVI,
-        PrivateScoring,
-        PrivateStatistics,
-        PrivateUpdate,
-    )
-    from tacit.models import (
-        BayesianNeuralNetwork,
-        BeliefNetwork,
-        GaussianMean,
-        LinearRegression,
-        LogisticRegression,
-        PoissonRegression,
-        SoftmaxRegression,
-        TopicModel,
-        from_numpyro,
-    )
-    from tacit.privacy.settings import PartyPrivacy, Privacy
-    from tacit.server.schedule import Asynchronous, Sequential, Synchronous
+    from tacit.live.client import connect
+    from tacit.models.numpyro.model import from_numpyro
+    from tacit.privacy.ledger.ledger import Ledger
+    from tacit.privacy.settings import Privacy
 
 _HOMES = {
-    "data": "",
-    "Federation": "data",
-    "TacitError": "errors",
-    "Dirichlet": "expfam",
-    "FullGaussian": "expfam",
-    "Gamma": "expfam",
-    "MeanFieldGaussian": "expfam",
-    "DPSGD": "methods",
-    "Exact": "methods",
-    "ExpectedStatistics": "methods",
-    "PrivateScoring": "methods",
-    "GradientVI": "methods",
-    "NaturalVI": "methods",
-    "Hybrid": "methods",
-    "PrivateStatistics": "methods",
-    "PrivateUpdate": "methods",
-    "BayesianNeuralNetwork": "models",
-    "BeliefNetwork": "models",
-    "PoissonRegression": "models",
-    "SoftmaxRegression": "models",
-    "GaussianMean": "models",
-    "LinearRegression": "models",
-    "LogisticRegression": "models",
-    "TopicModel": "models",
-    "from_numpyro": "models",
+    "Federation": "data.federation",
     "Fit": "fitting",
-    "fit": "fitting",
-    "PartyPrivacy": "privacy.settings",
+    "Ledger": "privacy.ledger.ledger",
     "Privacy": "privacy.settings",
-    "Asynchronous": "server.schedule",
-    "Sequential": "server.schedule",
-    "Synchronous": "server.schedule",
+    "Schema": "data.schema.table",
+    "TacitError": "errors",
     "connect": "live.client",
-    "connect_async": "live.client",
+    "fit": "fitting",
+    "from_numpyro": "models.numpyro.model",
 }
+_PACKAGES = ("datasets", "families", "methods", "models", "schedules", "sklearn", "testing")
 
 __all__ = [
-    "DPSGD",
-    "Asynchronous",
-    "BayesianNeuralNetwork",
-    "BeliefNetwork",
-    "Dirichlet",
-    "Exact",
-    "ExpectedStatistics",
     "Federation",
     "Fit",
-    "FullGaussian",
-    "Gamma",
-    "GaussianMean",
-    "GradientVI",
-    "Hybrid",
-    "LinearRegression",
-    "LogisticRegression",
-    "MeanFieldGaussian",
-    "NaturalVI",
-    "PartyPrivacy",
-    "PoissonRegression",
+    "Ledger",
     "Privacy",
-    "PrivateScoring",
-    "PrivateStatistics",
-    "PrivateUpdate",
-    "Sequential",
-    "SoftmaxRegression",
-    "Synchronous",
+    "Schema",
     "TacitError",
-    "TopicModel",
     "connect",
-    "connect_async",
-    "data",
     "fit",
     "from_numpyro",
 ]
@@ -180,12 +116,12 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
+    if name in _PACKAGES:
+        return import_module(f"tacit.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'tacit' has no attribute {name!r}")
-    if not _HOMES[name]:
-        return import_module(f"tacit.{name}")
     return getattr(import_module(f"tacit.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_PACKAGES])

@@ -209,8 +209,8 @@ def fit(
     counted.
 
     >>> import tacit
-    >>> hospitals = tacit.data.load("synthetic-cohort", parties=3, records=300, seed=1)
-    >>> fitted = tacit.fit(tacit.LogisticRegression, hospitals, privacy="none")
+    >>> hospitals = tacit.datasets.load("synthetic-cohort", parties=3, records=300, seed=1)
+    >>> fitted = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy="none")
     >>> fitted.posterior.mean.shape == (len(hospitals.names),)
     True
     """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from tacit.data import Corpus
+from tacit.datasets import Corpus
 from tacit.errors import ConfigError
 from tacit_studies import STUDIES, vips_topics
 from tacit_studies.kept import kept

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.data import sources
+from tacit.datasets import list as sources
 
 DEMO = Path(__file__).parents[2] / "examples" / "live" / "demo.py"
 

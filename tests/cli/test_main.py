@@ -264,9 +264,12 @@ def test_a_users_table_runs_from_the_quickstart_configuration(tacit, tmp_path):
 def test_nothing_printed_by_accident_shows_a_record():
     import tacit as package
 
-    hospitals = package.data.load("synthetic-cohort", parties=3, records=120, seed=1)
+    hospitals = package.datasets.load("synthetic-cohort", parties=3, records=120, seed=1)
     fitted = package.fit(
-        package.LogisticRegression, hospitals, privacy="none", schedule=package.Sequential(rounds=1)
+        package.models.LogisticRegression,
+        hospitals,
+        privacy="none",
+        schedule=package.schedules.Sequential(rounds=1),
     )
     for shown in (repr(hospitals), repr(fitted), repr(fitted.outcome), repr(fitted.posterior)):
         assert "array(" not in shown

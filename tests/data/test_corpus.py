@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from tacit.data import load_corpus
 from tacit.data.readers import corpus
+from tacit.datasets import load_corpus
 from tacit.errors import ConfigError, DataError
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tacit.data import DataConfig, PartitionConfig, fetch, load_federation, sources
+from tacit.data import DataConfig, PartitionConfig, load_federation
 from tacit.data.readers.download import REGISTRY, PublicFile, cache_folder
+from tacit.datasets import fetch
+from tacit.datasets import list as sources
 from tacit.errors import ConfigError, DataError
 
 CONTENT = b"cont_africa;rugged;rgdppc_2000\n" + b"1;0.5;1000\n0;2;3000\n0;1;\n" * 3000

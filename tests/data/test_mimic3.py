@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import skew as scipy_skew
 
-from tacit import data
+from tacit import data, datasets
 from tacit.data import DataConfig, Federation
 from tacit.data.readers.mimic3.schema import CHANNELS, FEATURES
 from tacit.errors import ConfigError, DataError
@@ -28,7 +28,7 @@ def one_stay(tmp_path: Path, mimic3: SimpleNamespace):
         other = "8_episode1_timeseries.csv"
         mimic3.write_listfile(tmp_path / "test", {other: 0})
         mimic3.write_stay(tmp_path / "test" / other, [mimic3.row(1.0)])
-        return data.load("mimic3", path=str(tmp_path), parties=1, held_out=0)
+        return datasets.load("mimic3", path=str(tmp_path), parties=1, held_out=0)
 
     return write
 
@@ -159,31 +159,31 @@ def test_a_listfile_must_be_the_benchmarks(tmp_path, mimic3):
         mimic3.write_listfile(tmp_path / "train", {name: label})
         mimic3.write_listfile(tmp_path / "test", {})
         with pytest.raises(DataError, match=message):
-            data.load("mimic3", path=str(tmp_path))
+            datasets.load("mimic3", path=str(tmp_path))
     mimic3.write_listfile(tmp_path / "train", {})
     with pytest.raises(DataError, match="both listfiles are empty"):
-        data.load("mimic3", path=str(tmp_path))
+        datasets.load("mimic3", path=str(tmp_path))
     (tmp_path / "train" / "listfile.csv").write_text("stay,period_length\n")
     with pytest.raises(DataError, match='column "y_true" is missing'):
-        data.load("mimic3", path=str(tmp_path))
+        datasets.load("mimic3", path=str(tmp_path))
     (tmp_path / "train" / "listfile.csv").write_text(f"stay,y_true\n{STAY},1\n{STAY},0\n")
     with pytest.raises(DataError, match=r"line 3: .*is there twice"):
-        data.load("mimic3", path=str(tmp_path))
+        datasets.load("mimic3", path=str(tmp_path))
 
 
 def test_a_missing_episode_is_named(tmp_path, mimic3):
     names = list(mimic3.write_benchmark(tmp_path))
     (tmp_path / "train" / names[0]).unlink()
     with pytest.raises(DataError, match=f"{names[0]}: the file cannot be read"):
-        data.load("mimic3", path=str(tmp_path))
+        datasets.load("mimic3", path=str(tmp_path))
 
 
 def test_without_files_the_error_says_how_to_get_them(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_DATA", str(tmp_path))
     for attempt in (
-        lambda: data.load("mimic3"),
-        lambda: data.load("mimic3", path=str(tmp_path / "nowhere")),
-        lambda: data.fetch("mimic3"),
+        lambda: datasets.load("mimic3"),
+        lambda: datasets.load("mimic3", path=str(tmp_path / "nowhere")),
+        lambda: datasets.fetch("mimic3"),
     ):
         with pytest.raises(DataError) as caught:
             attempt()
@@ -203,16 +203,16 @@ def test_without_files_the_error_says_how_to_get_them(tmp_path, monkeypatch):
             assert part in text
     monkeypatch.delenv("TACIT_DATA")
     with pytest.raises(DataError, match="are not here"):
-        data.load("mimic3")
+        datasets.load("mimic3")
 
 
 @pytest.mark.parametrize("inner", ["", "in-hospital-mortality"])
 def test_files_are_found_in_tacit_data(tmp_path, mimic3, monkeypatch, inner):
     stays = mimic3.write_benchmark(tmp_path / "mimic3" / inner)
     monkeypatch.setenv("TACIT_DATA", str(tmp_path))
-    assert next(info for info in data.sources() if info.name == "mimic3").present
-    assert data.fetch("mimic3") == tmp_path / "mimic3" / inner
-    federation = data.load("mimic3", parties=3, held_out=0.2)
+    assert next(info for info in datasets.list() if info.name == "mimic3").present
+    assert datasets.fetch("mimic3") == tmp_path / "mimic3" / inner
+    federation = datasets.load("mimic3", parties=3, held_out=0.2)
     assert federation.test is not None
     x = np.vstack([federation.test["x"], *(r["x"] for r in federation.parties.values())])
     assert x.shape == (len(stays), 715)
@@ -228,7 +228,7 @@ def test_balance_keeps_as_many_of_each_class_and_reads_no_more(tmp_path, mimic3)
     stays = mimic3.write_benchmark(tmp_path, subjects=40)
     died = sum(stays.values())
     federations = [
-        data.load("mimic3", path=str(tmp_path), parties=2, held_out=0, balance=True, seed=seed)
+        datasets.load("mimic3", path=str(tmp_path), parties=2, held_out=0, balance=True, seed=seed)
         for seed in (1, 1, 2)
     ]
     sums = []
@@ -245,7 +245,7 @@ def test_balance_keeps_as_many_of_each_class_and_reads_no_more(tmp_path, mimic3)
 
 def test_subjects_are_persons(tmp_path, mimic3):
     mimic3.write_benchmark(tmp_path)
-    federation = data.load(
+    federation = datasets.load(
         "mimic3", path=str(tmp_path), parties=4, person="subject", held_out=0.25, seed=3
     )
     counts = [len(np.unique(records["person"])) for records in federation.parties.values()]

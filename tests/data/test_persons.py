@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit import data
+from tacit import data, datasets
 from tacit.data import ColumnConfig, DataConfig, PartitionConfig, load_party
 from tacit.data.persons import balanced_persons, by_appearance, held_out_persons
 from tacit.errors import ConfigError, DataError
@@ -161,7 +161,7 @@ def test_cohort_patients_have_one_site_sex_and_age():
     )
     assert stays.select(pl.col("site", "sex", "age").max()).row(0) == (1, 1, 1)
     assert 0.1 < (stays["n"] > 1).mean() < 0.4
-    federation = data.load(records=3000, parties=4, person="patient", held_out=0.2, seed=2)
+    federation = datasets.load(records=3000, parties=4, person="patient", held_out=0.2, seed=2)
     assert next(iter(federation.parties)) == "hospital-1"
     assert federation.test is not None
     assert 500 < len(federation.test["y"]) <= 600

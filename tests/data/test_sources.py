@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tacit import data
+from tacit import data, datasets
 from tacit.data import DataConfig, Federation, PartitionConfig, load_federation
 from tacit.data.config import SOURCES
 from tacit.errors import ConfigError
@@ -16,7 +16,7 @@ def sizes(federation: Federation) -> dict[str, int]:
 
 
 def test_every_source_is_listed():
-    listed = {info.name: info for info in data.sources()}
+    listed = {info.name: info for info in datasets.list()}
     assert tuple(listed) == SOURCES
     assert {name for name, info in listed.items() if info.file_based} == {
         "adult",
@@ -30,7 +30,7 @@ def test_every_source_is_listed():
 
 def test_adult_has_109_columns_near_standard(need):
     need("adult")
-    federation = data.load("adult", parties=10, held_out=0.5, seed=1)
+    federation = datasets.load("adult", parties=10, held_out=0.5, seed=1)
     assert federation.test is not None
     x = np.vstack([pooled(federation, "x"), federation.test["x"]])
     assert x.shape == (48_842, 109)
@@ -61,7 +61,7 @@ def test_tmlr_tables_2_and_3(
 ):
     """Adult, half held out. λ_small of "unbalanced 2" is 4λ - 3 = .043 ± .008 by the split."""
     need("adult")
-    federation = data.load(
+    federation = datasets.load(
         "adult",
         parties=parties,
         kind="skew",
@@ -85,7 +85,7 @@ def test_tmlr_tables_2_and_3(
 
 def test_rugged_least_squares_is_the_published_one(need):
     need("rugged")
-    federation = data.load("rugged", parties=3, held_out=0)
+    federation = datasets.load("rugged", parties=3, held_out=0)
     solution = np.linalg.lstsq(pooled(federation, "x"), pooled(federation, "y"))[0]
     assert federation.names == ("bias", "cont_africa", "rugged", "cont_africa*rugged")
     assert solution == pytest.approx([9.223, -1.948, -0.203, 0.393], abs=5e-4)
@@ -95,7 +95,7 @@ def test_rugged_least_squares_is_the_published_one(need):
 
 def test_heart_parties_are_its_hospitals(need):
     need("heart")
-    federation = data.load("heart", held_out=0, keep=("hospital",))
+    federation = datasets.load("heart", held_out=0, keep=("hospital",))
     assert sizes(federation) == {"cleveland": 303, "hungarian": 294, "switzerland": 123, "va": 200}
     ill = [int(records["y"].sum()) for records in federation.parties.values()]
     assert ill == [139, 106, 115, 149]
@@ -115,7 +115,7 @@ def test_heart_parties_are_its_hospitals(need):
 
 def test_heart_holds_out_a_share_of_each_hospital(need):
     need("heart")
-    federation = data.load("heart", held_out=0.2, keep=("hospital",))
+    federation = datasets.load("heart", held_out=0.2, keep=("hospital",))
     assert federation.test is not None
     shares = np.bincount(federation.test["hospital"]) - np.array([60, 58, 24, 40])
     assert set(shares.tolist()) <= {0, 1}
@@ -123,7 +123,7 @@ def test_heart_holds_out_a_share_of_each_hospital(need):
 
 
 def test_breast_cancer_is_near_standard():
-    federation = data.load("breast-cancer", parties=3, held_out=0)
+    federation = datasets.load("breast-cancer", parties=3, held_out=0)
     x = pooled(federation, "x")
     assert x.shape == (569, 31)
     assert pooled(federation, "y").sum() == 212
@@ -133,19 +133,19 @@ def test_breast_cancer_is_near_standard():
 
 
 def test_gaussian_mean_is_y_alone():
-    federation = data.load("gaussian-mean", parties=5, held_out=0, seed=2)
+    federation = datasets.load("gaussian-mean", parties=5, held_out=0, seed=2)
     y = pooled(federation, "y")
     assert set(federation.parties["party-1"]) == {"y"}
     assert federation.names == ("mean",)
     assert len(y) == 10_000
     # Four standard errors: a false alarm in 16,000 seeds, and this seed is fixed.
     assert abs(y.mean() - 5) < 4 / 100
-    other = data.load("gaussian-mean", records=50, mean=-3.0, sd=0.1, held_out=0)
+    other = datasets.load("gaussian-mean", records=50, mean=-3.0, sd=0.1, held_out=0)
     assert abs(pooled(other, "y").mean() + 3) < 0.1
 
 
 def test_cohort_has_unequal_sites_of_different_case_mix():
-    federation = data.load(held_out=0, seed=4)
+    federation = datasets.load(held_out=0, seed=4)
     counts = list(sizes(federation).values())
     rates = [records["y"].mean() for records in federation.parties.values()]
     ages = [records["x"][:, 1].mean() for records in federation.parties.values()]
@@ -161,7 +161,7 @@ def test_cohort_has_unequal_sites_of_different_case_mix():
 
 def test_cohort_truth_is_what_made_the_outcome():
     """The score Σ x (y - p) of the true weights has mean zero; that of other weights has not."""
-    federation = data.load(held_out=0, records=40_000, seed=5)
+    federation = datasets.load(held_out=0, records=40_000, seed=5)
     assert federation.truth is not None
     assert tuple(federation.truth) == federation.names
     x, y = pooled(federation, "x"), pooled(federation, "y")
@@ -178,7 +178,7 @@ def test_cohort_truth_is_what_made_the_outcome():
 
 @pytest.mark.parametrize(("records", "total"), [(None, 50_000), (1_500, 1_500)])
 def test_cohort_has_as_many_sites_as_asked(records, total):
-    federation = data.load(parties=1000, records=records, held_out=0.2)
+    federation = datasets.load(parties=1000, records=records, held_out=0.2)
     assert len(federation.parties) == 1000
     assert federation.test is not None
     assert sum(sizes(federation).values()) + len(federation.test["y"]) == total
@@ -187,7 +187,7 @@ def test_cohort_has_as_many_sites_as_asked(records, total):
 
 
 def test_cohort_can_be_dealt_otherwise():
-    federation = data.load(parties=4, kind="balanced", records=400, held_out=0, keep=("site",))
+    federation = datasets.load(parties=4, kind="balanced", records=400, held_out=0, keep=("site",))
     assert set(sizes(federation).values()) == {100}
     assert len(set(federation.parties["party-1"]["site"].tolist())) > 3
 
@@ -208,7 +208,7 @@ def test_generated_data_are_pinned_to_the_seed():
     frame = data.synthetic_cohort(records=100, sites=2, seed=0).frame
     assert frame.equals(data.synthetic_cohort(records=100, sites=2, seed=0).frame)
     assert not frame.equals(data.synthetic_cohort(records=100, sites=2, seed=1).frame)
-    held_out = data.load("gaussian-mean", parties=1, records=3, held_out=0, seed=0)
+    held_out = datasets.load("gaussian-mean", parties=1, records=3, held_out=0, seed=0)
     expected = 5 + np.random.default_rng([0, 0]).standard_normal(3)
     assert sorted(pooled(held_out, "y")) == sorted(expected)
 
@@ -223,16 +223,16 @@ def test_split_gives_every_record_once():
 
 def test_bad_arguments_are_refused():
     with pytest.raises(ConfigError, match="seed = -1"):
-        data.load("gaussian-mean", seed=-1)
+        datasets.load("gaussian-mean", seed=-1)
     with pytest.raises(ConfigError, match="held_out = 1"):
         data.split({"y": np.zeros(3)}, held_out=1.0)
     with pytest.raises(ConfigError, match=r'data\.keep names "wing"; the columns that can be kept'):
-        data.load(keep=("wing",))
+        datasets.load(keep=("wing",))
     with pytest.raises(ConfigError, match="3 sites cannot share 2 records"):
         data.synthetic_cohort(records=2, sites=3)
 
 
 def test_a_held_out_share_of_no_record_is_said():
-    federation = data.load("gaussian-mean", parties=1, records=3, held_out=0.1)
+    federation = datasets.load("gaussian-mean", parties=1, records=3, held_out=0.1)
     assert federation.test is None
     assert "there is no test" in federation.notes[0]

@@ -57,10 +57,10 @@ STOCHASTIC = """
     from tacit.engines.execute import carry_out
     from tacit.plan.plan import make_plan
     from tacit.methods import GradientVI
-    from tacit.models import GaussianMean
+    from tacit.models import NormalMean
     from tacit.server.schedule import Synchronous
 
-    MODEL = GaussianMean()
+    MODEL = NormalMean()
 
     def q(seed, batch_parties=True):
         y = np.random.default_rng(0).normal(size=44)

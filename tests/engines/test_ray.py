@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.data import document_records
+from tacit.datasets import document_records
 from tacit.engines.execute import carry_out
 from tacit.engines.ray.engine import deal
 from tacit.errors import ConfigError, DataError

@@ -8,6 +8,7 @@ import pytest
 
 import tacit
 from tacit.errors import PeerError
+from tacit.live.client import connect_async
 
 
 def options(federation, name):
@@ -62,10 +63,10 @@ def test_a_loop_without_asyncio_takes_part(federation):
 
 def test_a_loop_with_asyncio_takes_part_and_may_leave_and_return(federation):
     async def train(name, address):
-        session = await tacit.connect_async(address, **options(federation, name))
+        session = await connect_async(address, **options(federation, name))
         turn = await session.wait_for_posterior()
         await session.leave("a short break", expected_absence_s=1.0)
-        session = await tacit.connect_async(address, rejoin=True, **options(federation, name))
+        session = await connect_async(address, rejoin=True, **options(federation, name))
         again = await session.wait_for_posterior()
         assert (again.request, again.version) == (turn.request, turn.version)
         while again is not None:

@@ -17,9 +17,9 @@ from tacit.expfam import MeanFieldGaussian
 from tacit.methods.dpsgd.clipping import clipped_gradient
 from tacit.methods.private import by_unit
 from tacit.models import (
-    BayesianNeuralNetwork,
     LinearRegression,
     LogisticRegression,
+    NeuralNetwork,
     SoftmaxRegression,
 )
 
@@ -27,15 +27,15 @@ MODELS = {
     "logistic": LogisticRegression(("a", "b", "c")),
     "linear": LinearRegression(("a", "b", "c")),
     "softmax": SoftmaxRegression(("a", "b"), levels=("u", "v", "w")),
-    "network": BayesianNeuralNetwork(("a", "b"), hidden=3),
-    "network, gaussian": BayesianNeuralNetwork(("a", "b"), hidden=3, output="gaussian"),
+    "network": NeuralNetwork(("a", "b"), hidden=3),
+    "network, gaussian": NeuralNetwork(("a", "b"), hidden=3, output="gaussian"),
 }
 UNITS = 6
 ROUNDING = 1e-12
 
 
 def columns(model):
-    return model.inputs if isinstance(model, BayesianNeuralNetwork) else len(model.layout)
+    return model.inputs if isinstance(model, NeuralNetwork) else len(model.layout)
 
 
 def records_of(model, count=UNITS, seed=0):

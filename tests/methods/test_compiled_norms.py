@@ -18,9 +18,9 @@ from tacit.methods import DPSGD
 from tacit.methods.dpsgd.clipping import clipped_gradient
 from tacit.methods.scoring.party import counted, counts_sum, moment_sum, score_sum
 from tacit.models import (
-    BayesianNeuralNetwork,
     LinearRegression,
     LogisticRegression,
+    NeuralNetwork,
     PoissonRegression,
     SoftmaxRegression,
 )
@@ -41,7 +41,7 @@ MODELS = {
     "linear": LinearRegression(NAMES, layout=LAYOUT),
     "poisson": PoissonRegression(NAMES, largest=20.0, layout=LAYOUT),
     "softmax": SoftmaxRegression(NAMES, levels=("a", "b", "c"), layout=LAYOUT),
-    "network": BayesianNeuralNetwork(NAMES, hidden=20),
+    "network": NeuralNetwork(NAMES, hidden=20),
 }
 
 

@@ -9,7 +9,7 @@ from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError
 from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.methods import DPSGD, NaturalVI
-from tacit.models import BayesianNeuralNetwork, LogisticRegression, Model
+from tacit.models import LogisticRegression, Model, NeuralNetwork
 from tacit.party.compute import PartyState, step
 from tacit.plan.agreement import Agreement
 from tacit.plan.plan import make_plan
@@ -129,7 +129,7 @@ def test_every_kind_of_precision_moves_q(many, precision):
 
 
 def test_a_step_that_needs_the_number_of_records_is_refused_where_that_is_secret():
-    class SmoothNetwork(BayesianNeuralNetwork):
+    class SmoothNetwork(NeuralNetwork):
         rounding_grows = False
 
     model = SmoothNetwork(tuple("abcdefghi"), hidden=25)

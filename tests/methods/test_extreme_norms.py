@@ -16,9 +16,9 @@ import pytest
 from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.methods.dpsgd.clipping import clipped_gradient
 from tacit.models import (
-    BayesianNeuralNetwork,
     LinearRegression,
     LogisticRegression,
+    NeuralNetwork,
     PoissonRegression,
     SoftmaxRegression,
 )
@@ -34,8 +34,8 @@ SIZES = {
                 1e154, 1e200, 1e300, 1.7e308],
 }  # fmt: skip
 MODELS = {
-    "network": BayesianNeuralNetwork(("a", "b"), hidden=3),
-    "network, gaussian": BayesianNeuralNetwork(("a", "b"), hidden=3, output="gaussian"),
+    "network": NeuralNetwork(("a", "b"), hidden=3),
+    "network, gaussian": NeuralNetwork(("a", "b"), hidden=3, output="gaussian"),
     "logistic": LogisticRegression(("a", "b")),
     "linear": LinearRegression(("a", "b")),
     "poisson": PoissonRegression(("a", "b"), largest=20.0),
@@ -49,13 +49,13 @@ def flat(value):
 
 
 def width(model):
-    return model.inputs if isinstance(model, BayesianNeuralNetwork) else len(model.layout)
+    return model.inputs if isinstance(model, NeuralNetwork) else len(model.layout)
 
 
 def locations(model, sizes, dtype, rng):
     """q's mean: for a network every pair of sizes of its two layers, otherwise one size."""
     sign = np.where(rng.random(model.dimension) < 0.7, 1.0, -1.0)
-    if not isinstance(model, BayesianNeuralNetwork):
+    if not isinstance(model, NeuralNetwork):
         return np.stack([size * sign for size in sizes]).astype(dtype)
     split = model.inputs * model.hidden
     found = []
@@ -116,7 +116,7 @@ def test_no_size_of_record_or_q_escapes_the_clip(kind, names, dtype):
 
 def test_a_wide_network_far_from_its_records_is_clipped():
     """100 columns and 400 hidden units, w₂² below what single precision holds."""
-    model = BayesianNeuralNetwork(tuple(f"c{i}" for i in range(100)), hidden=400)
+    model = NeuralNetwork(tuple(f"c{i}" for i in range(100)), hidden=400)
     split = model.inputs * model.hidden
     location = np.zeros(model.dimension)
     location[split : split + 400], location[split + 400 : -1] = 1e-3, 1.05e-19

@@ -59,7 +59,7 @@ def test_it_predicts_as_quadrature_does_and_federated_is_central(make_parties, p
 def test_adult_is_predicted_as_by_quadrature():
     if locate("adult") is None:
         pytest.skip("Adult is neither in $TACIT_DATA nor in the cache")
-    data = tacit.data.load("adult", parties=10, seed=1)
+    data = tacit.datasets.load("adult", parties=10, seed=1)
     model = LogisticRegression(data.names, layout=data.layout)
     exact = learnt(model, data.parties, NaturalVI(), rounds=7)
     augmented = learnt(model, data.parties, ExpectedStatistics(), rounds=15)

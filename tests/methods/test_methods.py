@@ -20,10 +20,10 @@ from tacit.methods import (
     Task,
 )
 from tacit.models import (
-    BayesianNeuralNetwork,
-    GaussianMean,
     LinearRegression,
     LogisticRegression,
+    NeuralNetwork,
+    NormalMean,
     PoissonRegression,
 )
 from tacit.plan.auto import MOST_COLUMNS, REASONS, choose_method
@@ -36,14 +36,14 @@ NAMES = ("a", "b")
 LINEAR = LinearRegression(NAMES, prior_sd=2.0)
 LOGISTIC = LogisticRegression(NAMES, prior_sd=2.0)
 POISSON = PoissonRegression(NAMES, largest=9)
-NETWORK = BayesianNeuralNetwork(("a",), hidden=2)
+NETWORK = NeuralNetwork(("a",), hidden=2)
 
 COMPILED = {
     "natural-vi": (NaturalVI(steps=20), LOGISTIC, MeanFieldGaussian(2), 0.0),
     "gradient-vi, full batch": (GradientVI(steps=30), LINEAR, FullGaussian(2), 0.1),
     "gradient-vi, minibatches and draws": (
         GradientVI(steps=30, batch_size=10, draws=3),
-        GaussianMean(),
+        NormalMean(),
         MeanFieldGaussian(1),
         0.7,
     ),
@@ -51,7 +51,7 @@ COMPILED = {
 QUICK = {
     "exact, full": (Exact(), LINEAR, FullGaussian(2)),
     "exact, mean-field": (Exact(), LINEAR, MeanFieldGaussian(2)),
-    "exact, mean of a normal": (Exact(), GaussianMean(), FullGaussian(1)),
+    "exact, mean of a normal": (Exact(), NormalMean(), FullGaussian(1)),
     "expected statistics": (ExpectedStatistics(), LINEAR, FullGaussian(2)),
     "expected statistics, augmented": (ExpectedStatistics(), LOGISTIC, FullGaussian(2)),
     "natural-vi, conjugate": (NaturalVI(dtype="float64"), LINEAR, FullGaussian(2)),
@@ -218,7 +218,7 @@ def test_a_method_refuses_what_it_cannot_serve(method, model, family):
 
 
 def test_auto_is_the_cheapest_method_that_serves():
-    assert [choose_method(m)[0].kind for m in (LINEAR, GaussianMean(), LOGISTIC, NETWORK)] == [
+    assert [choose_method(m)[0].kind for m in (LINEAR, NormalMean(), LOGISTIC, NETWORK)] == [
         "exact",
         "exact",
         "natural-vi",
@@ -247,7 +247,7 @@ def test_auto_with_privacy_is_scoring_where_it_will_do_and_says_why_not_elsewher
     told = []
     for (kind, why), word in (
         (auto(NETWORK), "'bnn'"),
-        (auto(GaussianMean()), "'gaussian-mean'"),
+        (auto(NormalMean()), "'gaussian-mean'"),
         (auto(LogisticRegression(("bias",))), "count"),
         (auto(wide), f"{MOST_COLUMNS + 1} columns"),
         (auto(LOGISTIC, unit="person"), "privacy.unit = 'person'"),

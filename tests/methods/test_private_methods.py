@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.data import document_records
 from tacit.data.schema.layout import BIAS, Feature
+from tacit.datasets import document_records
 from tacit.expfam import MeanFieldGaussian
 from tacit.methods import (
     DPSGD,
@@ -24,10 +24,10 @@ from tacit.methods import (
     Whitened,
 )
 from tacit.models import (
-    BayesianNeuralNetwork,
     LinearRegression,
     LogisticRegression,
     Model,
+    NeuralNetwork,
     PoissonRegression,
     SoftmaxRegression,
     TopicModel,
@@ -35,7 +35,7 @@ from tacit.models import (
 from tacit.models.belief.model import BeliefNetwork
 from tacit.plan.plan import first_factors, make_plan
 from tacit.privacy.mechanisms import Gaussian
-from tacit.privacy.settings import PartyPrivacy, Privacy
+from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Synchronous
 from tacit.server.state import initial_state
 from tacit.testing import check_local_method, check_private_method, gaussian_faults
@@ -72,7 +72,7 @@ CASES = {
     "dpsgd, subsets": Case(DPSGD(rate=0.5, sampling="without-replacement"), reach=0.0),
     "dpsgd, adaptive": Case(DPSGD(adaptive=0.5)),
     "dpsgd, clip by visit": Case(DPSGD(clip_end=0.3, noise_end=2.0)),
-    "dpsgd, network": Case(DPSGD(), BayesianNeuralNetwork(("a", "b"), hidden=2), reach=0.8),
+    "dpsgd, network": Case(DPSGD(), NeuralNetwork(("a", "b"), hidden=2), reach=0.8),
     "dpsgd, levels": Case(DPSGD(), SoftmaxRegression(("a", "b"), levels=("u", "v"))),
     "update": Case(PrivateUpdate(shards=1), LINEAR),
     "update, added": Case(PrivateUpdate(shards=1), LINEAR, OPEN),
@@ -169,7 +169,7 @@ def test_the_server_adds_one_whole_noise_to_counts():
 
 def test_the_guarantee_of_a_run_is_that_of_its_weakest_party():
     parties = {name: {"x": np.ones((4, 1)), "y": np.arange(4.0)} for name in ("a", "b")}
-    own = {"a": PartyPrivacy(noise_multiplier=3.0, delta=1e-3)}
+    own = {"a": {"noise_multiplier": 3.0, "delta": 1e-3}}
     plan = make_plan(
         LINEAR, parties, method=PrivateStatistics(), schedule=Synchronous(rounds=1),
         privacy=Privacy(noise_multiplier=1.0, delta=1e-2, parties=own),

@@ -14,7 +14,7 @@ def test_padding_of_a_unit_is_its_own(bad):
     x = np.arange(8.0)
     x[0] = bad
     arranged = group_rows({"x": x}, np.array([0, 1, 1, 2, 2, 2, 4, 4]), 5)
-    method = tacit.DPSGD(unit="person", dtype="float64")
+    method = tacit.methods.DPSGD(unit="person", dtype="float64")
     stack, weights = stack_records([arranged], 9, method)
     poisoned = ~(np.abs(np.asarray(stack["x"][0])) < 100)
     assert poisoned[0].all()
@@ -32,9 +32,9 @@ def test_persons_of_two_parties_stay_two():
 
 
 def test_a_private_fit_scores_no_training_records():
-    cohort = tacit.data.load("synthetic-cohort", parties=2, records=200, seed=1)
+    cohort = tacit.datasets.load("synthetic-cohort", parties=2, records=200, seed=1)
     private = tacit.Privacy(epsilon=1.0, noise_seed=0)
-    schedule = tacit.Synchronous(rounds=2)
-    fit = tacit.fit(tacit.LogisticRegression, cohort, privacy=private, schedule=schedule)
+    schedule = tacit.schedules.Synchronous(rounds=2)
+    fit = tacit.fit(tacit.models.LogisticRegression, cohort, privacy=private, schedule=schedule)
     assert fit.metrics["train"] is None
     assert fit.metrics["test"] is not None

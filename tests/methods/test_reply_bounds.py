@@ -25,7 +25,7 @@ from tacit.methods.statistics.method import ExpectedStatistics
 from tacit.methods.whitening import Whitened
 from tacit.models import LogisticRegression, PoissonRegression, SoftmaxRegression
 from tacit.models.glm.linear import LinearRegression
-from tacit.models.normal_mean import GaussianMean
+from tacit.models.normal_mean import NormalMean
 from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Asynchronous, Sequential, Synchronous
@@ -323,7 +323,7 @@ def test_the_bounds_are_reached_by_extreme_records():
 
 def test_an_update_that_alone_makes_q_improper_is_named_for_any_model():
     parties = {name: {"y": np.full(rows, 2.0)} for name, rows in SIZES.items()}
-    plan = make_plan(GaussianMean(), parties, schedule=Synchronous(rounds=2))
+    plan = make_plan(NormalMean(), parties, schedule=Synchronous(rounds=2))
     seen = exchanges(plan, SIZES)
     assert found_in(plan, seen) == []
     one = seen[-1]

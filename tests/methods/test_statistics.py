@@ -18,7 +18,7 @@ from tacit.methods import ExpectedStatistics, Hybrid, PrivateStatistics
 from tacit.methods.base import Task
 from tacit.methods.batches import shuffled_rows
 from tacit.methods.statistics.noise_aware import aware_q, plain_q
-from tacit.models import GaussianMean, LinearRegression, PoissonRegression
+from tacit.models import LinearRegression, NormalMean, PoissonRegression
 from tacit.party.compute import PartyState, Seat, step
 from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
@@ -294,7 +294,7 @@ def test_the_mean_of_a_normal_too():
     rng = np.random.default_rng(0)
     parties = {f"p{m}": {"y": 1.0 + rng.normal(size=50)} for m in range(4)}
     method = PrivateStatistics(clip=1e3, dtype="float64", once=True)
-    plan = plan_of(parties, method, model=GaussianMean(), noise_multiplier=1e-9)
+    plan = plan_of(parties, method, model=NormalMean(), noise_multiplier=1e-9)
     every = np.concatenate([one["y"] for one in parties.values()])
     assert carry_out(plan).posterior.mean == pytest.approx(every.sum() / 201, rel=1e-4)
 

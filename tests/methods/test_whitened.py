@@ -18,7 +18,7 @@ from tacit.methods.whitening import SUM, Whitened, unpack_symmetric, whitening_m
 from tacit.models import LinearRegression, LogisticRegression
 from tacit.plan.plan import make_plan
 from tacit.privacy.bounded import clip_moments, clip_units, pack_symmetric
-from tacit.privacy.settings import PartyPrivacy, Privacy
+from tacit.privacy.settings import Privacy
 from tacit.results import evaluate
 from tacit.run.build import make_method
 from tacit.run.config import parse_config
@@ -334,7 +334,7 @@ def test_configuration_keys():
         (
             {
                 "privacy": Privacy(
-                    epsilon=1.0, aggregation="trusted", parties={"site-0": PartyPrivacy(clip=1.0)}
+                    epsilon=1.0, aggregation="trusted", parties={"site-0": {"clip": 1.0}}
                 )
             },
             "use one clip",

@@ -13,7 +13,7 @@ from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.methods import DPSGD, ExpectedStatistics, PrivateStatistics
-from tacit.models import BayesianNeuralNetwork, BeliefNetwork
+from tacit.models import BeliefNetwork, NeuralNetwork
 from tacit.models.belief.statistics import Hidden, infer, lower_bound
 from tacit.party.compute import Seat
 from tacit.plan.plan import make_plan
@@ -257,7 +257,7 @@ def test_what_it_cannot_be_is_refused():
 
 
 @pytest.mark.parametrize(
-    "model", [MODEL, BayesianNeuralNetwork(("a", "b"), hidden=4)], ids=lambda model: model.kind
+    "model", [MODEL, NeuralNetwork(("a", "b"), hidden=4)], ids=lambda model: model.kind
 )
 @pytest.mark.parametrize("terms", [{"relation": "add-or-remove"}, {"unit": "person"}], ids=str)
 def test_a_unit_that_changes_the_shape_of_the_data_is_not_promised_to_be_hidden(model, terms):

@@ -14,11 +14,11 @@ from scipy.special import expit
 from tacit.errors import ConfigError
 from tacit.expfam import Dirichlet, FullGaussian, MeanFieldGaussian
 from tacit.models import (
-    BayesianNeuralNetwork,
     ConjugateGaussian,
-    GaussianMean,
     LinearRegression,
     LogisticRegression,
+    NeuralNetwork,
+    NormalMean,
 )
 from tacit.models.prior import PriorAsLikelihood, prior_records
 
@@ -29,7 +29,7 @@ LABEL = np.array([0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
 THETA = np.array([0.7, -1.2])
 LOGISTIC = LogisticRegression(("a", "b"))
 LINEAR = LinearRegression(("a", "b"), noise_sd=0.6)
-MEAN = GaussianMean(noise_sd=0.6)
+MEAN = NormalMean(noise_sd=0.6)
 
 
 def test_log_likelihoods_are_scipys():
@@ -128,7 +128,7 @@ def test_a_quadratic_form_is_the_likelihood_but_for_a_constant(model, theta):
 
 @pytest.mark.parametrize("output", ["bernoulli", "gaussian"])
 def test_a_network_is_its_layers(output):
-    model = BayesianNeuralNetwork(("a", "b"), hidden=3, output=output, noise_sd=0.5)
+    model = NeuralNetwork(("a", "b"), hidden=3, output=output, noise_sd=0.5)
     assert model.dimension == 2 * 3 + 3 + 3 + 1 == len(set(model.names))
     theta = RNG.normal(size=model.dimension)
     hidden = np.maximum(X @ theta[:6].reshape(2, 3) + theta[6:9], 0.0)
@@ -146,8 +146,8 @@ def test_a_network_is_its_layers(output):
 
 def test_every_party_starts_a_network_at_the_same_asymmetric_point():
     family = MeanFieldGaussian(13)
-    one, two = (BayesianNeuralNetwork(("a", "b"), hidden=3).start(family) for _ in range(2))
-    other = BayesianNeuralNetwork(("a", "b"), hidden=3, start_seed=1).start(family)
+    one, two = (NeuralNetwork(("a", "b"), hidden=3).start(family) for _ in range(2))
+    other = NeuralNetwork(("a", "b"), hidden=3, start_seed=1).start(family)
     mean, sd = family.location_scale(one)
     np.testing.assert_array_equal(mean, family.location_scale(two)[0])
     assert not np.array_equal(mean, family.location_scale(other)[0])
@@ -178,8 +178,8 @@ def test_a_scale_outside_reason_is_refused_with_its_value(bad):
     for make in (
         lambda: LogisticRegression(("a",), prior_sd=bad),
         lambda: LinearRegression(("a",), noise_sd=bad),
-        lambda: GaussianMean(noise_sd=bad),
-        lambda: BayesianNeuralNetwork(("a",), noise_sd=bad),
+        lambda: NormalMean(noise_sd=bad),
+        lambda: NeuralNetwork(("a",), noise_sd=bad),
     ):
         with pytest.raises(
             ConfigError, match=rf"model\.(prior|noise)_sd = {re.escape(str(bad))}; it"
@@ -195,9 +195,9 @@ def test_a_prior_mean_that_is_no_number_is_refused(bad):
 
 def test_a_network_without_units_or_with_an_unknown_output_is_refused():
     with pytest.raises(ConfigError, match=r"model\.hidden = 0"):
-        BayesianNeuralNetwork(("a",), hidden=0)
+        NeuralNetwork(("a",), hidden=0)
     with pytest.raises(ConfigError, match=r"model\.output = 'other'"):
-        BayesianNeuralNetwork(("a",), output="other")
+        NeuralNetwork(("a",), output="other")
 
 
 class _Tilted(LogisticRegression):
@@ -219,7 +219,7 @@ def test_a_prior_can_stand_in_the_place_of_a_likelihood():
 
 def test_networks_that_differ_in_their_start_alone_are_compiled_once():
     options = {"hidden": 3, "noise_sd": 0.5, "prior_sd": 2.0}
-    one, other = (BayesianNeuralNetwork(("a", "b"), start_seed=s, **options) for s in (1, 2))
+    one, other = (NeuralNetwork(("a", "b"), start_seed=s, **options) for s in (1, 2))
     family = MeanFieldGaussian(one.dimension)
     assert not np.array_equal(one.start(family)["linear"], other.start(family)["linear"])
     assert one.compiled_as is other.compiled_as
@@ -228,7 +228,7 @@ def test_networks_that_differ_in_their_start_alone_are_compiled_once():
     records = {"x": np.array([[0.3, -2.0]]), "y": np.array([1.0])}
     assert one.compiled_as.log_likelihood(theta, records) == one.log_likelihood(theta, records)
     for key, value in {"hidden": 4, "noise_sd": 0.6, "prior_sd": 1.0, "output": "gaussian"}.items():
-        changed = BayesianNeuralNetwork(("a", "b"), **{**options, key: value})
+        changed = NeuralNetwork(("a", "b"), **{**options, key: value})
         assert changed.compiled_as is not one.compiled_as
-    own = type("Own", (BayesianNeuralNetwork,), {})(("a", "b"), **options)
+    own = type("Own", (NeuralNetwork,), {})(("a", "b"), **options)
     assert own.compiled_as is own

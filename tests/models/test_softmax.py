@@ -101,7 +101,10 @@ def test_two_levels_are_logistic_regression():
     parties, test = drawn(levels=2)
     two = SoftmaxRegression(NAMES, levels=("no", "yes"), prior_sd=0.7)
     one = LogisticRegression(NAMES, prior_sd=0.7 * np.sqrt(2.0))
-    how = {"method": tacit.NaturalVI(dtype="float64"), "schedule": Synchronous(tolerance=0.0)}
+    how = {
+        "method": tacit.methods.NaturalVI(dtype="float64"),
+        "schedule": Synchronous(tolerance=0.0),
+    }
     both = [tacit.fit(model, parties, privacy="none", test=test, **how) for model in (two, one)]
     rows = both[0].posterior.mean.reshape(2, 2)
     np.testing.assert_allclose(rows[1] - rows[0], both[1].posterior.mean, atol=1e-7)
@@ -218,7 +221,7 @@ def test_the_family_of_a_small_model_is_full_and_of_a_large_one_mean_field():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (tacit.PoissonRegression, r"PoissonRegression\(names, largest=20\)"),
+        (tacit.models.PoissonRegression, r"PoissonRegression\(names, largest=20\)"),
         (SoftmaxRegression, r"SoftmaxRegression\(columns, levels="),
     ],
 )

@@ -11,7 +11,7 @@ from tacit.errors import ConfigError, DataError
 
 X = np.linspace(-1.0, 1.0, 24).reshape(12, 2)
 Y = np.tile([0.0, 1.0, 1.0], 4)
-MODEL = tacit.LogisticRegression(("u", "v"))
+MODEL = tacit.models.LogisticRegression(("u", "v"))
 PARTIES = {"a": {"x": X, "y": Y}, "b": {"x": X[::-1] * 0.5, "y": Y}}
 
 
@@ -22,11 +22,11 @@ def fit(model=MODEL, parties=PARTIES, **options):
 @pytest.mark.parametrize(
     ("options", "same"),
     [
-        ({"schedule": "sequential"}, {"schedule": tacit.Sequential()}),
-        ({"schedule": tacit.Sequential}, {"schedule": tacit.Sequential()}),
+        ({"schedule": "sequential"}, {"schedule": tacit.schedules.Sequential()}),
+        ({"schedule": tacit.schedules.Sequential}, {"schedule": tacit.schedules.Sequential()}),
         ({"schedule": "synchronous"}, {}),
-        ({"method": "gradient-vi"}, {"method": tacit.GradientVI()}),
-        ({"method": tacit.GradientVI}, {"method": tacit.GradientVI()}),
+        ({"method": "gradient-vi"}, {"method": tacit.methods.GradientVI()}),
+        ({"method": tacit.methods.GradientVI}, {"method": tacit.methods.GradientVI()}),
         ({"method": "auto"}, {}),
         ({"seed": np.int64(3)}, {"seed": 3}),
     ],
@@ -38,7 +38,7 @@ def test_names_and_classes_stand_for_objects(options, same):
 def test_a_private_method_has_a_name_too():
     privacy = tacit.Privacy(epsilon=5.0, delta=1e-3, noise_seed=1)
     by_name = fit(method="dpsgd", privacy=privacy)
-    by_object = fit(method=tacit.DPSGD(), privacy=privacy)
+    by_object = fit(method=tacit.methods.DPSGD(), privacy=privacy)
     np.testing.assert_array_equal(by_name.posterior.mean, by_object.posterior.mean)
 
 
@@ -133,20 +133,35 @@ def test_held_out_records_are_checked_before_training(test, words):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: tacit.LogisticRegression("age"), "names = 'age'; expected a sequence of names"),
-        (lambda: tacit.LinearRegression("age"), "e.g. ('age',)"),
-        (lambda: tacit.PoissonRegression("age", largest=3), "expected a sequence of names"),
-        (lambda: tacit.BayesianNeuralNetwork("age"), "inputs = 'age'; expected a sequence"),
-        (lambda: tacit.SoftmaxRegression("age", levels=("a", "b")), "columns = 'age'; expected"),
-        (lambda: tacit.SoftmaxRegression(("age",), levels="abc"), "levels = 'abc'; expected"),
-        (lambda: tacit.LogisticRegression(None), "names = None; expected a sequence of names"),
-        (lambda: tacit.LogisticRegression((1, 2)), "names contains 1; expected strings"),
-        (lambda: tacit.LogisticRegression(()), "names is empty"),
-        (lambda: tacit.LogisticRegression(("u", "u")), "names contains 'u' twice"),
-        (lambda: tacit.LogisticRegression(("u",), prior_sd="x"), "model.prior_sd = 'x'; give one"),
-        (lambda: tacit.LogisticRegression(("u",), prior_mean=[1, 2]), "or an array of 1"),
         (
-            lambda: tacit.data.load("synthetic-cohort", partys=3),
+            lambda: tacit.models.LogisticRegression("age"),
+            "names = 'age'; expected a sequence of names",
+        ),
+        (lambda: tacit.models.LinearRegression("age"), "e.g. ('age',)"),
+        (lambda: tacit.models.PoissonRegression("age", largest=3), "expected a sequence of names"),
+        (lambda: tacit.models.NeuralNetwork("age"), "inputs = 'age'; expected a sequence"),
+        (
+            lambda: tacit.models.SoftmaxRegression("age", levels=("a", "b")),
+            "columns = 'age'; expected",
+        ),
+        (
+            lambda: tacit.models.SoftmaxRegression(("age",), levels="abc"),
+            "levels = 'abc'; expected",
+        ),
+        (
+            lambda: tacit.models.LogisticRegression(None),
+            "names = None; expected a sequence of names",
+        ),
+        (lambda: tacit.models.LogisticRegression((1, 2)), "names contains 1; expected strings"),
+        (lambda: tacit.models.LogisticRegression(()), "names is empty"),
+        (lambda: tacit.models.LogisticRegression(("u", "u")), "names contains 'u' twice"),
+        (
+            lambda: tacit.models.LogisticRegression(("u",), prior_sd="x"),
+            "model.prior_sd = 'x'; give one",
+        ),
+        (lambda: tacit.models.LogisticRegression(("u",), prior_mean=[1, 2]), "or an array of 1"),
+        (
+            lambda: tacit.datasets.load("synthetic-cohort", partys=3),
             "takes no argument 'partys'; did you mean 'parties'?",
         ),
     ],

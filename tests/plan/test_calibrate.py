@@ -11,7 +11,7 @@ from tacit.plan.calibrate import LargeDeltaWarning, PartyShape, settle
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.events import GaussianEvent, Poisson
 from tacit.privacy.guarantee import TRUST
-from tacit.privacy.settings import PartyPrivacy, Privacy
+from tacit.privacy.settings import Privacy
 
 SHAPES = {"a": PartyShape(visits=4, units=500), "b": PartyShape(visits=9, units=2000)}
 
@@ -65,9 +65,9 @@ def test_a_party_may_ask_for_something_else():
         epsilon=2.0,
         delta=1e-6,
         parties={
-            "a": PartyPrivacy(epsilon=0.7),
-            "b": PartyPrivacy(delta=1e-8, clip=0.5),
-            "c": PartyPrivacy(noise_multiplier=11.0),
+            "a": {"epsilon": 0.7},
+            "b": {"delta": 1e-8, "clip": 0.5},
+            "c": {"noise_multiplier": 11.0},
         },
     )
     found = settle(privacy, Sums(), SHAPES | {"c": PartyShape(1, 900), "d": PartyShape(1, 900)})
@@ -90,7 +90,7 @@ def test_a_noise_multiplier_is_taken_as_it_is():
 
 
 def test_shared_noise_is_that_of_the_neediest_party():
-    parties = {"b": PartyPrivacy(clip=5.0)}
+    parties = {"b": {"clip": 5.0}}
     plain = Privacy(epsilon=1.0, delta=1e-6, parties=parties)
     trusted = Privacy(epsilon=1.0, delta=1e-6, parties=parties, aggregation="trusted")
     alone = settle(plain, Sums(), SHAPES)
@@ -151,7 +151,7 @@ def test_no_noise_and_no_bound_are_refused(key, bad):
     with pytest.raises(ConfigError, match=rf"privacy\.{key} = .*finite number > 0"):
         Privacy(**{key: bad})
     with pytest.raises(ConfigError, match=rf'privacy\.parties\."a"\.{key} = .*finite number > 0'):
-        Privacy(epsilon=1.0, parties={"a": PartyPrivacy(**{key: bad})})
+        Privacy(epsilon=1.0, parties={"a": {key: bad}})
 
 
 def test_both_and_neither_are_refused():
@@ -160,7 +160,7 @@ def test_both_and_neither_are_refused():
     with pytest.raises(ConfigError, match="neither epsilon nor noise_multiplier"):
         Privacy()
     with pytest.raises(ConfigError, match="give one"):
-        Privacy(epsilon=1.0, parties={"a": PartyPrivacy(epsilon=1.0, noise_multiplier=1.0)})
+        Privacy(epsilon=1.0, parties={"a": {"epsilon": 1.0, "noise_multiplier": 1.0}})
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, 2.0, math.nan])
@@ -168,13 +168,13 @@ def test_a_delta_outside_of_its_range_is_refused(delta):
     with pytest.raises(ConfigError, match=r"privacy\.delta = "):
         Privacy(epsilon=1.0, delta=delta)
     with pytest.raises(ConfigError, match=r'privacy\.parties\."a"\.delta = '):
-        Privacy(epsilon=1.0, parties={"a": PartyPrivacy(delta=delta)})
+        Privacy(epsilon=1.0, parties={"a": {"delta": delta}})
 
 
 @pytest.mark.parametrize("clip", [0.0, -1.0, math.nan, math.inf])
 def test_a_clip_that_is_no_norm_is_refused(clip):
     with pytest.raises(ConfigError, match="norm bound"):
-        Privacy(epsilon=1.0, parties={"a": PartyPrivacy(clip=clip)})
+        Privacy(epsilon=1.0, parties={"a": {"clip": clip}})
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32])
@@ -186,7 +186,7 @@ def test_a_seed_outside_of_its_range_is_refused(seed):
 @pytest.mark.parametrize(
     ("asked", "method", "shapes", "shares", "said"),
     [
-        ({"parties": {"z": PartyPrivacy()}}, Sums(), SHAPES, 1, "'z', which is not a party"),
+        ({"parties": {"z": {}}}, Sums(), SHAPES, 1, "'z', which is not a party"),
         ({"aggregation": "trusted"}, Sums(), SHAPES, 1, "nobody to share the noise with"),
         (
             {"aggregation": "trusted"},

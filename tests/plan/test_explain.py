@@ -13,7 +13,7 @@ from tacit.plan.explain import explain
 from tacit.plan.plan import make_plan
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.guarantee import TRUST
-from tacit.privacy.settings import PartyPrivacy, Privacy
+from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Synchronous
 
 PARTIES = 5
@@ -72,7 +72,7 @@ def test_private_messages_protect_from_everybody_alike(plain):
 
 def test_the_party_with_the_weakest_guarantee_is_shown():
     plan = plan_of(DPSGD(), parties=3, epsilon=1.0)
-    asked = msgspec.structs.replace(plan.privacy, parties={"site-1": PartyPrivacy(epsilon=3.0)})
+    asked = msgspec.structs.replace(plan.privacy, parties={"site-1": {"epsilon": 3.0}})
     plan = make_plan(MODEL, plan.parties, schedule=Synchronous(rounds=2), privacy=asked)
     found = explain(plan)
     assert found.party == "site-1"

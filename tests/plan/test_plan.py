@@ -10,10 +10,10 @@ from tacit.errors import ConfigError, DataError
 from tacit.expfam import FullGaussian
 from tacit.methods import Exact, GradientVI, NaturalVI, PrivateUpdate
 from tacit.models import (
-    BayesianNeuralNetwork,
-    GaussianMean,
     LinearRegression,
     LogisticRegression,
+    NeuralNetwork,
+    NormalMean,
 )
 from tacit.plan.checks import choose_family
 from tacit.plan.plan import make_plan
@@ -107,7 +107,7 @@ def test_auto_means_what_is_documented(parties, labelled):
         "synchronous",
     )
     assert plan.schedule.damping == 1.0
-    network = BayesianNeuralNetwork(NAMES, hidden=2)
+    network = NeuralNetwork(NAMES, hidden=2)
     plan = make_plan(network, labelled)
     assert (plan.family.kind, plan.method, plan.schedule.damping) == (
         "mean-field",
@@ -130,8 +130,8 @@ def test_an_observer_sees_every_batch_and_the_outcome_keeps_the_log(parties):
 
 class TestFit:
     def test_a_class_and_a_federation_are_enough(self):
-        hospitals = tacit.data.load("synthetic-cohort", kind="balanced", parties=3, records=300)
-        fitted = tacit.fit(tacit.LogisticRegression, hospitals, privacy="none")
+        hospitals = tacit.datasets.load("synthetic-cohort", kind="balanced", parties=3, records=300)
+        fitted = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy="none")
         assert fitted.posterior.names == hospitals.names
         assert set(fitted.metrics["test"]) == {"log_likelihood", "accuracy", "brier", "ece"}
         assert len(fitted.history) == fitted.outcome.state.round > 0
@@ -169,7 +169,7 @@ class TestFit:
 
     @pytest.mark.parametrize("level", [0.0, 1.0, np.nan, 95])
     def test_an_interval_has_a_level_between_zero_and_one(self, parties, level):
-        posterior = carry_out(make_plan(GaussianMean(), parties)).posterior
+        posterior = carry_out(make_plan(NormalMean(), parties)).posterior
         with pytest.raises(ConfigError, match="interval level"):
             posterior.interval(level)
 
@@ -186,7 +186,9 @@ def adult(pool):
     """Each split of Adult, and central VI: one party with everything. The held-out rows agree."""
     if locate("adult") is None:
         pytest.skip("Adult is neither in $TACIT_DATA nor in the cache")
-    splits = {name: tacit.data.load("adult", parties=10, seed=1, **k) for name, k in SPLITS.items()}
+    splits = {
+        name: tacit.datasets.load("adult", parties=10, seed=1, **k) for name, k in SPLITS.items()
+    }
     first = splits["balanced"]
     model = LogisticRegression(first.names)
     records = pool(first.parties)

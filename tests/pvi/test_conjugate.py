@@ -5,14 +5,14 @@ import pytest
 
 from tacit.engines.execute import carry_out
 from tacit.methods import NaturalVI
-from tacit.models import GaussianMean, LinearRegression
+from tacit.models import LinearRegression, NormalMean
 from tacit.plan.plan import make_plan
 from tacit.results import exact_posterior, mean_field_optimum
 from tacit.server.schedule import Asynchronous, Damping, Sequential, Synchronous
 
 SIZES = (20, 24, 22, 25)  # one padded length: one compilation a method
 LINEAR = LinearRegression(("a", "b", "c"), noise_sd=0.7, prior_mean=0.3, prior_sd=2.0)
-MEAN = GaussianMean(noise_sd=1.5, prior_mean=-1.0, prior_sd=5.0)
+MEAN = NormalMean(noise_sd=1.5, prior_mean=-1.0, prior_sd=5.0)
 
 
 @pytest.fixture(scope="module")

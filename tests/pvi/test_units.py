@@ -11,7 +11,7 @@ from tacit.server.line_search import halved, rises, with_base
 from tacit.server.state import Factor, Rules, initial_state
 
 COUNT = 6000
-SCHEDULES = [tacit.Synchronous, tacit.Sequential, tacit.Asynchronous]
+SCHEDULES = [tacit.schedules.Synchronous, tacit.schedules.Sequential, tacit.schedules.Asynchronous]
 
 
 def table(seed):
@@ -37,17 +37,17 @@ def drawn(kind, seed):
     names = ("one", "age", "crp", "income", "dose", "pressure")
     if kind == "logistic":
         y = (rng.uniform(size=COUNT) < 1 / (1 + np.exp(-eta))).astype(float)
-        return tacit.LogisticRegression(names, prior_sd=10.0), x, y
+        return tacit.models.LogisticRegression(names, prior_sd=10.0), x, y
     if kind == "poisson":
         y = rng.poisson(np.exp(0.4 * eta + 1)).astype(float)
-        return tacit.PoissonRegression(names, largest=1000, prior_sd=10.0), x, y
+        return tacit.models.PoissonRegression(names, largest=1000, prior_sd=10.0), x, y
     if kind == "linear":
         y = 300 + 40 * eta + 40 * rng.normal(size=COUNT)
-        return tacit.LinearRegression(names, noise_sd=40.0, prior_sd=10.0), x, y
+        return tacit.models.LinearRegression(names, noise_sd=40.0, prior_sd=10.0), x, y
     eta = white @ rng.normal(0, 0.6, (5, 3))
     y = np.argmax(eta + rng.gumbel(size=eta.shape), axis=1).astype(float)
     # All levels together are known by the prior alone: a wide one leaves no digits for them.
-    return tacit.SoftmaxRegression(names, levels=("a", "b", "c"), prior_sd=1.0), x, y
+    return tacit.models.SoftmaxRegression(names, levels=("a", "b", "c"), prior_sd=1.0), x, y
 
 
 def log_joint(model, x, y):
@@ -121,7 +121,7 @@ def test_raw_columns_agree_with_newton_steps_in_numpy(kind, schedule, parties):
 def test_a_change_of_units_changes_the_coefficients_by_it():
     model, x, y = drawn("logistic", seed=8)
     factor = np.array([1.0, 365.25, 1e-3, 1e-5, 1e4, 7.5e-3])
-    changed = tacit.LogisticRegression(model.names, prior_sd=model.prior_sd / factor)
+    changed = tacit.models.LogisticRegression(model.names, prior_sd=model.prior_sd / factor)
     one, two = (
         tacit.fit(which, split(columns, y, 3), privacy="none").posterior
         for which, columns in ((model, x), (changed, x * factor))
@@ -134,7 +134,7 @@ def test_a_change_of_units_changes_the_coefficients_by_it():
 def test_what_rounding_has_spoilt_is_not_called_converged(schedule):
     """What all levels share has a precision of 1e-6 beside one of 1e13: no digit of it is left."""
     _, x, y = drawn("softmax", seed=2)
-    model = tacit.SoftmaxRegression(tuple("abcdef"), levels=("u", "v", "w"), prior_sd=1000.0)
+    model = tacit.models.SoftmaxRegression(tuple("abcdef"), levels=("u", "v", "w"), prior_sd=1000.0)
     try:
         parties = split(x[:400], y[:400], 2)
         fitted = tacit.fit(model, parties, privacy="none", schedule=schedule(rounds=6))
@@ -144,7 +144,7 @@ def test_what_rounding_has_spoilt_is_not_called_converged(schedule):
         assert not fitted.converged
 
 
-FAMILY = tacit.FullGaussian(1)
+FAMILY = tacit.families.FullGaussian(1)
 
 
 def normal(mean, sd):
@@ -154,7 +154,9 @@ def normal(mean, sd):
 def searched(tmp_path=None):
     """A state after a step from N(0, 1) to N(4, 1) whose base had a free energy of 10."""
     prior = normal(0.0, 1.0)
-    rules = Rules(FAMILY, tacit.Synchronous(damping=1.0), ("a",), 0, prior, line_search=True)
+    rules = Rules(
+        FAMILY, tacit.schedules.Synchronous(damping=1.0), ("a",), 0, prior, line_search=True
+    )
     state = with_base(initial_state(rules), 10.0)
     factor = {name: normal(4.0, 1.0)[name] - prior[name] for name in prior}
     base = state.factors["a"].base
@@ -195,11 +197,11 @@ def test_steps_are_halved_where_whole_ones_raise_the_free_energy():
     rng = np.random.default_rng(5)
     x = np.column_stack([np.ones(60), np.exp(2.5 * rng.normal(size=60)), rng.normal(size=60)])
     y = rng.poisson(np.exp(np.clip(3 * x[:, 2], -5, 6))).astype(float)
-    model = tacit.PoissonRegression(("one", "x", "z"), largest=1e4, prior_sd=10.0)
+    model = tacit.models.PoissonRegression(("one", "x", "z"), largest=1e4, prior_sd=10.0)
     parties = {"a": {"x": x[:30], "y": y[:30]}, "b": {"x": x[30:], "y": y[30:]}}
     together, in_turn = (
         tacit.fit(model, parties, privacy="none", schedule=schedule())
-        for schedule in (tacit.Synchronous, tacit.Sequential)
+        for schedule in (tacit.schedules.Synchronous, tacit.schedules.Sequential)
     )
     assert sum(line["event"] == "halved" for line in together.outcome.log) >= 1
     assert together.outcome.state.finished == "converged"
@@ -218,7 +220,7 @@ def test_a_poisson_posterior_does_not_depend_on_the_bound_of_its_counts(count, c
     parties = {"a": {"x": x[::2], "y": y[::2]}, "b": {"x": x[1::2], "y": y[1::2]}}
     near, far = (
         tacit.fit(
-            tacit.PoissonRegression(("one", "x"), largest=largest, prior_sd=10.0),
+            tacit.models.PoissonRegression(("one", "x"), largest=largest, prior_sd=10.0),
             parties,
             privacy="none",
         ).posterior

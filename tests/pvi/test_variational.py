@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from tacit.engines.execute import carry_out
 from tacit.methods import GradientVI, NaturalVI
-from tacit.models import BayesianNeuralNetwork, LogisticRegression, from_numpyro
+from tacit.models import LogisticRegression, NeuralNetwork, from_numpyro
 from tacit.plan.plan import make_plan
 from tacit.results import evaluate
 from tacit.server.schedule import Asynchronous, Sequential, Synchronous
@@ -114,7 +114,7 @@ def test_a_neural_network_learns_what_a_line_cannot():
     rows = np.split(np.arange(300), 3)
     parties = {f"site-{i}": {"x": x[part], "y": y[part]} for i, part in enumerate(rows)}
     test = {"x": x[300:], "y": y[300:]}
-    model = BayesianNeuralNetwork(("a", "b"), hidden=8)
+    model = NeuralNetwork(("a", "b"), hidden=8)
     method = GradientVI(steps=150, learning_rate=0.05, draws=4)
     outcome = carry_out(make_plan(model, parties, method=method, schedule=Synchronous(rounds=6)))
     family = outcome.plan.family

@@ -8,7 +8,7 @@ from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 
 from tacit.errors import DataError
 from tacit.expfam import MeanFieldGaussian
-from tacit.models import GaussianMean, LinearRegression, LogisticRegression, SoftmaxRegression
+from tacit.models import LinearRegression, LogisticRegression, NormalMean, SoftmaxRegression
 from tacit.results import Prediction, calibration_error, evaluate, predict, reliability, score
 
 
@@ -44,7 +44,7 @@ def test_two_levels_have_the_brier_score_of_a_yes_or_no(logistic):
 
 
 def test_gaussian_metrics_by_hand():
-    model, family = GaussianMean(noise_sd=1.0), MeanFieldGaussian(1)
+    model, family = NormalMean(noise_sd=1.0), MeanFieldGaussian(1)
     q = family.natural(mean=np.zeros(1), sd=np.array([1e-9]))
     y = np.array([-2.0, -1.0, 1.0, 1.6])
     got = evaluate(model, family, q, {"y": y})

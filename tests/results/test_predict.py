@@ -14,10 +14,10 @@ from scipy.stats import norm
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Dirichlet, FullGaussian, MeanFieldGaussian
 from tacit.models import (
-    BayesianNeuralNetwork,
-    GaussianMean,
     LinearRegression,
     LogisticRegression,
+    NeuralNetwork,
+    NormalMean,
 )
 from tacit.results import predict
 from tacit.results.predict import CHUNK, _kernel, draw_parameters
@@ -101,14 +101,14 @@ def test_gaussian_mean_is_the_closed_form():
     family = MeanFieldGaussian(1)
     q = family.natural(mean=np.array([1.0]), sd=np.array([2.0]))
     y = np.array([0.0, 5.0])
-    got = predict(GaussianMean(noise_sd=1.5), family, q, {"y": y})
+    got = predict(NormalMean(noise_sd=1.5), family, q, {"y": y})
     np.testing.assert_allclose(got.log_density, norm.logpdf(y, 1.0, 2.5))
     np.testing.assert_allclose(got.mean, [1.0, 1.0])
 
 
 def network(output):
     rng = np.random.default_rng(3)
-    model = BayesianNeuralNetwork(("a", "b"), hidden=3, output=output, noise_sd=0.5)
+    model = NeuralNetwork(("a", "b"), hidden=3, output=output, noise_sd=0.5)
     family = MeanFieldGaussian(model.dimension)
     q = family.natural(mean=rng.normal(size=model.dimension), sd=np.full(model.dimension, 0.3))
     return model, family, q
@@ -196,4 +196,4 @@ def test_what_is_refused():
         predict(model, family, q, {"x": np.zeros((2, 2)), "y": np.zeros(1)})
     family = Dirichlet(1)
     with pytest.raises(ConfigError, match="Gaussian posterior"):
-        predict(GaussianMean(), family, family.zero(), {"y": np.zeros(1)})
+        predict(NormalMean(), family, family.zero(), {"y": np.zeros(1)})

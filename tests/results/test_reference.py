@@ -6,7 +6,7 @@ from scipy.stats import multivariate_normal, norm
 
 from tacit.errors import ConfigError
 from tacit.expfam import Dirichlet, FullGaussian, MeanFieldGaussian
-from tacit.models import GaussianMean, LinearRegression, LogisticRegression
+from tacit.models import LinearRegression, LogisticRegression, NormalMean
 from tacit.results import (
     exact_posterior,
     kl_gaussian,
@@ -44,7 +44,7 @@ def test_exact_posterior_equals_conditioning_the_joint_normal():
 
 def test_exact_posterior_of_a_mean_equals_a_grid():
     rng = np.random.default_rng(1)
-    model = GaussianMean(noise_sd=2.0, prior_mean=1.0, prior_sd=3.0)
+    model = NormalMean(noise_sd=2.0, prior_mean=1.0, prior_sd=3.0)
     shares = [{"y": rng.normal(size=n)} for n in (4, 0, 7)]
     mean, covariance = exact_posterior(model, shares)
     grid = np.linspace(-8, 8, 20_001)
@@ -58,7 +58,7 @@ def test_exact_posterior_of_a_mean_equals_a_grid():
 
 
 def test_ten_thousand_records_give_the_posterior_variance_of_theory():
-    model = GaussianMean(noise_sd=1.0, prior_sd=1.0)
+    model = NormalMean(noise_sd=1.0, prior_sd=1.0)
     _, covariance = exact_posterior(model, [{"y": np.zeros(5_000)}] * 2)
     assert covariance[0, 0] == pytest.approx(1 / 10_001)
 
@@ -107,7 +107,7 @@ def test_nuts_recovers_a_conjugate_posterior():
     assert kl_gaussian(got_mean, 1.5 * got_covariance, mean, covariance) > 25.7 / (2 * 400)
 
 
-class WiderPrior(GaussianMean):
+class WiderPrior(NormalMean):
     """A model whose true prior, N(0, 5²), is not the stand-in that `prior` answers."""
 
     has_site_prior = True
@@ -121,7 +121,7 @@ def test_nuts_uses_a_site_prior():
     mean, covariance, _ = nuts_reference(WiderPrior(), records, seed=0, warmup=300, samples=1500)
     assert covariance.shape == (1, 1)
     assert mean[0] == pytest.approx(8.0 / 2.04, abs=0.12)
-    assert exact_posterior(GaussianMean(), [records])[0][0] == pytest.approx(8 / 3)
+    assert exact_posterior(NormalMean(), [records])[0][0] == pytest.approx(8 / 3)
 
 
 def test_what_is_refused():

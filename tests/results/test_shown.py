@@ -38,7 +38,7 @@ def test_a_summary_shows_coefficients_of_large_columns():
         "x": np.column_stack([np.ones(400), income]),
         "y": (rng.random(400) < 1 / (1 + np.exp(-1e-5 * income))).astype(float),
     }
-    model = tacit.LogisticRegression(("intercept", "income"))
+    model = tacit.models.LogisticRegression(("intercept", "income"))
     fitted = tacit.fit(model, {"a": records}, privacy="none", family="full")
     (line,) = [line for line in fitted.summary().splitlines() if line.startswith("income")]
     shown = [float(text.strip("[],")) for text in line.replace("[", " ").split()[1:]]

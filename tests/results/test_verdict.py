@@ -25,7 +25,7 @@ from tacit.run.directory import public_part
 from tacit.run.run import run
 from tacit.server.state import Rules, initial_state
 
-MODEL = tacit.LogisticRegression(("one", "x"))
+MODEL = tacit.models.LogisticRegression(("one", "x"))
 FAMILY = FullGaussian(2)
 
 
@@ -37,7 +37,7 @@ def records(count=400, seed=0):
 
 
 def ended(step_kl=1e-6, damping=1.0, loss=10.0, *, finished="rounds", state=(), **options):
-    rules = Rules(FAMILY, tacit.Synchronous(damping=1.0), ("a",), 0, MODEL.prior(FAMILY))
+    rules = Rules(FAMILY, tacit.schedules.Synchronous(damping=1.0), ("a",), 0, MODEL.prior(FAMILY))
     whole = initial_state(rules)
     whole = type(whole)(
         **{
@@ -109,7 +109,9 @@ def _blue(figure):
 def test_a_fit_that_did_not_converge_warns_and_says_so():
     parties = {"a": records(), "b": records(seed=1)}
     with pytest.warns(NotConvergedWarning, match="did not converge"):
-        short = tacit.fit(MODEL, parties, privacy="none", schedule=tacit.Synchronous(rounds=1))
+        short = tacit.fit(
+            MODEL, parties, privacy="none", schedule=tacit.schedules.Synchronous(rounds=1)
+        )
     assert not short.converged
     assert "NOT CONVERGED" in repr(short)
     assert "Warning: This fit did not converge" in short.summary()
@@ -129,10 +131,10 @@ def test_learned_is_the_part_of_the_variance_that_is_gone():
 
 
 def test_a_tiny_epsilon_learns_little_and_says_so():
-    hospitals = tacit.data.load("synthetic-cohort", parties=3, records=300, seed=1)
+    hospitals = tacit.datasets.load("synthetic-cohort", parties=3, records=300, seed=1)
     private = tacit.Privacy(epsilon=0.001, delta=1e-5, noise_seed=1)
     with pytest.warns(LittleLearnedWarning, match="almost the prior"):
-        fitted = tacit.fit(tacit.LogisticRegression, hospitals, privacy=private)
+        fitted = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy=private)
     assert max(fitted.learned.values()) < 0.1
     assert "Little was learned" in repr(fitted)
     summary = fitted.summary()
@@ -140,10 +142,10 @@ def test_a_tiny_epsilon_learns_little_and_says_so():
 
 
 def test_missing_values_beside_an_indicator_are_named():
-    hospitals = tacit.data.load("synthetic-cohort", parties=2, records=300, seed=1)
+    hospitals = tacit.datasets.load("synthetic-cohort", parties=2, records=300, seed=1)
     assert indicated_columns(hospitals.layout) == ("bmi", "hba1c")
     with pytest.warns(MissingIndicatorWarning, match="bmi, hba1c"):
-        fitted = tacit.fit(tacit.LogisticRegression, hospitals, privacy="none")
+        fitted = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy="none")
     assert any("biased where values are missing at random" in text for text in fitted.cautions)
 
 
@@ -207,7 +209,7 @@ def test_a_run_that_has_not_asked_every_party_is_not_called_converged():
     parties = {f"p{i}": {"x": x[i::6], "y": y[i::6]} for i in range(6)}
     whole = tacit.fit(MODEL, parties, privacy="none").posterior
     for rounds in (1, 3, 7, 12, 20, 40, 200):
-        schedule = tacit.Synchronous(parties_per_round=1, rounds=rounds)
+        schedule = tacit.schedules.Synchronous(parties_per_round=1, rounds=rounds)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NotConvergedWarning)
             fitted = tacit.fit(MODEL, parties, privacy="none", schedule=schedule)

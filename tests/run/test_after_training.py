@@ -9,9 +9,10 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 
-from tacit import LogisticRegression, Privacy, fit
+from tacit import Privacy, fit
 from tacit.errors import ConfigError, DataError
 from tacit.methods import DPSGD, GradientVI
+from tacit.models import LogisticRegression
 from tacit.models.numpyro.model import from_numpyro
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.report import write_report

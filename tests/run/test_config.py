@@ -9,7 +9,7 @@ import typing
 import msgspec
 import pytest
 
-from tacit.data import load
+from tacit.datasets import load
 from tacit.errors import ConfigError, DataError
 from tacit.methods import DPSGD, GradientVI, NaturalVI, PrivateUpdate
 from tacit.run.build import make_method, make_model, make_schedule

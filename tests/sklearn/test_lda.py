@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from planted_documents import identified, planted
 
-from tacit import Privacy, PrivateStatistics, TopicModel
-from tacit.data import document_records
+from tacit import Privacy
+from tacit.datasets import document_records
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, DataError, PrivacyError
+from tacit.methods import PrivateStatistics
+from tacit.models import TopicModel
 from tacit.models.lda.estep import expect
 from tacit.plan.plan import make_plan
 from tacit.privacy.accounting import epsilon

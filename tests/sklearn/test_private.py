@@ -14,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse, stats
 
-from tacit import Privacy, PrivateStatistics, TopicModel
-from tacit.data import document_records
+from tacit import Privacy
 from tacit.data.bags import WHOLE
 from tacit.data.documents import check_documents
+from tacit.datasets import document_records
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, PrivacyError
-from tacit.methods import Task, Terms
+from tacit.methods import PrivateStatistics, Task, Terms
 from tacit.methods.batches import Batches, rate_of
+from tacit.models import TopicModel
 from tacit.models.lda.resample import resampled
 from tacit.plan.checks import Live
 from tacit.plan.plan import make_plan

@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 
-import tacit
 from tacit.errors import ConfigError
 from tacit.methods import (
     DPSGD,
@@ -19,9 +18,8 @@ from tacit.methods import (
     PrivateUpdate,
     Whitened,
 )
+from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Asynchronous, Damping, PowerDamping, Sequential, Synchronous
-
-Privacy, PartyPrivacy = tacit.Privacy, tacit.PartyPrivacy
 
 WRONG = {
     "relation": (lambda: Privacy(epsilon=1.0, relation="replace"), "privacy.relation = 'replace'"),
@@ -37,7 +35,14 @@ WRONG = {
     "ledger": (lambda: Privacy(epsilon=1.0, ledger=3), "privacy.ledger = 3"),
     "parties": (lambda: Privacy(epsilon=1.0, parties=["a"]), "privacy.parties = ['a']"),
     "a party": (lambda: Privacy(epsilon=1.0, parties={"a": 2.0}), "privacy.parties['a'] = 2.0"),
-    "a party's clip": (lambda: PartyPrivacy(clip="1"), "privacy.parties.clip = '1'"),
+    "a party's clip": (
+        lambda: Privacy(epsilon=1.0, parties={"a": {"clip": "1"}}),
+        "privacy.parties.clip = '1'",
+    ),
+    "a party's key": (
+        lambda: Privacy(epsilon=1.0, parties={"a": {"epsilom": 1.0}}),
+        "privacy.parties['a'] has the key 'epsilom'; did you mean 'epsilon'?",
+    ),
     "rounds": (lambda: Synchronous(rounds="3"), "schedule.rounds = '3'; it must be a whole"),
     "rounds, 2.5": (lambda: Sequential(rounds=2.5), "schedule.rounds = 2.5"),
     "rounds, true": (lambda: Asynchronous(rounds=True), "schedule.rounds = True"),

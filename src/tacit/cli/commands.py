@@ -132,7 +132,7 @@ def _studies() -> dict[str, Any]:
 def data_list_command() -> None:
     """`tacit data list`."""
     from tacit.cli.show.results import show_table
-    from tacit.data import sources
+    from tacit.datasets import list as sources
 
     rows = [
         [
@@ -152,7 +152,7 @@ def data_list_command() -> None:
 def data_fetch_command(name: str) -> None:
     """`tacit data fetch`."""
     from tacit.cli.show.results import DownloadProgress, console
-    from tacit.data import fetch
+    from tacit.datasets import fetch
 
     with DownloadProgress() as progress:
         folder = fetch(name, progress=progress.step)

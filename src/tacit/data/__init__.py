@@ -11,19 +11,15 @@ from typing import TYPE_CHECKING, Any
 from tacit.data.config import ColumnConfig, DataConfig, PartitionConfig
 
 if TYPE_CHECKING:
-    from tacit.data.bags import document_records
     from tacit.data.federation import (
         Federation,
         Records,
-        load,
         load_federation,
         load_party,
         split,
     )
-    from tacit.data.readers.catalogue import SourceInfo, public_records, sources
+    from tacit.data.readers.catalogue import public_records
     from tacit.data.readers.cohort import Cohort, synthetic_cohort
-    from tacit.data.readers.corpus import Corpus, load_corpus
-    from tacit.data.readers.download import fetch
     from tacit.data.schema.checks import unbounded
     from tacit.data.schema.public import public_schema
     from tacit.data.synthetic import made_up_federation
@@ -31,22 +27,15 @@ if TYPE_CHECKING:
 __all__ = [
     "Cohort",
     "ColumnConfig",
-    "Corpus",
     "DataConfig",
     "Federation",
     "PartitionConfig",
     "Records",
-    "SourceInfo",
-    "document_records",
-    "fetch",
-    "load",
-    "load_corpus",
     "load_federation",
     "load_party",
     "made_up_federation",
     "public_records",
     "public_schema",
-    "sources",
     "split",
     "synthetic_cohort",
     "unbounded",
@@ -54,20 +43,13 @@ __all__ = [
 
 _HOME = {
     "Cohort": "readers.cohort",
-    "Corpus": "readers.corpus",
     "Federation": "federation",
     "Records": "federation",
-    "SourceInfo": "readers.catalogue",
-    "document_records": "bags",
-    "fetch": "readers.download",
-    "load": "federation",
-    "load_corpus": "readers.corpus",
     "load_federation": "federation",
     "load_party": "federation",
     "made_up_federation": "synthetic",
     "public_records": "readers.catalogue",
     "public_schema": "schema.public",
-    "sources": "readers.catalogue",
     "split": "federation",
     "synthetic_cohort": "readers.cohort",
     "unbounded": "schema.checks",

@@ -78,7 +78,7 @@ def check_document_records(party: str, records: Rows, words: int) -> None:
     if missing:
         raise DataError(
             f"party {party!r} has no column {missing[0]!r}, only {', '.join(records)}; make records"
-            " with tacit.data.document_records(counts)"
+            " with tacit.datasets.document_records(counts)"
         )
     index, counts = (np.asarray(records[name]) for name in ("words", "counts"))
     if index.ndim != 2 or index.shape != counts.shape or index.dtype.kind not in "iu":

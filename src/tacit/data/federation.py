@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 
-from tacit.data.config import CORPORA, WITH_SITES, DataConfig, PartitionConfig, check_together
+from tacit.data.config import CORPORA, DataConfig, PartitionConfig, check_together
 from tacit.data.partition import Rows, balanced, held_out_rows, skew
 from tacit.data.persons import balanced_persons, by_appearance, held_out_persons, refuse_shared
 from tacit.data.prepare import as_kept, encode, with_pooled_scale
@@ -128,50 +126,6 @@ def load_party(
     read = read_rows(table, data, PartitionConfig(), seed=seed)
     held = _hold_out(read, data, seed)
     return assemble(read, data, {name: np.flatnonzero(~held)}, held, ())
-
-
-def load(
-    source: str = "synthetic-cohort",
-    *,
-    parties: int | None = None,
-    kind: Literal["balanced", "column", "skew", "source"] | None = None,
-    column: str | None = None,
-    size_skew: float = 0.0,
-    label_skew: float = 0.0,
-    seed: int = 0,
-    **data: Any,
-) -> Federation:
-    """`load_federation` for a notebook: further keywords are those of `DataConfig`.
-
-    Without `kind` the partition is what the other arguments imply: by column, skewed, the
-    source's own sites, or balanced.
-
-    >>> federation = load("gaussian-mean", parties=4, records=100, held_out=0.2, seed=1)
-    >>> [len(records["y"]) for records in federation.parties.values()]
-    [20, 20, 20, 20]
-    """
-    if kind is None:
-        own_sites = source in WITH_SITES and (parties is None or source == "synthetic-cohort")
-        if column is not None:
-            kind = "column"
-        elif size_skew != 0 or label_skew != 0:
-            kind = "skew"
-        else:
-            kind = "source" if own_sites else "balanced"
-    config = PartitionConfig(
-        kind=kind,
-        parties=10 if parties is None else parties,
-        column=column,
-        size_skew=size_skew,
-        label_skew=label_skew,
-    )
-    known = {field.name for field in msgspec.structs.fields(DataConfig)} - {"source"}
-    for key in data.keys() - known:
-        taken = [*known, "parties", "kind", "column", "size_skew", "label_skew", "seed"]
-        near = difflib.get_close_matches(key, taken, n=1)
-        advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(taken))}"
-        raise ConfigError(f"tacit.data.load takes no argument {key!r}; {advice}")
-    return load_federation(DataConfig(source=source, **data), config, seed)
 
 
 def split(records: Records, *, held_out: float = 0.2, seed: int = 0) -> tuple[Records, Records]:

@@ -10,27 +10,27 @@ from tacit.models.base import (
     Records,
 )
 from tacit.models.belief.model import BeliefNetwork
-from tacit.models.bnn import BayesianNeuralNetwork
+from tacit.models.bnn import NeuralNetwork
 from tacit.models.glm.linear import LinearRegression
 from tacit.models.glm.logistic import LogisticRegression
 from tacit.models.glm.poisson import PoissonRegression
 from tacit.models.glm.softmax import SoftmaxRegression
-from tacit.models.normal_mean import GaussianMean
+from tacit.models.normal_mean import NormalMean
 
 if TYPE_CHECKING:
     from tacit.models.lda import TopicModel
     from tacit.models.numpyro.model import from_numpyro
 
 __all__ = [
-    "BayesianNeuralNetwork",
     "BeliefNetwork",
     "ConjugateGaussian",
-    "GaussianMean",
     "GeneralisedLinear",
     "LinearPredictor",
     "LinearRegression",
     "LogisticRegression",
     "Model",
+    "NeuralNetwork",
+    "NormalMean",
     "PoissonRegression",
     "Records",
     "SoftmaxRegression",

@@ -24,7 +24,7 @@ from tacit.models.base import (
 from tacit.models.glm.logistic import bernoulli_log_likelihood
 
 
-class BayesianNeuralNetwork(GaussianPriorModel):
+class NeuralNetwork(GaussianPriorModel):
     """f(x) = w₂·relu(W₁ᵀx + b₁) + b₂, prior N(0, prior_sd²) on every weight.
 
     Output "bernoulli": y ~ Bernoulli(sigmoid(f)). Output "gaussian": y ~ N(f, noise_sd²).
@@ -68,8 +68,8 @@ class BayesianNeuralNetwork(GaussianPriorModel):
         return self.inputs
 
     @property
-    def compiled_as(self) -> BayesianNeuralNetwork:
-        if type(self) is not BayesianNeuralNetwork:  # what a subclass adds is not known here
+    def compiled_as(self) -> NeuralNetwork:
+        if type(self) is not NeuralNetwork:  # what a subclass adds is not known here
             return self
         if not isinstance(self._sd, int | float):
             return self
@@ -186,8 +186,6 @@ class BayesianNeuralNetwork(GaussianPriorModel):
 @functools.lru_cache(maxsize=32)
 def _with_any_start(
     inputs: tuple[str, ...], hidden: int, output: Output, noise_sd: float, prior_sd: float
-) -> BayesianNeuralNetwork:
+) -> NeuralNetwork:
     """One object for networks that differ in where they start."""
-    return BayesianNeuralNetwork(
-        inputs, hidden=hidden, output=output, noise_sd=noise_sd, prior_sd=prior_sd
-    )
+    return NeuralNetwork(inputs, hidden=hidden, output=output, noise_sd=noise_sd, prior_sd=prior_sd)

@@ -18,7 +18,7 @@ from tacit.models.base import (
 from tacit.models.statistics import Working
 
 
-class GaussianMean(GaussianPriorModel, ConjugateGaussian):
+class NormalMean(GaussianPriorModel, ConjugateGaussian):
     """y ~ N(θ, noise_sd²), θ ~ N(prior_mean, prior_sd²); one number a record."""
 
     kind: ClassVar[str] = "gaussian-mean"

@@ -72,7 +72,7 @@ def check_model(model: Any) -> None:
     hint = "a NumPyro function goes through tacit.from_numpyro(function, example), or "
     raise ConfigError(
         f"model = {_shown(model)}; {hint if callable(model) else ''}give a model such as "
-        "tacit.LogisticRegression(('age', 'sex'))"
+        "tacit.models.LogisticRegression(('age', 'sex'))"
     )
 
 
@@ -81,7 +81,7 @@ def as_parties(parties: Any) -> dict[str, Records]:
     if not isinstance(parties, dict):
         raise DataError(
             f"the parties are a {_shown(parties)}; give a dictionary from a party's name to its "
-            f"records, {RECORDS}, or a federation: tacit.data.load('file', path=…, target=…, "
+            f"records, {RECORDS}, or a federation: tacit.datasets.load('file', path=…, target=…, "
             "columns=…)"
         )
     for name, records in parties.items():
@@ -99,7 +99,7 @@ def check_columns(owner: str, records: Any) -> None:
     if not isinstance(records, dict):
         raise DataError(
             f"{owner} has a {type(records).__name__} for records; give {RECORDS}, for documents "
-            "tacit.data.document_records(counts, width=…)"
+            "tacit.datasets.document_records(counts, width=…)"
         )
     for key, column in records.items():
         try:
@@ -116,7 +116,7 @@ def check_columns(owner: str, records: Any) -> None:
         if array.dtype.kind not in "biuf":
             raise DataError(
                 f"{owner}, column {key!r} holds {_content(array)}; give numbers: recode labels "
-                "and levels as 0, 1, …, or declare them as a category in tacit.data.load"
+                "and levels as 0, 1, …, or declare them as a category in tacit.datasets.load"
             )
 
 

@@ -274,7 +274,7 @@ def _check_records(model: Model, parties: dict[str, Records]) -> None:
         if not isinstance(records, dict):
             raise DataError(
                 f"party {name!r} has a {type(records).__name__} for records; give a dictionary of "
-                "arrays, for documents tacit.data.document_records(counts, width=…)"
+                "arrays, for documents tacit.datasets.document_records(counts, width=…)"
             )
         if not records or len_records(records) == 0:
             raise DataError(f"party {name!r} has no records; leave it out or give it some")

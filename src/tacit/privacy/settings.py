@@ -6,14 +6,14 @@ No array library is needed to read or to refuse it.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from tacit.errors import ConfigError
 from tacit.privacy.events import Relation
 from tacit.privacy.guarantee import Aggregation, Unit
-from tacit.support.validation import check_fields
+from tacit.support.validation import check_fields, choose_from
 
 AccountantName = Literal["pld", "rdp", "moments", "strong"]
 MAX_SEED = 2**32 - 1
@@ -58,11 +58,8 @@ class Privacy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         check_fields(self, "privacy")
-        for name, party in self.parties.items():
-            if not isinstance(party, PartyPrivacy):
-                raise ConfigError(
-                    f"privacy.parties[{name!r}] = {party!r}; give tacit.PartyPrivacy(epsilon=…)"
-                )
+        parties = {name: _as_party(name, own) for name, own in self.parties.items()}
+        msgspec.structs.force_setattr(self, "parties", parties)
         # What may be missing comes last: without a bad epsilon, a bad delta is found all the same.
         _check_delta("privacy", self.delta)
         if self.noise_seed is not None and not 0 <= self.noise_seed <= MAX_SEED:
@@ -85,6 +82,22 @@ class Privacy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if own.epsilon is None and own.noise_multiplier is None:
             return self.epsilon, self.noise_multiplier, delta
         return own.epsilon, own.noise_multiplier, delta
+
+
+def _as_party(name: str, own: PartyPrivacy | dict[str, Any]) -> PartyPrivacy:
+    """The settings of one party, which a user writes as a dictionary."""
+    if isinstance(own, PartyPrivacy):
+        return own
+    known = PartyPrivacy.__struct_fields__
+    if not isinstance(own, dict):
+        raise ConfigError(
+            f"privacy.parties[{name!r}] = {own!r}; give a dictionary such as {{'epsilon': 0.5}}"
+        )
+    for key in own:
+        if key not in known:
+            advice = choose_from(key, known)
+            raise ConfigError(f"privacy.parties[{name!r}] has the key {key!r}; {advice}")
+    return PartyPrivacy(**own)
 
 
 def check_clip(value: float, key: str) -> float:

@@ -21,11 +21,11 @@ from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, FullGaussian, Gaussian, MeanFieldGaussian, Natural
 from tacit.expfam.gaussian import LOG_2PI
 from tacit.models import (
-    GaussianMean,
     GeneralisedLinear,
     LinearRegression,
     LogisticRegression,
     Model,
+    NormalMean,
     Records,
     SoftmaxRegression,
 )
@@ -71,7 +71,7 @@ def predict(
 
     `draws` and `seed` matter only to models without a closed form or a one-dimensional integral.
 
-    >>> model = GaussianMean(noise_sd=1.0)
+    >>> model = NormalMean(noise_sd=1.0)
     >>> family = MeanFieldGaussian(1)
     >>> q = family.natural(mean=np.array([2.0]), sd=np.array([1.0]))
     >>> predict(model, family, q, {"y": np.array([2.0])}).sd
@@ -82,7 +82,7 @@ def predict(
             f"q is not a proper {family.kind} distribution, so it predicts nothing; "
             "evaluate a q whose precision is positive and finite"
         )
-    if isinstance(model, LinearRegression | GaussianMean):
+    if isinstance(model, LinearRegression | NormalMean):
         return _normal(model, family, natural, records)
     if isinstance(model, SoftmaxRegression):
         return _categorical(model, family, natural, records)
@@ -173,11 +173,11 @@ def draw_parameters(family: Family, natural: Natural, draws: int, seed: int) -> 
 
 
 def _normal(
-    model: LinearRegression | GaussianMean, family: Family, natural: Natural, records: Records
+    model: LinearRegression | NormalMean, family: Family, natural: Natural, records: Records
 ) -> Prediction:
     """N(y; x·m, xᵀVx + noise²) (Bishop 2006, eq. 3.58); x = 1 for a mean alone."""
     y = np.asarray(records["y"], np.float64)
-    x = np.ones((len(y), 1)) if isinstance(model, GaussianMean) else records["x"]
+    x = np.ones((len(y), 1)) if isinstance(model, NormalMean) else records["x"]
     mean, variance = _project(model, family, natural, x)
     total = variance + model.noise_sd**2
     log_density = -0.5 * ((y - mean) ** 2 / total + np.log(total) + LOG_2PI)

@@ -20,11 +20,11 @@ from tacit.errors import ConfigError
 from tacit.methods import METHODS, LocalMethod
 from tacit.methods.whitening import whitened
 from tacit.models import (
-    BayesianNeuralNetwork,
-    GaussianMean,
     LinearRegression,
     LogisticRegression,
     Model,
+    NeuralNetwork,
+    NormalMean,
     PoissonRegression,
     SoftmaxRegression,
     TopicModel,
@@ -109,8 +109,8 @@ def _built_in(
         known = SoftmaxRegression.from_schema(layout, y_bounds, levels)
         return SoftmaxRegression(names, **prior, **known)
     if kind == "gaussian-mean":
-        return GaussianMean(noise_sd=noise_sd, **prior)
-    return BayesianNeuralNetwork(
+        return NormalMean(noise_sd=noise_sd, **prior)
+    return NeuralNetwork(
         names, hidden=hidden, output=output, noise_sd=noise_sd, prior_sd=prior_sd, start_seed=seed
     )
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tacit.data import load
 from tacit.data.readers.download import locate
 from tacit.data.records import pooled
+from tacit.datasets import load
 from tacit.engines.execute import carry_out
 from tacit.errors import DataError
 from tacit.expfam import Family, MeanFieldGaussian, Natural
 from tacit.expfam.gaussian import Gaussian
 from tacit.methods import Exact, GradientVI, LocalMethod
-from tacit.models import GaussianMean, LinearRegression, Model, Records
+from tacit.models import LinearRegression, Model, NormalMean, Records
 from tacit.plan.checks import choose_family
 from tacit.plan.plan import make_plan
 from tacit.results import exact_posterior, mean_field_optimum
@@ -112,7 +112,7 @@ def mean_experiment(*, seed: int, quick: bool) -> Experiment:
     return Experiment(
         name="mean",
         title="Proof of concept",
-        model=GaussianMean(noise_sd=1.0),
+        model=NormalMean(noise_sd=1.0),
         parties=data.parties,
         settings=(
             Setting(
@@ -241,7 +241,7 @@ def negative_elbo(experiment: Experiment, family: Family, q: Natural) -> float:
     """−E_q[log p(records | θ)] + KL(q ‖ prior), exact because log p is quadratic in θ."""
     model, records = experiment.model, experiment.records
     assert isinstance(family, Gaussian)
-    assert isinstance(model, GaussianMean | LinearRegression)
+    assert isinstance(model, NormalMean | LinearRegression)
     form, _ = model.quadratic_form(records, np.ones(len(records["y"])))
     at_mean = np.sum(model.log_likelihood(family.usual(q)["mean"], records))
     spread = 0.5 * np.sum(form * family.covariance(q))

@@ -20,7 +20,7 @@ from tacit.data import DataConfig, Federation, PartitionConfig, load_federation
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError
 from tacit.methods import METHODS
-from tacit.models import BayesianNeuralNetwork, LogisticRegression, Model
+from tacit.models import LogisticRegression, Model, NeuralNetwork
 from tacit.plan.baselines import as_baseline
 from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.settings import Privacy
@@ -241,4 +241,4 @@ def rounds_to_measure(rounds: int) -> set[int]:
 def _model(job: Job, federation: Federation) -> Model:
     if job.hidden is None:
         return LogisticRegression(federation.names)
-    return BayesianNeuralNetwork(federation.names, hidden=job.hidden, start_seed=job.seed)
+    return NeuralNetwork(federation.names, hidden=job.hidden, start_seed=job.seed)

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from scipy.stats import rankdata
 
-from tacit.data import load
 from tacit.data.records import pooled
+from tacit.datasets import load
 from tacit.engines.execute import carry_out
 from tacit.methods import (
     DPSGD,

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from tacit.data import Corpus, load_corpus
+from tacit.datasets import Corpus, load_corpus
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.events import GaussianEvent, WithoutReplacement
 from tacit.privacy.settings import Privacy

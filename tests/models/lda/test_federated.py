@@ -12,13 +12,15 @@ from planted_documents import planted
 from scipy import sparse
 
 import tacit
-from tacit import Privacy, PrivateStatistics, TopicModel
-from tacit.data import DataConfig, PartitionConfig, document_records, load_corpus, load_federation
+from tacit import Privacy
+from tacit.data import DataConfig, PartitionConfig, load_federation
 from tacit.data.bags import WHOLE
 from tacit.data.documents import check_documents
+from tacit.datasets import document_records, load_corpus
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, DataError
-from tacit.methods import ExpectedStatistics
+from tacit.methods import ExpectedStatistics, PrivateStatistics
+from tacit.models import TopicModel
 from tacit.models.lda.perplexity import bound, completion, document_bounds
 from tacit.plan.plan import make_plan
 from tacit.run.config import parse_config

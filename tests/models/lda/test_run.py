@@ -10,8 +10,9 @@ import pytest
 from planted_documents import identified, planted
 from scipy import sparse
 
-from tacit.data import DataConfig, load_federation, load_party, public_schema, sources
+from tacit.data import DataConfig, load_federation, load_party, public_schema
 from tacit.data.config import PartitionConfig
+from tacit.datasets import list as sources
 from tacit.engines.execute import Observer
 from tacit.errors import ConfigError, DataError
 from tacit.plan.calibrate import LargeDeltaWarning

@@ -1,0 +1,91 @@
+"""Built-in data sets and files, read into federations.
+
+`load` returns a `tacit.Federation`, `list` describes every data set, and `fetch` downloads the
+files of a public one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Literal
+
+import msgspec
+
+from tacit.data.bags import document_records
+from tacit.data.config import WITH_SITES, DataConfig, PartitionConfig
+from tacit.data.federation import Federation, load_federation
+from tacit.data.readers.catalogue import SourceInfo
+from tacit.data.readers.catalogue import sources as list
+from tacit.data.readers.corpus import Corpus, load_corpus
+from tacit.data.readers.download import fetch
+from tacit.errors import ConfigError
+
+__all__ = ["Corpus", "SourceInfo", "document_records", "fetch", "list", "load", "load_corpus"]
+
+
+def load(
+    name: str = "synthetic-cohort",
+    *,
+    parties: int | None = None,
+    kind: Literal["balanced", "column", "skew", "source"] | None = None,
+    column: str | None = None,
+    size_skew: float = 0.0,
+    label_skew: float = 0.0,
+    seed: int = 0,
+    **data: Any,
+) -> Federation:
+    """Read a data set, prepare its records and split them between parties.
+
+    Parameters
+    ----------
+    name
+        A data set of `tacit.datasets.list()`, or "file" with `path=` for a file of your own.
+    parties
+        Number of parties; the data set's own sites, or 10, if left out.
+    kind
+        How records are assigned to parties: "balanced" (equal shares), "skew" (unequal shares),
+        "column" (the value of `column`) or "source" (the data set's own sites). By default it
+        follows from the other arguments.
+    column
+        The column that names the party of each record.
+    size_skew, label_skew
+        How much parties differ in size and in their share of positive outcomes.
+    seed
+        Seed of the split, and of generated records.
+    **data
+        Further keys of the [data] table of a configuration file, such as `held_out`, `records`,
+        `path`, `target`, `columns` or `person`.
+
+    Returns
+    -------
+    Federation
+        The records of every party, and the held-out records.
+
+    Examples
+    --------
+    >>> federation = load("gaussian-mean", parties=4, records=100, held_out=0.2, seed=1)
+    >>> [len(records["y"]) for records in federation.parties.values()]
+    [20, 20, 20, 20]
+    """
+    if kind is None:
+        own_sites = name in WITH_SITES and (parties is None or name == "synthetic-cohort")
+        if column is not None:
+            kind = "column"
+        elif size_skew != 0 or label_skew != 0:
+            kind = "skew"
+        else:
+            kind = "source" if own_sites else "balanced"
+    partition = PartitionConfig(
+        kind=kind,
+        parties=10 if parties is None else parties,
+        column=column,
+        size_skew=size_skew,
+        label_skew=label_skew,
+    )
+    known = {field.name for field in msgspec.structs.fields(DataConfig)} - {"source"}
+    for key in data.keys() - known:
+        taken = [*known, "parties", "kind", "column", "size_skew", "label_skew", "seed"]
+        near = difflib.get_close_matches(key, taken, n=1)
+        advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(taken))}"
+        raise ConfigError(f"tacit.datasets.load takes no argument {key!r}; {advice}")
+    return load_federation(DataConfig(source=name, **data), partition, seed)
