@@ -18,6 +18,7 @@ at most one in a million, whatever the number of coordinates.
 
 from __future__ import annotations
 
+from tacit.testing.accountants import check_accountant
 from tacit.testing.clipping import check_clipping
 from tacit.testing.families import STANDARD_ERRORS, LogDensity, check_family
 from tacit.testing.laws import FALSE_ALARM, gaussian_faults
@@ -30,6 +31,7 @@ __all__ = [
     "STANDARD_ERRORS",
     "LogDensity",
     "Scaled",
+    "check_accountant",
     "check_clipping",
     "check_family",
     "check_local_method",

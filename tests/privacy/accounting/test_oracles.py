@@ -15,6 +15,7 @@ from tacit.privacy.accounting.moments import LAMBDAS, _log_moments
 from tacit.privacy.accounting.profiles import hockey_stick
 from tacit.privacy.accounting.steps import Step
 from tacit.privacy.events import GaussianEvent, Poisson, WithoutReplacement
+from tacit.testing.privacy_loss import compose_below, density
 
 DELTA = 1e-5
 
@@ -75,7 +76,7 @@ def pairs(rate: float, noise: float) -> dict[str, tuple[GaussianEvent, str, list
 @pytest.mark.parametrize("scheme", ["poisson", "poisson-substitute", "without-replacement"])
 @pytest.mark.parametrize(("rate", "noise"), [(0.1, 1.0), (0.5, 0.7), (0.01, 2.0)])
 @pytest.mark.parametrize("eps", [0.0, 0.05, 0.5])
-def test_one_step_equals_quadrature(scheme, rate, noise, eps, density):
+def test_one_step_equals_quadrature(scheme, rate, noise, eps):
     event, relation, family = pairs(rate, noise)[scheme]
 
     def stick(p, q):
@@ -96,29 +97,33 @@ def test_one_step_equals_quadrature(scheme, rate, noise, eps, density):
 
 @pytest.mark.parametrize("scheme", ["poisson", "poisson-substitute", "without-replacement"])
 @pytest.mark.parametrize(("rate", "noise", "count"), [(0.1, 1.0, 50), (0.02, 1.5, 400)])
-def test_never_below_an_independent_composition(scheme, rate, noise, count, delta_from_below):
+def test_never_below_an_independent_composition(scheme, rate, noise, count):
     event, relation, family = pairs(rate, noise)[scheme]
     event = GaussianEvent(clip=1.0, noise_sd=noise, count=count, sampling=event.sampling)
     found = epsilon([event], DELTA, relation)
 
+    lost = [compose_below([(pair, count)], grid=2e-5, size=2**20) for pair in family]
+
     def below(eps):
-        return max(delta_from_below([(pair, count)], eps, grid=2e-5, size=2**20) for pair in family)
+        return max(one.delta(eps) for one in lost)
 
     assert below(found) <= DELTA
     if scheme != "without-replacement":  # whose symmetric bound is not attained by a fixed pair
         assert below(found * 0.98) > DELTA
 
 
-def test_mixed_events_against_an_independent_composition(delta_from_below):
+def test_mixed_events_against_an_independent_composition():
     sampled, _, (remove, add) = pairs(0.1, 1.0)["poisson"]
     other, _, (remove_other, add_other) = pairs(0.02, 0.8)["poisson"]
     plain = ([(1.0, 0.0)], [(1.0, 0.25)])
     events = [sampled] * 20 + [GaussianEvent(clip=1.0, noise_sd=4.0)] * 3 + [other] * 40
     found = epsilon(events, DELTA, "add-or-remove")
 
+    removed = compose_below([(remove, 20), (plain, 3), (remove_other, 40)])
+    added = compose_below([(add, 20), (plain, 3), (add_other, 40)])
+
     def below(eps):
-        removed = delta_from_below([(remove, 20), (plain, 3), (remove_other, 40)], eps)
-        return max(removed, delta_from_below([(add, 20), (plain, 3), (add_other, 40)], eps))
+        return max(removed.delta(eps), added.delta(eps))
 
     assert below(found) <= DELTA < below(found * 0.99)
 

@@ -1,0 +1,284 @@
+"""An accountant, held against lower bounds of ε and δ that were computed without one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from tacit.errors import ConfigError
+from tacit.privacy.events import GaussianEvent, Poisson, Relation, Sampling, WithoutReplacement
+from tacit.testing.privacy_loss import oracles
+
+Events = Sequence[GaussianEvent]
+EpsilonOf = Callable[[Events, float, Relation], float]
+DeltaOf = Callable[[Events, float, Relation], float]
+
+DELTAS = (1e-5, 1e-2)
+GRID = 1e-3
+"""By how much, relatively, two answers may differ that are equal or ordered on paper."""
+
+
+class Case(NamedTuple):
+    """Releases with a known lower bound of what they cost."""
+
+    name: str
+    relation: Relation
+    events: tuple[GaussianEvent, ...]
+
+
+class Wrong(NamedTuple):
+    """A deliberate error: the events as an accountant with this error would see them."""
+
+    name: str
+    changed: Callable[[Events], Events]
+
+
+def check_accountant(
+    epsilon: EpsilonOf, delta: DeltaOf | None = None, *, power: bool = True
+) -> float:
+    """Assert that an accountant never reports less than the privacy that was lost.
+
+    An accountant is a function from Gaussian events to privacy. The suite compares it with the
+    closed form for releases without sampling, and with a numerically integrated privacy loss for
+    sampled ones, alone and mixed, under both relations. It also asserts that ε grows with the
+    number of releases, the sampling rate and 1/δ and falls with the noise, that order, grouping and
+    the unit of clip and noise change nothing, and that what has no guarantee is refused.
+
+    Parameters
+    ----------
+    epsilon
+        `epsilon(events, delta, relation)`, an upper bound of ε. A `ConfigError` says that the
+        accountant has no bound for these events; it must have one without sampling.
+    delta
+        `delta(events, epsilon, relation)`, an upper bound of δ; not checked if None.
+    power
+        Also hand the suite four accountants with a known error, made of this one: half of the
+        sampling rate, a sensitivity too small by √2, one release too few, one event of several
+        ignored. Each must be rejected; an accountant that is so loose that an error of that size
+        stays above the true ε fails here. Set it to False if the looseness is intended.
+
+    Returns
+    -------
+    float
+        The smallest ratio of the accountant's ε to the lower bound: 1 for an exact accountant.
+    """
+    kinds = _supported(epsilon)
+    cases = _cases(kinds)
+    ratios = [_check_bound(epsilon, delta, case, level) for case in cases for level in DELTAS]
+    _check_monotone(epsilon, kinds)
+    _check_composition(epsilon, cases)
+    _check_refusals(epsilon, delta)
+    if power:
+        for wrong in WRONG:
+            _check_power(epsilon, wrong, cases, min(ratios))
+    return min(ratios)
+
+
+def _event(
+    noise: float,
+    count: int = 1,
+    sampling: Sampling | None = None,
+    *,
+    clip: float = 1.0,
+    nonnegative: bool = False,
+) -> GaussianEvent:
+    return GaussianEvent(
+        clip=clip, noise_sd=noise * clip, count=count, sampling=sampling, nonnegative=nonnegative
+    )
+
+
+_POISSON, _BATCH = Poisson(rate=0.05), WithoutReplacement(batch=5, total=100)
+_KINDS: tuple[tuple[Relation, Sampling | None], ...] = (
+    ("add-or-remove", None),
+    ("add-or-remove", _POISSON),
+    ("substitute", None),
+    ("substitute", _POISSON),
+    ("substitute", _BATCH),
+)
+Kinds = list[tuple[Relation, Sampling | None]]
+
+
+def _supported(epsilon: EpsilonOf) -> Kinds:
+    """The relations and samplings that the accountant has a bound for."""
+    kinds: Kinds = []
+    for relation, sampling in _KINDS:
+        try:
+            epsilon([_event(2.0, 1, sampling)], DELTAS[0], relation)
+        except ConfigError as error:
+            if sampling is None:
+                raise AssertionError(
+                    f"support: releases without sampling are refused under {relation} ({error}); "
+                    "expected a bound, since there is a closed form"
+                ) from None
+        else:
+            kinds.append((relation, sampling))
+    return kinds
+
+
+def _cases(kinds: Kinds) -> list[Case]:
+    cases = []
+    for relation, sampling in kinds:
+        how = "no sampling" if sampling is None else type(sampling).__name__
+        noise = 2.0 if sampling is None else 1.2
+        lists = {
+            "one release": (_event(noise, 1, sampling),),
+            "two releases": (_event(noise, 2, sampling, clip=0.25),),
+            "many releases": (_event(2.0 * noise, 60, sampling),),
+            "nonnegative": (_event(noise, 3, sampling, nonnegative=True),),
+            "mixed events": (
+                _event(3.0 * noise, 5, sampling),
+                _event(4.0, 2, clip=7.0),
+                _event(noise, 3, sampling, nonnegative=True),
+            ),
+        }
+        cases += [Case(f"{name}, {how}", relation, events) for name, events in lists.items()]
+    return cases
+
+
+def _check_bound(epsilon: EpsilonOf, delta: DeltaOf | None, case: Case, level: float) -> float:
+    """ε and δ are not below the oracle's; returns ε over the oracle's."""
+    where = f"{case.name}, {case.relation}, δ = {level:g}"
+    reported = float(epsilon(case.events, level, case.relation))
+    assert reported >= 0, f"epsilon: {where}: reported {reported}, expected a number ≥ 0"
+    bounds = oracles(case.events, case.relation)
+    least = max(bound.epsilon(level) for bound in bounds)
+    assert reported >= least, (
+        f"epsilon: {where}: reported ε = {reported:.6g}, but no less than {least:.6g} was lost"
+    )
+    if delta is not None:
+        at = 0.9 * least
+        found, lost = delta(case.events, at, case.relation), max(one.delta(at) for one in bounds)
+        assert lost <= found <= 1, (
+            f"delta: {where}: reported δ = {found:.6g} at ε = {at:.6g}, expected between the "
+            f"{lost:.6g} that was lost and 1"
+        )
+        if math.isfinite(reported):
+            back = delta(case.events, reported, case.relation)
+            assert back <= level * (1 + GRID), (
+                f"inverse: {where}: δ at the reported ε is {back:.6g}, expected at most {level:g}"
+            )
+    return reported / least
+
+
+def _check_monotone(epsilon: EpsilonOf, kinds: Kinds) -> None:
+    level = DELTAS[0]
+    for relation, sampling in kinds:
+        how = "no sampling" if sampling is None else type(sampling).__name__
+        here = epsilon([_event(2.0, 10, sampling)], level, relation)
+        dearer = {
+            "releases": epsilon([_event(2.0, 11, sampling)], level, relation),
+            "1/noise": epsilon([_event(1.8, 10, sampling)], level, relation),
+            "1/δ": epsilon([_event(2.0, 10, sampling)], level / 2, relation),
+        }
+        if sampling is not None:
+            larger = (
+                Poisson(rate=1.2 * sampling.rate)
+                if isinstance(sampling, Poisson)
+                else WithoutReplacement(batch=sampling.batch + 1, total=sampling.total)
+            )
+            dearer["rate"] = epsilon([_event(2.0, 10, larger)], level, relation)
+            dearer["rate up to 1"] = epsilon([_event(2.0, 10)], level, relation)
+        for what, more in dearer.items():
+            assert more >= here * (1 - GRID), (
+                f"monotone in {what}: {how}, {relation}: ε falls from {here:.6g} to {more:.6g}"
+            )
+
+
+def _check_composition(epsilon: EpsilonOf, cases: Sequence[Case]) -> None:
+    """Order, grouping and unit change nothing, and more events never cost less."""
+    level = DELTAS[0]
+    for case in cases:
+        if not case.name.startswith("mixed"):
+            continue
+        where = f"{case.name}, {case.relation}"
+        whole = epsilon(case.events, level, case.relation)
+        singles = [_changed(e, count=1) for e in case.events for _ in range(e.count)]
+        scaled = [_changed(e, clip=8 * e.clip, noise_sd=8 * e.noise_sd) for e in case.events]
+        for what, events in {
+            "order": case.events[::-1],
+            "grouping": singles[::2] + singles[1::2],
+            "unit of clip and noise": scaled,
+        }.items():
+            other = epsilon(events, level, case.relation)
+            assert abs(other - whole) <= GRID * whole, (
+                f"composition: {where}: ε = {whole:.6g} becomes {other:.6g} with another {what}"
+            )
+        for left_out in range(len(case.events)):
+            rest = [event for place, event in enumerate(case.events) if place != left_out]
+            less = epsilon(rest, level, case.relation)
+            assert less <= whole * (1 + GRID), (
+                f"composition: {where}: ε = {whole:.6g} of all events, but {less:.6g} without "
+                f"event {left_out}"
+            )
+
+
+def _check_refusals(epsilon: EpsilonOf, delta: DeltaOf | None) -> None:
+    event = _event(2.0)
+    for bad in (0.0, 1.0, -1e-5, math.nan):
+        _refused(f"delta = {bad}", lambda bad=bad: epsilon([event], bad, "add-or-remove"))
+    _refused(
+        "sampling without replacement under add-or-remove, which tells the number of units",
+        lambda: epsilon([_event(2.0, 1, _BATCH)], DELTAS[0], "add-or-remove"),
+    )
+    if delta is not None:
+        for bad in (-0.1, math.nan):
+            _refused(f"epsilon = {bad}", lambda bad=bad: delta([event], bad, "add-or-remove"))
+
+
+def _refused(what: str, call: Callable[[], float]) -> None:
+    try:
+        answer = call()
+    except ConfigError:
+        return
+    raise AssertionError(f"refusal: {what}: answered {answer}, expected a ConfigError")
+
+
+def _check_power(epsilon: EpsilonOf, wrong: Wrong, cases: Sequence[Case], ratio: float) -> None:
+    """Some case tells the accountant with this error from a right one."""
+    if wrong.name == HALF_RATE and not any(e.sampling for case in cases for e in case.events):
+        return  # it has no bound for sampled releases: there is no rate to get wrong
+    for case in cases:
+        changed = wrong.changed(case.events)
+        reported = epsilon(changed, DELTAS[0], case.relation) if changed else 0.0
+        bounds = oracles(case.events, case.relation)
+        if reported < max(bound.epsilon(DELTAS[0]) for bound in bounds):
+            return
+    raise AssertionError(
+        f"power: with {wrong.name} the accountant is still above the lower bound in all cases: it "
+        f"reports at least {ratio:.3g} times the ε that was lost, and an error like this one would "
+        "not show (power=False accepts that)"
+    )
+
+
+def _halved(event: GaussianEvent) -> GaussianEvent:
+    sampling = event.sampling
+    if sampling is None:
+        return event
+    if isinstance(sampling, Poisson):
+        return _changed(event, sampling=Poisson(rate=sampling.rate / 2))
+    half = WithoutReplacement(batch=sampling.batch, total=2 * sampling.total)
+    return _changed(event, sampling=half)
+
+
+def _one_fewer(events: Events) -> Events:
+    first, *rest = events
+    return [_changed(first, count=first.count - 1), *rest] if first.count > 1 else rest
+
+
+def _changed(event: GaussianEvent, **fields: object) -> GaussianEvent:
+    return msgspec.structs.replace(event, **fields)
+
+
+HALF_RATE = "half of the sampling rate"
+WRONG = (
+    Wrong(HALF_RATE, lambda events: [_halved(event) for event in events]),
+    Wrong(
+        "a sensitivity too small by √2",
+        lambda events: [_changed(e, noise_sd=math.sqrt(2.0) * e.noise_sd) for e in events],
+    ),
+    Wrong("one release too few", _one_fewer),
+    Wrong("only the first of several events", lambda events: events[:1]),
+)

@@ -1,0 +1,160 @@
+"""Lower bounds of δ and ε that share no code with `tacit.privacy.accounting`.
+
+Each release is a pair of mixtures of unit normals, in units of its noise: the densities of one
+coordinate of what is released from two neighbouring data sets. The privacy loss of the pair is
+integrated over a fine partition of the line and every cell puts its mass at the smaller loss of
+its two ends, rounded down to a grid; losses add over releases, by FFT. All roundings go down, so
+that an accountant that reports less than this is wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr
+
+from tacit.privacy.events import GaussianEvent, Poisson, Relation, WithoutReplacement
+
+Mixture = tuple[tuple[float, float], ...]
+"""Weights and means of unit normals."""
+Pair = tuple[Mixture, Mixture]
+
+_CELLS = 20_001
+_TAIL = 8.0
+
+
+class LossBelow:
+    """A composed privacy loss L, rounded down: `masses[i]` is the probability of `losses[i]`."""
+
+    def __init__(self, losses: np.ndarray, masses: np.ndarray) -> None:
+        positive = losses > 0
+        self.losses, masses = losses[positive], masses[positive]
+        # δ(ε) = P(L > ε) − e^ε E[e^−L; L > ε], summed from the small end.
+        self._above = np.cumsum(masses[::-1])[::-1]
+        self._weighted = np.cumsum((masses * np.exp(-self.losses))[::-1])[::-1]
+
+    def delta(self, epsilon: float) -> float:
+        """A lower bound of δ(ε) = E[(1 − e^{ε−L})₊]."""
+        place = int(np.searchsorted(self.losses, epsilon, side="right"))
+        if place == len(self.losses):
+            return 0.0
+        return float(self._above[place] - math.exp(epsilon) * self._weighted[place])
+
+    def epsilon(self, delta: float) -> float:
+        """A lower bound of the smallest ε ≥ 0 with δ(ε) ≤ δ."""
+        if self.delta(0.0) <= delta:
+            return 0.0
+        high = float(self.losses[-1])
+        answer = cast(float, brentq(lambda e: self.delta(e) - delta, 0.0, high, xtol=1e-9))
+        return max(0.0, answer - 2e-9)
+
+
+@dataclass(frozen=True)
+class ExactGaussian:
+    """Releases without sampling are together one Gaussian at distance `mu`, in closed form."""
+
+    mu: float
+
+    def delta(self, epsilon: float) -> float:
+        """δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) (Balle and Wang 2018), rounded down."""
+        reached = float(ndtr(self.mu / 2 - epsilon / self.mu))
+        allowed = math.exp(epsilon + float(log_ndtr(-self.mu / 2 - epsilon / self.mu)))
+        return max(0.0, reached - allowed - 1e-13 * reached)
+
+    def epsilon(self, delta: float) -> float:
+        """A lower bound of the smallest ε ≥ 0 with δ(ε) ≤ δ, to 1e-9."""
+        if self.delta(0.0) <= delta:
+            return 0.0
+        high = self.mu**2 / 2 + self.mu * (1 + math.sqrt(-2 * math.log(delta)))
+        answer = cast(float, brentq(lambda e: self.delta(e) - delta, 0.0, high, xtol=1e-12))
+        return answer * (1 - 1e-9)
+
+
+def compose_below(
+    pairs: Sequence[tuple[Pair, int]], *, grid: float = 4e-4, size: int = 2**17
+) -> LossBelow:
+    """The loss of independent releases, each pair `count` times, for losses monotone in x.
+
+    The transform has `size` points of width `grid`, centred on the mean of the composed loss: their
+    range must hold all but a negligible part of its mass.
+    """
+    spectrum, offset, mean = np.ones(size // 2 + 1, dtype=complex), 0, 0.0
+    for (p, q), count in pairs:
+        cells, weights = _cells(p, q, grid)
+        first = int(cells.min())
+        mass = np.bincount(cells - first, weights=weights, minlength=size)
+        if mass.size > size:
+            raise ValueError(f"a loss spans {mass.size * grid:g}: use a wider grid than {grid:g}")
+        spectrum = spectrum * np.fft.rfft(mass) ** count
+        offset += count * first
+        mean += count * float(weights @ cells)
+    start = int(mean) - size // 2
+    numbers = np.arange(start, start + size)
+    return LossBelow(numbers * grid, np.fft.irfft(spectrum, size)[(numbers - offset) % size])
+
+
+def oracles(events: Sequence[GaussianEvent], relation: Relation) -> list[ExactGaussian | LossBelow]:
+    """What the events leak of two neighbours, once for each direction in which they may differ."""
+    mu = math.sqrt(sum(e.count * distance(e, relation) ** 2 for e in events if not e.sampling))
+    sampled = [event for event in events if event.sampling]
+    if not sampled:
+        return [ExactGaussian(mu)]
+    return [_composed(tuple(sampled), mu, relation, reverse) for reverse in (False, True)]
+
+
+@functools.lru_cache(maxsize=64)
+def _composed(
+    sampled: tuple[GaussianEvent, ...], mu: float, relation: Relation, reverse: bool
+) -> LossBelow:
+    pairs = [(worst_pair(event, relation), event.count) for event in sampled]
+    if mu > 0:
+        pairs.append(((((1.0, 0.0),), ((1.0, mu),)), 1))
+    return compose_below([((q, p) if reverse else (p, q), count) for (p, q), count in pairs])
+
+
+def worst_pair(event: GaussianEvent, relation: Relation) -> Pair:
+    """Two neighbours that an accountant has to answer for, as one coordinate of their releases.
+
+    With s the noise and q the sampling rate. Poisson, add-or-remove: a unit that contributes C, or
+    none. Poisson, substitute: contributions C and −C (if nonnegative two orthogonal ones, seen
+    along their difference). Without replacement, substitute: all other units contribute what the
+    replacement does, at the full sensitivity from the unit.
+    """
+    assert event.sampling is not None, "an event without sampling has a closed form"
+    rate, clip = event.sampling.rate, event.clip / event.noise_sd
+    if isinstance(event.sampling, WithoutReplacement):
+        return ((1 - rate, 0.0), (rate, distance(event, relation))), ((1.0, 0.0),)
+    assert isinstance(event.sampling, Poisson)
+    if relation == "add-or-remove":
+        return ((1 - rate, 0.0), (rate, clip)), ((1.0, 0.0),)
+    half = distance(event, relation) / 2
+    return ((1 - rate, 0.0), (rate, half)), ((1 - rate, 0.0), (rate, -half))
+
+
+def distance(event: GaussianEvent, relation: Relation) -> float:
+    """How far one unit moves the sum, over the noise: C, and 2C or √2·C for two that differ."""
+    if relation == "add-or-remove":
+        return event.clip / event.noise_sd
+    apart = math.hypot(event.clip, event.clip) if event.nonnegative else 2 * event.clip
+    return apart / event.noise_sd
+
+
+def density(mixture: Mixture, x: np.ndarray) -> np.ndarray:
+    """The density of a mixture of unit normals."""
+    return sum(w * np.exp(-((x - m) ** 2) / 2) for w, m in mixture) / np.sqrt(2 * np.pi)
+
+
+def _cells(p: Mixture, q: Mixture, grid: float) -> tuple[np.ndarray, np.ndarray]:
+    """The smaller loss of each cell as a number of grid steps, and the cell's mass under p."""
+    means = [mean for _, mean in (*p, *q)]
+    x = np.linspace(min(means) - _TAIL, max(means) + _TAIL, _CELLS)
+    losses = np.log(density(p, x)) - np.log(density(q, x))
+    below = np.floor(np.minimum(losses[1:], losses[:-1]) / grid).astype(int)
+    reached = sum(weight * ndtr(x - mean) for weight, mean in p)
+    return below, np.diff(reached)
