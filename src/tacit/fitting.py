@@ -17,8 +17,9 @@ from tacit.engines.execute import Observer, Outcome, carry_out
 from tacit.errors import ConfigError
 from tacit.methods import LocalMethod, PrivateScoring
 from tacit.methods.scoring.method import check_units
-from tacit.models import LinearPredictor, Model, Records, TopicModel
+from tacit.models import Model, ModelSchema, Records, TopicModel
 from tacit.models.lda.table import TopicTable
+from tacit.models.registry import build
 from tacit.plan.arguments import (
     _check_fits,
     as_method,
@@ -235,10 +236,7 @@ def fit(
         indicated = indicated_columns(parties.layout)
         if isinstance(model, type):
             _check_fits(model, parties)
-            known = {}
-            if issubclass(model, LinearPredictor):
-                known = model.from_schema(parties.layout, parties.y_bounds, parties.levels)
-            model = model(parties.names, **known)  # pyright: ignore[reportCallIssue]
+            model = build(model, model.Settings(), ModelSchema.of(parties))
         parties = parties.parties
     if isinstance(model, type):
         raise ConfigError(

@@ -1,25 +1,51 @@
-"""Models: a prior and a per-record log-likelihood."""
+"""Models: a prior and a per-record log-likelihood, one file each.
+
+Names are looked up when they are used: reading a configuration loads no array library.
+"""
 
 from typing import TYPE_CHECKING, Any
 
-from tacit.models.base import (
-    ConjugateGaussian,
-    GeneralisedLinear,
-    LinearPredictor,
-    Model,
-    Records,
-)
-from tacit.models.belief.model import BeliefNetwork
-from tacit.models.bnn import NeuralNetwork
-from tacit.models.glm.linear import LinearRegression
-from tacit.models.glm.logistic import LogisticRegression
-from tacit.models.glm.poisson import PoissonRegression
-from tacit.models.glm.softmax import SoftmaxRegression
-from tacit.models.normal_mean import NormalMean
-
 if TYPE_CHECKING:
-    from tacit.models.lda import TopicModel
+    from tacit.models.base import (
+        ConjugateGaussian,
+        GeneralisedLinear,
+        LinearPredictor,
+        Model,
+        ModelSchema,
+        Records,
+    )
+    from tacit.models.belief.model import BeliefNetwork
+    from tacit.models.bnn import NeuralNetwork
+    from tacit.models.glm.linear import LinearRegression
+    from tacit.models.glm.logistic import LogisticRegression
+    from tacit.models.glm.poisson import PoissonRegression
+    from tacit.models.glm.softmax import SoftmaxRegression
+    from tacit.models.lda.model import TopicModel
+    from tacit.models.normal_mean import NormalMean
     from tacit.models.numpyro.model import from_numpyro
+    from tacit.models.registry import register
+    from tacit.models.settings import ModelSettings, PriorSettings
+
+_HOMES = {
+    "NeuralNetwork": "bnn",
+    "BeliefNetwork": "belief.model",
+    "ConjugateGaussian": "base",
+    "NormalMean": "normal_mean",
+    "GeneralisedLinear": "base",
+    "LinearPredictor": "base",
+    "LinearRegression": "glm.linear",
+    "LogisticRegression": "glm.logistic",
+    "Model": "base",
+    "ModelSchema": "base",
+    "ModelSettings": "settings",
+    "PoissonRegression": "glm.poisson",
+    "PriorSettings": "settings",
+    "Records": "base",
+    "SoftmaxRegression": "glm.softmax",
+    "TopicModel": "lda.model",
+    "from_numpyro": "numpyro.model",
+    "register": "registry",
+}
 
 __all__ = [
     "BeliefNetwork",
@@ -29,23 +55,23 @@ __all__ = [
     "LinearRegression",
     "LogisticRegression",
     "Model",
+    "ModelSchema",
+    "ModelSettings",
     "NeuralNetwork",
     "NormalMean",
     "PoissonRegression",
+    "PriorSettings",
     "Records",
     "SoftmaxRegression",
     "TopicModel",
     "from_numpyro",
+    "register",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "from_numpyro":  # NumPyro and JAX are slow to import and often not needed
-        from tacit.models.numpyro.model import from_numpyro
+    from importlib import import_module
 
-        return from_numpyro
-    if name == "TopicModel":
-        from tacit.models.lda import TopicModel
-
-        return TopicModel
-    raise AttributeError(f"module 'tacit.models' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tacit.models' has no attribute {name!r}")
+    return getattr(import_module(f"tacit.models.{_HOMES[name]}"), name)

@@ -11,20 +11,28 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from tacit.arrays import Array, namespace
+from tacit.data.records import len_records
 from tacit.data.schema.layout import Layout, unknown_layout
 from tacit.errors import ConfigError
 from tacit.expfam import Family, FullGaussian, Gaussian, MeanFieldGaussian, Natural
 from tacit.expfam.gaussian import Free
+from tacit.models.settings import ModelSettings, PriorSettings
 from tacit.models.statistics import Quadratic, Statistics, Working, gaussian_factor
-from tacit.support.validation import SMALLEST_SD
+from tacit.support.validation import check_sd
+
+if TYPE_CHECKING:
+    from tacit.data.federation import Federation
 
 Records = dict[str, Array]
 Output = Literal["bernoulli", "gaussian", "categorical", "other"]
+TARGETS = {"bernoulli": "yes/no", "gaussian": "numeric", "categorical": "one of several levels"}
+"""What a target is, in words."""
 TINY_VARIANCE = 1e-12
 """Keeps the square root of a variance differentiable for a record that is all zeros."""
 
@@ -50,10 +58,63 @@ def checked_names(names: Sequence[str], argument: str = "names") -> tuple[str, .
     return found
 
 
+def no_records() -> Records:
+    """The example of a schema whose records are elsewhere."""
+    return {}
+
+
+@dataclass(frozen=True)
+class ModelSchema:
+    """What is public about the records that a model is built for; no record is part of it."""
+
+    names: tuple[str, ...]
+    output: Output
+    """What the target is: yes or no, a number, one of several levels, or none ("other")."""
+    target: str | None = None
+    layout: Layout | None = None
+    y_bounds: tuple[float, float] | None = None
+    levels: tuple[str, ...] = ()
+    seed: int = 0
+    """For a model that starts at random (`Model.seeded`)."""
+    example: Callable[[], Records] = field(default=no_records, compare=False, repr=False)
+    """A few rows whose columns and types are those of the records (`Model.reads_example`)."""
+
+    @classmethod
+    def of(cls, federation: Federation, seed: int = 0) -> ModelSchema:
+        """That of a federation; its records are read only if a model asks for the example."""
+
+        def example() -> Records:
+            largest = max(federation.parties.values(), key=len_records)
+            return {key: value[:8] for key, value in largest.items()}
+
+        return cls(
+            names=federation.names,
+            output=federation.output,
+            target=federation.target,
+            layout=federation.layout,
+            y_bounds=federation.y_bounds,
+            levels=federation.levels,
+            seed=seed,
+            example=example,
+        )
+
+    def with_seed(self, seed: int) -> ModelSchema:
+        """The same with another seed."""
+        return replace(self, seed=seed)
+
+
 class Model(abc.ABC):
     """A prior and a per-record log-likelihood over θ ∈ ℝᵈ."""
 
     kind: ClassVar[str]
+    Settings: ClassVar[type[ModelSettings]] = ModelSettings
+    """The [model] table of this kind; its tag is `kind`."""
+    serves: ClassVar[tuple[Output, ...]] = ("bernoulli", "gaussian", "categorical")
+    """Targets that it has a likelihood for."""
+    seeded: ClassVar[bool] = False
+    """True when `build` uses the schema's seed."""
+    reads_example: ClassVar[bool] = False
+    """True when `build` uses the schema's example: the model is then built anew each time."""
     output: Output
     names: tuple[str, ...]
     has_site_prior: bool = False
@@ -70,6 +131,12 @@ class Model(abc.ABC):
     by an iteration or by a jump: they then depend on the shape of the arrays they are in."""
     listed: ClassVar[bool] = True
     """False when a coordinate means little on its own: results then do not list all of them."""
+
+    @classmethod
+    def build(cls, settings: Any, schema: ModelSchema) -> Model:
+        """The model that a [model] table describes, for the columns of a public schema."""
+        del settings
+        return cls(schema.names)  # pyright: ignore[reportCallIssue]
 
     def stand_in(self, records: Records) -> Records | None:
         """Columns of the same shapes that say nothing, to try out an answer; None: there are none.
@@ -233,6 +300,7 @@ class LinearPredictor(GaussianPriorModel):
     θ holds one weight a column of x for each of them, all columns of the first one first.
     """
 
+    Settings: ClassVar[type[ModelSettings]] = PriorSettings
     layout: Layout
     """What each column of x is, for a method that makes use of the public schema."""
 
@@ -249,19 +317,6 @@ class LinearPredictor(GaussianPriorModel):
     @property
     def x_columns(self) -> int | None:
         return len(self.layout)
-
-    @classmethod
-    def from_schema(
-        cls,
-        layout: Layout | None,
-        y_bounds: tuple[float, float] | None,
-        levels: tuple[str, ...] = (),
-    ) -> dict[str, Any]:
-        """The keywords that a public schema fills in; `levels` are those of a target that is one
-        of several.
-        """
-        del y_bounds, levels
-        return {"layout": layout}
 
     start_width: ClassVar[float] = 3.0
     """How far η varies, for columns of scale 1, under the q that is started from."""
@@ -307,6 +362,15 @@ class GeneralisedLinear(LinearPredictor):
                 f"the layout describes {len(self.layout)} columns of x, but there are "
                 f"{self.dimension} names; give one feature a column"
             )
+
+    @classmethod
+    def build(cls, settings: Any, schema: ModelSchema) -> Model:
+        return cls(
+            schema.names,
+            prior_mean=settings.prior_mean,
+            prior_sd=settings.prior_sd,
+            layout=schema.layout,
+        )  # pyright: ignore[reportCallIssue]
 
     def expected_fit(self, family: Gaussian, free: Free, records: Records) -> Array:
         mean, variance = family.free_project(free, records["x"])
@@ -383,15 +447,6 @@ class ConjugateGaussian(abc.ABC):
         """(P, b), summed over records with weights."""
 
 
-def check_sd(value: float, key: str) -> float:
-    """The value, if its square and the inverse of that are finite numbers > 0."""
-    if not SMALLEST_SD <= value <= 1 / SMALLEST_SD:
-        raise ConfigError(
-            f"{key} = {value}; it must be > 0 and finite: in {SMALLEST_SD:g} … {1 / SMALLEST_SD:g}"
-        )
-    return float(value)
-
-
 def gaussian_natural(family: Family, *, mean: Array, sd: Array, model: str) -> Natural:
     """λ of independent normals in either Gaussian family."""
     if isinstance(family, MeanFieldGaussian):
@@ -410,6 +465,7 @@ __all__ = [
     "GeneralisedLinear",
     "LinearPredictor",
     "Model",
+    "ModelSchema",
     "Output",
     "Records",
     "Working",

@@ -14,14 +14,17 @@ from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.expfam.gaussian import LOG_2PI
 from tacit.models.base import (
+    TARGETS,
     GaussianPriorModel,
+    ModelSchema,
     Output,
     Records,
-    check_sd,
     checked_names,
     gaussian_natural,
 )
 from tacit.models.glm.logistic import bernoulli_log_likelihood
+from tacit.models.settings import NeuralNetworkSettings
+from tacit.support.validation import check_sd
 
 
 class NeuralNetwork(GaussianPriorModel):
@@ -32,6 +35,9 @@ class NeuralNetwork(GaussianPriorModel):
     """
 
     kind: ClassVar[str] = "bnn"
+    Settings = NeuralNetworkSettings
+    serves: ClassVar[tuple[Output, ...]] = ("bernoulli", "gaussian")
+    seeded: ClassVar[bool] = True
     rounding_grows: ClassVar[bool] = True
 
     def __init__(
@@ -62,6 +68,22 @@ class NeuralNetwork(GaussianPriorModel):
         self._graded = [i for i, name in enumerate(inputs) if name != "bias" and "=" not in name]
         self.inputs, self.hidden, self.output = len(inputs), hidden, output
         self.noise_sd, self.start_seed = check_sd(noise_sd, "model.noise_sd"), start_seed
+
+    @classmethod
+    def build(cls, settings: NeuralNetworkSettings, schema: ModelSchema) -> NeuralNetwork:
+        if schema.output != "gaussian" and settings.noise_sd != 1.0:
+            raise ConfigError(
+                f"model.noise_sd = {settings.noise_sd} has no effect: target {schema.target!r} is "
+                f"{TARGETS[schema.output]}; leave it out"
+            )
+        return cls(
+            schema.names,
+            hidden=settings.hidden,
+            output=schema.output,
+            noise_sd=settings.noise_sd,
+            prior_sd=settings.prior_sd,
+            start_seed=schema.seed,
+        )
 
     @property
     def x_columns(self) -> int | None:

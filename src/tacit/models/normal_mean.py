@@ -11,17 +11,21 @@ from tacit.expfam.gaussian import LOG_2PI
 from tacit.models.base import (
     ConjugateGaussian,
     GaussianPriorModel,
+    ModelSchema,
     Output,
     Records,
-    check_sd,
 )
+from tacit.models.settings import NormalMeanSettings
 from tacit.models.statistics import Working
+from tacit.support.validation import check_sd
 
 
 class NormalMean(GaussianPriorModel, ConjugateGaussian):
     """y ~ N(θ, noise_sd²), θ ~ N(prior_mean, prior_sd²); one number a record."""
 
     kind: ClassVar[str] = "gaussian-mean"
+    Settings = NormalMeanSettings
+    serves: ClassVar[tuple[Output, ...]] = ("gaussian",)
     output: Output = "gaussian"
 
     def __init__(
@@ -29,6 +33,15 @@ class NormalMean(GaussianPriorModel, ConjugateGaussian):
     ) -> None:
         super().__init__(("mean",), prior_mean, prior_sd)
         self.noise_sd = check_sd(noise_sd, "model.noise_sd")
+
+    @classmethod
+    def build(cls, settings: NormalMeanSettings, schema: ModelSchema) -> NormalMean:
+        del schema
+        return cls(
+            noise_sd=settings.noise_sd,
+            prior_mean=settings.prior_mean,
+            prior_sd=settings.prior_sd,
+        )
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
         residual = (records["y"] - theta[0]) / self.noise_sd

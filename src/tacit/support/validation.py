@@ -32,6 +32,15 @@ def check_fields(settings: Any, key: str) -> None:
             raise ConfigError(f"{key}.{name} = {value!r}; {_advice(value, hint)}")
 
 
+def check_sd(value: float, key: str) -> float:
+    """The value, if its square and the inverse of that are finite numbers > 0."""
+    if not SMALLEST_SD <= value <= 1 / SMALLEST_SD:
+        raise ConfigError(
+            f"{key} = {value}; it must be > 0 and finite: in {SMALLEST_SD:g} … {1 / SMALLEST_SD:g}"
+        )
+    return float(value)
+
+
 def choose_from(value: Any, allowed: Iterable[str]) -> str:
     """What to say of a word that is none of the allowed ones."""
     words = list(allowed)

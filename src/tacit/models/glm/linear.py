@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tacit.arrays import Array, namespace
 from tacit.data.schema.layout import Layout
@@ -13,11 +13,13 @@ from tacit.expfam.gaussian import LOG_2PI
 from tacit.models.base import (
     ConjugateGaussian,
     GeneralisedLinear,
+    ModelSchema,
     Output,
     Records,
-    check_sd,
 )
+from tacit.models.settings import LinearSettings
 from tacit.models.statistics import Working
+from tacit.support.validation import check_sd
 
 
 class LinearRegression(GeneralisedLinear, ConjugateGaussian):
@@ -28,6 +30,8 @@ class LinearRegression(GeneralisedLinear, ConjugateGaussian):
     """
 
     kind: ClassVar[str] = "linear"
+    Settings = LinearSettings
+    serves: ClassVar[tuple[Output, ...]] = ("gaussian",)
     output: Output = "gaussian"
 
     def __init__(
@@ -47,14 +51,15 @@ class LinearRegression(GeneralisedLinear, ConjugateGaussian):
         self.bounds = bounds
 
     @classmethod
-    def from_schema(
-        cls,
-        layout: Layout | None,
-        y_bounds: tuple[float, float] | None,
-        levels: tuple[str, ...] = (),
-    ) -> dict[str, Any]:
-        del levels
-        return {"layout": layout, "bounds": y_bounds}
+    def build(cls, settings: LinearSettings, schema: ModelSchema) -> LinearRegression:
+        return cls(
+            schema.names,
+            noise_sd=settings.noise_sd,
+            prior_mean=settings.prior_mean,
+            prior_sd=settings.prior_sd,
+            layout=schema.layout,
+            bounds=schema.y_bounds,
+        )
 
     def pointwise(self, eta: Array, y: Array) -> Array:
         residual = (y - eta) / self.noise_sd

@@ -12,6 +12,7 @@ from tacit.data.schema.layout import Layout
 from tacit.expfam import Family, Gaussian, Natural
 from tacit.models.base import GeneralisedLinear, Output, Records, hermite
 from tacit.models.polya_gamma import expected_weight
+from tacit.models.settings import LogisticSettings
 from tacit.models.statistics import Working
 
 SMALLEST = 1e-6
@@ -22,6 +23,8 @@ class LogisticRegression(GeneralisedLinear):
     """y ~ Bernoulli(sigmoid(x·θ)), θ ~ N(prior_mean, prior_sd²) in each coordinate."""
 
     kind: ClassVar[str] = "logistic"
+    Settings = LogisticSettings
+    serves: ClassVar[tuple[Output, ...]] = ("bernoulli",)
     output: Output = "bernoulli"
 
     def __init__(

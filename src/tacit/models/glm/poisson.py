@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tacit.arrays import Array, namespace, special
 from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError
-from tacit.models.base import GeneralisedLinear, Output
+from tacit.models.base import GeneralisedLinear, ModelSchema, Output
+from tacit.models.settings import PoissonSettings
 
 LARGEST_EXPONENT = 30.0
 """Rates below exp(−30) are taken for it."""
@@ -26,6 +27,8 @@ class PoissonRegression(GeneralisedLinear):
     """
 
     kind: ClassVar[str] = "poisson"
+    Settings = PoissonSettings
+    serves: ClassVar[tuple[Output, ...]] = ("gaussian",)
     output: Output = "other"
 
     def __init__(
@@ -53,24 +56,20 @@ class PoissonRegression(GeneralisedLinear):
         return RATE_FACTOR * self.largest
 
     @classmethod
-    def from_schema(
-        cls,
-        layout: Layout | None,
-        y_bounds: tuple[float, float] | None,
-        levels: tuple[str, ...] = (),
-    ) -> dict[str, Any]:
-        del levels
-        if y_bounds is None:
+    def build(cls, settings: PoissonSettings, schema: ModelSchema) -> PoissonRegression:
+        low, high = _count_bounds(settings, schema)
+        if not low >= 0:
             raise ConfigError(
-                "model 'poisson' needs the largest count that a record may hold; declare low = 0 "
-                "and high of the target in data.columns, or say model.largest"
-            )
-        if not y_bounds[0] >= 0:
-            raise ConfigError(
-                f"model 'poisson' with a target from {y_bounds[0]:g} on; a count is not negative: "
+                f"model 'poisson' with a target from {low:g} on; a count is not negative: "
                 "declare low = 0, or choose model 'linear'"
             )
-        return {"layout": layout, "largest": y_bounds[1]}
+        return cls(
+            schema.names,
+            largest=high,
+            prior_mean=settings.prior_mean,
+            prior_sd=settings.prior_sd,
+            layout=schema.layout,
+        )
 
     def pointwise(self, eta: Array, y: Array) -> Array:
         xp = namespace(eta, y)
@@ -86,3 +85,21 @@ class PoissonRegression(GeneralisedLinear):
     def inverse_link(self, eta: Array) -> Array:
         xp = namespace(eta)
         return xp.exp(xp.clip(eta, -LARGEST_EXPONENT, math.log(self.largest_rate)))
+
+
+def _count_bounds(settings: PoissonSettings, schema: ModelSchema) -> tuple[float, float]:
+    """As the target is declared, or as model.largest says where it is not."""
+    declared, largest = schema.y_bounds, settings.largest
+    if declared is None:
+        if largest is None:
+            raise ConfigError(
+                "model 'poisson' needs the largest count that a record may hold; declare low = 0 "
+                "and high of the target in data.columns, or say model.largest"
+            )
+        return 0.0, largest
+    if largest not in (None, declared[1]):
+        raise ConfigError(
+            f"model.largest = {largest:g}, but target {schema.target!r} is declared up to "
+            f"{declared[1]:g}; leave model.largest out"
+        )
+    return declared

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -12,8 +12,16 @@ from tacit.data.schema.layout import Layout, unknown_layout
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Gaussian
 from tacit.expfam.gaussian import Free
-from tacit.models.base import TINY_VARIANCE, LinearPredictor, Output, Records, checked_names
+from tacit.models.base import (
+    TINY_VARIANCE,
+    LinearPredictor,
+    ModelSchema,
+    Output,
+    Records,
+    checked_names,
+)
 from tacit.models.quadrature import normal_points
+from tacit.models.settings import SoftmaxSettings
 
 ROUNDING = 100.0
 """Times the rounding of a number and a covariance's trace: no variance in it is told from that."""
@@ -45,6 +53,8 @@ class SoftmaxRegression(LinearPredictor):
     """
 
     kind: ClassVar[str] = "softmax"
+    Settings = SoftmaxSettings
+    serves: ClassVar[tuple[Output, ...]] = ("categorical",)
     output: Output = "categorical"
     # Where nothing is known of η the curvature is the largest there is: a first step is then rather
     # too short than too long, from which whole steps with several levels may never come back.
@@ -86,14 +96,14 @@ class SoftmaxRegression(LinearPredictor):
             )
 
     @classmethod
-    def from_schema(
-        cls,
-        layout: Layout | None,
-        y_bounds: tuple[float, float] | None,
-        levels: tuple[str, ...] = (),
-    ) -> dict[str, Any]:
-        del y_bounds
-        return {"layout": layout, "levels": levels}
+    def build(cls, settings: SoftmaxSettings, schema: ModelSchema) -> SoftmaxRegression:
+        return cls(
+            schema.names,
+            levels=schema.levels,
+            prior_mean=settings.prior_mean,
+            prior_sd=settings.prior_sd,
+            layout=schema.layout,
+        )
 
     def check_records(self, party: str, records: Records) -> None:
         y = np.asarray(records["y"], np.float64)

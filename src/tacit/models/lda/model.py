@@ -23,10 +23,11 @@ from tacit.data.bags import WHOLE, check_document_records, documents_of, one_wor
 from tacit.data.documents import Documents
 from tacit.errors import ConfigError
 from tacit.expfam import Dirichlets, Family, Natural
-from tacit.models.base import Model, Output, Records
+from tacit.models.base import Model, ModelSchema, Output, Records
 from tacit.models.lda.estep import Expected, expect, word_table
 from tacit.models.lda.perplexity import bound, completion, document_bounds
 from tacit.models.lda.resample import resampled
+from tacit.models.settings import TopicSettings
 from tacit.models.statistics import Statistics
 
 Array = Any
@@ -72,6 +73,9 @@ class TopicModel(Model):
     """
 
     kind: ClassVar[str] = "lda"
+    Settings = TopicSettings
+    serves: ClassVar[tuple[Output, ...]] = ("other",)
+    seeded: ClassVar[bool] = True
     output: Output = "other"
     traceable: ClassVar[bool] = False
     ties_at_prior: ClassVar[bool] = True
@@ -118,6 +122,19 @@ class TopicModel(Model):
         self.document_weight = float(document_weight)
         self.tolerance, self.most_steps = float(tolerance), int(most_steps)
         self.start_seed, self.threads = int(start_seed), int(threads)
+
+    @classmethod
+    def build(cls, settings: TopicSettings, schema: ModelSchema) -> TopicModel:
+        return cls(
+            settings.topics,
+            words=len(schema.names),
+            doc_topic_prior=settings.doc_topic_prior,
+            topic_word_prior=settings.topic_word_prior,
+            document_words=settings.document_words,
+            clip_share=settings.clip_share,
+            most_steps=settings.document_steps,
+            start_seed=schema.seed,
+        )
 
     @property
     def dimension(self) -> int:

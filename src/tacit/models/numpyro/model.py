@@ -30,10 +30,11 @@ from numpyro.distributions import biject_to
 from tacit.arrays import Array
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, Natural
-from tacit.models.base import Model, Records, gaussian_natural
+from tacit.models.base import Model, ModelSchema, Records, gaussian_natural
 from tacit.models.numpyro.layout import find_layout
 from tacit.models.numpyro.prior import independent_normals, robust_quantiles
-from tacit.models.numpyro.program import Program, Sites
+from tacit.models.numpyro.program import Program, Sites, load_program
+from tacit.models.settings import NumPyroSettings
 
 DRAWS = 500
 START_SD = 0.1
@@ -69,6 +70,9 @@ class NumPyroModel(Model):
     """A NumPyro function as a prior and a per-record log-likelihood; see the module's page."""
 
     kind: ClassVar[str] = "numpyro"
+    Settings = NumPyroSettings
+    seeded: ClassVar[bool] = True
+    reads_example: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -98,6 +102,11 @@ class NumPyroModel(Model):
         exact = independent_normals(self.log_prior, self.median + 2.0 * spread * noise)
         self.has_site_prior = exact is None
         self.prior_mean, self.prior_sd = exact or (self.median, spread)
+
+    @classmethod
+    def build(cls, settings: NumPyroSettings, schema: ModelSchema) -> NumPyroModel:
+        function = load_program(settings.program)
+        return cls(function, schema.example(), static=settings.static, seed=schema.seed)
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
         return self._log_likelihood(jnp.asarray(theta), self.program.batch(records))

@@ -7,9 +7,13 @@ compile what they call, it is held while tracing only.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +31,31 @@ _LOCK = threading.RLock()
 _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 Sites = dict[str, dict[str, Any]]
+
+
+def load_program(place_and_name: str) -> Callable[..., Any]:
+    """The function that model.program names: "package.module:function" or "file.py:function"."""
+    place, colon, name = place_and_name.rpartition(":")
+    if not colon:
+        raise ConfigError(
+            f"model.program = {place_and_name!r}; write 'package.module:function' or "
+            "'path/to/file.py:function'"
+        )
+    try:
+        if place.endswith(".py"):
+            spec = importlib.util.spec_from_file_location("tacit_user_model", place)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            sys.path.insert(0, str(Path.cwd()))
+            module = importlib.import_module(place)
+    except (ImportError, OSError, SyntaxError) as error:
+        raise ConfigError(f"model.program = {place_and_name!r}: {error}") from error
+    if not hasattr(module, name):
+        raise ConfigError(f"model.program = {place_and_name!r}; {place} has no {name!r}")
+    return getattr(module, name)
 
 
 class Latent(NamedTuple):
