@@ -1,0 +1,315 @@
+"""A codec, held against every message and against bytes that a stranger may send."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tacit.errors import PeerError
+from tacit.testing.message_samples import beyond_limits, message_samples
+
+Encode = Callable[[Any], bytes]
+Decode = Callable[[bytes], Any]
+
+CUTS, FLIPS, RANDOM = 40, 60, 200
+LONGEST_ERROR = 500
+MEMORY = 4 * 2**20
+"""Bytes that decoding may take besides 64 for each byte of the payload."""
+
+
+def check_codec(
+    encode: Encode,
+    decode: Decode,
+    *,
+    kinds: Sequence[type[msgspec.Struct]] = (),
+    samples: Sequence[Any] = (),
+    foreign: Sequence[Any] = (),
+    error: type[Exception] = PeerError,
+    largest: int | None = None,
+    seed: int = 0,
+) -> None:
+    """Assert that a codec carries every message to the last bit and refuses everything else.
+
+    For each type in `kinds` the suite makes up messages that hold the ends of every field's range.
+    Each must come back equal, floats in all their bits, and be written as the same bytes again.
+    Values outside the declared ranges, messages cut short or followed by more bytes, flipped bits,
+    random bytes, deep nesting, announced lengths, compressed data and pickles must give either a
+    message or `error` with one line of text; never another exception, code that runs, or memory
+    out of proportion to the payload.
+
+    Parameters
+    ----------
+    encode, decode
+        `encode(message)` gives bytes, `decode(payload)` the message.
+    kinds
+        Types of messages whose fields msgspec can describe.
+    samples
+        Further messages, of any type: dataclasses, named tuples and arrays are compared by value.
+    foreign
+        Messages that this `decode` must refuse, for example those of the other side.
+    error
+        The only exception that `decode` may raise.
+    largest
+        The length in bytes above which a payload must be refused; None if another layer limits it.
+    seed
+        Of the random payloads.
+    """
+    codec = _Codec(encode, decode, error)
+    messages = [*samples, *(each for kind in kinds for each in message_samples(kind))]
+    assert messages, "check_codec needs kinds or samples: there is no message to encode"
+    payloads = [_check_round_trip(codec, message) for message in messages]
+    for kind in kinds:
+        _check_limits(codec, kind)
+    for message in foreign:
+        what = f"a {type(message).__name__}, which this side does not read,"
+        codec.must_refuse(encode(message), "foreign", what)
+    longest = sorted(payloads, key=len)[-3:]
+    _check_code(codec, messages)
+    _check_damaged(codec, [*payloads[:: max(1, len(payloads) // 12)], *longest], seed)
+    for what, payload in _greedy():
+        codec.cheap(payload, what)
+    if largest is not None:
+        _check_size(codec, messages, longest[-1], largest)
+
+
+@dataclass(frozen=True)
+class _Codec:
+    encode: Encode
+    decode: Decode
+    error: type[Exception]
+
+    def read(self, payload: bytes, check: str, what: str) -> tuple[bool, Any]:
+        """Whether the payload was read, and the message in it."""
+        try:
+            return True, self.decode(payload)
+        except self.error as refused:
+            text = str(refused)
+            one_line = text and "\n" not in text and len(text) <= LONGEST_ERROR
+        except Exception as other:
+            raise AssertionError(
+                f"{check}: {what} raised {type(other).__name__} ({_short(other)}), expected "
+                f"{self.error.__name__} and nothing else"
+            ) from other
+        assert one_line, (
+            f"{check}: {what} was refused in {len(text)} characters on {text.count(chr(10)) + 1} "
+            f"lines, expected one line of at most {LONGEST_ERROR}"
+        )
+        return False, None
+
+    def must_refuse(self, payload: bytes, check: str, what: str) -> None:
+        """Assert that a payload is refused."""
+        read, message = self.read(payload, check, what)
+        assert not read, (
+            f"{check}: {what} was read as {_short(message)}, expected {self.error.__name__}"
+        )
+
+    def either(self, payload: bytes, check: str, what: str) -> None:
+        """Assert that a payload is refused, or is a message that can be written again."""
+        read, message = self.read(payload, check, what)
+        if read:
+            try:
+                self.encode(message)
+            except Exception as other:
+                raise AssertionError(
+                    f"{check}: {what} was read as {_short(message)}, which cannot be encoded: "
+                    f"{type(other).__name__} ({_short(other)})"
+                ) from other
+
+    def cheap(self, payload: bytes, what: str) -> None:
+        """Assert that a payload takes no memory out of proportion to its length."""
+        allowed = 64 * len(payload) + MEMORY
+        running = tracemalloc.is_tracing()
+        if not running:
+            tracemalloc.start()
+        try:
+            tracemalloc.reset_peak()
+            before, _ = tracemalloc.get_traced_memory()
+            self.either(payload, "hostile bytes", what)
+            taken = tracemalloc.get_traced_memory()[1] - before
+        finally:
+            if not running:
+                tracemalloc.stop()
+        assert taken <= allowed, (
+            f"memory: {what}, {len(payload)} bytes, took {taken / 2**20:.1f} MB, expected "
+            f"at most {allowed / 2**20:.1f}"
+        )
+
+
+def _check_round_trip(codec: _Codec, message: Any) -> bytes:
+    name = type(message).__name__
+    payload = codec.encode(message)
+    assert isinstance(payload, bytes), (
+        f"round trip: {name} was encoded as {type(payload).__name__}, expected bytes"
+    )
+    assert codec.encode(message) == payload, (
+        f"canonical bytes: {name} was encoded twice and gave two payloads"
+    )
+    read, back = codec.read(payload, "round trip", name)
+    assert read, f"round trip: {name} is refused by its own decoder: {_short(message)}"
+    difference = _difference(message, back, name)
+    assert difference is None, f"round trip: {difference}"
+    assert codec.encode(back) == payload, (
+        f"canonical bytes: {name} that was decoded and encoded again gave other bytes"
+    )
+    return payload
+
+
+def _check_limits(codec: _Codec, kind: type[msgspec.Struct]) -> None:
+    for field, message in beyond_limits(kind):
+        try:
+            payload = codec.encode(message)
+        except Exception:  # not to write it is as good as not to read it
+            continue
+        what = f"{kind.__name__}.{field} outside of its range"
+        codec.must_refuse(payload, "limits", what)
+
+
+def _check_size(codec: _Codec, messages: Sequence[Any], payload: bytes, largest: int) -> None:
+    """More than `largest` bytes are refused: zeros, a message with spaces, a message that long."""
+    padded = payload + b" " * max(0, largest + 1 - len(payload))
+    grown = [
+        codec.encode(changed)
+        for message in messages
+        for changed in _replaced(message, bytes(largest + 1), "x" * (largest + 1), [0.1] * largest)
+    ]
+    for body in (bytes(largest + 1), padded, *grown):
+        if len(body) > largest:
+            codec.must_refuse(body, "size", f"a payload of {len(body)} bytes")
+
+
+def _check_damaged(codec: _Codec, payloads: Sequence[bytes], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for payload in payloads:
+        for end in np.unique(np.linspace(0, len(payload) - 1, CUTS).astype(int)).tolist():
+            what = f"a message cut to {end} of its {len(payload)} bytes"
+            codec.must_refuse(payload[:end], "truncation", what)
+        for more in (b"\0", payload, b"]"):
+            what = f"a message followed by {len(more)} more bytes"
+            codec.must_refuse(payload + more, "trailing bytes", what)
+        for _ in range(FLIPS):
+            changed = bytearray(payload)
+            place, bit = rng.integers(len(payload)), rng.integers(8)
+            changed[place] ^= 1 << bit
+            codec.either(bytes(changed), "hostile bytes", f"a message with bit {bit} flipped")
+    for length in rng.integers(0, 60, RANDOM).tolist():
+        codec.either(rng.bytes(length), "hostile bytes", f"{length} random bytes")
+
+
+ran: list[str] = []
+"""What `detonate` was called with: nothing, unless a decoder runs what it is sent."""
+
+
+def detonate(how: str) -> str:
+    """Note that a payload was executed."""
+    ran.append(how)
+    return how
+
+
+class _Bomb:
+    def __reduce__(self) -> Any:
+        return detonate, ("a pickle",)
+
+
+def _check_code(codec: _Codec, messages: Sequence[Any]) -> None:
+    """No payload runs: neither alone nor in the place of any text or bytes of a message."""
+    call = f"__import__({__name__!r}, fromlist=['ran']).detonate('an expression')"
+    bombs = [pickle.dumps(_Bomb(), protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
+    texts = [call, f"!!python/object/apply:{__name__}.detonate ['a YAML tag']"]
+    hidden = [changed for each in messages[::7] for changed in _replaced(each, bombs[2], texts[0])]
+    ran.clear()
+    for payload in (*bombs, *(text.encode() for text in texts)):
+        codec.either(payload, "code", "an executable payload")
+        assert not ran, f"code: decoding ran {ran[0]}, expected bytes to stay data"
+    for message in hidden:
+        try:
+            payload = codec.encode(message)
+        except Exception:  # it holds bytes where the codec knows only text
+            continue
+        codec.either(payload, "code", f"{type(message).__name__} with code in a field")
+        assert not ran, f"code: decoding {type(message).__name__} ran {ran[0]}"
+
+
+def _replaced(
+    message: Any, data: bytes, text: str, numbers: list[float] | None = None
+) -> Iterator[Any]:
+    """The message with one of its bytes, texts or lists of numbers replaced, one at a time."""
+    if not isinstance(message, msgspec.Struct):
+        return
+    for name in message.__struct_fields__:
+        value = getattr(message, name)
+        if isinstance(value, bytes):
+            yield msgspec.structs.replace(message, **{name: data})
+        elif isinstance(value, str):
+            yield msgspec.structs.replace(message, **{name: text})
+        elif numbers and isinstance(value, list) and value and isinstance(value[0], float):
+            yield msgspec.structs.replace(message, **{name: numbers})
+
+
+def _greedy() -> Iterator[tuple[str, bytes]]:
+    """Short payloads that announce or unfold into something large."""
+    yield "MessagePack that announces 4 GB of bytes", b"\x81\xa1a\xc6\xff\xff\xff\xff"
+    yield "MessagePack that announces 4e9 items", b"\x81\xa1a\xdd\xff\xff\xff\xff"
+    yield "MessagePack that announces 4e9 keys", b"\xdf\xff\xff\xff\xff\xa1a\x01"
+    yield "CBOR that announces 4 GB of bytes", b"\xa1\x61a\x5b\x00\x00\x00\x01\x00\x00\x00\x00"
+    yield "CBOR that announces 2^62 items", b"\xa1\x61a\x9b\x40" + bytes(7)
+    yield "nested lists of JSON", b"[" * 50_000
+    yield "nested maps of JSON", b'{"a":' * 50_000
+    yield "nested lists of MessagePack", b"\x91" * 50_000
+    yield "nested maps of CBOR", b"\xa1\x61a" * 50_000
+    yield "a number of 20,000 digits", b"9" * 20_000
+    yield "32 MB of zeros, compressed", zlib.compress(bytes(2**25))
+
+
+def _difference(sent: Any, back: Any, where: str) -> str | None:
+    """What differs between two values, or None if they are the same to the last bit."""
+    if type(sent) is not type(back):
+        return f"{where} was {type(sent).__name__} {_short(sent)}, came back as {_short(back)}"
+    if isinstance(sent, float):
+        same = struct.pack(">d", sent) == struct.pack(">d", back)
+        return None if same else f"{where} = {sent!r} came back as {back!r}"
+    if isinstance(sent, np.ndarray):
+        one, two = ((x.shape, x.dtype, x.tobytes()) for x in (sent, back))
+        return None if one == two else f"{where}: the array {_short(sent)} became {_short(back)}"
+    pairs = _parts(sent, back)
+    if pairs is None:
+        return None if sent == back else f"{where} = {_short(sent)} came back as {_short(back)}"
+    if any(name is None for name, *_ in pairs):
+        return f"{where} = {_short(sent)} came back as {_short(back)}"
+    for name, one, two in pairs:
+        difference = _difference(one, two, f"{where}.{name}")
+        if difference is not None:
+            return difference
+    return None
+
+
+def _parts(sent: Any, back: Any) -> list[tuple[Any, Any, Any]] | None:
+    """The parts of two values of one type, by name; a name of None says that they do not pair."""
+    if isinstance(sent, dict):
+        if list(sent) != list(back):
+            return [(None, sent, back)]
+        return [(name, value, back[name]) for name, value in sent.items()]
+    if isinstance(sent, msgspec.Struct):
+        names: Sequence[str] = sent.__struct_fields__
+    elif is_dataclass(sent):
+        names = [field.name for field in fields(sent)]
+    elif isinstance(sent, list | tuple):
+        if len(sent) != len(back):
+            return [(None, sent, back)]
+        names = getattr(sent, "_fields", [str(place) for place in range(len(sent))])
+        return list(zip(names, sent, back, strict=True))
+    else:
+        return None
+    return [(name, getattr(sent, name), getattr(back, name)) for name in names]
+
+
+def _short(value: Any) -> str:
+    text = " ".join(str(value).split()) if isinstance(value, Exception) else repr(value)
+    return text if len(text) <= 120 else f"{text[:117]}…"
