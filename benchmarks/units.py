@@ -225,7 +225,7 @@ def run_case(case: Case) -> Row:
         posterior = fitted.posterior
         gap = float(np.max(np.abs(posterior.mean - mean) / sd))
         ratio = float(np.max(np.abs(np.log(posterior.sd / sd))))
-        state = fitted.outcome.state
+        state = fitted._outcome.state
         converged = getattr(fitted, "converged", state.finished == "converged")
         values = (gap, ratio, converged, getattr(fitted, "why", ""), state.round)
     taken = time.perf_counter() - started

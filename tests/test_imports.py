@@ -81,7 +81,7 @@ def test_no_public_name_is_hidden_by_a_module(package):
 
 def test_the_top_level_has_few_names_and_seven_packages():
     names = ["Federation", "Fit", "Ledger", "Privacy", "Schema", "TacitError"]
-    names += ["connect", "fit", "from_numpyro"]
+    names += ["check", "connect", "fit", "from_numpyro", "load"]
     packages = ["datasets", "families", "methods", "models", "schedules", "sklearn", "testing"]
     tacit = importlib.import_module("tacit")
     assert sorted(tacit.__all__) == sorted(names)

@@ -81,22 +81,25 @@ if TYPE_CHECKING:
     from tacit.data.federation import Federation
     from tacit.data.schema.table import Schema
     from tacit.errors import TacitError
-    from tacit.fitting import Fit, fit
+    from tacit.fitting import check, fit, load
     from tacit.live.client import connect
     from tacit.models.numpyro.model import from_numpyro
     from tacit.privacy.ledger.ledger import Ledger
     from tacit.privacy.settings import Privacy
+    from tacit.results.fit import Fit
 
 _HOMES = {
     "Federation": "data.federation",
-    "Fit": "fitting",
+    "Fit": "results.fit",
     "Ledger": "privacy.ledger.ledger",
     "Privacy": "privacy.settings",
     "Schema": "data.schema.table",
     "TacitError": "errors",
+    "check": "fitting",
     "connect": "live.client",
     "fit": "fitting",
     "from_numpyro": "models.numpyro.model",
+    "load": "fitting",
 }
 _PACKAGES = ("datasets", "families", "methods", "models", "schedules", "sklearn", "testing")
 
@@ -107,9 +110,11 @@ __all__ = [
     "Privacy",
     "Schema",
     "TacitError",
+    "check",
     "connect",
     "fit",
     "from_numpyro",
+    "load",
 ]
 
 

@@ -271,7 +271,7 @@ def test_nothing_printed_by_accident_shows_a_record():
         privacy="none",
         schedule=package.schedules.Sequential(rounds=1),
     )
-    for shown in (repr(hospitals), repr(fitted), repr(fitted.outcome), repr(fitted.posterior)):
+    for shown in (repr(hospitals), repr(fitted), repr(fitted._outcome), repr(fitted.posterior)):
         assert "array(" not in shown
         assert len(shown) < 2_000
     assert "Not private" in fitted.summary()

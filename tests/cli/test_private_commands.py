@@ -256,7 +256,7 @@ def test_check_takes_another_ledger(tacit, secret, tmp_path):
 def test_check_warns_of_a_run_that_hears_nothing(tacit, config):
     code, out, _ = tacit("check", str(config), "--set", "privacy.epsilon=0.01")
     assert code == 0
-    assert "warning: party" in out
+    assert "WARNING: party" in out
 
 
 def test_explain_lists_the_adversaries_and_spends_nothing(tacit, secret, tmp_path):

@@ -35,7 +35,7 @@ ROUNDING = 1e-12
 
 
 def columns(model):
-    return model.inputs if isinstance(model, NeuralNetwork) else len(model.layout)
+    return len(model.inputs) if isinstance(model, NeuralNetwork) else len(model.layout)
 
 
 def records_of(model, count=UNITS, seed=0):

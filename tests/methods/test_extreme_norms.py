@@ -49,7 +49,7 @@ def flat(value):
 
 
 def width(model):
-    return model.inputs if isinstance(model, NeuralNetwork) else len(model.layout)
+    return len(model.inputs) if isinstance(model, NeuralNetwork) else len(model.layout)
 
 
 def locations(model, sizes, dtype, rng):
@@ -57,7 +57,7 @@ def locations(model, sizes, dtype, rng):
     sign = np.where(rng.random(model.dimension) < 0.7, 1.0, -1.0)
     if not isinstance(model, NeuralNetwork):
         return np.stack([size * sign for size in sizes]).astype(dtype)
-    split = model.inputs * model.hidden
+    split = len(model.inputs) * model.hidden
     found = []
     for inner, outer in itertools.product(sizes, sizes):
         place = np.zeros(model.dimension)
@@ -117,7 +117,7 @@ def test_no_size_of_record_or_q_escapes_the_clip(kind, names, dtype):
 def test_a_wide_network_far_from_its_records_is_clipped():
     """100 columns and 400 hidden units, w₂² below what single precision holds."""
     model = NeuralNetwork(tuple(f"c{i}" for i in range(100)), hidden=400)
-    split = model.inputs * model.hidden
+    split = len(model.inputs) * model.hidden
     location = np.zeros(model.dimension)
     location[split : split + 400], location[split + 400 : -1] = 1e-3, 1.05e-19
     scores = sums(model, (), "float32", True)

@@ -63,8 +63,8 @@ def test_lists_and_other_columns_are_read_as_arrays():
         ({"seed": "x"}, "seed = 'x'; give a whole number"),
         ({"seed": 1.5}, "seed = 1.5; give a whole number"),
         ({"seed": None}, "seed = None; give a whole number"),
-        ({"observe": 3}, "observe = 3; give a function"),
-        ({"family": 3}, "family = 3 is unknown; choose one of"),
+        ({"callback": 3}, "callback = 3; give a function"),
+        ({"posterior": 3}, "posterior = 3 is unknown; choose one of"),
         ({"privacy": 1.0}, "privacy = 1.0; give tacit.Privacy("),
     ],
 )
@@ -126,7 +126,7 @@ def test_held_out_records_are_checked_before_training(test, words):
         pytest.fail("training has begun")
 
     with pytest.raises(DataError) as caught:
-        fit(test=test, observe=never)
+        fit(test=test, callback=never)
     assert words in str(caught.value)
 
 

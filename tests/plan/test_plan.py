@@ -134,7 +134,7 @@ class TestFit:
         fitted = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy="none")
         assert fitted.posterior.names == hospitals.names
         assert set(fitted.metrics["test"]) == {"log_likelihood", "accuracy", "brier", "ece"}
-        assert len(fitted.history) == fitted.outcome.state.round > 0
+        assert len(fitted.history) == fitted._outcome.state.round > 0
         probability = fitted.predict(hospitals.test)
         assert np.all((probability > 0) & (probability < 1))
         accuracy = np.mean((probability > 0.5) == hospitals.test["y"])

@@ -203,8 +203,8 @@ def test_steps_are_halved_where_whole_ones_raise_the_free_energy():
         tacit.fit(model, parties, privacy="none", schedule=schedule())
         for schedule in (tacit.schedules.Synchronous, tacit.schedules.Sequential)
     )
-    assert sum(line["event"] == "halved" for line in together.outcome.log) >= 1
-    assert together.outcome.state.finished == "converged"
+    assert sum(line["event"] == "halved" for line in together._outcome.log) >= 1
+    assert together._outcome.state.finished == "converged"
     gap = np.abs(together.posterior.mean - in_turn.posterior.mean) / in_turn.posterior.sd
     assert np.max(gap) < 0.01
     taken = [line["loss"] for line in together.history]

@@ -20,9 +20,10 @@ from tacit.privacy.settings import Privacy
 from tacit.report import write_report
 from tacit.results.verdict import ClippingWarning
 from tacit.run.config import parse_config
-from tacit.run.directory import EVALUATION, RESULT, private_part, public_part
+from tacit.run.directory import EVALUATION, private_part, public_part
 from tacit.run.run import run
 from tacit.server.schedule import Synchronous
+from tacit.support.public_files import RESULT
 
 ALMOST_EXACT = Privacy(epsilon=1000.0, noise_seed=1)
 
@@ -58,7 +59,7 @@ def fit_line(privacy, **settings):
 def test_a_default_clip_that_biases_a_numpyro_model_warns_in_a_simulation():
     with pytest.warns(ClippingWarning, match=r"biased by it.*raise method\.clip"):
         found = fit_line(ALMOST_EXACT)
-    assert abs(found.posterior.sites()["sigma"].mean() - 2.0) > 0.5  # the warning is deserved
+    assert abs(found.posterior.draws()["sigma"].mean() - 2.0) > 0.5  # the warning is deserved
     assert found.clipped is not None
     assert found.clipped > 0.5
     assert "of units clipped" in repr(found)
@@ -70,7 +71,7 @@ def test_a_wider_clip_neither_biases_nor_warns():
     found = fit_line(ALMOST_EXACT, clip=10.0)  # a warning would be an error
     assert found.clipped is not None
     assert found.clipped < 0.1
-    assert found.posterior.sites()["sigma"].mean() == pytest.approx(2.0, abs=0.15)
+    assert found.posterior.draws()["sigma"].mean() == pytest.approx(2.0, abs=0.15)
     assert not found.cautions
 
 
@@ -79,7 +80,7 @@ def test_with_secret_noise_the_bias_of_a_default_clip_is_said_to_be_unknown():
     with pytest.warns(ClippingWarning, match="the bias is unknown and no interval contains it"):
         found = fit_line(Privacy(epsilon=1000.0))
     assert found.clipped is None
-    assert "nor what clipping does" in found.privacy
+    assert "nor what clipping does" in str(found.privacy)
     assert not fit_line(Privacy(epsilon=1000.0), clip=10.0).cautions
 
 
@@ -291,5 +292,5 @@ def test_a_private_run_measures_and_shows_no_share(tmp_path, monkeypatch, make_p
     again = pickle.loads(pickle.dumps(found))
     for one in (found, again):
         assert one.clipped is None
-        assert one.outcome.clipped is None
+        assert one._outcome.clipped is None
         assert "shortened" not in one.summary() + repr(one)

@@ -66,5 +66,5 @@ def test_a_numpyro_models_sites_are_variables_in_arviz() -> None:
     natural = family.natural(mean=np.array([-1.0]), sd=np.array([0.2]))
     posterior = Posterior(model, family, natural)
     tree: Any = posterior.to_arviz(50)
-    np.testing.assert_array_equal(tree.posterior["spread"].values[0], posterior.sites(50)["spread"])
+    np.testing.assert_array_equal(tree.posterior["spread"].values[0], posterior.draws(50)["spread"])
     assert (tree.posterior["spread"].values > 0).all()

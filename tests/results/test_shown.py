@@ -39,7 +39,7 @@ def test_a_summary_shows_coefficients_of_large_columns():
         "y": (rng.random(400) < 1 / (1 + np.exp(-1e-5 * income))).astype(float),
     }
     model = tacit.models.LogisticRegression(("intercept", "income"))
-    fitted = tacit.fit(model, {"a": records}, privacy="none", family="full")
+    fitted = tacit.fit(model, {"a": records}, privacy="none", posterior="full")
     (line,) = [line for line in fitted.summary().splitlines() if line.startswith("income")]
     shown = [float(text.strip("[],")) for text in line.replace("[", " ").split()[1:]]
     sd = fitted.posterior.sd[1]

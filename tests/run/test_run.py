@@ -14,8 +14,9 @@ import pytest
 
 from tacit.errors import ConfigError, DataError, TacitError
 from tacit.run.config import parse_config, read_config
-from tacit.run.directory import Events, check_out, write_text
+from tacit.run.directory import Events, check_out
 from tacit.run.run import run
+from tacit.support.storage import write_text
 
 LINEAR = {
     "privacy": "none",
@@ -141,7 +142,12 @@ def test_the_directory_holds_what_is_promised(cohort_run):
 
 def test_a_conjugate_run_knows_its_distance_to_the_truth(whole_run, tmp_path):
     _, result = whole_run
-    assert result["model"] == {"kind": "gaussian-mean", "dimension": 1, "output": "gaussian"}
+    assert result["model"] == {
+        "kind": "gaussian-mean",
+        "dimension": 1,
+        "output": "gaussian",
+        "settings": {"noise_sd": 1.0, "prior_mean": 0.0, "prior_sd": 1.0},
+    }
     assert abs(result["kl_to_exact"]) < 1e-9
     assert result["metrics"]["test"]["log_likelihood"] < 0
     early = config_with(LINEAR, schedule={"rounds": 1, "damping": 0.5})
@@ -310,7 +316,7 @@ def test_a_file_is_whole_or_absent(tmp_path, monkeypatch):
     def lights_out(*_):
         raise PowerCutError
 
-    monkeypatch.setattr("tacit.run.directory.os.replace", lights_out)
+    monkeypatch.setattr("tacit.support.storage.os.replace", lights_out)
     with pytest.raises(PowerCutError):
         write_text(path, "new, but not all of it")
     assert path.read_text() == "old"

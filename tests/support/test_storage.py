@@ -18,14 +18,13 @@ from tacit.live.journal import Journal
 from tacit.live.server import status as watch
 from tacit.live.server.membership import Member, Roster, load_roster, save_roster
 from tacit.party.store import PartyStore
-from tacit.run.directory import write_text
 from tacit.run.sweep.store import Store
 from tacit.server.checkpoint import Checkpoint
 from tacit.server.messages import Reply
 from tacit.server.schedule import Synchronous
 from tacit.server.state import Rules, initial_state, open_requests
 from tacit.server.step import begin, step
-from tacit.support.storage import sealed, unsealed, writing
+from tacit.support.storage import sealed, unsealed, write_text, writing
 
 FULL = Path("/dev/full")
 """Every write to it fails with ENOSPC."""

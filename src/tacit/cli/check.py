@@ -37,7 +37,8 @@ class Faults:
 
 def check_run(config: Config, path: Path, out: Path, ledger: Path | None) -> None:
     """Show what a run would do, then raise what would stop it. Nothing is written or spent."""
-    from tacit.cli.show.results import show_plan
+    from tacit.cli.show.results import show_check
+    from tacit.results.check import describe
     from tacit.run.build import make_engine, make_method
     from tacit.run.run import CONFIG_CHECKS, prepare
 
@@ -49,7 +50,8 @@ def check_run(config: Config, path: Path, out: Path, ledger: Path | None) -> Non
         for check in CONFIG_CHECKS:
             faults.from_call(check, config)
     else:
-        show_plan(prepared)
+        plan, federation = prepared.plan, prepared.federation
+        show_check(describe(plan, federation, federation.test, source=config.data.source))
         if prepared.plan.settled:
             from tacit.cli.budget import require_budget
 

@@ -56,6 +56,8 @@ class Federation:
     """What each column of x is by the schema; None without x."""
     y_bounds: tuple[float, float] | None = None
     """Least and largest y by the schema, in the unit of y; None: not declared, or yes/no."""
+    schema: Schema | None = field(default=None, repr=False)
+    """The public schema; None for documents, which have no columns."""
     levels: tuple[str, ...] = ()
     """The levels of a target that is one of several, in the order of y; empty for any other."""
 
@@ -233,6 +235,7 @@ def assemble(
         notes=(*read.notes, *notes),
         truth=read.truth,
         unbounded=unbounded_columns(read.schema, data),
+        schema=read.schema,
         layout=layout,
         y_bounds=target_bounds(read.schema),
         levels=target_levels(read.schema),

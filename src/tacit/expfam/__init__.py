@@ -20,7 +20,7 @@ def make_family(kind: str, dimension: int) -> Family:
     FullGaussian(3)
     """
     if kind not in FAMILIES:
-        raise ConfigError(f"family = {kind!r} is unknown; choose one of {', '.join(FAMILIES)}")
+        raise ConfigError(f"posterior = {kind!r} is unknown; choose one of {', '.join(FAMILIES)}")
     return FAMILIES[kind](dimension)  # pyright: ignore[reportCallIssue]
 
 

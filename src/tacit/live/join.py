@@ -34,18 +34,13 @@ from tacit.privacy.ledger.ledger import Ledger, Spent
 from tacit.privacy.ledger.paths import LEDGER_NAME, own_ledger
 from tacit.results.evaluation import Attempts, measure
 from tacit.results.posterior import Posterior, posterior_of
+from tacit.results.saved import write_posterior
 from tacit.results.statements import intervals_block, statement
-from tacit.run.directory import (
-    EVALUATION,
-    POSTERIOR,
-    RESULT,
-    private_part,
-    public_part,
-    write_posterior,
-    write_text,
-)
+from tacit.results.summary import verdict_block
+from tacit.run.directory import EVALUATION, private_part, public_part
 from tacit.run.ledger import identify, own_ceilings, refuse_simulated
-from tacit.run.run import verdict_block
+from tacit.support.public_files import POSTERIOR, RESULT
+from tacit.support.storage import write_text
 
 APPROVED = "approved.json"
 

@@ -27,24 +27,15 @@ from tacit.results.diagnostics import run_verdict
 from tacit.results.evaluation import Attempts
 from tacit.results.posterior import posterior_of
 from tacit.results.published import local_result, public_result
+from tacit.results.saved import SCHEMA, write_posterior
 from tacit.results.shown import site_summary
 from tacit.results.statements import intervals_block
+from tacit.results.summary import model_block, privacy_block, verdict_block
 from tacit.run.config import resolved_toml
-from tacit.run.directory import (
-    CONFIG,
-    EVALUATION,
-    EVENTS,
-    POSTERIOR,
-    RESULT,
-    Events,
-    private_part,
-    public_part,
-    write_posterior,
-    write_text,
-)
-from tacit.run.ledger import privacy_block
-from tacit.run.run import verdict_block
+from tacit.run.directory import CONFIG, EVALUATION, Events, private_part, public_part
 from tacit.server.messages import Reply, Request
+from tacit.support.public_files import EVENTS, POSTERIOR, RESULT
+from tacit.support.storage import write_text
 
 POLL_S = 0.2
 
@@ -174,17 +165,13 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dic
     posterior = posterior_of(plan, state.result)
     write_posterior(public_part(setup.state) / POSTERIOR, posterior)
     result: dict[str, Any] = {
-        "schema": "tacit/result/1",
+        "schema": SCHEMA,
         "name": setup.agreed.federation.name,
         "seed": plan.seed,
         "engine": "wire",
         "run": live.run,
         "configuration": live.digest,
-        "model": {
-            "kind": plan.model.kind,
-            "dimension": plan.model.dimension,
-            "output": plan.model.output,
-        },
+        "model": model_block(plan.model),
         "family": posterior.family.kind,
         "method": plan.method.kind,
         "schedule": plan.schedule.kind,

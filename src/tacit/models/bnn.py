@@ -63,10 +63,10 @@ class NeuralNetwork(GaussianPriorModel):
             "b2",
         )
         super().__init__(names, 0.0, prior_sd)
-        self._columns, self._sd = tuple(inputs), prior_sd
+        self.inputs, self._sd = tuple(inputs), prior_sd
         self._constant = [i for i, name in enumerate(inputs) if name == "bias"]
         self._graded = [i for i, name in enumerate(inputs) if name != "bias" and "=" not in name]
-        self.inputs, self.hidden, self.output = len(inputs), hidden, output
+        self.hidden, self.output = hidden, output
         self.noise_sd, self.start_seed = check_sd(noise_sd, "model.noise_sd"), start_seed
 
     @classmethod
@@ -87,7 +87,7 @@ class NeuralNetwork(GaussianPriorModel):
 
     @property
     def x_columns(self) -> int | None:
-        return self.inputs
+        return len(self.inputs)
 
     @property
     def compiled_as(self) -> NeuralNetwork:
@@ -95,7 +95,7 @@ class NeuralNetwork(GaussianPriorModel):
             return self
         if not isinstance(self._sd, int | float):
             return self
-        return _with_any_start(self._columns, self.hidden, self.output, self.noise_sd, self._sd)
+        return _with_any_start(self.inputs, self.hidden, self.output, self.noise_sd, self._sd)
 
     def network(self, theta: Array, x: Array) -> Array:
         """f(x) for each row of x."""
@@ -180,9 +180,9 @@ class NeuralNetwork(GaussianPriorModel):
         return weighted, plain + xp.sum(inner, axis=1) * xp.sum(direction, axis=1)
 
     def _layers(self, theta: Array) -> tuple[Array, Array, Array, Array]:
-        split = self.inputs * self.hidden
+        split = len(self.inputs) * self.hidden
         return (
-            theta[:split].reshape(self.inputs, self.hidden),
+            theta[:split].reshape(len(self.inputs), self.hidden),
             theta[split : split + self.hidden],
             theta[split + self.hidden : split + 2 * self.hidden],
             theta[-1],

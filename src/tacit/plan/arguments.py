@@ -59,10 +59,10 @@ def as_seed(value: Any) -> int:
         raise ConfigError(f"seed = {value!r}; give a whole number from 0 to {2**32 - 1}") from None
 
 
-def check_observer(value: Any) -> None:
+def check_callback(value: Any) -> None:
     """Refuse what cannot be called with a state and its log."""
     if value is not None and not callable(value):
-        raise ConfigError(f"observe = {value!r}; give a function of (state, log), or leave it out")
+        raise ConfigError(f"callback = {value!r}; give a function of (state, log), or leave it out")
 
 
 def check_model(model: Any) -> None:

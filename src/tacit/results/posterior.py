@@ -62,7 +62,18 @@ class Posterior:
         }
 
     def interval(self, level: float = INTERVAL) -> tuple[np.ndarray, np.ndarray]:
-        """Central intervals of a Gaussian q, coordinate by coordinate."""
+        """Central intervals of a Gaussian posterior, coordinate by coordinate.
+
+        Parameters
+        ----------
+        level
+            Probability of each interval, between 0 and 1.
+
+        Returns
+        -------
+        low, high : numpy.ndarray
+            Lower and upper ends.
+        """
         from scipy.special import ndtri
 
         if not 0 < level < 1:
@@ -70,33 +81,66 @@ class Posterior:
         reach = ndtri(0.5 + level / 2) * self.sd
         return self.mean - reach, self.mean + reach
 
-    def sample(self, draws: int = 1000, *, seed: int = 0) -> np.ndarray:
-        """Draws of θ, shape (draws, dimension)."""
+    def sample(self, count: int = 1000, *, seed: int = 0) -> np.ndarray:
+        """Draw the parameters θ.
+
+        Parameters
+        ----------
+        count
+            Number of draws.
+        seed
+            Seed of the draws.
+
+        Returns
+        -------
+        numpy.ndarray
+            Draws of shape (count, dimension).
+        """
         import jax
 
-        return np.asarray(self.family.sample(jax.random.key(seed), self.natural, (draws,)))
+        return np.asarray(self.family.sample(jax.random.key(seed), self.natural, (count,)))
 
-    def sites(self, draws: int = 1000, *, seed: int = 0) -> dict[str, np.ndarray]:
-        """Draws of the model's own quantities (a NumPyro model's sites in their own space).
+    def draws(self, count: int = 1000, *, seed: int = 0) -> dict[str, np.ndarray]:
+        """Draw the model's own quantities: a NumPyro model's sites in their own space.
 
-        Empty for a model whose θ is what its user thinks in.
+        Parameters
+        ----------
+        count
+            Number of draws.
+        seed
+            Seed of the draws; the same seed gives the draws of `sample`.
+
+        Returns
+        -------
+        dict
+            An array of shape (count, …) for each quantity; empty for a model whose parameters
+            are its coefficients.
         """
         if type(self.model).constrain is Model.constrain:  # no draws of nothing
             return {}
-        values = self.model.constrain(self.sample(draws, seed=seed))
+        values = self.model.constrain(self.sample(count, seed=seed))
         return {name: np.asarray(value) for name, value in values.items()}
 
-    def to_arviz(self, draws: int = 1000, *, seed: int = 0) -> Any:
-        """The draws as ArviZ reads them; needs `pip install tacit[arviz]`.
+    def to_arviz(self, count: int = 1000, *, seed: int = 0) -> Any:
+        """Draws as ArviZ reads them; needs `pip install tacit[arviz]`.
 
-        An `InferenceData` up to ArviZ 0.2x and an xarray `DataTree` from ArviZ 1.0 on, in both with
-        a group `posterior`.
+        Parameters
+        ----------
+        count
+            Number of draws.
+        seed
+            Seed of the draws.
+
+        Returns
+        -------
+        arviz.InferenceData or xarray.DataTree
+            The former up to ArviZ 0.2x, the latter from ArviZ 1.0 on, with a group `posterior`.
         """
         try:
             import arviz
         except ImportError:
             raise ConfigError("ArviZ is not installed; pip install tacit[arviz]") from None
-        values = {"theta": self.sample(draws, seed=seed), **self.sites(draws, seed=seed)}
+        values = {"theta": self.sample(count, seed=seed), **self.draws(count, seed=seed)}
         posterior = {name: value[None] for name, value in values.items()}
         named: dict[str, Any] = {"coords": {"name": list(self.names)}, "dims": {"theta": ["name"]}}
         if "posterior" in inspect.signature(arviz.from_dict).parameters:

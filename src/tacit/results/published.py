@@ -105,7 +105,7 @@ def public_result(result: dict[str, Any], plan: Plan, *, publish: bool) -> dict[
         for row in result["parties"]
     ]
     shared["data"] = {
-        key: value for key, value in result["data"].items() if key in ("source", "target")
+        key: value for key, value in result["data"].items() if key in ("source", "target", "schema")
     } | {"preparation": result["data"]["preparation"], "notes": []}
     shared["privacy"] = {key: value for key, value in result["privacy"].items() if key != "ledger"}
     return shared

@@ -73,7 +73,7 @@ def site_summary(posterior: Posterior, seed: int) -> dict[str, dict[str, Any]]:
     summary = {}
     if not posterior.model.listed:  # nor is a draw of half a million coordinates made
         return summary
-    sites = posterior.sites(seed=seed)
+    sites = posterior.draws(seed=seed)
     theta = posterior.sample(seed=seed) if sites else np.zeros((0, 0))
     place = {name: index for index, name in enumerate(posterior.names)}
     for name, draws in sites.items():

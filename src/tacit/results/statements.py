@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
 
 from tacit.methods import Clipped, PrivateMethod, PrivateScoring
 from tacit.plan.plan import Plan
+from tacit.privacy.guarantee import Guarantee
+from tacit.support.type_info import prepare
 
 NOT_PRIVATE = (
     "Not private: parties send exact updates. Records stay where they are, but the updates and the "
@@ -34,6 +37,30 @@ LEARNT_SCALE = (
     " The prior's scale was learnt from the same releases and is taken for known: where little was "
     "heard, intervals are far too narrow."
 )
+
+
+class FitPrivacy(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fit guarantees. `str()` says it in words; `guarantee` is None without privacy."""
+
+    guarantee: Guarantee | None
+    statement: str
+    private: bool
+    """Whether differential privacy holds: not in a simulation with a known noise seed."""
+
+    def __str__(self) -> str:
+        return self.statement
+
+    @property
+    def epsilon(self) -> float:
+        """ε of this fit on its own; infinite without differential privacy."""
+        return math.inf if self.guarantee is None else self.guarantee.epsilon
+
+    @classmethod
+    def from_block(cls, block: dict[str, Any]) -> FitPrivacy:
+        """From the "privacy" block of a result."""
+        found = block.get("guarantee")
+        guarantee = None if found is None else msgspec.convert(found, prepare(Guarantee))
+        return cls(guarantee=guarantee, statement=block["statement"], private=block["private"])
 
 
 def statement(plan: Plan) -> str:

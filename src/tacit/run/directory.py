@@ -11,19 +11,16 @@ public anyway (configuration, schema, seed): `tacit.results.published` decides w
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.errors import ConfigError, DataError
-from tacit.support.storage import sync_directory, writing
+from tacit.support.storage import write_text, writing
 
 if TYPE_CHECKING:  # a directory is checked before anything heavy is imported
-    from tacit.results.posterior import Posterior
     from tacit.server.state import Log
 
-RESULT, EVENTS, CONFIG, POSTERIOR = "result.json", "events.jsonl", "config.toml", "posterior.npz"
-EVALUATION = "evaluation.json"
+CONFIG, EVALUATION = "config.toml", "evaluation.json"
 COVERED = """\
 public/   may be shared. What is in it was made from the releases that were charged to the ledger,
           and from what is public anyway: the configuration, the schema, the seed.
@@ -115,34 +112,3 @@ class Events:
         if log:
             with writing(self.path), self.path.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(line) + "\n" for line in log)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Whole or not at all, and on the disk when this returns."""
-    part = path.with_name(path.name + ".part")
-    with writing(path):
-        with part.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)  # noqa: PTH105 - atomic on every platform
-        sync_directory(path.parent)
-
-
-def write_posterior(path: Path, posterior: Posterior) -> None:
-    """Names, means, sds and natural parameters as a NumPy archive, durably."""
-    import numpy as np
-
-    part = path.with_name("posterior.part.npz")
-    arrays = {f"natural/{key}": value for key, value in posterior.natural.items()}
-    with writing(path):
-        with part.open("wb") as file:
-            np.savez(
-                file,
-                **{key: np.array(values) for key, values in posterior.table().items()},
-                **arrays,  # pyright: ignore[reportArgumentType]
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)  # noqa: PTH105 - atomic on every platform
-        sync_directory(path.parent)

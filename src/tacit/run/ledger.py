@@ -27,10 +27,9 @@ from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.privacy.ledger.ledger import Ceiling, Ledger
 from tacit.privacy.ledger.paths import LEDGER_NAME, own_ledger
 from tacit.privacy.settings import RUN_DIRECTORY
-from tacit.results.published import not_covered
-from tacit.results.statements import statement
 from tacit.run.config import Config
-from tacit.run.directory import checkpoint_path, private_part, write_text
+from tacit.run.directory import checkpoint_path, private_part
+from tacit.support.storage import write_text
 
 SIMULATION = "simulation with a seeded noise"
 GENERATED_RECORDS = "records generated from a seed"
@@ -200,41 +199,6 @@ def run_name(out: Path) -> str:
     if not path.exists():
         write_text(path, f"run-{secrets.token_hex(12)}\n")
     return path.read_text(encoding="utf-8").strip()
-
-
-def privacy_block(plan: Plan, *, publish: bool = False) -> dict[str, Any]:
-    """What result.json says about privacy; `publish`: with exact metrics of held-out records."""
-    guarantee = plan.guarantee
-    if guarantee is None or plan.privacy is None:
-        return {"private": False, "statement": statement(plan)}
-    return {
-        "private": guarantee.caveat is None,
-        "statement": statement(plan),
-        "guarantee": {
-            "epsilon": guarantee.epsilon,
-            "delta": guarantee.delta,
-            "unit": guarantee.unit,
-            "relation": guarantee.relation,
-            "trust": guarantee.trust,
-            "caveat": guarantee.caveat,
-        },
-        "accountant": plan.privacy.accountant,
-        "aggregation": plan.privacy.aggregation,
-        "parties": [
-            {
-                "name": name,
-                "epsilon": one.guarantee.epsilon,
-                "delta": one.guarantee.delta,
-                "clip": one.clip,
-                "noise_sd": one.noise_sd,
-                "noise_multiplier": one.noise_multiplier,
-                "answers": one.visits,
-                "releases": one.releases,
-            }
-            for name, one in plan.settled.items()
-        ],
-        "not_covered": not_covered(plan, publish=publish),
-    }
 
 
 def spent(charging: Charging, path: Path) -> dict[str, Any]:

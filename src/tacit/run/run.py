@@ -22,56 +22,46 @@ from typing import Any
 import numpy as np
 
 from tacit.data import Federation, load_federation
-from tacit.data.records import len_records, pooled
-from tacit.data.schema.layout import Layout, indicated_columns
+from tacit.data.records import pooled
 from tacit.engines.execute import Observer, Outcome, carry_out
 from tacit.errors import ConfigError
-from tacit.methods import Clipped, LocalMethod
+from tacit.methods import LocalMethod
 from tacit.models import ConjugateGaussian, Model, Records, TopicModel
 from tacit.models.lda.table import topic_rows
-from tacit.models.prior import PRIOR_PARTY
 from tacit.plan.arguments import check_bounded
 from tacit.plan.baselines import as_baseline
 from tacit.plan.checks import check_likelihood
 from tacit.plan.plan import Plan, make_plan
 from tacit.results import check_nuts, exact_posterior, kl_to, nuts_reference
-from tacit.results.diagnostics import cautions_of, learned_share
 from tacit.results.evaluation import Attempts, measure
 from tacit.results.posterior import Posterior
 from tacit.results.published import covered, local_result, public_result
+from tacit.results.saved import SCHEMA, write_posterior
 from tacit.results.shown import site_summary
-from tacit.results.statements import clipped_block, intervals_block
-from tacit.results.verdict import Verdict, missing_caution
+from tacit.results.summary import data_block, party_row, privacy_block, result_block
 from tacit.run.build import make_engine, make_method, make_model, make_schedule
 from tacit.run.config import Config, config_digest, resolved_toml
 from tacit.run.directory import (
     CONFIG,
     EVALUATION,
-    EVENTS,
-    POSTERIOR,
-    RESULT,
     Events,
     check_out,
     checkpoint_path,
     make_run_directory,
     private_part,
     public_part,
-    write_posterior,
-    write_text,
 )
 from tacit.run.ledger import (
     check_room,
     ledger_path,
     open_charging,
     own_ledger_of_run,
-    privacy_block,
     run_name,
     spent,
 )
 from tacit.server.checkpoint import Checkpoint
-from tacit.server.state import ServerState
-
-SCHEMA = "tacit/result/1"
+from tacit.support.public_files import EVENTS, POSTERIOR, RESULT
+from tacit.support.storage import write_text
 
 
 @dataclass(frozen=True)
@@ -274,29 +264,10 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
         "name": config.name,
         "seed": config.seed,
         "engine": config.engine.kind,
-        "model": {
-            "kind": plan.model.kind,
-            "dimension": plan.model.dimension,
-            "output": plan.model.output,
-        },
-        "family": posterior.family.kind,
-        "method": plan.method.kind,
-        "schedule": plan.schedule.kind,
-        "rounds": state.round,
-        "finished": state.finished,
-        "exchanges": state.exchanges - _visits_of_the_prior(state),
-        "refused": state.refused,
-        **verdict_block(plan, posterior, outcome.verdict, federation.layout, outcome.clipped),
-        "posterior": posterior.table(),
-        "intervals": intervals_block(plan),
+        **result_block(plan, posterior, state, outcome.verdict, federation.layout, outcome.clipped),
         "metrics": metrics,
-        "parties": [_party_row(plan, name) for name in plan.parties],
-        "data": {
-            "source": config.data.source,
-            "preparation": federation.preparation,
-            "target": federation.target,
-            "notes": list(federation.notes),
-        },
+        "parties": [party_row(plan, name) for name in plan.parties],
+        "data": data_block(federation, config.data.source),
         "privacy": privacy_block(plan, publish=config.evaluate.publish),
     }
     if bins is not None:
@@ -330,45 +301,6 @@ def _summary(prepared: Prepared, posterior: Posterior) -> dict[str, Any]:
     if sites:
         found["sites"] = sites
     return found
-
-
-def verdict_block(
-    plan: Plan,
-    posterior: Posterior,
-    verdict: Verdict | None,
-    layout: Layout | None,
-    clipped: Clipped | None = None,
-) -> dict[str, Any]:
-    """Whether a run converged and every reason not to believe its numbers, for result.json.
-
-    Without a verdict, as at a party, which has not seen the rounds, `converged` is None. `clipped`
-    is there for simulations alone.
-    """
-    cautions = [
-        *cautions_of(plan, posterior, verdict, clipped),
-        *missing_caution(indicated_columns(layout)),
-    ]
-    learned = learned_share(plan, posterior)
-    return {
-        "converged": None if verdict is None else verdict.converged,
-        "why": "only the server's result says it" if verdict is None else verdict.why,
-        "learned": None if learned is None else learned.tolist(),
-        "cautions": [{"kind": one.kind, "text": one.text} for one in cautions],
-        **({} if clipped is None else {"clipped": clipped_block(clipped)}),
-    }
-
-
-def _visits_of_the_prior(state: ServerState) -> int:
-    """A prior kept as a factor is visited like a party, but that is no exchange with one."""
-    return state.factors[PRIOR_PARTY].visits if PRIOR_PARTY in state.factors else 0
-
-
-def _party_row(plan: Plan, name: str) -> dict[str, Any]:
-    records = plan.parties[name]
-    # An exact fraction would be a release that nobody has paid for.
-    told = plan.model.output == "bernoulli" and plan.privacy is None
-    positive = float(np.mean(records["y"])) if told else None
-    return {"name": name, "records": len_records(records), "positive_fraction": positive}
 
 
 def _references(config: Config, plan: Plan, posterior: Posterior, train: Records) -> dict[str, Any]:

@@ -286,7 +286,7 @@ class LDA:
         release that nobody has paid for.
         """
         documents = check_documents(X, words=self._fitted())
-        common = {"alpha": self._model(self.n_features_in_).alpha, "threads": self.n_jobs}
+        common = {"alpha": self._model(self.n_features_in_).doc_topic_prior, "threads": self.n_jobs}
         if form == "bound":
             return perplexity.bound(self.components_, documents, **common)
         if form == "completion":

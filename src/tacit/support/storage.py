@@ -80,6 +80,18 @@ def write_durably(path: Path, body: bytes) -> None:
     sync_directory(path.parent)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all; it is on the disk when this returns."""
+    part = path.with_name(path.name + ".part")
+    with writing(path):
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)  # noqa: PTH105 - atomic on every platform
+        sync_directory(path.parent)
+
+
 def sync_directory(path: Path) -> None:
     """Make a rename in a directory survive a power cut (where directories can be synced)."""
     if os.name != "posix":

@@ -17,8 +17,8 @@ from tacit.data import DataConfig, PartitionConfig, load_federation
 from tacit.errors import ConfigError
 from tacit.report.page import Picture
 from tacit.run.config import MAX_SEED
-from tacit.run.directory import write_text
 from tacit.run.sweep import sweep_jobs
+from tacit.support.storage import write_text
 from tacit_studies import Progress
 from tacit_studies.frontier_figures import plot_ablation, plot_frontier
 from tacit_studies.frontier_settings import (

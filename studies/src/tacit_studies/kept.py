@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tacit.run.directory import write_text
+from tacit.support.storage import write_text
 
 Result = dict[str, Any]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from tacit.errors import ConfigError
 from tacit.run.config import MAX_SEED
-from tacit.run.directory import write_text
+from tacit.support.storage import write_text
 from tacit_studies import Progress
 from tacit_studies.meng_figures import Made
 from tacit_studies.meng_parties import PARTY_FIGURES

@@ -28,9 +28,9 @@ from tacit.results.evaluation import measure
 from tacit.results.posterior import Posterior
 from tacit.run import sweep
 from tacit.run.config import DampingConfig
-from tacit.run.directory import write_text
 from tacit.server.schedule import Synchronous
 from tacit.server.state import Log, ServerState
+from tacit.support.storage import write_text
 from tacit_studies.tmlr_settings import Job
 
 DRAWS = 100

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from tacit.errors import ConfigError
 from tacit.report.page import Picture, html_figure
 from tacit.report.style import CSS
-from tacit.run.directory import write_text
+from tacit.support.storage import write_text
 from tacit_studies.tables import Table
 
 DPI = 120

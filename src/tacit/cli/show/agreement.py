@@ -6,12 +6,13 @@ from datetime import datetime
 from pathlib import Path
 
 from tacit.cli.show.live import NO_RECORDS, records_here, say
-from tacit.cli.show.results import numbers_sent, plan_rows, show_table
+from tacit.cli.show.results import show_table
 from tacit.live.config import Agreed, Federation, ServerSetup
 from tacit.live.join import ReadyParty, needed_ceiling, spent_by
 from tacit.live.settings import FEWEST_TOLD, Start
 from tacit.live.transport.tls import read_certificate
 from tacit.plan.plan import Plan
+from tacit.results.check import numbers_sent, plan_rows
 from tacit.results.statements import statement
 from tacit.server.schedule import Schedule
 
@@ -216,7 +217,7 @@ def _agreed_rows(agreed: Agreed, plan: Plan) -> list[list[str]]:
     federation = agreed.federation
     return [
         ["parties", f"{_listed(federation.parties)} ({len(federation.parties)})"],
-        *plan_rows(plan),
+        *map(list, plan_rows(plan)),
         ["quorum", _quorum(federation)],
         ["a party that leaves", _on_leave(plan, federation)],
         ["privacy", statement(plan)],

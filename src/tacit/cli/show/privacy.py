@@ -2,62 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tacit.cli.show.results import console, show_table
-from tacit.plan.calibrate import Settled
 from tacit.plan.explain import Explanation
 from tacit.plan.plan import Plan
-from tacit.plan.signal import POOR, signal
 from tacit.results.statements import statement
-
-MOST_ROWS = 12
-
-
-def show_terms(plan: Plan) -> None:
-    """The noise of every kind of party, its ε, and how much signal is left."""
-    kinds: dict[tuple[Any, ...], list[str]] = {}
-    for name, one in plan.settled.items():
-        key = (one.clip, one.noise_sd, one.visits, one.guarantee.epsilon, one.units)
-        kinds.setdefault(key, []).append(name)
-    rows = []
-    poor = []
-    for names in list(kinds.values())[:MOST_ROWS]:
-        settled = plan.settled[names[0]]
-        heard = signal(plan, settled)
-        if heard < POOR:
-            poor.append((names[0], heard))
-        rows.append(_row(names, settled, heard))
-    columns = [
-        "parties", "units", "ε", "δ", "clip", "noise sd", "z", "releases", "signal to noise",
-    ]  # fmt: skip
-    show_table("What each party would add, and what is left", columns, rows)
-    if len(kinds) > MOST_ROWS:
-        console.print(f"… and {len(kinds) - MOST_ROWS} more kinds of party", highlight=False)
-    for name, heard in poor[:3]:
-        console.print(
-            f"warning: party {name}: even if all its records agree, a whole run's signal is "
-            f"{heard:.2g} times its noise (per coordinate, root mean square); use more records, a "
-            "larger ε, fewer parameters or aggregation = 'trusted'",
-            highlight=False,
-        )
-    console.print("No budget has been spent.", highlight=False)
-
-
-def _row(names: list[str], settled: Settled, heard: float) -> list[Any]:
-    shown = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)})"
-    share = f" (a party adds 1/√{settled.shares} of it)" if settled.shares > 1 else ""
-    return [
-        shown,
-        settled.units,
-        settled.guarantee.epsilon,
-        f"{settled.guarantee.delta:g}",
-        settled.clip,
-        f"{settled.noise_sd:.4g}{share}",
-        f"{settled.noise_multiplier:.4g}",
-        settled.releases,
-        f"{heard:.2g}",
-    ]
 
 
 def show_explanation(plan: Plan, found: Explanation) -> None:

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tacit.data.records import len_records
-from tacit.data.schema.layout import indicated_columns
 from tacit.engines.execute import Observer
-from tacit.methods import LocalMethod
-from tacit.plan.plan import Plan
-from tacit.results.evaluation import cannot_evaluate
+from tacit.results.check import NOTHING_SPENT, TERMS, Check
 from tacit.results.shown import NORMAL_95, to_precision
-from tacit.results.statements import statement
-from tacit.results.verdict import missing_caution
 from tacit.run.run import Prepared
-from tacit.server.schedule import Damping, PowerDamping
 
 # Names of columns, levels, parties and files are printed as they are: "[age,0]" is no markup.
 console = Console(soft_wrap=True, markup=False, emoji=False)
@@ -214,75 +206,17 @@ def show_metrics(measured: dict[str, Any], *, local: bool = False) -> None:
         show_table(title, ["records", *(_metric(name) for name in names)], rows)
 
 
-def show_plan(prepared: Prepared) -> None:
+def show_check(check: Check) -> None:
     """What `tacit check` prints of a valid configuration."""
-    plan, federation = prepared.plan, prepared.federation
-    sizes = [len(next(iter(records.values()))) for records in plan.parties.values()]
-    rows = [
-        ["data", f"{prepared.config.data.source}, prepared by {federation.preparation} schema"],
-        [
-            "parties",
-            f"{len(sizes)} with {min(sizes):,} to {max(sizes):,} records, {sum(sizes):,} in all",
-        ],
-        ["held out", f"{0 if federation.test is None else len_records(federation.test):,} records"],
-        ["target", f"{federation.target} ({federation.output})"],
-        *plan_rows(plan),
-        ["privacy", statement(plan)],
-    ]
-    show_table("Configuration is valid", ["what", "value"], rows)
-    if plan.settled:
-        from tacit.cli.show.privacy import show_terms
-
-        show_terms(plan)
-    for caution in missing_caution(indicated_columns(federation.layout)):
-        console.print(f"WARNING: {printable(caution.text)}", style="bold red", highlight=False)
-    if plan.privacy is not None:
-        console.print(
-            "Numbers of records here are exact: for those who may see the records.", highlight=False
-        )
-    for note in federation.notes:
-        console.print(f"note: {note}", highlight=False)
-    if plan.privacy is not None and prepared.config.model.kind == "numpyro":
-        console.print(
-            "note: the model was not evaluated on the records, which no guarantee would cover: a "
-            "value that its distribution does not have is found by the run",
-            highlight=False,
-        )
-    why = cannot_evaluate(plan, federation.test)
-    if why is not None:
-        console.print(
-            f"note: there will be no metrics of the held-out records: {why}",
-            highlight=False, markup=False,
-        )  # fmt: skip
-
-
-def numbers_sent(plan: Plan) -> int:
-    """How many numbers one answer is made of."""
-    return sum(value.size for value in plan.family.zero().values())
-
-
-def plan_rows(plan: Plan) -> list[list[str]]:
-    """Model, family, method and schedule."""
-    schedule, numbers = plan.schedule, numbers_sent(plan)
-    damping = schedule.damping
-    if isinstance(damping, Damping):
-        damping = f"{damping.start} to {damping.end} over {damping.rounds} rounds"
-    elif isinstance(damping, PowerDamping):
-        damping = f"({damping.offset:g} + t)^−{damping.decay:g}"
-    visited = schedule.parties_per_round or len(plan.parties)
-    return [
-        ["model", f"{plan.model.kind}, {plan.model.dimension} parameters"],
-        [
-            "family",
-            f"{plan.family.kind} ({numbers:,} natural parameters, {8 * numbers:,} bytes a message)",
-        ],
-        ["method", _method(plan.method)],
-        *([["method chosen by auto", plan.why]] if plan.why else []),
-        [
-            "schedule",
-            f"{schedule.kind}, {schedule.rounds} rounds of {visited} exchanges, damping {damping}",
-        ],
-    ]
+    show_table("Configuration is valid", ["what", "value"], check.rows)
+    if check.terms:
+        show_table("Noise and signal per party", TERMS, check.terms)
+    for text in check.warnings:
+        console.print(f"WARNING: {printable(text)}", style="bold red", highlight=False)
+    for text in check.notes:
+        console.print(f"note: {printable(text)}", highlight=False)
+    if check.terms:
+        console.print(NOTHING_SPENT, highlight=False)
 
 
 def show_coefficients(result: dict[str, Any]) -> None:
@@ -317,14 +251,6 @@ def _intervals(result: dict[str, Any]) -> str:
         f"95 % intervals{' that are too narrow' if narrow else ''}"
         f"{'; NOT CONVERGED, do not use' if failed else ''}"
     )
-
-
-def _method(method: LocalMethod) -> str:
-    """Name and settings; a setting left to the method is not shown."""
-    names = [one.name for one in fields(method)] if is_dataclass(method) else []
-    settings = {name: getattr(method, name) for name in names}
-    shown = ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
-    return f"{method.kind} ({shown})"
 
 
 def _text(cell: Any) -> str:

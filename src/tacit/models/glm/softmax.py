@@ -69,7 +69,7 @@ class SoftmaxRegression(LinearPredictor):
         prior_sd: Array | float = 1.0,
         layout: Layout | None = None,
     ) -> None:
-        columns = checked_names(columns, "columns")
+        self.columns = columns = checked_names(columns, "columns")
         self.levels = checked_names(levels, "levels") if levels else ()
         if not self.levels:
             raise ConfigError(

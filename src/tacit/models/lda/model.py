@@ -105,10 +105,12 @@ class TopicModel(Model):
             if not (whole and value >= 1):
                 raise ConfigError(f"{name} = {value!r}; it must be a whole number, at least 1")
         self.topics, self.words = int(topics), int(words)
-        self.alpha = 1.0 / topics if doc_topic_prior is None else float(doc_topic_prior)
-        self.eta = 1.0 / topics if topic_word_prior is None else float(topic_word_prior)
+        self.doc_topic_prior = 1.0 / topics if doc_topic_prior is None else float(doc_topic_prior)
+        self.topic_word_prior = (
+            1.0 / topics if topic_word_prior is None else float(topic_word_prior)
+        )
         for name, value in (
-            ("doc_topic_prior", self.alpha), ("topic_word_prior", self.eta),
+            ("doc_topic_prior", self.doc_topic_prior), ("topic_word_prior", self.topic_word_prior),
             ("tolerance", tolerance), ("document_weight", document_weight),
         ):  # fmt: skip
             if not 0 < value < math.inf:
@@ -159,7 +161,7 @@ class TopicModel(Model):
         return self.clip_share * self.document_words
 
     def prior(self, family: Family) -> Natural:
-        return {"log": np.full(family.shapes["log"], self.eta - 1.0)}
+        return {"log": np.full(family.shapes["log"], self.topic_word_prior - 1.0)}
 
     def start(self, family: Family) -> Natural:
         """As far from topics that are alike as other libraries start."""
@@ -190,7 +192,7 @@ class TopicModel(Model):
         return expect(
             word_table(concentration),
             documents,
-            alpha=self.alpha,
+            alpha=self.doc_topic_prior,
             tolerance=stretch * self.tolerance,
             most_steps=self.most_steps,
             threads=self.threads,
@@ -228,7 +230,7 @@ class TopicModel(Model):
     def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float]:
         """Per-word perplexities: `tacit.models.lda.perplexity` says what they are."""
         concentration, documents = natural["log"] + 1.0, self.documents(records)
-        common = {"alpha": self.alpha, "threads": self.threads}
+        common = {"alpha": self.doc_topic_prior, "threads": self.threads}
         return {
             "completion_perplexity": completion(concentration, documents, seed=seed, **common),
             "bound_perplexity": bound(concentration, documents, **common),
@@ -237,7 +239,7 @@ class TopicModel(Model):
     def log_likelihood(self, theta: Array, records: Records) -> np.ndarray:
         """The largest lower bound of log p(document | β) that q(z, θ) can give, in NumPy."""
         beta = np.asarray(theta).reshape(self.topics, self.words)
-        return document_bounds(np.log(beta), self.documents(records), alpha=self.alpha)
+        return document_bounds(np.log(beta), self.documents(records), alpha=self.doc_topic_prior)
 
     def response(self, theta: Array, records: Records) -> np.ndarray:
         """Documents have no y."""

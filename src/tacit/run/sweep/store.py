@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tacit.errors import ConfigError, DataError
-from tacit.run.directory import make_directory, write_text
+from tacit.run.directory import make_directory
 from tacit.run.sweep.job import Job, Row
+from tacit.support.storage import write_text
 
 MARK = "sweep.toml"
 CHECKSUM = "sha256"

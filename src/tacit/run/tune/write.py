@@ -12,10 +12,11 @@ import tomlkit
 
 from tacit.errors import ConfigError
 from tacit.run.config import override
-from tacit.run.directory import make_directory, write_text
+from tacit.run.directory import make_directory
 from tacit.run.tune.grid import Settings
 from tacit.run.tune.search import NOTHING_SPENT, Tuned
 from tacit.run.tune.trials import Trial
+from tacit.support.storage import write_text
 
 SCHEMA = "tacit/tune/1"
 TRIALS = "trials.json"

@@ -1,0 +1,186 @@
+"""What a plan would do, before it runs: the content of `tacit check` and of `tacit.check`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from tacit.data.federation import Federation
+from tacit.data.records import len_records
+from tacit.data.schema.layout import indicated_columns
+from tacit.methods import LocalMethod
+from tacit.models import Records
+from tacit.plan.calibrate import Settled
+from tacit.plan.plan import Plan
+from tacit.plan.signal import POOR, signal
+from tacit.results.evaluation import cannot_evaluate
+from tacit.results.statements import statement
+from tacit.results.verdict import missing_caution
+from tacit.server.schedule import Damping, PowerDamping
+
+MOST_ROWS = 12
+TERMS = ("parties", "units", "ε", "δ", "clip", "noise sd", "z", "releases", "signal to noise")
+NOTHING_SPENT = "No budget has been spent."
+
+
+@dataclass(frozen=True)
+class Check:
+    """A valid plan and what it would do. `print` shows it like `tacit check`."""
+
+    plan: Plan = field(repr=False)
+    """The plan, without records."""
+    rows: list[tuple[str, str]]
+    """What would run: pairs of a label and its value."""
+    terms: list[list[Any]]
+    """Noise, ε and signal of each kind of party, in the columns `TERMS`; empty without privacy."""
+    warnings: list[str]
+    notes: list[str]
+
+    def __str__(self) -> str:
+        width = max(len(label) for label, _ in self.rows)
+        lines = ["Configuration is valid"]
+        lines += [f"  {label:<{width}}  {value}" for label, value in self.rows]
+        for row in self.terms:
+            named = zip(TERMS[1:], row[1:], strict=True)
+            lines.append(f"  {row[0]}: " + ", ".join(f"{key} {_text(v)}" for key, v in named))
+        lines += [f"warning: {text}" for text in self.warnings]
+        return "\n".join([*lines, *(f"note: {text}" for text in self.notes)])
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return {
+            "valid": True,
+            "plan": dict(self.rows),
+            "parties": [dict(zip(TERMS, row, strict=True)) for row in self.terms],
+            "warnings": self.warnings,
+            "notes": self.notes,
+        }
+
+
+def describe(
+    plan: Plan, federation: Federation | None, test: Records | None, *, source: str = ""
+) -> Check:
+    """Describe a plan and the records that it was made for.
+
+    Parameters
+    ----------
+    plan
+        A plan with its records.
+    federation
+        Where they came from; None for plain arrays.
+    test
+        The held-out records, if there are any.
+    source
+        The data set's name in a configuration.
+    """
+    sizes = [len_records(records) for records in plan.parties.values()]
+    held_out = 0 if test is None else len_records(test)
+    rows = [
+        (
+            "parties",
+            f"{len(sizes)} with {min(sizes):,} to {max(sizes):,} records, {sum(sizes):,} in all",
+        ),
+        ("held out", f"{held_out:,} records"),
+    ]
+    warnings, notes = [], []
+    if federation is not None:
+        name = f"{source}, " if source else ""
+        rows.insert(0, ("data", f"{name}prepared by {federation.preparation} schema"))
+        rows.append(("target", f"{federation.target} ({federation.output})"))
+        warnings += [one.text for one in missing_caution(indicated_columns(federation.layout))]
+        notes += federation.notes
+    rows += [*plan_rows(plan), ("privacy", statement(plan))]
+    terms = []
+    if plan.settled:
+        terms, poor = _terms(plan)
+        warnings += poor
+        notes.append("numbers of records here are exact: for those who may see the records")
+        if plan.model.kind == "numpyro":
+            notes.append(
+                "the model was not evaluated on the records, which no guarantee would cover: a "
+                "value that its distribution does not have is found by the run"
+            )
+    why = cannot_evaluate(plan, test)
+    if why is not None:
+        notes.append(f"there will be no metrics of the held-out records: {why}")
+    return Check(plan.without_records(), rows, terms, warnings, notes)
+
+
+def plan_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Model, posterior family, method and schedule, each with a label."""
+    schedule, numbers = plan.schedule, numbers_sent(plan)
+    damping = schedule.damping
+    if isinstance(damping, Damping):
+        damping = f"{damping.start} to {damping.end} over {damping.rounds} rounds"
+    elif isinstance(damping, PowerDamping):
+        damping = f"({damping.offset:g} + t)^−{damping.decay:g}"
+    visited = schedule.parties_per_round or len(plan.parties)
+    return [
+        ("model", f"{plan.model.kind}, {plan.model.dimension} parameters"),
+        (
+            "posterior",
+            f"{plan.family.kind} ({numbers:,} natural parameters, {8 * numbers:,} bytes per "
+            "message)",
+        ),
+        ("method", _method(plan.method)),
+        *([("method chosen by auto", plan.why)] if plan.why else []),
+        (
+            "schedule",
+            f"{schedule.kind}, {schedule.rounds} rounds of {visited} exchanges, damping {damping}",
+        ),
+    ]
+
+
+def numbers_sent(plan: Plan) -> int:
+    """How many numbers one reply contains."""
+    return sum(value.size for value in plan.family.zero().values())
+
+
+def _method(method: LocalMethod) -> str:
+    """Name and settings; a setting left to the method is not shown."""
+    names = [one.name for one in fields(method)] if is_dataclass(method) else []
+    settings = {name: getattr(method, name) for name in names}
+    shown = ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
+    return f"{method.kind} ({shown})"
+
+
+def _terms(plan: Plan) -> tuple[list[list[Any]], list[str]]:
+    """Noise, ε and signal of each kind of party, and warnings about little signal."""
+    kinds: dict[tuple[Any, ...], list[str]] = {}
+    for name, one in plan.settled.items():
+        key = (one.clip, one.noise_sd, one.visits, one.guarantee.epsilon, one.units)
+        kinds.setdefault(key, []).append(name)
+    rows, poor = [], []
+    for names in list(kinds.values())[:MOST_ROWS]:
+        settled = plan.settled[names[0]]
+        ratio = signal(plan, settled)
+        rows.append(_term_row(names, settled, ratio))
+        if ratio < POOR and len(poor) < 3:
+            poor.append(
+                f"party {names[0]}: even if all its records agree, a whole run's signal is "
+                f"{ratio:.2g} times its noise (per coordinate, root mean square); use more "
+                "records, a larger ε, fewer parameters or aggregation = 'trusted'"
+            )
+    if len(kinds) > MOST_ROWS:
+        rows.append([f"… and {len(kinds) - MOST_ROWS} more kinds", *[None] * (len(TERMS) - 1)])
+    return rows, poor
+
+
+def _term_row(names: list[str], settled: Settled, ratio: float) -> list[Any]:
+    shown = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)})"
+    share = f" (a party adds 1/√{settled.shares} of it)" if settled.shares > 1 else ""
+    return [
+        shown,
+        settled.units,
+        settled.guarantee.epsilon,
+        f"{settled.guarantee.delta:g}",
+        settled.clip,
+        f"{settled.noise_sd:.4g}{share}",
+        f"{settled.noise_multiplier:.4g}",
+        settled.releases,
+        f"{ratio:.2g}",
+    ]
+
+
+def _text(cell: Any) -> str:
+    return f"{cell:.4g}" if isinstance(cell, float) else "–" if cell is None else str(cell)

@@ -1,0 +1,220 @@
+"""Saved fits: the public part of a result as files, and back.
+
+A saved fit is the public part of a run directory: result.json, posterior.npz and events.jsonl. It
+contains what may be shared: in a private fit, functions of the charged releases and of what is
+public anyway.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.arrays import Array
+from tacit.data.schema.layout import Feature
+from tacit.errors import ConfigError, DataError
+from tacit.expfam import Family, Natural, make_family
+from tacit.models import BeliefNetwork, Model, Records
+from tacit.models.registry import model_class
+from tacit.results.posterior import Posterior
+from tacit.support.public_files import EVENTS, POSTERIOR, RESULT
+from tacit.support.storage import sync_directory, write_text, writing
+
+SCHEMA = "tacit/result/1"
+
+
+class StoredModel(Model):
+    """What is known of a model that cannot be stored, such as a NumPyro function: its names."""
+
+    traceable = False
+
+    def __init__(self, kind: str, names: tuple[str, ...], listed: bool) -> None:
+        self.kind, self.names, self.listed = kind, names, listed  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _refuse(self) -> ConfigError:
+        return ConfigError(
+            f"this fit was loaded without its model ({self.kind!r} cannot be stored); give it: "
+            "tacit.load(path, model=model)"
+        )
+
+    def log_likelihood(self, theta: Array, records: Records) -> Array:
+        """Not stored."""
+        raise self._refuse()
+
+    def response(self, theta: Array, records: Records) -> Array:
+        """Not stored."""
+        raise self._refuse()
+
+    def constrain(self, theta: Array) -> dict[str, Array]:
+        """Not stored."""
+        raise self._refuse()
+
+    def prior(self, family: Family) -> Natural:
+        """Not stored."""
+        raise self._refuse()
+
+
+def model_settings(model: Model) -> dict[str, Any] | None:
+    """The constructor's arguments as JSON; None for a model with an argument that has no such form.
+
+    Parameters
+    ----------
+    model
+        Any model. Its constructor's arguments are read from the attributes of the same names.
+    """
+    settings = {}
+    for name in inspect.signature(type(model)).parameters:
+        try:
+            settings[name] = _as_json(getattr(model, name))
+        except (AttributeError, TypeError):
+            return None
+    return settings
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        same = value.ndim == 1 and value.size > 0 and bool(np.all(value == value[0]))
+        return _as_json(value[0].item() if same else value.tolist())
+    if isinstance(value, np.generic):
+        return _as_json(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no infinity; `float` reads it again
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_as_json(one) for one in value]
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def read_model(facts: Mapping[str, Any], names: tuple[str, ...]) -> Model:
+    """The model that a result describes, or its names where it could not be stored.
+
+    Parameters
+    ----------
+    facts
+        The "model" block of result.json.
+    names
+        Names of the coordinates, for a model that could not be stored.
+    """
+    settings = facts.get("settings")
+    if settings is None:
+        return StoredModel(facts["kind"], names, bool(names))
+    try:
+        made = BeliefNetwork if facts["kind"] == BeliefNetwork.kind else model_class(facts["kind"])
+    except ConfigError:  # a package that is not installed here
+        return StoredModel(facts["kind"], names, bool(names))
+    return made(**{name: _as_argument(name, value) for name, value in settings.items()})
+
+
+def _as_argument(name: str, value: Any) -> Any:
+    if name == "layout":
+        return tuple(Feature(k, source, float(low), float(high)) for k, source, low, high in value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def write_posterior(path: Path, posterior: Posterior) -> None:
+    """Write names, means, sds and natural parameters as a NumPy archive, durably."""
+    part = path.with_name("posterior.part.npz")
+    arrays = {f"natural/{key}": value for key, value in posterior.natural.items()}
+    with writing(path):
+        with part.open("wb") as file:
+            np.savez(
+                file,
+                **{key: np.array(values) for key, values in posterior.table().items()},
+                **arrays,  # pyright: ignore[reportArgumentType]
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)  # noqa: PTH105 - atomic on every platform
+        sync_directory(path.parent)
+
+
+def write_saved(folder: Path, result: dict[str, Any], posterior: Posterior, history: Any) -> None:
+    """Write a fit's public part into a new or empty folder."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} exists and is not an empty directory; choose another path")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_posterior(folder / POSTERIOR, posterior)
+    write_text(folder / EVENTS, "".join(json.dumps(line) + "\n" for line in history))
+    write_text(folder / RESULT, json.dumps(result, indent=1, allow_nan=False))
+
+
+def read_saved(
+    path: Path, model: Model | None = None
+) -> tuple[dict[str, Any], Posterior, list[dict[str, Any]]]:
+    """Result, posterior and rounds of a saved fit or of a run directory's public part."""
+    folder = path / "public" if (path / "public").is_dir() else path
+    result = _read_json(folder / RESULT)
+    if not isinstance(result, dict) or result.get("schema") != SCHEMA:
+        found = result.get("schema") if isinstance(result, dict) else type(result).__name__
+        raise DataError(
+            f"{folder / RESULT}: schema {found!r}, this version reads {SCHEMA!r}; load it with the "
+            "version of tacit that wrote it"
+        )
+    names = tuple(result["posterior"]["names"])
+    model = read_model(result["model"], names) if model is None else model
+    if names and model.names != names:
+        raise ConfigError(
+            f"model has the coordinates {', '.join(model.names[:5])} …, the fit in {folder} has "
+            f"{', '.join(names[:5])} …; give the model that was fitted"
+        )
+    natural = _read_natural(folder / POSTERIOR)
+    return result, Posterior(model, _family(model, result, natural), natural), _rounds(folder)
+
+
+def _family(model: Model, result: dict[str, Any], natural: Natural) -> Family:
+    if not isinstance(model, StoredModel) and model.own_family is not None:
+        return model.own_family
+    family = make_family(result["family"], result["model"]["dimension"])
+    expected = {key: value.shape for key, value in family.zero().items()}
+    if {key: value.shape for key, value in natural.items()} != expected:
+        raise DataError(
+            f"{POSTERIOR}: the arrays do not have the shapes {expected} of a {family.kind} "
+            "posterior; restore the folder from a backup, or run again"
+        )
+    return family
+
+
+def _read_natural(path: Path) -> Natural:
+    try:
+        with np.load(path) as stored:
+            keys = [key for key in stored.files if key.startswith("natural/")]
+            natural = {key.removeprefix("natural/"): stored[key] for key in keys}
+    except (OSError, ValueError, EOFError) as error:
+        raise _unreadable(path, error) from None
+    if not all(np.all(np.isfinite(value)) for value in natural.values()):
+        raise DataError(f"{path}: a natural parameter is not finite; run again")
+    return natural
+
+
+def _rounds(folder: Path) -> list[dict[str, Any]]:
+    try:
+        text = (folder / EVENTS).read_text(encoding="utf-8")
+        rounds = [json.loads(line) for line in text.splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise _unreadable(folder / EVENTS, error) from None
+    return list({row["round"]: row for row in rounds if row.get("event") == "round"}.values())
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    if isinstance(error, FileNotFoundError):
+        return DataError(
+            f"{path} is missing; give the directory of a finished run, or a folder that Fit.save "
+            "wrote"
+        )
+    return DataError(f"{path} cannot be read ({error}); restore it from a backup, or run again")

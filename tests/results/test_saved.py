@@ -1,0 +1,136 @@
+"""Fits that are saved, loaded and checked."""
+
+import json
+
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import tacit
+from tacit.data.schema.layout import BIAS, Feature
+from tacit.errors import ConfigError, DataError
+from tacit.methods import DPSGD
+from tacit.results.saved import StoredModel, model_settings, read_model
+from tacit.schedules import Synchronous
+
+MODELS = {
+    "logistic": tacit.models.LogisticRegression(
+        ("bias", "age"), layout=(BIAS, Feature("numeric", "age", -np.inf, np.inf))
+    ),
+    "linear": tacit.models.LinearRegression(("a", "b"), prior_sd=[1.0, 2.0], bounds=(0.0, 2.0)),
+    "poisson": tacit.models.PoissonRegression(("a",), largest=5),
+    "softmax": tacit.models.SoftmaxRegression(("a", "b"), levels=("x", "y", "z")),
+    "network": tacit.models.NeuralNetwork(("a", "b"), hidden=3, output="gaussian"),
+    "mean": tacit.models.NormalMean(noise_sd=2.0, prior_mean=1.0),
+    "belief": tacit.models.BeliefNetwork(4, hidden=2),
+    "topics": tacit.models.TopicModel(3, words=7, topic_word_prior=0.1),
+}
+
+
+def parties():
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(60), rng.uniform(-1, 1, 60)])
+    y = (rng.random(60) < 0.5) * 1.0
+    return {"north": {"x": x[:40], "y": y[:40]}, "south": {"x": x[40:], "y": y[40:]}}
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return tacit.fit(MODELS["logistic"], parties(), privacy=None, test=parties()["south"])
+
+
+@pytest.fixture(scope="module")
+def private():
+    privacy = tacit.Privacy(epsilon=2.0, delta=1e-3, relation="add-or-remove")
+    how = {"method": DPSGD(), "schedule": Synchronous(rounds=2)}
+    return tacit.fit(MODELS["logistic"], parties(), privacy=privacy, test=parties()["south"], **how)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_comes_back_from_its_settings(name):
+    model = MODELS[name]
+    settings = json.loads(json.dumps(model_settings(model), allow_nan=False))
+    again = read_model({"kind": model.kind, "settings": settings}, ())
+    assert type(again) is type(model)
+    assert model_settings(again) == settings
+    assert again.names == model.names
+
+
+@pytest.mark.parametrize("which", ["fitted", "private"])
+def test_a_saved_fit_is_the_same_fit(which, request, tmp_path):
+    fit = request.getfixturevalue(which)
+    again = tacit.load(fit.save(tmp_path / "fit"))
+    np.testing.assert_array_equal(again.posterior.mean, fit.posterior.mean)
+    np.testing.assert_array_equal(again.posterior.sample(5), fit.posterior.sample(5))
+    np.testing.assert_array_equal(
+        again.predict(parties()["north"]), fit.predict(parties()["north"])
+    )
+    assert again.history == fit.history
+    assert (again.converged, again.why, again.cautions) == (fit.converged, fit.why, fit.cautions)
+    assert again.privacy == fit.privacy
+    assert repr(again) == repr(fit)
+
+
+def test_a_saved_private_fit_has_nothing_exact(private, tmp_path):
+    assert private.metrics["test"] is not None
+    again = tacit.load(private.save(tmp_path / "fit"))
+    assert again.metrics == {"train": None, "test": None}
+    stored = json.loads((tmp_path / "fit" / "result.json").read_text())
+    assert [row["records"] for row in stored["parties"]] == [None, None]
+    assert again.privacy.private
+    assert again.privacy.epsilon == pytest.approx(2.0, rel=1e-3)
+    assert str(again.privacy).startswith("Differential privacy")
+
+
+def test_a_fit_without_privacy_has_an_infinite_epsilon(fitted):
+    assert fitted.privacy.epsilon == np.inf
+    assert not fitted.privacy.private
+    assert str(fitted.privacy).startswith("Not private")
+
+
+def test_a_folder_in_use_and_a_broken_one_are_refused(fitted, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="not an empty directory"):
+        fitted.save(tmp_path)
+    with pytest.raises(DataError, match=r"result\.json is missing"):
+        tacit.load(tmp_path)
+    folder = fitted.save(tmp_path / "fit")
+    (folder / "posterior.npz").write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"posterior\.npz cannot be read"):
+        tacit.load(folder)
+
+
+def test_a_numpyro_model_is_given_again(tmp_path):
+    def model(y):
+        level = numpyro.sample("level", dist.LogNormal(0.0, 1.0))
+        with numpyro.plate("records", len(y)):
+            numpyro.sample("obs", dist.Normal(level, 1.0), obs=y)
+
+    records = {"y": np.array([1.0, 2.0, 3.0, 2.0])}
+    federated = tacit.from_numpyro(model, records)
+    fit = tacit.fit(federated, {"a": records}, privacy=None, schedule=Synchronous(rounds=2))
+    folder = fit.save(tmp_path / "fit")
+    bare = tacit.load(folder)
+    assert isinstance(bare.posterior.model, StoredModel)
+    assert bare.summary() == fit.summary()
+    with pytest.raises(ConfigError, match=r"tacit\.load\(path, model=model\)"):
+        bare.posterior.draws(3)
+    again = tacit.load(folder, model=federated)
+    np.testing.assert_array_equal(
+        again.posterior.draws(3)["level"], fit.posterior.draws(3)["level"]
+    )
+    with pytest.raises(ConfigError, match="give the model that was fitted"):
+        tacit.load(folder, model=MODELS["mean"])
+
+
+def test_check_prints_the_plan_and_trains_nothing():
+    privacy = tacit.Privacy(epsilon=1.0, delta=1e-3)
+    checked = tacit.check(MODELS["logistic"], parties(), privacy=privacy, method=DPSGD())
+    shown = str(checked)
+    assert "dpsgd" in shown
+    assert "north: units 40, ε 1, δ 0.001" in shown
+    assert not any(checked.plan.parties.values())
+    assert checked.as_dict()["parties"][1]["parties"] == "south"
+    with pytest.raises(ConfigError, match="privacy = 1"):
+        tacit.check(MODELS["logistic"], parties(), privacy=1)
