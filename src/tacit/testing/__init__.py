@@ -21,6 +21,7 @@ from __future__ import annotations
 from tacit.testing.accountants import check_accountant
 from tacit.testing.clipping import check_clipping
 from tacit.testing.codecs import check_codec
+from tacit.testing.engines import check_engine
 from tacit.testing.families import STANDARD_ERRORS, LogDensity, check_family
 from tacit.testing.laws import FALSE_ALARM, gaussian_faults
 from tacit.testing.local_methods import check_local_method, conjugate_optimum, made_up_records
@@ -35,6 +36,7 @@ __all__ = [
     "check_accountant",
     "check_clipping",
     "check_codec",
+    "check_engine",
     "check_family",
     "check_local_method",
     "check_mechanism",

@@ -1,0 +1,213 @@
+"""A small private federation that writes down, from whatever process, what is done to it.
+
+The model is the mean of a normal, computed in NumPy, so that an engine calls the method's Python
+code for every answer. The method appends one line to a journal file whenever it computes; the
+charging object does so whenever it charges or stores. Lines are appended in one write, so that
+their order is the order of events even if parties compute in other processes.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tacit.errors import DataError
+from tacit.expfam import Family, Natural
+from tacit.methods.base import Answer, Task
+from tacit.methods.private import PrivateMethod
+from tacit.models import Model, NormalMean
+from tacit.party.charge import Charging, Rehearse
+from tacit.party.compute import party_word
+from tacit.plan.plan import Plan, make_plan
+from tacit.privacy.bounded import clip_units
+from tacit.privacy.events import GaussianEvent
+from tacit.privacy.ledger.ledger import Ceiling, Ledger
+from tacit.privacy.mechanisms import Gaussian, Release
+from tacit.privacy.noise_key import key_data
+from tacit.privacy.settings import Privacy
+from tacit.pvi import cavity, multiply
+from tacit.server.messages import Reply, Request
+from tacit.server.schedule import Schedule
+
+ROUNDS = 3
+SIZES = {"north": 9, "south": 4, "west": 14}
+RUN = "check-engine"
+FAILING = "south"
+FAULT = "the records of this party cannot be read"
+_WORDS = {party_word(name): name for name in SIZES}
+
+
+class Line(NamedTuple):
+    """What happened to the answer of a party's visit; `noise` is a digest of its noise key."""
+
+    what: str
+    party: str
+    visit: int
+    noise: str = ""
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Which answer it is about."""
+        return self.party, self.visit
+
+
+@dataclass(frozen=True)
+class Journal:
+    """A file of lines, appended to by any process."""
+
+    path: str
+
+    def write(self, line: Line) -> None:
+        """Append a line."""
+        body = msgspec.json.encode(line) + b"\n"
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(descriptor, body)
+        finally:
+            os.close(descriptor)
+
+    def read(self) -> list[Line]:
+        """All lines, in the order in which they were written."""
+        path = Path(self.path)
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        return [Line(*msgspec.json.decode(line)) for line in lines]
+
+
+class ProbeModel(NormalMean):
+    """The mean of a normal, in NumPy."""
+
+    kind: ClassVar[str] = "engine-probe"
+    traceable: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeMethod(PrivateMethod):
+    """Releases a clipped sum of y.
+
+    With `remembers` it keeps a count of its answers, which must come back each time.
+    While the file `<journal>.fault` exists, the second answer of one party fails.
+    """
+
+    kind: ClassVar[str] = "engine-probe"
+    eager: ClassVar[bool] = True
+    uses_key: ClassVar[bool] = False
+    clip: float = 1.0
+    dtype: str = "float64"
+    journal: str = ""
+    remembers: bool = True
+
+    def check(self, model: Model, family: Family) -> None:
+        pass
+
+    def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+        del units
+        return (GaussianEvent(clip=clip, noise_sd=noise_sd),)
+
+    def memory(self, model: Model, family: Family) -> Natural | None:
+        del model, family
+        return {"answers": np.zeros(1)} if self.remembers else None
+
+    def answer(self, model: Model, family: Family, key: Any, task: Task) -> Answer:
+        import jax
+
+        party, visit = _WORDS[int(task.words[1])], int(task.words[2])
+        noise = _digest(jax.random.key_data(task.secret))
+        Journal(self.journal).write(Line("computed", party, visit, noise))
+        if party == FAILING and visit == 1 and Path(f"{self.journal}.fault").exists():
+            raise DataError(f"party {party!r}: {FAULT}; restore them from a copy")
+        present = np.asarray(task.weights) > 0
+        values = np.asarray(task.records["y"], np.float64)[:, None]
+        terms = task.terms.clips[0], task.terms.noise_sds[0]
+        release = _compiled_release()(task.secret, values, present, *terms)
+        # The count of answers is part of the result: a lost memory shows in the posterior.
+        memory = {"answers": task.memory["answers"] + 1.0} if self.remembers else None
+        count = 0.0 if memory is None else memory["answers"]
+        site = {
+            "linear": np.asarray(release.value) + 1e-3 * count,
+            "quadratic": -0.5 * np.sum(present) * np.ones(1),
+        }
+        costs = jax.tree.map(lambda leaf: np.asarray(leaf)[None], release.cost)
+        natural = multiply(cavity(task.q, task.factor), site)
+        return Answer(natural, None, costs, memory)
+
+
+@functools.cache
+def _compiled_release() -> Callable[..., Release]:
+    """Without a compiler the noise of one answer would take a tenth of a second."""
+    import jax
+
+    def release(key: Any, values: Any, present: Any, clip: Any, noise_sd: Any) -> Release:
+        return Gaussian(noise_sd=noise_sd).release(key, clip_units(values, clip, present))
+
+    return jax.jit(release)
+
+
+@dataclass(frozen=True)
+class WatchedCharging(Charging):
+    """Charging that writes down what it charges and stores."""
+
+    journal: str = ""
+
+    def open(
+        self, requests: Sequence[Request], rehearse: Rehearse | None = None
+    ) -> tuple[dict[str, Reply], list[Request], dict[str, bytes]]:
+        stored, wanted, keys = super().open(requests, rehearse)
+        for request in wanted:
+            noise = _digest(key_data(keys[request.id]))
+            Journal(self.journal).write(Line("charged", request.party, request.visit, noise))
+        return stored, wanted, keys
+
+    def store(self, requests: Sequence[Request], replies: dict[str, Reply]) -> dict[str, Reply]:
+        kept = super().store(requests, replies)
+        for request in requests:
+            Journal(self.journal).write(Line("stored", request.party, request.visit))
+        return kept
+
+
+def probe_plan(journal: Path, schedule: Schedule, *, noise_seed: int | None) -> Plan:
+    """Three parties with records of their own; a noise seed makes it a simulation."""
+    rng = np.random.default_rng(5)
+    return make_plan(
+        ProbeModel(),
+        {name: {"y": rng.normal(size=size)} for name, size in SIZES.items()},
+        # What a method keeps at a party needs rounds of everybody.
+        method=ProbeMethod(journal=str(journal), remembers=schedule.kind == "synchronous"),
+        schedule=schedule,
+        seed=3,
+        batch_parties=False,  # alone and padded alike wherever they are: equal bits
+        privacy=Privacy(noise_multiplier=2.0, delta=1e-3, noise_seed=noise_seed),
+    )
+
+
+def watched_charging(
+    plan: Plan, ledger: Ledger, journal: Path, *, rounds: float = 4 * ROUNDS
+) -> WatchedCharging:
+    """Charging to a ledger whose ceilings have room for so many rounds."""
+    datasets = {name: ledger.identify({}, records) for name, records in plan.parties.items()}
+    assert plan.privacy is not None
+    unit, relation, delta = plan.privacy.unit, plan.privacy.relation, plan.privacy.delta
+    ceilings = {}
+    for name, dataset in datasets.items():
+        (event,) = plan.settled[name].events_at(0)
+        noise_sd = event.noise_sd / math.sqrt(rounds)  # one release of what so many cost together
+        together = [msgspec.structs.replace(event, noise_sd=noise_sd)]
+        most = ledger.price(dataset, together, unit=unit, relation=relation, delta=delta)
+        ceilings[dataset] = Ceiling(
+            epsilon=most * (1 + 1e-6), delta=delta, relation=relation, unit=unit
+        )
+    ledger.set_ceilings(ceilings, reason="check_engine")
+    return WatchedCharging(ledger, RUN, datasets, plan.settled, unit, relation, str(journal))
+
+
+def _digest(words: Any) -> str:
+    body = np.ascontiguousarray(words, "<u4").tobytes()
+    return hashlib.blake2b(body, digest_size=8, person=b"tacit.probe").hexdigest()
