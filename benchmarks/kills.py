@@ -1,8 +1,8 @@
-"""kill -9 of the server and the parties of a private live run, under ceilings of exactly its cost.
+"""kill -9 of the server and the parties of a private live run, under budgets of exactly its cost.
 
     python -m benchmarks.kills --kills 40
 
-The noise is secret (no seed), each party's ceiling is the one that `tacit approve` names, and the
+The noise is secret (no seed), each party's budget is the one that `tacit approve` names, and the
 processes are killed at random moments: starting, compiling, computing, waiting, and, for one party
 in four, between a charge and its reply. A run that ends before all kills are used up is followed by
 another. At the end every party must have the posterior that the stored replies make of the prior,
@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "engines"))
 
 from wire_harness import BINARY, Fed, Worker
 
-from tacit.cli.ledger import ceiling_command
-from tacit.live.join import needed_ceiling, prepare_party
+from tacit.cli.ledger import budget_command
+from tacit.live.join import prepare_party, required_budget
 from tacit.live.plan import server_plan
 from tacit.plan.plan import first_factors
 from tacit.privacy.ledger.ledger import Ledger
@@ -41,7 +41,7 @@ DELTA = 1e-4
 
 
 def make(base: Path, rounds: int) -> tuple[Fed, dict[str, float]]:
-    """A private federation whose ceilings are those that `tacit approve` names."""
+    """A private federation whose budgets are those that `tacit approve` names."""
     agreed = {
         "privacy": {"noise_multiplier": 40.0, "delta": DELTA},
         "data": BINARY,
@@ -52,12 +52,12 @@ def make(base: Path, rounds: int) -> tuple[Fed, dict[str, float]]:
     }
     fed = Fed(base, NAMES, agreed, ledgers=True, serve={"linger_s": 30.0})
     fed.approve()
-    ceilings = {}
+    budgets = {}
     for name in NAMES:
-        ceilings[name] = needed_ceiling(prepare_party(fed.party(name)))
+        budgets[name] = required_budget(prepare_party(fed.party(name)))
         file = str(fed.base / f"{name}.toml")
-        ceiling_command(None, file, ceilings[name], DELTA, None, None, reason="x", raising=False)
-    return fed, ceilings
+        budget_command(None, file, budgets[name], DELTA, None, None, reason="x", raising=False)
+    return fed, budgets
 
 
 def disturb(worker: Worker, fed: Fed, kills: int, rng: random.Random, hit: dict[str, int]) -> None:
@@ -102,22 +102,22 @@ def rounds_of(fed: Fed) -> int:
     return sum(line["event"] == "round" for line in fed.journal())
 
 
-def check(fed: Fed, rounds: int, ceilings: dict[str, float]) -> float:
+def check(fed: Fed, rounds: int, budgets: dict[str, float]) -> float:
     """Raise if anything was lost, paid twice or said in two ways; the largest ε spent."""
     replies, spent = {}, []
     for name in NAMES:
         ready = prepare_party(fed.party(name))
         if not audit(ready.ledger_path).sound:
             raise AssertionError(audit(ready.ledger_path).problems)
-        with Ledger.open(ready.ledger_path) as ledger:
-            places = [(one.run, one.request) for one in ledger.charges(ledger.show()[-1].run)]
+        with Ledger(ready.ledger_path) as ledger:
+            places = [(one.run, one.request) for one in ledger.charges(ledger.entries()[-1].run)]
             bodies = ledger.recall_many(places)
             found = ledger.spent(identify(ledger, ready.loaded, ready.loaded.raw[name]))
         replies[name] = {place[1]: body for place, body in zip(places, bodies, strict=True)}
         if not len(places) == len(set(places)) == found.charges == rounds:
             raise AssertionError(f"{name}: {found.charges} charges for {rounds} answers")
-        if found.epsilon is None or not found.epsilon <= ceilings[name] <= 1.001 * found.epsilon:
-            raise AssertionError(f"{name}: ε = {found.epsilon} under {ceilings[name]}")
+        if found.epsilon is None or not found.epsilon <= budgets[name] <= 1.001 * found.epsilon:
+            raise AssertionError(f"{name}: ε = {found.epsilon} under {budgets[name]}")
         spent.append(found.epsilon)
     plan = server_plan(fed.server.agreed)
     state = begin(plan.rules, initial_state(plan.rules, first_factors(plan)))
@@ -145,9 +145,9 @@ def main() -> None:
         try:
             while sum(hit.values()) < given.kills:
                 runs += 1
-                fed, ceilings = make(Path(folder) / str(runs), given.rounds)
+                fed, budgets = make(Path(folder) / str(runs), given.rounds)
                 disturb(worker, fed, given.kills - sum(hit.values()), rng, hit)
-                spent = check(fed, given.rounds, ceilings)
+                spent = check(fed, given.rounds, budgets)
         finally:
             worker.close()
     figures = {
@@ -156,7 +156,7 @@ def main() -> None:
         "rounds": given.rounds,
         "parties": len(NAMES),
         "epsilon_spent": spent,
-        "ceiling": max(ceilings.values()),
+        "budget": max(budgets.values()),
         "seconds": round(time.monotonic() - began, 1),
     }
     print(json.dumps(figures, ensure_ascii=False))

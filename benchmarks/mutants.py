@@ -283,8 +283,8 @@ MUTANTS = (
         (CHARGING, "tests/privacy/ledger/test_replies.py"),
     ),
     Mutant(
-        "the ceiling is not asked", "privacy/ledger/ledger.py",
-        "self._price.require_room(dataset.short, state.paid(dataset), asked, ceiling)", "pass",
+        "the budget is not asked", "privacy/ledger/ledger.py",
+        "self._price.require_budget(dataset.short, state.paid(dataset), asked, budget)", "pass",
         ("tests/privacy/ledger/test_charge.py",),
     ),
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """A live federation on one machine: a server and four hospitals as processes, over TLS.
 
     python examples/live/demo.py            # exact updates, compared with one process, bit for bit
-    python examples/live/demo.py --private  # noise, a ledger and a ceiling at every hospital
+    python examples/live/demo.py --private  # noise, a ledger and a budget at every hospital
 
 Every organisation has a directory of its own under runs/live, as if it were a machine of its own.
 The hospitals are the four of the heart-disease data where those files are here, else made up.
@@ -38,7 +38,7 @@ BOX = set("┏┃┡│└┓┩┘━─┴┳╇")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("runs/live"))
-    parser.add_argument("--private", action="store_true", help="with noise, ledgers and ceilings")
+    parser.add_argument("--private", action="store_true", help="with noise, ledgers and budgets")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` is reached
     began = time.monotonic()
@@ -52,8 +52,8 @@ def main() -> None:
     title("2. Every operator reads what is agreed and approves it")
     approve(out, names)
     if options.private:
-        title("   … and allows what may be spent: a ceiling in the hospital's own ledger")
-        set_ceilings(out, names)
+        title("   … and allows what may be spent: a budget in the hospital's own ledger")
+        set_budgets(out, names)
 
     title("3. A server and four parties, each a process, over TLS 1.3 on this machine")
     run_processes(out, names)
@@ -141,16 +141,16 @@ def approve(out: Path, names: tuple[str, ...]) -> None:
             print(f"… {name} approves the same {last_with(text, 'digest: ')[:24]}…")
 
 
-def set_ceilings(out: Path, names: tuple[str, ...]) -> None:
+def set_budgets(out: Path, names: tuple[str, ...]) -> None:
     allowed = ("--epsilon", "2", "--delta", "1e-5", "--reason", "live demo")
 
     def allow(name: str) -> str:
         ledger = ("--ledger", out / name / "ledger.sqlite")
-        return quiet("ledger", "ceiling", out / name / "party.toml", *allowed, *ledger)
+        return quiet("ledger", "budget", out / name / "party.toml", *allowed, *ledger)
 
     with ThreadPoolExecutor(2) as pool:
         for name, text in zip(names, pool.map(allow, names), strict=True):
-            print(f"{name}: {last_with(text, 'ceiling of').rpartition(': ')[2]}")
+            print(f"{name}: {last_with(text, 'budget of').rpartition(': ')[2]}")
 
 
 # Processes ---------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ class ConfigError(TacitError):
     exit_code = 2
 
 
-class PrivacyError(TacitError):
-    """A privacy ceiling forbids what was asked."""
+class PrivacyBudgetError(TacitError):
+    """A privacy budget forbids what was asked."""
 
     exit_code = 3
 

@@ -269,14 +269,14 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
 
 
 def test_stopping_leaving_closing_and_going_on(tacit, place, start):
-    """With privacy, under a ceiling that the run uses up: who comes back pays for the rest only."""
+    """With privacy, under a budget that the run uses up: who comes back pays for the rest only."""
     base = place(rounds=5000, privacy=PRIVATE)
     server = base / "server" / "server.toml"
     for name in PARTIES:
         path = str(base / name / "party.toml")
         assert tacit("approve", path, "--yes")[0] == 0
         allow = ("--epsilon", "2", "--delta", "1e-4", "--reason", "board")
-        assert tacit("ledger", "ceiling", path, *allow)[0] == 0
+        assert tacit("ledger", "budget", path, *allow)[0] == 0
     patient = ("--set", "join.give_up_after_s=60")
     serving = start("serve", server)
     north = start("join", base / "north" / "party.toml", "--json", *patient)
@@ -293,10 +293,10 @@ def test_stopping_leaving_closing_and_going_on(tacit, place, start):
     code, out, _ = tacit("status", path, "--json")
     found = json.loads(out)
     assert found["answers"] >= 2
-    assert 0 < found["ledger"]["epsilon"] < found["ledger"]["ceiling"] == 2
-    with Ledger.open(base / "south" / "ledger.sqlite") as ledger:
-        charges = [row.request for row in ledger.show() if row.kind == "charge"]
-        assert all(row.state == "answered" for row in ledger.show() if row.kind == "charge")
+    assert 0 < found["ledger"]["epsilon"] < found["ledger"]["budget"] == 2
+    with Ledger(base / "south" / "ledger.sqlite") as ledger:
+        charges = [row.request for row in ledger.entries() if row.kind == "charge"]
+        assert all(row.state == "answered" for row in ledger.entries() if row.kind == "charge")
     assert len(charges) == len(set(charges)) == found["answers"]
     code, out, err = tacit("check", path)
     assert code == 0, err
@@ -399,7 +399,7 @@ def test_a_revoked_or_foreign_certificate_serves_nobody(tacit, place):
     refused(tacit("serve", str(server)), "was revoked", 4)
 
 
-def test_a_private_party_needs_a_ceiling_of_its_own(tacit, place):
+def test_a_private_party_needs_a_budget_of_its_own(tacit, place):
     base = place(privacy=PRIVATE)
     path = str(base / "north" / "party.toml")
     code, out, _ = tacit("approve", path, "--yes")
@@ -414,27 +414,27 @@ def test_a_private_party_needs_a_ceiling_of_its_own(tacit, place):
     ):
         assert words in out
     assert "NOT PRIVATE" not in out
-    assert "ceiling that suffices: ε = 2 (δ = 0.0001, substitute a record)" in out
-    assert f"to set it: tacit ledger ceiling {path} --epsilon 2 --delta 0.0001 --reason" in out
-    refused(tacit("join", path), "tacit ledger ceiling party.toml", 3)
+    assert "budget that suffices: ε = 2 (δ = 0.0001, substitute a record)" in out
+    assert f"to set it: tacit ledger budget {path} --epsilon 2 --delta 0.0001 --reason" in out
+    refused(tacit("join", path), "tacit ledger budget party.toml", 3)
 
     allow = ("--delta", "1e-4", "--reason", "board")
     agreed = str(base / "north" / "federation.toml")
-    refused(tacit("ledger", "ceiling", agreed, "--epsilon", "2", *allow), "party.toml", 2)
-    code, out, _ = tacit("ledger", "ceiling", path, "--epsilon", "1", *allow)
+    refused(tacit("ledger", "budget", agreed, "--epsilon", "2", *allow), "party.toml", 2)
+    code, out, _ = tacit("ledger", "budget", path, "--epsilon", "1", *allow)
     assert code == 0
     assert out.startswith("north: ")
     assert (base / "north" / "ledger.sqlite").exists()
     refused(tacit("join", path), "this run asks for ε = 2", 3)
     refused(tacit("check", path), "this run asks for ε = 2", 3)
-    assert tacit("ledger", "ceiling", path, "--epsilon", "2", *allow, "--raise")[0] == 0
+    assert tacit("ledger", "budget", path, "--epsilon", "2", *allow, "--raise")[0] == 0
     refused(tacit("join", path), "has answered for 1 s", 5)
     code, out, _ = tacit("check", path)
     assert code == 0
     assert "0 is spent of 2" in out
     code, out, _ = tacit("approve", path, "--yes")
     assert code == 0
-    assert "ceiling that is set: ε = 2: there is room" in out
+    assert "budget that is set: ε = 2: there is room" in out
     assert "to set it" not in out
 
     code, out, _ = tacit("explain", path)
@@ -499,7 +499,7 @@ def test_a_ledger_on_a_full_disk_ends_a_party_with_its_path_and_loses_nothing(ta
         path = str(base / name / "party.toml")
         assert tacit("approve", path, "--yes")[0] == 0
         allow = ("--epsilon", "2", "--delta", "1e-4", "--reason", "board")
-        assert tacit("ledger", "ceiling", path, *allow)[0] == 0
+        assert tacit("ledger", "budget", path, *allow)[0] == 0
     patient = ("--set", "join.give_up_after_s=60")
     serving = start("serve", base / "server" / "server.toml")
     north = start("join", base / "north" / "party.toml", *patient)
@@ -517,15 +517,15 @@ def test_a_ledger_on_a_full_disk_ends_a_party_with_its_path_and_loses_nothing(ta
     assert last.startswith(f"error: {ledger} cannot be written ("), last
     assert "make room" in last
     assert "restore" not in last, "nothing is damaged: an older copy would forget what was spent"
-    with Ledger.open(ledger) as found:
-        before = sum(row.kind == "charge" for row in found.show())
+    with Ledger(ledger) as found:
+        before = sum(row.kind == "charge" for row in found.entries())
     assert 0 < before < 60
     again = start(*command)
     for process in (again, north, serving):
         code, said = _end(process)
         assert code == 0, said
-    with Ledger.open(ledger) as found:
-        charged = [row.request for row in found.show() if row.kind == "charge"]
+    with Ledger(ledger) as found:
+        charged = [row.request for row in found.entries() if row.kind == "charge"]
         found.verify()
     assert len(charged) == len(set(charged)) == 60
 

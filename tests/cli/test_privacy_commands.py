@@ -13,9 +13,9 @@ DATA = {"x": np.arange(6.0).reshape(3, 2), "y": np.ones(3)}
 
 @pytest.fixture
 def ledger(tmp_path):
-    """A ledger file and the id of its one data set, no ceiling yet."""
+    """A ledger file and the id of its one data set, no budget yet."""
     path = tmp_path / "ledger.sqlite"
-    with Ledger.open(path, create=True) as opened:
+    with Ledger(path, create=True) as opened:
         dataset = opened.identify({"columns": ["x", "y"]}, DATA)
     return str(path), str(dataset)
 
@@ -63,12 +63,12 @@ def test_account_refuses_in_one_line(tacit, arguments, words):
     assert words in err
 
 
-def test_operator_sets_a_ceiling_and_sees_what_was_spent(tacit, ledger, tmp_path):
+def test_operator_sets_a_budget_and_sees_what_was_spent(tacit, ledger, tmp_path):
     path, dataset = ledger
     assert tacit("ledger", "show", "--ledger", path)[1].startswith("the ledger is empty")
-    ceiling = (
+    budget = (
         "ledger",
-        "ceiling",
+        "budget",
         dataset,
         "--ledger",
         path,
@@ -77,11 +77,11 @@ def test_operator_sets_a_ceiling_and_sees_what_was_spent(tacit, ledger, tmp_path
         "--reason",
         "board",
     )
-    assert tacit(*ceiling, "--epsilon", "1")[0] == 0
-    code, _, err = tacit(*ceiling, "--epsilon", "2")
+    assert tacit(*budget, "--epsilon", "1")[0] == 0
+    code, _, err = tacit(*budget, "--epsilon", "2")
     assert code == 3
     assert "--raise" in err
-    with Ledger.open(path) as opened:
+    with Ledger(path) as opened:
         event = GaussianEvent(clip=1.0, noise_sd=40.0)
         identity = opened.identify({"columns": ["x", "y"]}, DATA)
         opened.charge(identity, "run", "r0", [event], unit="record", relation="substitute")
@@ -102,7 +102,7 @@ def test_operator_sets_a_ceiling_and_sees_what_was_spent(tacit, ledger, tmp_path
 
 def test_a_damaged_ledger_is_exit_code_4_and_is_left_alone(tacit, ledger, tmp_path):
     path, dataset = ledger
-    tacit("ledger", "ceiling", dataset, "--ledger", path, "--epsilon", "1", "--delta", "1e-5",
+    tacit("ledger", "budget", dataset, "--ledger", path, "--epsilon", "1", "--delta", "1e-5",
           "--reason", "board")  # fmt: skip
     file = tmp_path / "ledger.sqlite"
     body = file.read_bytes()

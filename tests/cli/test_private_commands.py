@@ -186,7 +186,7 @@ def test_a_delta_that_is_too_large_is_shown(tacit, config):
 
 
 def test_check_shows_the_price_and_spends_nothing(tacit, secret, tmp_path):
-    tacit("ledger", "ceiling", secret, "--epsilon", "2", "--delta", "1e-4", "--reason", "r")
+    tacit("ledger", "budget", secret, "--epsilon", "2", "--delta", "1e-4", "--reason", "r")
     before = (tmp_path / "state" / "ledger.sqlite").read_bytes()
     code, out, err = tacit("check", secret)
     assert (code, err) == (0, "")
@@ -204,40 +204,40 @@ def test_check_shows_the_price_and_spends_nothing(tacit, secret, tmp_path):
 
 
 def test_check_refuses_what_run_refuses_for_want_of_a_budget(tacit, secret, tmp_path):
-    """The same exit code and line as `tacit run`, with the command that sets a ceiling."""
+    """The same exit code and line as `tacit run`, with the command that sets a budget."""
     for exists in (False, True):
         checked = tacit("check", secret)
         assert "Configuration is valid" in checked[1]
         ran = tacit("run", secret, "--out", "out")
         assert (checked[0], checked[2]) == (ran[0], ran[2])
-        refused(ran, f"tacit ledger ceiling {secret} --ledger", code=3)
+        refused(ran, f"tacit ledger budget {secret} --ledger", code=3)
         assert "--epsilon 2 --delta 0.0001 --reason" in ran[2]
         if exists:
-            assert "no privacy ceiling is set" in ran[2]
+            assert "no privacy budget is set" in ran[2]
             assert "' and 2 more" in ran[2]
         else:
             assert "does not exist" in ran[2]
-            Ledger.open(tmp_path / "state" / "ledger.sqlite", create=True).close()
-    tacit("ledger", "ceiling", secret, "--epsilon", "1", "--delta", "1e-4", "--reason", "r")
+            Ledger(tmp_path / "state" / "ledger.sqlite", create=True).close()
+    tacit("ledger", "budget", secret, "--epsilon", "1", "--delta", "1e-4", "--reason", "r")
     checked, ran = tacit("check", secret), tacit("run", secret, "--out", "out")
     assert (checked[0], checked[2]) == (ran[0], ran[2])
-    refused(ran, "together 2 > ceiling 1", code=3)
+    refused(ran, "together 2 > budget 1", code=3)
     book = tmp_path / "state" / "ledger.sqlite"
-    command = f"tacit ledger ceiling {secret} --ledger {book} --epsilon … --delta … --reason …"
+    command = f"tacit ledger budget {secret} --ledger {book} --epsilon … --delta … --reason …"
     assert f"{command} --raise" in ran[2]
 
 
-def test_a_ceiling_is_set_in_the_ledger_that_the_file_names(tacit, secret, tmp_path):
+def test_a_budget_is_set_in_the_ledger_that_the_file_names(tacit, secret, tmp_path):
     path, own = Path(secret), tmp_path / "state" / "ledger.sqlite"
     named = tmp_path / "study.sqlite"
     path.write_text(path.read_text().replace("[privacy]", f'[privacy]\nledger = "{named}"'))
-    allow = ("ledger", "ceiling", secret, "--delta", "1e-4", "--reason", "r", "--epsilon")
+    allow = ("ledger", "budget", secret, "--delta", "1e-4", "--reason", "r", "--epsilon")
     code, out, _ = tacit(*allow, "1")
     assert code == 0
     assert f"ledger: {named}" in out
     assert named.exists()
     assert not own.exists()
-    refused(tacit("run", secret, "--out", "out"), f"ceiling {secret} --ledger {named}", code=3)
+    refused(tacit("run", secret, "--out", "out"), f"budget {secret} --ledger {named}", code=3)
     assert tacit(*allow, "2", "--raise")[0] == 0
     assert tacit("check", secret)[0] == 0
     path.write_text(path.read_text().replace(str(named), "run-directory"))
@@ -248,7 +248,7 @@ def test_a_ceiling_is_set_in_the_ledger_that_the_file_names(tacit, secret, tmp_p
 def test_check_takes_another_ledger(tacit, secret, tmp_path):
     own = ("--ledger", str(tmp_path / "other.sqlite"))
     allowed = ("--epsilon", "2", "--delta", "1e-4", "--reason", "r")
-    assert tacit("ledger", "ceiling", secret, *allowed, *own)[0] == 0
+    assert tacit("ledger", "budget", secret, *allowed, *own)[0] == 0
     assert tacit("check", secret, *own)[0] == 0
     assert tacit("check", secret)[0] == 3
 
@@ -286,11 +286,11 @@ def test_an_operator_allows_one_run_and_no_second(tacit, secret, tmp_path):
     """The user's own ledger, from nothing to exhausted."""
     run = ("run", secret, "--out", "out")
     answer = tacit(*run)
-    refused(answer, f"tacit ledger ceiling {secret}", code=3)
+    refused(answer, f"tacit ledger budget {secret}", code=3)
     assert "privacy.noise_seed" in answer[2]
     assert not Path("out").exists()
 
-    allow = ("ledger", "ceiling", secret, "--delta", "1e-4", "--reason", "study 7")
+    allow = ("ledger", "budget", secret, "--delta", "1e-4", "--reason", "study 7")
     code, out, err = tacit(*allow, "--epsilon", "2")
     assert (code, err) == (0, "")
     assert len(re.findall(r"^party-\d: ", out, re.MULTILINE)) == 3
@@ -302,7 +302,7 @@ def test_an_operator_allows_one_run_and_no_second(tacit, secret, tmp_path):
     book = tmp_path / "state" / "ledger.sqlite"
     assert f"ledger: {book}" in out
     assert json.loads(Path("out/public/result.json").read_text())["privacy"]["private"] is True
-    with Ledger.open(book) as ledger:
+    with Ledger(book) as ledger:
         spent: list[Any] = [ledger.spent(dataset) for dataset in ledger.datasets()]
     assert len(spent) == 3
     assert all(one.epsilon <= 2.0 and one.charges == 2 for one in spent)
@@ -316,13 +316,13 @@ def test_an_operator_allows_one_run_and_no_second(tacit, secret, tmp_path):
     assert "study 7" in out
     # Resuming what is finished costs nothing.
     assert tacit(*run, "--resume")[0] == 0
-    with Ledger.open(book) as ledger:
+    with Ledger(book) as ledger:
         assert all(ledger.spent(dataset).charges == 2 for dataset in ledger.datasets())
 
 
 def test_ledger_show_names_parties_and_sums_up_each_run(tacit, secret):
     """Two lines for each run instead of one for each release, in the names of the parties."""
-    tacit("ledger", "ceiling", secret, "--epsilon", "5", "--delta", "1e-4", "--reason", "board")
+    tacit("ledger", "budget", secret, "--epsilon", "5", "--delta", "1e-4", "--reason", "board")
     for out in ("one", "two"):
         assert tacit("run", secret, "--out", out)[0] == 0
     code, out, err = tacit("ledger", "show")
@@ -341,5 +341,5 @@ def test_ledger_show_names_parties_and_sums_up_each_run(tacit, secret):
     assert {row["party"] for row in body["datasets"]} == {"party-1", "party-2", "party-3"}
     for row in body["datasets"]:
         assert 2.0 < row["epsilon"] < 5.0
-        assert row["remaining"] == row["ceiling"]["epsilon"] - row["epsilon"]
+        assert row["remaining"] == row["budget"]["epsilon"] - row["epsilon"]
     assert len(body["entries"]) == 3 + 2 * 3 * 2 * 2

@@ -101,7 +101,7 @@ def main():
         charging = open_charging(plan, prepared.federation, file, "run", inside=True)
         losses = {1: (kill, False), 2: (partial(kill, raylet), True)}
         survived = run_with_losses(plan, address, losses, charging)
-        rows = charging.ledger.show()
+        rows = charging.ledger.entries()
         charging.ledger.close()
         charges = [row for row in rows if row.kind == "charge"]
         found["losses"] = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from tacit.cli.ledger import ceiling_command
+from tacit.cli.ledger import budget_command
 from tacit.engines.in_process import InProcess
 from tacit.party.compute import PartyState
 from tacit.report import write_report
@@ -81,7 +81,7 @@ def run_pair(
 def _run(raw: dict[str, Any], engine: Any) -> dict[str, Any]:
     config, ledger, out = parse_config(raw), Path("ledger.sqlite"), Path("run")
     Path("config.toml").write_text(resolved_toml(config), encoding="utf-8")
-    ceiling_command(ledger, "config.toml", 1e3, 1e-5, None, None, reason="test", raising=False)
+    budget_command(ledger, "config.toml", 1e3, 1e-5, None, None, reason="test", raising=False)
     with (
         patch("tacit.run.run.make_engine", lambda _: engine),
         patch("tacit.server.checkpoint.Checkpoint.secret", lambda _: SECRET),

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from harness import Federation, run_async
 
-from tacit.errors import PeerError, PrivacyError, TacitError
+from tacit.errors import PeerError, PrivacyBudgetError, TacitError
 from tacit.live import session as session_module
 from tacit.live.join import approve, prepare_party
 from tacit.live.protocol import messages as m
@@ -27,7 +27,7 @@ from tacit.live.protocol.codec import decode, encode
 from tacit.live.transport.certificates import revoke
 from tacit.live.transport.frames import read_frame, write_frame
 from tacit.live.transport.tls import Credentials, client_context, server_context
-from tacit.privacy.ledger.ledger import Ceiling, Ledger
+from tacit.privacy.ledger.ledger import Budget, Ledger
 from tacit.run.ledger import identify
 from tacit.server.messages import decode_reply
 
@@ -63,7 +63,7 @@ LEAVING = {
 
 
 def make(base: Path, pki: harness.Pki, agreed: Any = None, **join: Any) -> Federation:
-    """A private federation, approved, with a ledger and a ceiling for each party."""
+    """A private federation, approved, with a ledger and a budget for each party."""
     base.mkdir(exist_ok=True)
     own = {"ledger": "ledger.sqlite", "give_up_after_s": 5.0} | join
     federation = Federation.make(base, pki, rows=ROWS, join=own, **(agreed or AGREED))
@@ -73,15 +73,15 @@ def make(base: Path, pki: harness.Pki, agreed: Any = None, **join: Any) -> Feder
 
 
 def allow(federation: Federation, name: str, epsilon: float = 10.0) -> None:
-    """As the operator does with tacit approve and tacit ledger ceiling."""
+    """As the operator does with tacit approve and tacit ledger budget."""
     setup = federation.party_setup(name, 1)
     approve(setup)
     ready = prepare_party(setup)
     relation = setup.agreed.federation.private.relation
-    with Ledger.open(ready.ledger_path, create=True) as ledger:
+    with Ledger(ready.ledger_path, create=True) as ledger:
         dataset = identify(ledger, ready.loaded, ready.loaded.raw[name])
-        ceiling = Ceiling(epsilon=epsilon, delta=DELTA, relation=relation, unit="record")
-        ledger.set_ceiling(dataset, ceiling, reason="test")
+        budget = Budget(epsilon=epsilon, delta=DELTA, relation=relation, unit="record")
+        ledger.set_budget(dataset, budget, reason="test")
 
 
 @dataclass(frozen=True)
@@ -95,19 +95,19 @@ class Book:
         return cls(federation.base / name / "ledger.sqlite")
 
     def spent(self) -> float:
-        with Ledger.open(self.path) as ledger:
+        with Ledger(self.path) as ledger:
             (dataset,) = ledger.datasets()
             return ledger.spent(dataset).epsilon or 0.0
 
     def charged(self) -> list[tuple[str, str]]:
-        with Ledger.open(self.path) as ledger:
-            rows = [row for row in ledger.show() if row.kind == "charge"]
+        with Ledger(self.path) as ledger:
+            rows = [row for row in ledger.entries() if row.kind == "charge"]
             return [(str(row.run).partition("@")[0], str(row.request)) for row in rows]
 
     def reply(self, run: str, request: str) -> Any:
         """Of the run that the server calls so; the ledger adds what was approved."""
-        with Ledger.open(self.path) as ledger:
-            names = {str(row.run) for row in ledger.show() if str(row.run).startswith(f"{run}@")}
+        with Ledger(self.path) as ledger:
+            names = {str(row.run) for row in ledger.entries() if str(row.run).startswith(f"{run}@")}
             body = ledger.recall(*names, request) if names else None
         return None if body is None else decode_reply(body)
 
@@ -547,7 +547,7 @@ def test_a_server_that_asks_more_often_than_agreed(asks, tmp_path, pki):
         raise AssertionError("it answers and answers")
 
     hostile = meet(federation, script)
-    assert isinstance(hostile.end, PrivacyError)
+    assert isinstance(hostile.end, PrivacyBudgetError)
     assert len(set(book.charged())) == len(book.charged()) <= ROUNDS
     assert book.spent() <= EPSILON
     assert [(one.reason, one.expected_absence) for one in farewell] == [
@@ -565,7 +565,7 @@ def test_a_server_that_asks_more_often_than_agreed(asks, tmp_path, pki):
 
     if len(book.charged()) == ROUNDS:  # nor when the operator starts it again
         again = meet(federation, insist)
-        assert isinstance(again.end, PrivacyError)
+        assert isinstance(again.end, PrivacyBudgetError)
         assert len(book.charged()) == ROUNDS
 
 
@@ -616,12 +616,12 @@ def test_names_that_no_ledger_could_keep(run, request_id, tmp_path, pki):
         audit.look(payload)
 
 
-def test_a_ceiling_below_the_run_keeps_a_party_from_joining(tmp_path, pki):
+def test_a_budget_below_the_run_keeps_a_party_from_joining(tmp_path, pki):
     federation = make(tmp_path, pki)
     federation.write_party("north", ROWS["north"], ledger="small.sqlite")
     allow(federation, "north", epsilon=0.5 * EPSILON)
     hostile = meet(federation, turn_away)
-    assert isinstance(hostile.end, PrivacyError)
+    assert isinstance(hostile.end, PrivacyBudgetError)
     assert hostile.sent == []
 
 

@@ -1,4 +1,4 @@
-"""A private live run under ceilings of exactly what it costs: killed, and out of budget."""
+"""A private live run under budgets of exactly what it costs: killed, and out of budget."""
 
 import asyncio
 import json
@@ -6,15 +6,15 @@ import json
 import pytest
 from wire_harness import BINARY, Fed, Worker, assert_same_bits, ended, started, until
 
-from tacit.cli.ledger import ceiling_command
-from tacit.errors import PrivacyError
+from tacit.cli.ledger import budget_command
+from tacit.errors import PrivacyBudgetError
 from tacit.live.config import read_party
 from tacit.live.join import (
     approve,
     check_budget,
     join,
-    needed_ceiling,
     prepare_party,
+    required_budget,
 )
 from tacit.live.plan import server_plan
 from tacit.plan.plan import first_factors
@@ -47,13 +47,13 @@ def worker(tmp_path_factory):
 
 
 def make(base, **changes):
-    """A federation whose operators set the ceilings that `tacit approve` names."""
+    """A federation whose operators set the budgets that `tacit approve` names."""
     fed = Fed(base, NAMES, {**AGREED, **changes}, ledgers=True, serve={"linger_s": 30.0})
     fed.approve()
     for name in NAMES:
         file = fed.base / f"{name}.toml"
-        needed = needed_ceiling(prepare_party(read_party(file)))
-        ceiling_command(None, str(file), needed, DELTA, None, None, reason="test", raising=False)
+        needed = required_budget(prepare_party(read_party(file)))
+        budget_command(None, str(file), needed, DELTA, None, None, reason="test", raising=False)
     return fed
 
 
@@ -61,8 +61,8 @@ def stored(fed, name):
     """Replies by request id, after a look at the whole ledger; each was charged once."""
     path = fed.base / f"ledger-{name}.sqlite"
     assert audit(path).sound, audit(path).problems
-    with Ledger.open(path) as ledger:
-        rows = [row for row in ledger.show() if row.kind == "charge"]
+    with Ledger(path) as ledger:
+        rows = [row for row in ledger.entries() if row.kind == "charge"]
         assert len({row.request for row in rows}) == len(rows), "nothing is charged twice"
         places = [(row.run, row.request) for row in rows]
         found = zip(places, ledger.recall_many(places), strict=True)
@@ -71,10 +71,10 @@ def stored(fed, name):
 
 def spent(fed, name):
     ready = prepare_party(fed.party(name))
-    with Ledger.open(ready.ledger_path) as ledger:
+    with Ledger(ready.ledger_path) as ledger:
         found = ledger.spent(identify(ledger, ready.loaded, ready.loaded.raw[name]))
     assert found.epsilon is not None
-    assert found.ceiling is not None
+    assert found.budget is not None
     return found, ready.plan.settled[name].guarantee.epsilon
 
 
@@ -94,7 +94,7 @@ def assert_replayed(fed):
     return replies
 
 
-def test_killed_between_charge_and_reply_under_a_ceiling_of_exactly_the_cost(worker, tmp_path):
+def test_killed_between_charge_and_reply_under_a_budget_of_exactly_the_cost(worker, tmp_path):
     fed = make(tmp_path / "fed")
     server = worker.serve(fed)
     other = worker.join(fed, "b")
@@ -120,7 +120,7 @@ def test_killed_between_charge_and_reply_under_a_ceiling_of_exactly_the_cost(wor
         found, cost = spent(fed, name)
         assert found.charges == ROUNDS
         assert found.epsilon == pytest.approx(cost, rel=1e-3)
-        assert found.epsilon <= found.ceiling.epsilon <= 1.001 * found.epsilon
+        assert found.epsilon <= found.budget.epsilon <= 1.001 * found.epsilon
 
 
 @pytest.mark.usefixtures("shared_models")
@@ -132,7 +132,7 @@ def test_a_party_without_budget_waits_for_the_result(tmp_path):
     def spend_elsewhere():
         ready = prepare_party(fed.party("b"))
         settled = ready.plan.settled["b"]
-        with Ledger.open(ready.ledger_path) as ledger:
+        with Ledger(ready.ledger_path) as ledger:
             dataset = identify(ledger, ready.loaded, ready.loaded.raw["b"])
             for number in range(ROUNDS):
                 budget = ledger.check(
@@ -166,7 +166,7 @@ def test_a_party_without_budget_waits_for_the_result(tmp_path):
     assert (state.finished, state.round, state.left) == ("rounds", ROUNDS, {"b"})
     assert one["stopped"] is None
     assert two["stopped"]["round"] == two["stopped"]["visit"] + 1 == 3
-    assert "privacy ceiling" in two["stopped"]["reason"]
+    assert "privacy budget" in two["stopped"]["reason"]
     assert (one["answers"], two["answers"]) == (ROUNDS, 2)
     assert whole["exchanges"] == ROUNDS + 2
     for place in ("server", "state-a", "state-b"):
@@ -174,8 +174,8 @@ def test_a_party_without_budget_waits_for_the_result(tmp_path):
     written = json.loads((private_part(fed.base / "state-b") / EVALUATION).read_text())
     assert written["stopped"] == two["stopped"]
     found, _ = spent(fed, "b")
-    assert found.epsilon <= found.ceiling.epsilon
-    assert [line["event"] for line in lines if line["event"] == "ceiling"] == ["ceiling"]
+    assert found.epsilon <= found.budget.epsilon
+    assert [line["event"] for line in lines if line["event"] == "budget"] == ["budget"]
 
 
 @pytest.mark.usefixtures("shared_models")
@@ -198,10 +198,10 @@ def test_the_check_on_rejoining_counts_each_visit_once(tmp_path):
     assert 2 <= before.charges <= ROUNDS
     assert check_budget(ready) == before, "what is left fits exactly"
     approve(fed.party("a"))  # one further run of the same
-    with pytest.raises(PrivacyError, match="this run asks for"):
+    with pytest.raises(PrivacyBudgetError, match="this run asks for"):
         check_budget(ready)
-    needed = needed_ceiling(ready)
-    assert needed > before.ceiling.epsilon
+    needed = required_budget(ready)
+    assert needed > before.budget.epsilon
     file = str(fed.base / "a.toml")
-    ceiling_command(None, file, needed, DELTA, None, None, reason="again", raising=True)
+    budget_command(None, file, needed, DELTA, None, None, reason="again", raising=True)
     check_budget(ready)

@@ -83,13 +83,13 @@ def kills_of(kind):
 
 
 def assert_paid(fed, name, *, at_the_end):
-    """Everything said was charged first, nothing was said in two ways, all within the ceiling."""
+    """Everything said was charged first, nothing was said in two ways, all within the budget."""
     path = fed.base / f"state-{name}" / "ledger.sqlite"
     report = audit(path)
     assert report.sound, report
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         assert ledger.verify().sound
-        rows = ledger.show()
+        rows = ledger.entries()
         charges = [(row.run, row.request) for row in rows if row.kind == "charge"]
         replies = [(row.run, row.request) for row in rows if row.kind == "reply"]
         assert len(set(charges)) == len(charges), "one request, one charge"
@@ -99,8 +99,8 @@ def assert_paid(fed, name, *, at_the_end):
         for dataset in ledger.datasets():
             spent = ledger.spent(dataset)
             assert spent.epsilon is not None
-            assert spent.ceiling is not None
-            assert spent.epsilon <= spent.ceiling.epsilon
+            assert spent.budget is not None
+            assert spent.epsilon <= spent.budget.epsilon
             assert spent.charges == len(charges)
         if at_the_end:
             assert len(replies) == len(charges) == fed.agreed["schedule"]["rounds"]
@@ -144,7 +144,7 @@ def test_kill_9_of_anybody_at_any_moment_loses_nothing(worker, tmp_path, kind):
         fed.approve()
         if kind == "private":  # so that there is one to look at, whenever a party is killed
             for name in NAMES:
-                Ledger.open(fed.base / f"state-{name}" / "ledger.sqlite", create=True).close()
+                Ledger(fed.base / f"state-{name}" / "ledger.sqlite", create=True).close()
         left -= _disturb(worker, fed, left, rng, hit)
         state = fed.state()
         assert (state.round, state.exchanges) == (rounds, rounds * len(NAMES))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tacit.party.compute as party_side
-from tacit.errors import PrivacyError
+from tacit.errors import PrivacyBudgetError
 from tacit.expfam import MeanFieldGaussian
 from tacit.methods import DPSGD
 from tacit.models import LogisticRegression
@@ -13,7 +13,7 @@ from tacit.party.charge import Charging
 from tacit.party.compute import PartyState, conclude, step
 from tacit.plan.agreement import Agreement
 from tacit.plan.plan import make_plan
-from tacit.privacy.ledger.ledger import Ceiling, Ledger
+from tacit.privacy.ledger.ledger import Budget, Ledger
 from tacit.privacy.settings import Privacy
 from tacit.server.messages import Reply, Request, encode_reply
 from tacit.server.schedule import Synchronous
@@ -36,13 +36,13 @@ def plan(make_parties):
 
 @pytest.fixture
 def charging(plan, tmp_path):
-    with Ledger.open(tmp_path / "ledger.sqlite", create=True) as ledger:
+    with Ledger(tmp_path / "ledger.sqlite", create=True) as ledger:
         datasets = {
             name: ledger.identify({"columns": ["a", "b"]}, records)
             for name, records in plan.parties.items()
         }
-        limit = Ceiling(epsilon=1.0, delta=1e-3, relation="substitute", unit="record")
-        ledger.set_ceilings(dict.fromkeys(datasets.values(), limit), reason="test")
+        limit = Budget(epsilon=1.0, delta=1e-3, relation="substitute", unit="record")
+        ledger.set_budgets(dict.fromkeys(datasets.values(), limit), reason="test")
         yield Charging(ledger, "run-1", datasets, plan.settled, "record", "substitute")
 
 
@@ -65,7 +65,7 @@ def made_up(requests, keys):
 
 
 def charges(ledger):
-    return [row for row in ledger.show() if row.kind == "charge"]
+    return [row for row in ledger.entries() if row.kind == "charge"]
 
 
 def test_an_answer_is_charged_before_it_is_computed(charging):
@@ -123,7 +123,7 @@ def test_a_lost_answer_is_made_again_for_the_same_question_only(charging, change
     asked = request("site-0", 0)
     with pytest.raises(RuntimeError, match="killed"):
         charging.answer([asked], fail)
-    with pytest.raises(PrivacyError, match="charged for another content"):
+    with pytest.raises(PrivacyBudgetError, match="charged for another content"):
         charging.answer([asked._replace(**change)], fail)
     assert len(charges(charging.ledger)) == 1
     charging.answer([asked], made_up)
@@ -166,16 +166,18 @@ def test_no_server_gets_more_answers_than_agreed(charging, visit):
     def refuse(_requests, _keys):
         raise AssertionError("computed")
 
-    with pytest.raises(PrivacyError, match=f"'site-1' is asked for answer {visit + 1}; 3 were"):
+    with pytest.raises(
+        PrivacyBudgetError, match=f"'site-1' is asked for answer {visit + 1}; 3 were"
+    ):
         charging.answer([request("site-0", 0), request("site-1", visit)], refuse)
     assert charges(charging.ledger) == [], "nobody is charged for a batch that is refused"
 
 
-def test_a_server_that_does_not_count_meets_the_ceiling(charging):
+def test_a_server_that_does_not_count_meets_the_budget(charging):
     """Visit 0 under ever new names: the ledger does not believe the number."""
     for number in range(ROUNDS):  # as many as the whole run was to have
         charging.answer([request("site-0", 0, key=f"again-{number}")], made_up)
-    with pytest.raises(PrivacyError, match="privacy ceiling"):
+    with pytest.raises(PrivacyBudgetError, match="privacy budget"):
         charging.answer([request("site-0", 0, key="once-more")], made_up)
     spent = charging.ledger.spent(charging.datasets["site-0"])
     assert spent.epsilon <= 1.0
@@ -183,10 +185,12 @@ def test_a_server_that_does_not_count_meets_the_ceiling(charging):
 
 
 def test_a_run_that_will_not_fit_is_refused_at_once(charging):
-    charging.require_room()
+    charging.require_budget()
     charging.answer([request("site-1", 0)], made_up)
-    with pytest.raises(PrivacyError, match=r"party 'site-1': this run asks for ε = 1 .*--raise"):
-        charging.require_room()
+    with pytest.raises(
+        PrivacyBudgetError, match=r"party 'site-1': this run asks for ε = 1 .*--raise"
+    ):
+        charging.require_budget()
     assert len(charges(charging.ledger)) == 1, "asking spends nothing"
 
 
@@ -225,9 +229,9 @@ def test_an_answer_that_cost_anything_else_is_not_sent(answered, change):
     old = getattr(event, name)
     value = value if isinstance(old, bool) else type(old)(old * value)
     other = (msgspec.structs.replace(event, **{name: value}),)
-    with pytest.raises(PrivacyError, match="nothing is sent"):
+    with pytest.raises(PrivacyBudgetError, match="nothing is sent"):
         conclude(asked, update, msgspec.structs.replace(settled, answers=(other,)))
-    with pytest.raises((PrivacyError, AttributeError, TypeError)):
+    with pytest.raises((PrivacyBudgetError, AttributeError, TypeError)):
         conclude(asked, update._replace(cost=None), settled)
 
 
@@ -240,7 +244,7 @@ def test_a_private_answer_without_terms_is_not_computed(plan):
 def test_an_id_used_again_is_not_handed_what_others_paid_for(charging):
     """Two parties of one ledger, and a server that gives both the same run and request."""
     charging.answer([request("site-0", 0, key="r0")], made_up)
-    with pytest.raises(PrivacyError, match="charged for another release"):
+    with pytest.raises(PrivacyBudgetError, match="charged for another release"):
         charging.answer([request("site-1", 0, key="r0")], made_up)
 
 
@@ -250,7 +254,7 @@ def test_answers_are_counted_whatever_visit_a_server_says(charging):
         charging.require_turn(asked)
         charging.answer([asked], made_up)
     charging.require_turn(request("site-0", 0, key="r0"))
-    with pytest.raises(PrivacyError, match="no server may ask for more"):
+    with pytest.raises(PrivacyBudgetError, match="no server may ask for more"):
         charging.require_turn(request("site-0", ROUNDS, key="one-more"))
 
 
@@ -258,6 +262,6 @@ def test_a_visit_is_answered_under_one_id(charging):
     """Visits may differ in their cost: nobody is to be asked for the dearest again and again."""
     charging.answer([request("site-0", 0, key="r0")], made_up)
     charging.require_turn(request("site-0", 0, key="r0"))
-    with pytest.raises(PrivacyError, match="a visit is one answer"):
+    with pytest.raises(PrivacyBudgetError, match="a visit is one answer"):
         charging.require_turn(request("site-0", 0, key="r1"))
     charging.require_turn(request("site-0", 1, key="r1"))

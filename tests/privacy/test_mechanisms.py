@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tacit.errors import ConfigError, PrivacyError
+from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.privacy.bounded import clip_units
 from tacit.privacy.events import GaussianEvent, Poisson, WithoutReplacement
 from tacit.privacy.mechanisms import (
@@ -206,5 +206,5 @@ def test_an_answer_leaves_only_if_it_cost_what_was_charged():
         [GaussianEvent(clip=0.9, noise_sd=2.0, count=3, sampling=Poisson(rate=0.1))],
         [],
     ):
-        with pytest.raises(PrivacyError, match=r"party 'a'.*nothing is sent"):
+        with pytest.raises(PrivacyBudgetError, match=r"party 'a'.*nothing is sent"):
             check_released(costs, wrong, "a")

@@ -94,7 +94,7 @@ def test_check_says_what_cannot_be_evaluated(tacit, study):
 def test_an_evaluation_that_fails_costs_no_posterior(tacit, study, privacy):
     file = study(privacy)
     if privacy:
-        allow = ("ledger", "ceiling", file, "--epsilon", "2", "--delta", "1e-3", "--reason", "r",
+        allow = ("ledger", "budget", file, "--epsilon", "2", "--delta", "1e-3", "--reason", "r",
                  "--ledger", "ledger.sqlite")  # fmt: skip
         assert tacit(*allow)[0] == 0
     for options in ((), ("--resume",)):
@@ -108,7 +108,7 @@ def test_an_evaluation_that_fails_costs_no_posterior(tacit, study, privacy):
         page = Path("out/public/report.html").read_text()
         assert ("do not have one mean" in page) == (privacy is None), "its reason may name records"
     if privacy:
-        with Ledger.open("ledger.sqlite") as ledger:
+        with Ledger("ledger.sqlite") as ledger:
             assert {ledger.spent(one).charges for one in ledger.datasets()} == {2}
 
 
@@ -268,7 +268,7 @@ def test_the_private_demo_is_private_and_keeps_its_ledger_with_it(tacit, monkeyp
     assert "Not private" not in page
     assert "not private" not in page
     assert not (tmp_path / "state").exists(), "the user's own ledger is not needed"
-    with Ledger.open("demo/private/ledger.sqlite") as ledger:
+    with Ledger("demo/private/ledger.sqlite") as ledger:
         assert ledger.verify().sound
         assert len(ledger.datasets()) == 10
         spent = [ledger.spent(one) for one in ledger.datasets()]

@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 import tacit.party.compute as party_side
-from tacit.cli.ledger import ceiling_command
-from tacit.errors import ConfigError, PrivacyError
+from tacit.cli.ledger import budget_command
+from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.party.charge import Charging
 from tacit.plan.plan import first_factors
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.run.config import config_digest, parse_config, resolved_toml
 from tacit.run.directory import checkpoint_path
-from tacit.run.ledger import open_charging, own_ceilings
+from tacit.run.ledger import open_charging, set_own_budgets
 from tacit.run.run import fingerprint, prepare, run
 from tacit.server.checkpoint import Checkpoint
 from tacit.server.messages import Request, decode_reply
@@ -50,17 +50,17 @@ def config_with(raw, **changes):
 
 
 def allow(path, config, epsilon=2.0 * (1.0 + 1e-6)):
-    """As the operator does: tacit ledger ceiling CONFIG.toml."""
+    """As the operator does: tacit ledger budget CONFIG.toml."""
     file = path.with_name("config.toml")
     file.write_text(resolved_toml(config))
-    ceiling_command(path, str(file), epsilon, 1e-4, None, None, reason="test", raising=False)
-    with Ledger.open(path) as ledger:
+    budget_command(path, str(file), epsilon, 1e-4, None, None, reason="test", raising=False)
+    with Ledger(path) as ledger:
         return ledger.datasets()
 
 
 def rows(path, kind):
-    with Ledger.open(path) as ledger:
-        return [row for row in ledger.show() if row.kind == kind]
+    with Ledger(path) as ledger:
+        return [row for row in ledger.entries() if row.kind == kind]
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_the_result_says_what_is_guaranteed(secret):
     book = privacy["ledger"]
     assert book["path"] == str(folder / "ledger.sqlite")
     assert book["epsilon_spent"] == pytest.approx(privacy["guarantee"]["epsilon"], rel=1e-6)
-    with Ledger.open(book["path"]) as ledger:
+    with Ledger(book["path"]) as ledger:
         assert ledger.receipt() == book["receipt"]
     shared = json.loads((folder / "secret" / "public" / "result.json").read_text())
     assert shared["privacy"] == {key: value for key, value in privacy.items() if key != "ledger"}
@@ -182,7 +182,7 @@ class checkpoint_of:  # noqa: N801 - reads as a function
     """The server's state in a run directory; None before the first."""
 
     def __init__(self, config, out, ledger):
-        with Ledger.open(ledger) as book:
+        with Ledger(ledger) as book:
             key = book.derived_key("checkpoint")
         digest = config_digest(config, fingerprint(prepare(config).federation, key))
         self.checkpoint = Checkpoint(checkpoint_path(out), digest=digest)
@@ -195,12 +195,14 @@ class checkpoint_of:  # noqa: N801 - reads as a function
         self.checkpoint.close()
 
 
-def test_a_run_without_a_ceiling_is_refused_with_what_to_do(tmp_path):
+def test_a_run_without_a_budget_is_refused_with_what_to_do(tmp_path):
     config, out = parse_config(SECRET), tmp_path / "out"
-    with pytest.raises(PrivacyError, match=r"does not exist.*tacit ledger ceiling CONFIG.toml"):
+    with pytest.raises(
+        PrivacyBudgetError, match=r"does not exist.*tacit ledger budget CONFIG.toml"
+    ):
         run(config, out, ledger=tmp_path / "ledger.sqlite")
-    Ledger.open(tmp_path / "ledger.sqlite", create=True).close()
-    with pytest.raises(PrivacyError, match="tacit ledger ceiling"):
+    Ledger(tmp_path / "ledger.sqlite", create=True).close()
+    with pytest.raises(PrivacyBudgetError, match="tacit ledger budget"):
         run(config, out, ledger=tmp_path / "ledger.sqlite")
     assert not out.exists()
 
@@ -208,14 +210,16 @@ def test_a_run_without_a_ceiling_is_refused_with_what_to_do(tmp_path):
 def test_a_second_run_is_refused_before_a_directory_is_made(secret, tmp_path):
     folder, _, _ = secret
     before = (folder / "ledger.sqlite").read_bytes()
-    with pytest.raises(PrivacyError, match=r"party 'party-1': this run asks for .* > ceiling 2"):
+    with pytest.raises(
+        PrivacyBudgetError, match=r"party 'party-1': this run asks for .* > budget 2"
+    ):
         run(parse_config(SECRET), tmp_path / "again", ledger=folder / "ledger.sqlite")
     assert not (tmp_path / "again").exists()
     assert (folder / "ledger.sqlite").read_bytes() == before
 
 
 def test_a_run_that_counts_does_not_allow_itself_anything(tmp_path):
-    """A ledger inside its own directory is for a seeded run: this one would set its own ceiling."""
+    """A ledger inside its own directory is for a seeded run: this one would set its own budget."""
     out = tmp_path / "out"
     with pytest.raises(ConfigError, match="would be overwritten with it"):
         run(parse_config(SECRET), out, ledger=out / "private" / "ledger.sqlite")
@@ -229,7 +233,7 @@ def test_a_simulation_and_a_ledger_that_counts_stay_apart(tmp_path):
     run(config, tmp_path / "b")
     for resume in (False, True):
         place = tmp_path / ("b" if resume else "c")
-        with pytest.raises((ConfigError, PrivacyError)):
+        with pytest.raises((ConfigError, PrivacyBudgetError)):
             run(
                 parse_config(SECRET), place,
                 ledger=tmp_path / "b" / "private" / "ledger.sqlite", resume=resume,
@@ -239,7 +243,7 @@ def test_a_simulation_and_a_ledger_that_counts_stay_apart(tmp_path):
 def test_overwriting_a_run_does_not_forget_what_it_spent(secret):
     folder, result, _ = secret
     options = {"ledger": folder / "ledger.sqlite", "overwrite": True}
-    with pytest.raises(PrivacyError, match="> ceiling 2"):
+    with pytest.raises(PrivacyBudgetError, match="> budget 2"):
         run(parse_config(SECRET), folder / "secret", **options)
     kept = json.loads((folder / "secret" / "public" / "result.json").read_text())
     assert kept["posterior"] == result["posterior"], "a refused run overwrites nothing"
@@ -254,11 +258,11 @@ def test_of_two_runs_that_both_looked_in_time_one_is_refused_later(secret, tmp_p
     def meanwhile(_prepared):
         results.append(run(config, tmp_path / "second", ledger=path))
 
-    with pytest.raises(PrivacyError, match="privacy ceiling"):
+    with pytest.raises(PrivacyBudgetError, match="privacy budget"):
         run(config, tmp_path / "first", ledger=path, observe=meanwhile)
     assert (tmp_path / "second" / "public" / "result.json").exists()
     assert not (tmp_path / "first" / "public" / "result.json").exists()
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         for dataset in found:
             spent: Any = ledger.spent(dataset)
             assert spent.epsilon <= 2.0 * (1 + 1e-6)
@@ -299,8 +303,8 @@ def test_parties_that_answer_alone_say_the_same(seeded, tmp_path):
 
 def stored(path):
     """(run, request) -> the stored reply, for all that the ledger has heard of."""
-    with Ledger.open(path) as ledger:
-        places = [(row.run, row.request) for row in ledger.show() if row.kind == "charge"]
+    with Ledger(path) as ledger:
+        places = [(row.run, row.request) for row in ledger.entries() if row.kind == "charge"]
         found = zip(places, ledger.recall_many(places), strict=True)
         return {place: body for place, body in found if body is not None}
 
@@ -376,7 +380,7 @@ def test_a_killed_run_never_speaks_unpaid_nor_twice(worker, tmp_path):
     assert progress[-1] > 0, "killed before anything happened"
 
     result = json.loads((out / "private" / "evaluation.json").read_text())
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         assert ledger.verify().sound
         spent: list[Any] = [ledger.spent(one) for one in found]
         rounds = raw["schedule"]["rounds"]
@@ -420,23 +424,23 @@ draws = 10
 
 
 def test_two_runs_at_once_spend_what_is_allowed_to_one(worker, tmp_path):
-    """At most one finishes; one that meets the ceiling stops with exit code 3.
+    """At most one finishes; one that meets the budget stops with exit code 3.
 
     Both may stop: they look for room before the first round and reserve none.
     """
     (tmp_path / "c.toml").write_text(TOML)
     path = tmp_path / "ledger.sqlite"
     options = ["--ledger", str(path)]
-    ceiling = ["ledger", "ceiling", str(tmp_path / "c.toml"), *options, "--epsilon", "2",
+    budget = ["ledger", "budget", str(tmp_path / "c.toml"), *options, "--epsilon", "2",
                "--delta", "1e-4", "--reason", "one run"]  # fmt: skip
-    assert worker({"argv": [ceiling]}) == [0]
+    assert worker({"argv": [budget]}) == [0]
     runs = [["run", str(tmp_path / "c.toml"), "--out", str(tmp_path / name), *options]
             for name in ("a", "b")]  # fmt: skip
     codes = worker({"argv": runs})
     assert sorted(codes) in ([0, 3], [3, 3])
     finished = [(tmp_path / name / "public" / "result.json").exists() for name in ("a", "b")]
     assert finished == [code == 0 for code in codes]
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         assert ledger.verify().sound
         for dataset in ledger.datasets():
             spent: Any = ledger.spent(dataset)
@@ -464,12 +468,12 @@ def test_a_simulation_that_loses_every_answer_three_times_costs_itself_once(tmp_
         for party, settled in plan.settled.items():
             spent: Any = charging.ledger.spent(charging.datasets[party])
             assert spent.charges == plan.schedule.rounds
-            assert spent.epsilon <= spent.ceiling.epsilon
-            assert spent.ceiling.epsilon == pytest.approx(settled.guarantee.epsilon, rel=1e-3)
+            assert spent.epsilon <= spent.budget.epsilon
+            assert spent.budget.epsilon == pytest.approx(settled.guarantee.epsilon, rel=1e-3)
             assert charging.unpaid(party).visits == 0
         other = replace(charging, run="run-2")
-        own_ceilings(other)
-        other.require_room()
+        set_own_budgets(other)
+        other.require_budget()
 
 
 def test_a_run_whose_parties_keep_something_ends_the_same_after_lost_answers(tmp_path, monkeypatch):

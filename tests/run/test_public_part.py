@@ -223,7 +223,7 @@ def test_a_run_directory_confirms_no_guess_of_the_records(tmp_path, monkeypatch)
     monkeypatch.chdir(first.parent)
     unkeyed = [value.encode() for value in guess(raw, tables[0])]
     assert contains(first, *unkeyed) == []
-    with Ledger.open("ledger.sqlite") as ledger:
+    with Ledger("ledger.sqlite") as ledger:
         key = ledger.derived_key("checkpoint")
     assert contains(first, key, key.hex().encode()) == []
     again = run(parse_config(raw), Path("run"), ledger=Path("ledger.sqlite"), resume=True)

@@ -11,14 +11,14 @@ from planted_documents import identified, planted
 from tacit import Privacy
 from tacit.datasets import document_records
 from tacit.engines.execute import carry_out
-from tacit.errors import ConfigError, DataError, PrivacyError
+from tacit.errors import ConfigError, DataError, PrivacyBudgetError
 from tacit.methods import PrivateStatistics
 from tacit.models import TopicModel
 from tacit.models.lda.estep import expect
 from tacit.plan.plan import make_plan
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.events import GaussianEvent, Poisson, WithoutReplacement
-from tacit.privacy.ledger.ledger import Ceiling, Ledger
+from tacit.privacy.ledger.ledger import Budget, Ledger
 from tacit.server.schedule import PowerDamping, Synchronous
 from tacit.sklearn import LDA
 
@@ -194,12 +194,12 @@ def test_every_private_partial_fit_is_counted():
 
 @pytest.fixture
 def book(tmp_path):
-    """A ledger with a ceiling of ε = 3 for `planted(400)`."""
+    """A ledger with a budget of ε = 3 for `planted(400)`."""
     path = tmp_path / "ledger.sqlite"
-    with Ledger.open(path, create=True) as ledger:
+    with Ledger(path, create=True) as ledger:
         dataset = identified(ledger, planted(400))
-        ceiling = Ceiling(epsilon=3.0, delta=1e-4, relation="substitute", unit="record")
-        ledger.set_ceiling(dataset, ceiling, reason="test")
+        budget = Budget(epsilon=3.0, delta=1e-4, relation="substitute", unit="record")
+        ledger.set_budget(dataset, budget, reason="test")
     return path, dataset
 
 
@@ -207,19 +207,19 @@ def private(path, epsilon):
     return LDA(**PRIVATE, privacy=Privacy(epsilon=epsilon, delta=1e-4, ledger=str(path)))
 
 
-def test_steps_are_charged_and_the_ceiling_holds(book):
+def test_steps_are_charged_and_the_budget_holds(book):
     path, dataset = book
     shuffled = planted(400)[np.random.default_rng(0).permutation(400)]
     private(path, 2.0).fit(shuffled)
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         spent = ledger.spent(dataset)
     assert spent.charges == 4
     assert 1.9 < spent.epsilon <= 2.0
-    with pytest.raises(PrivacyError, match="> ceiling 3"):
+    with pytest.raises(PrivacyBudgetError, match="> budget 3"):
         private(path, 2.8).fit(planted(400))
-    with pytest.raises(PrivacyError):
+    with pytest.raises(PrivacyBudgetError):
         private(path, 1.0).fit(planted(401))  # nobody has allowed anything for these
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         assert ledger.spent(dataset).charges == 4
 
 
@@ -229,7 +229,7 @@ def test_a_step_that_fails_is_paid_for(book, monkeypatch):
     original, charges = PrivateStatistics.answer, []
 
     def fail(*given):
-        with Ledger.open(path) as ledger:
+        with Ledger(path) as ledger:
             charges.append(ledger.spent(dataset).charges)
         if charges[-1]:
             raise RuntimeError("the lights went out")
@@ -239,7 +239,7 @@ def test_a_step_that_fails_is_paid_for(book, monkeypatch):
     with pytest.raises(RuntimeError, match="lights"):
         private(path, 2.0).fit(planted(400))
     assert charges == [0, 1], "rehearsed, then charged, then computed"
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         assert ledger.spent(dataset).charges == 1
 
 
@@ -257,7 +257,7 @@ def test_a_fit_that_stops_keeps_what_was_paid_for(book, monkeypatch):
     monkeypatch.setattr("tacit.models.lda.model.expect", third_fails)
     with pytest.raises(RuntimeError):
         model.fit(planted(400))
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         assert ledger.spent(dataset).charges == 3
     assert model.n_batch_iter_ == 2
     assert model.guarantee_ is not None
@@ -269,7 +269,7 @@ def test_a_fit_that_is_refused_leaves_what_was_learnt(book):
     model = private(path, 2.0).fit(planted(400))
     before, promised = model.components_, model.guarantee_
     model.set_params(privacy=private(path, 2.8).privacy)
-    with pytest.raises(PrivacyError, match="> ceiling 3"):
+    with pytest.raises(PrivacyBudgetError, match="> budget 3"):
         model.fit(planted(400))
     assert np.array_equal(model.components_, before)
     assert (model.guarantee_, model.n_batch_iter_) == (promised, 4)
@@ -336,7 +336,7 @@ def test_bad_input_is_refused_and_nothing_is_charged(book, changes, spoil, error
     with pytest.raises(error) as caught:
         private(path, 1.0).set_params(**changes).fit(counts)
     assert "\n" not in str(caught.value)
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         assert ledger.spent(dataset).charges == 0
 
 
@@ -351,7 +351,7 @@ def test_what_fails_before_a_document_is_read_costs_nothing(book, monkeypatch):
     monkeypatch.setattr("tacit.methods.statistics.method.PrivateStatistics.answer", fail)
     with pytest.raises(MemoryError, match="while compiling"):
         private(path, 2.0).fit(planted(400))
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         assert ledger.spent(dataset).charges == 0
 
 

@@ -19,7 +19,7 @@ from tacit.data.bags import WHOLE
 from tacit.data.documents import check_documents
 from tacit.datasets import document_records
 from tacit.engines.execute import carry_out
-from tacit.errors import ConfigError, PrivacyError
+from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.methods import PrivateStatistics, Task, Terms
 from tacit.methods.batches import Batches, rate_of
 from tacit.models import TopicModel
@@ -260,7 +260,7 @@ def test_a_wrong_scale_would_not_be_sent():
     assert np.isfinite(carry_out(plan).state.q["log"]).all()
     charged = (GaussianEvent(clip=1.0, noise_sd=2.0, nonnegative=False),)
     half = msgspec.structs.replace(plan.settled["corpus"], answers=(charged,))
-    with pytest.raises(PrivacyError, match="nothing is sent"):
+    with pytest.raises(PrivacyBudgetError, match="nothing is sent"):
         carry_out(replace(plan, settled={"corpus": half}))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tacit.errors import PrivacyError
+from tacit.errors import PrivacyBudgetError
 from tacit.run.ledger import check_room, ledger_path, own_ledger_of_run
 from tacit.run.run import Prepared
 
@@ -25,6 +25,6 @@ def commands_for(path: Path) -> Iterator[None]:
     """Name the configuration file in the commands that a refusal advises."""
     try:
         yield
-    except PrivacyError as error:
+    except PrivacyBudgetError as error:
         message = str(error).replace("CONFIG.toml", shlex.quote(str(path)))
-        raise PrivacyError(message) from error
+        raise PrivacyBudgetError(message) from error

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from tacit.errors import ConfigError, DataError
-from tacit.privacy.ledger.ledger import Ceiling, DatasetId, Ledger, audit
+from tacit.privacy.ledger.ledger import Budget, DatasetId, Ledger, audit
 from tacit.privacy.ledger.paths import own_ledger
 from tacit.privacy.settings import Privacy
 
@@ -32,12 +32,12 @@ def export_command(path: Path, out: Path) -> None:
     forms: dict[str, Literal["json", "csv"]] = {".json": "json", ".csv": "csv"}
     if out.suffix not in forms:
         raise ConfigError(f"--out {out}; the name must end in .json or .csv")
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         ledger.export(out, forms[out.suffix])
     console.print(f"exported: {out}", highlight=False)
 
 
-def ceiling_command(
+def budget_command(
     path: Path | None,
     dataset: str,
     epsilon: float,
@@ -51,32 +51,32 @@ def ceiling_command(
     """The operator's word on what may be spent, on one data set or on all of a configuration's."""
     from tacit.cli.show.results import console
 
-    def limit(own_relation: str, own_unit: str) -> Ceiling:
-        return Ceiling(
+    def limit(own_relation: str, own_unit: str) -> Budget:
+        return Budget(
             epsilon=epsilon,
             delta=delta,
             relation=relation or own_relation,  # pyright: ignore[reportArgumentType]
             unit=unit or own_unit,  # pyright: ignore[reportArgumentType]
         )
 
-    ceiling = limit("substitute", "record")
+    budget = limit("substitute", "record")
     if dataset.endswith(".toml"):
         place, terms, name = _records_of(Path(dataset), path)
         if terms is not None:
-            ceiling = limit(terms.relation, terms.unit)
-        with Ledger.open(place, create=True) as ledger:
+            budget = limit(terms.relation, terms.unit)
+        with Ledger(place, create=True) as ledger:
             found = name(ledger)
-            wanted = dict.fromkeys(found.values(), ceiling)
-            ledger.set_ceilings(wanted, reason=reason, raising=raising)
+            wanted = dict.fromkeys(found.values(), budget)
+            ledger.set_budgets(wanted, reason=reason, raising=raising)
         for party, identity in found.items():
             console.print(f"{party}: {identity}", highlight=False)
     else:
         place = path or own_ledger()
-        with Ledger.open(place) as ledger:
-            ledger.set_ceiling(DatasetId.parse(dataset), ceiling, reason=reason, raising=raising)
+        with Ledger(place) as ledger:
+            ledger.set_budget(DatasetId.parse(dataset), budget, reason=reason, raising=raising)
     console.print(
-        f"ceiling of {dataset}: ε = {ceiling.epsilon:g} at δ = {ceiling.delta:g}, "
-        f"{ceiling.relation}, unit = {ceiling.unit}; ledger: {place}",
+        f"budget of {dataset}: ε = {budget.epsilon:g} at δ = {budget.delta:g}, "
+        f"{budget.relation}, unit = {budget.unit}; ledger: {place}",
         highlight=False,
     )
 
@@ -103,7 +103,7 @@ def _records_of(
         return place, config.private, all_parties
     if kind != "party":
         raise ConfigError(
-            f"{path} has no records; a ceiling is each party's own: give its party.toml"
+            f"{path} has no records; a budget is each party's own: give its party.toml"
         )
     from tacit.live.join import prepare_party
     from tacit.run.ledger import identify
@@ -112,7 +112,7 @@ def _records_of(
     private = setup.agreed.federation.private
     if private is None or private.noise_seed is not None:
         why = 'privacy = "none"' if private is None else "privacy.noise_seed is set"
-        raise ConfigError(f"{setup.agreed.path}: {why}; nothing is charged under a ceiling")
+        raise ConfigError(f"{setup.agreed.path}: {why}; nothing is charged under a budget")
     ready = prepare_party(setup)
 
     def one_party(ledger: Ledger) -> dict[str, DatasetId]:
@@ -125,6 +125,6 @@ def link_command(path: Path, newer: str, older: str, *, reason: str) -> None:
     """The operator declares that one data set continues another."""
     from tacit.cli.show.results import console
 
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         ledger.link(DatasetId.parse(newer), DatasetId.parse(older), reason=reason)
     console.print(f"{newer} continues {older}: they share one budget", highlight=False)

@@ -14,7 +14,7 @@ import msgspec
 from tacit.errors import TacitError
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.ledger.cost import Price
-from tacit.privacy.ledger.ledger import Ceiling, DatasetId, Ledger, Spent
+from tacit.privacy.ledger.ledger import Budget, DatasetId, Ledger, Spent
 from tacit.privacy.ledger.state import tally
 from tacit.privacy.ledger.verify import Row
 from tacit.support.type_info import prepare
@@ -24,9 +24,9 @@ MOST_NAMES = 3
 
 def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
     """Totals for each data set and run; `everything`: every entry with its whole ids."""
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         spent = [ledger.spent(dataset) for dataset in ledger.datasets()]
-        entries = ledger.show()
+        entries = ledger.entries()
     names = party_names(entries)
     if as_json:
         _print_json(path, spent, entries, names)
@@ -34,20 +34,20 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
     from tacit.cli.show.results import console, show_table
 
     if not entries:
-        console.print("the ledger is empty: nothing was released and no ceiling is set")
+        console.print("the ledger is empty: nothing was released and no budget is set")
         return
-    columns = ["party", "data set", "ε spent", "ceiling", "remaining", "δ", "relation", "unit",
+    columns = ["party", "data set", "ε spent", "budget", "remaining", "δ", "relation", "unit",
                "releases"]  # fmt: skip
     rows = [_spent_row(row, names, whole=everything) for row in spent]
     show_table("Spent on each data set, all runs together", columns, rows)
-    ceilings = {row.dataset: row.ceiling for row in spent}
-    runs = _run_rows(entries, names, ceilings)
+    budgets = {row.dataset: row.budget for row in spent}
+    runs = _run_rows(entries, names, budgets)
     if runs:
         columns = ["run", "first charge", "parties", "charges", "not answered", "ε of this run"]
         show_table("Runs", columns, runs)
     allowed = _operator_rows(entries, names)
     if allowed:
-        show_table("Ceilings and links", ["time", "what", "parties", "reason"], allowed)
+        show_table("Budgets and links", ["time", "what", "parties", "reason"], allowed)
     if everything:
         _show_entries(entries, names)
     else:
@@ -82,9 +82,9 @@ def _named(datasets: Sequence[str], names: dict[str, str]) -> str:
 def _spent_row(row: Spent, names: dict[str, str], *, whole: bool) -> list[Any]:
     identity = row.dataset if whole else _short(row.dataset)
     first = [names.get(row.dataset, ""), identity]
-    if row.ceiling is None:
+    if row.budget is None:
         return [*first, "", "none", "", "", "", "", row.releases]
-    limit = row.ceiling
+    limit = row.budget
     return [
         *first,
         f"{row.epsilon:.4g}" if row.epsilon is not None else "",
@@ -98,7 +98,7 @@ def _spent_row(row: Spent, names: dict[str, str], *, whole: bool) -> list[Any]:
 
 
 def _run_rows(
-    entries: Sequence[Row], names: dict[str, str], ceilings: dict[str, Ceiling | None]
+    entries: Sequence[Row], names: dict[str, str], budgets: dict[str, Budget | None]
 ) -> list[list[Any]]:
     runs: dict[str, list[Row]] = {}
     for row in entries:
@@ -112,22 +112,22 @@ def _run_rows(
             _named([row.dataset for row in charges], names),
             len(charges),
             sum(row.state == "charged" for row in charges),
-            _epsilon_of(charges, ceilings, price),
+            _epsilon_of(charges, budgets, price),
         ]
         for run, charges in runs.items()
     ]
 
 
-def _epsilon_of(charges: Sequence[Row], ceilings: dict[str, Ceiling | None], price: Price) -> str:
-    """The largest ε of one run over its data sets, each in its ceiling's terms."""
+def _epsilon_of(charges: Sequence[Row], budgets: dict[str, Budget | None], price: Price) -> str:
+    """The largest ε of one run over its data sets, each in its budget's terms."""
     found = []
-    for dataset, limit in ceilings.items():
+    for dataset, limit in budgets.items():
         own = [row for row in charges if row.dataset == dataset]
         if own and limit is not None:
             with suppress(TacitError, msgspec.ValidationError):
                 found.append((price.of(_paid(own), limit), limit.delta))
     if not found:
-        return "no ceiling gives it terms"
+        return "no budget gives it terms"
     epsilon, delta = max(found)
     return f"{epsilon:.4g} at δ = {delta:g}"
 
@@ -144,9 +144,9 @@ def _operator_rows(entries: Sequence[Row], names: dict[str, str]) -> list[list[A
     """What the operator has allowed, entries made at once in one line."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for row in entries:
-        if row.kind == "ceiling":
+        if row.kind == "budget":
             what = (
-                f"ceiling ε = {row.detail['epsilon']:g} at δ = {row.detail['delta']:g}, "
+                f"budget ε = {row.detail['epsilon']:g} at δ = {row.detail['delta']:g}, "
                 f"{row.relation} a {row.unit}"
             )
         elif row.kind == "link":

@@ -414,7 +414,7 @@ def _check_party(setup: PartySetup, path: Path) -> None:
                 budget += "; a simulation, charged in its own state directory"
             else:
                 budget += (
-                    f"; {spent.epsilon or 0.0:.4g} is spent of {spent.ceiling.epsilon:g} "
+                    f"; {spent.epsilon or 0.0:.4g} is spent of {spent.budget.epsilon:g} "
                     f"in {ready.ledger_path}"
                 )
         except TacitError as error:
@@ -496,16 +496,16 @@ def _charged(path: Path, run: str) -> tuple[int, dict[str, Any] | None]:
     """How many answers a run was charged for, and what was spent on those records in all."""
     from tacit.privacy.ledger.ledger import Ledger
 
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         charges = ledger.charges(run)
         if not charges:
             return 0, None
         spent = ledger.spent(charges[-1].dataset)
-    limit = spent.ceiling
+    limit = spent.budget
     body = {
         "path": str(path),
         "epsilon": spent.epsilon,
-        "ceiling": None if limit is None else limit.epsilon,
+        "budget": None if limit is None else limit.epsilon,
         "terms": "" if limit is None else f"δ = {limit.delta:g}, {limit.relation} a {limit.unit}",
     }
     return len({charge.request for charge in charges}), body

@@ -23,12 +23,12 @@ app = typer.Typer(
     "Start with `tacit run examples/hospitals.toml --report` in any directory: the examples come "
     "with the package. Those on public data need its files first: `tacit data fetch adult`. "
     "Between organisations start with certs, approve, serve and join (docs/live.md). Any command "
-    "takes --debug to show a traceback. Exit codes: 2 bad configuration, 3 privacy ceiling, "
+    "takes --debug to show a traceback. Exit codes: 2 bad configuration, 3 privacy budget, "
     "4 bad or missing data, 5 network or peer.",
 )
 data_app = typer.Typer(help="List the built-in data sets and fetch their files.")
 ledger_app = typer.Typer(
-    help="A party's privacy ledger: show, verify, export, ceilings. Every private `tacit run` is "
+    help="A party's privacy ledger: show, verify, export, budgets. Every private `tacit run` is "
     "charged to one before anything is computed."
 )
 app.add_typer(data_app, name="data")
@@ -498,7 +498,7 @@ def ledger_show(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
 ) -> None:
-    """Show what was spent on each data set, of what ceiling, and what each run has cost.
+    """Show what was spent on each data set, of what budget, and what each run has cost.
 
     Examples:
 
@@ -542,8 +542,8 @@ def ledger_export(
     export_command(_book(ledger), out)
 
 
-@ledger_app.command("ceiling")
-def ledger_ceiling(
+@ledger_app.command("budget")
+def ledger_budget(
     dataset: Annotated[
         str,
         typer.Argument(
@@ -564,20 +564,20 @@ def ledger_ceiling(
 ) -> None:
     """Set what may be spent on a data set. No server or run can do this.
 
-    With a configuration, the ceiling is set for each of its parties' records, with a party's file
+    With a configuration, the budget is set for each of its parties' records, with a party's file
     for that party's, in the ledger that the file names. A ledger is made if there is none.
 
     Examples:
 
-      tacit ledger ceiling private.toml --epsilon 1 --delta 1e-5 --reason "board of 3 May"
+      tacit ledger budget private.toml --epsilon 1 --delta 1e-5 --reason "board of 3 May"
 
-      tacit ledger ceiling party.toml --epsilon 1 --delta 1e-5 --reason "board of 3 May"
+      tacit ledger budget party.toml --epsilon 1 --delta 1e-5 --reason "board of 3 May"
 
-      tacit ledger ceiling ID --ledger state/ledger.sqlite --epsilon 2 --delta 1e-5 --reason "board"
+      tacit ledger budget ID --ledger state/ledger.sqlite --epsilon 2 --delta 1e-5 --reason "board"
     """
-    from tacit.cli.ledger import ceiling_command
+    from tacit.cli.ledger import budget_command
 
-    ceiling_command(ledger, dataset, epsilon, delta, relation, unit, reason=reason, raising=raising)
+    budget_command(ledger, dataset, epsilon, delta, relation, unit, reason=reason, raising=raising)
 
 
 @ledger_app.command("link")

@@ -16,7 +16,7 @@ from msgspec import to_builtins
 
 from tacit.data import Federation as Loaded
 from tacit.data.records import len_records
-from tacit.errors import ConfigError, PrivacyError
+from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.live.config import PartySetup
 from tacit.live.journal import Journal, Watch
 from tacit.live.party import LiveParty
@@ -38,7 +38,7 @@ from tacit.results.saved import write_posterior
 from tacit.results.statements import intervals_block, statement
 from tacit.results.summary import verdict_block
 from tacit.run.directory import EVALUATION, private_part, public_part
-from tacit.run.ledger import identify, own_ceilings, refuse_simulated
+from tacit.run.ledger import identify, refuse_simulated, set_own_budgets
 from tacit.support.public_files import POSTERIOR, RESULT
 from tacit.support.storage import write_text
 
@@ -113,41 +113,41 @@ def prepare_party(setup: PartySetup) -> ReadyParty:
 
 
 def check_budget(ready: ReadyParty) -> Any:
-    """Whether the whole run fits under the party's ceiling, before anything is spent."""
+    """Whether the whole run fits under the party's budget, before anything is spent."""
     assert ready.plan.privacy is not None
     path = ready.ledger_path
     if ready.plan.privacy.noise_seed is not None:
         return None
     if not path.exists():
-        raise PrivacyError(
+        raise PrivacyBudgetError(
             f"{path} does not exist, so nobody has allowed anything to be spent on these records; "
-            "the operator does: tacit ledger ceiling party.toml "
+            "the operator does: tacit ledger budget party.toml "
             f"--ledger {shlex.quote(str(path))} --epsilon 1 --delta 1e-5 --reason …"
         )
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         refuse_simulated(ledger, path)
         charging = _charging(ready, ledger, joined_run(ready) or "check")
         left = charging.unpaid(ready.name)
         if left.releases > 0:
-            replace(charging, settled={ready.name: left}).require_room()
+            replace(charging, settled={ready.name: left}).require_budget()
         return ledger.spent(charging.datasets[ready.name])
 
 
 def _short_of_budget(ready: ReadyParty) -> str | None:
     """Refuse a run that does not fit before it begins; afterwards, say so and go on.
 
-    A party that has begun answers as long as its ceiling allows, and then waits for the result.
+    A party that has begun answers as long as its budget allows, and then waits for the result.
     """
     if not ready.plan.settled:
         return None
     try:
         check_budget(ready)
         return None
-    except PrivacyError as error:
+    except PrivacyBudgetError as error:
         run = joined_run(ready)
         if run is None or not ready.ledger_path.exists():
             raise
-        with Ledger.open(ready.ledger_path) as ledger:
+        with Ledger(ready.ledger_path) as ledger:
             begun = bool(ledger.charges(run_in_ledger(ready.setup.agreed.digest, run)))
         if not begun:
             raise
@@ -163,12 +163,12 @@ def spent_by(ready: ReadyParty) -> Spent | None:
     """What the ledger says of a party's records now; None without privacy or without a ledger."""
     if ready.plan.privacy is None or not ready.ledger_path.exists():
         return None
-    with Ledger.open(ready.ledger_path) as ledger:
+    with Ledger(ready.ledger_path) as ledger:
         return ledger.spent(identify(ledger, ready.loaded, ready.loaded.raw[ready.name]))
 
 
-def needed_ceiling(ready: ReadyParty) -> float:
-    """The lowest ceiling, at the δ of the run, under which one more whole run fits; rounded up.
+def required_budget(ready: ReadyParty) -> float:
+    """The lowest budget, at the δ of the run, under which one more whole run fits; rounded up.
 
     That is what was spent on these records before and what the run costs. Crashes add nothing.
     """
@@ -176,7 +176,7 @@ def needed_ceiling(ready: ReadyParty) -> float:
     guarantee, path = settled.guarantee, ready.ledger_path
     terms: dict[str, Any] = {"unit": guarantee.unit, "relation": guarantee.relation}
     if path.exists():
-        with Ledger.open(path) as ledger:
+        with Ledger(path) as ledger:
             dataset = identify(ledger, ready.loaded, ready.loaded.raw[ready.name])
             found = ledger.price(dataset, settled.all_events, delta=guarantee.delta, **terms)
     else:
@@ -327,7 +327,7 @@ def _charger(ready: ReadyParty, ledger: Ledger) -> Callable[[str], Charging]:
     def charging(run: str) -> Charging:
         found = _charging(ready, ledger, run)
         if simulated:
-            own_ceilings(found)
+            set_own_budgets(found)
         return found
 
     return charging
@@ -336,7 +336,7 @@ def _charger(ready: ReadyParty, ledger: Ledger) -> Callable[[str], Charging]:
 def _open_ledger(ready: ReadyParty) -> Ledger | None:
     if not ready.plan.settled or ready.plan.privacy is None:
         return None
-    return Ledger.open(ready.ledger_path, create=ready.plan.privacy.noise_seed is not None)
+    return Ledger(ready.ledger_path, create=ready.plan.privacy.noise_seed is not None)
 
 
 def _charging(ready: ReadyParty, ledger: Ledger, run: str) -> Charging:

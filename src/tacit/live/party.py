@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.errors import PeerError, PrivacyError, TacitError
+from tacit.errors import PeerError, PrivacyBudgetError, TacitError
 from tacit.expfam import Natural
 from tacit.live.journal import Journal
 from tacit.live.server.live_run import LARGEST
@@ -33,7 +33,7 @@ from tacit.live.transport.tls import Credentials, client_context
 from tacit.party.charge import Charging, Keys
 from tacit.party.compute import Seat, require_memory
 from tacit.party.store import PartyStore, Stopped
-from tacit.privacy.ledger.ledger import CeilingError
+from tacit.privacy.ledger.ledger import BudgetExceededError
 from tacit.server.messages import Reply, Request
 from tacit.server.step import is_plausible
 
@@ -143,7 +143,7 @@ class LiveParty:
         rejected = isinstance(error, RejectedError) and not self._unknown_there
         stopped = self.store.stopped
         if rejected and stopped is not None:
-            raise PrivacyError(
+            raise PrivacyBudgetError(
                 f"{stopped.reason}; this party has not contributed from round {stopped.round} on, "
                 f"and {error}: ask its operator for the posterior"
             )
@@ -197,12 +197,12 @@ class LiveParty:
             self._work = asyncio.ensure_future(asyncio.to_thread(self._reply, session, turn))
             reply = await asyncio.shield(self._work)
             self._work = None
-        except CeilingError as error:
-            self.journal.write("ceiling", round=turn.round, reason=str(error))
+        except BudgetExceededError as error:
+            self.journal.write("budget", round=turn.round, reason=str(error))
             self.store.stop(Stopped(round=turn.round, visit=turn.visit, reason=str(error)))
             await self._leave(session, SPENT, None, listening=True)
             raise _SpentError from None
-        except PrivacyError as error:
+        except PrivacyBudgetError as error:
             self.journal.write("not allowed", reason=str(error))
             await self._leave(session, "this party's privacy budget allows no further answer", None)
             raise
@@ -226,19 +226,19 @@ class LiveParty:
         )
 
     def _spent(self, run: str) -> dict[str, Any]:
-        """ε spent on these records so far, in all runs, and its ceiling."""
+        """ε spent on these records so far, in all runs, and its budget."""
         if self.charging is None:
             return {}
         charging = self.charging(run)
         spent = charging.ledger.spent(charging.datasets[self.name])
-        if spent.ceiling is None or spent.epsilon is None:
+        if spent.budget is None or spent.epsilon is None:
             return {}
         return {
             "epsilon_spent": spent.epsilon,
-            "ceiling": spent.ceiling.epsilon,
-            "delta": spent.ceiling.delta,
-            "unit": spent.ceiling.unit,
-            "relation": spent.ceiling.relation,
+            "budget": spent.budget.epsilon,
+            "delta": spent.budget.delta,
+            "unit": spent.budget.unit,
+            "relation": spent.budget.relation,
         }
 
     def _reply(self, session: AsyncSession, turn: Turn) -> Reply:
@@ -305,7 +305,7 @@ class LiveParty:
 
 
 class _SpentError(Exception):
-    """The ceiling is reached: from here on the party only waits for the result."""
+    """The budget is reached: from here on the party only waits for the result."""
 
 
 class _UnfitError(PeerError):

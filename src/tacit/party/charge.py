@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from tacit.errors import ConfigError, PrivacyError
+from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.plan.calibrate import Settled
 from tacit.privacy.events import Relation
 from tacit.privacy.guarantee import Unit
@@ -45,20 +45,20 @@ class Charging:
     unit: Unit
     relation: Relation
 
-    def require_room(self) -> None:
-        """Refuse the whole run now if it would pass a ceiling later. Spends nothing."""
+    def require_budget(self) -> None:
+        """Refuse the whole run now if it would pass a budget later. Spends nothing."""
         for party, dataset in self.datasets.items():
             settled = self.settled[party]
-            budget = self.ledger.check(
+            found = self.ledger.check(
                 dataset, settled.all_events, unit=self.unit, relation=self.relation
             )
-            if not budget.fits:
-                raise PrivacyError(
-                    f"party {party!r}: this run asks for ε = {budget.asked:.4g} after "
-                    f"{budget.spent:.4g} was spent, together {budget.total:.4g} > ceiling "
-                    f"{budget.ceiling.epsilon:.4g} (δ = {budget.ceiling.delta:g}, "
-                    f"{budget.ceiling.relation} a {budget.ceiling.unit}); ask for less, or have "
-                    "the operator raise it: tacit ledger ceiling CONFIG.toml --ledger "
+            if not found.fits:
+                raise PrivacyBudgetError(
+                    f"party {party!r}: this run asks for ε = {found.requested:.4g} after "
+                    f"{found.spent:.4g} was spent, together {found.total:.4g} > budget "
+                    f"{found.budget.epsilon:.4g} (δ = {found.budget.delta:g}, "
+                    f"{found.budget.relation} a {found.budget.unit}); ask for less, or have "
+                    "the operator raise it: tacit ledger budget CONFIG.toml --ledger "
                     f"{shlex.quote(str(self.ledger.path))} --epsilon … --delta … --reason … --raise"
                 )
 
@@ -70,12 +70,12 @@ class Charging:
         visits = self.settled[request.party].visits
         taken = {one.request for one in charged if one.purpose == _purpose(request)}
         if taken - {request.id}:
-            raise PrivacyError(
+            raise PrivacyBudgetError(
                 f"party {request.party!r} has answered visit {request.visit} of {self.run} as "
                 f"request {min(taken)}; a visit is one answer, and visits differ in their cost"
             )
         if request.id not in known and not len(known) < visits:
-            raise PrivacyError(
+            raise PrivacyBudgetError(
                 f"party {request.party!r} has answered {len(known)} requests of {self.run}; "
                 f"{visits} were agreed on before the run, and no server may ask for more"
             )
@@ -109,7 +109,7 @@ class Charging:
         for request in requests:
             visits = self.settled[request.party].visits
             if not request.visit < visits:
-                raise PrivacyError(
+                raise PrivacyBudgetError(
                     f"party {request.party!r} is asked for answer {request.visit + 1}; {visits} "
                     "were agreed on before the run, and no server may ask for more"
                 )
@@ -171,11 +171,11 @@ def ledger_charging(
             f"privacy.noise_seed = {privacy.noise_seed} with privacy.ledger; noise from a known "
             "seed guarantees nothing and is charged nowhere: leave out one of the two"
         )
-    with Ledger.open(Path(privacy.ledger).expanduser()) as ledger:
+    with Ledger(Path(privacy.ledger).expanduser()) as ledger:
         name = f"{run}-{secrets.token_hex(12)}"
         terms = privacy.unit, privacy.relation
         charging = Charging(ledger, name, datasets(ledger), settled, *terms)
-        charging.require_room()
+        charging.require_budget()
         yield charging
 
 

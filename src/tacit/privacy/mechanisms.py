@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.errors import ConfigError, PrivacyError
+from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.privacy.bounded import Array, Bounded, Tree
 from tacit.privacy.events import GaussianEvent, Poisson, Sampling, WithoutReplacement
 
@@ -151,7 +151,7 @@ def check_released(costs: Cost | None, charged: Iterable[GaussianEvent], party: 
     """Refuse to send what cost anything else than what was charged."""
     actual, paid = released(costs), per_event(charged)
     if actual != paid:
-        raise PrivacyError(
+        raise PrivacyBudgetError(
             f"party {party!r}: its answer cost {_shown(actual)}, but {_shown(paid)} was charged; "
             "nothing is sent: the local method declares other events than it makes"
         )

@@ -1,7 +1,7 @@
 """The ledger of a configured run: where it lies, whether the run fits, what was spent.
 
 A run with noise from the operating system counts: it is charged to a ledger that outlives it, and
-nobody but the operator can set or raise the ceilings there. A run with a seeded noise guarantees
+nobody but the operator can set or raise the budgets there. A run with a seeded noise guarantees
 nothing (its result says so); it is charged all the same, so that what is simulated is what would
 happen, but to a ledger in the private part of its run directory. A run on records that are
 generated from a seed may have its ledger there, too (privacy.ledger = "run-directory"): nobody's
@@ -19,12 +19,12 @@ from typing import Any
 from tacit.data import Federation
 from tacit.data.config import GENERATED
 from tacit.data.records import pooled
-from tacit.errors import ConfigError, PrivacyError
+from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.models import Records
 from tacit.party.charge import Charging
 from tacit.plan.plan import Plan
 from tacit.privacy.ledger.fingerprint import DatasetId
-from tacit.privacy.ledger.ledger import Ceiling, Ledger
+from tacit.privacy.ledger.ledger import Budget, Ledger
 from tacit.privacy.ledger.paths import LEDGER_NAME, own_ledger
 from tacit.privacy.settings import RUN_DIRECTORY
 from tacit.run.config import Config
@@ -48,11 +48,11 @@ def ledger_path(config: Config, out: Path, asked: Path | None) -> Path:
 
 
 def operators_ledger(config: Config) -> Path:
-    """The file in which an operator sets the ceilings of a configuration's records."""
+    """The file in which an operator sets the budgets of a configuration's records."""
     named = None if config.private is None else config.private.ledger
     if named == RUN_DIRECTORY:
         raise ConfigError(
-            f'privacy.ledger = "{RUN_DIRECTORY}"; each run has a ledger without a ceiling of an '
+            f'privacy.ledger = "{RUN_DIRECTORY}"; each run has a ledger without a budget of an '
             "operator there: nothing is to be set, or name a file with --ledger"
         )
     return own_ledger() if named is None else Path(named).expanduser()
@@ -103,48 +103,48 @@ def identify(ledger: Ledger, federation: Federation, raw: Records) -> DatasetId:
 
 
 def check_room(plan: Plan, federation: Federation, path: Path, *, inside: bool) -> None:
-    """Refuse a run that would pass a ceiling, before a directory is made or anything is spent."""
+    """Refuse a run that would pass a budget, before a directory is made or anything is spent."""
     if inside:
         return
     if not path.exists():
-        raise PrivacyError(
-            f"the ledger {path} does not exist: no privacy ceiling is set for these records, so "
-            f"nothing may be released; their operator sets one: {_ceiling_command(plan, path)}; to "
+        raise PrivacyBudgetError(
+            f"the ledger {path} does not exist: no privacy budget is set for these records, so "
+            f"nothing may be released; their operator sets one: {_budget_command(plan, path)}; to "
             "simulate without a guarantee set privacy.noise_seed"
         )
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         refuse_simulated(ledger, path)
         charging = _charging(plan, federation, ledger, "check")
-        without = [p for p, data in charging.datasets.items() if ledger.ceiling(data) is None]
+        without = [p for p, data in charging.datasets.items() if ledger.budget(data) is None]
         try:
-            charging.require_room()
-        except PrivacyError as error:
+            charging.require_budget()
+        except PrivacyBudgetError as error:
             if not without:
                 raise
             _, similar, hint = str(error).partition("; it has the schema of ")
             more = f" and {len(without) - 1} more" if len(without) > 1 else ""
-            raise PrivacyError(
-                f"no privacy ceiling is set in {path} for the records of party {without[0]!r}"
+            raise PrivacyBudgetError(
+                f"no privacy budget is set in {path} for the records of party {without[0]!r}"
                 f"{more}, so nothing may be released; their operator sets one: "
-                f"{_ceiling_command(plan, path)}{similar}{hint}"
+                f"{_budget_command(plan, path)}{similar}{hint}"
             ) from None
 
 
-def _ceiling_command(plan: Plan, path: Path) -> str:
+def _budget_command(plan: Plan, path: Path) -> str:
     """How the operator allows what this plan would spend."""
     assert plan.guarantee is not None
     needed = plan.guarantee.epsilon
     unit = 10.0 ** (math.floor(math.log10(needed)) - 2)  # of the third significant digit
     return (
-        f"tacit ledger ceiling CONFIG.toml --ledger {shlex.quote(str(path))} --epsilon "
+        f"tacit ledger budget CONFIG.toml --ledger {shlex.quote(str(path))} --epsilon "
         f'{math.ceil(needed / unit) * unit:.6g} --delta {plan.guarantee.delta:g} --reason "..."'
     )
 
 
 def refuse_simulated(ledger: Ledger, path: Path) -> None:
-    """A run directory's ledger sets its own ceilings; what they allow, no operator has allowed."""
+    """A run directory's ledger sets its own budgets; what they allow, no operator has allowed."""
     own = (SIMULATION, GENERATED_RECORDS)
-    if any(row.kind == "ceiling" and row.purpose in own for row in ledger.show()):
+    if any(row.kind == "budget" and row.purpose in own for row in ledger.entries()):
         raise ConfigError(
             f"{path} is the ledger of one run, which allowed itself what it liked; name "
             "another one with --ledger"
@@ -155,13 +155,13 @@ def open_charging(
     plan: Plan, federation: Federation, path: Path, run: str, *, inside: bool
 ) -> Charging:
     """The ledger, open, and what each party's answers cost."""
-    ledger = Ledger.open(path, create=inside)
+    ledger = Ledger(path, create=inside)
     try:
         charging = _charging(plan, federation, ledger, run)
         if inside:
             assert plan.privacy is not None
             seeded = plan.privacy.noise_seed is not None
-            own_ceilings(charging, reason=SIMULATION if seeded else GENERATED_RECORDS)
+            set_own_budgets(charging, reason=SIMULATION if seeded else GENERATED_RECORDS)
         else:
             refuse_simulated(ledger, path)
         return charging
@@ -176,21 +176,21 @@ def _charging(plan: Plan, federation: Federation, ledger: Ledger, run: str) -> C
     return Charging(ledger, run, found, plan.settled, plan.privacy.unit, plan.privacy.relation)
 
 
-def own_ceilings(charging: Charging, *, reason: str = SIMULATION) -> None:
+def set_own_budgets(charging: Charging, *, reason: str = SIMULATION) -> None:
     """A run directory's ledger allows what its run was made to spend, after earlier ones."""
     if charging.ledger.charges(charging.run):
-        return  # it has begun, under ceilings that allow for all of it
+        return  # it has begun, under budgets that allow for all of it
     wanted = {}
     for party, settled in charging.settled.items():
         dataset, guarantee = charging.datasets[party], settled.guarantee
         terms = {"unit": charging.unit, "relation": charging.relation, "delta": guarantee.delta}
         price = charging.ledger.price(dataset, settled.all_events, **terms)
-        present = charging.ledger.ceiling(dataset)
+        present = charging.ledger.budget(dataset)
         if present is None or not price <= present.epsilon:
             limit = max(guarantee.epsilon, price)
-            wanted[dataset] = Ceiling(epsilon=limit, **terms)
+            wanted[dataset] = Budget(epsilon=limit, **terms)
     if wanted:
-        charging.ledger.set_ceilings(wanted, reason=reason, raising=True)
+        charging.ledger.set_budgets(wanted, reason=reason, raising=True)
 
 
 def run_name(out: Path) -> str:

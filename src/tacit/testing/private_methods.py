@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 import tacit.party.compute as party_side
-from tacit.errors import PrivacyError
+from tacit.errors import PrivacyBudgetError
 from tacit.expfam import Natural
 from tacit.methods import PrivateMethod
 from tacit.models import Model, Records
@@ -207,7 +207,7 @@ def _charged(
     assert len(same) == 1, f"cost: {where}: what an answer costs depends on one unit"
     try:
         check_released(costs[0], charged, PARTY)
-    except PrivacyError as wrong:
+    except PrivacyBudgetError as wrong:
         raise AssertionError(f"cost: {where}: {wrong}") from None
     places = range(len(np.atleast_1d(costs[0].clip)))
     return tuple(jax.tree.map(lambda leaf: leaf[place], costs[0]).event() for place in places)  # noqa: B023

@@ -16,7 +16,7 @@ from tacit.datasets import list as sources
 from tacit.engines.execute import Observer
 from tacit.errors import ConfigError, DataError
 from tacit.plan.calibrate import LargeDeltaWarning
-from tacit.privacy.ledger.ledger import Ceiling, Ledger
+from tacit.privacy.ledger.ledger import Budget, Ledger
 from tacit.report import write_report
 from tacit.run.config import parse_config
 from tacit.run.ledger import datasets
@@ -100,13 +100,13 @@ def test_documents_of_ones_own_are_charged_as_what_the_estimator_calls_them(own,
     config = parse_config(raw)
     book = tmp_path / "ledger.sqlite"
     prepared = prepare(config)
-    with Ledger.open(book, create=True) as ledger:
+    with Ledger(book, create=True) as ledger:
         (dataset,) = datasets(prepared.plan, prepared.federation, ledger).values()
         assert dataset == identified(ledger, planted(200))
-        ceiling = Ceiling(epsilon=3.0, delta=1e-4, relation="substitute", unit="record")
-        ledger.set_ceiling(dataset, ceiling, reason="test")
+        budget = Budget(epsilon=3.0, delta=1e-4, relation="substitute", unit="record")
+        ledger.set_budget(dataset, budget, reason="test")
     run(config, tmp_path / "run", ledger=book)
-    with Ledger.open(book) as ledger:
+    with Ledger(book) as ledger:
         spent = ledger.spent(dataset)
     assert spent.charges == 4
     assert 1.9 < spent.epsilon <= 2.0
@@ -118,7 +118,7 @@ def test_documents_of_ones_own_are_charged_as_what_the_estimator_calls_them(own,
             run(config, tmp_path / "bad", ledger=book)
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "bad").exists()
-    with Ledger.open(book) as ledger:
+    with Ledger(book) as ledger:
         assert ledger.spent(dataset).charges == 4
 
 

@@ -1,4 +1,4 @@
-"""A ledger with a ceiling, a plain accountant, and processes to kill."""
+"""A ledger with a budget, a plain accountant, and processes to kill."""
 
 import multiprocessing
 import os
@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from ledger_worker import ceiling_of, zcdp
+from ledger_worker import budget_of, zcdp
 
 from tacit.privacy.ledger.ledger import Ledger
 
@@ -36,7 +36,7 @@ def path(place):
 
 @pytest.fixture
 def ledger(path):
-    with Ledger.open(path, create=True, epsilon=zcdp) as opened:
+    with Ledger(path, create=True, epsilon=zcdp) as opened:
         yield opened
 
 
@@ -44,7 +44,7 @@ def ledger(path):
 def dataset(ledger):
     """A data set that may cost ε = 1."""
     found = ledger.identify(["schema"], {"y": np.arange(5.0)})
-    ledger.set_ceiling(found, ceiling_of(), reason="the ethics board, 12 May")
+    ledger.set_budget(found, budget_of(), reason="the ethics board, 12 May")
     return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tacit.errors import TacitError
 from tacit.privacy.events import GaussianEvent, Relation
-from tacit.privacy.ledger.ledger import Ask, Ceiling, Ledger
+from tacit.privacy.ledger.ledger import Ask, Budget, Ledger
 from tacit.privacy.ledger.store import Store, create_store
 
 
@@ -22,8 +22,8 @@ EVENT = GaussianEvent(clip=1.0, noise_sd=40.0)
 TERMS = {"unit": "record", "relation": "add-or-remove"}
 
 
-def ceiling_of(epsilon=1.0, delta=1e-5, relation="add-or-remove", unit="record"):
-    return Ceiling(epsilon=epsilon, delta=delta, relation=relation, unit=unit)
+def budget_of(epsilon=1.0, delta=1e-5, relation="add-or-remove", unit="record"):
+    return Budget(epsilon=epsilon, delta=delta, relation=relation, unit=unit)
 
 
 def release(path: Path, line: str) -> None:
@@ -34,7 +34,7 @@ def release(path: Path, line: str) -> None:
 
 
 def charge_forever(path, dataset, run, released, begun):
-    with Ledger.open(path, epsilon=zcdp) as ledger:
+    with Ledger(path, epsilon=zcdp) as ledger:
         for number in range(10**6):
             ledger.charge(dataset, run, f"r{number}", [EVENT], **TERMS)
             release(released, f"{run} r{number}")
@@ -43,7 +43,7 @@ def charge_forever(path, dataset, run, released, begun):
 
 def charge_until_refused(path, dataset, run, released, gate):
     gate.wait()
-    with Ledger.open(path, epsilon=zcdp) as ledger:
+    with Ledger(path, epsilon=zcdp) as ledger:
         for number in range(10**6):
             try:
                 ledger.charge(dataset, run, f"r{number}", [EVENT], **TERMS)
@@ -55,7 +55,7 @@ def charge_until_refused(path, dataset, run, released, gate):
 
 def answer_once(path, dataset, released, gate):
     gate.wait()
-    with Ledger.open(path, epsilon=zcdp) as ledger:
+    with Ledger(path, epsilon=zcdp) as ledger:
         try:
             body = ledger.answer(
                 dataset, "run", "same", [EVENT], compute=lambda _: os.urandom(8), **TERMS
@@ -69,7 +69,7 @@ def answer_once(path, dataset, released, gate):
 def create_together(path, released, gate):
     gate.wait()
     create_store(path, "2026-01-01T00:00:00.000Z")
-    with Ledger.open(path, create=True, epsilon=zcdp) as ledger:
+    with Ledger(path, create=True, epsilon=zcdp) as ledger:
         release(released, ledger.receipt())
 
 
@@ -100,7 +100,7 @@ def die_at(path, dataset, point, made):
 
     if not made:
         patch()
-    with Ledger.open(path, create=not made, epsilon=zcdp) as ledger:
+    with Ledger(path, create=not made, epsilon=zcdp) as ledger:
         patch()
         ledger.charge(dataset, "run", "doomed", [EVENT], **TERMS)
 
@@ -115,7 +115,7 @@ def asks_of(datasets, run, number, event=EVENT):
 
 def answer_rounds_forever(path, datasets, run, released, begun):
     """Rounds of `answer_many`; what left the process is one line a round, after its return."""
-    with Ledger.open(path, epsilon=zcdp) as ledger:
+    with Ledger(path, epsilon=zcdp) as ledger:
         for number in range(10**6):
             bodies = ledger.answer_many(
                 asks_of(datasets, run, number), lambda asks: [os.urandom(500) for _ in asks]
@@ -126,7 +126,7 @@ def answer_rounds_forever(path, datasets, run, released, begun):
 
 def answer_rounds_until_refused(path, datasets, run, released, gate):
     gate.wait()
-    with Ledger.open(path, epsilon=zcdp) as ledger:
+    with Ledger(path, epsilon=zcdp) as ledger:
         for number in range(10**6):
             try:
                 ledger.answer_many(
@@ -153,7 +153,7 @@ def die_in_answer_many(path, datasets, point):
             Store.publish = killed
         return [b"noise"] * len(asks)
 
-    with Ledger.open(path, epsilon=zcdp) as ledger:
+    with Ledger(path, epsilon=zcdp) as ledger:
         if point == "charges before the commit":
             original = Store.append
             Store.append = lambda *a: (original(*a), killed())  # pyright: ignore

@@ -4,7 +4,7 @@ import csv
 import json
 
 import pytest
-from ledger_worker import EVENT, TERMS, ceiling_of
+from ledger_worker import EVENT, TERMS, budget_of
 
 from tacit.errors import ConfigError, DataError
 from tacit.privacy.ledger.ledger import audit
@@ -19,15 +19,15 @@ def filled(ledger, dataset):
 
 
 def test_rows_say_who_asked_for_what(filled, dataset):
-    rows = filled.show()
-    assert [row.kind for row in rows] == ["ceiling", "charge", "reply", "charge"]
+    rows = filled.entries()
+    assert [row.kind for row in rows] == ["budget", "charge", "reply", "charge"]
     assert [row.state for row in rows] == ["", "answered", "", "charged"]
     assert [row.seq for row in rows] == [1, 2, 3, 4]
     assert rows[0].detail == {"epsilon": 1.0, "delta": 1e-5, **TERMS}
     assert len(rows[3].detail) == 2
     assert rows[1].detail[0]["noise_sd"] == 40.0
     assert all(row.time.endswith("Z") and row.time[10] == "T" for row in rows)
-    assert filled.show(dataset) == rows
+    assert filled.entries(dataset) == rows
 
 
 def test_a_sound_ledger_is_reported_sound(filled, path):
@@ -47,7 +47,7 @@ def test_a_report_names_every_fault(filled, path):
         assert part in found
     assert "entry 3" not in found
     with pytest.raises(DataError, match="entry 2 was changed"):
-        filled.show()
+        filled.entries()
 
 
 def test_a_report_of_no_ledger_says_so(tmp_path):
@@ -73,7 +73,7 @@ def test_csv_export_has_the_entries_and_no_formulas(filled, place):
     filled.export(place / "out.csv", "csv")
     with (place / "out.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["kind"] for row in rows] == ["ceiling", "charge", "reply", "charge"]
+    assert [row["kind"] for row in rows] == ["budget", "charge", "reply", "charge"]
     assert rows[1]["purpose"] == "'=1+1"
     assert json.loads(rows[1]["detail"])[0]["clip"] == 1.0
 
@@ -88,9 +88,9 @@ def test_exports_are_refused_in_one_line(filled, place):
 def test_reading_changes_nothing(filled, dataset, path):
     before = {p.name: p.read_bytes() for p in path.parent.iterdir()}
     filled.spent(dataset)
-    filled.show()
+    filled.entries()
     filled.verify()
     filled.check(dataset, [EVENT], **TERMS)
     filled.recall("run-1", "r1")
     assert {p.name: p.read_bytes() for p in path.parent.iterdir()} == before
-    assert filled.ceiling(dataset) == ceiling_of()
+    assert filled.budget(dataset) == budget_of()

@@ -3,9 +3,9 @@
 import msgspec
 import numpy as np
 import pytest
-from ledger_worker import EVENT, TERMS, asks_of, ceiling_of, zcdp
+from ledger_worker import EVENT, TERMS, asks_of, budget_of, zcdp
 
-from tacit.errors import ConfigError, DataError, PrivacyError
+from tacit.errors import ConfigError, DataError, PrivacyBudgetError
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.ledger.ledger import Ask, Ledger, LineageWarning, Reply
 from tacit.privacy.ledger.store import Store
@@ -14,7 +14,7 @@ from tacit.privacy.ledger.store import Store
 @pytest.fixture
 def parties(ledger):
     found = [ledger.identify([], {"y": np.full(3, float(i))}) for i in range(4)]
-    ledger.set_ceilings(dict.fromkeys(found, ceiling_of()), reason="test")
+    ledger.set_budgets(dict.fromkeys(found, budget_of()), reason="test")
     return found
 
 
@@ -24,9 +24,9 @@ def ask(dataset, request, events=(EVENT,), **others):
 
 
 def room_for(count):
-    """A ceiling that allows so many EVENTs, exactly."""
+    """A budget that allows so many EVENTs, exactly."""
     events = [msgspec.structs.replace(EVENT, count=count)]
-    return ceiling_of(zcdp(events, 1e-5, "add-or-remove"))
+    return budget_of(zcdp(events, 1e-5, "add-or-remove"))
 
 
 def test_a_batch_is_charged_in_the_order_of_the_asks(path, ledger, parties):
@@ -37,7 +37,7 @@ def test_a_batch_is_charged_in_the_order_of_the_asks(path, ledger, parties):
     again = ledger.charge_many(asks_of(parties[::-1], "run", 2) + asks_of(parties, "run", 1))
     assert [charge.new for charge in again] == [True] * 4 + [False] * 4
     assert again[4:] == [msgspec.structs.replace(charge, new=False) for charge in charges]
-    with Ledger.open(path, epsilon=zcdp) as other:
+    with Ledger(path, epsilon=zcdp) as other:
         assert [other.spent(each).charges for each in parties] == [2] * 4
         assert other.verify().sound
 
@@ -53,26 +53,26 @@ def test_a_batch_is_one_write_to_the_disk(ledger, parties, monkeypatch):
     assert len(written) == 4, "a replay writes nothing"
 
 
-def test_one_ceiling_passed_and_nobody_is_charged(ledger, parties):
-    ledger.set_ceiling(parties[2], room_for(1), reason="less")
+def test_one_budget_passed_and_nobody_is_charged(ledger, parties):
+    ledger.set_budget(parties[2], room_for(1), reason="less")
     ledger.charge_many(asks_of(parties, "run", 1))
     before = ledger.receipt()
-    with pytest.raises(PrivacyError, match=f"data set {parties[2].short}: spent"):
+    with pytest.raises(PrivacyBudgetError, match=f"data set {parties[2].short}: spent"):
         ledger.charge_many(asks_of(parties, "run", 2))
-    with pytest.raises(PrivacyError, match=parties[2].short):
+    with pytest.raises(PrivacyBudgetError, match=parties[2].short):
         ledger.answer_many(asks_of(parties, "run", 2), lambda _: pytest.fail("computed"))
     unknown = ledger.identify([], {"y": np.zeros(9)})
-    with pytest.raises(PrivacyError, match=f"{unknown.short} has no privacy ceiling"):
+    with pytest.raises(PrivacyBudgetError, match=f"{unknown.short} has no privacy budget"):
         ledger.charge_many(asks_of([parties[0], unknown], "run", 2))
     assert ledger.receipt() == before
     assert [charge.new for charge in ledger.charge_many(asks_of(parties, "run", 1))] == [False] * 4
 
 
 def test_asks_for_one_data_set_are_counted_together(ledger, dataset):
-    ledger.set_ceiling(dataset, room_for(5), reason="less")
+    ledger.set_budget(dataset, room_for(5), reason="less")
     ledger.charge_many([ask(dataset, "a"), ask(dataset, "b")])
     before = ledger.receipt()
-    with pytest.raises(PrivacyError, match="ceiling"):
+    with pytest.raises(PrivacyBudgetError, match="budget"):
         ledger.charge_many([ask(dataset, name) for name in "cdef"])
     assert ledger.receipt() == before
     repeated = [ask(dataset, name) for name in "abcde"]
@@ -84,17 +84,17 @@ def test_asks_for_a_family_are_counted_together(ledger, dataset):
     newer = ledger.identify(["schema"], {"y": np.arange(6.0)})
     renamed = ledger.identify(["other"], {"y": np.arange(5.0)})
     ledger.link(newer, dataset, reason="test")
-    ledger.set_ceiling(newer, room_for(2), reason="less")
+    ledger.set_budget(newer, room_for(2), reason="less")
     family = [dataset, newer, renamed]
     before = ledger.receipt()
-    with pytest.raises(PrivacyError, match="ceiling"):
+    with pytest.raises(PrivacyBudgetError, match="budget"):
         ledger.charge_many(asks_of(family, "run", 1))
     assert ledger.receipt() == before
     assert len(ledger.charge_many(asks_of(family[1:], "run", 1))) == 2
 
 
 def test_terms_of_one_batch_may_differ(ledger, dataset):
-    """Under one ceiling, each ask counts in its own terms."""
+    """Under one budget, each ask counts in its own terms."""
     by_person = ask(dataset, "b", unit="person")
     ledger.charge_many([ask(dataset, "a"), by_person])
     both = [EVENT, GaussianEvent(clip=2.0, noise_sd=EVENT.noise_sd)]
@@ -120,7 +120,7 @@ def test_nothing_asked_is_nothing_done(ledger, dataset):
     assert ledger.store_replies([]) == []
     assert ledger.recall_many([]) == []
     assert ledger.answer_many([], lambda _: pytest.fail("computed")) == []
-    ledger.set_ceilings({}, reason="none")
+    ledger.set_budgets({}, reason="none")
     assert ledger.receipt() == before
 
 
@@ -129,17 +129,17 @@ def test_replies_are_stored_together_or_not_at_all(path, ledger, parties):
     bodies = [bytes([i]) * 2000 for i in range(4)]
     replies = [Reply("run", f"1.{i}", body) for i, body in enumerate(bodies)]
     before = ledger.receipt()
-    with pytest.raises(PrivacyError, match=r"1\.3 of run run was not charged"):
+    with pytest.raises(PrivacyBudgetError, match=r"1\.3 of run run was not charged"):
         ledger.store_replies(replies)
     assert ledger.receipt() == before
     ledger.store_reply(*replies[1])
     other = replies[1]._replace(body=b"other noise")
-    with pytest.raises(PrivacyError, match="answered otherwise"):
+    with pytest.raises(PrivacyBudgetError, match="answered otherwise"):
         ledger.store_replies([replies[0], other, replies[2]])
     assert ledger.recall("run", "1.0") is None
     assert ledger.store_replies(replies[:3]) == bodies[:3]
     places = [reply[:2] for reply in replies]
-    with Ledger.open(path, epsilon=zcdp) as again:
+    with Ledger(path, epsilon=zcdp) as again:
         assert again.recall_many(places) == [*bodies[:3], None]
         assert again.verify().sound
 
@@ -198,11 +198,11 @@ def test_an_answer_that_another_process_stored_first_is_not_replaced(path, ledge
     asks = asks_of(parties, "run", 1)
 
     def late(given):
-        with Ledger.open(path, epsilon=zcdp) as other:
+        with Ledger(path, epsilon=zcdp) as other:
             other.answer_many([given[0].ask], lambda _: [b"first"])
         return [b"second"] * len(given)
 
-    with pytest.raises(PrivacyError, match="answered otherwise"):
+    with pytest.raises(PrivacyBudgetError, match="answered otherwise"):
         ledger.answer_many(asks, late)
     assert ledger.recall_many([ask.place for ask in asks]) == [b"first", None, None, None]
     assert [ledger.spent(each).charges for each in parties] == [1, 1, 1, 1]
@@ -216,17 +216,17 @@ def test_an_ask_keeps_what_it_was_given(dataset):
     assert made in {made}
 
 
-def test_ceilings_are_set_together_or_not_at_all(ledger, dataset):
+def test_budgets_are_set_together_or_not_at_all(ledger, dataset):
     newer = ledger.identify(["schema"], {"y": np.arange(6.0)})
-    with pytest.raises(PrivacyError, match="--raise"):
-        ledger.set_ceilings({newer: ceiling_of(), dataset: ceiling_of(2.0)}, reason="more")
-    assert ledger.ceiling(newer) is None
+    with pytest.raises(PrivacyBudgetError, match="--raise"):
+        ledger.set_budgets({newer: budget_of(), dataset: budget_of(2.0)}, reason="more")
+    assert ledger.budget(newer) is None
     ledger.link(newer, dataset, reason="test")
-    with pytest.raises(PrivacyError, match=r"is ε = 0\.5 .*; ε = 0\.6 .* is not below it"):
-        ledger.set_ceilings({newer: ceiling_of(0.5), dataset: ceiling_of(0.6)}, reason="both")
-    ledger.set_ceilings({newer: ceiling_of(0.6), dataset: ceiling_of(0.5)}, reason="both")
-    assert ledger.ceiling(newer) == ceiling_of(0.5)
+    with pytest.raises(PrivacyBudgetError, match=r"is ε = 0\.5 .*; ε = 0\.6 .* is not below it"):
+        ledger.set_budgets({newer: budget_of(0.5), dataset: budget_of(0.6)}, reason="both")
+    ledger.set_budgets({newer: budget_of(0.6), dataset: budget_of(0.5)}, reason="both")
+    assert ledger.budget(newer) == budget_of(0.5)
     ledger.charge_many([ask(dataset, "r1")])
     third = ledger.identify(["schema"], {"y": np.arange(7.0)})
     with pytest.warns(LineageWarning, match=dataset.short):
-        ledger.set_ceilings({third: ceiling_of()}, reason="its own")
+        ledger.set_budgets({third: budget_of()}, reason="its own")

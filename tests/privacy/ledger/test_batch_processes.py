@@ -7,7 +7,7 @@ from collections import Counter
 import ledger_worker as worker
 import numpy as np
 import pytest
-from ledger_worker import EVENT, asks_of, ceiling_of, zcdp
+from ledger_worker import EVENT, asks_of, budget_of, zcdp
 
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.ledger.ledger import Ledger, audit
@@ -26,13 +26,13 @@ def joined(process):
 def parties(ledger):
     """Data sets with room for more than any test asks."""
     found = [ledger.identify([], {"y": np.full(3, float(i))}) for i in range(PARTIES)]
-    ledger.set_ceilings(dict.fromkeys(found, ceiling_of(1e6)), reason="test")
+    ledger.set_budgets(dict.fromkeys(found, budget_of(1e6)), reason="test")
     return found
 
 
 def rounds(ledger, kind):
     """How many entries of a kind each round of each run has."""
-    rows = [row for row in ledger.show() if row.kind == kind]
+    rows = [row for row in ledger.entries() if row.kind == kind]
     assert len(rows) == len({(row.run, row.request, row.attempt) for row in rows})
     return Counter((row.run, row.request.partition(".")[0]) for row in rows)
 
@@ -50,7 +50,7 @@ def test_kill_at_random_moments_leaves_whole_rounds(processes, place, path, part
         joined(child)
     report = audit(path)
     assert report.sound, report.problems
-    with Ledger.open(path, epsilon=zcdp) as again:
+    with Ledger(path, epsilon=zcdp) as again:
         charged, stored = rounds(again, "charge"), rounds(again, "reply")
         assert set(charged.values()) == {PARTIES}, "a round is charged whole or not at all"
         assert set(stored.values()) == {PARTIES}
@@ -79,7 +79,7 @@ def test_kill_at_each_point_of_a_round(processes, path, ledger, parties, point, 
     child.start()
     assert joined(child) == -9
     assert audit(path).sound, "a crash is no alarm"
-    kinds = Counter(row.kind for row in ledger.show())
+    kinds = Counter(row.kind for row in ledger.entries())
     assert (kinds["charge"], kinds["reply"]) == (charged, stored)
     given = []
 
@@ -90,7 +90,9 @@ def test_kill_at_each_point_of_a_round(processes, path, ledger, parties, point, 
     bodies = ledger.answer_many(asks_of(parties, "run", "doomed"), compute)
     assert bodies == [b"noise" if stored else b"again"] * PARTIES
     assert len(given) == (0 if stored else PARTIES)
-    assert Counter(row.kind for row in ledger.show())["charge"] == PARTIES, "a crash costs nothing"
+    assert Counter(row.kind for row in ledger.entries())["charge"] == PARTIES, (
+        "a crash costs nothing"
+    )
     assert audit(path).sound
 
 
@@ -101,7 +103,7 @@ def test_two_processes_with_whole_rounds_cannot_overspend_together(
     room = 23
     events = [GaussianEvent(clip=1.0, noise_sd=EVENT.noise_sd, count=room)]
     limit = zcdp(events, 1e-5, "add-or-remove")
-    ledger.set_ceiling(parties[-1], ceiling_of(limit), reason="less")
+    ledger.set_budget(parties[-1], budget_of(limit), reason="less")
     side, gate = place / "released", processes.Event()
     children = [
         processes.Process(
@@ -114,7 +116,7 @@ def test_two_processes_with_whole_rounds_cannot_overspend_together(
     gate.set()
     assert [joined(child) for child in children] == [0, 0]
     lines = side.read_text().split("\n")[:-1]
-    assert lines.count("refused CeilingError") == 2
+    assert lines.count("refused BudgetExceededError") == 2
     assert len(lines) - 2 == room
     assert [ledger.spent(each).charges for each in parties] == [room] * PARTIES
     assert ledger.spent(parties[-1]).epsilon == limit

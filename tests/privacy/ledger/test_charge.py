@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ledger_worker import EVENT, TERMS, ceiling_of, zcdp
+from ledger_worker import EVENT, TERMS, budget_of, zcdp
 
-from tacit.errors import ConfigError, DataError, PrivacyError
+from tacit.errors import ConfigError, DataError, PrivacyBudgetError
 from tacit.privacy.events import GaussianEvent, Poisson
 from tacit.privacy.ledger.ledger import Ledger
 
@@ -22,18 +22,18 @@ def test_a_charge_is_there_after_reopening_and_adds_up_over_runs(path, ledger, d
         charge = ledger.charge(dataset, run, "r1", [EVENT], **TERMS)
         assert charge.new
     ledger.close()
-    with Ledger.open(path, epsilon=zcdp) as again:
+    with Ledger(path, epsilon=zcdp) as again:
         spent = again.spent(dataset)
     assert spent.epsilon == zcdp([EVENT, EVENT], 1e-5, "add-or-remove")
     assert (spent.charges, spent.releases, spent.family) == (2, 2, 1)
     assert spent.remaining == 1.0 - spent.epsilon
 
 
-def test_what_would_pass_the_ceiling_is_refused_and_leaves_no_trace(ledger, dataset):
+def test_what_would_pass_the_budget_is_refused_and_leaves_no_trace(ledger, dataset):
     ledger.charge(dataset, "run", "r1", [EVENT], **TERMS)
     before = ledger.receipt()
     big = GaussianEvent(clip=1.0, noise_sd=4.0)
-    with pytest.raises(PrivacyError) as refused:
+    with pytest.raises(PrivacyBudgetError) as refused:
         ledger.charge(dataset, "run", "r2", [big], **TERMS)
     text = str(refused.value)
     assert refused.value.exit_code == 3
@@ -43,23 +43,23 @@ def test_what_would_pass_the_ceiling_is_refused_and_leaves_no_trace(ledger, data
     assert ledger.receipt() == before
 
 
-def test_the_ceiling_itself_may_be_reached_exactly(ledger, path):
+def test_the_budget_itself_may_be_reached_exactly(ledger, path):
     some = ledger.identify([], {"y": np.ones(3)})
     exact = zcdp([GaussianEvent(clip=1.0, noise_sd=40.0, count=3)], 1e-5, "add-or-remove")
-    ledger.set_ceiling(some, ceiling_of(exact), reason="all of it")
+    ledger.set_budget(some, budget_of(exact), reason="all of it")
     for number in range(3):
         ledger.charge(some, "run", f"r{number}", [EVENT], **TERMS)
-    with pytest.raises(PrivacyError):
+    with pytest.raises(PrivacyBudgetError):
         ledger.charge(some, "run", "r3", [EVENT], **TERMS)
 
 
-def test_without_a_ceiling_nothing_is_allowed(ledger):
+def test_without_a_budget_nothing_is_allowed(ledger):
     unknown = ledger.identify([], {"y": np.ones(3)})
     for ask in (
         lambda: ledger.charge(unknown, "run", "r1", [EVENT], **TERMS),
         lambda: ledger.check(unknown, [EVENT], **TERMS),
     ):
-        with pytest.raises(PrivacyError, match=rf"tacit ledger ceiling {unknown}"):
+        with pytest.raises(PrivacyBudgetError, match=rf"tacit ledger budget {unknown}"):
             ask()
     assert ledger.spent(unknown).epsilon is None
 
@@ -70,7 +70,7 @@ def test_check_spends_nothing_and_agrees_with_charge(ledger, dataset):
     budget = ledger.check(dataset, run, **TERMS)
     assert budget.fits
     assert budget.spent == 0.0
-    assert budget.total == budget.asked == zcdp(run, 1e-5, "add-or-remove")
+    assert budget.total == budget.requested == zcdp(run, 1e-5, "add-or-remove")
     assert not ledger.check(dataset, run * 3, **TERMS).fits
     assert ledger.receipt() == before
 
@@ -78,8 +78,8 @@ def test_check_spends_nothing_and_agrees_with_charge(ledger, dataset):
 @pytest.mark.parametrize("answer", [math.nan, -1.0, math.inf])
 def test_an_accountant_without_an_answer_allows_nothing(path, ledger, dataset, answer):
     with (
-        Ledger.open(path, epsilon=lambda *_: answer) as other,
-        pytest.raises(PrivacyError, match="accountant"),
+        Ledger(path, epsilon=lambda *_: answer) as other,
+        pytest.raises(PrivacyBudgetError, match="accountant"),
     ):
         other.charge(dataset, "run", "r1", [EVENT], **TERMS)
     assert ledger.spent(dataset).charges == 0
@@ -88,7 +88,7 @@ def test_an_accountant_without_an_answer_allows_nothing(path, ledger, dataset, a
 def test_the_same_request_again_is_the_stored_charge(path, ledger, dataset):
     first = ledger.charge(dataset, "run", "r1", [EVENT], purpose="round 1", **TERMS)
     again = ledger.charge(dataset, "run", "r1", [EVENT], **TERMS)
-    with Ledger.open(path, epsilon=zcdp) as other:
+    with Ledger(path, epsilon=zcdp) as other:
         elsewhere = other.charge(dataset, "run", "r1", [EVENT], **TERMS)
     assert again == elsewhere
     assert (first.new, again.new) == (True, False)
@@ -98,18 +98,18 @@ def test_the_same_request_again_is_the_stored_charge(path, ledger, dataset):
 
 def test_a_repeat_is_answered_even_when_nothing_is_left(ledger, dataset):
     ledger.charge(dataset, "run", "r1", [EVENT], **TERMS)
-    ledger.set_ceiling(dataset, ceiling_of(0.01), reason="enough")
+    ledger.set_budget(dataset, budget_of(0.01), reason="enough")
     assert not ledger.charge(dataset, "run", "r1", [EVENT], **TERMS).new
-    with pytest.raises(PrivacyError, match="ceiling"):
+    with pytest.raises(PrivacyBudgetError, match="budget"):
         ledger.charge(dataset, "run", "r2", [EVENT], **TERMS)
 
 
 def test_another_release_under_the_same_request_is_refused(ledger, dataset):
     ledger.charge(dataset, "run", "r1", [EVENT], **TERMS)
     quieter = GaussianEvent(clip=1.0, noise_sd=41.0)
-    with pytest.raises(PrivacyError, match="another release"):
+    with pytest.raises(PrivacyBudgetError, match="another release"):
         ledger.charge(dataset, "run", "r1", [quieter], **TERMS)
-    with pytest.raises(PrivacyError, match="another release"):
+    with pytest.raises(PrivacyBudgetError, match="another release"):
         ledger.charge(dataset, "run", "r1", [EVENT], unit="party", relation="add-or-remove")
 
 
@@ -147,18 +147,18 @@ def test_unknown_events_and_bad_names_are_refused(ledger, dataset):
 )
 def test_events_come_back_from_disk_to_the_last_bit(place, events):
     where = place / secrets.token_hex(8) / "ledger.sqlite"
-    with Ledger.open(where, create=True, epsilon=lambda *_: 0.5) as ledger:
+    with Ledger(where, create=True, epsilon=lambda *_: 0.5) as ledger:
         some = ledger.identify([], {"y": np.ones(2)})
-        ledger.set_ceiling(some, ceiling_of(), reason="test")
+        ledger.set_budget(some, budget_of(), reason="test")
         ledger.charge(some, "run", "r1", events, **TERMS)
-    with Ledger.open(where, epsilon=lambda *_: 0.5) as ledger:
+    with Ledger(where, epsilon=lambda *_: 0.5) as ledger:
         stored = ledger.charge(some, "run", "r1", events, **TERMS)
     assert list(stored.events) == events
 
 
 def test_equal_events_reach_the_accountant_merged(path, ledger, dataset):
     seen = []
-    with Ledger.open(path, epsilon=lambda *a: seen.append(a) or zcdp(*a)) as other:
+    with Ledger(path, epsilon=lambda *a: seen.append(a) or zcdp(*a)) as other:
         for number in range(5):
             other.charge(dataset, f"run{number}", "r1", [EVENT, EVENT], **TERMS)
         other.check(dataset, [EVENT], **TERMS)
@@ -170,7 +170,7 @@ def test_equal_events_reach_the_accountant_merged(path, ledger, dataset):
 
 def test_a_thousand_charges(ledger):
     some = ledger.identify([], {"y": np.ones(3)})
-    ledger.set_ceiling(some, ceiling_of(1e6), reason="a long study")
+    ledger.set_budget(some, budget_of(1e6), reason="a long study")
     for number in range(1000):
         ledger.charge(some, "run", f"r{number}", [EVENT], **TERMS)
     assert ledger.spent(some).charges == 1000
@@ -202,10 +202,10 @@ def test_files_are_for_their_owner_only(path, ledger, dataset):
 
 def test_opening_makes_nothing_unless_told_to(path):
     with pytest.raises(ConfigError, match="no ledger"):
-        Ledger.open(path)
+        Ledger(path)
     assert not path.exists()
     with pytest.raises(ConfigError, match="sqlite"):
-        Ledger.open(path.with_suffix(".db"), create=True)
+        Ledger(path.with_suffix(".db"), create=True)
 
 
 def test_a_ledger_is_not_used_across_a_fork(ledger, dataset, monkeypatch):

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ledger_worker import EVENT, TERMS, asks_of, ceiling_of, zcdp
+from ledger_worker import EVENT, TERMS, asks_of, budget_of, zcdp
 
-from tacit.errors import PrivacyError
+from tacit.errors import PrivacyBudgetError
 from tacit.privacy.events import GaussianEvent, Poisson
 from tacit.privacy.ledger.cost import Price
 from tacit.privacy.ledger.known import Known, Question
@@ -38,7 +38,7 @@ class Watched:
 def watched(path, ledger, dataset):
     """The accountant of a second, open ledger on the same file, and that ledger."""
     accountant = Watched()
-    with Ledger.open(path, epsilon=accountant) as opened:
+    with Ledger(path, epsilon=accountant) as opened:
         yield accountant, opened
 
 
@@ -58,7 +58,7 @@ def test_after_a_check_the_rounds_of_a_run_ask_nothing(watched, dataset):
 def test_parties_with_the_same_events_are_one_question(watched, dataset):
     accountant, ledger = watched
     parties = [ledger.identify([], {"y": [float(i)]}) for i in range(20)]
-    ledger.set_ceilings(dict.fromkeys(parties, ceiling_of(100.0)), reason="test")
+    ledger.set_budgets(dict.fromkeys(parties, budget_of(100.0)), reason="test")
     for number in range(5):
         ledger.charge_many(asks_of(parties, "run", number, ROUND))
     assert [question[0][0].count for question in accountant.asked] == [10, 20, 30, 40, 50]
@@ -77,17 +77,17 @@ def test_a_bound_is_never_reported_and_never_refuses(watched, dataset):
 @pytest.mark.parametrize(
     "other",
     [
-        ceiling_of(delta=1e-6),
-        ceiling_of(delta=1e-4),
-        ceiling_of(relation="substitute"),
+        budget_of(delta=1e-6),
+        budget_of(delta=1e-4),
+        budget_of(relation="substitute"),
     ],
 )
 def test_a_bound_holds_in_its_own_terms_only(other):
     accountant = Watched()
     price = Price(accountant)
     paid = lambda count: Counter({(EVENT, "record", "add-or-remove"): count})  # noqa: E731
-    assert price.fits(paid(20), ceiling_of())
-    assert price.fits(paid(5), ceiling_of())
+    assert price.fits(paid(20), budget_of())
+    assert price.fits(paid(5), budget_of())
     assert len(accountant.asked) == 1
     price.fits(paid(5), other)
     assert accountant.asked[1][1:] == (other.delta, other.relation)
@@ -111,13 +111,13 @@ def test_it_decides_as_the_accountant_asked_directly(steps, size):
     price = Price(accountant)
     price._known = Known(size)
     for counts, what, epsilon, delta, relation in steps:
-        ceiling = ceiling_of(epsilon, delta=delta, relation=relation)
+        budget = budget_of(epsilon, delta=delta, relation=relation)
         paid = Counter({(kind, "record", "add-or-remove"): n for kind, n in counts.items()})
-        direct = Price(zcdp).of(paid, ceiling)
+        direct = Price(zcdp).of(paid, budget)
         if what == "check":
-            assert price.of(paid, ceiling) == direct
+            assert price.of(paid, budget) == direct
         else:
-            assert price.fits(paid, ceiling) == (direct <= epsilon)
+            assert price.fits(paid, budget) == (direct <= epsilon)
         assert len(price._known._values) <= size
     assert price._known._counts.keys() == price._known._values.keys()
     held = {q for questions in price._known._holding.values() for q in questions}
@@ -130,9 +130,9 @@ def test_a_multiset_larger_in_one_kind_only_is_no_bound():
         for counts in ((80, 1), (20, 400))
     )
     price = Price(zcdp)
-    ceiling = ceiling_of(3.0)
-    assert price.fits(known, ceiling)
-    assert not price.fits(asked, ceiling)
+    budget = budget_of(3.0)
+    assert price.fits(known, budget)
+    assert not price.fits(asked, budget)
 
 
 def test_what_is_used_is_remembered_longest():
@@ -162,6 +162,6 @@ def test_a_refusal_is_the_accountants_own(watched, dataset):
     accountant, ledger = watched
     assert not ledger.check(dataset, [times(EVENT, 500)], **TERMS).fits
     before = len(accountant.asked)
-    with pytest.raises(PrivacyError, match="ceiling"):
+    with pytest.raises(PrivacyBudgetError, match="budget"):
         ledger.charge(dataset, "run", "r1", [times(EVENT, 400)], **TERMS)
     assert accountant.asked[before][0] == (times(EVENT, 400),)

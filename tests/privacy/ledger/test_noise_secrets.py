@@ -5,9 +5,9 @@ import sqlite3
 
 import numpy as np
 import pytest
-from ledger_worker import EVENT, TERMS, ceiling_of, zcdp
+from ledger_worker import EVENT, TERMS, budget_of, zcdp
 
-from tacit.errors import DataError, PrivacyError
+from tacit.errors import DataError, PrivacyBudgetError
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.ledger.ledger import Ask, Ledger, Reply
 from tacit.privacy.ledger.verify import audit
@@ -36,7 +36,7 @@ def test_one_key_per_request_and_the_same_after_reopening(path, ledger, dataset)
     keys = opened(ledger, ask(dataset), ask(dataset, "r2"))
     assert len({*keys, *secrets_in(path)}) == 4, "what is used is derived from what is stored"
     assert all(len(key) == 32 for key in keys)
-    with Ledger.open(path, epsilon=zcdp) as again:
+    with Ledger(path, epsilon=zcdp) as again:
         assert opened(again, ask(dataset), ask(dataset, "r2")) == keys
         assert again.spent(dataset).charges == 2
     assert audit(path).sound
@@ -47,9 +47,9 @@ def test_another_content_under_the_same_request_is_refused(ledger, dataset):
     opened(ledger, ask(dataset, content="q"))
     before = ledger.receipt()
     for other in ("another q", ""):
-        with pytest.raises(PrivacyError, match="charged for another content"):
+        with pytest.raises(PrivacyBudgetError, match="charged for another content"):
             opened(ledger, ask(dataset, content=other))
-    with pytest.raises(PrivacyError, match="charged for another content"):
+    with pytest.raises(PrivacyBudgetError, match="charged for another content"):
         ledger.answer(dataset, "run", "r1", [EVENT], compute=lambda key: key, **TERMS)
     assert ledger.receipt() == before
 
@@ -58,7 +58,7 @@ def test_a_refused_batch_charges_nothing_and_keeps_no_secret(path, ledger, datas
     opened(ledger, ask(dataset))
     dear = ask(dataset, "r3", events=[GaussianEvent(clip=1.0, noise_sd=0.1)])
     for bad in (ask(dataset, content="other"), dear):
-        with pytest.raises(PrivacyError, match=r"another content|privacy ceiling"):
+        with pytest.raises(PrivacyBudgetError, match=r"another content|privacy budget"):
             ledger.open_many([ask(dataset, "r2"), bad])
     assert len(secrets_in(path)) == ledger.spent(dataset).charges == 1
 
@@ -119,7 +119,7 @@ def test_a_secret_that_was_not_stored_here_is_refused(path, ledger, dataset, sta
     with sqlite3.connect(path) as db:
         db.execute(statement)
     db.close()
-    with pytest.raises((DataError, PrivacyError), match=r"was changed|another content"):
+    with pytest.raises((DataError, PrivacyBudgetError), match=r"was changed|another content"):
         opened(ledger, ask(dataset))
     report = audit(path)
     assert not report.sound
@@ -147,9 +147,9 @@ def test_a_copy_from_before_the_reply_gives_the_same_answer_or_none(path, place,
     ledger.close()
     shutil.rmtree(path.parent)
     shutil.copytree(place / "backup", path.parent)
-    with Ledger.open(path, epsilon=zcdp) as again:
+    with Ledger(path, epsilon=zcdp) as again:
         assert opened(again, ask(dataset)) == [key], "the reply that was sent, once more"
-        with pytest.raises(PrivacyError, match="another content"):
+        with pytest.raises(PrivacyBudgetError, match="another content"):
             opened(again, ask(dataset, content="another q"))
 
 
@@ -160,7 +160,7 @@ def test_the_database_alone_put_back_is_refused(path, place, ledger, dataset):
     ledger.close()
     shutil.copy(place / "older", path)
     with pytest.raises(DataError, match="older copy"):
-        Ledger.open(path, epsilon=zcdp)
+        Ledger(path, epsilon=zcdp)
 
 
 def as_version_0_1(path):
@@ -178,13 +178,13 @@ def test_a_ledger_of_version_0_1_is_read_and_goes_on(path, ledger, dataset):
     ledger.close()
     as_version_0_1(path)
     assert audit(path, receipt).sound
-    with Ledger.open(path, epsilon=zcdp) as again:
+    with Ledger(path, epsilon=zcdp) as again:
         assert again.receipt() == receipt
         assert again.recall("run", "r2") == b"reply"
         assert [one.request for one in again.paid_for("run")] == ["r2"]
         # Nothing is known of the noise of the other one: another draw has its price.
         opened(again, ask(dataset, "r1"))
-        assert [(row.request, row.attempt) for row in again.show() if row.kind == "charge"] == [
+        assert [(row.request, row.attempt) for row in again.entries() if row.kind == "charge"] == [
             ("r1", 1), ("r2", 1), ("r1", 2),
         ]  # fmt: skip
         assert {one.request for one in again.paid_for("run")} == {"r1", "r2"}
@@ -196,17 +196,17 @@ def test_a_file_that_others_can_read_is_refused(path, ledger):
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o640)
     with pytest.raises(DataError, match=r"mode 0640.*chmod 600"):
-        Ledger.open(path, epsilon=zcdp)
+        Ledger(path, epsilon=zcdp)
 
 
-def test_the_price_of_a_run_is_the_lowest_ceiling_that_it_fits_under(ledger):
+def test_the_price_of_a_run_is_the_lowest_budget_that_it_fits_under(ledger):
     fresh = ledger.identify(["other"], {"y": np.arange(7.0)})
     events = [GaussianEvent(clip=1.0, noise_sd=40.0, count=3)]
     terms = {"unit": "record", "relation": "add-or-remove"}
     price = ledger.price(fresh, events, delta=1e-5, **terms)
     assert price == zcdp(events, 1e-5, "add-or-remove")
-    ledger.set_ceiling(fresh, ceiling_of(price), reason="exactly that")
+    ledger.set_budget(fresh, budget_of(price), reason="exactly that")
     opened(ledger, *(ask(fresh, f"r{n}") for n in range(3)))
     assert ledger.price(fresh, events, delta=1e-5, **terms) > price, "after what was spent"
-    with pytest.raises(PrivacyError, match="privacy ceiling"):
+    with pytest.raises(PrivacyBudgetError, match="privacy budget"):
         opened(ledger, ask(fresh, "r3"))

@@ -7,7 +7,7 @@ import time
 import ledger_worker as worker
 import numpy as np
 import pytest
-from ledger_worker import EVENT, TERMS, ceiling_of, zcdp
+from ledger_worker import EVENT, TERMS, budget_of, zcdp
 
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.ledger.ledger import Ledger, audit
@@ -26,14 +26,14 @@ def released(path):
 
 
 def charged(path):
-    with Ledger.open(path, epsilon=zcdp) as ledger:
-        return [f"{row.run} {row.request}" for row in ledger.show() if row.kind == "charge"]
+    with Ledger(path, epsilon=zcdp) as ledger:
+        return [f"{row.run} {row.request}" for row in ledger.entries() if row.kind == "charge"]
 
 
 def test_kill_at_random_moments_never_shows_less_than_was_released(processes, place, path):
-    with Ledger.open(path, create=True, epsilon=zcdp) as ledger:
+    with Ledger(path, create=True, epsilon=zcdp) as ledger:
         dataset = ledger.identify([], {"y": np.ones(3)})
-        ledger.set_ceiling(dataset, ceiling_of(1e6), reason="test")
+        ledger.set_budget(dataset, budget_of(1e6), reason="test")
     side, rng = place / "released", random.Random(7)
     for trial in range(24):
         begun = processes.Event()
@@ -51,7 +51,7 @@ def test_kill_at_random_moments_never_shows_less_than_was_released(processes, pl
         assert len(paid) == len(set(paid))
         assert len(paid) - len(sent) <= trial + 1, "at most one lost charge a crash"
     assert len(released(side)) >= 24
-    with Ledger.open(path, epsilon=zcdp) as ledger:
+    with Ledger(path, epsilon=zcdp) as ledger:
         lower = zcdp([EVENT] * len(released(side)), 1e-5, "add-or-remove")
         epsilon = ledger.spent(dataset).epsilon
         assert epsilon is not None
@@ -67,7 +67,7 @@ def test_kill_at_each_point_of_a_charge(processes, path, ledger, dataset, point,
     child.start()
     assert joined(child) == -9
     assert audit(path).sound, "a crash is no alarm"
-    with Ledger.open(path, epsilon=zcdp) as again:
+    with Ledger(path, epsilon=zcdp) as again:
         assert again.spent(dataset).charges == there
         assert again.charge(dataset, "run", "doomed", [EVENT], **TERMS).new == (not there)
     assert audit(path).sound
@@ -78,8 +78,8 @@ def test_kill_while_a_ledger_is_made(processes, path, point):
     child = processes.Process(target=worker.die_at, args=(path, None, point, False))
     child.start()
     assert joined(child) == -9
-    with Ledger.open(path, create=True, epsilon=zcdp) as ledger:
-        assert ledger.show() == []
+    with Ledger(path, create=True, epsilon=zcdp) as ledger:
+        assert ledger.entries() == []
     assert audit(path).sound
 
 
@@ -87,9 +87,9 @@ def test_two_processes_cannot_overspend_together(processes, place, path):
     """Room for 41 charges: whoever comes 42nd is refused, whichever process it is."""
     room = 41
     limit = zcdp([GaussianEvent(clip=1.0, noise_sd=40.0, count=room)], 1e-5, "add-or-remove")
-    with Ledger.open(path, create=True, epsilon=zcdp) as ledger:
+    with Ledger(path, create=True, epsilon=zcdp) as ledger:
         dataset = ledger.identify([], {"y": np.ones(3)})
-        ledger.set_ceiling(dataset, ceiling_of(limit), reason="test")
+        ledger.set_budget(dataset, budget_of(limit), reason="test")
         side, gate = place / "released", processes.Event()
         children = [
             processes.Process(
@@ -102,7 +102,7 @@ def test_two_processes_cannot_overspend_together(processes, place, path):
         gate.set()
         assert [joined(child) for child in children] == [0, 0, 0]
         lines = released(side)
-        assert lines.count("refused CeilingError") == 3
+        assert lines.count("refused BudgetExceededError") == 3
         assert len(lines) - 3 == room == ledger.spent(dataset).charges
         assert ledger.spent(dataset).epsilon == limit
     assert audit(path).sound

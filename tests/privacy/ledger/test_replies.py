@@ -3,7 +3,7 @@
 import pytest
 from ledger_worker import EVENT, TERMS, zcdp
 
-from tacit.errors import PrivacyError
+from tacit.errors import PrivacyBudgetError
 from tacit.privacy.ledger.ledger import Ledger
 
 
@@ -13,20 +13,20 @@ def test_a_stored_reply_is_replayed_to_the_byte_after_reopening(path, ledger, da
     body = bytes(range(256)) * 400
     assert ledger.store_reply("run", "r1", body) == body
     ledger.close()
-    with Ledger.open(path, epsilon=zcdp) as again:
+    with Ledger(path, epsilon=zcdp) as again:
         assert again.recall("run", "r1") == body
         assert again.recall("run", "r2") is None
-        assert [row.state for row in again.show() if row.kind == "charge"] == ["answered"]
+        assert [row.state for row in again.entries() if row.kind == "charge"] == ["answered"]
 
 
 def test_a_reply_needs_a_charge_and_is_never_replaced(ledger, dataset):
-    with pytest.raises(PrivacyError, match="charge first"):
+    with pytest.raises(PrivacyBudgetError, match="charge first"):
         ledger.store_reply("run", "r1", b"secret")
     ledger.charge(dataset, "run", "r1", [EVENT], **TERMS)
     ledger.store_reply("run", "r1", b"noisy")
     before = ledger.receipt()
     assert ledger.store_reply("run", "r1", b"noisy") == b"noisy"
-    with pytest.raises(PrivacyError, match="answered otherwise"):
+    with pytest.raises(PrivacyBudgetError, match="answered otherwise"):
         ledger.store_reply("run", "r1", b"other noise")
     assert not ledger.charge(dataset, "run", "r1", [EVENT], **TERMS).new
     assert ledger.receipt() == before
@@ -57,16 +57,16 @@ def test_a_lost_answer_is_made_again_for_the_same_charge(path, ledger, dataset):
     for _ in range(2):
         with pytest.raises(RuntimeError):
             ledger.answer(dataset, "run", "r1", [EVENT], compute=fails, **TERMS)
-    with Ledger.open(path, epsilon=zcdp) as again:  # as after a crash
+    with Ledger(path, epsilon=zcdp) as again:  # as after a crash
         body = again.answer(dataset, "run", "r1", [EVENT], compute=lambda key: key, **TERMS)
     assert keys == [body, body]
-    assert [row.attempt for row in ledger.show() if row.kind == "charge"] == [1]
+    assert [row.attempt for row in ledger.entries() if row.kind == "charge"] == [1]
     assert ledger.spent(dataset).epsilon == zcdp([EVENT], 1e-5, "add-or-remove")
 
 
-def test_answer_computes_nothing_beyond_the_ceiling(ledger, dataset):
+def test_answer_computes_nothing_beyond_the_budget(ledger, dataset):
     def compute(_key):
         raise AssertionError("computed")
 
-    with pytest.raises(PrivacyError, match="ceiling"):
+    with pytest.raises(PrivacyBudgetError, match="budget"):
         ledger.answer(dataset, "run", "r1", [EVENT] * 1000, compute=compute, **TERMS)

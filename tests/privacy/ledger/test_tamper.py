@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_worker import EVENT, TERMS, ceiling_of, zcdp
+from ledger_worker import EVENT, TERMS, budget_of, zcdp
 
 from tacit.errors import DataError
 from tacit.privacy.ledger.ledger import Ledger, audit
@@ -16,10 +16,10 @@ from tacit.privacy.ledger.ledger import Ledger, audit
 
 @pytest.fixture
 def kept(path):
-    """A closed ledger with a ceiling, six charges and three replies: its path and data set."""
-    with Ledger.open(path, create=True, epsilon=zcdp) as ledger:
+    """A closed ledger with a budget, six charges and three replies: its path and data set."""
+    with Ledger(path, create=True, epsilon=zcdp) as ledger:
         some = ledger.identify(["schema"], {"y": np.arange(5.0)})
-        ledger.set_ceiling(some, ceiling_of(), reason="test")
+        ledger.set_budget(some, budget_of(), reason="test")
         for number in range(6):
             ledger.charge(some, "run", f"r{number}", [EVENT], **TERMS)
         for number in range(3):
@@ -30,8 +30,8 @@ def kept(path):
 def meaning(path, *, create=False):
     """All that a reader of the ledger is told; None if it is refused."""
     try:
-        with Ledger.open(path, create=create, epsilon=zcdp) as ledger:
-            rows = ledger.show()
+        with Ledger(path, create=create, epsilon=zcdp) as ledger:
+            rows = ledger.entries()
             spent = [ledger.spent(dataset) for dataset in ledger.datasets()]
             replies = [ledger.recall("run", f"r{number}") for number in range(6)]
             return rows, spent, replies
@@ -55,7 +55,7 @@ def sql(path, *statements):
 
 CHANGES = {
     "noise edited": ["UPDATE entries SET body = replace(body, '40.0', '41.0') WHERE seq = 3"],
-    "ceiling edited": ["UPDATE entries SET body = replace(body, '1.0', '9.0') WHERE seq = 1"],
+    "budget edited": ["UPDATE entries SET body = replace(body, '1.0', '9.0') WHERE seq = 1"],
     "dataset edited": ["UPDATE entries SET dataset = replace(dataset, 'a', 'b') WHERE seq = 3"],
     "kind edited": ["UPDATE entries SET kind = 'reply' WHERE seq = 3"],
     "time edited": ["UPDATE entries SET time = '2020-01-01T00:00:00.000Z' WHERE seq = 3"],
@@ -102,7 +102,7 @@ def test_a_change_by_hand_is_refused_and_named(kept, change):
     sql(path, *CHANGES[change])
     before = path.read_bytes()
     with pytest.raises(DataError) as refused:
-        Ledger.open(path, epsilon=zcdp)
+        Ledger(path, epsilon=zcdp)
     assert "\n" not in str(refused.value)
     report = audit(path)
     assert not report.sound
@@ -115,7 +115,7 @@ def test_a_change_by_hand_is_refused_and_named(kept, change):
 def test_a_changed_reply_is_not_sent(kept, change):
     path, _ = kept
     sql(path, change)
-    with Ledger.open(path, epsilon=zcdp) as ledger:
+    with Ledger(path, epsilon=zcdp) as ledger:
         assert ledger.recall("run", "r0") is not None
         with pytest.raises(DataError, match="missing or was changed"):
             ledger.recall("run", "r1")
@@ -134,7 +134,7 @@ def test_a_running_process_notices_that_entries_went_away(kept):
     path, dataset = kept
     older = path.with_name("older")
     shutil.copy(path, older)
-    with Ledger.open(path, epsilon=zcdp) as ledger:
+    with Ledger(path, epsilon=zcdp) as ledger:
         ledger.charge(dataset, "run", "r7", [EVENT], **TERMS)
         path.write_bytes(older.read_bytes())
         with pytest.raises(DataError, match="went back"):
@@ -147,11 +147,11 @@ def test_an_older_copy_of_the_database_alone_is_refused(kept):
     path, dataset = kept
     older = path.with_name("older")
     shutil.copy(path, older)
-    with Ledger.open(path, epsilon=zcdp) as ledger:
+    with Ledger(path, epsilon=zcdp) as ledger:
         ledger.charge(dataset, "run", "r7", [EVENT], **TERMS)
     shutil.copy(older, path)
     with pytest.raises(DataError, match="older copy"):
-        Ledger.open(path, epsilon=zcdp)
+        Ledger(path, epsilon=zcdp)
     assert "has 10 entries but had 11" in audit(path).problems[0]
 
 
@@ -160,17 +160,17 @@ def test_a_copy_that_went_its_own_way_is_refused(kept, place):
     fork = place / "fork" / path.name
     shutil.copytree(path.parent, fork.parent)
     for where, request in ((path, "mine"), (fork, "theirs")):
-        with Ledger.open(where, epsilon=zcdp) as ledger:
+        with Ledger(where, epsilon=zcdp) as ledger:
             ledger.charge(dataset, "run", request, [EVENT], **TERMS)
     shutil.copy(fork, path)
     with pytest.raises(DataError, match="another history"):
-        Ledger.open(path, epsilon=zcdp)
+        Ledger(path, epsilon=zcdp)
 
 
 def test_everything_put_back_together_is_shown_by_a_receipt_only(kept, place):
     path, dataset = kept
     shutil.copytree(path.parent, place / "backup")
-    with Ledger.open(path, epsilon=zcdp) as ledger:
+    with Ledger(path, epsilon=zcdp) as ledger:
         ledger.charge(dataset, "run", "r7", [EVENT], **TERMS)
         receipt = ledger.receipt()
         assert ledger.verify(receipt).sound
@@ -189,7 +189,7 @@ def test_a_missing_file_is_refused_even_where_one_may_be_made(kept, gone):
     path.with_suffix(gone).unlink()
     for create in (False, True):
         with pytest.raises(DataError, match="missing"):
-            Ledger.open(path, create=create, epsilon=zcdp)
+            Ledger(path, create=create, epsilon=zcdp)
     assert not audit(path).sound
 
 
@@ -199,7 +199,7 @@ def test_what_is_left_of_a_ledger_keeps_a_new_one_away(kept, gone):
     for suffix in gone:
         path.with_suffix(suffix).unlink()
     with pytest.raises(DataError, match="there was a ledger"):
-        Ledger.open(path, create=True, epsilon=zcdp)
+        Ledger(path, create=True, epsilon=zcdp)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644])
@@ -207,7 +207,7 @@ def test_a_key_that_others_can_read_is_refused(kept, mode):
     path, _ = kept
     path.with_suffix(".key").chmod(mode)
     with pytest.raises(DataError, match=rf"{mode:04o}.*chmod 600"):
-        Ledger.open(path, epsilon=zcdp)
+        Ledger(path, epsilon=zcdp)
 
 
 @pytest.mark.parametrize("key", [b"", bytes(31), bytes(33), bytes(32)])
@@ -215,7 +215,7 @@ def test_another_key_is_refused(kept, key):
     path, _ = kept
     path.with_suffix(".key").write_bytes(key)
     with pytest.raises(DataError, match=r"bytes|not written by this ledger's key"):
-        Ledger.open(path, epsilon=zcdp)
+        Ledger(path, epsilon=zcdp)
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 4096, 8192, -4096, -1])

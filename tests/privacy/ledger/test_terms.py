@@ -1,4 +1,4 @@
-"""Ceilings, units, relations and lineage: what counts how under what."""
+"""Budgets, units, relations and lineage: what counts how under what."""
 
 import math
 
@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ledger_worker import EVENT, TERMS, ceiling_of, zcdp
+from ledger_worker import EVENT, TERMS, budget_of, zcdp
 
-from tacit.errors import ConfigError, PrivacyError
+from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.privacy.events import GaussianEvent, Poisson
-from tacit.privacy.ledger.ledger import Ceiling, LineageWarning
+from tacit.privacy.ledger.ledger import Budget, LineageWarning
 from tacit.privacy.ledger.state import UNITS, counted
 
 
@@ -19,55 +19,55 @@ def other(ledger, seed, schema=("schema",)):
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])
-def test_a_ceiling_is_a_finite_positive_number(epsilon):
+def test_a_budget_is_a_finite_positive_number(epsilon):
     with pytest.raises(ConfigError, match="epsilon"):
-        ceiling_of(epsilon)
+        budget_of(epsilon)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, math.nan, -1.0])
 def test_a_delta_is_a_probability(delta):
     with pytest.raises(ConfigError, match="delta"):
-        ceiling_of(delta=delta)
+        budget_of(delta=delta)
 
 
-def test_a_ceiling_falls_freely_and_rises_only_when_told_to(ledger, dataset):
-    ledger.set_ceiling(dataset, ceiling_of(0.5), reason="less")
+def test_a_budget_falls_freely_and_rises_only_when_told_to(ledger, dataset):
+    ledger.set_budget(dataset, budget_of(0.5), reason="less")
     for higher in (
-        ceiling_of(0.6),
-        ceiling_of(0.5, delta=1e-4),
-        ceiling_of(0.4, relation="substitute"),
-        ceiling_of(0.4, unit="person"),
+        budget_of(0.6),
+        budget_of(0.5, delta=1e-4),
+        budget_of(0.4, relation="substitute"),
+        budget_of(0.4, unit="person"),
     ):
-        with pytest.raises(PrivacyError, match="--raise"):
-            ledger.set_ceiling(dataset, higher, reason="more")
-    ledger.set_ceiling(dataset, ceiling_of(2.0), reason="more", raising=True)
-    assert ledger.ceiling(dataset) == ceiling_of(2.0)
-    kinds = [(row.kind, row.purpose, row.detail["epsilon"]) for row in ledger.show(dataset)]
-    assert kinds[1:] == [("ceiling", "less", 0.5), ("ceiling", "more", 2.0)]
+        with pytest.raises(PrivacyBudgetError, match="--raise"):
+            ledger.set_budget(dataset, higher, reason="more")
+    ledger.set_budget(dataset, budget_of(2.0), reason="more", raising=True)
+    assert ledger.budget(dataset) == budget_of(2.0)
+    kinds = [(row.kind, row.purpose, row.detail["epsilon"]) for row in ledger.entries(dataset)]
+    assert kinds[1:] == [("budget", "less", 0.5), ("budget", "more", 2.0)]
 
 
-def test_a_ceiling_needs_a_reason(ledger, dataset):
+def test_a_budget_needs_a_reason(ledger, dataset):
     for reason in ("", "  ", "a\nb", "x" * 501):
         with pytest.raises(ConfigError, match="reason"):
-            ledger.set_ceiling(dataset, ceiling_of(0.1), reason=reason)
+            ledger.set_budget(dataset, budget_of(0.1), reason=reason)
 
 
-def test_add_or_remove_counts_double_under_a_substitute_ceiling(ledger):
+def test_add_or_remove_counts_double_under_a_substitute_budget(ledger):
     some = other(ledger, 1)
-    ledger.set_ceiling(some, ceiling_of(relation="substitute"), reason="test")
+    ledger.set_budget(some, budget_of(relation="substitute"), reason="test")
     ledger.charge(some, "run", "r1", [EVENT], **TERMS)
     assert ledger.spent(some).epsilon == zcdp([EVENT], 1e-5, "substitute")
 
 
 def test_substitute_does_not_count_under_add_or_remove(ledger, dataset):
-    with pytest.raises(PrivacyError, match="number of records"):
+    with pytest.raises(PrivacyBudgetError, match="number of records"):
         ledger.charge(dataset, "run", "r1", [EVENT], unit="record", relation="substitute")
     for unit in ("record", "party"):
-        with pytest.raises(PrivacyError, match="number of records"):
+        with pytest.raises(PrivacyBudgetError, match="number of records"):
             ledger.check(dataset, [EVENT], unit=unit, relation="substitute")
 
 
-def worst_move(unit, ceiling, rng, *, nonnegative):
+def worst_move(unit, budget, rng, *, nonnegative):
     """How far a sum of contributions of norm 1 moves when one record does, tried out."""
 
     def vector():
@@ -76,18 +76,18 @@ def worst_move(unit, ceiling, rng, *, nonnegative):
         return v / np.linalg.norm(v)
 
     # One record added changes one unit's contribution; one substituted may change two persons'.
-    changed = 2 if ceiling.relation == "substitute" and unit == "person" else 1
+    changed = 2 if budget.relation == "substitute" and unit == "person" else 1
     return float(np.linalg.norm(sum(vector() - vector() for _ in range(changed))))
 
 
 @given(st.integers(0, 2**32), st.sampled_from(["person", "party"]), st.booleans(), st.booleans())
 def test_a_coarser_unit_is_counted_at_least_as_far_as_its_sum_can_move(seed, unit, substitute, pos):
     relation = "substitute" if substitute else "add-or-remove"
-    ceiling = ceiling_of(relation=relation, unit="record")
+    budget = budget_of(relation=relation, unit="record")
     event = GaussianEvent(clip=1.0, noise_sd=3.0, count=2, nonnegative=pos)
-    found = counted(event, unit, "add-or-remove", ceiling)
+    found = counted(event, unit, "add-or-remove", budget)
     rng = np.random.default_rng(seed)
-    far = max(worst_move(unit, ceiling, rng, nonnegative=pos) for _ in range(50))
+    far = max(worst_move(unit, budget, rng, nonnegative=pos) for _ in range(50))
     assert far <= found.sensitivity(relation) * (1 + 1e-12)
     assert far > 0.2 * found.sensitivity(relation), "the bound is of the right size"
     assert (found.noise_sd, found.count) == (3.0, 2)
@@ -96,22 +96,22 @@ def test_a_coarser_unit_is_counted_at_least_as_far_as_its_sum_can_move(seed, uni
 def test_finer_units_and_sampled_coarser_ones_are_refused():
     sampled = GaussianEvent(clip=1.0, noise_sd=3.0, sampling=Poisson(rate=0.1))
     for unit in UNITS:
-        ceiling = ceiling_of(unit=unit)
-        assert counted(sampled, unit, "add-or-remove", ceiling) is sampled
+        budget = budget_of(unit=unit)
+        assert counted(sampled, unit, "add-or-remove", budget) is sampled
         for charged in UNITS:
             if UNITS.index(charged) < UNITS.index(unit):
-                with pytest.raises(PrivacyError, match="says nothing about"):
-                    counted(EVENT, charged, "add-or-remove", ceiling)
+                with pytest.raises(PrivacyBudgetError, match="says nothing about"):
+                    counted(EVENT, charged, "add-or-remove", budget)
             elif charged != unit:
-                with pytest.raises(PrivacyError, match="sampled"):
-                    counted(sampled, charged, "add-or-remove", ceiling)
+                with pytest.raises(PrivacyBudgetError, match="sampled"):
+                    counted(sampled, charged, "add-or-remove", budget)
 
 
-def test_a_ceiling_in_terms_that_past_charges_do_not_have_is_refused(ledger, dataset):
+def test_a_budget_in_terms_that_past_charges_do_not_have_is_refused(ledger, dataset):
     ledger.charge(dataset, "run", "r1", [EVENT], **TERMS)
-    with pytest.raises(PrivacyError, match="says nothing about a person"):
-        ledger.set_ceiling(dataset, ceiling_of(unit="person"), reason="test", raising=True)
-    assert ledger.ceiling(dataset) == ceiling_of()
+    with pytest.raises(PrivacyBudgetError, match="says nothing about a person"):
+        ledger.set_budget(dataset, budget_of(unit="person"), reason="test", raising=True)
+    assert ledger.budget(dataset) == budget_of()
 
 
 def test_the_same_records_under_another_schema_share_the_budget(ledger, dataset):
@@ -121,17 +121,17 @@ def test_the_same_records_under_another_schema_share_the_budget(ledger, dataset)
     ledger.charge(renamed, "run", "r2", [EVENT], **TERMS)
     for name in (dataset, renamed):
         assert ledger.spent(name).charges == 2
-        assert ledger.ceiling(name) == ceiling_of()
+        assert ledger.budget(name) == budget_of()
 
 
 def test_a_changed_file_has_no_budget_until_the_operator_says_which(ledger, dataset):
     ledger.charge(dataset, "run", "r1", [EVENT], **TERMS)
     changed = other(ledger, 1)
     assert ledger.lookalikes(changed) == [dataset]
-    with pytest.raises(PrivacyError, match=rf"tacit ledger link {changed} {dataset}"):
+    with pytest.raises(PrivacyBudgetError, match=rf"tacit ledger link {changed} {dataset}"):
         ledger.charge(changed, "run", "r2", [EVENT], **TERMS)
     with pytest.warns(LineageWarning, match="budget of its own"):
-        ledger.set_ceiling(changed, ceiling_of(0.3), reason="other patients")
+        ledger.set_budget(changed, budget_of(0.3), reason="other patients")
     assert ledger.spent(changed).epsilon == 0.0
     assert ledger.lookalikes(other(ledger, 2, ["another schema"])) == []
 
@@ -145,23 +145,23 @@ def test_linked_data_sets_share_spending_both_ways_and_across_generations(ledger
     ledger.link(third, second, reason="said twice")
     ledger.charge(third, "run", "r3", [EVENT], **TERMS)
     for name in (dataset, second, third):
-        assert ledger.ceiling(name) == ceiling_of()
+        assert ledger.budget(name) == budget_of()
         spent = ledger.spent(name)
         assert (spent.charges, spent.family) == (3, 3)
         assert spent.epsilon == zcdp([EVENT] * 3, 1e-5, "add-or-remove")
-    ledger.set_ceiling(third, ceiling_of(0.2), reason="for all of them")
-    with pytest.raises(PrivacyError, match="ceiling"):
+    ledger.set_budget(third, budget_of(0.2), reason="for all of them")
+    with pytest.raises(PrivacyBudgetError, match="budget"):
         ledger.charge(dataset, "run", "r4", [EVENT], **TERMS)
-    assert [row.kind for row in ledger.show(dataset)].count("link") == 2
+    assert [row.kind for row in ledger.entries(dataset)].count("link") == 2
 
 
-def test_a_link_raises_no_ceiling_and_needs_a_known_ancestor(ledger, dataset):
+def test_a_link_raises_no_budget_and_needs_a_known_ancestor(ledger, dataset):
     high, unknown = other(ledger, 1, ["s"]), other(ledger, 2, ["s"])
-    ledger.set_ceiling(high, Ceiling(epsilon=9.0, delta=1e-5, **TERMS), reason="test")
-    with pytest.raises(PrivacyError, match="must not raise"):
+    ledger.set_budget(high, Budget(epsilon=9.0, delta=1e-5, **TERMS), reason="test")
+    with pytest.raises(PrivacyBudgetError, match="must not raise"):
         ledger.link(high, dataset, reason="test")
     with pytest.raises(ConfigError, match="not in the ledger"):
         ledger.link(high, unknown, reason="test")
-    ledger.set_ceiling(high, ceiling_of(), reason="alike")
+    ledger.set_budget(high, budget_of(), reason="alike")
     ledger.link(high, dataset, reason="test")
     assert ledger.spent(high).family == 2

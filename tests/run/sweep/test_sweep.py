@@ -12,7 +12,7 @@ import msgspec
 import polars
 import pytest
 
-from tacit.cli.ledger import ceiling_command
+from tacit.cli.ledger import budget_command
 from tacit.errors import ConfigError
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.run.config import parse_config, resolved_toml
@@ -122,7 +122,7 @@ def test_a_private_sweep_pays_once_for_every_answer(tmp_path, base):
     ledger = tmp_path / "ledger.sqlite"
     file = tmp_path / "config.toml"
     file.write_text(resolved_toml(parse_config(job.config)))
-    ceiling_command(ledger, str(file), 1.0, 1e-5, None, None, reason="test", raising=False)
+    budget_command(ledger, str(file), 1.0, 1e-5, None, None, reason="test", raising=False)
     row = carry_out_job(job, str(tmp_path / "runs"), str(ledger))
     assert (row["status"], row["guarantee.unit"]) == ("done", "record")
     assert row["ledger.epsilon_spent"] == pytest.approx(row["guarantee.epsilon"], rel=1e-6)
@@ -134,12 +134,12 @@ def test_a_private_sweep_pays_once_for_every_answer(tmp_path, base):
     other = msgspec.structs.replace(job, id="another")
     refused = carry_out_job(other, str(tmp_path / "runs"), str(ledger))
     assert (refused["status"], refused["exit_code"]) == ("failed", 3)
-    assert _charges(ledger) == 6, "a run beyond the ceiling is refused before it spends"
+    assert _charges(ledger) == 6, "a run beyond the budget is refused before it spends"
 
 
 def _charges(ledger: Path) -> int:
-    with Ledger.open(ledger) as book:
-        return sum(row.kind == "charge" for row in book.show())
+    with Ledger(ledger) as book:
+        return sum(row.kind == "charge" for row in book.entries())
 
 
 def test_a_ledger_inside_of_the_sweep_is_refused(tmp_path, base):

@@ -8,7 +8,7 @@ from pathlib import Path
 from tacit.cli.show.live import NO_RECORDS, records_here, say
 from tacit.cli.show.results import show_table
 from tacit.live.config import Agreed, Federation, ServerSetup
-from tacit.live.join import ReadyParty, needed_ceiling, spent_by
+from tacit.live.join import ReadyParty, required_budget, spent_by
 from tacit.live.settings import FEWEST_TOLD, Start
 from tacit.live.transport.tls import read_certificate
 from tacit.plan.plan import Plan
@@ -79,29 +79,29 @@ def _guarantee(ready: ReadyParty, path: Path) -> list[str]:
     if guarantee.caveat is not None:
         rows.insert(0, f"NOT PRIVATE: {guarantee.caveat.removeprefix('Not private: ')}")
     else:
-        rows.append(f"charged to {ready.ledger_path}, under the ceiling that is set there")
+        rows.append(f"charged to {ready.ledger_path}, under the budget that is set there")
         rows += _budget(ready, path)
     return rows
 
 
 def _budget(ready: ReadyParty, path: Path) -> list[str]:
-    """The ceiling that suffices, and the command that sets it."""
-    guarantee, needed = ready.plan.settled[ready.name].guarantee, needed_ceiling(ready)
+    """The budget that suffices, and the command that sets it."""
+    guarantee, needed = ready.plan.settled[ready.name].guarantee, required_budget(ready)
     present = spent_by(ready)
     terms = f"δ = {guarantee.delta:g}, {guarantee.relation} a {guarantee.unit}"
     spent = present.epsilon if present is not None else None
     after = f", {spent:.4g} of which was spent before" if spent else ""
     rows = [
-        f"ceiling that suffices: ε = {needed:g} ({terms}){after}; that is exactly what the run "
+        f"budget that suffices: ε = {needed:g} ({terms}){after}; that is exactly what the run "
         "costs, since an answer that is lost in a crash is not paid for again"
     ]
-    limit = None if present is None else present.ceiling
+    limit = None if present is None else present.budget
     if limit is not None and limit.epsilon >= needed and limit.delta == guarantee.delta:
-        return [*rows, f"ceiling that is set: ε = {limit.epsilon:g}: there is room"]
+        return [*rows, f"budget that is set: ε = {limit.epsilon:g}: there is room"]
     file = path if limit is None else f"{path} --raise"
     return [
         *rows,
-        f"to set it: tacit ledger ceiling {file} --epsilon {needed:g} "
+        f"to set it: tacit ledger budget {file} --epsilon {needed:g} "
         f"--delta {guarantee.delta:g} --reason …",
     ]
 

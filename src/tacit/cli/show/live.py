@@ -198,7 +198,7 @@ def _spent(line: Line) -> str:
     if "epsilon_spent" not in line:
         return ""
     return (
-        f"; ε = {line['epsilon_spent']:.3g} of {line['ceiling']:g} spent "
+        f"; ε = {line['epsilon_spent']:.3g} of {line['budget']:g} spent "
         f"(δ = {line['delta']:g}, {line['relation']} a {line['unit']})"
     )
 
@@ -217,11 +217,11 @@ _PARTY_EVENTS: dict[str, Callable[[Line], str | None]] = {
     "server closes": lambda line: f"{line['reason']}; back in {line['back']:g} s",
     "cut off": lambda line: f"cut off from {line['server']}: {line['reason']}; connecting again",
     "end of training": lambda _: "end of training: the posterior is here",
-    "ceiling": lambda line: (
+    "budget": lambda line: (
         f"round {line['round']}: NO FURTHER ANSWERS: {line['reason']}; waiting for the result"
     ),
     "short of budget": lambda line: (
-        f"{line['reason']}; answering as far as the ceiling allows, then waiting for the result"
+        f"{line['reason']}; answering as far as the budget allows, then waiting for the result"
     ),
     "not allowed": lambda line: f"leaving: {line['reason']}",
     "cannot answer": lambda line: f"leaving: {line['reason']}",
@@ -241,7 +241,7 @@ def show_party_start(ready: ReadyParty, spent: Spent | None) -> None:
         return
     settled = ready.plan.settled[ready.name]
     say(f"private: {settled.guarantee}")
-    say(f"ledger {ready.ledger_path}: {_of_ceiling(spent)}; {settled.visits} answers at most")
+    say(f"ledger {ready.ledger_path}: {_of_budget(spent)}; {settled.visits} answers at most")
 
 
 def records_here(ready: ReadyParty) -> int:
@@ -260,7 +260,7 @@ def show_party_end(ready: ReadyParty, result: dict[str, Any], spent: Spent | Non
     )
     say(f"privacy: {result['privacy']}")
     if ready.plan.privacy is not None:
-        say(f"ledger {ready.ledger_path}: {_of_ceiling(spent)}")
+        say(f"ledger {ready.ledger_path}: {_of_budget(spent)}")
     stopped = result["stopped"]
     if stopped is not None:
         say(
@@ -272,12 +272,12 @@ def show_party_end(ready: ReadyParty, result: dict[str, Any], spent: Spent | Non
     say(f"metrics of the records here, which may not: {state / 'private'}")
 
 
-def _of_ceiling(spent: Spent | None) -> str:
-    if spent is None or spent.epsilon is None or spent.ceiling is None:
+def _of_budget(spent: Spent | None) -> str:
+    if spent is None or spent.epsilon is None or spent.budget is None:
         return "nothing spent"
     return (
-        f"ε = {spent.epsilon:.4g} spent of {spent.ceiling.epsilon:g} (δ = {spent.ceiling.delta:g}, "
-        f"{spent.ceiling.relation} a {spent.ceiling.unit})"
+        f"ε = {spent.epsilon:.4g} spent of {spent.budget.epsilon:g} (δ = {spent.budget.delta:g}, "
+        f"{spent.budget.relation} a {spent.budget.unit})"
     )
 
 
@@ -375,7 +375,7 @@ def show_party_status(status: dict[str, Any]) -> None:
     if status["ledger"] is not None:
         book = status["ledger"]
         say(
-            f"ledger {book['path']}: ε = {book['epsilon']:.4g} spent of {book['ceiling']:g} "
+            f"ledger {book['path']}: ε = {book['epsilon']:.4g} spent of {book['budget']:g} "
             f"({book['terms']})"
         )
     for line, following in zip(status["log"], [*status["log"][1:], None], strict=True):

@@ -21,7 +21,9 @@ from tacit.errors import DataError
 from tacit.support.type_info import prepare
 
 FORMAT = 1
-Kind = Literal["ceiling", "link", "charge", "reply"]
+Kind = Literal["budget", "link", "charge", "reply"]
+OLD_KINDS = {"ceiling": "budget"}
+"""Words of ledgers that version 0.1 has written."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,13 +37,13 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One line of the ledger. Fields that a kind does not need are empty.
 
-    `body` is JSON: the events of a charge, the numbers of a ceiling, the older data set of a link,
+    `body` is JSON: the events of a charge, the numbers of a budget, the older data set of a link,
     the keyed hash and the length of a reply.
     """
 
     seq: int
     time: str
-    kind: Kind
+    kind: Kind | Literal["ceiling"]
     dataset: str
     run: str = ""
     request: str = ""
@@ -119,7 +121,8 @@ def check_head(key: bytes, salt: bytes, head: Head, where: str) -> None:
 def follow(key: bytes, rows: Iterable[tuple], count: int, last: bytes) -> Iterator[Entry]:
     """The entries of `rows`, each checked to be the one that follows what came before.
 
-    `count` and `last` say where the chain stood; a row out of place or changed is refused.
+    `count` and `last` say where the chain stood; a row out of place or changed is refused. Words
+    of version 0.1 are hashed as they were written and then read as those of today.
     """
     for row in rows:
         entry = read_row(row, count + 1)
@@ -127,7 +130,14 @@ def follow(key: bytes, rows: Iterable[tuple], count: int, last: bytes) -> Iterat
         if problem:
             raise DataError(f"ledger {problem}; {ADVICE}")
         count, last = entry.seq, entry.hash
-        yield entry
+        yield modern(entry)
+
+
+def modern(entry: Entry) -> Entry:
+    """A checked entry in today's words."""
+    if entry.kind not in OLD_KINDS:
+        return entry
+    return msgspec.structs.replace(entry, kind=OLD_KINDS[entry.kind])
 
 
 def read_row(row: tuple, place: int) -> Entry:

@@ -1,4 +1,4 @@
-"""What charges cost together, in ε at the ceiling's δ, and the words of a refusal."""
+"""What charges cost together, in ε at the budget's δ, and the words of a refusal."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from collections import Counter
 
 import msgspec
 
-from tacit.errors import PrivacyError
+from tacit.errors import PrivacyBudgetError
 from tacit.privacy.ledger.known import Known, Question
-from tacit.privacy.ledger.state import Ceiling, Epsilon, Paid, under
+from tacit.privacy.ledger.state import Budget, Epsilon, Paid, under
 
 
-class CeilingError(PrivacyError):
-    """A release would pass the ceiling of its data set."""
+class BudgetExceededError(PrivacyBudgetError):
+    """A release would pass the budget of its data set."""
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True):
+class BudgetCheck(msgspec.Struct, frozen=True, kw_only=True):
     """What is spent, what is asked for alone, and what both are together: three values of ε."""
 
     spent: float
-    asked: float
+    requested: float
     total: float
-    ceiling: Ceiling
+    budget: Budget
 
     @property
     def fits(self) -> bool:
         """Whether it may be charged; a NaN does not fit."""
-        return self.total <= self.ceiling.epsilon
+        return self.total <= self.budget.epsilon
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """What the ledger knows of a data set and those it continues.
 
-    `epsilon` is at the ceiling's δ, relation and unit; None while nothing gives it those.
+    `epsilon` is at the budget's δ, relation and unit; None while nothing gives it those.
     """
 
     dataset: str
     epsilon: float | None
-    ceiling: Ceiling | None
+    budget: Budget | None
     remaining: float | None
-    """ceiling − ε. What fits is for `check` to say: ε does not add up by addition."""
+    """budget − ε. What fits is for `check` to say: ε does not add up by addition."""
     charges: int
     releases: int
     family: int
@@ -54,45 +54,47 @@ class Price:
         self._epsilon = epsilon
         self._known = Known()
 
-    def of(self, paid: Counter[Paid], ceiling: Ceiling) -> float:
-        """An upper bound of ε of all that was paid for, in the ceiling's terms."""
-        return self._value(_question(paid, ceiling))
+    def of(self, paid: Counter[Paid], budget: Budget) -> float:
+        """An upper bound of ε of all that was paid for, in the budget's terms."""
+        return self._value(_question(paid, budget))
 
-    def fits(self, paid: Counter[Paid], ceiling: Ceiling) -> bool:
-        """Whether all this stays within the ceiling.
+    def fits(self, paid: Counter[Paid], budget: Budget) -> bool:
+        """Whether all this stays within the budget.
 
         More of the same releases reveal no less. So what is known of a larger multiset bounds this
         one, and when that fits, this fits: after `check` of a whole run its rounds cost no more
         evaluations. A bound only ever allows; to refuse, and to say a number, the accountant is
         asked about exactly these events.
         """
-        question = _question(paid, ceiling)
-        if self._known.at_most(question, ceiling.epsilon):
+        question = _question(paid, budget)
+        if self._known.at_most(question, budget.epsilon):
             return True
-        return self._value(question) <= ceiling.epsilon
+        return self._value(question) <= budget.epsilon
 
-    def budget(self, spent: Counter[Paid], asked: Counter[Paid], ceiling: Ceiling) -> Budget:
-        """The three numbers and the ceiling."""
-        return Budget(
-            spent=self.of(spent, ceiling),
-            asked=self.of(asked, ceiling),
-            total=self.of(spent + asked, ceiling),
-            ceiling=ceiling,
+    def compare(self, spent: Counter[Paid], asked: Counter[Paid], budget: Budget) -> BudgetCheck:
+        """The three numbers and the budget."""
+        return BudgetCheck(
+            spent=self.of(spent, budget),
+            requested=self.of(asked, budget),
+            total=self.of(spent + asked, budget),
+            budget=budget,
         )
 
-    def require_room(
-        self, dataset: str, spent: Counter[Paid], asked: Counter[Paid], ceiling: Ceiling
+    def require_budget(
+        self, dataset: str, spent: Counter[Paid], asked: Counter[Paid], budget: Budget
     ) -> None:
-        """Refuse what would pass the ceiling."""
-        if self.fits(spent + asked, ceiling):
+        """Refuse what would pass the budget."""
+        if self.fits(spent + asked, budget):
             return
-        found = self.budget(spent, asked, ceiling)
-        why = "" if math.isfinite(found.asked) else " (the accountant has no finite bound for it)"
-        raise CeilingError(
-            f"privacy ceiling of data set {dataset}: spent ε = {found.spent:.6g}, asked"
-            f" ε = {found.asked:.6g}{why}, together {found.total:.6g} > {shown(ceiling)}; ask for"
-            " fewer releases or more noise, or have the operator raise it: tacit ledger ceiling"
-            " --raise"
+        found = self.compare(spent, asked, budget)
+        why = (
+            "" if math.isfinite(found.requested) else " (the accountant has no finite bound for it)"
+        )
+        raise BudgetExceededError(
+            f"privacy budget of data set {dataset}: spent ε = {found.spent:.6g}, asked"
+            f" ε = {found.requested:.6g}{why}, together {found.total:.6g} > {shown(budget)}; use"
+            " fewer releases or more noise, or have the operator raise the budget: tacit ledger"
+            " budget --raise"
         )
 
     def _value(self, question: Question) -> float:
@@ -102,7 +104,7 @@ class Price:
         if value is None:
             value = float(self._accountant()(*question))
             if not value >= 0:
-                raise PrivacyError(
+                raise PrivacyBudgetError(
                     f"the accountant answered ε = {value}; nothing is charged: report this"
                 )
             self._known.learn(question, value)
@@ -117,12 +119,10 @@ class Price:
         return self._epsilon
 
 
-def _question(paid: Counter[Paid], ceiling: Ceiling) -> Question:
-    return Question(under(paid, ceiling), ceiling.delta, ceiling.relation)
+def _question(paid: Counter[Paid], budget: Budget) -> Question:
+    return Question(under(paid, budget), budget.delta, budget.relation)
 
 
-def shown(ceiling: Ceiling) -> str:
-    """A ceiling in one phrase."""
-    return (
-        f"ε = {ceiling.epsilon:.6g} at δ = {ceiling.delta:g} ({ceiling.relation} a {ceiling.unit})"
-    )
+def shown(budget: Budget) -> str:
+    """A budget in one phrase."""
+    return f"ε = {budget.epsilon:.6g} at δ = {budget.delta:g} ({budget.relation} a {budget.unit})"

@@ -1,11 +1,11 @@
 """The party's privacy ledger: charge, then speak.
 
 Every release is written here before it can leave the process, for the data set and across runs. A
-release that would pass the ceiling the operator has set is refused before anything is computed. A
+release that would pass the budget the operator has set is refused before anything is computed. A
 noise key is stored with the charge and erased with the reply, so that an answer lost in between is
 made again, the same, for the same charge. docs/ledger.md says what an attacker can and cannot hide.
 
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         dataset = ledger.identify(schema, records)
         body = ledger.answer(
             dataset, run, request, events, unit="record", relation="add-or-remove", compute=noised
@@ -25,7 +25,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from tacit.errors import ConfigError, PrivacyError
+from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.privacy.events import GaussianEvent, Relation
 from tacit.privacy.ledger.chain import Entry, follow, reply_hash
 from tacit.privacy.ledger.charges import (
@@ -36,40 +36,51 @@ from tacit.privacy.ledger.charges import (
     check_release,
     check_text,
 )
-from tacit.privacy.ledger.cost import Budget, CeilingError, Price, Spent, shown
+from tacit.privacy.ledger.cost import BudgetCheck, BudgetExceededError, Price, Spent, shown
 from tacit.privacy.ledger.fingerprint import DatasetId, fingerprint
 from tacit.privacy.ledger.log import Book, draft
 from tacit.privacy.ledger.noise import lost_secret, new_secret, opened, stored_secret
+from tacit.privacy.ledger.paths import own_ledger
 from tacit.privacy.ledger.rules import (
     LineageWarning,
     answerable,
     check_same_release,
-    needed_ceiling,
+    required_budget,
     warn_of_lookalikes,
 )
-from tacit.privacy.ledger.state import Ceiling, Charge, Epsilon, State, Unit, tally, under
+from tacit.privacy.ledger.state import Budget, Charge, Epsilon, State, Unit, tally, under
 from tacit.privacy.ledger.verify import Report, Row, as_row, audit, write_export
 
-__all__ = ["Ask", "Budget", "Ceiling", "CeilingError", "Charge", "DatasetId", "Ledger"]
+__all__ = ["Ask", "Budget", "BudgetCheck", "BudgetExceededError", "Charge", "DatasetId", "Ledger"]
 __all__ += ["LineageWarning", "Opened", "Reply", "Report", "Row", "Spent", "audit"]
 
 
 class Ledger:
-    """One open ledger; safe between threads and between processes, not across a fork."""
+    """A party's privacy ledger: budgets, charges and stored replies. A context manager.
 
-    def __init__(self, book: Book, price: Price) -> None:
-        self._book, self._price = book, price
+    It is safe between threads and between processes, not across a fork. Opening it checks every
+    entry.
 
-    @classmethod
-    def open(
-        cls, path: str | Path, *, create: bool = False, epsilon: Epsilon | None = None
-    ) -> Ledger:
-        """Open and check the whole ledger; `create` makes an empty one where there is none.
+    Parameters
+    ----------
+    path
+        The ledger's file; the user's own ledger if left out.
+    create
+        Make an empty ledger where there is none.
+    epsilon
+        The accountant, `tacit.privacy.accounting.epsilon` unless given. It belongs to the ledger
+        and not to a charge: no run may choose the rule it is measured by.
+    """
 
-        `epsilon` is the accountant, `tacit.privacy.accounting.epsilon` unless given. It belongs to
-        the ledger and not to a charge: no run may choose the rule it is measured by.
-        """
-        return cls(Book(Path(path), create=create), Price(epsilon))
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        create: bool = False,
+        epsilon: Epsilon | None = None,
+    ) -> None:
+        self._book = Book(own_ledger() if path is None else Path(path), create=create)
+        self._price = Price(epsilon)
 
     @property
     def path(self) -> Path:
@@ -96,52 +107,58 @@ class Ledger:
         state.update(use.encode())
         return state.digest()
 
-    def set_ceiling(
-        self, dataset: DatasetId, ceiling: Ceiling, *, reason: str, raising: bool = False
+    def set_budget(
+        self, dataset: DatasetId, budget: Budget, *, reason: str, raising: bool = False
     ) -> None:
-        """The operator's word on one data set: see `set_ceilings`."""
-        self.set_ceilings({dataset: ceiling}, reason=reason, raising=raising)
+        """The operator's word on one data set: see `set_budgets`."""
+        self.set_budgets({dataset: budget}, reason=reason, raising=raising)
 
-    def set_ceilings(
-        self, ceilings: Mapping[DatasetId, Ceiling], *, reason: str, raising: bool = False
+    def set_budgets(
+        self, budgets: Mapping[DatasetId, Budget], *, reason: str, raising: bool = False
     ) -> None:
         """The operator's word on what may be spent on data sets and on those they continue.
 
-        No run and no server may lead here. A ceiling that is not plainly below the present one has
+        No run and no server may lead here. A budget that is not plainly below the present one has
         to be asked for with `raising`. What was charged must have a meaning in its terms. All are
         set, or none; as if one after the other, so that of a family the last one counts.
         """
         check_text("reason", reason, needed=True)
-        said: dict[frozenset[str], Ceiling] = {}
+        said: dict[frozenset[str], Budget] = {}
         with self._book.writing() as state:
-            for dataset, ceiling in ceilings.items():
+            for dataset, budget in budgets.items():
                 family = state.family(dataset)
-                present = said.get(family) or state.ceiling(dataset)
-                if present is not None and not raising and not ceiling.within(present):
-                    raise PrivacyError(
-                        f"the ceiling of {dataset.short} is {shown(present)}; {shown(ceiling)} is"
-                        " not below it: to raise it, add --raise to tacit ledger ceiling"
+                present = said.get(family) or state.budget(dataset)
+                if present is not None and not raising and not budget.within(present):
+                    raise PrivacyBudgetError(
+                        f"the budget of {dataset.short} is {shown(present)}; {shown(budget)} is"
+                        " not below it: to raise it, add --raise to tacit ledger budget"
                     )
-                under(state.paid(dataset), ceiling)
+                under(state.paid(dataset), budget)
                 if present is None:
                     warn_of_lookalikes(state, dataset)
-                said[family] = ceiling
+                said[family] = budget
             drafts = (
-                draft("ceiling", d, c, unit=c.unit, relation=c.relation, purpose=reason)
-                for d, c in ceilings.items()
+                draft("budget", d, c, unit=c.unit, relation=c.relation, purpose=reason)
+                for d, c in budgets.items()
             )
             self._book.append(state, drafts)
         self._book.publish()
 
-    def ceiling(self, dataset: DatasetId) -> Ceiling | None:
-        """What the operator allows, if anything was said."""
+    def budget(self, data: DatasetId | str) -> Budget | None:
+        """What the operator allows to be spent on a data set; None if no budget was set.
+
+        Parameters
+        ----------
+        data
+            A data set of `datasets()`, or its id as `tacit ledger show --all` prints it.
+        """
         with self._book.writing() as state:
-            return state.ceiling(dataset)
+            return state.budget(_as_dataset(data))
 
     def link(self, newer: DatasetId, older: DatasetId, *, reason: str) -> None:
         """The operator declares that `newer` continues `older`: they share one budget from now on.
 
-        It cannot be undone. It may not raise a ceiling, so two different ones are refused.
+        It cannot be undone. It may not raise a budget, so two different ones are refused.
         """
         check_text("reason", reason, needed=True)
         with self._book.writing() as state:
@@ -151,21 +168,21 @@ class Ledger:
                 )
             if newer.content in state.family(older):
                 return
-            mine, theirs = state.ceiling(newer), state.ceiling(older)
+            mine, theirs = state.budget(newer), state.budget(older)
             if mine is not None and theirs is not None and mine != theirs:
-                raise PrivacyError(
-                    f"{newer.short} has ceiling {shown(mine)}, {older.short} has {shown(theirs)};"
-                    " a link must not raise one: set both alike first (tacit ledger ceiling)"
+                raise PrivacyBudgetError(
+                    f"{newer.short} has budget {shown(mine)}, {older.short} has {shown(theirs)};"
+                    " a link must not raise one: set both alike first (tacit ledger budget)"
                 )
-            ceiling = mine or theirs
-            if ceiling is not None:
-                under(state.paid(newer) + state.paid(older), ceiling)
+            budget = mine or theirs
+            if budget is not None:
+                under(state.paid(newer) + state.paid(older), budget)
             self._book.append(state, [draft("link", newer, str(older), purpose=reason)])
         self._book.publish()
 
     def check(
         self, dataset: DatasetId, events: Sequence[GaussianEvent], *, unit: Unit, relation: Relation
-    ) -> Budget:
+    ) -> BudgetCheck:
         """Whether `events`, say those of a whole run, would fit. Spends nothing.
 
         Worth asking before the first round: while the run keeps to these events, its charges then
@@ -174,8 +191,8 @@ class Ledger:
         check_release(events, unit, relation)
         asked = tally([(events, unit, relation)])
         with self._book.writing() as state:
-            ceiling = needed_ceiling(state, dataset)
-            return self._price.budget(state.paid(dataset), asked, ceiling)
+            budget = required_budget(state, dataset)
+            return self._price.compare(state.paid(dataset), asked, budget)
 
     def price(
         self,
@@ -186,9 +203,9 @@ class Ledger:
         relation: Relation,
         delta: float,
     ) -> float:
-        """The lowest ε of a ceiling in these terms under which `events` fit. Spends nothing."""
+        """The lowest ε of a budget in these terms under which `events` fit. Spends nothing."""
         check_release(events, unit, relation)
-        terms = Ceiling(epsilon=1.0, delta=delta, relation=relation, unit=unit)
+        terms = Budget(epsilon=1.0, delta=delta, relation=relation, unit=unit)
         with self._book.writing() as state:
             return self._price.of(state.paid(dataset) + tally([(events, unit, relation)]), terms)
 
@@ -213,7 +230,7 @@ class Ledger:
     def charge_many(self, asks: Sequence[Ask]) -> list[Charge]:
         """Pay for releases, durably, before they are computed: for all of them or for none.
 
-        Refused if together they would pass a ceiling. The same ask again returns the stored charge
+        Refused if together they would pass a budget. The same ask again returns the stored charge
         with `new` false: it pays for no second draw of noise. Only a charge with `new` true allows
         noise to be drawn, once: no noise key is stored, so that what is lost in a crash is lost.
         `answer_many` and `open_many` lose nothing.
@@ -232,16 +249,16 @@ class Ledger:
         """Write charges for all of these; their entries, as far as they are known before sealing.
 
         The state does not move while it is written from, so whatever shares a budget is added up
-        here before it is held against the ceiling.
+        here before it is held against the budget.
         """
         together: dict[frozenset[str], list[Ask]] = {}
         for ask in wanted:
             together.setdefault(state.family(ask.dataset), []).append(ask)
         for shared in together.values():
             dataset = shared[0].dataset
-            ceiling = needed_ceiling(state, dataset)
+            budget = required_budget(state, dataset)
             asked = tally([(ask.events, ask.unit, ask.relation) for ask in shared])
-            self._price.require_room(dataset.short, state.paid(dataset), asked, ceiling)
+            self._price.require_budget(dataset.short, state.paid(dataset), asked, budget)
         drafts = [
             draft(
                 "charge", ask.dataset, ask.events, run=ask.run, request=ask.request,
@@ -368,22 +385,41 @@ class Ledger:
                 and (place in state.answers or stored_secret(self._book.store, charges[-1]))
             ]
 
-    def spent(self, dataset: DatasetId) -> Spent:
-        """The guarantee that still holds for a data set, after all that was charged."""
+    def spent(self, data: DatasetId | str) -> Spent:
+        """What was spent on a data set, and the guarantee that still holds for it.
+
+        Parameters
+        ----------
+        data
+            A data set of `datasets()`, or its id.
+        """
+        dataset = _as_dataset(data)
         with self._book.writing() as state:
-            ceiling, paid = state.ceiling(dataset), state.paid(dataset)
+            budget, paid = state.budget(dataset), state.paid(dataset)
             family = state.family(dataset)
-            epsilon = None if ceiling is None else self._price.of(paid, ceiling)
+            epsilon = None if budget is None else self._price.of(paid, budget)
             charges = [c for cs in state.charges.values() for c in cs]
             return Spent(
                 dataset=str(dataset),
                 epsilon=epsilon,
-                ceiling=ceiling,
-                remaining=None if ceiling is None or epsilon is None else ceiling.epsilon - epsilon,
+                budget=budget,
+                remaining=None if budget is None or epsilon is None else budget.epsilon - epsilon,
                 charges=sum(charge.dataset.content in family for charge in charges),
                 releases=sum(paid.values()),
                 family=len(family),
             )
+
+    def remaining(self, data: DatasetId | str) -> float | None:
+        """Budget minus spent ε of a data set; None without a budget.
+
+        ε does not add up by addition: whether a run fits is for `check` to say.
+
+        Parameters
+        ----------
+        data
+            A data set of `datasets()`, or its id.
+        """
+        return self.spent(data).remaining
 
     def datasets(self) -> list[DatasetId]:
         """All that the ledger has heard of, in the order in which it did."""
@@ -395,9 +431,15 @@ class Ledger:
         with self._book.writing() as state:
             return list(state.lookalikes(dataset))[::-1]
 
-    def show(self, dataset: DatasetId | None = None) -> list[Row]:
-        """The entries, checked once more on the way, of one data set's family or of all."""
-        store = self._book.store
+    def entries(self, data: DatasetId | str | None = None) -> list[Row]:
+        """All entries in order, each checked once more.
+
+        Parameters
+        ----------
+        data
+            Only the entries of this data set and of those that it is linked with.
+        """
+        store, dataset = self._book.store, None if data is None else _as_dataset(data)
         with self._book.writing() as state:
             entries = list(follow(store.key, store.rows(), 0, store.first))
             family = None if dataset is None else state.family(dataset)
@@ -413,7 +455,14 @@ class Ledger:
             return f"{state.count}:{state.last.hex()}"
 
     def verify(self, receipt: str | None = None) -> Report:
-        """Check everything on disk: see `ledger_audit.audit`, which needs no open ledger."""
+        """Check every entry and stored reply on disk; the report lists all that is wrong.
+
+        Parameters
+        ----------
+        receipt
+            A receipt from an earlier report or export that was kept elsewhere. Only with it can a
+            ledger be recognised that was put back to an older state as a whole.
+        """
         return audit(self._book.store.path, receipt)
 
     def export(self, path: str | Path, format: Literal["json", "csv"] = "json") -> None:
@@ -421,4 +470,8 @@ class Ledger:
         if format not in ("json", "csv"):
             raise ConfigError(f'format = "{format}"; choose json or csv')
         spent = [self.spent(dataset) for dataset in self.datasets()]
-        write_export(Path(path), format, self.show(), spent, self.receipt())
+        write_export(Path(path), format, self.entries(), spent, self.receipt())
+
+
+def _as_dataset(data: DatasetId | str) -> DatasetId:
+    return data if isinstance(data, DatasetId) else DatasetId.parse(data)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 
-from tacit.errors import PrivacyError
+from tacit.errors import PrivacyBudgetError
 from tacit.privacy.ledger.charges import Ask, Reply
 from tacit.privacy.ledger.fingerprint import DatasetId
-from tacit.privacy.ledger.state import Ceiling, Charge, State
+from tacit.privacy.ledger.state import Budget, Charge, State
 
 
 class LineageWarning(UserWarning):
@@ -21,7 +21,7 @@ def check_same_release(state: State, wanted: Ask) -> list[Charge]:
     """
     done = state.charges.get(wanted.place, [])
     if done and not wanted.same_release(done[0]):
-        raise PrivacyError(
+        raise PrivacyBudgetError(
             f"request {wanted.request} of run {wanted.run} was charged for another release (entry "
             f"{done[0].seq}); a request is answered once: use a new request id"
         )
@@ -34,7 +34,7 @@ def check_same_content(charge: Charge, wanted: Ask, content: str) -> None:
     The same noise under two different questions would cancel in the difference of the answers.
     """
     if wanted.content != content:
-        raise PrivacyError(
+        raise PrivacyBudgetError(
             f"request {wanted.request} of run {wanted.run} was charged for another content (entry "
             f"{charge.seq}); it is answered as it was first asked, or not at all"
         )
@@ -45,22 +45,22 @@ def answerable(state: State, reply: Reply, digest: str) -> Charge | None:
     place = f"request {reply.request} of run {reply.run}"
     charges = state.charges.get(reply.place)
     if not charges:
-        raise PrivacyError(f"{place} was not charged; charge first")
+        raise PrivacyBudgetError(f"{place} was not charged; charge first")
     answer = state.answers.get(reply.place)
     if answer is None:
         return charges[-1]
     if answer.digest != digest:
-        raise PrivacyError(
+        raise PrivacyBudgetError(
             f"{place} has been answered otherwise; send the stored reply (recall), not a second one"
         )
     return None
 
 
-def needed_ceiling(state: State, dataset: DatasetId) -> Ceiling:
+def required_budget(state: State, dataset: DatasetId) -> Budget:
     """Fail closed: what the operator has not allowed is not allowed."""
-    ceiling = state.ceiling(dataset)
-    if ceiling is not None:
-        return ceiling
+    budget = state.budget(dataset)
+    if budget is not None:
+        return budget
     alike = next(state.lookalikes(dataset), None)
     hint = (
         f"; it has the schema of {alike.short}, which was charged: if it continues that data"
@@ -68,9 +68,9 @@ def needed_ceiling(state: State, dataset: DatasetId) -> Ceiling:
         if alike
         else ""
     )
-    raise PrivacyError(
-        f"data set {dataset.short} has no privacy ceiling, so nothing may be released; its operator"
-        f" sets one: tacit ledger ceiling {dataset} --epsilon E --delta D{hint}"
+    raise PrivacyBudgetError(
+        f"data set {dataset.short} has no privacy budget, so nothing may be released; its operator"
+        f" sets one: tacit ledger budget {dataset} --epsilon E --delta D{hint}"
     )
 
 
@@ -83,5 +83,5 @@ def warn_of_lookalikes(state: State, dataset: DatasetId) -> None:
             f" {alike.short}, which was charged; if it holds some of the same records, link it:"
             f" tacit ledger link {dataset} {alike}",
             LineageWarning,
-            stacklevel=4,  # whoever called `set_ceiling`
+            stacklevel=4,  # whoever called `set_budget`
         )

@@ -1,16 +1,16 @@
-"""What the entries mean: ceilings, families of data sets, and what has been spent.
+"""What the entries mean: budgets, families of data sets, and what has been spent.
 
 The state is only ever made by reading the verified chain, entry after entry. Which events count
-how under which ceiling is decided here; what they cost together, by the accountant.
+how under which budget is decided here; what they cost together, by the accountant.
 
-**Relation.** An event stores a clip and a noise, so its sensitivity under the ceiling's relation is
-derived. A charge under add-or-remove counts under a substitute ceiling (its sum moves by at
+**Relation.** An event stores a clip and a noise, so its sensitivity under the budget's relation is
+derived. A charge under add-or-remove counts under a substitute budget (its sum moves by at
 most 2C). The reverse is refused: a run under substitute may treat the number of records as public.
 
-**Unit.** A charge for a coarser unit (record < person < party) counts under a finer ceiling, not
+**Unit.** A charge for a coarser unit (record < person < party) counts under a finer budget, not
 at its own number: one record more *changes* its person's contribution, by up to 2C, where one
 person more adds C. And a substituted record may move from one person to another, which changes
-two contributions. So `counted` rewrites the event to the distance that the ceiling's neighbours
+two contributions. So `counted` rewrites the event to the distance that the budget's neighbours
 can move its sum. With sampled batches that argument fails, and the charge is refused.
 """
 
@@ -24,7 +24,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from tacit.errors import ConfigError, DataError, PrivacyError
+from tacit.errors import ConfigError, DataError, PrivacyBudgetError
 from tacit.privacy.events import GaussianEvent, Relation
 from tacit.privacy.ledger.chain import ADVICE, Entry
 from tacit.privacy.ledger.fingerprint import DatasetId
@@ -36,7 +36,7 @@ Epsilon = Callable[[Sequence[GaussianEvent], float, Relation], float]
 """ε of some events at a δ under a relation: an upper bound; infinite when there is none."""
 
 
-class Ceiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the operator of a site allows to be spent on one data set, ever."""
 
     epsilon: float
@@ -46,12 +46,12 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
-            raise ConfigError(f"ceiling epsilon = {self.epsilon}; it must be a finite number > 0")
+            raise ConfigError(f"budget epsilon = {self.epsilon}; it must be a finite number > 0")
         if not 0 < self.delta < 1:
-            raise ConfigError(f"ceiling delta = {self.delta}; it must be between 0 and 1")
+            raise ConfigError(f"budget delta = {self.delta}; it must be between 0 and 1")
         check_terms(self.unit, self.relation)
 
-    def within(self, other: Ceiling) -> bool:
+    def within(self, other: Budget) -> bool:
         """Whether everything this allows, `other` allows too."""
         same = (self.relation, self.unit) == (other.relation, other.unit)
         return same and self.epsilon <= other.epsilon and self.delta <= other.delta
@@ -96,36 +96,34 @@ def check_terms(unit: str, relation: str) -> None:
         raise ConfigError(f'relation = "{relation}"; choose from {", ".join(get_args(Relation))}')
 
 
-def counted(
-    event: GaussianEvent, unit: Unit, relation: Relation, ceiling: Ceiling
-) -> GaussianEvent:
-    """The event whose sensitivity under the ceiling's terms bounds what this one reveals.
+def counted(event: GaussianEvent, unit: Unit, relation: Relation, budget: Budget) -> GaussianEvent:
+    """The event whose sensitivity under the budget's terms bounds what this one reveals.
 
-    >>> person = Ceiling(epsilon=1, delta=1e-6, relation="add-or-remove", unit="record")
+    >>> person = Budget(epsilon=1, delta=1e-6, relation="add-or-remove", unit="record")
     >>> counted(GaussianEvent(clip=1, noise_sd=5), "person", "add-or-remove", person).clip
     2.0
     """
-    if relation == "substitute" and ceiling.relation == "add-or-remove":
-        raise PrivacyError(
-            "a charge under substitute cannot count under an add-or-remove ceiling: the run may"
+    if relation == "substitute" and budget.relation == "add-or-remove":
+        raise PrivacyBudgetError(
+            "a charge under substitute cannot count under an add-or-remove budget: the run may"
             " treat the number of records as public; run under add-or-remove, or have the operator"
-            " set a substitute ceiling"
+            " set a substitute budget"
         )
-    if unit == ceiling.unit:
+    if unit == budget.unit:
         return event
-    if UNITS.index(unit) < UNITS.index(ceiling.unit):
-        raise PrivacyError(
-            f"a guarantee for a {unit} says nothing about a {ceiling.unit}, which the ceiling"
-            f" protects; run with unit = {ceiling.unit}"
+    if UNITS.index(unit) < UNITS.index(budget.unit):
+        raise PrivacyBudgetError(
+            f"a guarantee for a {unit} says nothing about a {budget.unit}, which the budget"
+            f" protects; run with unit = {budget.unit}"
         )
     if event.sampling is not None:
-        raise PrivacyError(
-            f"a charge with sampled batches of unit {unit} cannot count under a ceiling for a"
-            f" {ceiling.unit}; run with unit = {ceiling.unit} or without sampling"
+        raise PrivacyBudgetError(
+            f"a charge with sampled batches of unit {unit} cannot count under a budget for a"
+            f" {budget.unit}; run with unit = {budget.unit} or without sampling"
         )
-    moves_two = ceiling.relation == "substitute" and unit != "party"
+    moves_two = budget.relation == "substitute" and unit != "party"
     distance = event.sensitivity("substitute") * (2.0 if moves_two else 1.0)
-    clip = distance if ceiling.relation == "add-or-remove" else distance / 2.0
+    clip = distance if budget.relation == "add-or-remove" else distance / 2.0
     return GaussianEvent(clip=clip, noise_sd=event.noise_sd, count=event.count)
 
 
@@ -139,11 +137,11 @@ def tally(charges: Iterable[tuple[Iterable[GaussianEvent], Unit, Relation]]) -> 
     return total
 
 
-def under(paid: Counter[Paid], ceiling: Ceiling) -> tuple[GaussianEvent, ...]:
-    """What has been paid for, in the ceiling's terms, merged and in a fixed order."""
+def under(paid: Counter[Paid], budget: Budget) -> tuple[GaussianEvent, ...]:
+    """What has been paid for, in the budget's terms, merged and in a fixed order."""
     merged: Counter[GaussianEvent] = Counter()
     for (event, unit, relation), count in paid.items():
-        merged[counted(event, unit, relation, ceiling)] += count
+        merged[counted(event, unit, relation, budget)] += count
     events = [msgspec.structs.replace(event, count=n) for event, n in merged.items()]
     return tuple(sorted(events, key=msgspec.json.encode))
 
@@ -158,7 +156,7 @@ class State:
     charges: dict[tuple[str, str], list[Charge]] = field(default_factory=dict)
     answers: dict[tuple[str, str], Answer] = field(default_factory=dict)
     _paid: dict[str, Counter[Paid]] = field(default_factory=dict)
-    _ceilings: dict[str, tuple[int, Ceiling]] = field(default_factory=dict)
+    _budgets: dict[str, tuple[int, Budget]] = field(default_factory=dict)
     _family: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def apply(self, entry: Entry) -> None:
@@ -174,9 +172,9 @@ class State:
     def _apply(self, entry: Entry, dataset: DatasetId) -> None:
         self.datasets[dataset] = None
         place = (entry.run, entry.request)
-        if entry.kind == "ceiling":
-            ceiling = msgspec.json.decode(entry.body, type=prepare(Ceiling))
-            self._ceilings[dataset.content] = (entry.seq, ceiling)
+        if entry.kind == "budget":
+            budget = msgspec.json.decode(entry.body, type=prepare(Budget))
+            self._budgets[dataset.content] = (entry.seq, budget)
         elif entry.kind == "link":
             older = DatasetId.parse(msgspec.json.decode(entry.body, type=str))
             family = self.family(dataset) | self.family(older)
@@ -202,9 +200,9 @@ class State:
             total.update(self._paid.get(content, {}))
         return total
 
-    def ceiling(self, dataset: DatasetId) -> Ceiling | None:
+    def budget(self, dataset: DatasetId) -> Budget | None:
         """The one set last for the data set or for one of its family."""
-        found = [self._ceilings[c] for c in self.family(dataset) if c in self._ceilings]
+        found = [self._budgets[c] for c in self.family(dataset) if c in self._budgets]
         return max(found, key=lambda pair: pair[0])[1] if found else None
 
     def next_attempt(self, place: tuple[str, str]) -> int:

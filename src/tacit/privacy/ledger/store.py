@@ -98,7 +98,7 @@ class Store:
             _refuse_remains(path)
             raise ConfigError(
                 f"there is no ledger at {path}; the operator of the site makes one by setting a"
-                " ceiling: tacit ledger ceiling"
+                " budget: tacit ledger budget"
             )
         mode = stat.S_IMODE(path.stat().st_mode)
         if os.name == "posix" and mode & _OTHERS:
