@@ -133,7 +133,7 @@ class IgnoresRefusals(InProcess):
         try:
             return super().answer(requests)
         except TacitError as error:
-            if "ceiling" not in str(error):
+            if "budget" not in str(error):
                 raise
             replies = self._computed(requests, {})
             return [replies[request.id] for request in requests]
@@ -216,7 +216,7 @@ class OtherSeed(InProcess):
         (ChargesTwice, r"charges: party 'north', visit 0: one answer was given two noise keys"),
         (GoesOnWithoutAParty, r"a party that fails: the run went on to its end"),
         (HidesTheCause, r"a party that fails: the error does not say .*: a worker has failed"),
-        (IgnoresRefusals, r"refused charge: the ceiling was reached and the run went on"),
+        (IgnoresRefusals, r"refused charge: the budget was reached and the run went on"),
         (ForgetsMemories, r"posterior: synchronous schedule: 'linear' of the posterior differs"),
         (SaysNothing, r"progress: the observer was given \(round, exchanges\) \[\]"),
         (CannotBeStopped, r"cancellation: the observer raised, but the run went on to its end"),

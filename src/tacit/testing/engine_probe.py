@@ -30,7 +30,7 @@ from tacit.party.compute import party_word
 from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.bounded import clip_units
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.ledger.ledger import Ceiling, Ledger
+from tacit.privacy.ledger.ledger import Budget, Ledger
 from tacit.privacy.mechanisms import Gaussian, Release
 from tacit.privacy.noise_key import key_data
 from tacit.privacy.settings import Privacy
@@ -191,20 +191,20 @@ def probe_plan(journal: Path, schedule: Schedule, *, noise_seed: int | None) -> 
 def watched_charging(
     plan: Plan, ledger: Ledger, journal: Path, *, rounds: float = 4 * ROUNDS
 ) -> WatchedCharging:
-    """Charging to a ledger whose ceilings have room for so many rounds."""
+    """Charging to a ledger whose budgets have room for so many rounds."""
     datasets = {name: ledger.identify({}, records) for name, records in plan.parties.items()}
     assert plan.privacy is not None
     unit, relation, delta = plan.privacy.unit, plan.privacy.relation, plan.privacy.delta
-    ceilings = {}
+    budgets = {}
     for name, dataset in datasets.items():
         (event,) = plan.settled[name].events_at(0)
         noise_sd = event.noise_sd / math.sqrt(rounds)  # one release of what so many cost together
         together = [msgspec.structs.replace(event, noise_sd=noise_sd)]
         most = ledger.price(dataset, together, unit=unit, relation=relation, delta=delta)
-        ceilings[dataset] = Ceiling(
+        budgets[dataset] = Budget(
             epsilon=most * (1 + 1e-6), delta=delta, relation=relation, unit=unit
         )
-    ledger.set_ceilings(ceilings, reason="check_engine")
+    ledger.set_budgets(budgets, reason="check_engine")
     return WatchedCharging(ledger, RUN, datasets, plan.settled, unit, relation, str(journal))
 
 

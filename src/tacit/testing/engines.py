@@ -14,7 +14,7 @@ import numpy as np
 from tacit.engines.driver import Driver
 from tacit.engines.execute import Outcome, carry_out
 from tacit.engines.in_process import InProcess
-from tacit.errors import PrivacyError
+from tacit.errors import PrivacyBudgetError
 from tacit.models import LinearRegression, Records
 from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.ledger.ledger import Ledger
@@ -187,12 +187,12 @@ def _check_cancelled(engine: Engine, folder: Path) -> None:
 def _check_charges(engine: Engine, folder: Path) -> None:
     journal = folder / "charges"
     plan = probe_plan(journal, SCHEDULES["synchronous"], noise_seed=None)
-    with Ledger.open(folder / "charges-ledger.sqlite", create=True) as ledger:
+    with Ledger(folder / "charges-ledger.sqlite", create=True) as ledger:
         charging = watched_charging(plan, ledger, journal)
 
         def stored(state: ServerState, log: Log) -> None:
             del log
-            rows = [row for row in ledger.show() if row.kind == "charge"]
+            rows = [row for row in ledger.entries() if row.kind == "charge"]
             lost = [row.request for row in rows if row.state != "answered"]
             assert not lost, (
                 f"stored before seen: round {state.round} was applied while the ledger holds no "
@@ -258,7 +258,7 @@ def _check_failing_party(engine: Engine, folder: Path) -> None:
     journal, path = folder / "failing", folder / "failing.sqlite"
     plan = probe_plan(journal, SCHEDULES["synchronous"], noise_seed=None)
     fault = Path(f"{journal}.fault")
-    with Ledger.open(folder / "failing-ledger.sqlite", create=True) as ledger:
+    with Ledger(folder / "failing-ledger.sqlite", create=True) as ledger:
         charging = watched_charging(plan, ledger, journal)
         fault.touch()
         message = None
@@ -289,17 +289,17 @@ def _check_failing_party(engine: Engine, folder: Path) -> None:
 
 
 def _check_refused_charge(engine: Engine, folder: Path) -> None:
-    """The ceiling has room for one round: the second is refused and nothing of it is computed."""
+    """The budget has room for one round: the second is refused and nothing of it is computed."""
     journal = folder / "refused"
     plan = probe_plan(journal, SCHEDULES["synchronous"], noise_seed=None)
-    with Ledger.open(folder / "refused-ledger.sqlite", create=True) as ledger:
+    with Ledger(folder / "refused-ledger.sqlite", create=True) as ledger:
         charging = watched_charging(plan, ledger, journal, rounds=1.5)
         refused = False
         try:
             carry_out(plan, engine=engine, charging=charging)
-        except PrivacyError:
+        except PrivacyBudgetError:
             refused = True
-        assert refused, "refused charge: the ceiling was reached and the run went on to its end"
+        assert refused, "refused charge: the budget was reached and the run went on to its end"
         computed = {line.visit for line in Journal(str(journal)).read() if line.what == "computed"}
         assert computed == {0}, (
             f"refused charge: visits {sorted(computed)} were computed, expected only the first, "
