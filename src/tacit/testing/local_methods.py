@@ -8,7 +8,7 @@ import numpy as np
 
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.methods.base import Answer, LocalMethod, Task
-from tacit.models import ConjugateGaussian, LinearPredictor, Model, Records, SoftmaxRegression
+from tacit.models import ConjugateGaussian, Model, Records, SoftmaxRegression
 from tacit.pvi import cavity, divide, multiply
 from tacit.testing.families import STANDARD_ERRORS
 
@@ -72,8 +72,7 @@ def check_local_method(
 def made_up_records(model: Model, seed: int = 0, count: int = 37) -> Records:
     """Records with columns x and y that the regression models of `tacit.models` accept."""
     rng = np.random.default_rng(seed)
-    width = len(model.layout) if isinstance(model, LinearPredictor) else model.dimension
-    width = getattr(model, "inputs", width)
+    width = model.dimension if model.x_columns is None else model.x_columns
     x = rng.normal(size=(count, width))
     if isinstance(model, SoftmaxRegression):
         eta = x @ np.linspace(1.0, -1.0, model.dimension).reshape(width, -1)
