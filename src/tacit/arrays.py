@@ -16,7 +16,10 @@ import numpy as np
 Array = Any
 """A NumPy array, a JAX array or a tracer."""
 
-Natural = dict[str, Array]
+Arrays = dict[str, Array]
+"""Named arrays: what requests publish and replies release."""
+
+Natural = Arrays
 """Natural parameters λ by name, float64; see `tacit.expfam.base`."""
 
 

@@ -344,10 +344,12 @@ def test_memories_and_noise_keys_travel_with_requests():
     ]
     kept = {"p1": {"sum": np.array([7.0, 8.0])}}
     secret = {"r0": b"a" * 32, "r2": b"c" * 32}
-    again, memories, keys = unpack_requests(q, pack_requests(requests, kept, secret))
+    again, memories, keys = unpack_requests(
+        q, {"map": np.ones(2)}, pack_requests(requests, kept, secret)
+    )
     assert keys == secret
     assert [one.id for one in again] == ["r0", "r1", "r2"]
-    assert all(one.q is q for one in again)
+    assert all(one.q is q and one.public["map"].tolist() == [1.0, 1.0] for one in again)
     assert [float(one.factor["linear"][0]) for one in again] == [0.0, 1.0, 2.0]
     assert memories["p0"] is None
     np.testing.assert_equal(memories["p1"], kept["p1"])

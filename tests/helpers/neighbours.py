@@ -29,7 +29,7 @@ class Releases(dict):
     def keep(self, requests, answers):
         for request in requests:
             reply, state = answers[request.id]
-            self[request.party, request.visit] = (reply.delta, reply.loss, state.memory)
+            self[request.party, request.visit] = (reply.released, reply.loss, state.memory)
 
     def give(self, requests):
         from tacit.server.messages import Reply

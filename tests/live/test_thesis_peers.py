@@ -22,6 +22,7 @@ import pytest
 from harness import Federation, Running, run_async
 
 from tacit.errors import PeerError
+from tacit.live.protocol.messages import PROTOCOL
 from tacit.live.session import ClosedError
 from tacit.live.transport.tls import Credentials
 
@@ -322,7 +323,7 @@ def test_their_clients_with_one_of_ours(kind, tmp_path, pki):
     federation = Federation.make(tmp_path, pki, parties=NAMES, kind=kind, rounds=3)
     running = run_async(play(federation, ("south",), [STYLES["json"], STYLES["cbor"]]))
     joined = {line["party"]: line["protocol"] for line in running.events("joined")}
-    assert joined == {"north": 0, "south": 1, "west": 0}
+    assert joined == {"north": 0, "south": PROTOCOL, "west": 0}
 
 
 @pytest.mark.parametrize("damping", [1.0, 0.5])

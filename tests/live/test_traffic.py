@@ -159,7 +159,7 @@ class Audit:
     ) -> None:
         assert data_size == self.told
         assert heartbeat is True
-        assert (protocol, configuration) == (1, self.digest)
+        assert (protocol, configuration) == (m.PROTOCOL, self.digest)
         assert encodings == ["msgpack", "cbor", "json"]
         assert set(guarantee) == {"epsilon", "delta", "unit", "relation", "answers"}
         assert guarantee["epsilon"] <= EPSILON
@@ -175,11 +175,11 @@ class Audit:
         assert len(runs) == 1, "an update that nobody was charged for"
         stored = self.book.reply(*runs, request)
         assert stored is not None, "an update that is not in the ledger"
-        assert set(delta) == set(stored.delta)
+        assert set(delta) == set(stored.released)
         for key, array in delta.items():
             assert set(array) == {"shape", "data"}
-            assert tuple(array["shape"]) == stored.delta[key].shape
-            assert array["data"] == np.asarray(stored.delta[key], "<f8").tobytes()
+            assert tuple(array["shape"]) == stored.released[key].shape
+            assert array["data"] == np.asarray(stored.released[key], "<f8").tobytes()
         self.updates += 1
 
     def _EarlyLeaveCluster(self, reason, expected_absence, listening=False) -> None:  # noqa: N802
@@ -380,7 +380,7 @@ class Hostile:
 
     async def welcome(self, run: str = "run-a") -> Any:
         first = await self.hear()
-        known = {"protocol": 1, "configuration": self.digest, "run": run, "parties": 2}
+        known = {"protocol": m.PROTOCOL, "configuration": self.digest, "run": run, "parties": 2}
         if isinstance(first, m.JoinCluster):
             await self.say(m.AcceptedIntoCluster(**known))
         else:
@@ -502,7 +502,7 @@ def test_asked_again_it_sends_the_same_and_pays_nothing(tmp_path, pki):
         assert isinstance(first, m.JoinCluster if number == 1 else m.ReJoinCluster)
         for visit in (0, 1):
             update = await hostile.ask("a0", visit, **changes[number - 1])
-            answers.append(update.delta)
+            answers.append(update.released)
             spent.append(book.spent())
         if number < len(changes):
             return  # hang up
@@ -718,7 +718,7 @@ def test_failures_tell_nothing_of_the_records(tmp_path, pki):
                 await hostile.say(m.ServerAcknowledgement())
                 return
             answered += 1
-            for array in answer.delta.values():
+            for array in answer.released.values():
                 assert np.all(np.isfinite(np.frombuffer(array.data)))
         await hostile.say(m.EarlyCloseOfConnection())
         await hostile.hear()

@@ -33,8 +33,8 @@ class Corrupt(Seat):
     def answer(self, request: Any, *rest: Any) -> Any:
         reply, state = super().answer(request, *rest)
         if self.corrupt and request.visit >= self.since:
-            delta = {name: type(self).factor * value for name, value in reply.delta.items()}
-            reply = reply._replace(delta=delta)
+            delta = {name: type(self).factor * value for name, value in reply.released.items()}
+            reply = reply._replace(released=delta)
             state = state._replace(last=reply)
         return reply, state
 

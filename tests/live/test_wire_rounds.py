@@ -79,7 +79,7 @@ class ByHand:
             turn.damping, turn.initial,
         )  # fmt: skip
         reply = self.seat.answer(request)[0]
-        await self.session.send_delta(turn, reply.delta, reply.loss)
+        await self.session.send_delta(turn, reply.released, reply.loss)
 
 
 @contextlib.asynccontextmanager

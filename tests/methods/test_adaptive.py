@@ -39,7 +39,7 @@ def test_it_walks_to_the_same_clip_from_anywhere(parties, target):
     ends = []
     for clip in (0.01, 30.0):
         state = carry_out(plan_of(parties, DPSGD(clip=clip, adaptive=target), rounds=40)).state
-        ends.append(clip * float(np.exp(state.q["log_scale"])))
+        ends.append(clip * float(np.exp(state.public["log_scale"])))
     assert ends[0] == pytest.approx(ends[1], rel=0.25)
     # Norms of logistic scores are of the order of |x|, here about √3.
     assert 0.1 < ends[0] < 5.0
@@ -47,7 +47,7 @@ def test_it_walks_to_the_same_clip_from_anywhere(parties, target):
 
 def test_a_larger_quantile_is_a_larger_clip(parties):
     ends = [
-        float(carry_out(plan_of(parties, DPSGD(adaptive=share))).state.q["log_scale"])
+        float(carry_out(plan_of(parties, DPSGD(adaptive=share))).state.public["log_scale"])
         for share in (0.2, 0.9)
     ]
     assert ends[0] < ends[1] - 0.2
@@ -101,9 +101,11 @@ def test_a_hostile_scale_goes_no_farther_than_the_server_s_own(parties, far):
     seat = Seat(plan.agreement, "site-0", parties["site-0"], settled)
     deltas = []
     for at in (far, np.sign(far) * 30.0):
-        q = plan.model.prior(plan.family) | {"log_scale": np.asarray(at)}
-        request = Request("r0", "site-0", 0, 0, q, plan.family.zero(), 1.0, initial=True)
-        deltas.append(seat.answer(request)[0].delta)
+        q, public = plan.model.prior(plan.family), {"log_scale": np.asarray(at)}
+        request = Request(
+            "r0", "site-0", 0, 0, q, plan.family.zero(), 1.0, initial=True, public=public
+        )
+        deltas.append(seat.answer(request)[0].released)
     np.testing.assert_allclose(deltas[0]["linear"], deltas[1]["linear"])
 
 

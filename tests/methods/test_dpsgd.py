@@ -85,12 +85,14 @@ def test_an_answer_costs_what_was_declared_for_it(parties, how):
         request = Request("r0", party, 0, 0, q, FAMILY.zero(), 1.0, initial=True)
         reply, state = step(agreement, records, PartyState(), request, settled)
         assert reply.loss is None, "a loss would be one more release"
-        assert np.all(np.isfinite(reply.delta["linear"]))
+        assert np.all(np.isfinite(reply.released["linear"]))
         assert step(agreement, records, state, request, settled)[0] is reply
         again, _ = step(agreement, records, PartyState(), request, settled)
-        np.testing.assert_equal(again.delta, reply.delta)
+        np.testing.assert_equal(again.released, reply.released)
         other, _ = step(agreement, records, PartyState(), request._replace(visit=1), settled)
-        assert np.all(other.delta["linear"] != reply.delta["linear"]), "a visit has its own noise"
+        assert np.all(other.released["linear"] != reply.released["linear"]), (
+            "a visit has its own noise"
+        )
 
 
 def test_noise_of_the_operating_system_is_never_the_same(parties):
@@ -99,7 +101,7 @@ def test_noise_of_the_operating_system_is_never_the_same(parties):
     request = Request("r0", "site-0", 0, 0, MODEL.prior(FAMILY), FAMILY.zero(), 1.0, initial=True)
     arguments = (agreement, parties["site-0"], PartyState(), request, plan.settled["site-0"])
     first, second = step(*arguments)[0], step(*arguments)[0]
-    assert np.all(first.delta["linear"] != second.delta["linear"])
+    assert np.all(first.released["linear"] != second.released["linear"])
 
 
 @pytest.fixture(scope="module")

@@ -155,13 +155,13 @@ class TwoSums(DPSGD):
 @pytest.mark.parametrize(
     ("method", "model", "how", "said"),
     [
-        (LeakyStatistics(), LINEAR, {}, r"reply: visit 0, .*delta\['linear'\] differs"),
-        (LeakyGradients(), LOGISTIC, {}, r"reply: visit 0, .*delta\['quadratic'\] differs"),
+        (LeakyStatistics(), LINEAR, {}, r"reply: visit 0, .*released\['linear'\] differs"),
+        (LeakyGradients(), LOGISTIC, {}, r"reply: visit 0, .*released\['quadratic'\] differs"),
         (LeakyUpdate(shards=1), LINEAR, {"unit": "party", "aggregation": "server"},
-         r"reply: visit 0, .*delta\['linear'\] differs"),
+         r"reply: visit 0, .*released\['linear'\] differs"),
         (LeakyLoss(), LINEAR, {}, "reply: visit 0, .*: loss differs"),
-        (LeakyMemory(), LINEAR, {}, r"reply: visit 1, .*delta\['linear'\] differs"),
-        (Factor(), LINEAR, {}, r"reply: visit 0, .*delta\['linear'\] differs"),
+        (LeakyMemory(), LINEAR, {}, r"reply: visit 1, .*released\['linear'\] differs"),
+        (Factor(), LINEAR, {}, r"reply: visit 0, .*released\['linear'\] differs"),
         (SecondRelease(), LINEAR, {}, "releases: visit 0: .* releases .* have no cost"),
         (SometimesTwice(), LINEAR, {}, "reply: visit 0, .* differs"),
         (TwoSums(wrong="half"), LOGISTIC, {}, "noise: visit 0, event 1: variance"),

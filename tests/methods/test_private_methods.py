@@ -36,6 +36,7 @@ from tacit.models.belief.model import BeliefNetwork
 from tacit.plan.plan import first_factors, make_plan
 from tacit.privacy.mechanisms import Gaussian
 from tacit.privacy.settings import Privacy
+from tacit.server.combine import RoundSum, Shared
 from tacit.server.schedule import Synchronous
 from tacit.server.state import initial_state
 from tacit.testing import check_local_method, check_private_method, gaussian_faults
@@ -123,9 +124,13 @@ def test_no_unit_moves_a_release_further_than_is_charged(name):
 def noise_of_server(plan, coordinates):
     """What the server adds to updates of 1, a row a round."""
     q = initial_state(plan.rules, first_factors(plan)).q
-    nothing = [plan.family.zero()] * len(plan.parties)
     combine = plan.rules.combine
-    return np.stack([coordinates(combine(q, nothing, None, n), q) for n in range(1, 2_001)])
+
+    def added(number):
+        nothing = RoundSum(plan.family.zero(), len(plan.parties), number)
+        return coordinates(combine(Shared(q), nothing), q)
+
+    return np.stack([added(number) for number in range(1, 2_001)])
 
 
 def test_the_server_adds_one_whole_noise_to_updates():
@@ -137,7 +142,7 @@ def test_the_server_adds_one_whole_noise_to_updates():
     )  # fmt: skip
 
     def moved(found, q):
-        change = found[0]
+        change = found.q
         return np.concatenate(
             [change["linear"] - q["linear"], -2.0 * (change["quadratic"] - q["quadratic"])]
         )
@@ -159,7 +164,7 @@ def test_the_server_adds_one_whole_noise_to_counts():
     prior = model.prior(plan.family)["log"]
 
     def moved(found, q):
-        return np.ravel(found[1]["log"] - (q["log"] - prior)) / model.statistics_unit
+        return np.ravel(found.memory["log"] - (q["log"] - prior)) / model.statistics_unit
 
     plan = replace(plan, noise_key=(5,))
     noise = noise_of_server(plan, moved)

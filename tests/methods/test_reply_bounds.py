@@ -79,8 +79,8 @@ def exchanges(plan: Plan, counts: dict[str, float]) -> list[Exchange]:
                 seen.append(
                     Exchange(
                         request.q, request.factor, request.damping, request.initial, request.visit,
-                        reply.delta, reply.loss, counts[reply.party],
-                        plan.settled.get(reply.party),
+                        reply.released, reply.loss, counts[reply.party],
+                        settled=plan.settled.get(reply.party), public=request.public,
                     )
                 )  # fmt: skip
             return replies
@@ -181,8 +181,10 @@ def test_honest_private_replies_are_bounded_and_inflated_ones_are_not(method, fa
                 continue
             assert found_in(plan, seen) == []
             for one in seen:
-                wild = {name: 1e6 * (np.abs(value) + 1.0) for name, value in one.delta.items()}
-                found = broken_bound(plan.model, plan.family, plan.method, one._replace(delta=wild))
+                wild = {name: 1e6 * (np.abs(value) + 1.0) for name, value in one.released.items()}
+                found = broken_bound(
+                    plan.model, plan.family, plan.method, one._replace(released=wild)
+                )
                 assert found is not None
                 assert found.value > found.bound
 
@@ -196,7 +198,7 @@ def test_private_bounds_are_those_of_the_public_terms():
     noise = event.noise_sd * math.sqrt(3 + 2 * math.sqrt(3 * 28) + 2 * 28)
     for factor in (0.99, 1.01):
         score = np.full(3, factor * (12 + noise) / math.sqrt(3))
-        wild = one._replace(delta=one.delta | {"score": score})
+        wild = one._replace(released=one.released | {"score": score})
         found = broken_bound(plan.model, plan.family, plan.method, wild)
         assert (found is None) == (factor < 1)
 
@@ -210,17 +212,17 @@ def test_with_shared_noise_a_party_adds_its_share_only():
     one = next(exchange for exchange in seen if exchange.visit == 2 and exchange.records == 12)
     score = np.full(3, 1.01 * (12 + noise) / math.sqrt(3))
     assert broken_bound(
-        plan.model, plan.family, plan.method, one._replace(delta=one.delta | {"score": score})
+        plan.model, plan.family, plan.method, one._replace(released=one.released | {"score": score})
     )
 
 
 def changed(one: Exchange, plan: Plan, *, precision=0.0, linear=0.0) -> Exchange:
     """As if the party's new factor were `precision` and `linear` larger at 'age'."""
-    delta = {name: value.copy() for name, value in one.delta.items()}
+    delta = {name: value.copy() for name, value in one.released.items()}
     place = (1, 1) if delta["quadratic"].ndim == 2 else 1
     delta["quadratic"][place] -= 0.5 * one.damping * precision
     delta["linear"][1] += one.damping * linear
-    return one._replace(delta=delta)
+    return one._replace(released=delta)
 
 
 @pytest.mark.parametrize("damping", [1.0, 0.3])
@@ -302,7 +304,7 @@ def test_no_honest_reply_of_many_records_breaks_a_bound(family, monkeypatch):
     assert len(seen) == 6
     assert found_in(plan, seen) == []
     for one in seen:
-        wrong = one._replace(delta={name: 30.0 * value for name, value in one.delta.items()})
+        wrong = one._replace(released={name: 30.0 * value for name, value in one.released.items()})
         if one.visit == 0:
             assert broken_bound(plan.model, plan.family, plan.method, wrong) is not None
 
@@ -327,7 +329,7 @@ def test_an_update_that_alone_makes_q_improper_is_named_for_any_model():
     seen = exchanges(plan, SIZES)
     assert found_in(plan, seen) == []
     one = seen[-1]
-    flipped = one._replace(delta={name: -2.0 * value for name, value in one.q.items()})
+    flipped = one._replace(released={name: -2.0 * value for name, value in one.q.items()})
     found = broken_bound(plan.model, plan.family, plan.method, flipped)
     assert found is not None
     assert "of q times its update" in found.quantity
@@ -360,9 +362,11 @@ def test_several_noisy_steps_cannot_make_q_improper_or_far(method):
     privacy = Privacy(epsilon=3.0, delta=1e-5, noise_seed=1)
     plan, seen = run_of("logistic", 2, method=method, family="mean-field", privacy=privacy)
     for one in seen:
-        improper = one._replace(delta={name: -1e4 * np.abs(value) for name, value in one.q.items()})
-        improper.delta["quadratic"] = np.full(3, 1e4)
-        far = one._replace(delta=one.delta | {"linear": np.full(3, 1e10)})
+        improper = one._replace(
+            released={name: -1e4 * np.abs(value) for name, value in one.q.items()}
+        )
+        improper.released["quadratic"] = np.full(3, 1e4)
+        far = one._replace(released=one.released | {"linear": np.full(3, 1e10)})
         for wild in (improper, far):
             found = broken_bound(plan.model, plan.family, plan.method, wild)
             assert found is not None

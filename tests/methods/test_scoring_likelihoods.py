@@ -21,6 +21,7 @@ from tacit.privacy.settings import Privacy
 from tacit.run.build import make_model
 from tacit.run.config import parse_config
 from tacit.run.run import prepare, simulate
+from tacit.server.combine import RoundSum, Shared
 from tacit.server.schedule import Synchronous
 
 LAYOUT = (BIAS, Feature("numeric", "age", -1.0, 1.0))
@@ -120,12 +121,13 @@ def test_declared_bounds_of_y_are_where_a_private_line_starts(clinic):
         likelihood = likelihood_of(plan.model)
         assert likelihood is not None
         what = counted(plan.model.layout, likelihood.largest, likelihood.smallest)
-        updates = []
+        total = np.zeros(())
         for records in plan.parties.values():
             told = counts_sum(what, records, jnp.ones(len(records["y"])), jnp.array(1.0)).value
-            counts = np.asarray(told, np.float64) * np.sqrt(what.columns)
-            updates.append({"counts": counts})
-        starts[name] = combine(q, updates, None, 1)[0]["point"]
+            total = total + np.asarray(told, np.float64) * np.sqrt(what.columns)
+        found = combine(Shared(q), RoundSum({"counts": total}, len(plan.parties), 1))
+        assert found.memory is not None
+        starts[name] = found.memory["point"]
     y = np.concatenate([records["y"] for records in plan.parties.values()])
     assert starts["counted"][0] == pytest.approx(y.mean(), abs=1.0)
     assert starts["not"][0] == 0.0

@@ -169,7 +169,7 @@ def test_the_noise_has_the_law_that_was_told(parties, kind):
     asked = Request("r", "site-0", 0, 0, q, plan.family.zero(), 1.0, initial=True)
     seat = Seat(agreement, "site-0", parties["site-0"], settled)
     requests = [asked._replace(id=f"r{visit}", visit=visit) for visit in range(visits)]
-    deltas = [seat.answer(request)[0].delta for request in requests]
+    deltas = [seat.answer(request)[0].released for request in requests]
     error = 4.5 / np.sqrt(2 * visits)
     linear = np.std([one["linear"] for one in deltas], axis=0, ddof=1) / (z * CLIP)
     precision = -2.0 * np.array([one["quadratic"] for one in deltas])
@@ -338,7 +338,7 @@ def test_shuffled_batches_of_a_pass_have_the_statistics_of_all(parties):
     for visit in range(batches):
         request = Request(f"r{visit}", "a", visit, 0, prior, zero, 1.0, False)
         share = min(8, count - 8 * visit) / count
-        delta = seat.answer(request)[0].delta
+        delta = seat.answer(request)[0].released
         total = {name: total[name] + share * delta[name] for name in total}
     for name, value in exact.state.q.items():
         np.testing.assert_allclose(prior[name] + total[name], value, rtol=1e-9)

@@ -14,7 +14,7 @@ from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError
 from tacit.expfam import MeanFieldGaussian
 from tacit.methods import DPSGD, PrivateUpdate, Task, Terms
-from tacit.methods.whitening import SUM, Whitened, unpack_symmetric, whitening_map
+from tacit.methods.whitening import MAP, MOMENT, Whitened, unpack_symmetric, whitening_map
 from tacit.models import LinearRegression, LogisticRegression
 from tacit.plan.plan import make_plan
 from tacit.privacy.bounded import clip_moments, clip_units, pack_symmetric
@@ -122,7 +122,7 @@ def test_the_law_of_the_first_release():
     """`gaussian_faults`: a false alarm in a million; a scale that is off by a tenth is seen."""
     method, shares = Whitened(inner=PrivateUpdate(dtype="float64"), bound=2.0), 4.0
     records = {"x": jnp.asarray(parties((20,))["site-0"]["x"]), "y": jnp.zeros(20)}
-    family = method.family(LINEAR, MeanFieldGaussian(D))
+    family = MeanFieldGaussian(D)
     terms = Terms(
         clip=4.0, noise_sd=1.0, shares=shares, units=20.0, releases=5, clips=jnp.array([4.0]),
         noise_sds=jnp.array([3.0]), progress=0.0,
@@ -132,10 +132,10 @@ def test_the_law_of_the_first_release():
     def released(secret):
         task = Task(
             records, jnp.ones(20), prior, family.zero(), prior, jnp.bool_(True), 0, terms, secret,
-            damping=0.25,
+            stage=MOMENT, damping=0.25,
         )  # fmt: skip
         answer = method.answer(LINEAR, family, jax.random.key(0), task)
-        return 0.25 * (answer.natural[SUM] - prior[SUM]), answer.cost
+        return answer.released[MOMENT], answer.cost
 
     values, costs = jax.vmap(released)(jax.random.split(jax.random.key(3), 4000))
     exact = clip_moments(records["x"], 4.0, np.ones(20)).value
@@ -210,7 +210,7 @@ def test_the_map_is_that_of_all_parties(schedule):
     plan = make_plan(LINEAR, made, method=method, schedule=schedule, privacy=ALMOST_EXACT)
     outcome = carry_out(plan)
     x, _ = pooled(made)
-    found = unpack_symmetric(outcome.state.result[SUM])
+    found = unpack_symmetric(outcome.state.public[MAP])
     np.testing.assert_allclose(found, whitening_map(x.T @ x, 0.0), atol=1e-5)
     white = x @ found
     np.testing.assert_allclose(

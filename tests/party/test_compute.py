@@ -13,8 +13,8 @@ from tacit.models import LinearRegression
 from tacit.party.compute import PartyState, padded_rows, party_word, recall, stack_records, step
 from tacit.party.store import PartyStore
 from tacit.plan.agreement import Agreement
-from tacit.server.checkpoint import Checkpoint, _keyed
-from tacit.server.messages import Request, pack_natural
+from tacit.server.checkpoint import Checkpoint
+from tacit.server.messages import Request
 
 MODEL, FAMILY = LinearRegression(("a", "b", "c")), FullGaussian(3)
 AGREEMENT = Agreement(MODEL, FAMILY, Exact(), seed=3)
@@ -60,9 +60,9 @@ def test_the_reply_is_the_damped_difference(records):
     whole, _ = step(AGREEMENT, records, PartyState(), REQUEST._replace(damping=1.0))
     half, _ = step(AGREEMENT, records, PartyState(), REQUEST)
     form, linear = MODEL.quadratic_form(records, np.ones(30))
-    np.testing.assert_allclose(whole.delta["linear"], linear, rtol=1e-10)
-    np.testing.assert_allclose(whole.delta["quadratic"], -0.5 * form, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(half.delta["linear"], 0.5 * linear, rtol=1e-10)
+    np.testing.assert_allclose(whole.released["linear"], linear, rtol=1e-10)
+    np.testing.assert_allclose(whole.released["quadratic"], -0.5 * form, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(half.released["linear"], 0.5 * linear, rtol=1e-10)
     assert (half.party, half.version, half.id) == ("a", 0, "r0")
 
 
@@ -81,7 +81,7 @@ def test_padding_changes_nothing_but_rounding(records):
         party_side.answer_many(AGREEMENT, stack, weights, [REQUEST])[0]
         for stack, weights in ((short, few), (long, many))
     ]
-    np.testing.assert_allclose(answers[0].delta["linear"], answers[1].delta["linear"])
+    np.testing.assert_allclose(answers[0].released["linear"], answers[1].released["linear"])
     np.testing.assert_allclose(answers[0].loss, answers[1].loss)
 
 
@@ -163,13 +163,3 @@ def test_what_a_party_keeps_is_rolled_back_with_a_lost_answer(store, tmp_path):
 
     assert opened().memory_at(8)["count"].tolist() == [2.0, 2.0]
     assert opened().memory_at(7)["count"].tolist() == [1.0, 1.0]
-
-
-def test_what_version_0_1_kept_is_read(tmp_path):
-    checkpoint = Checkpoint(tmp_path / "server.sqlite", digest="digest")
-    body = _keyed("a", pack_natural({"count": np.ones(1)}))
-    checkpoint._db.execute("INSERT INTO memories VALUES (?, ?)", ("a", body))
-    memory, visit, earlier = checkpoint.kept()["a"]
-    checkpoint.close()
-    assert (memory["count"].tolist(), visit, earlier) == ([1.0], None, None)
-    assert PartyState(None, memory).memory_at(0) is memory

@@ -190,7 +190,7 @@ def answers(path, plan, records, trials):
     )
     for update in updates[:5]:  # what is compared is what would be sent
         party_side.conclude(request, update, settled)
-    return np.array([path.read(update.delta) for update in updates])
+    return np.array([path.read(update.released) for update in updates])
 
 
 def claim_of(path, plan):

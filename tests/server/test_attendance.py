@@ -187,7 +187,7 @@ def test_a_round_that_goes_on_applies_exactly_what_has_arrived():
     before = state
     state, log = skip(rules, state, ["b", "d"])
     assert [line["event"] for line in log] == ["skipped", "skipped", "round"]
-    expected = product(before.q, (reply.delta for reply in reversed(replies)))
+    expected = product(before.q, (reply.released for reply in reversed(replies)))
     for name, value in expected.items():
         assert state.q[name].tobytes() == value.tobytes()
     assert asked(state) == ["a", "c"]

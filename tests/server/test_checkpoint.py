@@ -338,3 +338,10 @@ def test_a_crash_while_the_file_is_made_leaves_none(path, monkeypatch):
 def test_an_empty_checkpoint_starts_from_the_beginning(plans, undisturbed, path):
     Checkpoint(path, digest="d").close()
     assert_same_outcome(run_once(plans["sequential"], path), undisturbed["sequential"])
+
+
+def test_a_checkpoint_of_version_0_1_is_refused(finished):
+    with sqlite3.connect(finished) as database:
+        database.execute("PRAGMA user_version = 0")
+    with pytest.raises(DataError, match="checkpoint format 0, this version of tacit reads 2"):
+        open_and_load(finished)

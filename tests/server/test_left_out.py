@@ -44,7 +44,7 @@ def good(request, size=0.5):
 
 def bad(request):
     sign = -50.0 * np.asarray(request.q["quadratic"])
-    return good(request)._replace(delta={"linear": np.zeros(2), "quadratic": sign})
+    return good(request)._replace(released={"linear": np.zeros(2), "quadratic": sign})
 
 
 def answered(rules, state, *, but=()):
@@ -171,7 +171,7 @@ def test_a_party_whose_update_is_proper_but_absurd_is_left_out_at_once():
     for request in open_requests(state):
         reply = good(request)
         if request.party == "b":
-            reply = reply._replace(delta=reply.delta | {"linear": np.full(2, 1e20)})
+            reply = reply._replace(released=reply.released | {"linear": np.full(2, 1e20)})
         state, log = step(rules, state, reply)
         lines += log
     assert [line["party"] for line in lines if line["event"] == "left out"] == ["b"]
@@ -190,7 +190,7 @@ def test_two_parties_that_are_improper_only_together_are_both_named():
             reply = good(request, 1e-9)
             if request.party in ("b", "c"):
                 away = {"linear": np.zeros(2), "quadratic": 0.3 * np.eye(2)}
-                reply = reply._replace(delta=away)
+                reply = reply._replace(released=away)
             state, log = step(rules, state, reply)
             lines += log
     assert set(state.left_out) == {"b", "c"}

@@ -14,7 +14,7 @@ from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.pvi import product
 from tacit.server.messages import Reply
 from tacit.server.schedule import Asynchronous, Damping, Sequential, Synchronous
-from tacit.server.state import Rules, initial_state, open_requests
+from tacit.server.state import Published, Rules, initial_state, open_requests
 from tacit.server.step import MAX_REFUSED_IN_A_ROW, begin, step, step_together
 
 FAMILY = FullGaussian(2)
@@ -83,6 +83,7 @@ def freeze(state):
             array.setflags(write=False)
         return arrays
 
+    issued = state.issued.items()
     factors = {k: f._replace(natural=natural(f.natural)) for k, f in state.factors.items()}
     return replace(
         state,
@@ -90,7 +91,7 @@ def freeze(state):
         previous=natural(state.previous),
         factors=Frozen(factors),
         open=Frozen(state.open),
-        issued=Frozen({k: natural(q) for k, q in state.issued.items()}),
+        issued=Frozen({k: Published(natural(p.q), natural(p.public)) for k, p in issued}),
         arrived=Frozen(state.arrived),
         losses=Frozen(state.losses),
     )
@@ -152,7 +153,7 @@ def test_q_is_always_the_prior_times_the_factors(kind, data):
             state, _ = step(rules, state, reply)
             answered.append(reply)
         elif act == "ruin":
-            state, _ = step(rules, state, reply._replace(delta=spoiling_delta()))
+            state, _ = step(rules, state, reply._replace(released=spoiling_delta()))
             answered.append(reply)
         elif act == "repeat" and answered:
             state, log = step(rules, state, data.draw(st.sampled_from(answered)))
@@ -161,8 +162,10 @@ def test_q_is_always_the_prior_times_the_factors(kind, data):
         elif act in ("stale", "nan", "shape"):
             bad = {
                 "stale": reply._replace(version=reply.version - 1),
-                "nan": reply._replace(delta={**reply.delta, "linear": np.array([np.nan, 0.0])}),
-                "shape": reply._replace(delta={**reply.delta, "linear": np.zeros(3)}),
+                "nan": reply._replace(
+                    released={**reply.released, "linear": np.array([np.nan, 0.0])}
+                ),
+                "shape": reply._replace(released={**reply.released, "linear": np.zeros(3)}),
             }[act]
             with pytest.raises(TacitError):
                 step(rules, state, bad)
@@ -177,10 +180,14 @@ TOO_WIDE = {"linear": np.zeros(3), "quadratic": np.zeros((3, 3))}
 BAD_REPLIES = {
     "another version": (PeerError, "version 7", {"version": 7}),
     "another party": (PeerError, "'b' answered", {"party": "b"}),
-    "NaN": (ConfigError, "'quadratic' has a value that is not finite", {"delta": NOT_FINITE}),
-    "infinity": (ConfigError, "'linear' has a value that is not finite", {"delta": TOO_LARGE}),
-    "wrong shape": (ConfigError, r"shape \(3,\), expected \(2,\)", {"delta": TOO_WIDE}),
-    "missing name": (ConfigError, "has .'linear', 'quadratic'.", {"delta": {"linear": np.ones(2)}}),
+    "NaN": (ConfigError, "'quadratic' has a value that is not finite", {"released": NOT_FINITE}),
+    "infinity": (ConfigError, "'linear' has a value that is not finite", {"released": TOO_LARGE}),
+    "wrong shape": (ConfigError, r"shape \(3,\), expected \(2,\)", {"released": TOO_WIDE}),
+    "missing name": (
+        ConfigError,
+        "has .'linear', 'quadratic'.",
+        {"released": {"linear": np.ones(2)}},
+    ),
     "loss is NaN": (PeerError, "loss = nan is not finite", {"loss": float("nan")}),
 }
 
@@ -211,7 +218,7 @@ def test_an_id_that_was_never_given_or_is_used_up_is_ignored(kind):
     assert log == ({"event": "ignored", "id": "r999", "party": "a"},)
     assert_equal_states(same, state)
     once, _ = step(rules, state, reply)
-    twice, log = step(rules, once, reply._replace(delta=spoiling_delta()))
+    twice, log = step(rules, once, reply._replace(released=spoiling_delta()))
     assert log == ({"event": "ignored", "id": request.id, "party": "a"},)
     assert_equal_states(once, twice)
 

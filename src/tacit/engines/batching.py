@@ -47,7 +47,7 @@ class Benches:
     def __init__(self, agreement: Agreement, settled: Mapping[str, Settled]) -> None:
         self.agreement, self.settled = agreement, settled
         self._bench_of: dict[str, _Bench] = {}
-        self._rehearsed: set[tuple[_Bench, int]] = set()
+        self._rehearsed: set[tuple[_Bench, str]] = set()
 
     def seat(self, parties: Mapping[str, Records], *, batch_parties: bool, everybody: bool) -> None:
         """Give every party a seat; with `everybody` all of them are asked at once."""
@@ -112,15 +112,14 @@ class Benches:
     def _terms(self, requests: Sequence[Request]) -> list[Settled | None]:
         return [self.settled.get(request.party) for request in requests]
 
-    def _calls(self, requests: Sequence[Request]) -> Iterator[tuple[_Bench, int, list[Request]]]:
+    def _calls(self, requests: Sequence[Request]) -> Iterator[tuple[_Bench, str, list[Request]]]:
         """Those of one stage together, one bench at a time; one request for each of its seats."""
-        stage = self.agreement.method.stage
-        for one in dict.fromkeys(stage(request.visit) for request in requests):
-            waiting = {r.party: r for r in requests if stage(r.visit) == one}
+        for stage in dict.fromkeys(request.stage for request in requests):
+            waiting = {r.party: r for r in requests if r.stage == stage}
             for bench in dict.fromkeys(self._bench_of[name] for name in waiting):
                 asked = [waiting[name] for name in bench.names if name in waiting]
                 # A seat that is empty or was not asked repeats a request: one shape, one program.
-                yield bench, one, [waiting.get(name, asked[0]) for name in bench.names]
+                yield bench, stage, [waiting.get(name, asked[0]) for name in bench.names]
 
     def _seat(
         self, agreement: Agreement, group: dict[str, Arranged], length: int, seats: int

@@ -52,7 +52,7 @@ class Outcome:
     @property
     def posterior(self) -> Posterior:
         """The posterior."""
-        return posterior_of(self.plan, self.state.result)
+        return posterior_of(self.plan, self.state.result, self.state.public)
 
     @property
     def verdict(self) -> Verdict:
@@ -134,7 +134,7 @@ def _measured_step(plan: Plan, state: ServerState) -> float | None:
     """
     if plan.privacy is not None or plan.method.step_share is not None:
         return None
-    posterior = posterior_of(plan, state.result)
+    posterior = posterior_of(plan, state.result, state.public)
     if not isinstance(posterior.family, Gaussian) or not plan.model.traceable:
         return None
     try:
@@ -156,6 +156,7 @@ def _measured_clipping(plan: Plan, state: ServerState, driver: Driver) -> Clippe
             plan.parties,
             plan.settled,
             state.q,
+            state.public,
             {name: state.factors[name].natural for name in plan.parties},
             {name: one.memory for name, one in driver.states.items()},
         )

@@ -2,11 +2,10 @@
 
 from tacit.arrays import namespace
 from tacit.errors import ConfigError
-from tacit.expfam.base import Family, Mean, Natural
+from tacit.expfam.base import Family, Mean, Natural, check_arrays
 from tacit.expfam.dirichlet import Dirichlet, Dirichlets
 from tacit.expfam.gamma import Gamma
 from tacit.expfam.gaussian import FullGaussian, Gaussian, MeanFieldGaussian
-from tacit.expfam.summed import SummedGaussian, with_sums, without_sums
 
 FAMILIES: dict[str, type[Family]] = {
     family.kind: family for family in (MeanFieldGaussian, FullGaussian, Dirichlet, Gamma)
@@ -35,9 +34,7 @@ __all__ = [
     "Mean",
     "MeanFieldGaussian",
     "Natural",
-    "SummedGaussian",
+    "check_arrays",
     "make_family",
     "namespace",
-    "with_sums",
-    "without_sums",
 ]

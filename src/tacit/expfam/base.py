@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tacit.arrays import Array, Natural, namespace
+from tacit.arrays import Array, Arrays, Natural, namespace
 from tacit.errors import ConfigError
 
 Mean = dict[str, Array]
@@ -92,29 +92,44 @@ class Family(abc.ABC):
 
     def check(self, natural: Natural, *, what: str) -> Natural:
         """Natural parameters as float64 arrays of the right names and shapes, or an error."""
-        if set(natural) != set(self.shapes):
-            raise ConfigError(
-                f"{what}: natural parameters {sorted(natural)}, but {self.kind} has "
-                f"{sorted(self.shapes)}; send every one of them under these names"
-            )
-        checked = {}
-        for name, shape in self.shapes.items():
-            array = np.asarray(natural[name], dtype=np.float64)
-            if array.shape != shape:
-                raise ConfigError(
-                    f"{what}: '{name}' has shape {array.shape}, expected {shape}; "
-                    "model, family and party must agree on the dimension"
-                )
-            if not np.all(np.isfinite(array)):
-                raise ConfigError(
-                    f"{what}: '{name}' has a value that is not finite; "
-                    "lower the learning rate or the damping, or check the data"
-                )
-            checked[name] = array
-        return checked
+        return check_arrays(natural, self.shapes, what=what)
 
     def __eq__(self, other: Any) -> bool:
         return type(self) is type(other) and self.dimension == other.dimension
 
     def __hash__(self) -> int:
         return hash((type(self), self.dimension))
+
+
+def check_arrays(arrays: Arrays, shapes: dict[str, tuple[int, ...]], *, what: str) -> Arrays:
+    """Finite float64 arrays of the given names and shapes, or a ConfigError.
+
+    Parameters
+    ----------
+    arrays
+        The arrays as they arrived.
+    shapes
+        The names that must be present, and their shapes.
+    what
+        What the arrays are, for the error message.
+    """
+    if set(arrays) != set(shapes):
+        raise ConfigError(
+            f"{what}: it has {', '.join(sorted(arrays)) or 'no arrays'}, expected "
+            f"{', '.join(sorted(shapes))}; send every one of them under these names"
+        )
+    checked = {}
+    for name, shape in shapes.items():
+        array = np.asarray(arrays[name], dtype=np.float64)
+        if array.shape != shape:
+            raise ConfigError(
+                f"{what}: '{name}' has shape {array.shape}, expected {shape}; "
+                "model, family and party must agree on the dimension"
+            )
+        if not np.all(np.isfinite(array)):
+            raise ConfigError(
+                f"{what}: '{name}' has a value that is not finite; "
+                "lower the learning rate or the damping, or check the data"
+            )
+        checked[name] = array
+    return checked

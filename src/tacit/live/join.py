@@ -270,7 +270,7 @@ async def join(
             final = party.store.result  # kept before a crash, and not written out yet
             if final is None:
                 final = await party.take_part()
-            posterior = posterior_of(ready.plan, final)
+            posterior = posterior_of(ready.plan, final, party.store.result_public)
             return _result(ready, posterior, party, ledger)
         finally:
             if ledger is not None:
@@ -298,6 +298,22 @@ def finished_run(setup: PartySetup) -> FinishedRun | None:
         return None
 
 
+def _public_shapes(plan: Plan, visit: int) -> dict[str, tuple[int, ...]]:
+    stage = plan.method.stage_at(visit).name
+    return plan.method.public_shapes(plan.model, plan.family, stage)
+
+
+def _result_shapes(plan: Plan) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the arrays with which the final posterior is read."""
+    return _public_shapes(plan, plan.schedule.rounds) if plan.method.reads_public else {}
+
+
+def _largest_public(plan: Plan) -> int:
+    """How many numbers a request publishes at most."""
+    shapes = (_public_shapes(plan, visit) for visit in range(plan.schedule.rounds))
+    return max((sum(math.prod(s) for s in one.values()) for one in shapes), default=0)
+
+
 def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> LiveParty:
     setup, plan, name = ready.setup, ready.plan, ready.name
     settled = plan.settled.get(name)
@@ -311,6 +327,9 @@ def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> L
             configuration=setup.agreed.digest,
             guarantee=ready.promise,
             family=plan.family,
+            public_shapes=lambda stage: plan.method.public_shapes(plan.model, plan.family, stage),
+            result_shapes=_result_shapes(plan),
+            largest=_largest_public(plan),
             heartbeat=True,
             silence_s=setup.own.join.silence_s,
         ),

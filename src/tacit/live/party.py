@@ -34,7 +34,7 @@ from tacit.party.charge import Charging, Keys
 from tacit.party.compute import Seat, require_memory
 from tacit.party.store import PartyStore, Stopped
 from tacit.privacy.ledger.ledger import BudgetExceededError
-from tacit.server.messages import Reply, Request
+from tacit.server.messages import Reply, Request, Stage
 from tacit.server.step import is_plausible
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 30.0
@@ -213,7 +213,7 @@ class LiveParty:
         self.store.stop(None)
         open_loss = self.charging is None and self.settings.send_loss
         before = session.sent_bytes
-        await session.send_delta(turn, reply.delta, reply.loss if open_loss else None)
+        await session.send_delta(turn, reply.released, reply.loss if open_loss else None)
         self.journal.write(
             "answered",
             round=turn.round,
@@ -252,9 +252,17 @@ class LiveParty:
             factor=turn.factor,
             damping=turn.damping,
             initial=turn.initial,
+            stage=turn.stage,
+            public=turn.public,
         )
+        stage = self.seat.agreement.method.stage_at(request.visit)
+        if request.stage != stage.name:
+            raise PeerError(
+                f"asked for stage {request.stage!r} at visit {request.visit}, which is for "
+                f"{stage.name!r}; nothing was charged"
+            )
         if self.charging is not None:
-            self._require_sense(request)
+            self._require_sense(request, stage)
             charging = self.charging(session.run)
             charging.require_turn(request)
             require_memory(self.seat.agreement, request, self.store.memory_at(request.visit))
@@ -263,14 +271,17 @@ class LiveParty:
         self.store.keep(request.id, reply, turn.factor)
         return reply
 
-    def _require_sense(self, request: Request) -> None:
+    def _require_sense(self, request: Request, stage: Stage) -> None:
         """Refuse, before anything is paid, what could only be paid for and lost."""
-        for natural in (request.q, request.factor):
-            if not all(np.max(np.abs(value), initial=0.0) <= LARGEST for value in natural.values()):
-                raise PeerError(f"asked with numbers beyond {LARGEST:g}; nothing was charged")
         agreement = self.seat.agreement
-        site = request.initial and agreement.model.has_site_prior
-        if site:
+        if stage.needs_q != (request.q is not None):
+            raise PeerError(f"stage {stage.name!r} with the wrong contents; nothing was charged")
+        if stage.needs_factor != (request.factor is not None):
+            raise PeerError(f"stage {stage.name!r} with the wrong contents; nothing was charged")
+        for arrays in (request.q or {}, request.factor or {}, request.public):
+            if not all(np.max(np.abs(value), initial=0.0) <= LARGEST for value in arrays.values()):
+                raise PeerError(f"asked with numbers beyond {LARGEST:g}; nothing was charged")
+        if request.q is None or (request.initial and agreement.model.has_site_prior):
             return
         if not agreement.family.is_proper(request.q):
             raise PeerError("asked with a q that is no proper distribution; nothing was charged")

@@ -162,7 +162,7 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dic
     """The result as in a run directory; what only the parties could measure is not in it."""
     state = live.state
     assert state is not None
-    posterior = posterior_of(plan, state.result)
+    posterior = posterior_of(plan, state.result, state.public)
     write_posterior(public_part(setup.state) / POSTERIOR, posterior)
     result: dict[str, Any] = {
         "schema": SCHEMA,

@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
+from tacit.arrays import Arrays, Natural
 from tacit.errors import PeerError
-from tacit.expfam import Family, Natural
+from tacit.expfam import Family
 from tacit.live.protocol import arrays as numbers
 from tacit.live.protocol import messages as m
 from tacit.live.protocol.codec import ENCODINGS, Encoding, decode, encode
@@ -42,6 +43,7 @@ from tacit.live.transport.frames import (
 from tacit.live.transport.stream import CONNECT_S, abort, dial, shut
 from tacit.live.transport.tls import Credentials
 from tacit.pvi import damped_update, divide, multiply
+from tacit.server.messages import UPDATE
 
 MOST_ERRORS = 3
 MISSED_HEARTBEATS = 3
@@ -67,10 +69,13 @@ class ClosedError(PeerError):
 
 
 class Turn(NamedTuple):
-    """What the server asks for: an update of this q, made with this factor."""
+    """What the server asks for: an update of this q, made with this factor.
 
-    posterior: Natural
-    factor: Natural
+    Both are None where the stage does not read them.
+    """
+
+    posterior: Any
+    factor: Any
     damping: float
     request: str
     run: str
@@ -78,6 +83,8 @@ class Turn(NamedTuple):
     version: int
     initial: bool
     round: int
+    stage: str = UPDATE
+    public: Arrays = {}  # noqa: RUF012 - shared and never written to
 
     @property
     def cavity(self) -> Natural:
@@ -94,6 +101,12 @@ class Introduction:
     guarantee: m.Promise | None = None
     family: Family | None = None
     """Natural parameters of another form are refused; None: whatever comes."""
+    public_shapes: Callable[[str], dict[str, tuple[int, ...]]] | None = None
+    """Names and shapes of what a request of that stage publishes; None: whatever comes."""
+    result_shapes: dict[str, tuple[int, ...]] | None = None
+    """Names and shapes of what comes with the final posterior; None: whatever comes."""
+    largest: int = 0
+    """How many numbers a message may have beyond three distributions."""
     heartbeat: bool = False
     """Whether heartbeats are answered whenever no turn is being computed: the caller then waits
     for the next turn at all other times."""
@@ -127,9 +140,10 @@ class AsyncSession:
         self.silence_s = introduction.silence_s
         """How long the server may send nothing while we wait for it; None: for ever."""
         self.final_posterior: Natural | None = None
+        self.final_public: Arrays = {}
         self.noted: Callable[[str], None] = lambda _: None
         """Is given the words of every Error that the server sends."""
-        self.keep_result: Callable[[Natural], None] = lambda _: None
+        self.keep_result: Callable[[Natural, Arrays], None] = lambda _, __: None
         """Is given the final posterior before the server is told that we have it."""
         self.factor = factor
         """For a server that does not send it: one's own factor."""
@@ -144,7 +158,7 @@ class AsyncSession:
         self._limit = LIMIT
         if introduction.family is not None:
             count = sum(math.prod(shape) for shape in introduction.family.shapes.values())
-            self._limit = FIRST_LIMIT + 100 * count
+            self._limit = FIRST_LIMIT + 100 * (count + introduction.largest)
 
     async def join(self, *, rejoin: bool) -> None:
         """Introduce oneself; raises RejectedError if that is not enough."""
@@ -317,17 +331,25 @@ class AsyncSession:
 
     def _turn(self, message: m.SelectedForTraining) -> Turn:
         self.check_server()
-        posterior = self._unpack(message.current_posterior, "current_posterior")
+        posterior, stage = None, _given(message.stage)
+        if message.current_posterior is not None:
+            posterior = self._unpack(message.current_posterior, "current_posterior")
+        elif stage is None:
+            raise PeerError("SelectedForTraining without current_posterior and stage")
         damping = 1.0 if message.damping_factor is None else message.damping_factor
         if not 0 < damping <= 1:
             raise PeerError(f"damping_factor = {damping}; it must be in (0, 1]")
         factor = self.factor
         if message.factor is not UNSET:
             factor = self._unpack(message.factor, "factor")
+        elif stage is not None:
+            factor = None
         elif factor is None:
+            assert posterior is not None
             factor = {name: np.zeros_like(value) for name, value in posterior.items()}
         request, visit = _given(message.request), _given(message.visit)
-        if self.announced and (request is None or visit is None or message.factor is UNSET):
+        needed = message.factor is not UNSET or stage is not None
+        if self.announced and (request is None or visit is None or not needed):
             raise PeerError("SelectedForTraining without request, visit and factor; all are needed")
         if visit is not None and not visit <= MOST_VISITS:
             raise PeerError(f"visit = {visit}; at most {MOST_VISITS} are counted")
@@ -336,21 +358,34 @@ class AsyncSession:
             posterior=posterior,
             factor=factor,
             damping=damping,
-            request=request or _content_id(posterior, factor, damping),
+            request=request or _content_id(posterior or {}, factor or {}, damping),
             run=_given(message.run) or self.run,
             visit=self.visits if visit is None else visit,
             version=_given(message.factor_version) or 0,
             initial=bool(_given(message.initial)),
             round=_given(message.round) or 0,
+            stage=stage or UPDATE,
+            public=self._public(message.public, stage or UPDATE),
         )
+
+    def _public(self, arrays: m.Distribution | UnsetType, stage: str) -> Arrays:
+        """What the server publishes, of the shapes that the method expects there."""
+        shapes_at = self.introduction.public_shapes
+        shapes = None if shapes_at is None else shapes_at(stage)
+        return numbers.unpack_arrays({} if arrays is UNSET else arrays, shapes, "public")
 
     async def _end(self, message: m.EndOfTraining) -> None:
         final = self._unpack(message.final_posterior, "final_posterior")
         family = self.introduction.family
         if family is not None and not family.is_proper(final):
             raise PeerError("final_posterior is not a proper distribution; ask the operator")
-        self.keep_result(final)
-        self.final_posterior = final
+        public = numbers.unpack_arrays(
+            {} if message.public is UNSET else message.public,
+            self.introduction.result_shapes,
+            "public",
+        )
+        self.keep_result(final, public)
+        self.final_posterior, self.final_public = final, public
         with contextlib.suppress(HangupError):
             await self._send(m.FinalLeaveTraining(available_for_future_training=True))
         await self.close()

@@ -12,11 +12,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tacit.expfam import Family, Natural, without_sums
+from tacit.arrays import Array, Arrays, Natural
+from tacit.expfam import Family
 from tacit.models import Model, Records
+from tacit.pvi import damped_update
+from tacit.server.messages import UPDATE, Stage
 from tacit.server.schedule import USUAL_ROUNDS
-
-Array = Any
 
 
 class Task(NamedTuple):
@@ -25,24 +26,26 @@ class Task(NamedTuple):
     `weights` is 1 for a record and 0 for padding. `start` is where an optimiser begins: q, or,
     while q is still the prior (`initial`), the model's own starting point. `visit` counts the
     requests that this party has had. A private method also
-    gets its numbers (`terms`) and the key of its noise and batches (`secret`). `stage` is what
-    the method makes of the visit (`LocalMethod.stage`), a number known when it is compiled;
-    `memory` is what it kept at this party (`LocalMethod.memory`), and `damping` the part of
-    its change that will be sent. `begun` is what `LocalMethod.begin` made of `start`, or None, in
-    which case the method does so itself. `words` are the numbers of seed, party and visit that
-    the public key of `answer` is made of: no source of noise.
+    gets its numbers (`terms`) and the key of its noise and batches (`secret`). `stage` is the name
+    of the visit's stage (`LocalMethod.stage_at`), known when it is compiled, and `public` what the
+    server publishes for it; q and factor are None where the stage does not read them. `memory` is
+    what the method kept at this party (`LocalMethod.memory`), and `damping` the part of its change
+    that will be sent. `begun` is what `LocalMethod.begin` made of `start`, or None, in which case
+    the method does so itself. `words` are the numbers of seed, party and visit that the public key
+    of `answer` is made of: no source of noise.
     """
 
     records: Records
     weights: Array
-    q: Natural
-    factor: Natural
-    start: Natural
+    q: Any
+    factor: Any
+    start: Any
     initial: Array
     visit: Array | int = 0
     terms: Any = None
     secret: Array = None
-    stage: int = 0
+    stage: str = UPDATE
+    public: Arrays = {}  # noqa: RUF012 - shared and never written to
     memory: Any = None
     damping: Array | float = 1.0
     begun: Any = None
@@ -50,16 +53,24 @@ class Task(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """λ of the local posterior qₘ, and the loss −E[log p(xₘ | θ)] at `Task.start`.
+    """What a method computed: λ of the local posterior qₘ, or other arrays to release, or both.
 
-    A private method has no loss, which would be another release, but a cost. `memory` stays with
-    the party until its next visit.
+    What leaves the party is `released`, and of `natural` the damped change. The loss is
+    −E[log p(xₘ | θ)] at `Task.start`; a private method has none, which would be another release,
+    but a cost. `memory` stays with the party until its next visit.
     """
 
-    natural: Natural
+    natural: Natural | None
     loss: Array | None
     cost: Any = None
     memory: Any = None
+    released: Arrays = {}  # noqa: RUF012 - shared and never written to
+
+    def leaving(self, task: Task) -> Arrays:
+        """Everything that leaves the party, by name."""
+        if self.natural is None:
+            return self.released
+        return damped_update(self.natural, task.q, task.damping) | self.released
 
 
 class Arranged(NamedTuple):
@@ -105,6 +116,8 @@ class LocalMethod(abc.ABC):
     """How many rounds it takes where nobody asked for a number."""
     averaged_share: float = 0.0
     """The share of the rounds, the last ones, over which the server averages q."""
+    reads_public: ClassVar[bool] = False
+    """Whether `read` needs the public arrays of the server."""
     variable_axis: ClassVar[int] = 0
     """The leading axis of `arrange` that grows with the records and may be padded."""
 
@@ -113,15 +126,27 @@ class LocalMethod(abc.ABC):
         del party, seed
         return Arranged(records, np.ones(np.shape(next(iter(records.values())))[0]))
 
-    def family(self, model: Model, family: Family) -> Family:
-        """The family that requests and replies are in: the run's, perhaps with sums beside q."""
-        del model
-        return family
-
-    def stage(self, visit: int) -> int:
-        """Which of a method's kinds of answer that visit asks for; one program is compiled each."""
+    def stage_at(self, visit: int) -> Stage:
+        """The stage of a party's visit. A private method fixes all of them in advance."""
         del visit
-        return 0
+        return Stage()
+
+    def released_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of what a reply to that stage releases."""
+        del model, stage
+        return family.shapes
+
+    def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of what a request of that stage publishes besides q."""
+        del model, family, stage
+        return {}
+
+    def first_public(self, model: Model, family: Family) -> Arrays:
+        """What the server publishes with the first requests."""
+        shapes = self.public_shapes(model, family, self.stage_at(0).name)
+        return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def memory(self, model: Model, family: Family) -> Natural | None:
         """What a party starts with, as arrays, if the method keeps anything there between visits.
@@ -141,10 +166,12 @@ class LocalMethod(abc.ABC):
         del family, start
         return None
 
-    def read(self, model: Model, family: Family, natural: Natural) -> tuple[Family, Natural]:
+    def read(
+        self, model: Model, family: Family, natural: Natural, public: Arrays
+    ) -> tuple[Family, Natural]:
         """The distribution that a state of the server stands for: its family and λ of θ."""
-        del model
-        return without_sums(family, natural)
+        del model, public
+        return family, natural
 
     def suited(self, model: Model) -> LocalMethod:
         """The method, told what it has to know of the model before anything is accounted for."""

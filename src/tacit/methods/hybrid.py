@@ -8,12 +8,11 @@ of clipped statistics cannot: a clip that bites, and a mean-field q of correlate
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from tacit.errors import ConfigError
-from tacit.expfam import Family, Natural
+from tacit.expfam import Family
 from tacit.methods.base import Answer, Arranged, Array, Task
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.private import PrivateMethod
@@ -22,7 +21,11 @@ from tacit.models import Model, Records
 from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.settings import check_clip
-from tacit.server.combine import Combine, Memory, Run
+from tacit.server.combine import Combine, RoundSum, Run, Shared
+from tacit.server.messages import UPDATE, Stage
+
+STATISTICS, GRADIENT = "statistics", "gradient"
+"""The stages: the first visit, and all others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,22 +111,22 @@ class Hybrid(PrivateMethod):
         scale = math.sqrt((1.0 - self.share) / (self.share * gradients)) if visits > 1 else 1.0
         return self.first.release(clip=clip, noise_sd=noise_sd * scale, units=units)
 
-    def stage(self, visit: int) -> int:
-        """0: statistics; 1: gradients."""
-        return min(visit, 1)
+    def stage_at(self, visit: int) -> Stage:
+        return Stage(STATISTICS if visit == 0 else GRADIENT)
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
-        method = self.first if task.stage == 0 else self.then
-        return method.answer(model, family, key, task)
+        method = self.first if task.stage == STATISTICS else self.then
+        return method.answer(model, family, key, task._replace(stage=UPDATE))
 
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
     ) -> tuple[Bounded, Array]:
-        method = self.first if task.stage == 0 else self.then
+        method = self.first if task.stage == STATISTICS else self.then
+        task = task._replace(stage=UPDATE)
         return method.contributions(model, family, key, task, tally)
 
-    def clipping_biases(self, model: Model, stage: int) -> bool:
-        return stage == 0 or self.then.clipping_biases(model, stage)
+    def clipping_biases(self, model: Model, stage: str) -> bool:
+        return stage == STATISTICS or self.then.clipping_biases(model, UPDATE)
 
     def clipped_visits(self, visits: int) -> dict[int, str]:
         """The gradients, where there are any: they correct what the statistics lack."""
@@ -134,11 +137,9 @@ class Hybrid(PrivateMethod):
         """Either method's own half; neither knows the other's memory."""
         first, then = self.first.server(run), self.then.server(run)
 
-        def combine(
-            q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
-        ) -> tuple[Natural, Memory | None]:
-            if number == 1:
-                return first(q, updates, None, number)[0], None
-            return then(q, updates, memory, number)
+        def combine(shared: Shared, answers: RoundSum) -> Shared:
+            if answers.number == 1:
+                return first(shared._replace(memory=None), answers)._replace(memory=None)
+            return then(shared, answers)
 
         return combine

@@ -122,7 +122,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
         """One visit of each kind of release, and the setting that bounds its contributions."""
         return {visits - 1: "method.clip"}
 
-    def clipping_biases(self, model: Model, stage: int) -> bool:
+    def clipping_biases(self, model: Model, stage: str) -> bool:
         """Whether shortened contributions of that stage move q away from the posterior."""
         del model, stage
         return True

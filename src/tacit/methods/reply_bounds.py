@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tacit.arrays import Arrays
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.methods.base import LocalMethod
 from tacit.methods.exact import Exact
@@ -70,26 +71,31 @@ MEAN_ERROR = 1e-4
 class Exchange(NamedTuple):
     """One request and its reply, with what is public about the party."""
 
-    q: Natural
-    factor: Natural
+    q: Any
+    """Natural parameters, or None where the stage reads none; so is the factor."""
+    factor: Any
     damping: float
     initial: bool
     visit: int
-    delta: Natural
+    released: Arrays
     loss: float | None = None
     records: float = math.inf
     """At most so many records."""
+    public: Arrays = {}  # noqa: RUF012 - shared and never written to
     settled: Any = None
     """The terms of a private run (`tacit.plan.calibrate.Settled`)."""
 
     @property
     def site(self) -> Natural:
         """The party's new factor before damping."""
-        return multiply(self.factor, power(self.delta, 1.0 / self.damping))
+        return multiply(self.factor, power(self.released, 1.0 / self.damping))
 
     def slack(self, name: str) -> np.ndarray:
         """What rounding in float64 can do to an entry of `site`."""
-        size = np.abs(self.q[name]) + np.abs(self.factor[name]) + np.abs(self.delta[name])
+        size = np.abs(self.released[name])
+        for natural in (self.q, self.factor):
+            if natural is not None and name in natural:
+                size = size + np.abs(natural[name])
         return 64.0 * np.finfo(np.float64).eps * size / self.damping
 
 
@@ -130,14 +136,14 @@ def broken_bound(
 
 def _improper_alone(family: Family, exchange: Exchange) -> BrokenBound | None:
     """q·Δ is improper by more than rounding, with the q that the party was sent."""
-    alone = multiply(exchange.q, exchange.delta)
+    alone = multiply(exchange.q, exchange.released)
     if not isinstance(family, Gaussian):
         if family.is_proper(alone):
             return None
         smallest = min(float(np.min(value)) for value in alone.values())
         return BrokenBound("smallest natural parameter of q times its update", smallest, 0, "above")
     precision, size = -2.0 * alone["quadratic"], np.abs(exchange.q["quadratic"])
-    size = 2.0 * (size + np.abs(exchange.delta["quadratic"]))
+    size = 2.0 * (size + np.abs(exchange.released["quadratic"]))
     if isinstance(family, FullGaussian):
         unit = np.sqrt(np.maximum(np.diagonal(size), np.finfo(float).tiny))
         scaled = precision / np.outer(unit, unit)
@@ -264,7 +270,7 @@ def _broken_linear(
         site = power(divide(exchange.site, power(before, 1.0 - first)), 1.0 / first)
         mean = family.location_scale(start)[0]
     elif isinstance(method, Exact) and not isinstance(family, FullGaussian):
-        answer = multiply(exchange.q, power(exchange.delta, 1.0 / exchange.damping))
+        answer = multiply(exchange.q, power(exchange.released, 1.0 / exchange.damping))
         site, mean, first = exchange.site, family.location_scale(answer)[0], 1.0
     elif not whole(family):
         site, first = exchange.site, 1.0

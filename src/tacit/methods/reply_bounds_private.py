@@ -17,18 +17,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tacit.expfam import Dirichlets, Family, Gaussian, MeanFieldGaussian, Natural
+from tacit.expfam import Dirichlets, Family, Gaussian, MeanFieldGaussian
 from tacit.methods.base import LocalMethod, Task
-from tacit.methods.dpsgd.adaptive import FARTHEST, SCALE, WEIGHT, tally_clip
+from tacit.methods.dpsgd.adaptive import FARTHEST, SCALE, WEIGHT, WITHIN, tally_clip
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.hybrid import Hybrid
 from tacit.methods.private import PrivateMethod, Terms
 from tacit.methods.reply_bounds import BrokenBound, Exchange
 from tacit.methods.reply_bounds_steps import Steps, broken_steps
-from tacit.methods.scoring.method import COUNTS, RELEASED, PrivateScoring, _counted
+from tacit.methods.scoring.method import COUNTS, PrivateScoring, _counted
 from tacit.methods.statistics.method import PrivateStatistics
 from tacit.methods.update.method import PrivateUpdate
-from tacit.methods.whitening import SUM, Whitened
+from tacit.methods.whitening import MOMENT, Whitened
 from tacit.models import LinearPredictor, Model
 from tacit.models.statistics import whole
 from tacit.privacy.events import GaussianEvent, WithoutReplacement
@@ -128,7 +128,7 @@ def _compared(
 def _lost(exchange: Exchange, scale: float = 1.0) -> float:
     """What rounding of the natural parameters can add to a norm; `scale` maps them to it."""
     return scale * math.sqrt(
-        sum(float(np.sum(np.square(exchange.slack(name)))) for name in exchange.delta)
+        sum(float(np.sum(np.square(exchange.slack(name)))) for name in exchange.released)
     )
 
 
@@ -137,14 +137,13 @@ def _broken_scoring(
 ) -> BrokenBound | None:
     """Counts, moment and scores are released as they are, divided by a public unit."""
     assert isinstance(model, LinearPredictor)
-    stage = method.stage(exchange.visit)
+    stage = method.stage_at(exchange.visit).name
     unit = event.clip
     if stage == COUNTS:
         unit /= math.sqrt(_counted(model).columns)
-    name = RELEASED[stage]
-    released = exchange.delta[name] * unit / exchange.damping
-    lost = unit * float(np.linalg.norm(exchange.slack(name)))
-    return _compared(name, [released], lost, exchange, event, exchange.records)
+    lost = unit * float(np.linalg.norm(exchange.slack(stage)))
+    released = [exchange.released[stage] * unit]
+    return _compared(stage, released, lost, exchange, event, exchange.records)
 
 
 def _broken_statistics(
@@ -182,7 +181,7 @@ def _broken_update(
 ) -> BrokenBound | None:
     """A change in the form's coordinates, of so many shards of norm ≤ C each."""
     form = method._form
-    change = power(exchange.delta, 1.0 / exchange.damping)
+    change = power(exchange.released, 1.0 / exchange.damping)
     released = form.coordinates(exchange.q, change)
     scales = form.scales(exchange.q)
     widest = max(float(np.max(1.0 / np.asarray(value))) for value in scales.values())
@@ -206,11 +205,11 @@ def _broken_gradient(
     names = ("linear", "quadratic")
     q, factor, delta = (
         {name: natural[name] for name in names}
-        for natural in (exchange.q, exchange.factor, exchange.delta)
+        for natural in (exchange.q, exchange.factor, exchange.released)
     )
     scale = 1.0
     if method.adaptive is not None:
-        scale = math.exp(float(np.clip(exchange.q[SCALE], -FARTHEST, FARTHEST)))
+        scale = math.exp(float(np.clip(exchange.public[SCALE], -FARTHEST, FARTHEST)))
     settled, number = exchange.settled, float(exchange.visit)
     noise_sd = scale * event.noise_sd
     least = -2.0 * model.prior(family)["quadratic"]
@@ -248,7 +247,7 @@ def _broken_gradient(
         released.append(maps["scale"] * information * np.exp(2.0 * free["scale"]) * unit)
     if method.adaptive is not None:
         event_clip = event.clip / tally_clip(1.0)
-        tally = WEIGHT * event_clip * method.rate * exchange.delta[SCALE] / exchange.damping
+        tally = WEIGHT * event_clip * method.rate * exchange.released[WITHIN] / exchange.damping
         released.append(tally)
     widest = max(float(np.max(np.abs(value))) for value in maps.values()) * unit
     widest *= (1.0 + float(np.max(np.abs(mean)))) * max(float(np.max(1.0 / length)), number + 1.0)
@@ -261,23 +260,13 @@ def _broken_whitened(model: Model, method: Whitened, exchange: Exchange) -> Brok
     """The second moment first; then the inner method's bound, at its own visits."""
     event = _event(exchange)
     if exchange.visit == 0:
-        lost = float(np.linalg.norm(exchange.slack(SUM)))
-        return _compared(
-            "second moment", [exchange.delta[SUM]], lost, exchange, event, exchange.records
-        )
+        lost = float(np.linalg.norm(exchange.slack(MOMENT)))
+        released = [exchange.released[MOMENT]]
+        return _compared("second moment", released, lost, exchange, event, exchange.records)
     settled = exchange.settled
     answers = settled.answers[1:] if len(settled.answers) > 1 else settled.answers
     inner = exchange._replace(
-        q=_without(exchange.q),
-        factor=_without(exchange.factor),
-        delta=_without(exchange.delta),
         visit=exchange.visit - 1,
         settled=msgspec.structs.replace(settled, visits=settled.visits - 1, answers=answers),
     )
-    return _broken_by(
-        model, method.told.family(model, MeanFieldGaussian(model.dimension)), method.told, inner
-    )
-
-
-def _without(natural: Natural) -> Natural:
-    return {name: value for name, value in natural.items() if name != SUM}
+    return _broken_by(model, MeanFieldGaussian(model.dimension), method.told, inner)

@@ -23,7 +23,7 @@ import numpy as np
 
 from tacit.expfam import MeanFieldGaussian
 from tacit.methods.base import Task
-from tacit.methods.dpsgd.adaptive import FARTHEST, SCALE, WEIGHT, tally_clip
+from tacit.methods.dpsgd.adaptive import FARTHEST, SCALE, WEIGHT, WITHIN, tally_clip
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.private import Terms
 from tacit.methods.reply_bounds import BrokenBound, Exchange
@@ -64,7 +64,7 @@ class Steps(NamedTuple):
         """By how much an adaptive clip differs from the first one."""
         if self.method.adaptive is None:
             return 1.0
-        return math.exp(float(np.clip(self.exchange.q[SCALE], -FARTHEST, FARTHEST)))
+        return math.exp(float(np.clip(self.exchange.public[SCALE], -FARTHEST, FARTHEST)))
 
     def length(self, known: np.ndarray, number: float) -> np.ndarray:
         """η at most: it grows with what is known."""
@@ -113,9 +113,9 @@ def _broken_tally(steps: Steps) -> BrokenBound | None:
         return None
     exchange = steps.exchange
     clip = steps.clip / tally_clip(1.0)
-    value = abs(float(exchange.delta[SCALE])) / exchange.damping
+    value = abs(float(exchange.released[WITHIN])) / exchange.damping
     limit = steps.longest / (WEIGHT * clip * steps.method.rate) * (1.0 + LOOSE)
-    limit += float(exchange.slack(SCALE))
+    limit += float(exchange.slack(WITHIN))
     return None if value <= limit else BrokenBound("count within the clip", value, limit)
 
 

@@ -29,7 +29,6 @@ that, and to 1/1000 of the mean, so that no direction is stretched beyond all bo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -38,9 +37,9 @@ import jax.numpy as jnp
 import msgspec
 import numpy as np
 
+from tacit.arrays import Arrays, Natural
 from tacit.errors import ConfigError
-from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural, with_sums
-from tacit.expfam.gaussian import Gaussian as GaussianFamily
+from tacit.expfam import Family, FullGaussian
 from tacit.methods.base import Answer, Arranged, Array, LocalMethod, RunFacts, Task
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.private import PrivateMethod, Terms, units_present
@@ -51,10 +50,11 @@ from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Gaussian
 from tacit.privacy.settings import check_clip
-from tacit.server.combine import Combine, Memory, Run
+from tacit.server.combine import Combine, RoundSum, Run, Shared
+from tacit.server.messages import Stage
 
-SUM = "whitening"
-"""What travels beside q: in the first replies a second moment, in all requests after them A."""
+MOMENT, MAP = "moment", "map"
+"""What the first replies release, and what all requests after them publish (A, packed)."""
 LEAST = 1e-3
 
 
@@ -63,6 +63,7 @@ class Whitened(PrivateMethod):
     """`inner` on whitened features; `bound` is B, and `clip` always that of `inner`."""
 
     kind: ClassVar[str] = "whitened"
+    reads_public: ClassVar[bool] = True
     inner: DPSGD | PrivateUpdate
     share: float = 0.1
     bound: float
@@ -169,18 +170,26 @@ class Whitened(PrivateMethod):
     def arrange(self, party: str, records: Records, seed: int) -> Arranged:
         return self.told.arrange(party, records, seed)
 
-    def family(self, model: Model, family: Family) -> Family:
-        inner = self.told.family(model, family)
-        assert isinstance(inner, GaussianFamily)
-        carried = getattr(inner, "sums", {})
-        d = model.dimension
-        return with_sums(inner, carried | {SUM: (d * (d + 1) // 2,)})
+    def stage_at(self, visit: int) -> Stage:
+        if visit == 0:
+            return Stage(MOMENT, needs_q=False, needs_factor=False)
+        return self.told.stage_at(visit - 1)
 
-    def stage(self, visit: int) -> int:
-        return 0 if visit == 0 else 1 + self.told.stage(visit - 1)
+    def released_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]]:
+        if stage == MOMENT:
+            return {MOMENT: (model.dimension * (model.dimension + 1) // 2,)}
+        return self.told.released_shapes(model, family, stage)
+
+    def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
+        if stage == MOMENT:
+            return {}
+        packed = model.dimension * (model.dimension + 1) // 2
+        return self.told.public_shapes(model, family, stage) | {MAP: (packed,)}
 
     def memory(self, model: Model, family: Family) -> Natural | None:
-        return self.told.memory(model, self._inner_family(model))
+        return self.told.memory(model, family)
 
     def starts_at_prior(self, model: Model) -> bool:
         return self.told.starts_at_prior(model)
@@ -211,16 +220,17 @@ class Whitened(PrivateMethod):
         return event.count * (rate * event.sensitivity(self.relation) / event.noise_sd) ** 2
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
-        return self._moment(task) if task.stage == 0 else self._learnt(model, key, task)
+        if task.stage == MOMENT:
+            return self._moment(task)
+        return self._learnt(model, family, key, task)
 
     def _moment(self, task: Task) -> Answer:
-        """q with the noisy second moment beside it, whole: damping is for what is learnt."""
+        """The noisy second moment, undamped: damping is for what is learned."""
         bounded, _ = self._clipped_moment(task)
         mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
         release = mechanism.release(task.secret, bounded)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
-        natural = task.q | {SUM: task.q[SUM] + release.value / task.damping}
-        return Answer(natural, None, costs, task.memory)
+        return Answer(None, None, costs, task.memory, {MOMENT: release.value})
 
     def _clipped_moment(self, task: Task, tally: Tally | None = None) -> tuple[Bounded, Array]:
         """The clipped second moment, and which units it is of."""
@@ -233,86 +243,73 @@ class Whitened(PrivateMethod):
 
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
-    ) -> tuple[Bounded, Array]:
-        if task.stage == 0:
+    ) -> tuple[Bounded, Array] | None:
+        if task.stage == MOMENT:
             return self._clipped_moment(task, tally)
-        inner, inside = self._inner_family(model), self._inner_task(task)
-        return self.told.contributions(model, inner, key, inside, tally)
+        return self.told.contributions(model, family, key, self._inner_task(task), tally)
 
-    def clipping_biases(self, model: Model, stage: int) -> bool:
+    def clipping_biases(self, model: Model, stage: str) -> bool:
         """Of the inner method alone: q is that of θ whatever the features' map is."""
-        return stage > 0 and self.told.clipping_biases(model, stage - 1)
+        return stage != MOMENT and self.told.clipping_biases(model, stage)
 
     def clipped_visits(self, visits: int) -> dict[int, str]:
         """The second moment, and what the inner method releases."""
         return {0: "method.whiten_bound", visits - 1: "method.clip"}
 
-    def _learnt(self, model: Model, key: Array, task: Task) -> Answer:
-        inner, family = self.told, self._inner_family(model)
-        answer = inner.answer(model, family, key, self._inner_task(task))
-        return answer._replace(natural=answer.natural | {SUM: task.q[SUM]})
+    def _learnt(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
+        return self.told.answer(model, family, key, self._inner_task(task))
 
     def _inner_task(self, task: Task) -> Task:
         """The task on whitened features, as the inner method counts visits."""
         x = task.records["x"]
-        records = task.records | {"x": x @ unpack_symmetric(task.q[SUM]).astype(x.dtype)}
+        records = task.records | {"x": x @ unpack_symmetric(task.public[MAP]).astype(x.dtype)}
         visit = jnp.asarray(task.visit, jnp.float64)
         later = visit / task.terms.progress - 1.0  # how many visits follow the inner's first
         terms: Terms = task.terms._replace(
             releases=task.terms.releases - 1,
             progress=(visit - 1.0) / jnp.maximum(1.0, later),
         )
-        return task._replace(
-            records=records,
-            q=_without(task.q),
-            factor=_without(task.factor),
-            start=_without(task.start),
-            visit=jnp.asarray(task.visit) - 1,
-            terms=terms,
-            stage=task.stage - 1,
-        )
+        return task._replace(records=records, visit=jnp.asarray(task.visit) - 1, terms=terms)
 
     def server(self, run: Run) -> Combine:
         """The map from the first round's sum; then the inner method's half."""
         then = self.told.server(
             run._replace(
-                family=self._inner_family(run.model),
                 rounds=run.rounds - 1,
                 damping_at=lambda number: run.damping_at(number + 1),
                 noise_sd=lambda number: run.noise_sd(number + 1),
             )
         )
         first_noise_sd = run.noise_sd(1)
+        first_inner = self.told.first_public(run.model, run.family)
 
-        def combine(
-            q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
-        ) -> tuple[Natural, Memory | None]:
-            if number == 1:
-                moment = np.sum([update[SUM] for update in updates], axis=0)
-                if memory is not None:  # in turn: others answered before
-                    moment = moment + memory[SUM]
+        def combine(shared: Shared, answers: RoundSum) -> Shared:
+            memory = shared.memory
+            if answers.number == 1:
+                moment = answers.total[MOMENT]
+                if memory is not None:  # a sequential schedule: other parties answered before
+                    moment = moment + memory[MOMENT]
                 found = whitening_map(unpack_symmetric(moment), first_noise_sd)
-                return q | {SUM: np.asarray(pack_symmetric(found))}, {SUM: moment}
-            memory = None if memory is None or SUM in memory else memory
-            plain, memory = then(_without(q), [_without(u) for u in updates], memory, number - 1)
-            return plain | {SUM: q[SUM]}, memory
+                public = first_inner | {MAP: np.asarray(pack_symmetric(found))}
+                return shared._replace(public=public, memory={MOMENT: moment})
+            if memory is not None and MOMENT in memory:
+                shared = shared._replace(memory=None)
+            return then(shared, answers._replace(number=answers.number - 1))
 
         return combine
 
-    def read(self, model: Model, family: Family, natural: Natural) -> tuple[Family, Natural]:
+    def read(
+        self, model: Model, family: Family, natural: Natural, public: Arrays
+    ) -> tuple[Family, Natural]:
         """θ = A θ̃; before the first round is over A is the identity."""
-        plain = self.told.read(model, self._inner_family(model), _without(natural))
-        family, inside = plain
+        family, inside = self.told.read(model, family, natural, public)
         mean, sd = family.location_scale(inside)
-        stretch = np.asarray(unpack_symmetric(natural[SUM]))
-        if not stretch.any():
-            stretch = np.eye(model.dimension)
+        stretch = np.eye(model.dimension)
+        if MAP in public:
+            stretch = np.asarray(unpack_symmetric(public[MAP]))
         covariance = (stretch * np.square(sd)) @ stretch
         full = FullGaussian(model.dimension)
         return full, full.natural(mean=stretch @ mean, covariance=covariance)
-
-    def _inner_family(self, model: Model) -> Family:
-        return self.told.family(model, MeanFieldGaussian(model.dimension))
 
 
 def whitened(inner: LocalMethod | None, share: float | None, bound: float | None) -> Whitened:
@@ -348,7 +345,3 @@ def unpack_symmetric(packed: Any) -> Any:
     place = np.zeros((d, d), dtype=np.int64)
     place[rows, columns] = place[columns, rows] = np.arange(len(rows))
     return packed[place] * np.where(np.eye(d) > 0, 1.0, math.sqrt(0.5))
-
-
-def _without(natural: Natural) -> Natural:
-    return {name: value for name, value in natural.items() if name != SUM}

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tacit.arrays import Arrays
 from tacit.expfam import Family, Natural
 from tacit.methods import Arranged, Clipped, PrivateMethod
 from tacit.models import Model, Records
@@ -31,6 +32,7 @@ def clipped_share(
     parties: Mapping[str, Records],
     settled: Mapping[str, Settled],
     q: Natural,
+    public: Arrays,
     factors: Mapping[str, Natural],
     memories: Mapping[str, Natural | None],
 ) -> Clipped | None:
@@ -43,13 +45,25 @@ def clipped_share(
     method = agreement.method
     if agreement.noise_seed is None or not isinstance(method, PrivateMethod):
         return None
-    groups: dict[tuple[int, str], list[Request]] = {}
+    groups: dict[tuple[str, str], list[Request]] = {}
     for party in parties:
         if settled[party].visits < 1:
             continue
         for visit, setting in method.clipped_visits(settled[party].visits).items():
-            request = Request("", party, visit, 0, q, factors[party], 1.0, initial=False)
-            groups.setdefault((method.stage(visit), setting), []).append(request)
+            stage = method.stage_at(visit)
+            request = Request(
+                "",
+                party,
+                visit,
+                0,
+                q if stage.needs_q else None,
+                factors[party] if stage.needs_factor else None,
+                1.0,
+                initial=False,
+                stage=stage.name,
+                public=public,
+            )
+            groups.setdefault((stage.name, setting), []).append(request)
     rows = {
         party: _chosen(method.arrange(party, records, agreement.seed), agreement, len(parties))
         for party, records in parties.items()
@@ -103,7 +117,7 @@ def _share_of(
 
 @functools.lru_cache(maxsize=16)
 def _counting(
-    method: PrivateMethod, model: Model, family: Family, stage: int
+    method: PrivateMethod, model: Model, family: Family, stage: str
 ) -> Callable[..., Any]:
     """(shortened units, units) of every party, one party after the other."""
     import jax

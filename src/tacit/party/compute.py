@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tacit.arrays import Arrays, Natural
 from tacit.errors import DataError
-from tacit.expfam import Family, Natural
+from tacit.expfam import Family
 from tacit.methods import Arranged, LocalMethod, Task, Terms
 from tacit.models import Model, Records
 from tacit.plan.agreement import Agreement
 from tacit.plan.calibrate import Settled
 from tacit.privacy.mechanisms import check_released
 from tacit.privacy.noise_key import key_data, secret_key_data, seeded_key_data, wrap_noise_key
-from tacit.pvi import damped_update
-from tacit.server.messages import Reply, Request
+from tacit.server.messages import UPDATE, Reply, Request
 
 PAD_TO = 32
 
@@ -47,9 +47,9 @@ class PartyState(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Δₘ as arrays, the loss, whether all of it is finite, what it cost, and what is kept of it."""
+    """What leaves, the loss, whether all of it is finite, what it cost, and what is kept of it."""
 
-    delta: Natural
+    released: Arrays
     loss: float | None
     finite: bool
     cost: Any = None
@@ -85,15 +85,14 @@ class Seat:
         rows = rows or padded_rows(arranged.weights.shape[agreement.method.variable_axis])
         self.agreement, self.settled = agreement, settled
         self._stack = stack_records([arranged], rows, agreement.method)
-        self._rehearsed: set[int] = set()
+        self._rehearsed: set[str] = set()
 
     def rehearse(self, request: Request, memory: Natural | None = None) -> None:
         """Compile and try out what this request needs, before anything is charged for it."""
         check_start(self.agreement, request)
-        stage = self.agreement.method.stage(request.visit)
-        if stage not in self._rehearsed:
+        if request.stage not in self._rehearsed:
             rehearse(self.agreement, *self._stack, [request], [self.settled], [memory])
-            self._rehearsed.add(stage)
+            self._rehearsed.add(request.stage)
 
     def answer(
         self, request: Request, memory: Natural | None = None, key: bytes | None = None
@@ -127,7 +126,7 @@ def conclude(
         )
     if settled is not None:
         check_released(update.cost, settled.events_at(request.visit), request.party)
-    reply = Reply(request.id, request.party, request.version, update.delta, update.loss)
+    reply = Reply(request.id, request.party, request.version, update.released, update.loss)
     return reply, PartyState(last=reply, memory=update.memory)
 
 
@@ -152,10 +151,10 @@ def answer_many(
 
     stage, own, shared = task_parts(agreement, requests, settled, memories, keys)
     run = compiled(agreement.method, agreement.model.compiled_as, agreement.family, stage)
-    delta, loss, finite, cost, kept = jax.tree.map(np.asarray, run(stack, weights, own, shared))
+    released, loss, finite, cost, kept = jax.tree.map(np.asarray, run(stack, weights, own, shared))
     updates = [
         Update(
-            {name: value[i] for name, value in delta.items()},
+            {name: value[i] for name, value in released.items()},
             None if loss is None else float(loss[i]),
             bool(finite[i]),
         )
@@ -178,19 +177,23 @@ def task_parts(
     settled: Sequence[Settled | None] | None = None,
     memories: Sequence[Natural | None] | None = None,
     keys: Sequence[bytes | None] | None = None,
-) -> tuple[int, Any, Any]:
+) -> tuple[str, Any, Any]:
     """The stage of these requests, what each party's task has of its own, and what all share."""
     first = requests[0]
-    if any(r.q is not first.q or r.initial != first.initial for r in requests):
-        raise ValueError("answer_many is for requests that carry the same q")
-    (stage,) = {agreement.method.stage(r.visit) for r in requests}
+    if any(
+        r.q is not first.q or r.public is not first.public or r.initial != first.initial
+        for r in requests
+    ):
+        raise ValueError("answer_many is for requests that carry the same q and public arrays")
+    (stage,) = {r.stage for r in requests}
     start = _start(agreement, first)
-    shared = (first.q, start, np.bool_(first.initial), _begun(agreement, start, first))
+    begun = None if start is None else _begun(agreement, start, first)
+    shared = (first.q, start, np.bool_(first.initial), begun, first.public)
     words = [[agreement.seed, party_word(r.party), r.visit] for r in requests]
     own = (
         np.array(words, dtype=np.uint32),
         np.array([r.damping for r in requests]),
-        {name: np.stack([r.factor[name] for r in requests]) for name in first.factor},
+        _stacked_factors(requests),
         _private_parts(agreement, requests, settled, keys or [None] * len(requests)),
         _stacked_memories(agreement, requests, memories or [None] * len(requests)),
     )
@@ -198,17 +201,17 @@ def task_parts(
 
 
 def make_task(
-    method: LocalMethod, stage: int, records: Any, weights: Any, own: Any, shared: Any
+    method: LocalMethod, stage: str, records: Any, weights: Any, own: Any, shared: Any
 ) -> Task:
     """One party's task from its row of `task_parts`."""
     words, damping, factor, private, memory = own
-    q, start, initial, begun = shared
+    q, start, initial, begun, public = shared
     task = Task(records, weights.astype(method.dtype), q, factor, start, initial, words[2])
     if private is not None:
         terms, secret = private
         task = task._replace(terms=terms, secret=wrap_noise_key(secret))
     task = task._replace(stage=stage, memory=memory, damping=damping, begun=begun)
-    return task._replace(words=words)
+    return task._replace(words=words, public=public)
 
 
 def rehearse(
@@ -245,14 +248,29 @@ def rehearse(
 
 def check_start(agreement: Agreement, request: Request) -> None:
     """Refuse a q that no answer can start from; best before anything is charged for it."""
-    _begun(agreement, _start(agreement, request), request)
+    start = _start(agreement, request)
+    if start is not None:
+        _begun(agreement, start, request)
 
 
-def _start(agreement: Agreement, request: Request) -> Natural:
-    """Where the local work starts: at q, or at the first request where the model says."""
+def _start(agreement: Agreement, request: Request) -> Natural | None:
+    """Where the local work starts: at q, or at the first request where the model says.
+
+    None for a stage that reads no q.
+    """
+    if request.q is None:
+        return None
     own = request.initial and not agreement.method.starts_at_q
     start = agreement.model.start(agreement.family) if own else None
     return start or request.q
+
+
+def _stacked_factors(requests: Sequence[Request]) -> Arrays | None:
+    """The parties' factors, one row each; None where the stage does not read them."""
+    factors = [r.factor for r in requests if r.factor is not None]
+    if not factors:
+        return None
+    return {name: np.stack([factor[name] for factor in factors]) for name in factors[0]}
 
 
 def _begun(agreement: Agreement, start: Natural, request: Request) -> Any:
@@ -324,7 +342,7 @@ def _private_parts(
 
 @functools.lru_cache(maxsize=64)
 def compiled(
-    method: LocalMethod, model: Model, family: Family, stage: int = 0
+    method: LocalMethod, model: Model, family: Family, stage: str = UPDATE
 ) -> Callable[..., Any]:
     """Answer and damped update, mapped over parties and jitted. Data are arguments, no closure.
 
@@ -339,13 +357,13 @@ def compiled(
         task = make_task(method, stage, records, weights, own, shared)
         key = visit_key(task.words) if model.traceable or method.uses_key else None
         answer = method.answer(model, family, key, task)
-        delta = damped_update(answer.natural, task.q, task.damping)
+        released = answer.leaving(task)
         finite = xp.all(xp.isfinite(0.0 if answer.loss is None else answer.loss))
-        for value in delta.values():
+        for value in released.values():
             finite = finite & xp.all(xp.isfinite(value))
         for value in jax.tree.leaves(answer.memory):
             finite = finite & xp.all(xp.isfinite(value))
-        return delta, answer.loss, finite, answer.cost, answer.memory
+        return released, answer.loss, finite, answer.cost, answer.memory
 
     if model.traceable:
         return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))

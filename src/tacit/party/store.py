@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from tacit.arrays import Arrays, Natural
 from tacit.errors import DataError
-from tacit.expfam import Natural
 from tacit.pvi import multiply
 from tacit.server.messages import Reply, decode_reply, encode_reply, pack_natural, unpack_natural
 from tacit.support.storage import sealed, unsealed, write_durably, writing
@@ -31,6 +31,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     factor: Any = None
     visits: int = 0
     result: Any = None
+    result_public: Any = None
     memory: Any = None
     memory_visit: int | None = None
     earlier_memory: Any = None
@@ -117,8 +118,8 @@ class PartyStore:
         """The answer to that request, if it was the last one."""
         return decode_reply(self._kept.reply) if self._kept.request == request else None
 
-    def keep(self, request: str, reply: Reply, factor: Natural) -> None:
-        """Keep an answer before it is sent; `factor` is the one that it was made with."""
+    def keep(self, request: str, reply: Reply, factor: Natural | None) -> None:
+        """Keep an answer before it is sent; `factor` is the one that it was made with, if any."""
         if self._kept.request == request:
             return
         self._write(
@@ -126,14 +127,23 @@ class PartyStore:
                 self._kept,
                 request=request,
                 reply=encode_reply(reply),
-                factor=pack_natural(multiply(factor, reply.delta)),
+                factor=factor and pack_natural(multiply(factor, reply.released)),
                 visits=self._kept.visits + 1,
             )
         )
 
-    def finish(self, result: Natural) -> None:
+    @property
+    def result_public(self) -> Arrays:
+        """The arrays that were published with it."""
+        return unpack_natural(self._kept.result_public or {})
+
+    def finish(self, result: Natural, public: Arrays) -> None:
         """Keep the result."""
-        self._write(msgspec.structs.replace(self._kept, result=pack_natural(result)))
+        self._write(
+            msgspec.structs.replace(
+                self._kept, result=pack_natural(result), result_public=pack_natural(public)
+            )
+        )
 
     def _write(self, kept: _Kept) -> None:
         with writing(self._path):

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tacit.expfam import Family, Natural
+from tacit.arrays import Natural
+from tacit.expfam import Family
 from tacit.methods import LocalMethod, PrivateMethod
 from tacit.models import (
     Model,
@@ -85,7 +86,7 @@ class Plan:
     @property
     def rules(self) -> Rules:
         """The server's side of the plan."""
-        site = self.model.has_site_prior
+        site, rounds = self.model.has_site_prior, self.schedule.rounds
         return Rules(
             family=self.family,
             schedule=self.schedule,
@@ -102,6 +103,11 @@ class Plan:
             divide_out=self.live is not None and self.live.divide_out,
             leave_out=self.live is not None,
             report_steps=self.report_steps,
+            keeps_factors=any(self.method.stage_at(v).needs_factor for v in range(rounds)),
+            first_public=self.method.first_public(self.model, self.family),
+            reads_public=self.method.reads_public,
+            stage_at=self.method.stage_at,
+            released=lambda stage: self.method.released_shapes(self.model, self.family, stage),
         )
 
     @property
@@ -222,7 +228,6 @@ def make_plan(
     method = settled_method(method, privacy, units, live)
     check_rounding(model, method)
     method.check(model, chosen_family)
-    chosen_family = method.family(model, chosen_family)
     schedule = resolved_schedule(schedule, method, model, chosen_family, len(parties))
     check_memory(method, model, chosen_family, schedule, live)
     run_facts = facts(schedule, privacy, live)

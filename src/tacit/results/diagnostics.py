@@ -35,7 +35,7 @@ def run_verdict(
     plan: Plan, state: ServerState, log: Sequence[dict[str, Any]], step: float | None = None
 ) -> Verdict:
     """Whether a run that has ended converged, from what its server has seen and that step."""
-    posterior = posterior_of(plan, state.result)
+    posterior = posterior_of(plan, state.result, state.public)
     trouble = rounding_trouble(posterior.family, posterior.natural)
     if trouble is None and isinstance(plan.model, SoftmaxRegression) and plan.privacy is None:
         trouble = _common_trouble(plan.model, posterior)
@@ -59,7 +59,10 @@ def _counting_trouble(plan: Plan, state: ServerState) -> str | None:
     combine = plan.rules.combine
     if not isinstance(combine, ScoringServer):
         return None
-    return counted_outside(plan.model, state.q["counts"], combine.count_noise_sd)
+    counts = (state.memory or {}).get("counts")
+    if counts is None:
+        return None
+    return counted_outside(plan.model, counts, combine.count_noise_sd)
 
 
 def _common_trouble(model: SoftmaxRegression, posterior: Posterior) -> str | None:

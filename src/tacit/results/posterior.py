@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tacit.arrays import Arrays
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.models import Model
@@ -148,8 +149,8 @@ class Posterior:
         return arviz.from_dict({"posterior": posterior}, **named)
 
 
-def posterior_of(plan: Plan, natural: Natural) -> Posterior:
-    """The posterior that natural parameters of a run's server stand for.
+def posterior_of(plan: Plan, natural: Natural, public: Arrays | None = None) -> Posterior:
+    """The posterior that the state of a run's server stands for.
 
     Parameters
     ----------
@@ -157,7 +158,9 @@ def posterior_of(plan: Plan, natural: Natural) -> Posterior:
         The plan of the run.
     natural
         Natural parameters such as a server's state holds them.
+    public
+        The arrays that the server publishes besides; some methods read the posterior with them.
     """
     with one_blas_thread():  # the same bits as at the end of a live federation
-        read = plan.method.read(plan.model, plan.family, natural)
+        read = plan.method.read(plan.model, plan.family, natural, public or {})
     return Posterior(plan.model, *read)

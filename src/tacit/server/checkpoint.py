@@ -17,15 +17,18 @@ from typing import Any
 
 import msgspec
 
+from tacit.arrays import Natural
 from tacit.errors import DataError
-from tacit.expfam import Natural
-from tacit.server.messages import Reply, pack_natural, unpack_natural
-from tacit.server.state import Factor, Log, Open, ServerState
+from tacit.server.messages import Reply, Stage, pack_natural, unpack_natural
+from tacit.server.state import Factor, Log, Open, Published, ServerState
 from tacit.support.storage import writing
 
+FORMAT = 2
+"""Of the file; 0.1 wrote format 0, in which replies and posteriors had other contents."""
 _SCHEMA = """
 CREATE TABLE scalars (id INTEGER PRIMARY KEY CHECK (id = 0), body BLOB NOT NULL);
 CREATE TABLE factors (party TEXT PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE visits (party TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE posteriors (number INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE requests (id TEXT PRIMARY KEY, place INTEGER NOT NULL, body BLOB NOT NULL);
 CREATE TABLE replies (party TEXT PRIMARY KEY, body BLOB NOT NULL);
@@ -36,9 +39,11 @@ CREATE TABLE log (place INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
 PAGE_BYTES = 32768
 LOG_PAGES = 32
 """How many pages SQLite's write-ahead log may have before it is copied into the file: 1 MB."""
-_BULKY = ("q", "factors", "open", "issued", "arrived", "previous", "total", "memory", "base")
+_BULKY = (
+    "q", "factors", "open", "issued", "arrived", "previous", "total", "memory", "base", "public",
+)  # fmt: skip
 _SCALARS = tuple(f.name for f in fields(ServerState) if f.name not in _BULKY)
-_NAMED = {-1: "q", -2: "previous", -3: "total", -4: "memory", -5: "base"}
+_NAMED = {-1: "q", -2: "previous", -3: "total", -4: "memory", -5: "base", -6: "public"}
 """What a state has by name, and the numbers under which it is kept."""
 Kept = tuple[Natural, int | None, Natural | None]
 """What a party keeps, the visit that made it, and what it had kept before that visit."""
@@ -64,6 +69,17 @@ class Checkpoint:
             (sound,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
             if sound != "ok":
                 raise sqlite3.DatabaseError(sound)
+            (written_as,) = self._db.execute("PRAGMA user_version").fetchone()
+            (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if not tables:
+                raise sqlite3.DatabaseError("it is empty")
+            if written_as != FORMAT:
+                self.close()
+                raise DataError(
+                    f"{path} has checkpoint format {written_as}, this version of tacit reads "
+                    f"{FORMAT}; finish that run with the version that started it, or start again "
+                    "with another --out"
+                )
             found = self._db.execute("SELECT digest FROM run").fetchone()
         except sqlite3.DatabaseError as error:
             raise self._unreadable(error) from error
@@ -84,17 +100,13 @@ class Checkpoint:
         old, db = self._saved, self._db
         with writing(self.path), _transaction(db):
             self._put_posteriors(state, old)
-            for party, factor in state.factors.items():
-                if old is None or old.factors.get(party) is not factor:
-                    base = None if factor.base is None else pack_natural(factor.base)
-                    parts = [factor.version, factor.visits, pack_natural(factor.natural), base]
-                    db.execute("REPLACE INTO factors VALUES (?, ?)", (party, _keyed(party, parts)))
+            self._put_factors(state, old)
             if old is None or old.open is not state.open:
                 before = {} if old is None else old.open
                 gone = [(key,) for key in before if key not in state.open]
                 db.executemany("DELETE FROM requests WHERE id = ?", gone)
                 rows = [
-                    (key, int(key[1:]), _pack(tuple(value)))
+                    (key, int(key[1:]), _pack([*value[:-1], list(value.stage)]))
                     for key, value in state.open.items()
                     if key not in before
                 ]
@@ -146,33 +158,40 @@ class Checkpoint:
         scalars = db.execute("SELECT body FROM scalars").fetchone()
         if scalars is None:
             return None
-        posteriors = {
-            n: unpack_natural(_unkeyed(n, b))
-            for n, b in db.execute("SELECT number, body FROM posteriors")
-        }
+        named: dict[int, Natural] = {}
+        issued: dict[int, Published] = {}
+        for number, raw in db.execute("SELECT number, body FROM posteriors"):
+            body = _unkeyed(number, raw)
+            if number < 0:
+                named[number] = unpack_natural(body)
+            else:
+                issued[number] = Published(*(unpack_natural(part) for part in body))
+        visits = {p: _unkeyed(p, b) for p, b in db.execute("SELECT party, body FROM visits")}
         factors = {}
         for party, body in db.execute("SELECT party, body FROM factors ORDER BY rowid"):
-            version, visits, natural, *rest = _unkeyed(party, body)
-            base = unpack_natural(rest[0]) if rest and rest[0] is not None else None
-            factors[party] = Factor(unpack_natural(natural), version, visits, base)
-        requests = [
-            Open(*_unpack(b)) for (b,) in db.execute("SELECT body FROM requests ORDER BY place")
-        ]
+            natural, base = (one and unpack_natural(one) for one in _unkeyed(party, body))
+            version, count = visits[party]
+            factors[party] = Factor(natural, version, count, base)
+        requests = []
+        for (body,) in db.execute("SELECT body FROM requests ORDER BY place"):
+            *parts, stage = _unpack(body)
+            requests.append(Open(*parts)._replace(stage=Stage(*stage)))
         replies = {}
         for party, body in db.execute("SELECT party, body FROM replies ORDER BY rowid"):
-            key, version, delta, loss = _unkeyed(party, body)
-            replies[party] = Reply(key, party, version, unpack_natural(delta), loss)
+            key, version, released, loss = _unkeyed(party, body)
+            replies[party] = Reply(key, party, version, unpack_natural(released), loss)
         values: dict[str, Any] = _unpack(scalars[0])
         values["waiting"] = tuple(values["waiting"])
         for name in ("heard", "absent", "left"):
             values[name] = frozenset(values[name])
         state = ServerState(
-            q=posteriors[-1],
-            previous=posteriors.get(-2),
-            total=posteriors.get(-3),
-            memory=posteriors.get(-4),
-            base=posteriors.get(-5),
-            issued={n: natural for n, natural in posteriors.items() if n >= 0},
+            q=named[-1],
+            previous=named.get(-2),
+            total=named.get(-3),
+            memory=named.get(-4),
+            base=named.get(-5),
+            public=named[-6],
+            issued=issued,
             factors=factors,
             open={request.id: request for request in requests},
             arrived=replies,
@@ -189,8 +208,29 @@ class Checkpoint:
             self._db.execute("DELETE FROM posteriors WHERE number = ?", (number,))
         for number, natural in now.items():
             if before.get(number) is not natural:
-                row = (number, _keyed(number, pack_natural(natural)))
+                packed = (
+                    [pack_natural(part) for part in natural]
+                    if isinstance(natural, Published)
+                    else pack_natural(natural)
+                )
+                row = (number, _keyed(number, packed))
                 self._db.execute("REPLACE INTO posteriors VALUES (?, ?)", row)
+
+    def _put_factors(self, state: ServerState, old: ServerState | None) -> None:
+        """A factor is written when it changed; how often its party was asked, more often."""
+        before = {} if old is None else old.factors
+        for party, factor in state.factors.items():
+            known = before.get(party)
+            if known is factor:
+                continue
+            counts = _keyed(party, [factor.version, factor.visits])
+            self._db.execute("REPLACE INTO visits VALUES (?, ?)", (party, counts))
+            same = known is not None and known.natural is factor.natural
+            if known is None or not same or known.base is not factor.base:
+                parts = [pack_natural(factor.natural), factor.base and pack_natural(factor.base)]
+                self._db.execute(
+                    "REPLACE INTO factors VALUES (?, ?)", (party, _keyed(party, parts))
+                )
 
     def _put_replies(self, state: ServerState, old: ServerState | None) -> None:
         before = {} if old is None else old.arrived
@@ -200,7 +240,7 @@ class Checkpoint:
         self._db.executemany("DELETE FROM replies WHERE party = ?", gone)
         for party, reply in state.arrived.items():
             if before.get(party) is not reply:
-                parts = [reply.id, reply.version, pack_natural(reply.delta), reply.loss]
+                parts = [reply.id, reply.version, pack_natural(reply.released), reply.loss]
                 row = (party, _keyed(party, parts))
                 self._db.execute("REPLACE INTO replies VALUES (?, ?)", row)
 
@@ -213,15 +253,13 @@ class Checkpoint:
 
 
 def _kept(body: Any) -> Kept:
-    if isinstance(body, dict):  # as version 0.1 wrote it
-        return unpack_natural(body), None, None
     memory, visit, earlier = body
     return unpack_natural(memory), visit, earlier and unpack_natural(earlier)
 
 
-def _posteriors(state: ServerState) -> dict[int, Natural]:
-    """Every q that a state holds, by the number it is kept under."""
-    named = {number: getattr(state, name) for number, name in _NAMED.items()}
+def _posteriors(state: ServerState) -> dict[int, Natural | Published]:
+    """Every q and other arrays that a state holds, by the number they are kept under."""
+    named: dict[int, Any] = {number: getattr(state, name) for number, name in _NAMED.items()}
     return {number: q for number, q in named.items() if q is not None} | state.issued
 
 
@@ -231,6 +269,7 @@ def _create(path: Path, digest: str) -> None:
     part = path.with_name(path.name + ".part")
     part.unlink(missing_ok=True)
     db = sqlite3.connect(part, isolation_level=None)
+    db.execute(f"PRAGMA user_version={FORMAT}")
     db.execute(f"PRAGMA page_size={PAGE_BYTES}")  # factors are large: fewer pages for each
     db.executescript(_SCHEMA + "CREATE TABLE run (digest TEXT NOT NULL);")
     db.execute("INSERT INTO run VALUES (?)", (digest,))

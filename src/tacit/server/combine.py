@@ -1,26 +1,46 @@
 """The server's half of a private method: how released updates become the next q.
 
-A `Combine` is a pure function of what was released, in NumPy: (q, updates, memory, round) ->
-(q, memory). `memory` is a dictionary of arrays that the server keeps with its state, so that a
-resumed run goes on to the same answer. Whatever it does is post-processing and costs nothing. A q
-that is improper is refused by the server: q, factors and memory stay as they were.
+A `Combine` is a pure function of what was released, in NumPy: (shared, sum of the round) ->
+shared. It receives the sum of the replies and never its terms, so that secure aggregation can take
+its place. What it returns is kept with the server's state, so that a resumed run goes on to the
+same posterior. All of it is post-processing and costs no budget. A q that is improper is refused
+by the server: q, factors, public arrays and memory stay as they were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tacit.expfam import Family, Natural
-from tacit.pvi import product
+from tacit.arrays import Arrays, Natural
+from tacit.expfam import Family
 
 if TYPE_CHECKING:
     from tacit.models.base import Model
 
-Memory = dict[str, np.ndarray]
-Combine = Callable[[Natural, Sequence[Natural], Memory | None, int], tuple[Natural, Memory | None]]
+
+class Shared(NamedTuple):
+    """What the server knows; all of it is post-processing of what was released."""
+
+    q: Natural
+    public: Arrays = {}  # noqa: RUF012 - shared and never written to
+    """Published with every request of the next round."""
+    memory: Arrays | None = None
+    """Stays at the server, from one round to the next."""
+
+
+class RoundSum(NamedTuple):
+    """The sum of one round's releases. The server's half never sees the terms of the sum."""
+
+    total: Arrays
+    contributors: int
+    number: int
+    """The round: 1, 2, …"""
+
+
+Combine = Callable[[Shared, RoundSum], Shared]
 
 
 class Run(NamedTuple):
@@ -53,18 +73,16 @@ def floored_step(
     it has to be (MEng §4.3.3).
     """
 
-    def combine(
-        q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
-    ) -> tuple[Natural, Memory | None]:
-        total = product(updates[0], updates[1:])
+    def combine(shared: Shared, answers: RoundSum) -> Shared:
+        q, memory, total = shared.q, shared.memory, answers.total
         precision = -2.0 * q["quadratic"]
         mean = q["linear"] / precision
         change = -2.0 * total["quadratic"]
         score = total["linear"] - change * mean
         if momentum and memory is not None:
             score = score + momentum * memory["velocity"]
-        precision = np.maximum(precision + change, floor(q, number))
+        precision = np.maximum(precision + change, floor(q, answers.number))
         following = {"linear": precision * mean + score, "quadratic": -0.5 * precision}
-        return following, {"velocity": score} if momentum else None
+        return shared._replace(q=following, memory={"velocity": score} if momentum else None)
 
     return combine

@@ -1,4 +1,9 @@
-"""What a server and a party say to each other, whatever engine carries it."""
+"""Requests and replies between the server and a party, independent of the engine.
+
+A message contains what its stage needs. A request carries q and the party's factor only if the
+method reads them, and `public`: what the server publishes for this stage. A reply carries
+`released`, which is all that leaves the party.
+"""
 
 from __future__ import annotations
 
@@ -8,71 +13,91 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from tacit.expfam import Natural
+from tacit.arrays import Arrays, Natural
+
+UPDATE = "update"
+"""The stage of methods that have only one."""
+
+
+class Stage(NamedTuple):
+    """One kind of exchange of a method. One program is compiled for each."""
+
+    name: str = UPDATE
+    needs_q: bool = True
+    needs_factor: bool = True
 
 
 class Request(NamedTuple):
-    """The server asks one party for one update.
+    """One request to one party, answered once.
 
-    `id` is answered once. `version` is that of the party's factor: an update made against
-    another one is refused. `visit` counts the requests this party has had and, with the seed and
-    the party's name, is all that its random numbers depend on.
+    `version` is that of the party's factor: an update made against another one is refused. `visit`
+    counts the requests this party has had and, with the seed and the party's name, is all that its
+    random numbers depend on. `stage` names what is wanted. q and factor are None where the stage
+    does not read them.
     """
 
     id: str
     party: str
     visit: int
     version: int
-    q: Natural
-    factor: Natural
+    q: Natural | None
+    factor: Natural | None
     damping: float
     initial: bool
     """True while no update has been applied: q is still the prior."""
+    stage: str = UPDATE
+    public: Arrays = {}  # noqa: RUF012 - shared by all requests and never written to
 
     @property
     def content(self) -> str:
         """A digest of everything that is asked, to the last bit; two digests, two questions."""
         parts = [self.party, self.visit, self.version, float(self.damping), bool(self.initial)]
-        naturals = [sorted(pack_natural(one).items()) for one in (self.q, self.factor)]
-        body = msgspec.msgpack.encode([*parts, *naturals])
+        arrays = [
+            None if one is None else sorted(pack_natural(one).items())
+            for one in (self.q, self.factor, self.public)
+        ]
+        body = msgspec.msgpack.encode([*parts, self.stage, *arrays])
         return hashlib.blake2b(body, digest_size=32, person=b"tacit.request").hexdigest()
 
 
 class Reply(NamedTuple):
-    """A party's update Δₘ = ρ (λ_{qₘ} − λ_q), and its loss at the q it was sent.
+    """What a party releases, and its loss at the q it was sent.
 
-    A private update comes without a loss, which would be one more release.
+    Where the method has a local posterior qₘ, `released` is the damped change of natural
+    parameters Δₘ = ρ (λ_{qₘ} − λ_q). A private reply has no loss, which would be one more release.
     """
 
     id: str
     party: str
     version: int
-    delta: Natural
+    released: Arrays
     loss: float | None
 
 
 def pack_natural(natural: Natural) -> dict[str, Any]:
-    """Shape and little-endian float64 of each part, to the last bit."""
-    return {
-        name: [list(np.shape(value)), np.ascontiguousarray(value, "<f8").tobytes()]
-        for name, value in natural.items()
-    }
+    """Shape and little-endian float64 of each part, to the last bit; zeros as their shape alone."""
+    packed = {}
+    for name, value in natural.items():
+        raw = np.ascontiguousarray(value, "<f8").tobytes()
+        packed[name] = [list(np.shape(value)), raw if raw.strip(b"\0") else b""]
+    return packed
 
 
 def unpack_natural(body: dict[str, Any]) -> Natural:
     """The inverse of `pack_natural`."""
     return {
-        name: np.frombuffer(raw, "<f8").reshape(shape).copy() for name, (shape, raw) in body.items()
+        name: np.frombuffer(raw, "<f8").reshape(shape).copy() if raw else np.zeros(shape)
+        for name, (shape, raw) in body.items()
     }
 
 
 def encode_reply(reply: Reply) -> bytes:
     """A reply as a party keeps it, to be sent again as it is."""
-    body = [reply.id, reply.party, reply.version, pack_natural(reply.delta), reply.loss]
+    body = [reply.id, reply.party, reply.version, pack_natural(reply.released), reply.loss]
     return msgspec.msgpack.encode(body)
 
 
 def decode_reply(body: bytes) -> Reply:
     """The inverse of `encode_reply`."""
-    key, party, version, delta, loss = msgspec.msgpack.decode(body)
-    return Reply(key, party, version, unpack_natural(delta), loss)
+    key, party, version, released, loss = msgspec.msgpack.decode(body)
+    return Reply(key, party, version, unpack_natural(released), loss)

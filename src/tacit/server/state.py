@@ -6,13 +6,15 @@ objects, which is how the checkpoint knows what to write.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tacit.expfam import Family, Natural
+from tacit.arrays import Arrays, Natural
+from tacit.expfam import Family
 from tacit.pvi import power, product
-from tacit.server.combine import Combine, Memory
-from tacit.server.messages import Reply, Request
+from tacit.server.combine import Combine
+from tacit.server.messages import Reply, Request, Stage
 from tacit.server.schedule import Schedule
 
 Log = tuple[dict[str, Any], ...]
@@ -41,6 +43,19 @@ class Open(NamedTuple):
     damping: float
     initial: bool
     issued_at: float
+    stage: Stage = Stage()
+
+
+class Published(NamedTuple):
+    """What open requests carry: q and the public arrays of their round."""
+
+    q: Natural
+    public: Arrays
+
+
+def _only_stage(visit: int) -> Stage:
+    del visit
+    return Stage()
 
 
 @dataclass(frozen=True)
@@ -60,6 +75,8 @@ class Rules:
     """How updates that carry noise are put together; None: they are exact and multiplied."""
     own_factors: bool = False
     """True when updates are exact and a factor takes its party's own, whatever `combine` adds."""
+    keeps_factors: bool = True
+    """False when no stage reads factors; they are then neither updated nor stored."""
     most_visits: int | None = None
     """How often a party may be asked, whatever its pace; None: no limit."""
     quorum: int | None = None
@@ -67,6 +84,14 @@ class Rules:
     line_search: bool = False
     """True: updates add up to a natural-gradient step, and a step that raised the free energy is
     halved (`tacit.server.line_search`)."""
+    first_public: Arrays = field(default_factory=dict)
+    """What the first requests publish besides q."""
+    reads_public: bool = False
+    """Whether the posterior is read with the public arrays."""
+    stage_at: Callable[[int], Stage] = _only_stage
+    """The stage of a party's visit, which every request names."""
+    released: Callable[[str], dict[str, tuple[int, ...]]] | None = None
+    """Names and shapes of what a reply to that stage releases; None: natural parameters."""
     divide_out: bool = False
     """True: the factor of a party that leaves for good is divided out of q; False: it stays."""
     leave_out: bool = False
@@ -83,8 +108,10 @@ class ServerState:
     q_version: int
     factors: dict[str, Factor]
     open: dict[str, Open] = field(default_factory=dict)
-    issued: dict[int, Natural] = field(default_factory=dict)
-    """The posteriors that open requests carry, by their number."""
+    issued: dict[int, Published] = field(default_factory=dict)
+    """What open requests carry, by the number of their posterior."""
+    public: Arrays = field(default_factory=dict)
+    """What the next requests publish besides q."""
     arrived: dict[str, Reply] = field(default_factory=dict)
     """Answers waiting for the rest of a synchronous round."""
     waiting: tuple[str, ...] = ()
@@ -105,7 +132,7 @@ class ServerState:
     total: Natural | None = None
     """Σ λ_q over the rounds that are averaged, and their number."""
     totalled: int = 0
-    memory: Memory | None = None
+    memory: Arrays | None = None
     """What `Rules.combine` keeps from one round to the next."""
     base: Natural | None = None
     """The q from which the last step was made, where step lengths are searched."""
@@ -145,22 +172,27 @@ def initial_state(rules: Rules, factors: dict[str, Natural] | None = None) -> Se
     zero = rules.family.zero()
     start = {name: Factor((factors or {}).get(name, zero)) for name in rules.parties}
     q = product(rules.prior, (factor.natural for factor in start.values()))
-    return ServerState(q=q, q_version=0, factors=start, previous=q)
+    return ServerState(q=q, q_version=0, factors=start, public=rules.first_public, previous=q)
 
 
 def open_requests(state: ServerState, only: str | None = None) -> list[Request]:
     """The requests still to be answered (or the one of that id), as they were first sent."""
     wanted = state.open.values() if only is None else [state.open[only]]
-    return [
-        Request(
-            id=o.id,
-            party=o.party,
-            visit=o.visit,
-            version=o.version,
-            q=state.issued[o.posterior],
-            factor=state.factors[o.party].natural,
-            damping=o.damping,
-            initial=o.initial,
+    requests = []
+    for o in wanted:
+        carried = state.issued[o.posterior]
+        requests.append(
+            Request(
+                id=o.id,
+                party=o.party,
+                visit=o.visit,
+                version=o.version,
+                q=carried.q if o.stage.needs_q else None,
+                factor=state.factors[o.party].natural if o.stage.needs_factor else None,
+                damping=o.damping,
+                initial=o.initial,
+                stage=o.stage.name,
+                public=carried.public,
+            )
         )
-        for o in wanted
-    ]
+    return requests

@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from tacit.arrays import Arrays, Natural
 from tacit.errors import ConfigError, PeerError
-from tacit.expfam import Family, Natural
+from tacit.expfam import Family, check_arrays
 from tacit.pvi import divide, multiply, power, product
 from tacit.server import line_search
+from tacit.server.combine import RoundSum, Shared
 from tacit.server.messages import Reply
-from tacit.server.state import Log, Open, Rules, ServerState
+from tacit.server.state import Log, Open, Published, Rules, ServerState
 
 MAX_REFUSED_IN_A_ROW = 20
 FARTHEST = 1e12
@@ -51,9 +53,9 @@ def step_together(
         if reply.id in fresh or reply.id not in state.open or state.finished:
             log = (*log, {"event": "ignored", "id": reply.id, "party": reply.party})
             continue
-        what = f"update of party {reply.party!r}"
-        checked = check_reply(state.open[reply.id], reply)
-        fresh[reply.id] = checked._replace(delta=rules.family.check(reply.delta, what=what))
+        request = state.open[reply.id]
+        released = check_released(rules, request, reply)
+        fresh[reply.id] = check_reply(request, reply)._replace(released=released)
     if rules.schedule.kind == "synchronous":
         state, more = _synchronous(rules, close_requests(state, fresh), fresh, now)
         return state, (*log, *more)
@@ -122,6 +124,7 @@ def ask(rules: Rules, state: ServerState, parties: Sequence[str], now: float) ->
             damping=damping,
             initial=state.applied == 0,
             issued_at=now,
+            stage=rules.stage_at(state.factors[party].visits),
         )
         for number, party in enumerate(parties, start=state.requests)
     }
@@ -133,7 +136,7 @@ def ask(rules: Rules, state: ServerState, parties: Sequence[str], now: float) ->
     return replace(
         state,
         open=state.open | asked,
-        issued=state.issued | {state.q_version: state.q},
+        issued=state.issued | {state.q_version: Published(state.q, state.public)},
         factors=state.factors | visited,
         requests=state.requests + len(asked),
     )
@@ -153,6 +156,15 @@ def check_reply(request: Open, reply: Reply) -> Reply:
             "the party must check its records"
         )
     return reply
+
+
+def check_released(rules: Rules, request: Open, reply: Reply) -> Arrays:
+    """Float64 arrays with the names and shapes of the request's stage, or an error."""
+    what = f"update of party {reply.party!r}"
+    prior = rules.site_prior and reply.party == rules.parties[0]
+    if rules.released is None or prior:
+        return rules.family.check(reply.released, what=what)
+    return check_arrays(reply.released, rules.released(request.stage.name), what=what)
 
 
 def close_requests(
@@ -258,19 +270,22 @@ def _asynchronous(
 
 def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[ServerState, Log]:
     """Put the updates into q and their factors, or refuse them all if q would be improper."""
-    memory = state.memory
+    shared = Shared(state.q, state.public, state.memory)
     first = rules.parties[:1] if rules.site_prior else ()
     exact = [r for r in replies if rules.combine is None or r.party in first]
-    noisy = [r.delta for r in replies if rules.combine is not None and r.party not in first]
-    q = product(state.q, (reply.delta for reply in exact))
-    changes = {reply.party: reply.delta for reply in exact}
+    q = product(state.q, (reply.released for reply in exact))
+    changes = {reply.party: reply.released for reply in exact}
+    noisy = [r for r in replies if rules.combine is not None and r.party not in first]
+    noisy = _of_one_stage(rules, state, noisy)
     if rules.combine is not None and noisy:
-        before = q
-        q, memory = rules.combine(before, noisy, memory, state.round + 1)
+        total = product(noisy[0].released, (reply.released for reply in noisy[1:]))
+        before, answers = q, RoundSum(total, len(noisy), state.round + 1)
+        shared = rules.combine(shared._replace(q=before), answers)
+        q = shared.q
         if rules.own_factors:
-            changes |= {r.party: r.delta for r in replies if r.party not in first}
-        else:
-            # Of a sum of noisy updates every party is given an equal part, which is public.
+            changes |= {r.party: r.released for r in noisy}
+        elif rules.keeps_factors:
+            # Every party is given an equal part of a sum of noisy updates, which is public.
             parties = rules.parties[len(first) :]
             share = power(divide(q, before), 1.0 / len(parties))
             changes |= dict.fromkeys(parties, share)
@@ -286,13 +301,22 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
         q=q,
         q_version=state.q_version + 1,
         factors=factors,
-        memory=memory,
+        public=shared.public,
+        memory=shared.memory,
         applied=state.applied + len(replies),
         heard=state.heard | {reply.party for reply in replies},
         moved_since=state.moved_since | {reply.party: 0.0 for reply in replies},
         refused_in_a_row=0,
         caution=min(1.0, 2.0 * state.caution),
     ), ()
+
+
+def _of_one_stage(rules: Rules, state: ServerState, replies: list[Reply]) -> list[Reply]:
+    """The replies to the stage of this round: a late party may have answered an earlier one."""
+    if rules.released is None or rules.schedule.kind != "synchronous":
+        return replies
+    names = set(rules.released(rules.stage_at(state.round).name))
+    return [reply for reply in replies if set(reply.released) == names]
 
 
 def is_plausible(family: Family, q: Natural) -> bool:
@@ -326,7 +350,8 @@ def _refuse(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Ser
         absurd = [
             reply.party
             for reply in replies
-            if reply.party in culprits and _is_absurd(rules.family, multiply(state.q, reply.delta))
+            if reply.party in culprits
+            and _is_absurd(rules.family, multiply(state.q, reply.released))
         ]
         if rules.leave_out and absurd:
             return _without_culprits(rules, state, absurd, in_a_row)
@@ -365,7 +390,7 @@ def _culprits(rules: Rules, state: ServerState, replies: list[Reply]) -> list[st
     """
 
     def usable(kept: Sequence[Reply]) -> bool:
-        return _usable(rules, state, product(state.q, (reply.delta for reply in kept)))
+        return _usable(rules, state, product(state.q, (reply.released for reply in kept)))
 
     alone = [reply.party for reply in replies if not usable([reply])]
     if alone or len(replies) < 2:
@@ -432,7 +457,7 @@ def divide_out(rules: Rules, state: ServerState, party: str) -> tuple[ServerStat
     """q without that party's factor, where it is the party's own and q stays proper."""
     factor = state.factors[party]
     if rules.combine is not None:
-        if factor.version == 0:
+        if state.q_version == 0:
             return state, "nothing yet"
         return state, "kept: only the noisy sum of all parties is known"
     q = divide(state.q, factor.natural)

@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 import msgspec
 import numpy as np
 
+from tacit.arrays import Arrays
 from tacit.data.bags import WHOLE, document_texts, ledger_form
 from tacit.data.documents import Documents, check_documents, check_vocabulary
 from tacit.engines.execute import carry_out
@@ -40,7 +41,6 @@ from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.settings import Privacy
 from tacit.pvi import divide
-from tacit.server.combine import Memory
 from tacit.server.schedule import PowerDamping, Synchronous
 from tacit.server.state import ServerState, initial_state
 
@@ -75,7 +75,7 @@ class LDA:
     settled_: Settled | None
     """Clip, noise and events of the last private call, in units of clip_share·document_words; None
     without privacy."""
-    _memory: Memory | None = None
+    _memory: Arrays | None = None
     """Of "shrink": the noisy average so far and its noise."""
 
     def __init__(

@@ -8,7 +8,7 @@ import numpy as np
 
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.methods.base import Answer, LocalMethod, Task
-from tacit.models import ConjugateGaussian, Model, Records, SoftmaxRegression
+from tacit.models import ConjugateGaussian, LinearPredictor, Model, Records, SoftmaxRegression
 from tacit.pvi import cavity, divide, multiply
 from tacit.testing.families import STANDARD_ERRORS
 
@@ -40,15 +40,25 @@ def check_local_method(
     method.check(model, family)
     plain = _as_dtype(made_up_records(model, seed) if records is None else records, method.dtype)
     key = jax.random.key(seed)
-    answer_of = jax.jit(lambda key, task: method.answer(model, family, key, task))
+    stage = method.stage_at(0).name  # a name, which no compiled program takes as an argument
+
+    @jax.jit
+    def compiled(key: Any, parts: dict[str, Any]) -> Answer:
+        return method.answer(model, family, key, Task(**parts, stage=stage))
+
+    def answer_of(key: Any, task: Task) -> Answer:
+        parts = task._asdict()
+        del parts["stage"]
+        return compiled(key, parts)
+
     prior = model.prior(family)
     start = model.start(family) or prior
     task = _task(method, family, plain, prior, family.zero(), start, initial=True)
     first = answer_of(key, task)
-    _check_answer(family, first, "first round")
-    again = answer_of(key, task)
-    for name, value in first.natural.items():
-        assert np.array_equal(value, again.natural[name]), (
+    found = _check_answer(family, first, "first round")
+    again = answer_of(key, task).natural or {}
+    for name, value in found.items():
+        assert np.array_equal(value, again[name]), (
             f"determinism: the same key and task gave two values of '{name}'"
         )
     tolerance = 1e-7 if method.dtype == "float64" else 2e-3
@@ -58,9 +68,8 @@ def check_local_method(
     if getattr(method, "batch_size", None) is None:
         turned = task._replace(records={k: v[rows[::-1]] for k, v in plain.items()})
         _check_same(family, first, answer_of(key, turned), "records in reverse", tolerance)
-    _check_progress(model, family, task, first.natural, key)
-    factor = divide(_plain(first.natural), prior)
-    later = _task(method, family, plain, _plain(first.natural), factor, _plain(first.natural))
+    _check_progress(model, family, task, found, key)
+    later = _task(method, family, plain, found, divide(found, prior), found)
     _check_answer(family, answer_of(key, later), "second round")
     if isinstance(model, ConjugateGaussian) and isinstance(family, Gaussian):
         best = conjugate_optimum(model, family, plain)
@@ -72,7 +81,8 @@ def check_local_method(
 def made_up_records(model: Model, seed: int = 0, count: int = 37) -> Records:
     """Records with columns x and y that the regression models of `tacit.models` accept."""
     rng = np.random.default_rng(seed)
-    width = model.dimension if model.x_columns is None else model.x_columns
+    width = len(model.layout) if isinstance(model, LinearPredictor) else model.dimension
+    width = getattr(model, "inputs", width)
     x = rng.normal(size=(count, width))
     if isinstance(model, SoftmaxRegression):
         eta = x @ np.linspace(1.0, -1.0, model.dimension).reshape(width, -1)
@@ -122,7 +132,9 @@ def _pad(task: Task, extra: int) -> Task:
     return task._replace(records=records, weights=weights)
 
 
-def _check_answer(family: Family, answer: Answer, when: str) -> None:
+def _check_answer(family: Family, answer: Answer, when: str) -> Natural:
+    """λ of the local posterior, as NumPy arrays."""
+    assert answer.natural is not None, f"{when}: there is no local posterior in the answer"
     assert set(answer.natural) == set(family.shapes), (
         f"{when}: answers {sorted(answer.natural)}, but {family.kind} has {sorted(family.shapes)}"
     )
@@ -134,11 +146,14 @@ def _check_answer(family: Family, answer: Answer, when: str) -> None:
     loss = np.asarray(answer.loss, np.float64) if answer.loss is not None else np.zeros(())
     assert loss.shape == (), f"{when}: the loss has shape {loss.shape}"
     assert np.isfinite(loss), f"{when}: the loss {loss} is not finite"
+    return _plain(answer.natural)
 
 
 def _check_same(family: Family, one: Answer, two: Answer, what: str, tolerance: float) -> None:
     """Two answers agree, in units of the posterior's own standard deviation."""
-    (mean1, sd1), (mean2, sd2) = (family.location_scale(_plain(a.natural)) for a in (one, two))
+    (mean1, sd1), (mean2, sd2) = (
+        family.location_scale(_plain(a.natural or {})) for a in (one, two)
+    )
     gap = float(np.max(np.abs(mean1 - mean2) / sd1))
     ratio = float(np.max(np.abs(np.log(sd2 / sd1))))
     assert gap <= tolerance, f"{what}: the mean moves by {gap:.3g} sd, more than {tolerance:g}"

@@ -32,6 +32,7 @@ from tacit.privacy.events import GaussianEvent, Relation
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import check_released
 from tacit.privacy.settings import Privacy
+from tacit.server.combine import Shared
 from tacit.server.messages import Request
 from tacit.server.schedule import Synchronous
 from tacit.server.state import initial_state
@@ -127,7 +128,8 @@ def _plan(
 
 def reply_of(update: Update) -> dict[str, np.ndarray]:
     """Every array of an answer that leaves the party, by a name to show in an error."""
-    reply = {f"delta[{name!r}]": np.asarray(value) for name, value in update.delta.items()}
+    released = update.released.items()
+    reply = {f"released[{name!r}]": np.asarray(value) for name, value in released}
     return reply if update.loss is None else reply | {"loss": np.asarray(update.loss)}
 
 
@@ -143,10 +145,10 @@ def _check_group(plan: Plan, sets: Sequence[Records], relation: Relation, seed: 
     memories: list[list[Natural | None]] = [[None] * len(sets)] * 2
     for visit in range(plan.settled[PARTY].visits):
         kept, answered = memories, 0
-        for number, q in enumerate(_questions(plan, seed)):
+        for number, question in enumerate(_questions(plan, visit, seed)):
             where = f"visit {visit}, question {number}"
-            updates = neighbours.answer(q, visit, memories[0], noise_seed=1 + number)
-            expected = firsts.answer(q, visit, memories[1], noise_seed=1 + number)
+            updates = neighbours.answer(question, visit, memories[0], noise_seed=1 + number)
+            expected = firsts.answer(question, visit, memories[1], noise_seed=1 + number)
             if number == 0:
                 kept = [[update.memory for update in each] for each in (updates, expected)]
             finite = {update.finite for update in (*updates, *expected)}
@@ -219,7 +221,9 @@ def _check_used(plan: Plan, sets: Sequence[Records], count: Count) -> None:
     seats = _Seats(plan, sets)
     for visit in range(plan.settled[PARTY].visits):
         count.take()
-        memories = [update.memory for update in seats.answer(_first(plan), visit, memories, 1)]
+        memories = [
+            update.memory for update in seats.answer(_first(plan, visit), visit, memories, 1)
+        ]
         used, allowed = count.take(), Counter[Used]()
         for event in plan.settled[PARTY].events_at(visit):
             allowed[Used(event.clip, event.noise_sd)] += event.count * len(sets)
@@ -253,7 +257,7 @@ def _check_noise(plan: Plan, records: Records, seed: int) -> None:
     memories: list[Natural | None] = [None] * DRAWS
     seats = _Seats(plan, [records], DRAWS)
     for visit in range(settled.visits):
-        updates, scaled = seats.answer(_first(plan), visit, memories), []
+        updates, scaled = seats.answer(_first(plan, visit), visit, memories), []
         memories = [update.memory for update in updates]
         for place, event in enumerate(_charged(plan, updates, visit, f"visit {visit}")):
             where = f"visit {visit}, event {place}"
@@ -298,7 +302,7 @@ class _Seats:
 
     def answer(
         self,
-        q: Natural,
+        question: Shared,
         visit: int,
         memories: Sequence[Natural | None],
         noise_seed: int | None = None,
@@ -306,26 +310,43 @@ class _Seats:
         """The same request to all of them; without a seed each draws its own noise."""
         plan = self.plan
         agreement = Agreement(plan.model, plan.family, plan.method, plan.seed, noise_seed)
-        nothing = plan.family.zero()
-        request = Request("check", PARTY, visit, visit, q, nothing, 1.0, initial=visit == 0)
+        stage = plan.method.stage_at(visit)
+        request = Request(
+            "check",
+            PARTY,
+            visit,
+            visit,
+            question.q if stage.needs_q else None,
+            plan.family.zero() if stage.needs_factor else None,
+            1.0,
+            initial=visit == 0,
+            stage=stage.name,
+            public=question.public,
+        )
         settled = [plan.settled[PARTY]] * self.count
         return party_side.answer_many(
             agreement, *self._stack, [request] * self.count, settled, list(memories)
         )
 
 
-def _first(plan: Plan) -> Natural:
-    return initial_state(plan.rules, first_factors(plan)).q
+def _first(plan: Plan, visit: int) -> Shared:
+    """The q that a run begins with, and public arrays of zeros."""
+    shapes = plan.method.public_shapes(plan.model, plan.family, plan.method.stage_at(visit).name)
+    public = {name: np.zeros(shape) for name, shape in shapes.items()}
+    return Shared(initial_state(plan.rules, first_factors(plan)).q, public)
 
 
-def _questions(plan: Plan, seed: int) -> Iterator[Natural]:
-    """The q that a run begins with, and such as no data lead to."""
-    start, rng = _first(plan), np.random.default_rng(seed)
+def _questions(plan: Plan, visit: int, seed: int) -> Iterator[Shared]:
+    """The first q and public arrays, and such as no data lead to."""
+    start, rng = _first(plan, visit), np.random.default_rng(seed)
     yield start
     for fill, precision in itertools.product(FILLS, PRECISIONS):
-        yield {
-            name: precision * np.asarray(value)
-            if name == "quadratic"
-            else fill * rng.normal(size=np.shape(value))
-            for name, value in start.items()
+
+        def drawn(value: np.ndarray, fill: float = fill) -> np.ndarray:
+            return fill * rng.normal(size=np.shape(value))
+
+        q = {
+            name: precision * np.asarray(value) if name == "quadratic" else drawn(value)
+            for name, value in start.q.items()
         }
+        yield Shared(q, {name: drawn(value) for name, value in start.public.items()})

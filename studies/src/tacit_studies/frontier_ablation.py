@@ -8,7 +8,7 @@ the counts, 4 % for the second moment).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from tacit.models.glm.scores import BernoulliLikelihood, Likelihood
 from tacit.run.config import parse_config
 from tacit.run.run import simulate
 from tacit.run.sweep import Job, columns_of
-from tacit.server.combine import Combine, Memory, Run
+from tacit.server.combine import Combine, RoundSum, Run, Shared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,10 @@ class LastRound(PrivateScoring):
     def server(self, run: Run) -> Combine:
         whole = super().server(run)
 
-        def forgetful(
-            q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
-        ) -> tuple[Natural, Memory | None]:
-            del memory
-            return whole(q, updates, None, number)
+        def forgetful(shared: Shared, answers: RoundSum) -> Shared:
+            memory = shared.memory or {}
+            kept = {name: memory[name] for name in ("counts", "moment", "point") if name in memory}
+            return whole(shared._replace(memory=kept or None), answers)
 
         return forgetful
 
@@ -56,7 +55,7 @@ class UniformMarginals(PrivateScoring):
             sizes += [2] * (what.largest is not None)
             return np.concatenate([np.full(size, self.total_units / size) for size in sizes])
 
-        return _instead(whole, run, COUNTS, "counts", counts)
+        return _instead(whole, run, COUNTS, counts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +67,7 @@ class NoSecondMoment(PrivateScoring):
             rows, columns = np.triu_indices(run.model.dimension)
             return np.where(rows == columns, self.total_units / run.model.dimension, 0.0)
 
-        return _instead(super().server(run), run, MOMENT, "moment", isotropic)
+        return _instead(super().server(run), run, MOMENT, isotropic)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +76,7 @@ class UniformBudget(PrivateScoring):
 
     def budget_share(self, visit: int, visits: int) -> float:
         whole = super().budget_share
-        if visit in (COUNTS, MOMENT):
+        if visit < 2:
             return whole(visit, visits)
         return sum(whole(one, visits) for one in range(2, visits)) / (visits - 2)
 
@@ -100,7 +99,7 @@ class _PlainServer(ScoringServer):
         return np.full_like(found.variance, 1.0 / np.sqrt(np.sum(found.variance)))
 
     def _bend(self, q: Natural) -> np.ndarray:
-        return np.zeros_like(q["bend"])
+        return np.zeros_like(super()._bend(q))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,17 +142,13 @@ def run_job(job: Job) -> dict[str, Any]:
     return columns_of(simulate(parse_config(job.config), method))
 
 
-def _instead(
-    whole: Combine, run: Run, stage: int, name: str, public: Callable[[], np.ndarray]
-) -> Combine:
+def _instead(whole: Combine, run: Run, stage: str, public: Callable[[], np.ndarray]) -> Combine:
     """The server with public numbers in the place of one release."""
 
-    def replaced(
-        q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
-    ) -> tuple[Natural, Memory | None]:
-        if number == stage + 1:
-            share = public() / run.parties
-            updates = [{**update, name: share} for update in updates]
-        return whole(q, updates, memory, number)
+    def replaced(shared: Shared, answers: RoundSum) -> Shared:
+        if stage in answers.total:
+            share = public() * (answers.contributors / run.parties)
+            answers = answers._replace(total={stage: share})
+        return whole(shared, answers)
 
     return replaced

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tacit.arrays import Arrays, Natural
 from tacit.data.records import len_records
 from tacit.engines.batching import Answers, Benches
 from tacit.engines.compilations import Compilations
@@ -47,7 +48,7 @@ class RayEngine(Driver):
     _place_of: dict[str, int] = field(default_factory=dict, init=False)
     _calls: dict[str, tuple[Request, Call]] = field(default_factory=dict, init=False)
     """Asynchronous requests under way, by id."""
-    _rehearsed: set[tuple[str, int]] = field(default_factory=set, init=False)
+    _rehearsed: set[tuple[str, str]] = field(default_factory=set, init=False)
     _ready: dict[str, Reply] = field(default_factory=dict, init=False)
     """Asynchronous replies that are known and not yet applied."""
 
@@ -108,13 +109,12 @@ class RayEngine(Driver):
 
     def rehearse(self, requests: Sequence[Request]) -> None:
         """On all actors at once, for the stages that none of them has met."""
-        stage = self.agreement.method.stage
         for request in {id(r.q): r for r in requests}.values():
             check_start(self.agreement, request)
-        new = [r for r in requests if (r.party, stage(r.visit)) not in self._rehearsed]
+        new = [r for r in requests if (r.party, r.stage) not in self._rehearsed]
         for call in self._ask(new, {}, what="rehearse"):
             self._pool.result(call)
-        self._rehearsed |= {(r.party, stage(r.visit)) for r in new}
+        self._rehearsed |= {(r.party, r.stage) for r in new}
 
     def following(self, state: ServerState, clock: float) -> tuple[list[Request], float]:
         """Asynchronously, all that is open is under way before one answer is taken."""
@@ -168,13 +168,15 @@ class RayEngine(Driver):
         self._ready |= replies
 
     def _ask(self, requests: Sequence[Request], keys: Keys, what: str = "answer") -> list[Call]:
-        """One call per actor and q."""
-        groups: dict[tuple[int, int], list[Request]] = {}
+        """One call per actor, q and public arrays."""
+        groups: dict[tuple[int, tuple[int, int]], list[Request]] = {}
+        each: dict[tuple[int, int], tuple[Natural | None, Arrays]] = {}
         for request in requests:
-            groups.setdefault((self._place_of[request.party], id(request.q)), []).append(request)
-        each = {id(request.q): request.q for request in requests}
+            number = (id(request.q), id(request.public))
+            each[number] = (request.q, request.public)
+            groups.setdefault((self._place_of[request.party], number), []).append(request)
         # Put once for all actors; what only one of them needs travels with the call.
-        where = {number: share(q) if len(groups) > 1 else q for number, q in each.items()}
+        where = {number: share(one) if len(groups) > 1 else one for number, one in each.items()}
         return [
             self._pool.call(
                 place,

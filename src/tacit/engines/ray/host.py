@@ -10,12 +10,12 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from tacit.arrays import Arrays, Natural
 from tacit.engines.batching import Benches
 from tacit.engines.compilations import compilations
 from tacit.engines.ray.cluster import import_ray
 from tacit.engines.ray.pack import Answered, Asked, pack_answers, unpack_requests
 from tacit.engines.ray.runner import limit_threads
-from tacit.expfam import Natural
 from tacit.models import Records
 from tacit.plan.agreement import Agreement
 from tacit.plan.calibrate import Settled
@@ -44,17 +44,17 @@ class Host:
         self._benches = Benches(agreement, settled)
         self._benches.seat(parties, batch_parties=batch_parties, everybody=everybody)
 
-    def answer(self, q: Natural, asked: Asked) -> Answered:
-        """Answers to requests that share q and are paid for."""
-        requests, memories, keys = unpack_requests(q, asked)
+    def answer(self, carried: tuple[Natural | None, Arrays], asked: Asked) -> Answered:
+        """Answers to requests that share q and public arrays, and are paid for."""
+        requests, memories, keys = unpack_requests(*carried, asked)
         started = time.perf_counter()
         found = self._benches.answer(requests, memories, keys)
         self._busy_s += time.perf_counter() - started
         return pack_answers(found)
 
-    def rehearse(self, q: Natural, asked: Asked) -> None:
+    def rehearse(self, carried: tuple[Natural | None, Arrays], asked: Asked) -> None:
         """Compile and try out what these requests need; nothing is charged yet."""
-        requests, memories, _ = unpack_requests(q, asked)
+        requests, memories, _ = unpack_requests(*carried, asked)
         self._benches.rehearse(requests, memories)
 
     def report(self) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tacit.arrays import Arrays, Natural
 from tacit.engines.batching import Answers
-from tacit.expfam import Natural
 from tacit.party.compute import PartyState
 from tacit.server.messages import Reply, Request
 
@@ -21,8 +21,8 @@ class Asked(NamedTuple):
     """Requests without their q, which goes once for all of them; one row a request."""
 
     columns: list[tuple[Any, ...]]
-    """Id, party, visit, version, damping and whether it is the first, in columns."""
-    factors: Stack
+    """Id, party, visit, version, damping, whether it is the first, and stage, in columns."""
+    factors: Stack | None
     memories: Kept | None
     keys: list[bytes | None]
     """Noise keys of those that are charged."""
@@ -33,7 +33,7 @@ class Answered(NamedTuple):
 
     columns: list[tuple[Any, ...]]
     """Id, party, version and loss, in columns."""
-    deltas: Stack
+    released: Stack
     memories: Kept | None
 
 
@@ -42,21 +42,24 @@ def pack_requests(
     memories: Mapping[str, Natural | None],
     keys: Mapping[str, bytes],
 ) -> Asked:
-    """Requests that share a q, what their parties kept, and their noise keys."""
-    rows = [(r.id, r.party, r.visit, r.version, r.damping, r.initial) for r in requests]
+    """Requests that share q and public arrays, what their parties kept, and their noise keys."""
+    rows = [(r.id, r.party, r.visit, r.version, r.damping, r.initial, r.stage) for r in requests]
     kept = [memories.get(request.party) for request in requests]
     secret = [keys.get(request.id) for request in requests]
-    return Asked(_columns(rows), _stack([r.factor for r in requests]), _stack_some(kept), secret)
+    factors = [r.factor for r in requests if r.factor is not None]
+    return Asked(_columns(rows), _stack(factors) if factors else None, _stack_some(kept), secret)
 
 
 def unpack_requests(
-    q: Natural, asked: Asked
+    q: Natural | None, public: Arrays, asked: Asked
 ) -> tuple[list[Request], dict[str, Natural | None], dict[str, bytes]]:
     """The inverse of `pack_requests`."""
+    rows = list(zip(*asked.columns, strict=True))
+    factors = [None] * len(rows) if asked.factors is None else _rows(asked.factors)
     requests = [
-        Request(key, party, visit, version, q, factor, damping, initial)
-        for (key, party, visit, version, damping, initial), factor in zip(
-            zip(*asked.columns, strict=True), _rows(asked.factors), strict=True
+        Request(key, party, visit, version, q, factor, damping, initial, stage, public)
+        for (key, party, visit, version, damping, initial, stage), factor in zip(
+            rows, factors, strict=True
         )
     ]
     memories = _memories(asked.memories, len(requests))
@@ -69,20 +72,20 @@ def pack_answers(found: Answers) -> Answered:
     replies = [reply for reply, _ in found.values()]
     rows = [(reply.id, reply.party, reply.version, reply.loss) for reply in replies]
     kept = [state.memory for _, state in found.values()]
-    return Answered(_columns(rows), _stack([r.delta for r in replies]), _stack_some(kept))
+    return Answered(_columns(rows), _stack([r.released for r in replies]), _stack_some(kept))
 
 
 def unpack_answers(answered: Answered) -> Answers:
     """The inverse of `pack_answers`."""
     found: Answers = {}
     count = len(answered.columns[0])
-    for (key, party, version, loss), delta, memory in zip(
+    for (key, party, version, loss), released, memory in zip(
         zip(*answered.columns, strict=True),
-        _rows(answered.deltas),
+        _rows(answered.released),
         _memories(answered.memories, count),
         strict=True,
     ):
-        reply = Reply(key, party, version, delta, loss)
+        reply = Reply(key, party, version, released, loss)
         found[key] = reply, PartyState(last=reply, memory=memory)
     return found
 

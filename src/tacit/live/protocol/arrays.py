@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from tacit.arrays import Arrays, Natural
 from tacit.errors import ConfigError, PeerError
-from tacit.expfam import Family, Natural
+from tacit.expfam import Family, check_arrays
 from tacit.live.protocol.codec import Encoding
 from tacit.live.protocol.messages import Array, Distribution
 
@@ -65,6 +66,22 @@ def unpack(distribution: Distribution, family: Family | None, what: str) -> Natu
         return natural
     try:
         return family.check(natural, what=what)
+    except ConfigError as error:
+        raise PeerError(str(error)) from None
+
+
+def unpack_arrays(
+    distribution: Distribution, shapes: dict[str, tuple[int, ...]] | None, what: str
+) -> Arrays:
+    """Finite arrays of the given names and shapes (None: of any), or a PeerError in one line."""
+    if shapes is not None and set(distribution) != set(shapes):
+        raise PeerError(f"{what}: send {', '.join(shapes) or 'no arrays'}")
+    arrays = {
+        name: _numbers(value, f"{what}: {name!r}" if shapes else f"{what}: an array")
+        for name, value in distribution.items()
+    }
+    try:
+        return check_arrays(arrays, shapes or {n: a.shape for n, a in arrays.items()}, what=what)
     except ConfigError as error:
         raise PeerError(str(error)) from None
 

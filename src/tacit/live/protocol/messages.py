@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-PROTOCOL = 1
+PROTOCOL = 2
 """The version of what goes beyond the thesis."""
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -103,7 +103,7 @@ class UpdatedLikelihood(ClientMessage, frozen=True, kw_only=True):
     """The answer to SelectedForTraining: new factor, its ratio to the old one, loss.
 
     Between peers that announced the protocol the server keeps the factors: `new_likelihood` is
-    None, and a loss that is withheld is None.
+    None, and a loss that is withheld is None. `delta` is everything that the party releases.
     """
 
     new_likelihood: Distribution | None = None
@@ -193,10 +193,12 @@ class SelectedForTraining(ServerMessage, frozen=True, kw_only=True):
     """A party's turn: q, and ρ (None: 1).
 
     `request` is answered once; `factor` is the party's own as the server keeps it, `visit` counts
-    the party's turns and `initial` says that q is still the prior.
+    the party's turns and `initial` says that q is still the prior. `stage` names what is wanted and
+    `public` is what the server publishes for it; where the stage does not read them,
+    `current_posterior` is None and `factor` is left out.
     """
 
-    current_posterior: Distribution
+    current_posterior: Distribution | None
     damping_factor: float | None = None
     request: Short | UnsetType = UNSET
     run: Short | UnsetType = UNSET
@@ -205,6 +207,8 @@ class SelectedForTraining(ServerMessage, frozen=True, kw_only=True):
     factor: Distribution | UnsetType = UNSET
     initial: bool | UnsetType = UNSET
     round: Count | UnsetType = UNSET
+    stage: Short | UnsetType = UNSET
+    public: Distribution | UnsetType = UNSET
 
 
 class EarlyCloseOfConnection(ServerMessage, frozen=True, kw_only=True):
@@ -215,11 +219,12 @@ class EarlyCloseOfConnection(ServerMessage, frozen=True, kw_only=True):
 
 
 class EndOfTraining(ServerMessage, frozen=True, kw_only=True):
-    """The result."""
+    """The result; `public` where the method reads the posterior with it."""
 
     final_posterior: Distribution
     future_training: Time | None = None
     rounds: Count | UnsetType = UNSET
+    public: Distribution | UnsetType = UNSET
 
 
 class ServerAcknowledgement(ServerMessage, frozen=True, kw_only=True):

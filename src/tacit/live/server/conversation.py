@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec import UNSET
 
+from tacit.arrays import Arrays
 from tacit.errors import ConfigError, DataError, PeerError, TacitError
-from tacit.expfam import Natural
 from tacit.live.journal import Journal
 from tacit.live.protocol import arrays as numbers
 from tacit.live.protocol import messages as m
@@ -65,7 +66,7 @@ class Desk:
         """By party, over all its connections: answers in a row that could not be read or taken."""
         self._is_void, self._spawn, self._wake = is_void, spawn, wake
         self._tell_log, self._fail = tell_log, fail
-        count = sum(value.size for value in live.rules.prior.values())
+        count = sum(value.size for value in live.rules.prior.values()) + _largest_release(live)
         self._limit = FIRST_LIMIT + 100 * count  # three distributions of JSON numbers, and some
 
     async def converse(self, connection: Connection) -> None:
@@ -276,10 +277,10 @@ class Desk:
         assert self.live.state is not None
         what = f"update of party {party!r}"
         version = self.live.state.open[key].version
-        delta = self._unpacked(message.delta, what)
+        delta = self._released(key, message.delta, what)
         if message.new_likelihood is not None:
-            new = self._unpacked(message.new_likelihood, what)
             try:
+                new = numbers.unpack(message.new_likelihood, self.live.rules.family, what)
                 self.live.check_consistent(party, delta, new)
             except PeerError as error:
                 if not connection.plain:
@@ -301,9 +302,15 @@ class Desk:
         self._failed.pop(party, None)
         self.inbox.append(checked)
 
-    def _unpacked(self, distribution: m.Distribution, what: str) -> Natural:
+    def _released(self, key: str, delta: m.Distribution, what: str) -> Arrays:
+        """What a party releases, of the names and shapes of the request's stage."""
+        assert self.live.state is not None
+        rules = self.live.rules
         try:
-            return numbers.unpack(distribution, self.live.rules.family, what)
+            if rules.released is None or set(delta) == {"mean", "variance"}:
+                return numbers.unpack(delta, rules.family, what)
+            shapes = rules.released(self.live.state.open[key].stage.name)
+            return numbers.unpack_arrays(delta, shapes, what)
         except PeerError as error:
             raise AnswerError(str(error)) from None
 
@@ -374,3 +381,12 @@ class Desk:
             connection.sent = None  # ask again: what is open waits for an answer
         if connection.errors >= MOST_ERRORS:
             connection.side = ServerSide.GONE
+
+
+def _largest_release(live: LiveRun) -> int:
+    """How many numbers a reply has at most, where it is no distribution."""
+    rules = live.rules
+    if rules.released is None:
+        return 0
+    stages = {rules.stage_at(visit).name for visit in range(rules.schedule.rounds)}
+    return max(sum(math.prod(s) for s in rules.released(stage).values()) for stage in stages)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from tacit.errors import DataError, PeerError, TacitError
 from tacit.live.journal import Journal
@@ -238,6 +238,7 @@ class WireServer:
                         final_posterior=connection.pack(state.result),
                         future_training=self.settings.future_training,
                         rounds=UNSET if connection.plain else state.round,
+                        public=self._final_public(connection),
                     ),
                 )
             return
@@ -371,6 +372,14 @@ class WireServer:
                 )
             )
 
+    def _final_public(self, connection: Connection) -> m.Distribution | UnsetType:
+        """The public arrays with which the result is read, where there are any."""
+        state = self.live.state
+        assert state is not None
+        if connection.plain or not self.live.rules.reads_public:
+            return UNSET
+        return connection.pack(state.public)
+
     async def _stop(self) -> None:
         self._stopping = True
         await asyncio.gather(
@@ -384,10 +393,11 @@ class WireServer:
 
 
 def _selected(connection: Connection, request: Request, live: LiveRun) -> m.SelectedForTraining:
-    posterior = connection.pack(request.q)
+    posterior = None if request.q is None else connection.pack(request.q)
     if connection.plain:
         return m.SelectedForTraining(current_posterior=posterior, damping_factor=request.damping)
     assert live.state is not None
+    public = connection.pack(request.public) if request.public else UNSET
     return m.SelectedForTraining(
         current_posterior=posterior,
         damping_factor=request.damping,
@@ -395,7 +405,9 @@ def _selected(connection: Connection, request: Request, live: LiveRun) -> m.Sele
         run=live.run,
         visit=request.visit,
         factor_version=request.version,
-        factor=connection.pack(request.factor),
+        factor=UNSET if request.factor is None else connection.pack(request.factor),
         initial=request.initial,
         round=live.state.round + 1,
+        stage=request.stage,
+        public=public,
     )

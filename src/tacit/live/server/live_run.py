@@ -211,18 +211,20 @@ class LiveRun:
         request = self.state.open[reply.id]
         reply = server_step.check_reply(request, reply)
         try:
-            _check_numbers(reply.delta, self.state.q, f"update of party {reply.party!r}")
+            _check_numbers(reply.released, self.state.q, f"update of party {reply.party!r}")
         except PeerError as error:
             raise BrokenBoundError(str(error)) from None
         if self._reply_rules is None or reply.party not in self.parties:
             return reply
+        sent = self.state.issued[request.posterior]
         exchange = Exchange(
-            q=self.state.issued[request.posterior],
-            factor=self.state.factors[reply.party].natural,
+            q=sent.q if request.stage.needs_q else None,
+            factor=self.state.factors[reply.party].natural if request.stage.needs_factor else None,
             damping=request.damping,
             initial=request.initial,
             visit=request.visit,
-            delta=reply.delta,
+            released=reply.released,
+            public=sent.public,
             loss=reply.loss,
             records=self._most_records(reply.party),
         )
@@ -405,7 +407,7 @@ class LiveRun:
 
     def _check_plain(self, protocol: int) -> None:
         """A peer written from the thesis knows scalar normals, and no guarantee."""
-        if protocol:
+        if protocol >= m.PROTOCOL or (protocol and not self.private):
             return
         if self.private:
             _refuse_plain("this run is private")

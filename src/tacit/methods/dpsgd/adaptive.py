@@ -1,6 +1,6 @@
 """A clip that follows a quantile of the contributions' norms, estimated privately.
 
-What is clipped to C is cᵢ/S, with a scale S that everybody knows: it travels beside q as log S.
+What is clipped to C is cᵢ/S, with a scale S that everybody knows: requests publish log S.
 With every sum a party releases how many of its units were within the clip, as one coordinate more
 of the same release: (Σ clip(cᵢ/S), ω Σ ±½). Its norm bound is √(C² + ω²/4), ω = w·C, which is what
 is charged; nothing else depends on the records. From the noisy share f of units within the clip the
@@ -15,15 +15,16 @@ never changes: where S goes is public, and a sum times a public number is post-p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
-from tacit.expfam import Natural
-from tacit.pvi import product
-from tacit.server.combine import Combine, Memory, Run
+from tacit.server.combine import Combine, RoundSum, Run, Shared
 
 SCALE = "log_scale"
+"""The public logarithm of S."""
+WITHIN = "within_clip"
+"""The released Σ ±½ over the units: were they within the clip?"""
 WEIGHT = 0.5
 """w: how much of the clip the count has. At ½ the sum's noise grows by 3 %."""
 RATE = 0.5
@@ -45,20 +46,16 @@ def adapted(make: Callable[[Run], Combine], run: Run, target: float, units: int)
     `units` is how many there are in all, which is public. Updates carry Σ(±½) over their units.
     """
 
-    def step(
-        q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
-    ) -> tuple[Natural, Memory | None]:
-        total = product(updates[0], updates[1:])[SCALE] / run.damping_at(number)
-        asked = units * len(updates) / run.parties
+    def step(shared: Shared, answers: RoundSum) -> Shared:
+        number = answers.number
+        total = answers.total[WITHIN] / run.damping_at(number)
+        asked = units * answers.contributors / run.parties
         share = np.clip(total / asked + 0.5, 0.0, 1.0)
-        moved = np.clip(q[SCALE] + RATE * (target - share), -FARTHEST, FARTHEST)
-        scale = float(np.exp(q[SCALE]))
+        before = shared.public[SCALE]
+        moved = np.clip(before + RATE * (target - share), -FARTHEST, FARTHEST)
+        scale = float(np.exp(before))
         combine = make(run._replace(noise_sd=lambda at: scale * run.noise_sd(at)))
-        following, memory = combine(_bare(q), [_bare(one) for one in updates], memory, number)
-        return {**following, SCALE: moved}, memory
+        following = combine(shared, answers)
+        return following._replace(public=shared.public | {SCALE: np.asarray(moved)})
 
     return step
-
-
-def _bare(natural: Natural) -> Natural:
-    return {name: value for name, value in natural.items() if name != SCALE}

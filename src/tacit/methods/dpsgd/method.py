@@ -27,11 +27,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.errors import ConfigError
-from tacit.expfam import Family, MeanFieldGaussian, Natural, with_sums, without_sums
+from tacit.expfam import Family, MeanFieldGaussian, Natural
 from tacit.expfam.gaussian import Free
 from tacit.methods.base import Answer, Arranged, Array, Task
 from tacit.methods.batches import Batches, SamplingName
-from tacit.methods.dpsgd.adaptive import FARTHEST, SCALE, WEIGHT, adapted, tally_clip
+from tacit.methods.dpsgd.adaptive import FARTHEST, SCALE, WEIGHT, WITHIN, adapted, tally_clip
 from tacit.methods.dpsgd.clipping import clipped_gradient
 from tacit.methods.private import PrivateMethod, by_unit, units_present
 from tacit.models import LinearPredictor, Model, Records
@@ -120,12 +120,15 @@ class DPSGD(PrivateMethod):
         """How the batch of each step is drawn."""
         return Batches(self.rate, self.sampling)
 
-    def family(self, model: Model, family: Family) -> Family:
-        del model
-        if self.adaptive is None:
-            return family
-        assert isinstance(family, MeanFieldGaussian)
-        return with_sums(family, {SCALE: ()})
+    def released_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]]:
+        del model, stage
+        return family.shapes if self.adaptive is None else family.shapes | {WITHIN: ()}
+
+    def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
+        del model, family, stage
+        return {} if self.adaptive is None else {SCALE: ()}
 
     def check(self, model: Model, family: Family) -> None:
         if self.adaptive is not None and self.relation != "substitute":
@@ -203,45 +206,40 @@ class DPSGD(PrivateMethod):
         return adapted(super().server, run, self.adaptive, self.total_units)
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
-        answer, within = self._answer(model, key, *self._without_scale(family, task))
+        answer, within = self._answer(model, family, key, task)
         if self.adaptive is None:
             return answer
-        return answer._replace(natural={**answer.natural, SCALE: task.q[SCALE] + within})
+        return answer._replace(released={WITHIN: task.damping * within})
 
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
     ) -> tuple[Bounded, Array]:
         """Those of a first step from q."""
-        plain, task, scale = self._without_scale(family, task)
+        assert isinstance(family, MeanFieldGaussian)
         precision = -2.0 * task.q["quadratic"]
         deviation = -0.5 * jnp.log(precision.astype(self.dtype))
         free = {"location": task.q["linear"] / precision, "scale": deviation}
-        clipped, _, _ = self._clipping(model, plain, free, key, task, scale, tally)
+        clipped, _, _ = self._clipping(
+            model, family, free, key, task, self._clip_scale(task), tally
+        )
         return clipped(task.records, task.weights), units_present(task.weights)
 
-    def clipping_biases(self, model: Model, stage: int) -> bool:
+    def clipping_biases(self, model: Model, stage: str) -> bool:
         """Not where the weight of a record does not depend on its label: the score keeps mean 0."""
         del stage
         return not (self.label_agnostic and model.output in ("bernoulli", "categorical"))
 
-    def _without_scale(self, family: Family, task: Task) -> tuple[MeanFieldGaussian, Task, Array]:
-        """Family and task without what an adaptive clip adds to them, and its scale."""
-        scale = jnp.ones(())
-        if self.adaptive is not None:
-            # A server may say anything: beyond this the squares of a float32 are no bound any more.
-            scale = jnp.exp(jnp.clip(task.q[SCALE], -FARTHEST, FARTHEST))
-            parts = {
-                name: without_sums(family, getattr(task, name))[1]
-                for name in ("q", "factor", "start")
-            }
-            family, task = without_sums(family, task.q)[0], task._replace(**parts)
-        assert isinstance(family, MeanFieldGaussian)
-        return family, task, scale
+    def _clip_scale(self, task: Task) -> Array:
+        """By what an adaptive clip is multiplied; 1 for a fixed one."""
+        if self.adaptive is None:
+            return jnp.ones(())
+        # The server's number is not trusted: beyond this the squares of a float32 are no bound.
+        return jnp.exp(jnp.clip(task.public[SCALE], -FARTHEST, FARTHEST))
 
-    def _answer(
-        self, model: Model, key: Array, family: MeanFieldGaussian, task: Task, scale: Array
-    ) -> tuple[Answer, Array]:
+    def _answer(self, model: Model, family: Family, key: Array, task: Task) -> tuple[Answer, Array]:
         """The answer and, with an adaptive clip, Σ ±½ over the units: were they within it?"""
+        assert isinstance(family, MeanFieldGaussian)
+        scale = self._clip_scale(task)
         others = cavity(task.q, task.factor)
         rest = power(others, self.prior_share)
         least = -2.0 * model.prior(family)["quadratic"] * self.prior_share

@@ -10,8 +10,8 @@ The shares of the budget are fixed in advance; that of the t-th score grows as �
 sums only and the server uses nothing but their total: how records are divided between the parties
 does not change the law of the result. docs/methods/private-scoring.md has the derivation.
 
-What a party needs to know travels beside q as public sums (`tacit.expfam.summed`): the map, the
-point θ and the reach k of the residual.
+Requests publish what a party needs to know: the map, the point θ and the limit k of the residual.
+They carry neither q nor a factor, and a reply is the released sum alone.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tacit.arrays import Arrays
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, FullGaussian, Natural
 from tacit.expfam.gaussian import Gaussian as GaussianFamily
-from tacit.expfam.summed import with_sums
 from tacit.methods.base import Answer, Arranged, Array, Task
 from tacit.methods.private import PrivateMethod, by_unit, units_present
 from tacit.methods.scoring.marginals import (
@@ -57,14 +57,19 @@ from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Gaussian
-from tacit.pvi import multiply
-from tacit.server.combine import Combine, Memory, Run
+from tacit.server.combine import Combine, RoundSum, Run, Shared
+from tacit.server.messages import Stage
 from tacit.server.schedule import Schedule
 
 COUNTS_SHARE, MOMENT_SHARE = 0.08, 0.04
 LEAST_ROUNDS = 3
-COUNTS, MOMENT, SCORE = range(3)
-RELEASED = ("counts", "moment", "score")
+COUNTS, MOMENT, SCORE = "counts", "moment", "score"
+"""The stages; each releases one array of the same name."""
+COUNTS_ROUND, MOMENT_ROUND = 1, 2
+PUBLIC = ("centre", "scale", "bend", "point", "reach")
+"""What requests for a score publish."""
+KEPT = ("counts", "moment", "points", "scores", "noise", "width")
+"""What the server keeps of earlier rounds."""
 MOST_OUTSIDE = 0.05
 """Of the values of a column that may lie outside of the range in which it is counted,"""
 LEAST_SPREAD = 0.01
@@ -155,24 +160,33 @@ class PrivateScoring(PrivateMethod):
         del seed
         return by_unit(party, records, self.unit)
 
-    def family(self, model: Model, family: Family) -> Family:
-        assert isinstance(model, LinearPredictor)
-        assert isinstance(family, GaussianFamily)
-        d = len(model.layout)
-        sums = {
-            "counts": (_counted(model).size,),
-            "moment": (d * (d + 1) // 2,),
-            "score": (model.dimension,),
-            "centre": (d,),
-            "scale": (d,),
-            "bend": (DIRECTIONS, d),
-            "point": (model.dimension,),
-            "reach": (1,),
-        }
-        return with_sums(family, sums)
+    def stage_at(self, visit: int) -> Stage:
+        name = (COUNTS, MOMENT, SCORE)[min(visit, 2)]
+        return Stage(name, needs_q=False, needs_factor=False)
 
-    def stage(self, visit: int) -> int:
-        return min(visit, SCORE)
+    def released_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]]:
+        del family
+        assert isinstance(model, LinearPredictor)
+        d = len(model.layout)
+        sizes = {
+            COUNTS: _counted(model).size if stage == COUNTS else 0,
+            MOMENT: d * (d + 1) // 2,
+            SCORE: model.dimension,
+        }
+        return {stage: (sizes[stage],)}
+
+    def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
+        del family
+        assert isinstance(model, LinearPredictor)
+        d = len(model.layout)
+        shapes: dict[str, tuple[int, ...]] = {}
+        if stage != COUNTS:
+            shapes |= {"centre": (d,), "scale": (d,)}
+        if stage == SCORE:
+            shapes |= {"bend": (DIRECTIONS, d), "point": (model.dimension,), "reach": (1,)}
+        return shapes
 
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
         del units
@@ -182,7 +196,7 @@ class PrivateScoring(PrivateMethod):
         self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
     ) -> tuple[GaussianEvent, ...]:
         """(sensitivity/noise)² is `noise_sd`⁻² times this visit's share, and shares add up to 1."""
-        stage = self.stage(visit)
+        stage = self.stage_at(visit).name
         event = GaussianEvent(clip=clip, noise_sd=noise_sd, nonnegative=stage != SCORE)
         ratio = event.sensitivity(self.relation) / clip
         share = self.budget_share(visit, visits)
@@ -207,35 +221,35 @@ class PrivateScoring(PrivateMethod):
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
         del key
         assert isinstance(model, LinearPredictor)
-        q, clip = task.q, task.terms.clips[0]
+        public, clip = task.public, task.terms.clips[0]
         unit = clip
         if task.stage == COUNTS:
             what = _counted(model)
             bounded = counts_sum(what, task.records, task.weights, clip)
             unit = clip / math.sqrt(what.columns)
         elif task.stage == MOMENT:
-            bounded = moment_sum(task.records["x"], q["centre"], q["scale"], task.weights, clip)
+            bounded = moment_sum(
+                task.records["x"], public["centre"], public["scale"], task.weights, clip
+            )
         else:
             bounded = self._scores(model, task)
         mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
         release = mechanism.release(task.secret, bounded)
-        nothing = {name: jnp.zeros(shape) for name, shape in family.shapes.items()}
-        change = nothing | {RELEASED[task.stage]: release.value / unit}
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
-        return Answer(multiply(q, change), None, costs)
+        return Answer(None, None, costs, released={task.stage: release.value / unit})
 
     def _scores(self, model: Model, task: Task, tally: Tally | None = None) -> Bounded:
-        q = task.q
+        public = task.public
         return score_sum(
             self.party_likelihood(model),
             task.records,
             task.weights,
             task.terms.clips[0],
-            centre=q["centre"],
-            scale=q["scale"],
-            bend=q["bend"],
-            point=q["point"],
-            reach=q["reach"][0],
+            centre=public["centre"],
+            scale=public["scale"],
+            bend=public["bend"],
+            point=public["point"],
+            reach=public["reach"][0],
             tally=tally,
         )
 
@@ -246,7 +260,7 @@ class PrivateScoring(PrivateMethod):
         del family, key
         return self._scores(model, task, tally), units_present(task.weights)
 
-    def clipping_biases(self, model: Model, stage: int) -> bool:
+    def clipping_biases(self, model: Model, stage: str) -> bool:
         """False: a shortened score still has expectation 0 at the true θ."""
         del model, stage
         return False
@@ -258,10 +272,8 @@ class PrivateScoring(PrivateMethod):
 
 def _budget_share(visit: int, visits: int) -> float:
     """What that visit spends of Σ μ²."""
-    if visit == COUNTS:
-        return COUNTS_SHARE
-    if visit == MOMENT:
-        return MOMENT_SHARE
+    if visit < 2:
+        return (COUNTS_SHARE, MOMENT_SHARE)[visit]
     weights = np.sqrt(np.arange(1, visits - 1))
     return float((1.0 - COUNTS_SHARE - MOMENT_SHARE) * weights[visit - 2] / np.sum(weights))
 
@@ -352,37 +364,42 @@ class ScoringServer:
         self._known: tuple[bytes, Public] | None = None
         self._drawn: tuple[bytes, tuple[Marginals, np.ndarray, Synthetic]] | None = None
 
-    def __call__(
-        self, q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
-    ) -> tuple[Natural, Memory | None]:
-        stage = self.method.stage(number - 1)
-        name = RELEASED[stage]
-        # Somebody late may have answered an earlier question: his part of this one is missing.
-        heard = [update[name] for update in updates if np.any(update[name])]
-        total = sum(heard) * (self.run.parties / max(1, len(heard)))
-        missing = math.sqrt(self.run.parties / max(1, len(heard)))
+    def __call__(self, shared: Shared, answers: RoundSum) -> Shared:
+        number = answers.number
+        stage = self.method.stage_at(number - 1).name
+        # A late party may have answered an earlier stage: its part of this sum is missing.
+        total = answers.total[stage] * (self.run.parties / answers.contributors)
+        missing = math.sqrt(self.run.parties / answers.contributors)
+        known = shared.public | (shared.memory or {})
         if stage == COUNTS:
-            return self._mapped(q | {"counts": total}), memory
+            found = self._mapped(known | {"counts": total})
+            return self._shared(shared.q, found, ("centre", "scale"), ("counts", "point"))
         if stage == MOMENT:
-            return self._scaled(q | {"moment": total}), memory
+            found = self._scaled(known | {"moment": total, "reach": np.zeros(1)})
+            return self._shared(shared.q, found, PUBLIC, ("counts", "moment"))
         empty = np.zeros((0, len(self.prior.mean)))
-        before = memory or {"points": empty, "scores": empty, "noise": np.zeros(0)}
-        public = self._public(q)
-        before = {"width": self._no_width(public)} | before
-        memory = {
-            "points": np.vstack([before["points"], q["point"]]),
-            "scores": np.vstack([before["scores"], total]),
-            "noise": np.append(before["noise"], missing * self.run.noise_sd(number)),
+        known = {"points": empty, "scores": empty, "noise": np.zeros(0)} | known
+        context = self._public(known)
+        known = {"width": self._no_width(context)} | known
+        known |= {
+            "points": np.vstack([known["points"], known["point"]]),
+            "scores": np.vstack([known["scores"], total]),
+            "noise": np.append(known["noise"], missing * self.run.noise_sd(number)),
         }
-        found = solve(
-            public,
-            History(memory["points"], memory["scores"], memory["noise"]),
+        solved = solve(
+            context,
+            History(known["points"], known["scores"], known["noise"]),
             self.prior,
-            before["width"],
+            known["width"],
             learn_scale=self.method.empirical_bayes,
         )
-        memory |= {"width": found.width}
-        return q | self._gaussian(found) | {"point": found.mean}, memory
+        known |= {"width": solved.width, "point": solved.mean}
+        return self._shared(shared.q | self._gaussian(solved), known, PUBLIC, KEPT)
+
+    @staticmethod
+    def _shared(q: Natural, known: Arrays, public: Sequence[str], kept: Sequence[str]) -> Shared:
+        """What is published with the next requests, and what stays at the server."""
+        return Shared(q, {name: known[name] for name in public}, {n: known[n] for n in kept})
 
     def _no_width(self, public: Public) -> np.ndarray:
         contrasts = (self.likelihood.levels - 1,) * 2 if self.likelihood.levels else ()
@@ -397,7 +414,7 @@ class ScoringServer:
     @property
     def count_noise_sd(self) -> float:
         """Of the noise in each count."""
-        return math.sqrt(self.counted.columns) * self.run.noise_sd(COUNTS + 1)
+        return math.sqrt(self.counted.columns) * self.run.noise_sd(COUNTS_ROUND)
 
     def _marginals(self, q: Natural) -> Marginals:
         records = float(self.method.total_units)
@@ -446,7 +463,7 @@ class ScoringServer:
         if self._drawn is None or self._drawn[0] != key:
             found = self._marginals(q)
             scale = self._scale(found)
-            noise_sd = self.run.noise_sd(MOMENT + 1)
+            noise_sd = self.run.noise_sd(MOMENT_ROUND)
             drawn = correlated(self.layout, self.counted, found, scale, q["moment"], noise_sd)
             self._drawn = key, (found, scale, drawn)
         return self._drawn[1]

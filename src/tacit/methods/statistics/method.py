@@ -26,7 +26,6 @@ kept at the party, and what it answers later is free. It needs statistics that d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -34,6 +33,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tacit.arrays import Arrays
 from tacit.errors import ConfigError
 from tacit.expfam import Dirichlets, Family, Gaussian, Natural
 from tacit.methods.base import Answer, Arranged, Array, LocalMethod, Task
@@ -47,8 +47,9 @@ from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Aggregation
 from tacit.privacy.mechanisms import Gaussian as GaussianMechanism
 from tacit.privacy.settings import check_clip
-from tacit.pvi import cavity, divide, multiply, power, product
-from tacit.server.combine import Combine, Memory, Run
+from tacit.pvi import cavity, divide, multiply, power
+from tacit.server.combine import Combine, RoundSum, Run, Shared
+from tacit.server.messages import UPDATE, Stage
 from tacit.support.validation import check_fields
 
 
@@ -215,9 +216,9 @@ class PrivateStatistics(PrivateMethod):
             return ()
         return super().events(visit=visit, visits=visits, clip=clip, noise_sd=noise_sd, units=units)
 
-    def stage(self, visit: int) -> int:
-        """0: release; 1: what was released before is said again."""
-        return int(self.once and visit > 0)
+    def stage_at(self, visit: int) -> Stage:
+        """With `once`, later visits repeat what the first one released."""
+        return Stage("repeat" if self.once and visit > 0 else UPDATE)
 
     def memory(self, model: Model, family: Family) -> Natural | None:
         """The party's released statistics, if they are used again."""
@@ -227,7 +228,7 @@ class PrivateStatistics(PrivateMethod):
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
         del key
         rest = cavity(task.q, task.factor)
-        if task.stage == 1:
+        if task.stage == "repeat":
             return Answer(multiply(rest, task.memory), None, None, task.memory)
         for_noise, for_batch, for_model = jax.random.split(task.secret, 3)
 
@@ -269,30 +270,30 @@ class PrivateStatistics(PrivateMethod):
         by_step = isinstance(run.family, Gaussian) and not whole(run.family)
         unit = run.model.statistics_unit / self.rate
 
-        def combine(
-            q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
-        ) -> tuple[Natural, Memory | None]:
-            part = run.damping_at(number) * len(updates) / run.parties
+        def combine(shared: Shared, answers: RoundSum) -> Shared:
+            q, memory, number = shared.q, shared.memory, answers.number
+            part = run.damping_at(number) * answers.contributors / run.parties
             known = divide(q, prior)
-            change = product(updates[0], updates[1:])
+            change = answers.total
             if run.noise_rng is not None:
                 draw = run.noise_rng(number).standard_normal(change["log"].shape)
                 noise = unit * run.noise_sd(number) * draw
                 change = {"log": change["log"] + run.damping_at(number) * noise}
             raw = power(family_part(memory, known), 1.0 - part)
             raw = multiply(multiply(raw, power(known, part)), change)
-            noise = self._noise_left(memory, run, number, len(updates))
+            noise = self._noise_left(memory, run, number, answers.contributors)
             sd = unit * noise
             other = sd / self.precision_weight
             if by_step:
                 following = stepped_q(prior, raw, q, change, other)
             else:
                 following = read(run.family, prior, raw, sd, other)
-            return following, {**raw, "noise_variance": np.asarray(noise**2)}
+            kept = {**raw, "noise_variance": np.asarray(noise**2)}
+            return shared._replace(q=following, memory=kept)
 
         return combine
 
-    def _noise_left(self, memory: Memory | None, run: Run, number: int, updates: int) -> float:
+    def _noise_left(self, memory: Arrays | None, run: Run, number: int, updates: int) -> float:
         """Standard deviation of the noise in the raw sum, after damping, as it was released."""
         part = run.damping_at(number) * updates / run.parties
         before = 0.0 if memory is None else float(memory["noise_variance"])
@@ -349,7 +350,7 @@ class PrivateStatistics(PrivateMethod):
         return factor
 
 
-def family_part(memory: Memory | None, known: Natural) -> Natural:
+def family_part(memory: Arrays | None, known: Natural) -> Natural:
     """The raw sums: what q says at the beginning."""
     return known if memory is None else {name: memory[name] for name in known}
 

@@ -25,7 +25,7 @@ adds up in q.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -34,8 +34,8 @@ import numpy as np
 
 from tacit.expfam import Family, Natural, namespace
 from tacit.methods.base import Array
-from tacit.pvi import multiply, power, product
-from tacit.server.combine import Combine, Memory, Run, floored_step
+from tacit.pvi import multiply, power
+from tacit.server.combine import Combine, RoundSum, Run, Shared, floored_step
 
 FormName = Literal["even", "roll-back", "server-factor", "log-precision"]
 EVENNESS = 0.25
@@ -126,16 +126,15 @@ class LogPrecision(Form):
     def combine(self, floor: Floor) -> Combine:
         del floor
 
-        def step(
-            q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
-        ) -> tuple[Natural, Memory | None]:
-            del number
-            moved = self.coordinates(q, product(updates[0], updates[1:]))
+        def step(shared: Shared, answers: RoundSum) -> Shared:
+            q = shared.q
+            moved = self.coordinates(q, answers.total)
             x = moved["precision"]
             factor = np.where(x < 0, np.exp(np.minimum(x, 0.0)), 1.0 + x)
             precision = -2.0 * q["quadratic"] * factor
             mean = self._mean(q) + moved["score"] * self.scales(q)["score"] / precision
-            return {"linear": precision * mean, "quadratic": -0.5 * precision}, memory
+            following = {"linear": precision * mean, "quadratic": -0.5 * precision}
+            return shared._replace(q=following)
 
         return step
 
@@ -148,11 +147,8 @@ FORMS: dict[FormName, type[Form]] = {
 }
 
 
-def _multiplied(
-    q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
-) -> tuple[Natural, Memory | None]:
-    del number
-    return product(q, updates), memory
+def _multiplied(shared: Shared, answers: RoundSum) -> Shared:
+    return shared._replace(q=multiply(shared.q, answers.total))
 
 
 def noised_by_server(combine: Combine, form: Form, run: Run) -> Combine:
@@ -161,14 +157,13 @@ def noised_by_server(combine: Combine, form: Form, run: Run) -> Combine:
     The noise is an update of the server's own, in the form's coordinates and damped as they are.
     """
 
-    def step(
-        q: Natural, updates: Sequence[Natural], memory: Memory | None, number: int
-    ) -> tuple[Natural, Memory | None]:
+    def step(shared: Shared, answers: RoundSum) -> Shared:
         assert run.noise_rng is not None
+        number = answers.number
         rng, size = run.noise_rng(number), run.noise_sd(number)
         draw = {name: size * rng.standard_normal(run.family.dimension) for name in NAMES}
-        noise = power(form.natural(q, draw), run.damping_at(number))
-        return combine(q, [*updates, noise], memory, number)
+        noise = power(form.natural(shared.q, draw), run.damping_at(number))
+        return combine(shared, answers._replace(total=multiply(answers.total, noise)))
 
     return step
 

@@ -279,7 +279,9 @@ class PrivateUpdate(PrivateMethod):
             weights = weights * count.astype(weights.dtype) if averaged else weights
             # Every shard starts at q: what differs between them is their records alone.
             part = Task(records, weights, task.q, factor, task.q, jnp.bool_(False))
-            change = divide(method.answer(model, family, key, part).natural, task.q)
+            found = method.answer(model, family, key, part).natural
+            assert found is not None
+            change = divide(found, task.q)
             return power(change, 1.0 / count) if averaged else change
 
         return jax.vmap(one)(
