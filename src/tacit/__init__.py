@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from tacit.data.schema.table import Schema
     from tacit.errors import TacitError
     from tacit.fitting import check, fit, load
-    from tacit.live.client import connect
+    from tacit.live.client import connect, serve
     from tacit.models.numpyro.model import from_numpyro
     from tacit.privacy.ledger.ledger import Ledger
     from tacit.privacy.settings import Privacy
@@ -100,6 +100,7 @@ _HOMES = {
     "fit": "fitting",
     "from_numpyro": "models.numpyro.model",
     "load": "fitting",
+    "serve": "live.client",
 }
 _PACKAGES = ("datasets", "families", "methods", "models", "schedules", "sklearn", "testing")
 
@@ -115,6 +116,7 @@ __all__ = [
     "fit",
     "from_numpyro",
     "load",
+    "serve",
 ]
 
 

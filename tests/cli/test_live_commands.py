@@ -177,7 +177,13 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
 
     code, out, _ = tacit("check", str(server))
     assert code == 0
-    for words in ("localhost, until", "(free)", "control … start", "north, south", "Nothing was"):
+    for words in (
+        "localhost, until",
+        "(free)",
+        "tacit server start",
+        "north, south",
+        "Nothing was",
+    ):
         assert words in out
     code, out, err = tacit("check", str(party))
     assert code == 2
@@ -214,7 +220,7 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
     assert "the server runs" in out
     assert "waiting for parties" in out
     assert "in use" in tacit("serve", str(server))[2], "one server a state directory"
-    assert tacit("control", str(server), "start")[0] == 0
+    assert tacit("server", "start", str(server))[0] == 0
 
     for process, name in zip(joining, PARTIES, strict=True):
         code, said = _end(process)
@@ -256,7 +262,7 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
     assert "the posterior is here" in out
     code, out, _ = tacit("status", str(base / "north" / "state"), "--json")
     assert json.loads(out)["answers"] == 3
-    code, _, err = tacit("control", str(server), "close")
+    code, _, err = tacit("server", "stop", str(server))
     assert code == 2
     assert "no server runs" in err
     code, out, err = tacit("join", str(party), "--set", "join.give_up_after_s=0.5")
@@ -310,7 +316,7 @@ def test_stopping_leaving_closing_and_going_on(tacit, place, start):
     assert code == 5
     assert "has left this run for good" in err
 
-    closing = ("control", str(server), "close", "--return-in", "2", "--reason", "a new disk")
+    closing = ("server", "stop", str(server), "--return-in", "2", "--reason", "a new disk")
     code, out, _ = tacit(*closing)
     assert code == 0
     assert "back in 2 s" in out
@@ -455,7 +461,8 @@ def test_the_agreed_file_can_be_checked_by_anybody(tacit, place):
     refused(tacit("status", path), "it has no state", 2)
     refused(tacit("status", str(base / "south")), "no state directory", 4)
     refused(tacit("status", str(base / "server" / "server.toml")), "no server has run here", 4)
-    refused(tacit("control", str(base / "server" / "server.toml"), "stop"), "'stop'", 2)
+    refused(tacit("server", "stop", str(base / "server" / "server.toml")), "nothing to stop", 2)
+    refused(tacit("server", "readmit", str(base / "server" / "server.toml"), "x"), "'x' is", 2)
     refused(tacit("serve", str(base / "south" / "party.toml")), "[serve]", 2)
 
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import msgspec
+
+from tacit.cli.options import print_json
 from tacit.errors import ConfigError
 from tacit.privacy.events import GaussianEvent, Poisson, Relation, Sampling, WithoutReplacement
 
@@ -64,7 +67,12 @@ def make_question(
 
 
 def account_command(
-    question: Question, *, noise: float | None, epsilon: float | None, plot: Path | None
+    question: Question,
+    *,
+    noise: float | None,
+    epsilon: float | None,
+    plot: Path | None,
+    as_json: bool = False,
 ) -> None:
     """Print a table over the accountants, and a plot of ε against rounds if asked."""
     from tacit.cli.show.results import console, show_table
@@ -74,9 +82,16 @@ def account_command(
             "give either --noise-multiplier (what does it cost?) or --epsilon (how much noise?)"
         )
     rows = [_row(name, question, noise, epsilon) for name in _accountants()]
+    if as_json:
+        print_json(_as_data(question, rows))
+        return
     asked = f"ε at δ = {question.delta:g}" if epsilon is None else f"noise for ε = {epsilon:g}"
     title = f"{asked}, {question.relation}, unit = whatever the clip bounds, {_how(question)}"
-    show_table(title, ["accountant", "noise / clip", "ε", "δ at that ε", "remark"], rows)
+    show_table(
+        title,
+        ["accountant", "noise / clip", "ε", "δ at that ε", "remark"],
+        [_shown_row(row) for row in rows],
+    )
     console.print(
         "The clip C bounds one unit's contribution; s / C means the same for both relations."
     )
@@ -106,11 +121,29 @@ def _row(
     except ConfigError as refused:
         if accountant == "pld":
             raise
-        return [accountant, "", "", "", str(refused)]
+        return [accountant, None, None, None, str(refused)]
     if not math.isfinite(found):
-        return [accountant, f"{chosen:.4f}", "no bound", "", ""]
+        return [accountant, chosen, None, None, "no bound"]
     remark = "the one to report" if accountant == "pld" else ""
-    return [accountant, f"{chosen:.4f}", f"{found:.4f}", f"{at:.2e}", remark]
+    return [accountant, chosen, found, at, remark]
+
+
+def _shown_row(row: list[Any]) -> list[str]:
+    forms = ("{}", "{:.4f}", "{:.4f}", "{:.2e}", "{}")
+    return [
+        "" if cell is None else form.format(cell) for form, cell in zip(forms, row, strict=True)
+    ]
+
+
+def _as_data(question: Question, rows: list[list[Any]]) -> dict[str, Any]:
+    keys = ("accountant", "noise_multiplier", "epsilon", "delta", "remark")
+    return {
+        "rounds": question.rounds,
+        "delta": question.delta,
+        "relation": question.relation,
+        "sampling": msgspec.to_builtins(question.sampling),
+        "accountants": [dict(zip(keys, row, strict=True)) for row in rows],
+    }
 
 
 def _calibrated(

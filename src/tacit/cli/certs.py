@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tacit.cli.options import Json, print_json
+
 if TYPE_CHECKING:
     from tacit.live.transport.certificates import Issued
 
@@ -29,6 +31,7 @@ Renew = Annotated[
     bool, typer.Option("--renew", help="A new certificate for the key that is in use.")
 ]
 _OWN = Path("pki")
+COLUMNS = ("role", "name", "until", "state", "serial", "key", "note")
 
 
 @certs_app.command("init")
@@ -128,7 +131,7 @@ def certs_revoke(
 
 
 @certs_app.command("list")
-def certs_list(directory: Directory = _OWN) -> None:
+def certs_list(directory: Directory = _OWN, json: Json = False) -> None:
     """List every certificate that was issued, until when it is valid and whether it was revoked.
 
     Example:
@@ -138,10 +141,13 @@ def certs_list(directory: Directory = _OWN) -> None:
     from tacit.live.transport.certificates import show
 
     rows = show(directory)
+    if json:
+        print_json([dict(zip(COLUMNS, _row(row), strict=True)) for row in rows])
+        return
     if not rows:
         typer.echo("nothing was issued; go on with: tacit certs server HOST")
         return
-    table = [("role", "name", "until", "state", "serial", "key", "note"), *map(_row, rows)]
+    table = [COLUMNS, *map(_row, rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for cells in table:
         padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))

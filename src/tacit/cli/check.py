@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from tacit.cli.options import print_json
 from tacit.errors import TacitError
 from tacit.run.config import Config
 
@@ -35,7 +36,9 @@ class Faults:
             raise first
 
 
-def check_run(config: Config, path: Path, out: Path, ledger: Path | None) -> None:
+def check_run(
+    config: Config, path: Path, out: Path, ledger: Path | None, *, as_json: bool = False
+) -> None:
     """Show what a run would do, then raise what would stop it. Nothing is written or spent."""
     from tacit.cli.show.results import show_check
     from tacit.results.check import describe
@@ -51,9 +54,13 @@ def check_run(config: Config, path: Path, out: Path, ledger: Path | None) -> Non
             faults.from_call(check, config)
     else:
         plan, federation = prepared.plan, prepared.federation
-        show_check(describe(plan, federation, federation.test, source=config.data.source))
-        if prepared.plan.settled:
+        found = describe(plan, federation, federation.test, source=config.data.source)
+        if not as_json:
+            show_check(found)
+        if plan.settled:
             from tacit.cli.budget import require_budget
 
             faults.from_call(require_budget, prepared, path, out, ledger)
+        if as_json and not faults.found:
+            print_json(found.as_dict())
     faults.raise_first()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from tacit.cli.options import print_json
 from tacit.errors import ConfigError
 from tacit.run.config import Config, read_config, read_toml
 
@@ -22,6 +24,7 @@ def run_command(
     overwrite: bool,
     report: bool,
     ledger: Path | None,
+    as_json: bool = False,
 ) -> None:
     """`tacit run`."""
     config = read_config(path, tuple(overrides or ()), seed)
@@ -38,6 +41,14 @@ def run_command(
             config, out,
             resume=resume, overwrite=overwrite, ledger=ledger, observe=progress.watch,
         )  # fmt: skip
+    if as_json:
+        written = {"directory": str(out)}
+        if report:
+            from tacit.report import write_report
+
+            written["report"] = str(write_report(out))
+        print_json(result | written)
+        return
     show_result(result)
     console.print(f"run directory: {out}", highlight=False)
     if result["privacy"]["private"]:
@@ -53,22 +64,36 @@ def run_command(
 
 
 def check_command(
-    path: Path, seed: int | None, overrides: list[str] | None, ledger: Path | None
+    path: Path,
+    seed: int | None,
+    overrides: list[str] | None,
+    ledger: Path | None,
+    *,
+    as_json: bool = False,
 ) -> None:
     """`tacit check`."""
     if _is_live(path):
         from tacit.cli.live import check_live
+        from tacit.cli.show.results import quiet
 
-        check_live(path, overrides, seed)
+        with quiet(as_json):
+            check_live(path, overrides, seed)
+        if as_json:
+            print_json({"valid": True, "file": str(path)})
         return
     config = read_config(path, tuple(overrides or ()), seed)
     from tacit.cli.check import check_run
 
-    check_run(config, path, default_out(config), ledger)
+    check_run(config, path, default_out(config), ledger, as_json=as_json)
 
 
 def explain_command(
-    path: Path, seed: int | None, overrides: list[str] | None, colluding: int | None
+    path: Path,
+    seed: int | None,
+    overrides: list[str] | None,
+    colluding: int | None,
+    *,
+    as_json: bool = False,
 ) -> None:
     """`tacit explain`."""
     live = _is_live(path)
@@ -82,24 +107,55 @@ def explain_command(
 
     plan = live_plan(path, overrides, seed) if config is None else prepare(config).plan
     central = config is not None and config.baseline == "central"
-    show_explanation(plan, explain(plan, colluding=colluding, central=central))
+    found = explain(plan, colluding=colluding, central=central)
+    if as_json:
+        print_json(dataclasses.asdict(found))
+    else:
+        show_explanation(plan, found)
 
 
-def report_command(run_dir: Path) -> None:
+def show_command(run_dir: Path, *, as_json: bool) -> None:
+    """`tacit show`."""
+    from tacit.results.saved import read_saved
+
+    result, _, _ = read_saved(run_dir)
+    if as_json:
+        print_json(result)
+        return
+    from tacit.cli.show.results import show_result
+
+    show_result(result)
+
+
+def report_command(run_dir: Path, *, as_json: bool = False) -> None:
     """`tacit report`."""
-    from tacit.cli.show.results import console
     from tacit.report import write_report
 
-    console.print(f"report: {write_report(run_dir)}", highlight=False)
+    written = write_report(run_dir)
+    if as_json:
+        print_json({"report": str(written)})
+        return
+    from tacit.cli.show.results import console
+
+    console.print(f"report: {written}", highlight=False)
 
 
 def reproduce_command(
-    study: str | None, out: Path | None, seed: int, *, quick: bool, figure: list[str] | None = None
+    study: str | None,
+    out: Path | None,
+    seed: int,
+    *,
+    quick: bool,
+    figure: list[str] | None = None,
+    as_json: bool = False,
 ) -> None:
     """`tacit reproduce`."""
     from tacit.cli.show.results import StepProgress, console, show_table
 
     studies = _studies()
+    if study is None and as_json:
+        print_json({name: entry.description for name, entry in studies.items()})
+        return
     if study is None:
         rows = [[name, entry.description] for name, entry in studies.items()]
         show_table("Studies", ["study", "what"], rows)
@@ -111,6 +167,9 @@ def reproduce_command(
     out = out or Path("runs") / study
     with StepProgress(f"reproducing {study}") as progress:
         result = studies[study](out, seed=seed, quick=quick, figure=figure, progress=progress.step)
+    if as_json:
+        print_json({"directory": str(out), "tables": result["tables"]})
+        return
     for table in result["tables"]:
         show_table(table["title"], table["columns"], table["shown"])
     console.print(f"tables and figures: {out / 'index.html'}", highlight=False)
@@ -129,10 +188,14 @@ def _studies() -> dict[str, Any]:
     return found
 
 
-def data_list_command() -> None:
+def data_list_command(*, as_json: bool = False) -> None:
     """`tacit data list`."""
-    from tacit.cli.show.results import show_table
     from tacit.datasets import list as sources
+
+    if as_json:
+        print_json([dataclasses.asdict(info) for info in sources()])
+        return
+    from tacit.cli.show.results import show_table
 
     rows = [
         [
@@ -149,14 +212,17 @@ def data_list_command() -> None:
     show_table("Data sources", ["source", "what", "records", "files", "licence"], rows)
 
 
-def data_fetch_command(name: str) -> None:
+def data_fetch_command(name: str, *, as_json: bool = False) -> None:
     """`tacit data fetch`."""
     from tacit.cli.show.results import DownloadProgress, console
     from tacit.datasets import fetch
 
     with DownloadProgress() as progress:
         folder = fetch(name, progress=progress.step)
-    console.print(f"{name}: {folder}", highlight=False)
+    if as_json:
+        print_json({"name": name, "folder": str(folder)})
+    else:
+        console.print(f"{name}: {folder}", highlight=False)
 
 
 def _is_live(path: Path) -> bool:

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
+from tacit.cli.options import print_json
 from tacit.errors import ConfigError, DataError
 from tacit.privacy.ledger.ledger import Budget, DatasetId, Ledger, audit
 from tacit.privacy.ledger.paths import own_ledger
 from tacit.privacy.settings import Privacy
 
 
-def verify_command(path: Path, receipt: str | None) -> None:
+def verify_command(path: Path, receipt: str | None, *, as_json: bool = False) -> None:
     """Check the whole chain; a damaged ledger is an error, never repaired."""
     from tacit.cli.show.results import console
 
@@ -21,11 +24,14 @@ def verify_command(path: Path, receipt: str | None) -> None:
         raise DataError(
             f"{report.path}: {'; '.join(report.problems)}; restore all its files from one backup"
         )
+    if as_json:
+        print_json(msgspec.to_builtins(report))
+        return
     console.print(f"{report.path}: {report.entries} entries, whole", highlight=False)
     console.print(f"receipt: {report.receipt}", highlight=False, soft_wrap=True)
 
 
-def export_command(path: Path, out: Path) -> None:
+def export_command(path: Path, out: Path, *, as_json: bool = False) -> None:
     """Entries without secrets, as JSON or CSV by the name of the file."""
     from tacit.cli.show.results import console
 
@@ -34,7 +40,10 @@ def export_command(path: Path, out: Path) -> None:
         raise ConfigError(f"--out {out}; the name must end in .json or .csv")
     with Ledger(path) as ledger:
         ledger.export(out, forms[out.suffix])
-    console.print(f"exported: {out}", highlight=False)
+    if as_json:
+        print_json({"exported": str(out)})
+    else:
+        console.print(f"exported: {out}", highlight=False)
 
 
 def budget_command(
@@ -47,6 +56,7 @@ def budget_command(
     *,
     reason: str,
     raising: bool,
+    as_json: bool = False,
 ) -> None:
     """The operator's word on what may be spent, on one data set or on all of a configuration's."""
     from tacit.cli.show.results import console
@@ -68,12 +78,17 @@ def budget_command(
             found = name(ledger)
             wanted = dict.fromkeys(found.values(), budget)
             ledger.set_budgets(wanted, reason=reason, raising=raising)
-        for party, identity in found.items():
+        for party, identity in () if as_json else found.items():
             console.print(f"{party}: {identity}", highlight=False)
     else:
+        found = {"": DatasetId.parse(dataset)}
         place = path or own_ledger()
         with Ledger(place) as ledger:
             ledger.set_budget(DatasetId.parse(dataset), budget, reason=reason, raising=raising)
+    if as_json:
+        ids = [str(one) for one in found.values()]
+        print_json({"ledger": str(place), "datasets": ids, **msgspec.to_builtins(budget)})
+        return
     console.print(
         f"budget of {dataset}: ε = {budget.epsilon:g} at δ = {budget.delta:g}, "
         f"{budget.relation}, unit = {budget.unit}; ledger: {place}",
@@ -121,10 +136,13 @@ def _records_of(
     return asked or ready.ledger_path, private, one_party
 
 
-def link_command(path: Path, newer: str, older: str, *, reason: str) -> None:
+def link_command(path: Path, newer: str, older: str, *, reason: str, as_json: bool = False) -> None:
     """The operator declares that one data set continues another."""
     from tacit.cli.show.results import console
 
     with Ledger(path) as ledger:
         ledger.link(DatasetId.parse(newer), DatasetId.parse(older), reason=reason)
+    if as_json:
+        print_json({"newer": newer, "older": older, "ledger": str(path)})
+        return
     console.print(f"{newer} continues {older}: they share one budget", highlight=False)

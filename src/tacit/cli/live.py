@@ -1,4 +1,4 @@
-"""`tacit serve`, `join`, `approve`, `status`, `control`: a live federation, from one's own end."""
+"""`tacit serve`, `join`, `approve`, `status`, `server`: what the commands of a federation do."""
 
 from __future__ import annotations
 
@@ -245,51 +245,47 @@ def status_command(path: Path, *, as_json: bool) -> None:
         show_party_status(status)
 
 
-def control_command(
-    path: Path,
-    action: str,
-    *,
-    return_in: float | None,
-    reason: str,
-    for_good: bool,
-    party: str | None = None,
-) -> None:
-    """`tacit control`."""
-    if action not in ("start", "close", "readmit"):
-        raise ConfigError(f"{action!r} is not known; use start, close or readmit")
-    if (party is None) == (action == "readmit"):
-        raise ConfigError(
-            f"{action} with --party {party}; readmit needs --party NAME, the others take none"
-        )
+def start_command(path: Path) -> None:
+    """`tacit server start`."""
     setup = read_server(path)
-    from tacit.live.server.status import give_command
-    from tacit.live.state_dir import in_use
+    typer.echo("start: " + _give(setup, "start"))
 
-    running = in_use(setup.state)
-    if action == "readmit":
-        names = setup.agreed.federation.parties
-        if party not in names:
-            raise ConfigError(f"--party {party}; the parties are {', '.join(names[:20])}")
-        give_command(setup.state, f"readmit-{secrets.token_hex(4)}", {"party": party})
-        typer.echo(f"readmit {party}: " + ("sent" if running else "kept for when the server runs"))
-        return
-    if action == "start":
-        if return_in is not None or for_good:
-            raise ConfigError("--return-in and --for-good are for close; leave them out")
-        give_command(setup.state, "start")
-        typer.echo("start: " + ("told" if running else "kept for when the server runs"))
-        return
+
+def readmit_command(path: Path, party: str) -> None:
+    """`tacit server readmit`."""
+    setup = read_server(path)
+    names = setup.agreed.federation.parties
+    if party not in names:
+        raise ConfigError(f"party {party!r} is unknown; the parties are {', '.join(names[:20])}")
+    told = _give(setup, f"readmit-{secrets.token_hex(4)}", {"party": party})
+    typer.echo(f"readmit {party}: {told}")
+
+
+def stop_command(path: Path, *, return_in: float | None, reason: str, for_good: bool) -> None:
+    """`tacit server stop`."""
     if return_in is not None and (for_good or not 0 < return_in < float("inf")):
         raise ConfigError(
             f"--return-in {return_in:g}{' --for-good' if for_good else ''}; give a number of "
             "seconds > 0, or --for-good alone"
         )
-    if not running:
-        raise ConfigError(f"no server runs in {setup.state}; there is nothing to close")
+    setup = read_server(path)
+    from tacit.live.state_dir import in_use
+
+    if not in_use(setup.state):
+        raise ConfigError(f"no server runs in {setup.state}; there is nothing to stop")
     back = None if for_good else return_in or setup.own.serve.return_in_s
-    give_command(setup.state, "close", {"reason": reason, "return_in_s": back})
+    _give(setup, "close", {"reason": reason, "return_in_s": back})
     told = "not to come back" if back is None else f"to be back in {back:g} s"
-    typer.echo(f"close: told; parties are asked {told}")
+    typer.echo(f"stop: sent; parties are asked {told}")
+
+
+def _give(setup: ServerSetup, name: str, body: dict[str, Any] | None = None) -> str:
+    """Leave a command for the server, running or not; says which."""
+    from tacit.live.server.status import give_command
+    from tacit.live.state_dir import in_use
+
+    give_command(setup.state, name, body or {})
+    return "sent" if in_use(setup.state) else "kept for when the server runs"
 
 
 def _leave_on_signal(received: list[int], *, quiet: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from tacit.cli.options import print_json
 from tacit.errors import ConfigError
 
 MOST_COLUMNS = 12
@@ -25,6 +26,7 @@ def sweep_command(
     engine: str,
     address: str | None,
     ledger: Path | None,
+    as_json: bool = False,
 ) -> None:
     """Carry it out; exit code 1 if a run failed, after everything else has been run."""
     from tacit.run.sweep import read_sweep, sweep
@@ -49,8 +51,11 @@ def sweep_command(
             resume=resume, overwrite=overwrite, workers=workers, ledger=ledger,
             spread=spread, progress=progress.step,
         )  # fmt: skip
-    show_summary(asked.name, swept)
-    console.print(f"tables: {out / 'table.parquet'}, {out / 'table.csv'}", highlight=False)
+    if as_json:
+        print_json({"directory": str(out), "summary": swept.summary, "failed": swept.failed})
+    else:
+        show_summary(asked.name, swept)
+        console.print(f"tables: {out / 'table.parquet'}, {out / 'table.csv'}", highlight=False)
     for row in swept.failed:
         typer.echo(f"failed: {row['id']}: {row['error']}", err=True)
     if swept.failed:

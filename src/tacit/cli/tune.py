@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tacit.cli.options import print_json
 from tacit.run.config import read_config
 
 if TYPE_CHECKING:
@@ -25,12 +26,13 @@ def tune_command(
     repeats: int | None,
     records: int | None,
     overwrite: bool,
+    as_json: bool = False,
 ) -> None:
     """Search, show and write."""
     config = read_config(path, tuple(overrides or ()), seed)
-    from tacit.cli.show.results import StepProgress, console, show_table
-    from tacit.run.tune import NOTHING_SPENT, parse_grid, tune, write_tuned
-    from tacit.run.tune.write import check_tune_out, snippet
+    from tacit.cli.show.results import StepProgress, console
+    from tacit.run.tune import parse_grid, tune, write_tuned
+    from tacit.run.tune.write import as_data, check_tune_out
 
     slug = re.sub(r"[^a-z0-9]+", "-", config.name.lower()).strip("-") or "run"
     out = out or Path("runs") / f"{slug}-tuned"
@@ -44,8 +46,22 @@ def tune_command(
             grid=parse_grid(grid or (), config.tune.grid),
             progress=progress.step,
         )
+    told = (*(overrides or ()), *(() if seed is None else (f"seed={seed}",)))
+    written = write_tuned(out, found, path.read_text(encoding="utf-8"), told)
+    if as_json:
+        print_json({"tuned": str(written), **as_data(found)})
+        return
+    _show(config.name, found)
+    console.print(f"tuned configuration: {written}; all trials: {out}/trials.csv", highlight=False)
+
+
+def _show(name: str, found: Tuned) -> None:
+    from tacit.cli.show.results import console, show_table
+    from tacit.run.tune import NOTHING_SPENT
+    from tacit.run.tune.write import snippet
+
     show_table(
-        f"{config.name}: held-out log-likelihood on made-up records ({found.kind})",
+        f"{name}: held-out log-likelihood on made-up records ({found.kind})",
         ["settings", "mean", "± s.e.", "gain", "± s.e.", "federations"],
         _rows(found),
     )
@@ -58,9 +74,6 @@ def tune_command(
     for line in found.made:
         console.print(f"made up: {line}", highlight=False)
     console.print(NOTHING_SPENT, highlight=False)
-    told = (*(overrides or ()), *(() if seed is None else (f"seed={seed}",)))
-    written = write_tuned(out, found, path.read_text(encoding="utf-8"), told)
-    console.print(f"tuned configuration: {written}; all trials: {out}/trials.csv", highlight=False)
 
 
 def _rows(found: Tuned) -> list[list[Any]]:

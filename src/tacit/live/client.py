@@ -1,8 +1,9 @@
-"""`AsyncSession` for code without asyncio."""
+"""`tacit.connect` and `tacit.serve`: both ends of a live federation, without asyncio."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tacit.expfam import Family, Natural
 from tacit.live.protocol.codec import Encoding
 from tacit.live.session import AsyncSession, Introduction, Turn, open_session
 from tacit.live.transport.tls import Credentials
+from tacit.results.fit import Fit
 
 
 class Session:
@@ -57,16 +59,65 @@ class Session:
         self.close()
 
 
-def connect(server: str, **options: Any) -> Session:
-    """Join a live federation with a training loop of one's own; the options of `connect_async`.
+def connect(
+    server: str,
+    *,
+    certificate: str | Path,
+    key: str | Path,
+    authority: str | Path,
+    revoked: str | Path | None = None,
+    data_size: int = 0,
+    encoding: Encoding = "msgpack",
+    family: Family | None = None,
+    configuration: str | None = None,
+    rejoin: bool = False,
+) -> Session:
+    """Join a live federation with your own training loop.
 
-    with tacit.connect("host:7443", certificate=…, key=…, authority=…) as session:
-        while (turn := session.wait_for_posterior()) is not None:
-            session.send_update(turn, my_posterior(turn.cavity))
+    What is sent is what the caller computes: no ledger is kept and no noise is added here.
+
+    Parameters
+    ----------
+    server
+        Address of the server, "host:port".
+    certificate, key
+        This party's certificate and its private key (`tacit certs party`).
+    authority
+        The certificate of the federation's authority.
+    revoked
+        The list of revoked certificates, if the server's is to be checked against one.
+    data_size
+        Number of records to report to the server; 0 reports none.
+    encoding
+        "msgpack", "cbor" or "json".
+    family
+        With it, natural parameters of another form are refused.
+    configuration
+        Digest of the agreed file. A server that follows another one is refused.
+    rejoin
+        True after a connection was lost.
+
+    Returns
+    -------
+    Session
+        The open connection, a context manager.
+
+    Examples
+    --------
+    ::
+
+        with tacit.connect("host:7443", certificate=…, key=…, authority=…) as session:
+            while (turn := session.wait_for_posterior()) is not None:
+                session.send_update(turn, my_posterior(turn.cavity))
     """
     runner = asyncio.Runner()
+    joining = connect_async(
+        server, certificate=certificate, key=key, authority=authority, revoked=revoked,
+        data_size=data_size, encoding=encoding, family=family, configuration=configuration,
+        rejoin=rejoin,
+    )  # fmt: skip
     try:
-        return Session(runner, runner.run(connect_async(server, **options)))
+        return Session(runner, runner.run(joining))
     except BaseException:
         runner.close()
         raise
@@ -85,13 +136,45 @@ async def connect_async(
     configuration: str | None = None,
     rejoin: bool = False,
 ) -> AsyncSession:
-    """Join a live federation from asyncio.
-
-    `data_size` 0 tells nothing. With `family`, natural parameters of another form are refused.
-    What is sent is what the caller computes: no ledger is kept and no noise is added here.
-    """
+    """Join a live federation from asyncio; the parameters are those of `connect`."""
     credentials = Credentials(
         Path(certificate), Path(key), Path(authority), None if revoked is None else Path(revoked)
     )
     introduction = Introduction(data_size=data_size, configuration=configuration, family=family)
     return await open_session(server, credentials, introduction, encoding=encoding, rejoin=rejoin)
+
+
+def serve(
+    config: str | Path,
+    *,
+    standby: bool = False,
+    ready: Callable[[int], None] | None = None,
+    callback: Callable[[Any], None] | None = None,
+) -> Fit | None:
+    """Serve a live federation until its end, as `tacit serve` does.
+
+    Parameters
+    ----------
+    config
+        The server's TOML file.
+    standby
+        Wait until the server that uses the same state directory has stopped, then take over.
+    ready
+        A function that is called with the port once the server listens.
+    callback
+        A function that is called with the log of every update.
+
+    Returns
+    -------
+    Fit or None
+        The result, also left in the state directory; None if the server was stopped before.
+    """
+    from tacit.fitting import load
+    from tacit.live.config import read_server
+    from tacit.live.serve import serve as serve_async
+    from tacit.support.blas import one_blas_thread
+
+    setup = read_server(Path(config))
+    with one_blas_thread():
+        result = asyncio.run(serve_async(setup, observe=callback, ready=ready, standby=standby))
+    return None if result is None else load(setup.state)

@@ -27,7 +27,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     at: datetime | None = None
     """Not before this time; alone, with whoever has joined by then."""
     command: bool = False
-    """Not before `tacit control … start`."""
+    """Not before `tacit server start`."""
 
     def __post_init__(self) -> None:
         if self.parties is not None and not self.parties >= 1:

@@ -245,7 +245,7 @@ def _start(start: Start, parties: int) -> str:
     if start.at is not None:
         rules.append(f"it is {start.at:%Y-%m-%d %H:%M %Z}")
     if start.command:
-        rules.append("tacit control … start is given")
+        rules.append("tacit server start is given")
     return "once " + " and ".join(rules)
 
 

@@ -319,7 +319,7 @@ def show_server_status(status: dict[str, Any], *, running: bool) -> None:
     for name, found in status.get("left_out", {}).items():
         say(
             f"{name} left out from round {found['round']}: {found['reason']}; its factor: "
-            f"{found['factor']}; to ask it again: tacit control server.toml readmit --party {name}"
+            f"{found['factor']}; to ask it again: tacit server readmit server.toml {name}"
         )
     if status["turned_away"]:
         kinds = ", ".join(f"{kind} {count}" for kind, count in status["turned_away"].items())

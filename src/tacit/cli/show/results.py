@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -22,6 +23,16 @@ errors = Console(stderr=True, markup=False, emoji=False)
 MOST_ROWS = 40
 SHOWN_ROWS = 25
 POSTERIOR_COLUMNS = ("mean", "2.5 %", "97.5 %")
+
+
+@contextmanager
+def quiet(wanted: bool) -> Iterator[None]:
+    """Print nothing to the terminal meanwhile, if `wanted`: JSON follows."""
+    before, console.quiet = console.quiet, wanted or console.quiet
+    try:
+        yield
+    finally:
+        console.quiet = before
 
 
 def plain_column(template: str) -> TextColumn:
@@ -164,7 +175,7 @@ def show_result(result: dict[str, Any]) -> None:
     console.print(
         f"{len(result['parties'])} parties, {result['schedule']}, {result['rounds']} rounds "
         f"({_ended(result['finished'])}), {result['exchanges']} exchanges, "
-        f"{result['refused']} refused; {_took(result['timing'])}",
+        f"{result['refused']} refused{_took(result.get('timing'))}",
         highlight=False,
     )
     show_verdict(result)
@@ -259,10 +270,13 @@ def _text(cell: Any) -> str:
     return "" if cell is None else printable(str(cell))
 
 
-def _took(timing: dict[str, float]) -> str:
+def _took(timing: dict[str, float] | None) -> str:
+    """How long it took; the public part of a private run does not say."""
+    if timing is None:
+        return ""
     if "wall_s" not in timing:
-        return f"{timing['train_s']:.1f} s since the server was started"
-    return f"{timing['wall_s']:.1f} s, of which {timing['compile_s']:.1f} s compiling"
+        return f"; {timing['train_s']:.1f} s since the server was started"
+    return f"; {timing['wall_s']:.1f} s, of which {timing['compile_s']:.1f} s compiling"
 
 
 def _ended(reason: str | None) -> str:

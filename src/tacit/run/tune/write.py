@@ -42,7 +42,7 @@ def write_tuned(out: Path, tuned: Tuned, source: str, overrides: tuple[str, ...]
     make_directory(out)
     path = out / "tuned.toml"
     write_text(path, tuned_toml(tuned, source, overrides))
-    write_text(out / TRIALS, json.dumps(_as_data(tuned), indent=1, allow_nan=False))
+    write_text(out / TRIALS, json.dumps(as_data(tuned), indent=1, allow_nan=False))
     write_text(out / "trials.csv", _as_csv(tuned))
     return path
 
@@ -83,7 +83,8 @@ def named_settings(tuned: Tuned) -> Settings:
     return found
 
 
-def _as_data(tuned: Tuned) -> dict[str, Any]:
+def as_data(tuned: Tuned) -> dict[str, Any]:
+    """All trials and the best settings as JSON values."""
     check = None
     if tuned.check is not None:
         gain, error = tuned.check[0].gain_over(tuned.check[1])

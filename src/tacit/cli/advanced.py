@@ -1,0 +1,161 @@
+"""Advanced commands: tune, sweep, account, reproduce."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tacit.cli.options import ConfigPath, Json, Out, Overrides, Seed
+
+
+def tune(
+    config: ConfigPath,
+    trials: Annotated[
+        int | None, typer.Option(help="How many settings to try [default: tune.trials, 24].")
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option(help="Made-up federations at the end [default: tune.repeats, 8].")
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=V1,V2", help="Values to try [default: the method's own grid]."),
+    ] = None,
+    records: Annotated[
+        int | None, typer.Option(help="Training records in all, where only a file knows.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write [default: runs/NAME-tuned].")
+    ] = None,
+    seed: Seed = None,
+    overrides: Overrides = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace earlier trials in that directory.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Find settings for a run on synthetic records of its declared shape.
+
+    No record is read and no budget is spent: records are made up from the public schema and the
+    model's prior, and learnt from with the noise that the run would have. Leaves tuned.toml, which
+    is the configuration with the best settings, and all trials. Examples:
+
+      tacit tune examples/adult-private.toml
+
+      tacit tune private.toml --records 20000 --trials 50 --out runs/tuned
+
+      tacit tune private.toml --grid method.clip=0.5,1,2 --grid schedule.rounds=20,40,80
+    """
+    from tacit.cli.tune import tune_command
+
+    tune_command(
+        config, out, seed, overrides, grid,
+        trials=trials, repeats=repeats, records=records, overwrite=overwrite, as_json=json,
+    )  # fmt: skip
+
+
+def sweep(
+    config: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="The sweep.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write [default: runs/NAME].")] = None,
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on; finished runs are not run again.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier sweep in that directory.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="How many runs at a time [default: one a core].")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray to spread over machines.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="With --engine ray: a cluster [default: one of its own].")
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Charge private runs here [default: your own ledger]."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run a configuration with other keys and seeds, in parallel: a row a run, a summary.
+
+    Killed at any moment, the same command with --resume goes on. The exit code is not 0 if a run
+    failed; all others are run all the same. Examples:
+
+      tacit sweep examples/sweeps/privacy.toml
+
+      tacit sweep examples/sweeps/privacy.toml --workers 8 --set schedule.rounds=5 --out runs/quick
+
+      tacit sweep examples/sweeps/privacy.toml --resume
+    """
+    from tacit.cli.sweep import sweep_command
+
+    sweep_command(
+        config, out, overrides,
+        resume=resume, overwrite=overwrite, workers=workers, engine=engine, address=address,
+        ledger=ledger, as_json=json,
+    )  # fmt: skip
+
+
+def account(
+    rounds: Annotated[int, typer.Option(help="How many releases.")] = 1,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Noise sd over clip: what does it cost?")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="A target: how much noise?")] = None,
+    delta: Annotated[float, typer.Option(help="The δ.")] = 1e-5,
+    relation: Annotated[
+        str, typer.Option(help="add-or-remove or substitute one unit.")
+    ] = "substitute",
+    rate: Annotated[float | None, typer.Option(help="Poisson sampling rate.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Batch size without replacement …")] = None,
+    of: Annotated[int | None, typer.Option("--of", help="… out of this many records.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write ε against rounds here (PNG).")] = None,
+    json: Json = False,
+) -> None:
+    """Compute ε for a noise level, or the noise for a target ε.
+
+    No data are read and nothing is spent. Examples:
+
+      tacit account --noise-multiplier 4 --rounds 1000 --rate 0.05
+
+      tacit account --epsilon 1 --rounds 1000 --rate 0.05 --relation add-or-remove
+
+      tacit account --noise-multiplier 4 --rounds 1000 --batch 100 --of 2000 --plot epsilon.png
+    """
+    from tacit.cli.account import account_command, make_question
+
+    question = make_question(
+        rounds=rounds, delta=delta, relation=relation, rate=rate, batch=batch, total=of
+    )
+    account_command(question, noise=noise_multiplier, epsilon=epsilon, plot=plot, as_json=json)
+
+
+def reproduce(
+    study: Annotated[str | None, typer.Argument(metavar="STUDY", help="Which one.")] = None,
+    out: Out = None,
+    seed: Annotated[int, typer.Option(help="The seed.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller version.")] = False,
+    figure: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this figure of the study.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Repeat a published study with this library; without STUDY, list them.
+
+    Examples:
+
+      tacit reproduce fedvi --out runs/fedvi
+
+      tacit reproduce tmlr --figure 1 --quick
+
+      tacit reproduce meng --figure 4.8
+
+      tacit reproduce vips --figure topics
+
+      tacit reproduce frontier --figure 1 --figure ablation
+    """
+    from tacit.cli.commands import reproduce_command
+
+    reproduce_command(study, out, seed, quick=quick, figure=figure, as_json=json)

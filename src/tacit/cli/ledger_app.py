@@ -1,0 +1,147 @@
+"""`tacit ledger`: the commands and their options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tacit.cli.options import Json
+from tacit.cli.options import LedgerFile as LedgerPath
+
+ledger_app = typer.Typer(
+    help="A party's privacy ledger: show, budget, verify, export, link. Every private `tacit run` "
+    "is charged to one before anything is computed."
+)
+
+Reason = Annotated[str, typer.Option(help="Why, for whoever reads the ledger later.")]
+
+
+def _book(path: Path | None) -> Path:
+    from tacit.privacy.ledger.paths import own_ledger
+
+    return path or own_ledger()
+
+
+@ledger_app.command("show")
+def ledger_show(
+    ledger: LedgerPath = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every entry, and whole ids of data sets.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show what was spent on each data set, of what budget, and what each run has cost.
+
+    Examples:
+
+      tacit ledger show
+
+      tacit ledger show --ledger state/ledger.sqlite --all
+    """
+    from tacit.cli.ledger_show import show_command
+
+    show_command(_book(ledger), everything=everything, as_json=json)
+
+
+@ledger_app.command("budget")
+def ledger_budget(
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID|CONFIG.toml|PARTY.toml", help="A data set, all of a run's, or a party's."
+        ),
+    ],
+    epsilon: Annotated[float, typer.Option(help="At most this ε in all.")],
+    delta: Annotated[float, typer.Option(help="At this δ.")],
+    reason: Reason,
+    relation: Annotated[
+        str | None, typer.Option(help="add-or-remove or substitute [default: the configuration's].")
+    ] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="record, person or party [default: the configuration's].")
+    ] = None,
+    raising: Annotated[bool, typer.Option("--raise", help="Allow more than before.")] = False,
+    ledger: LedgerPath = None,
+    json: Json = False,
+) -> None:
+    """Set what may be spent on a data set. No server or run can do this.
+
+    With a configuration, the budget is set for each of its parties' records, with a party's file
+    for that party's, in the ledger that the file names. A ledger is made if there is none.
+
+    Examples:
+
+      tacit ledger budget private.toml --epsilon 1 --delta 1e-5 --reason "board of 3 May"
+
+      tacit ledger budget party.toml --epsilon 1 --delta 1e-5 --reason "board of 3 May"
+
+      tacit ledger budget ID --ledger state/ledger.sqlite --epsilon 2 --delta 1e-5 --reason "board"
+    """
+    from tacit.cli.ledger import budget_command
+
+    budget_command(
+        ledger,
+        dataset,
+        epsilon,
+        delta,
+        relation,
+        unit,
+        reason=reason,
+        raising=raising,
+        as_json=json,
+    )
+
+
+@ledger_app.command("verify")
+def ledger_verify(
+    ledger: LedgerPath = None,
+    receipt: Annotated[str | None, typer.Option(help="A receipt kept elsewhere.")] = None,
+    json: Json = False,
+) -> None:
+    """Check every entry and the end of the chain. Exit code 4 if anything is wrong.
+
+    Example:
+
+      tacit ledger verify --ledger state/ledger.sqlite
+    """
+    from tacit.cli.ledger import verify_command
+
+    verify_command(_book(ledger), receipt, as_json=json)
+
+
+@ledger_app.command("export")
+def ledger_export(
+    out: Annotated[Path, typer.Option(help="A .json or .csv file.")],
+    ledger: LedgerPath = None,
+    json: Json = False,
+) -> None:
+    """Write the entries, without secrets, to a file.
+
+    Example:
+
+      tacit ledger export --ledger state/ledger.sqlite --out entries.csv
+    """
+    from tacit.cli.ledger import export_command
+
+    export_command(_book(ledger), out, as_json=json)
+
+
+@ledger_app.command("link")
+def ledger_link(
+    newer: Annotated[str, typer.Argument(metavar="NEW", help="The later data set.")],
+    older: Annotated[str, typer.Argument(metavar="OLD", help="The one it continues.")],
+    reason: Reason,
+    ledger: LedgerPath = None,
+    json: Json = False,
+) -> None:
+    """Declare that a changed data set continues an old one, so that spending carries over.
+
+    Example:
+
+      tacit ledger link NEW OLD --ledger state/ledger.sqlite --reason "monthly update"
+    """
+    from tacit.cli.ledger import link_command
+
+    link_command(_book(ledger), newer, older, reason=reason, as_json=json)

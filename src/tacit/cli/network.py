@@ -1,0 +1,160 @@
+"""Commands of a live federation: serve, join, approve, status, server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tacit.cli.options import Overrides
+from tacit.errors import ConfigError
+
+server_app = typer.Typer(help="Operate a running server: start training, stop, readmit a party.")
+
+ServerFile = Annotated[Path, typer.Argument(metavar="SERVER.toml", help="The server's file.")]
+PartyFile = Annotated[Path, typer.Argument(metavar="PARTY.toml", help="The party's file.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of words.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+def serve(
+    config: ServerFile,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait until the server of this state is gone.")
+    ] = False,
+    json: Json = False,
+    overrides: Overrides = None,
+) -> None:
+    """Serve a live federation until its end, or until told to close.
+
+    Killed or closed at any moment, the same command goes on where it stopped. SIGTERM and Ctrl-C
+    tell the parties when to be back. Examples:
+
+      tacit serve server.toml
+
+      tacit serve server.toml --standby --json
+
+      tacit serve server.toml --set serve.listen=0.0.0.0:7443
+    """
+    from tacit.cli.live import serve_command
+
+    serve_command(config, overrides, standby=standby, as_json=json)
+
+
+def join(
+    config: PartyFile,
+    json: Json = False,
+    leave: Annotated[
+        bool, typer.Option("--leave", help="Leave the run for good instead of taking part.")
+    ] = False,
+    reason: Annotated[str | None, typer.Option(help="With --leave: why, for the server.")] = None,
+    yes: Yes = False,
+    overrides: Overrides = None,
+) -> None:
+    """Take part in a live federation until its end.
+
+    Ctrl-C or SIGTERM leave for now (exit code 130): the same command joins again, with nothing
+    lost and nothing paid twice. Examples:
+
+      tacit join party.toml
+
+      tacit join party.toml --leave --reason "consent withdrawn"
+    """
+    from tacit.cli.live import join_command, leave_command
+
+    if leave:
+        leave_command(config, overrides, reason, yes=yes)
+    elif reason is not None:
+        raise ConfigError(f"--reason {reason!r} without --leave; it is for leaving for good")
+    else:
+        join_command(config, overrides, as_json=json)
+
+
+def approve(config: PartyFile, yes: Yes = False) -> None:
+    """Read in plain words what a federation is, and allow this party to take part in it once.
+
+    What is written down is the digest of the agreed file: a changed one has to be approved anew,
+    and a server that follows another one is refused. Example:
+
+      tacit approve party.toml
+    """
+    from tacit.cli.live import approve_command
+
+    approve_command(config, yes=yes)
+
+
+def status(
+    place: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SERVER.toml|PARTY.toml|DIR", help="A server's or party's file, or its state."
+        ),
+    ],
+    json: Annotated[bool, typer.Option("--json", help="JSON instead of words.")] = False,
+) -> None:
+    """Say how a server or a party is doing, on the machine where it runs.
+
+    Examples:
+
+      tacit status server.toml
+
+      tacit status party.toml --json
+    """
+    from tacit.cli.live import status_command
+
+    status_command(place, as_json=json)
+
+
+@server_app.command("start")
+def server_start(config: ServerFile) -> None:
+    """Start training now, with the parties that have joined.
+
+    Example:
+
+      tacit server start server.toml
+    """
+    from tacit.cli.live import start_command
+
+    start_command(config)
+
+
+@server_app.command("stop")
+def server_stop(
+    config: ServerFile,
+    return_in: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="When parties shall be back [serve.return_in_s]."),
+    ] = None,
+    reason: Annotated[str, typer.Option(help="A reason for the parties.")] = "planned close",
+    for_good: Annotated[
+        bool, typer.Option("--for-good", help="Tell the parties not to come back.")
+    ] = False,
+) -> None:
+    """Stop a running server; `tacit serve` continues where it stopped.
+
+    Examples:
+
+      tacit server stop server.toml --return-in 600 --reason "new kernel"
+
+      tacit server stop server.toml --for-good
+    """
+    from tacit.cli.live import stop_command
+
+    stop_command(config, return_in=return_in, reason=reason, for_good=for_good)
+
+
+@server_app.command("readmit")
+def server_readmit(
+    config: ServerFile,
+    party: Annotated[str, typer.Argument(metavar="PARTY", help="The party to ask again.")],
+) -> None:
+    """Ask a party again that was left out because of its updates.
+
+    Example:
+
+      tacit server readmit server.toml hospital-3
+    """
+    from tacit.cli.live import readmit_command
+
+    readmit_command(config, party)

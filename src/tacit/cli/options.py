@@ -1,0 +1,44 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tacit.cli.examples import with_examples
+
+ConfigPath = Annotated[
+    Path,
+    typer.Argument(metavar="CONFIG.toml", help="The configuration.", callback=with_examples),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. schedule.rounds=20."),
+]
+Seed = Annotated[int | None, typer.Option(help="Override the seed.")]
+Out = Annotated[
+    Path | None, typer.Option(help="Where to write [default: runs/NAME-seedN or runs/STUDY].")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+LedgerFile = Annotated[
+    Path | None,
+    typer.Option("--ledger", metavar="FILE", help="The ledger [default: your own]."),
+]
+
+
+def print_json(body: Any) -> None:
+    """Print a result as JSON. A number that JSON has no form for is null."""
+    print(json.dumps(_finite(body), indent=1, allow_nan=False, default=str, ensure_ascii=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, dict):
+        return {str(key): _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return value

@@ -1,0 +1,143 @@
+"""Commands of one study: check, run, explain, show, report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tacit.cli.options import ConfigPath, Json, Out, Overrides, Seed
+
+
+def check(
+    config: ConfigPath,
+    seed: Seed = None,
+    overrides: Overrides = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Check against this ledger [default: your own ledger]."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Validate a configuration and its data, and show the plan.
+
+    Exits with the code that `tacit run` would: 2 for a bad configuration, 4 for bad or missing
+    data, 3 if the ledger does not allow a private run. Nothing is written, nothing leaves this
+    process and no budget is spent: for a private run it shows the guarantee, the noise that it
+    takes and how much signal is left. It takes any of the three files of a live federation too: for
+    a party it checks certificate, records, approval and budget, for a server certificate, address
+    and state. Examples:
+
+      tacit check examples/hospitals.toml --set partition.parties=50
+
+      tacit check examples/adult-private.toml --set privacy.epsilon=0.5
+
+      tacit check party.toml
+    """
+    from tacit.cli.commands import check_command
+
+    check_command(config, seed, overrides, ledger, as_json=json)
+
+
+def run(
+    config: ConfigPath,
+    out: Out = None,
+    seed: Seed = None,
+    overrides: Overrides = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where a run stopped.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier run in that directory.")
+    ] = False,
+    report: Annotated[bool, typer.Option("--report", help="Write the HTML report too.")] = False,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Charge a private run here [default: your own ledger]."),
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="in-process, or ray for many machines [engine.kind].")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="With --engine ray: a cluster, HOST:PORT [engine.address].")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run a federation and leave a run directory.
+
+    Examples:
+
+      tacit run examples/hospitals.toml --report
+
+      tacit run examples/adult.toml --seed 3 --set schedule.kind=sequential --out runs/adult
+
+      tacit run examples/adult.toml --out runs/adult --resume
+
+      tacit run examples/adult-private.toml --out runs/private
+
+      tacit run examples/adult.toml --engine ray --set engine.actors=4
+    """
+    from tacit.cli.commands import run_command
+
+    if engine is not None:
+        overrides = [*(overrides or []), f"engine.kind={engine}"]
+    if address is not None:
+        overrides = [*(overrides or []), f"engine.address={address}"]
+    run_command(
+        config, out, seed, overrides,
+        resume=resume, overwrite=overwrite, report=report, ledger=ledger, as_json=json,
+    )  # fmt: skip
+
+
+def explain(
+    config: ConfigPath,
+    seed: Seed = None,
+    overrides: Overrides = None,
+    colluding: Annotated[
+        int | None, typer.Option(help="How many parties collude [default: all but one].")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show the privacy guarantee against each kind of attacker.
+
+    One record (or person) and a whole party, against readers of the model, eavesdroppers, curious
+    and colluding parties and the server. Nothing is spent. Examples:
+
+      tacit explain examples/adult-private.toml --colluding 3
+
+      tacit explain federation.toml
+    """
+    from tacit.cli.commands import explain_command
+
+    explain_command(config, seed, overrides, colluding, as_json=json)
+
+
+def show(
+    run_dir: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    json: Json = False,
+) -> None:
+    """Print the result of a finished run, from the public part of its directory.
+
+    Examples:
+
+      tacit show runs/ten-hospitals-seed1
+
+      tacit show runs/ten-hospitals-seed1 --json
+    """
+    from tacit.cli.commands import show_command
+
+    show_command(run_dir, as_json=json)
+
+
+def report(
+    run_dir: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    json: Json = False,
+) -> None:
+    """Write DIR/public/report.html with figures from the public part of a finished run.
+
+    Example:
+
+      tacit report runs/ten-hospitals-seed1
+    """
+    from tacit.cli.commands import report_command
+
+    report_command(run_dir, as_json=json)
