@@ -1,14 +1,18 @@
-"""Conformance suites: run them on a family, local method, mechanism or clipped sum of your own.
+"""Conformance suites: run them on an extension of tacit.
 
-    from tacit.testing import check_clipping, check_family, check_local_method, check_mechanism
-    from tacit.testing import check_private_method
+    from tacit import testing
 
-    check_family(MyFamily(3), [first_natural, second_natural])
-    check_local_method(MyMethod(), LogisticRegression(("a", "b")), FullGaussian(2))
-    check_mechanism(MyMechanism(noise_sd=2.0))
-    check_clipping(my_clipped_sum, my_contributions, records)
-    check_private_method(MyPrivateMethod(), LogisticRegression(("a", "b")), relation="substitute")
+    testing.check_family(MyFamily(3), [first_natural, second_natural])
+    testing.check_local_method(MyMethod(), LogisticRegression(("a", "b")), FullGaussian(2))
+    testing.check_private_method(MyPrivateMethod(), LogisticRegression(("a", "b")))
+    testing.check_mechanism(MyMechanism(noise_sd=2.0))
+    testing.check_clipping(my_clipped_sum, my_contributions, records)
+    testing.check_accountant(my_epsilon, my_delta)
+    testing.check_engine(MyEngine)
+    testing.check_store(open_my_store, "checkpoint")
+    testing.check_codec(my_encode, my_decode, kinds=[MyMessage])
 
+docs/extending.md has an example of each.
 They need no test framework: what is wrong is an AssertionError that names the check, what was
 found and what was expected. Random numbers have a fixed seed. A Monte Carlo check of a family
 allows five standard errors, a false alarm in about two million, and is one number of many: a family
@@ -27,6 +31,7 @@ from tacit.testing.laws import FALSE_ALARM, gaussian_faults
 from tacit.testing.local_methods import check_local_method, conjugate_optimum, made_up_records
 from tacit.testing.mechanisms import Scaled, check_mechanism
 from tacit.testing.private_methods import check_private_method
+from tacit.testing.stores import check_store
 
 __all__ = [
     "FALSE_ALARM",
@@ -41,6 +46,7 @@ __all__ = [
     "check_local_method",
     "check_mechanism",
     "check_private_method",
+    "check_store",
     "conjugate_optimum",
     "gaussian_faults",
     "made_up_records",

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pickle
-import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from tacit.errors import PeerError
+from tacit.testing.differences import difference, shortened
 from tacit.testing.message_samples import beyond_limits, message_samples
 
 Encode = Callable[[Any], bytes]
@@ -95,7 +95,7 @@ class _Codec:
             one_line = text and "\n" not in text and len(text) <= LONGEST_ERROR
         except Exception as other:
             raise AssertionError(
-                f"{check}: {what} raised {type(other).__name__} ({_short(other)}), expected "
+                f"{check}: {what} raised {type(other).__name__} ({shortened(other)}), expected "
                 f"{self.error.__name__} and nothing else"
             ) from other
         assert one_line, (
@@ -108,7 +108,7 @@ class _Codec:
         """Assert that a payload is refused."""
         read, message = self.read(payload, check, what)
         assert not read, (
-            f"{check}: {what} was read as {_short(message)}, expected {self.error.__name__}"
+            f"{check}: {what} was read as {shortened(message)}, expected {self.error.__name__}"
         )
 
     def either(self, payload: bytes, check: str, what: str) -> None:
@@ -119,8 +119,8 @@ class _Codec:
                 self.encode(message)
             except Exception as other:
                 raise AssertionError(
-                    f"{check}: {what} was read as {_short(message)}, which cannot be encoded: "
-                    f"{type(other).__name__} ({_short(other)})"
+                    f"{check}: {what} was read as {shortened(message)}, which cannot be encoded: "
+                    f"{type(other).__name__} ({shortened(other)})"
                 ) from other
 
     def cheap(self, payload: bytes, what: str) -> None:
@@ -153,9 +153,9 @@ def _check_round_trip(codec: _Codec, message: Any) -> bytes:
         f"canonical bytes: {name} was encoded twice and gave two payloads"
     )
     read, back = codec.read(payload, "round trip", name)
-    assert read, f"round trip: {name} is refused by its own decoder: {_short(message)}"
-    difference = _difference(message, back, name)
-    assert difference is None, f"round trip: {difference}"
+    assert read, f"round trip: {name} is refused by its own decoder: {shortened(message)}"
+    gap = difference(message, back, name)
+    assert gap is None, f"round trip: {gap}"
     assert codec.encode(back) == payload, (
         f"canonical bytes: {name} that was decoded and encoded again gave other bytes"
     )
@@ -266,50 +266,3 @@ def _greedy() -> Iterator[tuple[str, bytes]]:
     yield "nested maps of CBOR", b"\xa1\x61a" * 50_000
     yield "a number of 20,000 digits", b"9" * 20_000
     yield "32 MB of zeros, compressed", zlib.compress(bytes(2**25))
-
-
-def _difference(sent: Any, back: Any, where: str) -> str | None:
-    """What differs between two values, or None if they are the same to the last bit."""
-    if type(sent) is not type(back):
-        return f"{where} was {type(sent).__name__} {_short(sent)}, came back as {_short(back)}"
-    if isinstance(sent, float):
-        same = struct.pack(">d", sent) == struct.pack(">d", back)
-        return None if same else f"{where} = {sent!r} came back as {back!r}"
-    if isinstance(sent, np.ndarray):
-        one, two = ((x.shape, x.dtype, x.tobytes()) for x in (sent, back))
-        return None if one == two else f"{where}: the array {_short(sent)} became {_short(back)}"
-    pairs = _parts(sent, back)
-    if pairs is None:
-        return None if sent == back else f"{where} = {_short(sent)} came back as {_short(back)}"
-    if any(name is None for name, *_ in pairs):
-        return f"{where} = {_short(sent)} came back as {_short(back)}"
-    for name, one, two in pairs:
-        difference = _difference(one, two, f"{where}.{name}")
-        if difference is not None:
-            return difference
-    return None
-
-
-def _parts(sent: Any, back: Any) -> list[tuple[Any, Any, Any]] | None:
-    """The parts of two values of one type, by name; a name of None says that they do not pair."""
-    if isinstance(sent, dict):
-        if list(sent) != list(back):
-            return [(None, sent, back)]
-        return [(name, value, back[name]) for name, value in sent.items()]
-    if isinstance(sent, msgspec.Struct):
-        names: Sequence[str] = sent.__struct_fields__
-    elif is_dataclass(sent):
-        names = [field.name for field in fields(sent)]
-    elif isinstance(sent, list | tuple):
-        if len(sent) != len(back):
-            return [(None, sent, back)]
-        names = getattr(sent, "_fields", [str(place) for place in range(len(sent))])
-        return list(zip(names, sent, back, strict=True))
-    else:
-        return None
-    return [(name, getattr(sent, name), getattr(back, name)) for name in names]
-
-
-def _short(value: Any) -> str:
-    text = " ".join(str(value).split()) if isinstance(value, Exception) else repr(value)
-    return text if len(text) <= 120 else f"{text[:117]}…"

@@ -1,0 +1,206 @@
+"""What is written to a store in the course of a run, step by step, and what must then be in it.
+
+A step writes and returns everything that the store has to hold afterwards; `read` gets that from a
+store that was just opened. Values have all 64 bits of their floats in use.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from tacit.engines.execute import carry_out
+from tacit.party.store import Stopped
+from tacit.privacy.events import GaussianEvent
+from tacit.privacy.ledger.ledger import Ask, Budget
+from tacit.privacy.ledger.ledger import Reply as Stored
+from tacit.server.messages import Reply
+from tacit.server.schedule import Sequential
+from tacit.testing.engine_probe import probe_plan
+
+Step = Callable[[Any], Any]
+FLOATS = np.array([0.1, -0.0, 5e-324, 1.0 + 2.0**-52])
+
+
+@dataclass
+class Script:
+    """Named steps, and how to read a store."""
+
+    read: Callable[[Any], Any]
+    steps: list[tuple[str, Step]]
+    empty: Any
+    """What a new store holds."""
+    drawn: list[bytes] = field(default_factory=list)
+    """Random bytes that a ledger drew for charges whose replies are stored at the end."""
+
+
+def party_script() -> Script:
+    """Joining, two answers, a memory, stopping and the result."""
+    empty = {
+        "run": None, "visits": 0, "factor": None, "result": None, "public": {}, "stopped": None,
+        "replies": [None, None], "memories": [None, None, None],
+    }  # fmt: skip
+    now = dict(empty)
+    first = Reply("r0", "north", 0, {"linear": FLOATS, "quadratic": -FLOATS}, 1.0 / 3.0)
+    second = Reply("r1", "north", 1, {"linear": 3.0 * FLOATS, "quadratic": FLOATS}, None)
+    factor = {"linear": FLOATS[::-1].copy(), "quadratic": np.ones(4)}
+    stopped = Stopped(round=2, visit=1, reason="no room for “more”")
+
+    def wrote(**changes: Any) -> dict[str, Any]:
+        now.update(changes)
+        return dict(now)
+
+    def join(store: Any) -> Any:
+        store.joined("run-1")
+        return wrote(run="run-1")
+
+    def keep(store: Any, reply: Reply, replies: list[Reply | None], visits: int) -> Any:
+        store.keep(reply.id, reply, factor)
+        after = {name: factor[name] + value for name, value in reply.released.items()}
+        return wrote(replies=replies, factor=after, visits=visits)
+
+    def remember(store: Any) -> Any:
+        store.remember({"kept": FLOATS}, 1)
+        return wrote(memories=[{"kept": FLOATS}, None, {"kept": FLOATS}])
+
+    def stop(store: Any, word: Stopped | None) -> Any:
+        store.stop(word)
+        return wrote(stopped=word)
+
+    def finish(store: Any) -> Any:
+        store.finish({"linear": FLOATS}, {"point": FLOATS[:2]})
+        return wrote(result={"linear": FLOATS}, public={"point": FLOATS[:2]})
+
+    def read(store: Any) -> Any:
+        return {
+            "run": store.run,
+            "visits": store.visits,
+            "factor": store.factor,
+            "result": store.result,
+            "public": store.result_public,
+            "stopped": store.stopped,
+            "replies": [store.recall("r0"), store.recall("r1")],
+            "memories": [store.memory_at(visit) for visit in range(3)],
+        }
+
+    steps = [
+        ("joined", join),
+        ("keep", lambda store: keep(store, first, [first, None], 1)),
+        ("remember", remember),
+        ("keep of a second answer", lambda store: keep(store, second, [None, second], 2)),
+        ("stop", lambda store: stop(store, stopped)),
+        ("stop(None)", lambda store: stop(store, None)),
+        ("finish", finish),
+    ]
+    return Script(read, steps, empty)
+
+
+def checkpoint_script() -> Script:
+    """States of a sequential run, as its server saved them, and what its parties kept."""
+    states: list[Any] = []
+    with tempfile.TemporaryDirectory(prefix="tacit-check-") as folder:
+        plan = probe_plan(Path(folder) / "journal", Sequential(rounds=2), noise_seed=7)
+        carry_out(plan, observe=lambda state, log: states.append((state, log)))
+    now: dict[str, Any] = {"state": None, "log": (), "kept": {}, "secret": None}
+
+    def save(store: Any, number: int) -> Any:
+        state, log = states[number]
+        store.save(state, log)
+        now.update(state=state, log=now["log"] + log, secret=store.secret())
+        return dict(now)
+
+    def keep(store: Any, visit: int, earlier: Any) -> Any:
+        memory = {"kept": FLOATS + visit}
+        store.keep({"south": (memory, visit, earlier)})
+        now.update(kept={"south": (memory, visit, earlier)}, secret=store.secret())
+        return dict(now)
+
+    def read(store: Any) -> Any:
+        state, log = store.load() or (None, ())
+        # A store that holds nothing yet may draw its secret again.
+        secret = None if state is None else store.secret()
+        return {"state": state, "log": log, "kept": store.kept(), "secret": secret}
+
+    steps: list[tuple[str, Step]] = [
+        (f"save of state {number}", lambda store, number=number: save(store, number))
+        for number in range(3)
+    ]
+    steps.insert(1, ("keep", lambda store: keep(store, 0, None)))
+    steps.append(("keep of a later memory", lambda store: keep(store, 1, {"kept": FLOATS})))
+    steps.append(("save of the last state", lambda store: save(store, len(states) - 1)))
+    return Script(read, steps, {"state": None, "log": (), "kept": {}, "secret": None})
+
+
+def ledger_script() -> Script:
+    """A budget, two charges at once, and their replies one after the other."""
+    records = {"a": np.arange(3.0), "b": np.arange(4.0)}
+    event = GaussianEvent(clip=1.0, noise_sd=2.0)
+    bodies = {"a": bytes(range(256)), "b": b"\0reply"}
+    now: dict[str, Any] = {"charged": [], "replies": {}, "keys": {}}
+
+    def ask(store: Any, name: str) -> Ask:
+        return Ask(
+            dataset=store.identify({}, {"y": records[name]}), run="run-1", request=name,
+            events=[event], unit="record", relation="substitute", purpose=f"{name}, visit 0",
+            content=f"question to {name}",
+        )  # fmt: skip
+
+    def copied() -> Any:
+        return {name: type(value)(value) for name, value in now.items()}
+
+    def allow(store: Any) -> Any:
+        limit = Budget(epsilon=50.0, delta=1e-5, relation="substitute", unit="record")
+        store.set_budgets({ask(store, name).dataset: limit for name in records}, reason="check")
+        return copied()
+
+    def charge(store: Any) -> Any:
+        with _recorded(script.drawn):
+            replies, opened = store.open_many([ask(store, name) for name in records])
+        assert replies == [None, None], "charge: a reply that was never stored was found"
+        now.update(charged=sorted(records), keys={one.ask.request: one.key for one in opened})
+        return copied()
+
+    def answer(store: Any, name: str) -> Any:
+        store.store_replies([Stored("run-1", name, bodies[name])])
+        now["replies"][name] = bodies[name]
+        now["keys"].pop(name)
+        return copied()
+
+    def read(store: Any) -> Any:
+        charged = sorted(charge.request for charge in store.charges("run-1"))
+        stored = {name: store.recall_many([("run-1", name)])[0] for name in records}
+        replies = {name: body for name, body in stored.items() if body is not None}
+        lost = [name for name in charged if name not in replies]
+        _, opened = store.open_many([ask(store, name) for name in lost]) if lost else ([], [])
+        keys = {one.ask.request: one.key for one in opened}
+        return {"charged": charged, "replies": replies, "keys": keys}
+
+    steps = [
+        ("set_budgets", allow),
+        ("open_many", charge),
+        ("store_replies", lambda store: answer(store, "a")),
+        ("store_replies of the second", lambda store: answer(store, "b")),
+    ]
+    script = Script(read, steps, {"charged": [], "replies": {}, "keys": {}})
+    return script
+
+
+@contextmanager
+def _recorded(drawn: list[bytes]) -> Iterator[None]:
+    """Note what is drawn from the operating system's randomness by way of `secrets`."""
+    draw = secrets.token_bytes
+
+    def recording(count: int | None = None) -> bytes:
+        drawn.append(draw(count))
+        return drawn[-1]
+
+    with mock.patch.object(secrets, "token_bytes", recording):
+        yield

@@ -1,0 +1,211 @@
+"""A store of run state, held against a process that is killed and against damaged files."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from tacit.errors import DataError, TacitError
+from tacit.testing.differences import difference
+from tacit.testing.kill_points import kill_points
+from tacit.testing.store_scripts import Script, checkpoint_script, ledger_script, party_script
+
+OpenStore = Callable[[Path, str], Any]
+Kind = Literal["party", "checkpoint", "ledger"]
+SCRIPTS: dict[Kind, Callable[[], Script]] = {
+    "party": party_script,
+    "checkpoint": checkpoint_script,
+    "ledger": ledger_script,
+}
+DIGEST, OTHER = "one configuration", "another configuration"
+CUTS, FLIPS = 6, 24
+
+
+def check_store(
+    open_store: OpenStore,
+    kind: Kind,
+    *,
+    error: type[Exception] = DataError,
+    seed: int = 0,
+) -> None:
+    """Assert that a store holds what was written, whole, whenever the process is killed.
+
+    The suite writes what a run writes and reads it back from a copy of the store's folder that is
+    opened anew: when a write has returned, all of it must be there, to the last bit. At every
+    point in between at which the store has touched a file, the copy must hold what was there
+    before the write or after it. Files that were cut short or in which a bit was changed must be
+    refused, or read as before; the store of another configuration must be refused or found empty.
+    Of a ledger, the noise key of a charge must be there until its reply is, and no longer.
+
+    Parameters
+    ----------
+    open_store
+        `open_store(folder, digest)` opens the store in that folder, or makes one if the folder is
+        empty. The digest names the configuration that it belongs to; a ledger belongs to all.
+    kind
+        "party": the methods of `tacit.party.store.PartyStore`. "checkpoint": those of
+        `tacit.server.checkpoint.Checkpoint`. "ledger": those of
+        `tacit.privacy.ledger.ledger.Ledger` that charge and keep replies (`identify`,
+        `set_budgets`, `open_many`, `store_replies`, `recall_many`, `charges`).
+    error
+        What the store raises if it cannot read its files.
+    seed
+        Of the damaged places.
+    """
+    script = SCRIPTS[kind]()
+    with tempfile.TemporaryDirectory(prefix="tacit-check-") as name:
+        check = _Check(open_store, script, error, Path(name))
+        folder = check.new_folder()
+        expected = check.follow(folder)
+        check.check_damage(folder, expected, seed)
+        if kind != "ledger":
+            check.check_other_configuration(folder, expected)
+        else:
+            _check_erased(folder, script)
+
+
+class _Check:
+    """Opens copies of a store's folder, each in a place where nothing else is."""
+
+    def __init__(
+        self, open_store: OpenStore, script: Script, error: type[Exception], place: Path
+    ) -> None:
+        self.open_store, self.script, self.error, self._place = open_store, script, error, place
+        self._count = 0
+
+    def new_folder(self) -> Path:
+        """An empty folder."""
+        self._count += 1
+        folder = self._place / f"folder-{self._count}"
+        folder.mkdir()
+        return folder
+
+    def read(self, folder: Path, digest: str = DIGEST) -> Any:
+        """What a store holds, read from a copy: reading may write."""
+        copy = self.new_folder() / "copy"
+        shutil.copytree(folder, copy)
+        store = self.open_store(copy, digest)
+        try:
+            return self.script.read(store)
+        finally:
+            _close(store)
+            shutil.rmtree(copy)
+
+    def follow(self, folder: Path) -> Any:
+        """Carry out all steps, with a look at every point where a kill could come."""
+        with kill_points(folder, self.new_folder()) as snapshots:
+            store = self.open_store(folder, DIGEST)
+        expected = self._blank(folder)
+        self._check_snapshots(snapshots.made, "opening a new store", expected, expected)
+        for name, step in self.script.steps:
+            with kill_points(folder, self.new_folder()) as snapshots:
+                after = step(store)
+            gap = difference(after, self._opened(folder, f"written: after {name}"), "the store")
+            assert gap is None, (
+                f"written: {name} has returned, but a store opened now does not hold it: {gap}"
+            )
+            self._check_snapshots(snapshots.made, name, expected, after)
+            expected = after
+        _close(store)
+        gap = difference(expected, self._opened(folder, "written: after close"), "the store")
+        assert gap is None, f"written: the store was closed and opened again: {gap}"
+        return expected
+
+    def _blank(self, folder: Path) -> Any:
+        found = self._opened(folder, "a new store")
+        gap = difference(self.script.empty, found, "the store")
+        assert gap is None, f"a new store: it is not empty: {gap}"
+        return found
+
+    def _opened(self, folder: Path, check: str) -> Any:
+        try:
+            return self.read(folder)
+        except Exception as error:
+            raise AssertionError(
+                f"{check}: it cannot be opened and read: {type(error).__name__}: {_line(error)}"
+            ) from error
+
+    def _check_snapshots(
+        self, made: list[tuple[str, Path]], step: str, before: Any, after: Any
+    ) -> None:
+        for where, snapshot in made:
+            found = self._opened(snapshot, f"atomic: killed {where}, in {step}")
+            gaps = [difference(one, found, "the store") for one in (before, after)]
+            assert None in gaps, (
+                f"atomic: killed {where}, in {step}: the store holds neither what it held before "
+                f"({gaps[0]}) nor what was written ({gaps[1]})"
+            )
+
+    def check_damage(self, folder: Path, expected: Any, seed: int) -> None:
+        """No file that was cut or changed is read as something else."""
+        rng = np.random.default_rng(seed)
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            body = path.read_bytes()
+            cuts = {int(cut) for cut in np.linspace(0, len(body) - 1, CUTS)} if body else set()
+            damaged = [(f"cut to {cut} bytes", body[:cut]) for cut in sorted(cuts)]
+            for place in rng.integers(0, max(1, len(body)), FLIPS).tolist() if body else []:
+                changed = bytearray(body)
+                changed[place] ^= 1 << int(rng.integers(8))
+                damaged.append((f"byte {place} changed", bytes(changed)))
+            for what, content in damaged:
+                path.write_bytes(content)
+                self._check_damaged(folder, f"{path.name}, {what}", expected)
+            path.write_bytes(body)
+
+    def _check_damaged(self, folder: Path, what: str, expected: Any) -> None:
+        try:
+            found = self.read(folder)
+        except self.error:
+            return
+        except Exception as other:
+            raise AssertionError(
+                f"torn: {what}: raised {type(other).__name__} ({_line(other)}), expected "
+                f"{self.error.__name__}"
+            ) from other
+        gap = difference(expected, found, "the store")
+        assert gap is None, f"torn: {what}: the damage was not noticed: {gap}"
+
+    def check_other_configuration(self, folder: Path, expected: Any) -> None:
+        """What belongs to another configuration is not read, and stays as it is."""
+        try:
+            found = self.read(folder, OTHER)
+        except TacitError:
+            pass
+        else:
+            gap = difference(self.script.empty, found, "the store")
+            assert gap is None, (
+                f"other run: opened for another configuration, the store holds what was written: "
+                f"{gap}"
+            )
+        gap = difference(expected, self._opened(folder, "other run"), "the store")
+        assert gap is None, f"other run: opening for another configuration changed it: {gap}"
+
+
+def _check_erased(folder: Path, script: Script) -> None:
+    """No random bytes of an answered charge are left in any file, raw or as text."""
+    assert script.drawn, (
+        "noise key: nothing was drawn by way of `secrets` for two charges: keys are known or "
+        "shared with others"
+    )
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        body = path.read_bytes()
+        for secret in script.drawn:
+            forms = secret, secret.hex().encode(), base64.b64encode(secret)
+            assert not any(form in body for form in forms), (
+                f"noise key: {path.name} still holds the secret of an answer whose reply is stored"
+            )
+
+
+def _close(store: Any) -> None:
+    if hasattr(store, "close"):
+        store.close()
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
