@@ -24,12 +24,10 @@ from tacit.models import (
     PoissonRegression,
     SoftmaxRegression,
 )
-from tacit.models.glm.scores import (
-    BernoulliLikelihood,
-    CategoricalLikelihood,
-    GaussianLikelihood,
-    PoissonLikelihood,
-)
+from tacit.models.glm.linear import GaussianLikelihood
+from tacit.models.glm.logistic import BernoulliLikelihood
+from tacit.models.glm.poisson import PoissonLikelihood
+from tacit.models.glm.softmax_scores import CategoricalLikelihood
 from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Synchronous

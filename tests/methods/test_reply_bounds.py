@@ -273,12 +273,12 @@ def test_a_party_that_optimises_alone_cannot_choose_the_mean(kind, family, sched
 
 
 def _mean_limit(plan: Plan, one: Exchange) -> np.ndarray:
-    curve = reply_bounds._curve(plan.model)
+    curve = reply_bounds._derivatives(plan.model)
     assert curve is not None
     assert isinstance(plan.family, Gaussian)
     bounds, rounding = column_bounds(plan.model), 1e-6
-    terms = Terms(one.records, bounds, *curve, rounding)
-    found = score_limit(plan.model, plan.family, terms, one.q, one.factor, one.visit)
+    terms = Terms(one.records, bounds, curve, rounding)
+    found = score_limit(plan.family, terms, one.q, one.factor, one.visit)
     assert found is not None
     return found[1]
 

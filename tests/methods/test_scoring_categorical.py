@@ -19,10 +19,9 @@ from tacit.methods import DPSGD, PrivateScoring
 from tacit.methods.scoring.marginals import marginals
 from tacit.methods.scoring.party import KNOTS, counted, counts_sum, moment_sum, score_sum
 from tacit.models import SoftmaxRegression
-from tacit.models.glm.scores import CategoricalLikelihood
 from tacit.models.glm.softmax import MOST_LEVELS, contrasts
 from tacit.models.glm.softmax_scores import (
-    categorical_slopes,
+    CategoricalLikelihood,
     curvature_doubt,
     rms_log_odds,
     width_of,
@@ -157,7 +156,7 @@ def test_slopes_are_those_of_autodiff_where_nothing_is_clipped():
     z = 0.1 * rng.normal(size=(40, 4))
     points = rng.normal(size=(2, 12))
     nothing = np.zeros((40, 2, 2))
-    found = categorical_slopes(LIKELIHOOD, z, 40.0, points, nothing)
+    found = LIKELIHOOD.expected_scores(z, 40.0, points, nothing, 1.0)
 
     def mean_score(theta, softmax=jax.nn.softmax):
         return (softmax(z @ theta.reshape(3, 4).T, axis=1).T @ z).ravel()
@@ -168,7 +167,7 @@ def test_slopes_are_those_of_autodiff_where_nothing_is_clipped():
     np.testing.assert_allclose(found.widened, 0.0, atol=1e-9)
     change = mean_score(points[1], softmax) - mean_score(points[0], softmax)
     np.testing.assert_allclose(found.change, np.stack([change, np.zeros(12)]), atol=1e-12)
-    long = categorical_slopes(LIKELIHOOD, 100.0 * z, 40.0, points, nothing)
+    long = LIKELIHOOD.expected_scores(100.0 * z, 40.0, points, nothing, 1.0)
     length = 100.0 * np.linalg.norm(z, axis=1)
     p = softmax(100.0 * z @ points[1].reshape(3, 4).T, axis=1)
     bound = np.sqrt(1.0 - 2.0 * p.min(axis=1) + np.sum(p * p, axis=1))
@@ -187,7 +186,7 @@ def test_the_width_of_q_is_averaged_over_as_by_many_draws():
     xi = eta @ contrasts(3)
     for row in range(3):
         np.testing.assert_allclose(width[row], np.cov(xi[:, row].T), rtol=0.06, atol=0.02)
-    found = categorical_slopes(LIKELIHOOD, 1e-3 * z, 3.0, 1e3 * mean[None], width)
+    found = LIKELIHOOD.expected_scores(1e-3 * z, 3.0, 1e3 * mean[None], width, 1.0)
     p, now = softmax(eta, axis=-1), softmax(z @ mean.reshape(3, 4).T, axis=1)
     expected = ((p.mean(axis=0) - now).T @ (1e-3 * z)).ravel()
     np.testing.assert_allclose(found.widened, expected, atol=0.03e-3)

@@ -16,7 +16,8 @@ from tacit.methods import PrivateScoring
 from tacit.methods.scoring.marginals import marginals
 from tacit.methods.scoring.party import KNOTS, counted, counts_sum, score_sum
 from tacit.models import LinearRegression, PoissonRegression
-from tacit.models.glm.scores import GaussianLikelihood, PoissonLikelihood, likelihood_of
+from tacit.models.glm.linear import GaussianLikelihood
+from tacit.models.glm.poisson import PoissonLikelihood
 from tacit.privacy.settings import Privacy
 from tacit.run.build import make_model
 from tacit.run.config import parse_config
@@ -118,8 +119,7 @@ def test_declared_bounds_of_y_are_where_a_private_line_starts(clinic):
         combine, q = plan.rules.combine, plan.rules.prior
         assert combine is not None
         assert isinstance(plan.model, LinearRegression)
-        likelihood = likelihood_of(plan.model)
-        assert likelihood is not None
+        likelihood = plan.model.score_likelihood()
         what = counted(plan.model.layout, likelihood.largest, likelihood.smallest)
         total = np.zeros(())
         for records in plan.parties.values():
@@ -165,8 +165,7 @@ def test_the_bound_of_bounded_numbers_is_reached():
     PoissonRegression(NAMES, largest=12, layout=LAYOUT),
 ])  # fmt: skip
 def test_substitutions_stay_within_the_claimed_sensitivities(model):
-    likelihood = likelihood_of(model)
-    assert likelihood is not None
+    likelihood = model.score_likelihood()
     assert likelihood.largest is not None
     what = counted(LAYOUT, likelihood.largest, likelihood.smallest)
     rng = np.random.default_rng(3)

@@ -8,8 +8,6 @@ from scipy.special import expit
 
 from tacit.methods.scoring import server as scoring_server
 from tacit.methods.scoring.server import (
-    NODE_WEIGHTS,
-    NODES,
     History,
     Prior,
     Public,
@@ -17,7 +15,8 @@ from tacit.methods.scoring.server import (
     solve,
 )
 from tacit.methods.scoring.synthetic import Synthetic
-from tacit.models.glm.scores import BernoulliLikelihood
+from tacit.models.glm.logistic import BernoulliLikelihood
+from tacit.models.scores import NODE_WEIGHTS, NODES
 
 SIZE = 40
 

@@ -19,8 +19,8 @@ from tacit.models import (
     NeuralNetwork,
     NormalMean,
 )
+from tacit.models.predictive import CHUNK, _kernel, draw_parameters
 from tacit.results import predict
-from tacit.results.predict import CHUNK, _kernel, draw_parameters
 
 COVARIANCE = np.array([[1.0, 0.8], [0.8, 2.0]])
 

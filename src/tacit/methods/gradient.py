@@ -14,7 +14,8 @@ from tacit.expfam import Family, Gaussian, Natural
 from tacit.expfam.gaussian import Free
 from tacit.methods.adam import Moments, Pace, at_rest, moved, paces
 from tacit.methods.base import Answer, Array, LocalMethod, Task
-from tacit.models import LinearPredictor, Model, Records
+from tacit.models import Model, Records
+from tacit.models.capabilities import GaussianExpectations
 from tacit.pvi import cavity
 from tacit.support.validation import check_fields
 
@@ -119,7 +120,7 @@ class GradientVI(LocalMethod):
         weights: Array,
     ) -> Array:
         """E_q[Σ w log p(record | θ)]."""
-        if isinstance(model, LinearPredictor):
+        if isinstance(model, GaussianExpectations):
             return jnp.sum(weights * model.expected_fit(family, free, records))
         noise = jax.random.normal(key, (self.draws, family.dimension), dtype=self.dtype)
         draws = family.free_draw(free, noise)

@@ -12,7 +12,7 @@ agrees with central VI after six rounds, under label skew too (`make bench`).
 
 **Units.** A step commutes with x → Ax, θ → A⁻ᵀθ, so the units of the columns do not matter as
 long as the start does not depend on them and no step is too long. The start is the site at
-predictors taken from each record's own outcome (`LinearPredictor.data_predictor`), as in
+predictors taken from each record's own outcome (`GaussianSites.data_site`), as in
 iteratively reweighted least squares: it needs no q, and the product of the parties' sites is the
 site of all records. The length of a step is found by backtracking: on the local free energy where
 a party answers alone, on the sum of the parties' losses at the server where every party answers
@@ -31,10 +31,10 @@ import jax.numpy as jnp
 
 from tacit.arrays import cholesky, namespace, solve_lower
 from tacit.errors import ConfigError
-from tacit.expfam import Family, FullGaussian, Gaussian, MeanFieldGaussian, Natural
+from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.methods.base import Answer, Array, LocalMethod, RunFacts, Task
-from tacit.methods.dpsgd.categorical import categorical_site, categorical_start
-from tacit.models import GeneralisedLinear, LinearPredictor, Model, SoftmaxRegression
+from tacit.models import Model
+from tacit.models.capabilities import GaussianSites
 from tacit.pvi import cavity, multiply, power
 from tacit.support.validation import check_fields
 
@@ -82,7 +82,7 @@ class NaturalVI(LocalMethod):
             raise ConfigError(f"method.step_size = {self.step_size}; it must be in (0, 1]")
 
     def check(self, model: Model, family: Family) -> None:
-        if not isinstance(model, LinearPredictor) or not isinstance(family, Gaussian):
+        if not isinstance(model, GaussianSites) or not isinstance(family, Gaussian):
             raise ConfigError(
                 f"method.kind = 'natural-vi' needs a generalised linear model and a Gaussian "
                 f"family, not {model.kind!r} with {family.kind!r}; use method.kind = 'gradient-vi'"
@@ -112,19 +112,19 @@ class NaturalVI(LocalMethod):
     def begin(self, family: Family, start: Natural) -> dict[str, Array]:
         return _usual(family, start)
 
-    def steps_of(self, model: Model, family: Family) -> int:
+    def steps_of(self, model: GaussianSites, family: Family) -> int:
         """How many steps an answer takes."""
         del model
         return self.steps or (1 if isinstance(family, FullGaussian) else 40)
 
-    def length_of(self, model: Model, family: Family) -> float:
+    def length_of(self, model: GaussianSites, family: Family) -> float:
         """The length of a step; the first of all may be 1 instead."""
         if self.step_size is not None or isinstance(family, FullGaussian):
             return self.step_size or 1.0
-        return 0.05 if isinstance(model, SoftmaxRegression) else 0.15
+        return model.mean_field_step
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
-        assert isinstance(model, LinearPredictor)
+        assert isinstance(model, GaussianSites)
         if not self._safeguarded:
             return self._plain_steps(model, family, task)
         rest = cavity(task.q, task.factor)
@@ -136,9 +136,8 @@ class NaturalVI(LocalMethod):
         natural = {name: jnp.where(task.initial, first[name], later[name]) for name in later}
         return Answer(natural, loss)
 
-    def _plain_steps(self, model: LinearPredictor, family: Family, task: Task) -> Answer:
+    def _plain_steps(self, model: GaussianSites, family: Family, task: Task) -> Answer:
         rest = cavity(task.q, task.factor)
-        several = isinstance(model, SoftmaxRegression)
         steps, length = self.steps_of(model, family), self.length_of(model, family)
 
         def step(
@@ -149,8 +148,8 @@ class NaturalVI(LocalMethod):
             return multiply(power(natural, 1.0 - length), target), loss
 
         # The first step stands outside the scan: alone, it is one fused pass over the numbers.
-        whole = length == 1.0 or several
-        first = length if whole else jnp.where(task.initial, 1.0, length)
+        constant = length == 1.0 or not model.first_step_whole
+        first = length if constant else jnp.where(task.initial, 1.0, length)
         natural, loss = step(task.start, first, task.begun)
         if steps > 1:
             natural, _ = jax.lax.scan(
@@ -172,7 +171,7 @@ class _Walk(NamedTuple):
 
 
 def _optimise(
-    model: LinearPredictor, family: Family, rest: Natural, task: Task, longest: float
+    model: GaussianSites, family: Family, rest: Natural, task: Task, longest: float
 ) -> Answer:
     """Safeguarded steps to the minimum of −E_q[log p(xₘ|θ)] + KL(q ‖ cavity).
 
@@ -256,64 +255,20 @@ def _divergence(family: Family, usual: dict[str, Array], rest: Natural, centre: 
 
 
 def likelihood_site(
-    model: LinearPredictor, family: Family, usual: dict[str, Array], task: Task
+    model: GaussianSites, family: Family, usual: dict[str, Array], task: Task
 ) -> tuple[Natural, Array]:
     """(b, −½P) at the q of those usual parameters, float64, and −E_q[log p(xₘ|θ)]."""
-    if isinstance(model, SoftmaxRegression):
-        return categorical_site(model, family, usual, task)
-    assert isinstance(model, GeneralisedLinear)
-    x, y = task.records["x"], task.records["y"]
-    eta = x @ usual["mean"].astype(x.dtype)
-    if isinstance(family, FullGaussian) and "root" in usual:
-        variance = jnp.sum(jnp.square(x @ usual["root"].T.astype(x.dtype)), axis=-1)
-    elif isinstance(family, FullGaussian):
-        variance = jnp.sum((x @ usual["covariance"].astype(x.dtype)) * x, axis=-1)
-    else:
-        assert isinstance(family, MeanFieldGaussian)
-        variance = (x * x) @ jnp.square(usual["sd"]).astype(x.dtype)
-    value, slope, curvature = model.expected_derivatives(eta, variance, y)
-    slope, curvature = task.weights * slope, task.weights * curvature
-    if isinstance(family, FullGaussian):
-        site = _full_site(x, eta, slope, curvature)
-    else:
-        form = curvature @ (x * x)
-        site = _as_site(slope @ x + form * usual["mean"].astype(x.dtype), form)
-    return site, -jnp.sum(task.weights * value)
+    return model.expected_site(family, usual, task.records, task.weights)
 
 
-def data_start(model: LinearPredictor, family: Family, rest: Natural, task: Task) -> Natural:
+def data_start(model: GaussianSites, family: Family, rest: Natural, task: Task) -> Natural:
     """The cavity times the site at predictors that each record's own outcome suggests.
 
     It depends on no q. Mean-field: the cavity's mean with that precision, because a step for each
     coordinate alone would add up to far too much.
     """
-    x, y = task.records["x"], task.records["y"]
-    full = isinstance(family, FullGaussian)
-    if isinstance(model, SoftmaxRegression):
-        site = categorical_start(model, family, task)
-    else:
-        assert isinstance(model, GeneralisedLinear)
-        eta = model.data_predictor(y).astype(x.dtype)
-        _, slope, curvature = model.expected_derivatives(eta, jnp.zeros_like(eta), y)
-        slope, curvature = task.weights * slope, task.weights * curvature
-        if full:
-            site = _full_site(x, eta, slope, curvature)
-        else:
-            site = _as_site(jnp.zeros(x.shape[-1]), curvature @ (x * x))
-    if full:
+    site = model.data_site(family, task.records, task.weights)
+    if isinstance(family, FullGaussian):
         return multiply(rest, site)
     quadratic = rest["quadratic"] + site["quadratic"]
     return {"linear": rest["linear"] * quadratic / rest["quadratic"], "quadratic": quadratic}
-
-
-def _full_site(x: Array, eta: Array, slope: Array, curvature: Array) -> Natural:
-    form = (x * curvature[:, None]).T @ x
-    form = 0.5 * (form + form.T)  # rounding does not give the same twice
-    return _as_site(x.T @ (slope + curvature * eta), form)
-
-
-def _as_site(linear: Array, form: Array) -> Natural:
-    return {
-        "linear": linear.astype(jnp.float64),
-        "quadratic": -0.5 * form.astype(jnp.float64),
-    }

@@ -45,15 +45,8 @@ from tacit.methods.exact import Exact
 from tacit.methods.natural import NaturalVI
 from tacit.methods.reply_bounds_local import Terms, score_limit
 from tacit.methods.statistics.method import ExpectedStatistics
-from tacit.models import (
-    ConjugateGaussian,
-    LinearPredictor,
-    LogisticRegression,
-    Model,
-    PoissonRegression,
-    SoftmaxRegression,
-)
-from tacit.models.glm.linear import LinearRegression
+from tacit.models import LinearPredictor, Model
+from tacit.models.capabilities import BoundedDerivatives, DerivativeBounds, GaussianSites
 from tacit.models.statistics import whole
 from tacit.pvi import divide, multiply, power
 
@@ -111,14 +104,6 @@ class BrokenBound(NamedTuple):
         return f"{self.quantity} {self.value:.3g}, {self.relation} {self.bound:.3g}"
 
 
-class _Curve(NamedTuple):
-    """S and c of the table; S grows with the reach Σ b|m| where `per_reach` is not 0."""
-
-    slope: float
-    curvature: float
-    per_reach: float = 0.0
-
-
 def broken_bound(
     model: Model, family: Family, method: LocalMethod, exchange: Exchange
 ) -> BrokenBound | None:
@@ -168,17 +153,9 @@ def column_bounds(model: Model) -> np.ndarray:
     return np.tile(each, model.dimension // len(each))
 
 
-def _curve(model: Model) -> _Curve | None:
-    if isinstance(model, LogisticRegression | SoftmaxRegression):
-        return _Curve(1.0, 0.25)
-    if isinstance(model, PoissonRegression):
-        return _Curve(model.largest_rate, model.largest_rate)
-    if isinstance(model, ConjugateGaussian):
-        scale = getattr(model, "noise_sd", math.nan) ** -2.0
-        bounds = model.bounds if isinstance(model, LinearRegression) else None
-        largest = math.inf if bounds is None else max(abs(bounds[0]), abs(bounds[1]))
-        return _Curve(largest * scale, scale, scale) if math.isfinite(scale) else None
-    return None
+def _derivatives(model: Model) -> DerivativeBounds | None:
+    """S and c of the table; S grows with the reach Σ b|m| where `slope_per_reach` is not 0."""
+    return model.derivative_bounds() if isinstance(model, BoundedDerivatives) else None
 
 
 def _rounding(method: LocalMethod, records: float) -> float:
@@ -190,7 +167,7 @@ def _rounding(method: LocalMethod, records: float) -> float:
 def _broken_site(
     model: Model, family: Family, method: LocalMethod, exchange: Exchange
 ) -> BrokenBound | None:
-    curve = _curve(model)
+    curve = _derivatives(model)
     known = isinstance(method, NaturalVI | Exact | ExpectedStatistics)
     if curve is None or not known or not isinstance(family, Gaussian):
         return None
@@ -201,7 +178,7 @@ def _broken_site(
 
 
 def _broken_precision(
-    model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange, curve: _Curve
+    model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange, curve: DerivativeBounds
 ) -> BrokenBound | None:
     """P ⪰ 0 and P_jj ≤ n c b_j²."""
     bounds, rounding = column_bounds(model), _rounding(method, exchange.records)
@@ -239,12 +216,12 @@ def _broken_precision(
 def _started(model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange) -> Natural:
     """What may be left in the reply of the point that the party started from, instead of t.
 
-    Only softmax regression takes a first step that is shorter than 1 from the model's starting
-    point; every other method starts at q, or takes a whole step.
+    Only where the model's first step is not whole does a party take a shorter one from the model's
+    starting point; every other method starts at q, or takes a whole step.
     """
-    if not (isinstance(method, NaturalVI) and isinstance(model, SoftmaxRegression)):
+    if not (isinstance(method, NaturalVI) and isinstance(model, GaussianSites)):
         return family.zero()
-    if method.starts_at_q:
+    if method.starts_at_q or model.first_step_whole:
         return family.zero()
     if not exchange.initial or method.length_of(model, family) == 1.0:
         return family.zero()
@@ -253,10 +230,11 @@ def _started(model: Model, family: Gaussian, method: LocalMethod, exchange: Exch
 
 
 def _broken_linear(
-    model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange, curve: _Curve
+    model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange, curve: DerivativeBounds
 ) -> BrokenBound | None:
     """|linear − P m|_j ≤ n b_j S where m is known, otherwise what the steps can have led to."""
     if isinstance(method, NaturalVI):
+        assert isinstance(model, GaussianSites)
         if method.starts_at_q and not method.whole_steps(family):
             return _broken_walk(model, family, method, exchange, curve)
         if method.starts_at_q:
@@ -266,7 +244,7 @@ def _broken_linear(
             return _broken_path(model, family, method, exchange, curve)
         start = (model.start(family) if exchange.initial else None) or exchange.q
         before = divide(start, divide(exchange.q, exchange.factor))
-        first = 1.0 if exchange.initial and not isinstance(model, SoftmaxRegression) else length
+        first = 1.0 if exchange.initial and model.first_step_whole else length
         site = power(divide(exchange.site, power(before, 1.0 - first)), 1.0 / first)
         mean = family.location_scale(start)[0]
     elif isinstance(method, Exact) and not isinstance(family, FullGaussian):
@@ -281,12 +259,12 @@ def _broken_linear(
 
 
 def _broken_walk(
-    model: Model, family: Gaussian, method: NaturalVI, exchange: Exchange, curve: _Curve
+    model: Model, family: Gaussian, method: NaturalVI, exchange: Exchange, curve: DerivativeBounds
 ) -> BrokenBound | None:
     """A local optimisation, over means that only the party knows (`reply_bounds_local`)."""
     rounding = _rounding(method, exchange.records)
-    terms = Terms(exchange.records, column_bounds(model), *curve, rounding)
-    found = score_limit(model, family, terms, exchange.q, exchange.factor, exchange.visit)
+    terms = Terms(exchange.records, column_bounds(model), curve, rounding)
+    found = score_limit(family, terms, exchange.q, exchange.factor, exchange.visit)
     if found is None:
         return None
     centre, limit = found
@@ -295,23 +273,16 @@ def _broken_walk(
 
 
 def _broken_step(
-    model: Model, family: Gaussian, method: NaturalVI, exchange: Exchange, curve: _Curve
+    model: Model, family: Gaussian, method: NaturalVI, exchange: Exchange, curve: DerivativeBounds
 ) -> BrokenBound | None:
     """One whole step: from q, or, the first, from predictors η₀ that the outcomes suggest.
 
-    Those are bounded by the model (`data_predictor`), and linear = Xᵀ(g + h η₀).
+    Those are bounded by the model (`DataStart`), and linear = Xᵀ(g + h η₀).
     """
     if not exchange.initial:
         mean = family.location_scale(exchange.q)[0]
         return _broken_score(model, method, exchange, curve, exchange.site, mean, 1.0)
-    added = 0.0
-    if isinstance(model, LogisticRegression):
-        added = curve.curvature * math.log(3.0)
-    elif isinstance(model, PoissonRegression):
-        added = curve.curvature * max(math.log(10.0), math.log(model.largest + 0.1))
-    elif isinstance(model, SoftmaxRegression):
-        added = 0.5 * math.log(2.0 * len(model.levels))
-    curve = curve._replace(slope=curve.slope + added)
+    curve = curve._replace(slope=curve.slope + curve.data_start.pull)
     nothing = np.zeros(model.dimension)
     return _broken_score(model, method, exchange, curve, exchange.site, nothing, 1.0)
 
@@ -320,7 +291,7 @@ def _broken_score(
     model: Model,
     method: LocalMethod,
     exchange: Exchange,
-    curve: _Curve,
+    curve: DerivativeBounds,
     site: Natural,
     mean: np.ndarray,
     first: float,
@@ -354,18 +325,18 @@ def _first_over(
 
 
 def _score_limit(
-    bounds: np.ndarray, mean: np.ndarray, records: float, curve: _Curve, rounding: float
+    bounds: np.ndarray, mean: np.ndarray, records: float, curve: DerivativeBounds, rounding: float
 ) -> np.ndarray:
     """n b_j S, and the rounding of x·m and of the sums; infinite where a bound is."""
     with np.errstate(invalid="ignore"):
         reach = float(np.nansum(np.where(mean == 0, 0.0, bounds * np.abs(mean))))
-        slope = curve.slope + (curve.per_reach * reach if curve.per_reach else 0.0)
+        slope = curve.slope + (curve.slope_per_reach * reach if curve.slope_per_reach else 0.0)
         lost = rounding * slope + max(rounding, MEAN_ERROR) * 2.0 * curve.curvature * reach
         return np.where(bounds > 0, records * bounds * (slope + lost), 0.0)
 
 
 def _broken_path(
-    model: Model, family: Gaussian, method: NaturalVI, exchange: Exchange, curve: _Curve
+    model: Model, family: Gaussian, method: NaturalVI, exchange: Exchange, curve: DerivativeBounds
 ) -> BrokenBound | None:
     """Several mean-field steps: |linear| ≤ n b S + n c b² max|m_k| over the means on the way.
 
@@ -373,13 +344,14 @@ def _broken_path(
     Λ_{k+1}(m_{k+1} − m_k) = β(g_k + Λ_c(m_c − m_k)), |g_k| ≤ n b S, and Λ_{k+1} is at least the
     mean of Λ_k and Λ_c with weights 1 − β and β. Far above what happens, but finite.
     """
+    assert isinstance(model, GaussianSites)
     rest = divide(exchange.q, exchange.factor)
     others = -2.0 * rest["quadratic"]
-    if isinstance(family, FullGaussian) or curve.per_reach or not np.all(others > 0):
+    if isinstance(family, FullGaussian) or curve.slope_per_reach or not np.all(others > 0):
         return None
     start = (model.start(family) if exchange.initial else None) or exchange.q
     bounds, length = column_bounds(model), method.length_of(model, family)
-    whole_first = exchange.initial and not isinstance(model, SoftmaxRegression)
+    whole_first = exchange.initial and model.first_step_whole
     mean, precision = family.location_scale(start)[0], -2.0 * start["quadratic"]
     away = np.abs(rest["linear"] / others - mean)
     push, moved = exchange.records * bounds * curve.slope, np.zeros(model.dimension)
@@ -403,19 +375,20 @@ def _broken_path(
 def _broken_loss(
     model: Model, family: Family, method: LocalMethod, exchange: Exchange
 ) -> BrokenBound | None:
-    """0 ≤ −E[log p] ≤ n(log 2 + E|η|) for a probability of two outcomes; ≥ 0 for several."""
-    if exchange.loss is None or not isinstance(model, LogisticRegression | SoftmaxRegression):
+    """0 ≤ −E[log p] ≤ n(loss at 0 + S E|η|) for a probability, as far as the model says so."""
+    bounds = _derivatives(model)
+    if exchange.loss is None or bounds is None or not bounds.nonnegative_loss:
         return None
     rounding = min(
         1.0, float(np.finfo(np.float32).eps) * (64.0 + 8.0 * math.sqrt(exchange.records))
     )
     if exchange.loss < -rounding * exchange.records:
         return BrokenBound("loss", exchange.loss, 0.0, "at least")
-    if not isinstance(model, LogisticRegression):
+    if bounds.loss_at_zero is None:
         return None
     elsewhere = exchange.initial and not method.starts_at_q
     start = (model.start(family) if elsewhere else None) or exchange.q
     mean, sd = family.location_scale(start)
     reach = float(np.sum(column_bounds(model) * (np.abs(mean) + sd)))
-    limit = exchange.records * (math.log(2.0) + reach) * (1.0 + rounding)
+    limit = exchange.records * (bounds.loss_at_zero + bounds.slope * reach) * (1.0 + rounding)
     return BrokenBound("loss", exchange.loss, limit) if exchange.loss > limit else None

@@ -37,7 +37,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tacit.expfam import FullGaussian, Gaussian, Natural
-from tacit.models import LogisticRegression, Model, PoissonRegression, SoftmaxRegression
+from tacit.models.capabilities import DerivativeBounds
 from tacit.pvi import divide
 
 ENERGY_MARGIN = 1e-3
@@ -47,13 +47,11 @@ LIMIT_MARGIN = 1e-2
 
 
 class Terms(NamedTuple):
-    """What is public about the records of a party: n, b_j, S, c, and how S grows with Σ b|m|."""
+    """What is public about the records of a party: n, b_j, and S and c of their likelihood."""
 
     records: float
     bounds: np.ndarray
-    slope: float
-    curvature: float
-    per_reach: float
+    derivatives: DerivativeBounds
     rounding: float
 
 
@@ -65,7 +63,7 @@ class _Start(NamedTuple):
 
 
 def score_limit(
-    model: Model, family: Gaussian, terms: Terms, q: Natural, factor: Natural, visit: int
+    family: Gaussian, terms: Terms, q: Natural, factor: Natural, visit: int
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """The cavity's mean m_c and the largest |linear − P m_c|; None if the cavity is improper."""
     rest = divide(q, factor)
@@ -76,41 +74,35 @@ def score_limit(
     if not (np.all(np.isfinite(bounds)) and np.all(np.isfinite(centre))):
         return None
     if visit > 0:
-        start = _later(model, family, terms, q, factor, rest, centre)
+        start = _later(family, terms, q, factor, rest, centre)
     elif full:
-        start = _first_full(model, terms, centre, sd)
+        start = _first_full(terms, centre, sd)
     else:
-        start = _first_mean_field(model, terms, rest, centre, sd)
+        start = _first_mean_field(terms, rest, centre, sd)
     energy = start.energy * (1.0 + ENERGY_MARGIN + 4.0 * terms.rounding) + 1.0
     away = sd * math.sqrt(2.0 * energy)
     reach, moved = float(bounds @ np.abs(centre)), float(bounds @ away)
-    slope = terms.slope + terms.per_reach * (reach + moved)
+    slope = terms.derivatives.slope + terms.derivatives.slope_per_reach * (reach + moved)
     bent = moved if full else bounds * away
     with np.errstate(invalid="ignore"):  # outcomes without declared bounds: an infinite limit
-        limit = terms.records * bounds * (slope + terms.curvature * bent)
+        limit = terms.records * bounds * (slope + terms.derivatives.curvature * bent)
     limit = np.where(bounds > 0, limit, 0.0)
     return centre, np.maximum(limit, start.score) * (1.0 + LIMIT_MARGIN + terms.rounding)
 
 
-def _excess_loss(model: Model, terms: Terms, reach: float) -> float:
+def _excess_loss(terms: Terms, reach: float) -> float:
     """L(q) at most, if the average of E_q|η| over records is at most `reach`.
 
     For a linear model `reach` has to bound the root of the mean square as well.
     """
-    if terms.per_reach:
-        largest = terms.slope / terms.per_reach
-        return terms.records * 0.5 * terms.per_reach * (largest + reach) ** 2
-    if isinstance(model, SoftmaxRegression):
-        range_at_zero = math.log(len(model.levels))
-    elif isinstance(model, LogisticRegression):
-        range_at_zero = math.log(2.0)
-    else:  # 1 + log y!
-        range_at_zero = 1.0 + terms.slope * max(1.0, math.log(max(terms.slope, 1.0)))
-    return terms.records * (range_at_zero + terms.slope * reach)
+    curve = terms.derivatives
+    if curve.slope_per_reach:
+        largest = curve.slope / curve.slope_per_reach
+        return terms.records * 0.5 * curve.slope_per_reach * (largest + reach) ** 2
+    return terms.records * (curve.range_at_zero + curve.slope * reach)
 
 
 def _later(
-    model: Model,
     family: Gaussian,
     terms: Terms,
     q: Natural,
@@ -125,45 +117,30 @@ def _later(
     form = -2.0 * factor["quadratic"]
     product = form @ centre if form.ndim == 2 else form * centre
     score = np.abs(factor["linear"] - product)
-    return _Start(_excess_loss(model, terms, reach) + divergence, score)
+    return _Start(_excess_loss(terms, reach) + divergence, score)
 
 
-def _first_mean_field(
-    model: Model, terms: Terms, rest: Natural, centre: np.ndarray, sd: np.ndarray
-) -> _Start:
+def _first_mean_field(terms: Terms, rest: Natural, centre: np.ndarray, sd: np.ndarray) -> _Start:
     """From the cavity's mean with a precision between Λ_c and Λ_c + n c b²."""
     reach = float(terms.bounds @ (np.abs(centre) + sd))
-    added = terms.records * terms.curvature * np.square(terms.bounds)
+    added = terms.records * terms.derivatives.curvature * np.square(terms.bounds)
     divergence = 0.5 * float(np.sum(np.log1p(added / (-2.0 * rest["quadratic"]))))
-    return _Start(_excess_loss(model, terms, reach) + divergence, np.zeros_like(centre))
+    return _Start(_excess_loss(terms, reach) + divergence, np.zeros_like(centre))
 
 
-def _first_full(model: Model, terms: Terms, centre: np.ndarray, sd: np.ndarray) -> _Start:
+def _first_full(terms: Terms, centre: np.ndarray, sd: np.ndarray) -> _Start:
     """From the cavity times the site at η₀."""
     count, bounds, size = terms.records, terms.bounds, len(centre)
     reach, width = float(bounds @ np.abs(centre)), float(bounds @ sd)
-    slope, least, own = _outcome_site(model, terms)
+    own, slope, least, _ = terms.derivatives.data_start
     away = own + reach
-    score = count * bounds * (slope + terms.curvature * away)
+    score = count * bounds * (slope + terms.derivatives.curvature * away)
     if least is None:  # a curvature that vanishes in some direction: by Λ_c alone
         length = float(score @ sd) ** 2
         reach = reach + width * (1.0 + math.sqrt(length))
     else:
-        each = 2.0 * (slope * slope / least + terms.curvature * away * away)
+        each = 2.0 * (slope * slope / least + terms.derivatives.curvature * away * away)
         length = count * each
         reach = reach + math.sqrt(each / least) + math.sqrt(size / (max(count, 1.0) * least))
-    spread = 0.5 * size * math.log1p(count * terms.curvature * width * width / size)
-    return _Start(_excess_loss(model, terms, reach) + 0.5 * length + spread, score)
-
-
-def _outcome_site(model: Model, terms: Terms) -> tuple[float, float | None, float]:
-    """The largest |g|, the least h and the largest |η₀| where the outcomes suggest η₀."""
-    if isinstance(model, LogisticRegression):
-        return 0.25, 3.0 / 16.0, math.log(3.0)
-    if isinstance(model, PoissonRegression):
-        largest = model.largest
-        own = max(math.log(10.0), math.log(largest + 0.1))
-        return max(0.1, 0.01 * largest), 0.1 * math.exp(-0.01), own
-    if isinstance(model, SoftmaxRegression):
-        return terms.slope, None, math.log(2.0 * len(model.levels))
-    return terms.slope, terms.curvature, 0.0
+    spread = 0.5 * size * math.log1p(count * terms.derivatives.curvature * width * width / size)
+    return _Start(_excess_loss(terms, reach) + 0.5 * length + spread, score)

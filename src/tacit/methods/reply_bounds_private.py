@@ -29,7 +29,8 @@ from tacit.methods.scoring.method import COUNTS, PrivateScoring, _counted
 from tacit.methods.statistics.method import PrivateStatistics
 from tacit.methods.update.method import PrivateUpdate
 from tacit.methods.whitening import MOMENT, Whitened
-from tacit.models import LinearPredictor, Model
+from tacit.models import Model
+from tacit.models.capabilities import Scores
 from tacit.models.statistics import whole
 from tacit.privacy.events import GaussianEvent, WithoutReplacement
 from tacit.pvi import power
@@ -136,7 +137,7 @@ def _broken_scoring(
     model: Model, method: PrivateScoring, exchange: Exchange, event: GaussianEvent
 ) -> BrokenBound | None:
     """Counts, moment and scores are released as they are, divided by a public unit."""
-    assert isinstance(model, LinearPredictor)
+    assert isinstance(model, Scores)
     stage = method.stage_at(exchange.visit).name
     unit = event.clip
     if stage == COUNTS:

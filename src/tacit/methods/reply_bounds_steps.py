@@ -27,7 +27,8 @@ from tacit.methods.dpsgd.adaptive import FARTHEST, SCALE, WEIGHT, WITHIN, tally_
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.private import Terms
 from tacit.methods.reply_bounds import BrokenBound, Exchange
-from tacit.models import GeneralisedLinear, Model, SoftmaxRegression
+from tacit.models import Model
+from tacit.models.capabilities import GaussianExpectations
 from tacit.pvi import divide, power
 
 LOOSE = 1e-3
@@ -130,7 +131,7 @@ def _reach(steps: Steps) -> Reach:
     gradient = unit / np.abs(np.asarray(model.clip_scales(), np.float64))
     information = unit / method._weight(model)
     # The mean information of a coordinate is a sum of squares: only noise makes it negative.
-    squares = isinstance(model, GeneralisedLinear | SoftmaxRegression) and method.unit == "record"
+    squares = isinstance(model, GaussianExpectations) and method.unit == "record"
     negative = information
     if squares and method._precision(model) == "isotropic":
         negative = information * min(1.0, steps.noise / steps.longest + LOOSE)

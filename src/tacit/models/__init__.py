@@ -6,16 +6,11 @@ Names are looked up when they are used: reading a configuration loads no array l
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tacit.models.base import (
-        ConjugateGaussian,
-        GeneralisedLinear,
-        LinearPredictor,
-        Model,
-        ModelSchema,
-        Records,
-    )
+    from tacit.models.base import Model, ModelSchema, Records
     from tacit.models.belief.model import BeliefNetwork
     from tacit.models.bnn import NeuralNetwork
+    from tacit.models.capabilities import ConjugateGaussian
+    from tacit.models.glm.base import GeneralisedLinear, LinearPredictor
     from tacit.models.glm.linear import LinearRegression
     from tacit.models.glm.logistic import LogisticRegression
     from tacit.models.glm.poisson import PoissonRegression
@@ -29,10 +24,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "NeuralNetwork": "bnn",
     "BeliefNetwork": "belief.model",
-    "ConjugateGaussian": "base",
+    "ConjugateGaussian": "capabilities",
     "NormalMean": "normal_mean",
-    "GeneralisedLinear": "base",
-    "LinearPredictor": "base",
+    "GeneralisedLinear": "glm.base",
+    "LinearPredictor": "glm.base",
     "LinearRegression": "glm.linear",
     "LogisticRegression": "glm.logistic",
     "Model": "base",

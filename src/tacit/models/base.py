@@ -9,20 +9,19 @@ per-record clipping need.
 from __future__ import annotations
 
 import abc
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from tacit.arrays import Array, namespace
+from tacit.arrays import Array
 from tacit.data.records import len_records
-from tacit.data.schema.layout import Layout, unknown_layout
-from tacit.errors import ConfigError
-from tacit.expfam import Family, FullGaussian, Gaussian, MeanFieldGaussian, Natural
-from tacit.expfam.gaussian import Free
-from tacit.models.settings import ModelSettings, PriorSettings
+from tacit.data.schema.layout import Layout
+from tacit.errors import ConfigError, DataError
+from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural
+from tacit.models.predictive import Prediction, average_over_draws
+from tacit.models.settings import ModelSettings
 from tacit.models.statistics import Quadratic, Statistics, Working, gaussian_factor
 from tacit.support.validation import check_sd
 
@@ -33,8 +32,6 @@ Records = dict[str, Array]
 Output = Literal["bernoulli", "gaussian", "categorical", "other"]
 TARGETS = {"bernoulli": "yes/no", "gaussian": "numeric", "categorical": "one of several levels"}
 """What a target is, in words."""
-TINY_VARIANCE = 1e-12
-"""Keeps the square root of a variance differentiable for a record that is all zeros."""
 
 
 def checked_names(names: Sequence[str], argument: str = "names") -> tuple[str, ...]:
@@ -131,6 +128,8 @@ class Model(abc.ABC):
     by an iteration or by a jump: they then depend on the shape of the arrays they are in."""
     listed: ClassVar[bool] = True
     """False when a coordinate means little on its own: results then do not list all of them."""
+    user_program: ClassVar[bool] = False
+    """True when the likelihood is a program that may fail on records: it is tried before a run."""
 
     @classmethod
     def build(cls, settings: Any, schema: ModelSchema) -> Model:
@@ -155,6 +154,11 @@ class Model(abc.ABC):
     def dimension(self) -> int:
         """Number of coordinates of θ."""
         return len(self.names)
+
+    @property
+    def labels(self) -> int:
+        """How many labels y may be, where a contribution is clipped by the worst of them."""
+        return 2
 
     @property
     def compiled_as(self) -> Model:
@@ -233,6 +237,22 @@ class Model(abc.ABC):
     def prior(self, family: Family) -> Natural:
         """λ of the prior, or of its stand-in when `has_site_prior`."""
 
+    def predict(
+        self, family: Family, natural: Natural, records: Records, *, draws: int, seed: int
+    ) -> Prediction:
+        """The predictive distribution of each record; by default an average over draws of θ."""
+        return average_over_draws(self, family, natural, records, draws, seed)
+
+    def posterior_fault(self, family: Family, natural: Natural) -> str | None:
+        """Why this q cannot be the model's posterior, if that shows; None: it does not."""
+        del family, natural
+        return None
+
+    def result_tables(self, natural: Natural, names: Sequence[str]) -> dict[str, Any]:
+        """Tables of its own for a result, such as topics; `names` are those of the columns."""
+        del natural, names
+        return {}
+
     def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float] | None:
         """How good q is on held-out records, for a model that predicts no y; None: it does."""
         del natural, records, seed
@@ -281,6 +301,13 @@ class GaussianPriorModel(Model):
         if not np.all(np.isfinite(self.prior_mean)):
             raise ConfigError(f"model.prior_mean = {prior_mean}; it must be a finite number")
 
+    def check_records(self, party: str, records: Records) -> None:
+        if self.output == "bernoulli" and not np.all(np.isin(records["y"], (0, 1))):
+            raise DataError(
+                f"party {party!r}: y holds values other than 0 and 1, which model "
+                f"{self.kind!r} needs; recode them or choose another model"
+            )
+
     def _each(self, value: Array | float, key: str) -> np.ndarray:
         """One number for each coordinate."""
         try:
@@ -294,159 +321,6 @@ class GaussianPriorModel(Model):
         return gaussian_natural(family, mean=self.prior_mean, sd=self.prior_sd, model=self.kind)
 
 
-class LinearPredictor(GaussianPriorModel):
-    """A likelihood of η = x·θ, or of several such numbers with weights of their own.
-
-    θ holds one weight a column of x for each of them, all columns of the first one first.
-    """
-
-    Settings: ClassVar[type[ModelSettings]] = PriorSettings
-    layout: Layout
-    """What each column of x is, for a method that makes use of the public schema."""
-
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        prior_mean: Array | float,
-        prior_sd: Array | float,
-        layout: Layout,
-    ) -> None:
-        super().__init__(names, prior_mean, prior_sd)
-        self.layout = layout
-
-    @property
-    def x_columns(self) -> int | None:
-        return len(self.layout)
-
-    start_width: ClassVar[float] = 3.0
-    """How far η varies, for columns of scale 1, under the q that is started from."""
-
-    def start(self, family: Family) -> Natural:
-        """The prior's mean, narrow enough that η varies by a few units for columns of scale 1.
-
-        Under a wide prior E[ℓ''] is nearly 0 everywhere, and a first step would go anywhere.
-        """
-        sd = np.minimum(self.prior_sd, self.start_width / np.sqrt(len(self.layout)))
-        return gaussian_natural(family, mean=self.prior_mean, sd=sd, model=self.kind)
-
-    @abc.abstractmethod
-    def expected_fit(self, family: Gaussian, free: Free, records: Records) -> Array:
-        """E_q[log p(record | θ)] for each record by quadrature, q in free parameters."""
-
-    @abc.abstractmethod
-    def expected_information(self, family: Gaussian, free: Free, records: Records) -> Array:
-        """The mean over coordinates of −E_q[∂² log p(record | θ)] for each record."""
-
-
-class GeneralisedLinear(LinearPredictor):
-    """η = x·θ and one scalar likelihood p(y | η) a record.
-
-    E_q[log p(y | η)] is then a one-dimensional Gaussian integral, done by Gauss-Hermite
-    quadrature: no Monte Carlo noise in the ELBO, its gradient or the predictive distribution.
-    """
-
-    quadrature_nodes: int = 16
-
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        prior_mean: Array | float,
-        prior_sd: Array | float,
-        layout: Layout | None = None,
-    ) -> None:
-        names = checked_names(names)
-        layout = unknown_layout(names) if layout is None else layout
-        super().__init__(names, prior_mean, prior_sd, layout)
-        if len(self.layout) != self.dimension:
-            raise ConfigError(
-                f"the layout describes {len(self.layout)} columns of x, but there are "
-                f"{self.dimension} names; give one feature a column"
-            )
-
-    @classmethod
-    def build(cls, settings: Any, schema: ModelSchema) -> Model:
-        return cls(
-            schema.names,
-            prior_mean=settings.prior_mean,
-            prior_sd=settings.prior_sd,
-            layout=schema.layout,
-        )  # pyright: ignore[reportCallIssue]
-
-    def expected_fit(self, family: Gaussian, free: Free, records: Records) -> Array:
-        mean, variance = family.free_project(free, records["x"])
-        return self.expected_log_likelihood(mean, variance + TINY_VARIANCE, records["y"])
-
-    def expected_information(self, family: Gaussian, free: Free, records: Records) -> Array:
-        x = records["x"]
-        mean, variance = family.free_project(free, x)
-        _, _, curvature = self.expected_derivatives(mean, variance + TINY_VARIANCE, records["y"])
-        xp = namespace(curvature)
-        return xp.abs(curvature) * xp.sum(x * x, axis=-1) / x.shape[-1]
-
-    @abc.abstractmethod
-    def pointwise(self, eta: Array, y: Array) -> Array:
-        """log p(y | η), elementwise."""
-
-    @abc.abstractmethod
-    def inverse_link(self, eta: Array) -> Array:
-        """E[y | η], elementwise."""
-
-    def data_predictor(self, y: Array) -> Array:
-        """A predictor η at which y is about what is expected, where a fit may start."""
-        return 0.0 * y
-
-    def largest_slope(self, mean: Array, variance: Array) -> Array | None:
-        """The largest |E[ℓ'(η)]| over all labels, for label-agnostic clipping; None: unbounded."""
-        del mean, variance
-        return None
-
-    def log_likelihood(self, theta: Array, records: Records) -> Array:
-        return self.pointwise(records["x"] @ theta, records["y"])
-
-    def response(self, theta: Array, records: Records) -> Array:
-        return self.inverse_link(records["x"] @ theta)
-
-    def expected_log_likelihood(self, mean: Array, variance: Array, y: Array) -> Array:
-        """E[log p(y | η)] for η ~ N(mean, variance), elementwise."""
-        nodes, weights = hermite(self.quadrature_nodes)
-        sd = namespace(mean, variance).sqrt(variance)
-        eta = mean + nodes[:, None].astype(mean.dtype) * sd
-        return weights.astype(mean.dtype) @ self.pointwise(eta, y)
-
-    def expected_derivatives(
-        self, mean: Array, variance: Array, y: Array
-    ) -> tuple[Array, Array, Array]:
-        """E[ℓ], E[ℓ'] and −E[ℓ''] for ℓ(η) = log p(y | η) and η ~ N(mean, variance)."""
-        import jax
-        import jax.numpy as jnp
-
-        nodes, weights = hermite(self.quadrature_nodes)
-        eta = mean + nodes[:, None].astype(mean.dtype) * jnp.sqrt(variance)
-        weights = weights.astype(mean.dtype)
-
-        def slope(at: Array) -> tuple[Array, Array]:
-            value, pull = jax.vjp(lambda eta: self.pointwise(eta, y), at)
-            return pull(jnp.ones_like(value))[0], value
-
-        first, second, value = jax.jvp(slope, (eta,), (jnp.ones_like(eta),), has_aux=True)
-        return weights @ value, weights @ first, -(weights @ second)
-
-
-@functools.cache
-def hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss-Hermite nodes and weights for a standard normal."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(count)
-    return nodes, weights / weights.sum()
-
-
-class ConjugateGaussian(abc.ABC):
-    """A likelihood whose logarithm is quadratic in θ: log p(x|θ) = b·θ − ½ θᵀPθ + const."""
-
-    @abc.abstractmethod
-    def quadratic_form(self, records: Records, weights: Array) -> tuple[Array, Array]:
-        """(P, b), summed over records with weights."""
-
-
 def gaussian_natural(family: Family, *, mean: Array, sd: Array, model: str) -> Natural:
     """λ of independent normals in either Gaussian family."""
     if isinstance(family, MeanFieldGaussian):
@@ -457,18 +331,3 @@ def gaussian_natural(family: Family, *, mean: Array, sd: Array, model: str) -> N
         f"model {model!r} has a Gaussian posterior, not {family.kind!r}; "
         "set family to 'mean-field' or 'full'"
     )
-
-
-__all__ = [
-    "ConjugateGaussian",
-    "GaussianPriorModel",
-    "GeneralisedLinear",
-    "LinearPredictor",
-    "Model",
-    "ModelSchema",
-    "Output",
-    "Records",
-    "Working",
-    "check_sd",
-    "gaussian_natural",
-]

@@ -24,6 +24,7 @@ from tacit.models.base import (
 )
 from tacit.models.glm.logistic import bernoulli_log_likelihood
 from tacit.models.settings import NeuralNetworkSettings
+from tacit.models.simulate import bernoulli_outcomes, gaussian_outcomes, logit_of
 from tacit.support.validation import check_sd
 
 
@@ -193,6 +194,18 @@ class NeuralNetwork(GaussianPriorModel):
         if self.output == "bernoulli":
             return 0.5 * (1.0 + namespace(value).tanh(0.5 * value))
         return value
+
+    def simulate(
+        self,
+        theta: np.ndarray,
+        records: Records,
+        rng: np.random.Generator,
+        bounds: tuple[float, float] | None = None,
+    ) -> np.ndarray:
+        mean = np.asarray(self.response(theta, records), np.float64)
+        if self.output == "bernoulli":
+            return bernoulli_outcomes(logit_of(mean), rng)
+        return gaussian_outcomes(mean, self.noise_sd, rng, bounds)
 
     def start(self, family: Family) -> Natural:
         """Means U(−0.1, 0.1), variance 1e−3: at the prior's mean the hidden units are equal.

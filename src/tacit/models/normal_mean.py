@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+import numpy as np
+
 from tacit.arrays import Array, namespace
 from tacit.expfam import Family, Natural
 from tacit.expfam.gaussian import LOG_2PI
-from tacit.models.base import (
-    ConjugateGaussian,
-    GaussianPriorModel,
-    ModelSchema,
-    Output,
-    Records,
-)
+from tacit.models.base import GaussianPriorModel, ModelSchema, Output, Records
+from tacit.models.capabilities import ConjugateGaussian, DerivativeBounds, quadratic_bounds
+from tacit.models.predictive import Prediction, normal_predictive
 from tacit.models.settings import NormalMeanSettings
+from tacit.models.simulate import gaussian_outcomes
 from tacit.models.statistics import Working
 from tacit.support.validation import check_sd
 
@@ -55,6 +54,26 @@ class NormalMean(GaussianPriorModel, ConjugateGaussian):
         y, scale = records["y"], 1.0 / self.noise_sd**2
         ones = namespace(y).ones_like(y)
         return Working(ones[..., None], scale * y, scale * ones)
+
+    def predict(
+        self, family: Family, natural: Natural, records: Records, *, draws: int, seed: int
+    ) -> Prediction:
+        del draws, seed
+        x = np.ones((len(records["y"]), 1))
+        return normal_predictive(self, family, natural, x, records["y"], self.noise_sd)
+
+    def derivative_bounds(self) -> DerivativeBounds:
+        return quadratic_bounds(math.inf, self.noise_sd)
+
+    def simulate(
+        self,
+        theta: np.ndarray,
+        records: Records,
+        rng: np.random.Generator,
+        bounds: tuple[float, float] | None = None,
+    ) -> np.ndarray:
+        mean = np.asarray(self.response(theta, records), np.float64)
+        return gaussian_outcomes(mean, self.noise_sd, rng, bounds)
 
     def quadratic_form(self, records: Records, weights: Array) -> tuple[Array, Array]:
         scale = 1.0 / self.noise_sd**2

@@ -6,10 +6,15 @@ import functools
 
 import numpy as np
 
-from tacit.models.base import hermite
-
 PRODUCT_UP_TO = 2
 """Dimensions in which a product of one-dimensional rules is the better one."""
+
+
+@functools.cache
+def hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gauss-Hermite nodes and weights for a standard normal."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(count)
+    return nodes, weights / weights.sum()
 
 
 @functools.cache

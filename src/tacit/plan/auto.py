@@ -13,8 +13,8 @@ from tacit.methods.natural import NaturalVI
 from tacit.methods.private import PrivateMethod
 from tacit.methods.scoring.method import LEAST_ROUNDS, PrivateScoring
 from tacit.methods.statistics.method import ExpectedStatistics, PrivateStatistics
-from tacit.models import ConjugateGaussian, LinearPredictor, Model
-from tacit.models.glm.scores import likelihood_of
+from tacit.models import ConjugateGaussian, Model
+from tacit.models.capabilities import GaussianSites, Scores
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Schedule, Synchronous
 
@@ -35,13 +35,11 @@ class Case(NamedTuple):
 
 def _counts(model: Model) -> bool:
     """Whether there is a column to count."""
-    return isinstance(model, LinearPredictor) and any(
-        feature.kind != "bias" for feature in model.layout
-    )
+    return isinstance(model, Scores) and any(feature.kind != "bias" for feature in model.layout)
 
 
 REASONS: tuple[tuple[Callable[[Case], bool], str], ...] = (
-    (lambda case: likelihood_of(case.model) is None,
+    (lambda case: not isinstance(case.model, Scores),
      "model {model} is not a generalised linear one, whose scores could be added up"),
     (lambda case: not _counts(case.model),
      "model {model} has no column but its constant, and nothing to count"),
@@ -82,7 +80,7 @@ def choose_method(
         return _private(Case(model, privacy, schedule or Synchronous(), parties, steady))
     if isinstance(model, ConjugateGaussian):
         return Exact(), f"model {model.kind!r} has its posterior in closed form"
-    if isinstance(model, LinearPredictor):
+    if isinstance(model, GaussianSites):
         return (
             NaturalVI(),
             f"model {model.kind!r} is generalised linear: quadrature",

@@ -20,10 +20,8 @@ from tacit.models import (
     ConjugateGaussian,
     LinearPredictor,
     Model,
-    PoissonRegression,
     Records,
 )
-from tacit.models.base import GaussianPriorModel
 from tacit.models.prior import PRIOR_PARTY
 from tacit.plan.calibrate import PartyShape, Settled
 from tacit.privacy.settings import Privacy
@@ -304,22 +302,6 @@ def _check_records(model: Model, parties: dict[str, Records]) -> None:
         _check_readable(model, parties[first])
     for name, records in parties.items():
         model.check_records(name, records)
-    if model.output == "bernoulli" and isinstance(model, GaussianPriorModel):
-        for name, records in parties.items():
-            if not np.all(np.isin(records["y"], (0, 1))):
-                raise DataError(
-                    f"party {name!r}: y holds values other than 0 and 1, which model "
-                    f"{model.kind!r} needs; recode them or choose another model"
-                )
-    if isinstance(model, PoissonRegression):
-        for name, records in parties.items():
-            y = np.asarray(records["y"], np.float64)
-            if not np.all((y >= 0) & (y <= model.largest) & (y == np.round(y))):
-                raise DataError(
-                    f"party {name!r}: y holds values other than whole numbers from 0 to "
-                    f"{model.largest:g}, which model 'poisson' needs; mend them, or declare "
-                    "another largest count"
-                )
 
 
 def _check_shapes(model: Model, party: str, form: dict[str, tuple[int, ...]]) -> None:

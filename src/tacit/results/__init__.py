@@ -1,7 +1,8 @@
 """Predictive metrics, calibration and the distance to a reference posterior."""
 
+from tacit.models.predictive import Prediction
 from tacit.results.metrics import Bin, Metrics, calibration_error, evaluate, reliability, score
-from tacit.results.predict import Prediction, predict
+from tacit.results.predict import predict
 from tacit.results.reference import (
     check_nuts,
     exact_posterior,

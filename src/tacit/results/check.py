@@ -95,7 +95,7 @@ def describe(
         terms, poor = _terms(plan)
         warnings += poor
         notes.append("numbers of records here are exact: for those who may see the records")
-        if plan.model.kind == "numpyro":
+        if plan.model.user_program:
             notes.append(
                 "the model was not evaluated on the records, which no guarantee would cover: a "
                 "value that its distribution does not have is found by the run"

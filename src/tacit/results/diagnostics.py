@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tacit.expfam import FullGaussian, Gaussian
+from tacit.expfam import Gaussian
 from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScoring
 from tacit.methods.scoring.method import ScoringServer, counted_outside
-from tacit.models import SoftmaxRegression
 from tacit.plan.plan import Plan
 from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.verdict import (
@@ -27,9 +25,6 @@ from tacit.results.verdict import (
 )
 from tacit.server.state import ServerState
 
-MOST_COMMON = 0.1
-"""Of a logarithm of variances: 5 % of a standard deviation."""
-
 
 def run_verdict(
     plan: Plan, state: ServerState, log: Sequence[dict[str, Any]], step: float | None = None
@@ -37,8 +32,8 @@ def run_verdict(
     """Whether a run that has ended converged, from what its server has seen and that step."""
     posterior = posterior_of(plan, state.result, state.public)
     trouble = rounding_trouble(posterior.family, posterior.natural)
-    if trouble is None and isinstance(plan.model, SoftmaxRegression) and plan.privacy is None:
-        trouble = _common_trouble(plan.model, posterior)
+    if trouble is None and plan.privacy is None:
+        trouble = plan.model.posterior_fault(posterior.family, posterior.natural)
     if trouble is None and isinstance(plan.method, PrivateScoring):
         trouble = _counting_trouble(plan, state)
     if trouble is not None:
@@ -65,26 +60,6 @@ def _counting_trouble(plan: Plan, state: ServerState) -> str | None:
     return counted_outside(plan.model, counts, combine.count_noise_sd)
 
 
-def _common_trouble(model: SoftmaxRegression, posterior: Posterior) -> str | None:
-    """Whether rounding has changed what all levels have in common, which the prior alone knows."""
-    if not isinstance(posterior.family, FullGaussian):
-        return None
-    levels, width = len(model.levels), len(model.layout)
-    covariance = posterior.family.covariance(posterior.natural)
-    blocks = np.asarray(covariance).reshape(levels, width, levels, width)
-    found = np.diagonal(blocks.sum(axis=(0, 2)))
-    declared = np.sum(model.rows(np.square(model.prior_sd)), axis=0)
-    if np.ptp(model.prior_sd.reshape(levels, width), axis=0).any():
-        return None  # levels with unequal priors are told apart by the records as well
-    ratio = float(np.max(np.abs(np.log(found / declared))))
-    if ratio <= MOST_COMMON:
-        return None
-    return (
-        f"rounding has changed the variance that all levels share by {math.expm1(ratio):.1%}; "
-        "bring the columns to a similar scale, or use a narrower prior"
-    )
-
-
 def learned_share(plan: Plan, posterior: Posterior) -> np.ndarray | None:
     """1 − (posterior sd / prior sd)² of each coordinate; None where the prior has no such sd."""
     model = plan.model
@@ -109,7 +84,7 @@ def _clipping_cautions(plan: Plan, clipped: Clipped | None) -> list[Caution]:
         return []
     if plan.privacy.noise_seed is not None:
         return clipping_caution(clipped)
-    fixed = isinstance(method, DPSGD) and method.adaptive is None and plan.model.kind == "numpyro"
+    fixed = isinstance(method, DPSGD) and method.adaptive is None and plan.model.user_program
     if not fixed or any(one.clip != DPSGD.clip for one in plan.settled.values()):
         return []
     return unknown_clipping_caution(DPSGD.clip)

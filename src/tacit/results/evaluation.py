@@ -44,7 +44,7 @@ def cannot_evaluate(plan: Plan, test: Records | None) -> str | None:
     Asked of the model with blank rows of the records' shape, before anything is spent. A model with
     a predictive distribution in closed form is not asked.
     """
-    if test is None or plan.model.kind != "numpyro":
+    if test is None or not plan.model.user_program:
         return None
     import jax
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tacit.data.documents import check_vocabulary
 from tacit.data.schema.table import Schema
 from tacit.errors import ConfigError
-from tacit.models import Records, TopicModel
+from tacit.models import Records
+from tacit.models.capabilities import TopicTables
 from tacit.models.lda.table import TopicTable
 from tacit.results.evaluation import _predict
 from tacit.results.posterior import Posterior
@@ -159,10 +159,9 @@ class Fit:
             Number of words per topic.
         """
         model = self.posterior.model
-        if not isinstance(model, TopicModel):
+        if not isinstance(model, TopicTables):
             raise ConfigError(f"model {model.kind!r} has no topics; see summary()")
-        concentration = self.posterior.natural["log"] + 1.0
-        return TopicTable.of(concentration, check_vocabulary(vocabulary, model.words), top)
+        return model.topic_table(self.posterior.natural, vocabulary, top)
 
     def plot(self) -> Any:
         """A matplotlib figure of the coefficients with 95 % intervals."""

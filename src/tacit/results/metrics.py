@@ -10,7 +10,8 @@ import numpy as np
 from tacit.errors import DataError
 from tacit.expfam import Family, Natural
 from tacit.models import Model, Records
-from tacit.results.predict import Prediction, count_records, predict
+from tacit.models.predictive import Prediction, count_records
+from tacit.results.predict import predict
 
 BINS = 15
 """Equal-width bins of the reliability diagram (Guo et al. 2017, §4, use 15)."""

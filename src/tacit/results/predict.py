@@ -1,61 +1,11 @@
-"""The posterior predictive distribution of each record.
-
-    p(y | x, q) = ∫ p(y | x, θ) q(θ) dθ        (Bishop 2006, eq. 3.57)
-
-Three ways, the cheapest exact one first: a closed form where the noise is normal, quadrature over
-η = x·θ for generalised linear models and over K − 1 such numbers for K levels (all in NumPy,
-nothing to compile), and an average over draws of θ for every other model.
-"""
+"""Predictions of a posterior, by the model's own way (`Model.predict`)."""
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Callable
-from typing import NamedTuple
-
-import numpy as np
-
-from tacit.arrays import Array
-from tacit.errors import ConfigError, DataError
-from tacit.expfam import Family, FullGaussian, Gaussian, MeanFieldGaussian, Natural
-from tacit.expfam.gaussian import LOG_2PI
-from tacit.models import (
-    GeneralisedLinear,
-    LinearRegression,
-    LogisticRegression,
-    Model,
-    NormalMean,
-    Records,
-    SoftmaxRegression,
-)
-from tacit.models.glm.softmax import one_hot, root_of
-from tacit.models.quadrature import normal_points
-
-CHUNK = 1024
-"""Records in one call of the compiled function: one shape, hence one compilation."""
-
-REACH = 12.0
-"""Quadrature covers this many standard deviations either side; beyond it log p < −70."""
-
-
-POINTS = 1024
-"""Of the rule over K − 1 numbers, for K > 2 levels."""
-
-BLOCK = 1 << 16
-"""Quadrature points evaluated at a time: half a megabyte an array, which stays in the cache."""
-
-
-class Prediction(NamedTuple):
-    """What the posterior says about each record before its y is seen."""
-
-    mean: np.ndarray
-    """E[y | x], shape (n,): a probability for a Bernoulli output; of a categorical one (n, K), the
-    probabilities of its levels."""
-    log_density: np.ndarray
-    """log p(y | x) at the record's own y, shape (n,)."""
-    sd: np.ndarray | None
-    """Standard deviation of y given x, noise included; None unless the output is Gaussian."""
+from tacit.errors import ConfigError
+from tacit.expfam import Family, Natural
+from tacit.models import Model, Records
+from tacit.models.predictive import Prediction
 
 
 def predict(
@@ -71,10 +21,12 @@ def predict(
 
     `draws` and `seed` matter only to models without a closed form or a one-dimensional integral.
 
-    >>> model = NormalMean(noise_sd=1.0)
+    >>> import numpy as np
+    >>> from tacit.expfam import MeanFieldGaussian
+    >>> from tacit.models import NormalMean
     >>> family = MeanFieldGaussian(1)
     >>> q = family.natural(mean=np.array([2.0]), sd=np.array([1.0]))
-    >>> predict(model, family, q, {"y": np.array([2.0])}).sd
+    >>> predict(NormalMean(noise_sd=1.0), family, q, {"y": np.array([2.0])}).sd
     array([1.41421356])
     """
     if not family.is_proper(natural):
@@ -82,163 +34,4 @@ def predict(
             f"q is not a proper {family.kind} distribution, so it predicts nothing; "
             "evaluate a q whose precision is positive and finite"
         )
-    if isinstance(model, LinearRegression | NormalMean):
-        return _normal(model, family, natural, records)
-    if isinstance(model, SoftmaxRegression):
-        return _categorical(model, family, natural, records)
-    if isinstance(model, GeneralisedLinear):
-        mean, variance = _project(model, family, natural, records["x"])
-        y = np.asarray(records["y"])
-        with np.errstate(invalid="ignore"):  # what is not finite stays so and is told as None
-            expected, log_density = gaussian_average(
-                mean, np.sqrt(variance), y, model.pointwise, model.inverse_link
-            )
-        return Prediction(expected, log_density, None)
-    return _average_over_draws(model, family, natural, records, draws, seed)
-
-
-def _categorical(
-    model: SoftmaxRegression, family: Family, natural: Natural, records: Records
-) -> Prediction:
-    """E_q[softmax η], over ξ of `SoftmaxRegression`; with two levels to the last digits."""
-    _refuse_other(model, family)
-    assert isinstance(family, Gaussian)
-    free, x = family.free(natural), np.asarray(records["x"], np.float64)
-    mean, covariance = model.seen(family, free, x)
-    own = one_hot(model, np.asarray(records["y"]))
-    levels = len(model.levels)
-    if levels == 2:
-        yes = LogisticRegression(("logit",))  # of the second level: ξ is (η₀ − η₁)/√2
-        sd = np.sqrt(2.0 * covariance[:, 0, 0])
-        ask = (-math.sqrt(2.0) * mean[:, 0], sd, own[:, 1], yes.pointwise, yes.inverse_link)
-        p, log_density = gaussian_average(*ask)
-        return Prediction(np.stack([1.0 - p, p], axis=1), log_density, None)
-    nodes, weights = normal_points(levels - 1, POINTS)
-    expected = np.empty((len(x), levels))
-    for rows in np.array_split(np.arange(len(x)), 1 + len(x) * len(nodes) * levels // BLOCK):
-        steps = nodes @ np.swapaxes(root_of(covariance[rows]), 1, 2)
-        expected[rows] = np.einsum("s,nsk->nk", weights, model.softmax(mean[rows, None] + steps))
-    with np.errstate(divide="ignore"):  # what is impossible is told as None
-        return Prediction(expected, np.log(np.sum(own * expected, axis=1)), None)
-
-
-def count_records(records: Records) -> int:
-    """Length of the leading axis that all arrays of `records` share."""
-    lengths = {name: len(array) for name, array in records.items()}
-    if len(set(lengths.values())) > 1:
-        raise DataError(f"arrays of different lengths {lengths}; each record needs every field")
-    return next(iter(lengths.values()), 0)
-
-
-def gaussian_average(
-    mean: np.ndarray,
-    sd: np.ndarray,
-    y: np.ndarray,
-    log_density: Callable[[Array, Array], Array],
-    response: Callable[[Array], Array],
-) -> tuple[np.ndarray, np.ndarray]:
-    """(E[response(η)], log E[exp log_density(η, y)]) for η ~ N(mean, sd²), elementwise.
-
-    The trapezoidal rule with a spacing h of at most half a standard deviation and ⅔ in η. For an
-    integrand analytic in a strip |Im η| < a its error falls as exp(−2πa/h) (Trefethen and Weideman
-    2014, theorem 5.1), and the sigmoid has a = π: below 1e−10 however wide q is (up to sd 40,
-    slowly worse beyond). Gauss-Hermite of 32 nodes, which has no node within several units of the
-    sigmoid's step when sd = 10, errs by 1e−2. Records are grouped by sd, so that one wide record
-    does not make the others dear; one that is not finite answers NaN.
-    """
-    from scipy.special import logsumexp
-
-    level = np.ceil(np.log2(np.fmin(np.fmax(1.5 * sd, 2.0), 64.0))).astype(int)
-    expected, log_total = np.empty(len(mean)), np.empty(len(mean))
-    for group in np.unique(level):
-        nodes = np.arange(-REACH, REACH + 1e-9, 2.0 ** -float(group))
-        weights = np.exp(-0.5 * nodes**2)
-        weights /= weights.sum()
-        members = np.flatnonzero(level == group)
-        for rows in np.array_split(members, 1 + len(members) * len(nodes) // BLOCK):
-            eta = mean[rows, None] + nodes * sd[rows, None]
-            expected[rows] = response(eta) @ weights
-            log_total[rows] = logsumexp(log_density(eta, y[rows, None]), axis=1, b=weights)
-    return expected, log_total
-
-
-def draw_parameters(family: Family, natural: Natural, draws: int, seed: int) -> np.ndarray:
-    """`draws` values of θ, shape (draws, d): from NumPy alone for the Gaussian families."""
-    if isinstance(family, MeanFieldGaussian | FullGaussian):
-        noise = np.random.default_rng(seed).standard_normal((draws, family.dimension))
-        return np.asarray(family.free_draw(family.free(natural), noise))
-    import jax
-
-    return np.asarray(family.sample(jax.random.key(seed), natural, (draws,)))
-
-
-def _normal(
-    model: LinearRegression | NormalMean, family: Family, natural: Natural, records: Records
-) -> Prediction:
-    """N(y; x·m, xᵀVx + noise²) (Bishop 2006, eq. 3.58); x = 1 for a mean alone."""
-    y = np.asarray(records["y"], np.float64)
-    x = np.ones((len(y), 1)) if isinstance(model, NormalMean) else records["x"]
-    mean, variance = _project(model, family, natural, x)
-    total = variance + model.noise_sd**2
-    log_density = -0.5 * ((y - mean) ** 2 / total + np.log(total) + LOG_2PI)
-    return Prediction(mean, log_density, np.sqrt(total))
-
-
-def _project(
-    model: Model, family: Family, natural: Natural, x: Array
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of x·θ under q for each row of x."""
-    _refuse_other(model, family)
-    assert isinstance(family, Gaussian)
-    return family.free_project(family.free(natural), np.asarray(x, np.float64))
-
-
-def _refuse_other(model: Model, family: Family) -> None:
-    if not isinstance(family, MeanFieldGaussian | FullGaussian):
-        raise ConfigError(
-            f"model {model.kind!r} has a Gaussian posterior, not {family.kind!r}; "
-            "set family to 'mean-field' or 'full'"
-        )
-
-
-def _average_over_draws(
-    model: Model, family: Family, natural: Natural, records: Records, draws: int, seed: int
-) -> Prediction:
-    """The average (1/S) Σₛ p(y | x, θₛ) over draws θₛ ~ q, in chunks of one shape."""
-    if draws < 1:
-        raise ConfigError(f"draws = {draws}; predicting needs at least 1 draw of θ")
-    kernel, theta = _kernel(model.compiled_as), draw_parameters(family, natural, draws, seed)
-    count = count_records(records)
-    log_density, mean, variance = (np.empty(count) for _ in range(3))
-    for start in range(0, count, CHUNK):
-        rows = np.arange(start, start + CHUNK)
-        # The last record fills the last chunk: unlike zeros it is a record the model accepts.
-        chunk = {name: _plain(a)[np.minimum(rows, count - 1)] for name, a in records.items()}
-        kept = slice(start, min(start + CHUNK, count))
-        for target, value in zip((log_density, mean, variance), kernel(theta, chunk), strict=True):
-            target[kept] = np.asarray(value)[: kept.stop - start]
-    noise_sd = getattr(model, "noise_sd", None) if model.output == "gaussian" else None
-    sd = None if noise_sd is None else np.sqrt(variance + noise_sd**2)
-    return Prediction(mean, log_density, sd)
-
-
-def _plain(array: Array) -> np.ndarray:
-    """Floats as float64, so that float32 test records do not compile the function again."""
-    array = np.asarray(array)
-    return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array
-
-
-@functools.lru_cache(maxsize=8)
-def _kernel(model: Model) -> Callable[[Array, Records], tuple[Array, Array, Array]]:
-    """The compiled average over draws; kept by model, since a model never changes."""
-    import jax
-
-    def average(theta: Array, records: Records) -> tuple[Array, Array, Array]:
-        def one(draw: Array) -> tuple[Array, Array]:
-            return model.log_likelihood(draw, records), model.response(draw, records)
-
-        logs, responses = jax.lax.map(one, theta)
-        log_density = jax.nn.logsumexp(logs, axis=0) - math.log(theta.shape[0])
-        return log_density, responses.mean(axis=0), responses.var(axis=0)
-
-    return jax.jit(average)
+    return model.predict(family, natural, records, draws=draws, seed=seed)

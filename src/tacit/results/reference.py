@@ -10,7 +10,7 @@ from tacit.arrays import Array, solve_lower
 from tacit.errors import ConfigError
 from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural
 from tacit.models import ConjugateGaussian, Model, Records
-from tacit.results.predict import count_records
+from tacit.models.predictive import count_records
 
 NUTS_LIMIT = 200
 """Dimensions beyond which one NUTS chain is no trustworthy reference."""

@@ -26,8 +26,7 @@ from tacit.data.records import pooled
 from tacit.engines.execute import Observer, Outcome, carry_out
 from tacit.errors import ConfigError
 from tacit.methods import LocalMethod
-from tacit.models import ConjugateGaussian, Model, Records, TopicModel
-from tacit.models.lda.table import topic_rows
+from tacit.models import ConjugateGaussian, Model, Records
 from tacit.plan.arguments import check_bounded
 from tacit.plan.baselines import as_baseline
 from tacit.plan.checks import check_likelihood
@@ -84,7 +83,7 @@ def prepare(config: Config, method: LocalMethod | None = None) -> Prepared:
     check_private(config, federation)
     model = make_model(config, federation)
     plan = plan_for(config, model, federation.parties, method)
-    if config.private is None and config.model.kind == "numpyro":
+    if config.private is None and model.user_program:
         check_likelihood(model, plan.parties)
     if config.evaluate.reference == "nuts":
         check_nuts(model)
@@ -294,9 +293,8 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
 
 def _summary(prepared: Prepared, posterior: Posterior) -> dict[str, Any]:
     """A posterior in the terms its user thinks in: topics, a NumPyro model's sites."""
-    found: dict[str, Any] = {}
-    if isinstance(prepared.plan.model, TopicModel):
-        found["topics"] = topic_rows(posterior.natural["log"] + 1.0, prepared.federation.names)
+    names = prepared.federation.names
+    found = prepared.plan.model.result_tables(posterior.natural, names)
     sites = site_summary(posterior, prepared.config.seed)
     if sites:
         found["sites"] = sites

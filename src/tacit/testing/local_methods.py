@@ -8,7 +8,8 @@ import numpy as np
 
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.methods.base import Answer, LocalMethod, Task
-from tacit.models import ConjugateGaussian, LinearPredictor, Model, Records, SoftmaxRegression
+from tacit.models import ConjugateGaussian, Model, Records
+from tacit.models.capabilities import Simulates
 from tacit.pvi import cavity, divide, multiply
 from tacit.testing.families import STANDARD_ERRORS
 
@@ -81,12 +82,14 @@ def check_local_method(
 def made_up_records(model: Model, seed: int = 0, count: int = 37) -> Records:
     """Records with columns x and y that the regression models of `tacit.models` accept."""
     rng = np.random.default_rng(seed)
-    width = len(model.layout) if isinstance(model, LinearPredictor) else model.dimension
-    width = getattr(model, "inputs", width)
+    width = model.x_columns or model.dimension
     x = rng.normal(size=(count, width))
-    if isinstance(model, SoftmaxRegression):
+    if model.output == "categorical":
         eta = x @ np.linspace(1.0, -1.0, model.dimension).reshape(width, -1)
         return {"x": x, "y": np.argmax(eta + rng.gumbel(size=eta.shape), axis=1).astype(float)}
+    if model.output == "other" and isinstance(model, Simulates):
+        theta = np.linspace(1.0, -1.0, model.dimension)
+        return {"x": x, "y": model.simulate(theta, {"x": x, "y": np.zeros(count)}, rng)}
     noise = rng.logistic(size=count) if model.output == "bernoulli" else rng.normal(size=count)
     y = x @ np.linspace(1.0, -1.0, width) + noise
     return {"x": x, "y": (y > 0).astype(np.float64) if model.output == "bernoulli" else y}

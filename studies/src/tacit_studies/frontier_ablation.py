@@ -20,7 +20,8 @@ from tacit.methods.scoring.marginals import Marginals
 from tacit.methods.scoring.method import COUNTS, MOMENT, PrivateScoring, ScoringServer
 from tacit.methods.scoring.party import KNOTS
 from tacit.models import Model
-from tacit.models.glm.scores import BernoulliLikelihood, Likelihood
+from tacit.models.glm.logistic import BernoulliLikelihood
+from tacit.models.scores import ScoreLikelihood
 from tacit.run.config import parse_config
 from tacit.run.run import simulate
 from tacit.run.sweep import Job, columns_of
@@ -109,7 +110,7 @@ class PlainClip(PrivateScoring):
     Its norm is at most C as before, hence the sensitivity too. The server reckons as before.
     """
 
-    def party_likelihood(self, model: Model) -> Likelihood:
+    def party_likelihood(self, model: Model) -> ScoreLikelihood:
         del model
         return _OwnLength()
 

@@ -13,11 +13,12 @@ from tacit.data import DataConfig, PartitionConfig, made_up_federation
 from tacit.errors import ConfigError
 from tacit.methods import METHODS
 from tacit.models import LogisticRegression
+from tacit.models.simulate import LOGIT_SD
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.run.config import parse_config
 from tacit.run.tune import NOTHING_SPENT, Trial, default_grid, parse_grid, tune, write_tuned
 from tacit.run.tune.grid import settings_to_try, with_settings
-from tacit.run.tune.outcomes import LOGIT_SD, outcome_of
+from tacit.run.tune.outcomes import outcome_of
 from tacit.run.tune.trials import Workshop
 
 COLUMNS = [

@@ -6,7 +6,7 @@ contribution is ever written down:
 
 * generalised linear model, one record a unit: with g = E[ℓ'], h = −E[ℓ''] and v = s², the
   expectation exact to quadrature,  c = (g α∘x, −h κ∘v∘x²)  and
-  ‖c‖² = g² Σ α²x² + h² Σ κ²v²x⁴; with several levels see `tacit.methods.dpsgd.categorical`;
+  ‖c‖² = g² Σ α²x² + h² Σ κ²v²x⁴; with several levels see `tacit.models.glm.softmax_gradients`;
 * a network whose layers have gradients a_j δ_k (`Model.score_parts`) at a draw θ = m + sε shared by
   the batch:  ‖c‖² = Σ a_j² δ_k² (α_jk² + κ_jk² s_jk² ε_jk²).
 
@@ -32,13 +32,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tacit.arrays import computed_once, kept_rows, unit_rows
+from tacit.arrays import kept_rows
 from tacit.expfam import MeanFieldGaussian
 from tacit.expfam.gaussian import Free
 from tacit.methods.base import Array
-from tacit.methods.dpsgd.categorical import clipped_categorical
-from tacit.models import GeneralisedLinear, LinearPredictor, Model, Records, SoftmaxRegression
-from tacit.models.base import TINY_VARIANCE
+from tacit.models import Model, Records
+from tacit.models.capabilities import ClippingParts, GaussianExpectations, GradientNorms
 from tacit.privacy.bounded import Bounded, Tally, clip_sum, clip_units, row_norms
 
 
@@ -65,16 +64,10 @@ def clipped_gradient(
     """
     agnostic = label_agnostic and model.output in ("bernoulli", "categorical")
     maps = {**maps, "location": _unfolded(maps["location"], free)}
-    if fast and isinstance(model, SoftmaxRegression):
-        return clipped_categorical(
-            model, family, free, records, weights, clip, maps, agnostic, tally
-        )
-    if fast and weights.ndim == 1:
-        if isinstance(model, GeneralisedLinear):
-            return _linear(model, free, records, weights, clip, maps, agnostic, tally)
-        found = _scores(model, free, noise, records, weights, clip, maps, agnostic, tally)
-        if found is not None:
-            return found
+    if fast:
+        parts = _parts(model, family, free, noise, records, maps, agnostic, weights.ndim)
+        if parts is not None:
+            return _clipped(parts, weights, clip, agnostic, tally)
     return _one_by_one(model, family, free, noise, records, weights, clip, maps, agnostic, tally)
 
 
@@ -89,62 +82,48 @@ def _unfolded(value: Array, free: Free) -> Array:
     return value + 0.0 * free["location"]
 
 
-def _linear(
-    model: GeneralisedLinear,
-    free: Free,
-    records: Records,
-    mask: Array,
-    clip: Array,
-    maps: Free,
-    agnostic: bool,
-    tally: Tally | None,
-) -> Bounded:
-    x, y = records["x"], records["y"]
-    variance = jnp.exp(2.0 * free["scale"])
-    squares = x * x
-    mean, spread = x @ free["location"], squares @ variance + TINY_VARIANCE
-    _, slope, curvature = model.expected_derivatives(mean, spread, y)
-    bound = model.largest_slope(mean, spread) if agnostic else None
-    most = jnp.abs(slope) if bound is None else jnp.maximum(bound, jnp.abs(slope))
-    slope, curvature, most = computed_once((slope, curvature, most))
-    # Norms in float64, as the sums are: a float32 square that vanishes takes its part out of them.
-    direction, largest = unit_rows(x)
-    wide = jnp.square(direction)
-    reach = {name: jnp.asarray(value, jnp.float64) for name, value in maps.items()}
-    norms = jnp.square(most * largest) * (wide @ jnp.square(reach["location"]))
-    if "scale" in maps:
-        spreads = jnp.square(wide) @ jnp.square(reach["scale"] * variance.astype(jnp.float64))
-        norms = norms + jnp.square(curvature * largest * largest) * spreads
-    information = jnp.abs(curvature) * jnp.sum(squares, axis=1) / x.shape[1]
-    if "information" in maps:
-        norms = norms + jnp.square(reach["information"] * information.astype(jnp.float64))
-
-    def weighted_sum(weights: Array) -> Free:
-        rows = kept_rows(weights, x)
-        found = {"location": maps["location"] * (kept_rows(weights, weights * slope) @ rows)}
-        if "scale" in maps:
-            bend = kept_rows(weights, weights * curvature) @ jnp.square(rows)
-            found["scale"] = -maps["scale"] * variance * bend
-        if "information" in maps:
-            total = jnp.sum(kept_rows(weights, weights * information))
-            found["information"] = maps["information"] * total
-        return found
-
-    return clip_sum(jnp.sqrt(norms), clip, mask, weighted_sum, tally=tally)
-
-
-def _scores(
+def _parts(
     model: Model,
+    family: MeanFieldGaussian,
     free: Free,
     noise: Array,
     records: Records,
-    mask: Array,
-    clip: Array,
     maps: Free,
     agnostic: bool,
-    tally: Tally | None,
-) -> Bounded | None:
-    """By the model's own closed form, if it has one."""
+    axes: int,
+) -> ClippingParts | None:
+    """Norms and sums in closed form, if the model has one for units of one or several records."""
+    if isinstance(model, GradientNorms):
+        if axes == 2 and not model.sums_units:
+            return None
+        if axes == 2:
+            records = {name: value.reshape(-1, *value.shape[2:]) for name, value in records.items()}
+        return model.gradient_norms(family, free, records, maps, label_agnostic=agnostic)
+    return _scores(model, free, noise, records, maps, agnostic) if axes == 1 else None
+
+
+def _clipped(
+    parts: ClippingParts, weights: Array, clip: Array, agnostic: bool, tally: Tally | None
+) -> Bounded:
+    """Σ of clipped gradients; weights of two axes are those of units and their records.
+
+    Where a unit has several records its gradient is written down, for its norm has no closed form;
+    label-agnostic, it is clipped by the sum of its records' largest ones.
+    """
+    if weights.ndim == 1:
+        return clip_sum(parts.norms, clip, weights, parts.weighted_sum, tally=tally)
+    assert parts.unit_sums is not None
+    units = parts.unit_sums(weights)
+    there = jnp.where(weights > 0, parts.norms.reshape(weights.shape), 0.0)
+    largest = jnp.sum(there, axis=1) if agnostic else None
+    present = jnp.any(weights > 0, axis=1)
+    return clip_units(units, clip, present, norm_bound=largest, tally=tally)
+
+
+def _scores(
+    model: Model, free: Free, noise: Array, records: Records, maps: Free, agnostic: bool
+) -> ClippingParts | None:
+    """By the model's own closed form for a given θ (`Model.score_parts`), if it has one."""
     deviation = jnp.exp(free["scale"]) * noise
     theta = free["location"] + deviation
     # Norms in float64, as the sums are: a float32 square that vanishes takes its part out of them.
@@ -176,7 +155,7 @@ def _scores(
             found["information"] = maps["information"] * total
         return found
 
-    return clip_sum(norms, clip, mask, weighted_sum, tally=tally)
+    return ClippingParts(norms, weighted_sum)
 
 
 def _one_by_one(
@@ -197,7 +176,7 @@ def _one_by_one(
         weights = weights[:, None]
 
     def expected(free: Free, unit: Records, present: Array) -> Array:
-        if isinstance(model, LinearPredictor):
+        if isinstance(model, GaussianExpectations):
             value = model.expected_fit(family, free, unit)
         else:
             value = model.log_likelihood(family.free_draw(free, noise), unit)
@@ -205,7 +184,7 @@ def _one_by_one(
         return jnp.sum(jnp.where(present > 0, present * value, 0.0))
 
     def information(found: Free, records: Records, weights: Array) -> Array:
-        if isinstance(model, LinearPredictor):
+        if isinstance(model, GaussianExpectations):
             told = functools.partial(model.expected_information, family, free)
             return jnp.sum(weights * jax.vmap(told)(records), axis=1)
         return jnp.mean(jnp.square(found["location"]), axis=1)
@@ -221,8 +200,7 @@ def _one_by_one(
     mask = jnp.any(weights > 0, axis=1)
     if not agnostic:
         return clip_units(own, clip, mask, tally=tally)
-    labels = len(model.levels) if isinstance(model, SoftmaxRegression) else 2
-    largest = _largest(contributions, records, weights, own, labels)
+    largest = _largest(contributions, records, weights, own, model.labels)
     return clip_units(own, clip, mask, norm_bound=largest, tally=tally)
 
 

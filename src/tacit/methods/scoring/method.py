@@ -51,8 +51,9 @@ from tacit.methods.scoring.server import (
     solve,
 )
 from tacit.methods.scoring.synthetic import Synthetic, correlated
-from tacit.models import LinearPredictor, Model, Records
-from tacit.models.glm.scores import Likelihood, likelihood_of
+from tacit.models import Model, Records
+from tacit.models.capabilities import Scores
+from tacit.models.scores import ScoreLikelihood
 from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Aggregation, Unit
@@ -114,7 +115,7 @@ class PrivateScoring(PrivateMethod):
             )
 
     def check(self, model: Model, family: Family) -> None:
-        if not isinstance(model, LinearPredictor) or likelihood_of(model) is None:
+        if not isinstance(model, Scores):
             raise ConfigError(
                 f"method.kind = 'private-scoring' with model {model.kind!r}; it serves generalised "
                 "linear models (logistic, softmax, linear, poisson): use method.kind = 'dpsgd'"
@@ -168,7 +169,7 @@ class PrivateScoring(PrivateMethod):
         self, model: Model, family: Family, stage: str
     ) -> dict[str, tuple[int, ...]]:
         del family
-        assert isinstance(model, LinearPredictor)
+        assert isinstance(model, Scores)
         d = len(model.layout)
         sizes = {
             COUNTS: _counted(model).size if stage == COUNTS else 0,
@@ -179,7 +180,7 @@ class PrivateScoring(PrivateMethod):
 
     def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
         del family
-        assert isinstance(model, LinearPredictor)
+        assert isinstance(model, Scores)
         d = len(model.layout)
         shapes: dict[str, tuple[int, ...]] = {}
         if stage != COUNTS:
@@ -212,15 +213,14 @@ class PrivateScoring(PrivateMethod):
         """What that visit spends of Σ μ²; over all visits they add up to 1."""
         return _budget_share(visit, visits)
 
-    def party_likelihood(self, model: Model) -> Likelihood:
+    def party_likelihood(self, model: Model) -> ScoreLikelihood:
         """The score that parties add up and its bound, which decides how it is clipped."""
-        likelihood = likelihood_of(model)
-        assert likelihood is not None
-        return likelihood
+        assert isinstance(model, Scores)
+        return model.score_likelihood()
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
         del key
-        assert isinstance(model, LinearPredictor)
+        assert isinstance(model, Scores)
         public, clip = task.public, task.terms.clips[0]
         unit = clip
         if task.stage == COUNTS:
@@ -266,7 +266,7 @@ class PrivateScoring(PrivateMethod):
         return False
 
     def server(self, run: Run) -> Combine:
-        assert isinstance(run.model, LinearPredictor)
+        assert isinstance(run.model, Scores)
         return ScoringServer(self, run)
 
 
@@ -278,9 +278,8 @@ def _budget_share(visit: int, visits: int) -> float:
     return float((1.0 - COUNTS_SHARE - MOMENT_SHARE) * weights[visit - 2] / np.sum(weights))
 
 
-def _counted(model: LinearPredictor) -> Counted:
-    likelihood = likelihood_of(model)
-    assert likelihood is not None
+def _counted(model: Scores) -> Counted:
+    likelihood = model.score_likelihood()
     return counted(model.layout, likelihood.largest, likelihood.smallest, likelihood.levels)
 
 
@@ -293,7 +292,7 @@ def check_units(model: Model, parties: Mapping[str, Records]) -> None:
     records of a simulation, before anything is released: its error is the only thing that depends
     on them.
     """
-    if not isinstance(model, LinearPredictor) or likelihood_of(model) is None:
+    if not isinstance(model, Scores):
         return
     what = _counted(model)
     bias = any(feature.kind == "bias" for feature in model.layout)
@@ -323,7 +322,7 @@ def counted_outside(model: Model, counts: np.ndarray, noise_sd: float) -> str | 
 
     Of an end that is not a declared bound, the last knot holds everything beyond it.
     """
-    assert isinstance(model, LinearPredictor)
+    assert isinstance(model, Scores)
     what = _counted(model)
     first = sum(len(group) for group in what.groups)
     hats = counts[first : first + KNOTS * len(what.numbers)].reshape(-1, KNOTS)
@@ -348,11 +347,10 @@ class ScoringServer:
 
     def __init__(self, method: PrivateScoring, run: Run) -> None:
         model = run.model
-        assert isinstance(model, LinearPredictor)
-        likelihood = likelihood_of(model)
-        assert likelihood is not None
+        assert isinstance(model, Scores)
+        likelihood = model.score_likelihood()
         self.method, self.run, self.layout = method, run, model.layout
-        self.likelihood: Likelihood = likelihood
+        self.likelihood: ScoreLikelihood = likelihood
         self.counted: Counted = _counted(model)
         places = [i for i, feature in enumerate(self.layout) if feature.kind == "bias"]
         self.bias = places[0] if places else None
@@ -402,8 +400,7 @@ class ScoringServer:
         return Shared(q, {name: known[name] for name in public}, {n: known[n] for n in kept})
 
     def _no_width(self, public: Public) -> np.ndarray:
-        contrasts = (self.likelihood.levels - 1,) * 2 if self.likelihood.levels else ()
-        return np.zeros((len(public.synthetic.z), *contrasts))
+        return self.likelihood.no_width(len(public.synthetic.z))
 
     @property
     def _score_sd(self) -> float:

@@ -24,7 +24,7 @@ import numpy as np
 from tacit.arrays import Array, computed_once, kept_rows
 from tacit.data.schema.layout import Feature, Layout
 from tacit.models import Records
-from tacit.models.glm.scores import Likelihood
+from tacit.models.scores import ScoreLikelihood
 from tacit.privacy.bounded import LARGEST_NORM, Bounded, Tally, clip_moments, clip_sum, row_norms
 
 KNOTS = 12
@@ -152,7 +152,7 @@ def moment_sum(x: Array, centre: Array, scale: Array, mask: Array, clip: Array) 
 
 
 def score_sum(
-    likelihood: Likelihood,
+    likelihood: ScoreLikelihood,
     records: Records,
     mask: Array,
     clip: Array,

@@ -26,21 +26,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tacit.methods.scoring.synthetic import Synthetic
-from tacit.models.glm.scores import CategoricalLikelihood, Likelihood, Slopes
-from tacit.models.glm.softmax_scores import (
-    categorical_slopes,
-    curvature_doubt,
-    rms_log_odds,
-    width_of,
-)
+from tacit.models.scores import ScoreLikelihood, weighted_moment
 
 CURVATURE_ERROR = 0.3
 """How far, relative to itself, the synthetic change of a score from θₜ to m may be wrong."""
 SCALES = 2.0 ** np.arange(-2, 7)
 CLOSE = 1.01
 DOUBTS = 3.0
-NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
-NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
 PRIOR_SCALES = 2.0 ** np.arange(-6.0, 3.5, 0.5)
 WIDE = 10.0
 """Times its own: the sd of the constant's prior where the others' scale is learnt."""
@@ -92,7 +84,7 @@ class Heard(NamedTuple):
 class Public(NamedTuple):
     """What all rounds of scores share."""
 
-    likelihood: Likelihood
+    likelihood: ScoreLikelihood
     reach: float
     synthetic: Synthetic
     records: float
@@ -103,11 +95,6 @@ class Public(NamedTuple):
     to_x: np.ndarray
     """θ on x = to_x @ θ on z, for all levels where there are several."""
     to_z: np.ndarray
-
-    @property
-    def levels(self) -> CategoricalLikelihood | None:
-        """The likelihood, where y is one of several levels."""
-        return self.likelihood if isinstance(self.likelihood, CategoricalLikelihood) else None
 
 
 def coordinates(
@@ -124,7 +111,7 @@ def coordinates(
 
 
 def choose_scale(
-    likelihood: Likelihood,
+    likelihood: ScoreLikelihood,
     z: np.ndarray,
     records: float,
     prior: np.ndarray,
@@ -177,6 +164,7 @@ def solve(
     """
     points = history.points @ public.to_z.T
     start, last, mean = public.to_z @ prior.mean, points[-1], points[-1]
+    z = public.synthetic.z
     steeper, precision = 1.0, None
     for turn in range(PASSES):
         part = 0.5 if turn else 1.0
@@ -194,7 +182,8 @@ def solve(
             break
         mean = last + _limited(public, mean - last + part * step)
         precision = _reported(public, heard, before, mean - heard.share @ points)
-        width = width + part * (_width(public, np.linalg.inv(precision)) - width)
+        wide = public.likelihood.predictor_width(z, np.linalg.inv(precision))
+        width = width + part * (wide - width)
     return Solved(
         public.to_x @ (last + (mean - last) / steeper),
         _symmetric(public.to_z.T @ precision @ public.to_z),
@@ -206,12 +195,10 @@ def _heard(
     public: Public, history: History, points: np.ndarray, mean: np.ndarray, width: np.ndarray
 ) -> Heard:
     """All rounds brought to `mean`, with what q's width adds to expected outcomes taken off."""
-    z, levels, there = public.synthetic.z, public.levels, np.vstack([points, mean])
-    if levels is None:
-        expected = _slopes(public, there, width)
-    else:
-        expected = categorical_slopes(levels, z, public.records, there, width)
-    curvature, sampling, widened, change = expected
+    there = np.vstack([points, mean])
+    curvature, sampling, widened, change = public.likelihood.expected_scores(
+        public.synthetic.z, public.records, there, width, public.reach
+    )
     moved = (mean - points) @ curvature
     share = _shares(history.noise_sds, change[:-1], moved)
     noise = sampling + np.sum(np.square(share * history.noise_sds)) * np.eye(len(mean))
@@ -228,40 +215,8 @@ def _heard(
 
 def _limited(public: Public, move: np.ndarray) -> np.ndarray:
     """The move, or as much of it as changes η by no more than a step's length."""
-    z, levels = public.synthetic.z, public.levels
-    far = (
-        np.sqrt(np.mean(np.square(z @ move)))
-        if levels is None
-        else rms_log_odds(levels.levels, z, move)
-    )
+    far = public.likelihood.rms_change(public.synthetic.z, move)
     return move * min(1.0, public.likelihood.step(public.reach) / max(far, 1e-300))
-
-
-def _width(public: Public, covariance: np.ndarray) -> np.ndarray:
-    """Var_q(η) of the synthetic records."""
-    z, levels = public.synthetic.z, public.levels
-    if levels is None:
-        return np.maximum(np.sum((z @ covariance) * z, axis=1), 0.0)
-    return width_of(levels.levels, z, covariance)
-
-
-def _slopes(public: Public, points: np.ndarray, width: np.ndarray) -> Slopes:
-    """Where η is one number: averages over q by quadrature over it."""
-    z, records = public.synthetic.z, public.records
-    likelihood, reach = public.likelihood, public.reach
-    length = np.sqrt(np.sum(z * z, axis=1))
-    eta = z @ points.T
-    bounds = np.maximum(likelihood.bound(eta, reach) * length[:, None], 1.0)
-    now, weight = eta[:, -1:], 1.0 / bounds[:, -1]
-    around = now + np.sqrt(width)[:, None] * NODES
-    slope = likelihood.slope(around, reach) @ NODE_WEIGHTS
-    curvature = _weighted(z, weight * slope, records)
-    variance = likelihood.variance(around, reach) @ NODE_WEIGHTS
-    sampling = _weighted(z, weight**2 * variance, records)
-    widened = likelihood.expected(around, now, reach) @ NODE_WEIGHTS
-    widened = (records / len(z)) * ((weight * widened) @ z)
-    change = likelihood.expected(now, eta, reach) / bounds
-    return Slopes(curvature, sampling, widened, (records / len(z)) * (change.T @ z))
 
 
 def _shares(noise_sds: np.ndarray, change: np.ndarray, linear: np.ndarray) -> np.ndarray:
@@ -295,23 +250,12 @@ def _steeper(points: np.ndarray, history: History, curvature: np.ndarray) -> flo
 
 
 def _reported(public: Public, heard: Heard, before: np.ndarray, gap: np.ndarray) -> np.ndarray:
-    """The precision with the doubt about H in it.
-
-    H is about κn times the covariance of z = B y, κ the mean of its weights. An error of variance
-    Dᵢⱼ in that of y is one of covariance (κn)² B diag(D s) B in H(θ − θ̄), s being the expected
-    squares of θ − θ̄ on y: posterior variances, and squares of m − θ̄ = `gap`, both without what is
-    no part of η, for no error of that covariance goes there.
-    """
-    (z, uncertain), bend, levels = public.synthetic, public.bend, public.levels
+    """The precision with the doubt about H in it (`ScoreLikelihood.curvature_doubt`)."""
+    (z, uncertain), bend = public.synthetic, public.bend
     curvature, information, told = heard.curvature, heard.information, public.apart @ bend
-    size = np.trace(curvature) / max(np.sum(z * z) / len(z), 1e-300)
     for _ in range(2):
         spread = np.linalg.inv(information + before)
-        if levels is None:
-            square = np.sum((told @ spread) * told, axis=1) + np.square(told @ gap)
-            doubt = (bend * (size**2 * (uncertain @ square))) @ bend
-        else:
-            doubt = curvature_doubt(levels.levels, z, bend, told, uncertain, curvature, spread, gap)
+        doubt = public.likelihood.curvature_doubt(z, bend, told, uncertain, curvature, spread, gap)
         gain = np.linalg.solve(heard.noise + doubt, curvature).T
         information = _symmetric(gain @ curvature)
     return information + before
@@ -375,13 +319,8 @@ def _prior_precision(public: Public, prior: Prior) -> np.ndarray:
 def _information(z: np.ndarray, each: np.ndarray, weight: np.ndarray, records: float) -> np.ndarray:
     """n E[w c zzᵀ] with a number c a record, or n E[w C ⊗ zzᵀ] with one matrix C for all."""
     if each.ndim == 1:
-        return _weighted(z, weight * each, records)
-    return np.kron(each, _weighted(z, weight, records))
-
-
-def _weighted(z: np.ndarray, weight: np.ndarray, records: float) -> np.ndarray:
-    root = z * np.sqrt(weight * (records / len(z)))[:, None]
-    return root.T @ root
+        return weighted_moment(z, weight * each, records)
+    return np.kron(each, weighted_moment(z, weight, records))
 
 
 def _symmetric(matrix: np.ndarray) -> np.ndarray:

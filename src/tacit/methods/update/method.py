@@ -63,6 +63,7 @@ from tacit.methods.update.forms import (
     remembered,
 )
 from tacit.models import ConjugateGaussian, LinearPredictor, Model, Records
+from tacit.models.capabilities import GaussianSites
 from tacit.privacy.bounded import Bounded, Tally, clip_units, within
 from tacit.privacy.events import GaussianEvent, Poisson
 from tacit.privacy.guarantee import Aggregation, Unit
@@ -291,6 +292,6 @@ class PrivateUpdate(PrivateMethod):
     def _inner(self, model: Model) -> LocalMethod:
         if isinstance(model, ConjugateGaussian):
             return Exact()
-        if isinstance(model, LinearPredictor):
+        if isinstance(model, GaussianSites):
             return NaturalVI(steps=self.steps, step_size=self.step_size, dtype=self.dtype)
         return GradientVI(dtype=self.dtype)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
-from tacit.arrays import Array, namespace
+import numpy as np
+
+from tacit.arrays import Array, namespace, special
 from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.expfam.gaussian import LOG_2PI
-from tacit.models.base import (
-    ConjugateGaussian,
-    GeneralisedLinear,
-    ModelSchema,
-    Output,
-    Records,
-)
+from tacit.models.base import ModelSchema, Output, Records
+from tacit.models.capabilities import ConjugateGaussian, DerivativeBounds, quadratic_bounds
+from tacit.models.glm.base import GeneralisedLinear
+from tacit.models.predictive import Prediction, normal_predictive
+from tacit.models.scores import ScoreLikelihood
 from tacit.models.settings import LinearSettings
+from tacit.models.simulate import gaussian_outcomes
 from tacit.models.statistics import Working
 from tacit.support.validation import check_sd
 
@@ -76,7 +78,90 @@ class LinearRegression(GeneralisedLinear, ConjugateGaussian):
         y, scale = records["y"], 1.0 / self.noise_sd**2
         return Working(records["x"], scale * y, scale * namespace(y).ones_like(y))
 
+    def predict(
+        self, family: Family, natural: Natural, records: Records, *, draws: int, seed: int
+    ) -> Prediction:
+        del draws, seed
+        return normal_predictive(self, family, natural, records["x"], records["y"], self.noise_sd)
+
+    def derivative_bounds(self) -> DerivativeBounds:
+        bounds = self.bounds
+        largest = math.inf if bounds is None else max(abs(bounds[0]), abs(bounds[1]))
+        return quadratic_bounds(largest, self.noise_sd)
+
+    def score_likelihood(self) -> ScoreLikelihood:
+        if self.bounds is None:
+            return GaussianLikelihood(self.noise_sd)
+        return GaussianLikelihood(self.noise_sd, *self.bounds)
+
+    def simulate(
+        self,
+        theta: np.ndarray,
+        records: Records,
+        rng: np.random.Generator,
+        bounds: tuple[float, float] | None = None,
+    ) -> np.ndarray:
+        return gaussian_outcomes(records["x"] @ theta, self.noise_sd, rng, bounds)
+
     def quadratic_form(self, records: Records, weights: Array) -> tuple[Array, Array]:
         x, scale = records["x"], 1.0 / self.noise_sd**2
         weighted = x * weights[:, None]
         return scale * (weighted.T @ x), scale * (weighted.T @ records["y"])
+
+
+@dataclass(frozen=True)
+class GaussianLikelihood(ScoreLikelihood):
+    """y ~ N(η, noise_sd²), the residual clipped to ±k standard deviations.
+
+    With public bounds of y, |ψ| ≤ max(η − smallest, largest − η)/σ² too, whichever is less.
+    """
+
+    noise_sd: float
+    smallest: float = 0.0
+    largest: float | None = None
+    reaches = (1.5, 3.0, 10.0)
+
+    def link(self, mean: float) -> float:
+        return mean
+
+    def residual(self, y: Array, eta: Array, reach: Array) -> Array:
+        xp = namespace(y, eta, reach)
+        if self.largest is not None:
+            y = xp.clip(y, self.smallest, self.largest)
+        return xp.clip((y - eta) / self.noise_sd, -reach, reach) / self.noise_sd
+
+    def bound(self, eta: Array, reach: Array) -> Array:
+        xp = namespace(eta, reach)
+        most = xp.zeros_like(eta) + reach / self.noise_sd
+        if self.largest is None:
+            return most
+        farthest = xp.maximum(eta - self.smallest, self.largest - eta)
+        return xp.minimum(most, farthest / self.noise_sd**2)
+
+    def expected(self, truth: Array, eta: Array, reach: Array) -> Array:
+        """E clip(X, ±k)/σ for X ~ N(δ, 1) with δ = (truth − η)/σ."""
+        shift = (truth - eta) / self.noise_sd
+        above, below = reach - shift, -reach - shift
+        inside = _normal_cdf(above) - _normal_cdf(below)
+        clipped = reach * (1.0 - _normal_cdf(above)) - reach * _normal_cdf(below)
+        value = shift * inside + _normal_density(below) - _normal_density(above) + clipped
+        return value / self.noise_sd
+
+    def slope(self, eta: Array, reach: Array) -> Array:
+        return np.zeros_like(eta) + (2.0 * _normal_cdf(reach) - 1.0) / self.noise_sd**2
+
+    def variance(self, eta: Array, reach: Array) -> Array:
+        inside = 2.0 * _normal_cdf(reach) - 1.0 - 2.0 * reach * _normal_density(reach)
+        outside = 2.0 * reach**2 * (1.0 - _normal_cdf(reach))
+        return np.zeros_like(eta) + (inside + outside) / self.noise_sd**2
+
+    def step(self, reach: float) -> float:
+        return reach * self.noise_sd
+
+
+def _normal_cdf(value: Array) -> Array:
+    return special(value).ndtr(value)
+
+
+def _normal_density(value: Array) -> Array:
+    return namespace(value).exp(-0.5 * value * value) / math.sqrt(2.0 * math.pi)

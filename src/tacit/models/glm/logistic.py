@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -10,9 +11,14 @@ import numpy as np
 from tacit.arrays import Array, namespace
 from tacit.data.schema.layout import Layout
 from tacit.expfam import Family, Gaussian, Natural
-from tacit.models.base import GeneralisedLinear, Output, Records, hermite
+from tacit.models.base import Output, Records
+from tacit.models.capabilities import DataStart, DerivativeBounds
+from tacit.models.glm.base import GeneralisedLinear
 from tacit.models.polya_gamma import expected_weight
+from tacit.models.quadrature import hermite
+from tacit.models.scores import ScoreLikelihood
 from tacit.models.settings import LogisticSettings
+from tacit.models.simulate import bernoulli_outcomes
 from tacit.models.statistics import Working
 
 SMALLEST = 1e-6
@@ -96,6 +102,57 @@ class LogisticRegression(GeneralisedLinear):
     def inverse_link(self, eta: Array) -> Array:
         return 0.5 * (1.0 + namespace(eta).tanh(0.5 * eta))
 
+    def derivative_bounds(self) -> DerivativeBounds:
+        """ℓ' = y − p and −ℓ'' = p(1 − p); at η₀ = ±log 3, p is ¼ or ¾."""
+        predictor = math.log(3.0)
+        return DerivativeBounds(
+            slope=1.0,
+            curvature=0.25,
+            range_at_zero=math.log(2.0),
+            data_start=DataStart(predictor, 0.25, 3.0 / 16.0, 0.25 * predictor),
+            nonnegative_loss=True,
+            loss_at_zero=math.log(2.0),
+        )
+
+    def score_likelihood(self) -> ScoreLikelihood:
+        return BernoulliLikelihood()
+
+    def simulate(
+        self,
+        theta: np.ndarray,
+        records: Records,
+        rng: np.random.Generator,
+        bounds: tuple[float, float] | None = None,
+    ) -> np.ndarray:
+        del bounds
+        return bernoulli_outcomes(records["x"] @ theta, rng)
+
+
+@dataclass(frozen=True)
+class BernoulliLikelihood(ScoreLikelihood):
+    """y ∈ {0, 1} with log-odds η."""
+
+    largest = 1.0
+
+    def link(self, mean: float) -> float:
+        return math.log(mean / (1.0 - mean))
+
+    def residual(self, y: Array, eta: Array, reach: Array) -> Array:
+        return y - _sigmoid(eta)
+
+    def bound(self, eta: Array, reach: Array) -> Array:
+        return _sigmoid(namespace(eta).abs(eta))
+
+    def expected(self, truth: Array, eta: Array, reach: Array) -> Array:
+        return _sigmoid(truth) - _sigmoid(eta)
+
+    def slope(self, eta: Array, reach: Array) -> Array:
+        p = _sigmoid(eta)
+        return p * (1.0 - p)
+
+    def variance(self, eta: Array, reach: Array) -> Array:
+        return self.slope(eta, reach)
+
 
 def bernoulli_log_likelihood(logit: Array, y: Array) -> Array:
     """log p(y | logit) = y·logit − log(1 + e^logit), without overflow.
@@ -103,3 +160,7 @@ def bernoulli_log_likelihood(logit: Array, y: Array) -> Array:
     `logaddexp` has exact first and second derivatives everywhere, which `NaturalVI` needs.
     """
     return y * logit - namespace(logit).logaddexp(logit, 0.0)
+
+
+def _sigmoid(eta: Array) -> Array:
+    return 0.5 * (1.0 + namespace(eta).tanh(0.5 * eta))

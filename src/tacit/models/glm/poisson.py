@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
+
+import numpy as np
 
 from tacit.arrays import Array, namespace, special
 from tacit.data.schema.layout import Layout
-from tacit.errors import ConfigError
-from tacit.models.base import GeneralisedLinear, ModelSchema, Output
+from tacit.errors import ConfigError, DataError
+from tacit.models.base import ModelSchema, Output, Records
+from tacit.models.capabilities import DataStart, DerivativeBounds
+from tacit.models.glm.base import GeneralisedLinear
+from tacit.models.scores import ScoreLikelihood
 from tacit.models.settings import PoissonSettings
+from tacit.models.simulate import LOG_RATE_SD, at_most
 
 LARGEST_EXPONENT = 30.0
 """Rates below exp(−30) are taken for it."""
@@ -82,9 +89,75 @@ class PoissonRegression(GeneralisedLinear):
         """log(y + 0.1)."""
         return namespace(y).log(y + 0.1)
 
+    def check_records(self, party: str, records: Records) -> None:
+        y = np.asarray(records["y"], np.float64)
+        if not np.all((y >= 0) & (y <= self.largest) & (y == np.round(y))):
+            raise DataError(
+                f"party {party!r}: y holds values other than whole numbers from 0 to "
+                f"{self.largest:g}, which model 'poisson' needs; mend them, or declare "
+                "another largest count"
+            )
+
+    def derivative_bounds(self) -> DerivativeBounds:
+        """ℓ' = y − μ and −ℓ'' = μ up to the largest rate; at η₀ = log(y + 0.1), μ is y + 0.1."""
+        rate, largest = self.largest_rate, self.largest
+        predictor = max(math.log(10.0), math.log(largest + 0.1))
+        slope = max(0.1, 0.01 * largest)
+        least = 0.1 * math.exp(-0.01)
+        return DerivativeBounds(
+            slope=rate,
+            curvature=rate,
+            range_at_zero=1.0 + rate * max(1.0, math.log(max(rate, 1.0))),
+            data_start=DataStart(predictor, slope, least, rate * predictor),
+        )
+
+    def score_likelihood(self) -> ScoreLikelihood:
+        return PoissonLikelihood(self.largest)
+
+    def simulate(
+        self,
+        theta: np.ndarray,
+        records: Records,
+        rng: np.random.Generator,
+        bounds: tuple[float, float] | None = None,
+    ) -> np.ndarray:
+        del bounds
+        log_rate = at_most(records["x"] @ theta, LOG_RATE_SD)
+        return rng.poisson(self.inverse_link(log_rate)).astype(np.float64)
+
     def inverse_link(self, eta: Array) -> Array:
         xp = namespace(eta)
         return xp.exp(xp.clip(eta, -LARGEST_EXPONENT, math.log(self.largest_rate)))
+
+
+@dataclass(frozen=True)
+class PoissonLikelihood(ScoreLikelihood):
+    """y ∈ {0, …, largest} with log-rate η; rates beyond `largest` count as that."""
+
+    largest: float  # pyright: ignore[reportGeneralTypeIssues]
+
+    def link(self, mean: float) -> float:
+        return math.log(mean)
+
+    def _rate(self, eta: Array) -> Array:
+        xp = namespace(eta)
+        return xp.exp(xp.clip(eta, -30.0, math.log(self.largest)))
+
+    def residual(self, y: Array, eta: Array, reach: Array) -> Array:
+        return namespace(eta, y).clip(y, 0.0, self.largest) - self._rate(eta)
+
+    def bound(self, eta: Array, reach: Array) -> Array:
+        rate = self._rate(eta)
+        return namespace(eta).maximum(rate, self.largest - rate)
+
+    def expected(self, truth: Array, eta: Array, reach: Array) -> Array:
+        return self._rate(truth) - self._rate(eta)
+
+    def slope(self, eta: Array, reach: Array) -> Array:
+        return self._rate(eta)
+
+    def variance(self, eta: Array, reach: Array) -> Array:
+        return self._rate(eta)
 
 
 def _count_bounds(settings: PoissonSettings, schema: ModelSchema) -> tuple[float, float]:

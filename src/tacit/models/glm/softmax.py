@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -10,23 +11,26 @@ import numpy as np
 from tacit.arrays import Array, namespace
 from tacit.data.schema.layout import Layout, unknown_layout
 from tacit.errors import ConfigError, DataError
-from tacit.expfam import Gaussian
+from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.gaussian import Free
-from tacit.models.base import (
-    TINY_VARIANCE,
-    LinearPredictor,
-    ModelSchema,
-    Output,
-    Records,
-    checked_names,
-)
+from tacit.models.base import ModelSchema, Output, Records, checked_names
+from tacit.models.capabilities import ClippingParts, DataStart, DerivativeBounds
+from tacit.models.glm.base import TINY_VARIANCE, LinearPredictor
+from tacit.models.glm.logistic import LogisticRegression
+from tacit.models.predictive import BLOCK, Prediction, gaussian_average, require_gaussian
 from tacit.models.quadrature import normal_points
+from tacit.models.scores import ScoreLikelihood
 from tacit.models.settings import SoftmaxSettings
+from tacit.models.simulate import LOGIT_SD, at_most
 
 ROUNDING = 100.0
 """Times the rounding of a number and a covariance's trace: no variance in it is told from that."""
 MOST_LEVELS = 20
 """What is compiled grows with the cube of it."""
+POINTS = 1024
+"""Of the rule for predictions over K − 1 numbers, for K > 2 levels."""
+MOST_COMMON = 0.1
+"""Of a logarithm of variances: 5 % of a standard deviation."""
 
 
 class Expected(NamedTuple):
@@ -56,6 +60,9 @@ class SoftmaxRegression(LinearPredictor):
     Settings = SoftmaxSettings
     serves: ClassVar[tuple[Output, ...]] = ("categorical",)
     output: Output = "categorical"
+    mean_field_step = 0.05
+    first_step_whole = False
+    sums_units = True
     # Where nothing is known of η the curvature is the largest there is: a first step is then rather
     # too short than too long, from which whole steps with several levels may never come back.
     start_width: ClassVar[float] = 0.5
@@ -210,6 +217,101 @@ class SoftmaxRegression(LinearPredictor):
         reach = xp.einsum("...d,dkm,kr->...rm", x, rows, basis)
         mean = x @ (self.rows(free["location"]).T @ basis)
         return mean, reach @ xp.swapaxes(reach, -1, -2)
+
+    @property
+    def labels(self) -> int:
+        return len(self.levels)
+
+    def expected_site(
+        self, family: Family, usual: dict[str, Array], records: Records, weights: Array
+    ) -> tuple[Natural, Array]:
+        from tacit.models.glm.softmax_gradients import softmax_site
+
+        return softmax_site(self, family, usual, records, weights)
+
+    def data_site(self, family: Family, records: Records, weights: Array) -> Natural:
+        from tacit.models.glm.softmax_gradients import softmax_data_site
+
+        return softmax_data_site(self, family, records, weights)
+
+    def gradient_norms(
+        self, family: Gaussian, free: Free, records: Records, maps: Free, *, label_agnostic: bool
+    ) -> ClippingParts:
+        from tacit.models.glm.softmax_gradients import softmax_gradient_norms
+
+        return softmax_gradient_norms(self, family, free, records, maps, label_agnostic)
+
+    def derivative_bounds(self) -> DerivativeBounds:
+        """Of each level's predictor; at η₀ = log ½(e_y + 1/K) some direction has no curvature."""
+        levels = len(self.levels)
+        predictor = math.log(2.0 * levels)
+        return DerivativeBounds(
+            slope=1.0,
+            curvature=0.25,
+            range_at_zero=math.log(levels),
+            data_start=DataStart(predictor, 1.0, None, 0.5 * predictor),
+            nonnegative_loss=True,
+        )
+
+    def score_likelihood(self) -> ScoreLikelihood:
+        from tacit.models.glm.softmax_scores import CategoricalLikelihood
+
+        return CategoricalLikelihood(len(self.levels))
+
+    def simulate(
+        self,
+        theta: np.ndarray,
+        records: Records,
+        rng: np.random.Generator,
+        bounds: tuple[float, float] | None = None,
+    ) -> np.ndarray:
+        del bounds
+        eta = at_most(records["x"] @ self.rows(theta).T, LOGIT_SD)
+        return np.argmax(eta + rng.gumbel(size=eta.shape), axis=1).astype(np.float64)
+
+    def predict(
+        self, family: Family, natural: Natural, records: Records, *, draws: int, seed: int
+    ) -> Prediction:
+        """E_q[softmax η], over ξ; with two levels to the last digits."""
+        del draws, seed
+        gaussian = require_gaussian(self, family)
+        free, x = gaussian.free(natural), np.asarray(records["x"], np.float64)
+        mean, covariance = self.seen(gaussian, free, x)
+        own = one_hot(self, np.asarray(records["y"]))
+        levels = len(self.levels)
+        if levels == 2:
+            yes = LogisticRegression(("logit",))  # of the second level: ξ is (η₀ − η₁)/√2
+            sd = np.sqrt(2.0 * covariance[:, 0, 0])
+            ask = (-math.sqrt(2.0) * mean[:, 0], sd, own[:, 1], yes.pointwise, yes.inverse_link)
+            p, log_density = gaussian_average(*ask)
+            return Prediction(np.stack([1.0 - p, p], axis=1), log_density, None)
+        nodes, weights = normal_points(levels - 1, POINTS)
+        expected = np.empty((len(x), levels))
+        for rows in np.array_split(np.arange(len(x)), 1 + len(x) * len(nodes) * levels // BLOCK):
+            steps = nodes @ np.swapaxes(root_of(covariance[rows]), 1, 2)
+            found = self.softmax(mean[rows, None] + steps)
+            expected[rows] = np.einsum("s,nsk->nk", weights, found)
+        with np.errstate(divide="ignore"):  # what is impossible is told as None
+            return Prediction(expected, np.log(np.sum(own * expected, axis=1)), None)
+
+    def posterior_fault(self, family: Family, natural: Natural) -> str | None:
+        """Whether rounding has changed what all levels share, which the prior alone knows."""
+        if not isinstance(family, FullGaussian):
+            return None
+        levels, width = len(self.levels), len(self.layout)
+        if np.ptp(self.prior_sd.reshape(levels, width), axis=0).any():
+            return None  # levels with unequal priors are told apart by the records as well
+        covariance = family.covariance(natural)
+        blocks = np.asarray(covariance).reshape(levels, width, levels, width)
+        found = np.diagonal(blocks.sum(axis=(0, 2)))
+        declared = np.sum(self.rows(np.square(self.prior_sd)), axis=0)
+        ratio = float(np.max(np.abs(np.log(found / declared))))
+        if ratio <= MOST_COMMON:
+            return None
+        return (
+            f"rounding has changed the variance that all levels share by {math.expm1(ratio):.1%}; "
+            "bring the columns to a similar scale, or use a narrower prior"
+        )
 
 
 def one_hot(model: SoftmaxRegression, y: Array) -> Array:

@@ -11,22 +11,90 @@ Everything else is as with one output (`tacit.methods.scoring.server`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
-from tacit.models.glm.scores import CategoricalLikelihood, Slopes
+from tacit.arrays import Array, namespace
 from tacit.models.glm.softmax import contrasts, root_of
 from tacit.models.quadrature import normal_points
+from tacit.models.scores import ExpectedScores, ScoreLikelihood
 
 POINTS = 32
 
 
-def categorical_slopes(
+@dataclass(frozen=True)
+class CategoricalLikelihood(ScoreLikelihood):
+    """y ∈ {0 … K − 1} with probabilities softmax η."""
+
+    levels: int  # pyright: ignore[reportGeneralTypeIssues]
+
+    def link(self, mean: Any) -> Any:
+        return np.log(mean)
+
+    def probabilities(self, eta: Array) -> Array:
+        """p, without overflow."""
+        xp = namespace(eta)
+        p = xp.exp(eta - xp.max(eta, axis=-1, keepdims=True))
+        return p / xp.sum(p, axis=-1, keepdims=True)
+
+    def residual(self, y: Array, eta: Array, reach: Array) -> Array:
+        return (y[..., None] == np.arange(self.levels)) - self.probabilities(eta)
+
+    def bound(self, eta: Array, reach: Array) -> Array:
+        return self.bound_of(self.probabilities(eta))
+
+    def bound_of(self, p: Array) -> Array:
+        """√(1 − 2 min p + ‖p‖²): the residual's length at the least probable level."""
+        xp = namespace(p)
+        return xp.sqrt(1.0 - 2.0 * xp.min(p, axis=-1) + xp.sum(p * p, axis=-1))
+
+    def expected(self, truth: Array, eta: Array, reach: Array) -> Array:
+        return self.probabilities(truth) - self.probabilities(eta)
+
+    def slope(self, eta: Array, reach: Array) -> Array:
+        p = self.probabilities(eta)
+        return np.eye(self.levels) * p[..., None] - p[..., None] * p[..., None, :]
+
+    def variance(self, eta: Array, reach: Array) -> Array:
+        return self.slope(eta, reach)
+
+    def expected_scores(
+        self, z: np.ndarray, records: float, points: np.ndarray, width: np.ndarray, reach: float
+    ) -> ExpectedScores:
+        del reach
+        return _expected_scores(self, z, records, points, width)
+
+    def no_width(self, rows: int) -> np.ndarray:
+        return np.zeros((rows, self.levels - 1, self.levels - 1))
+
+    def predictor_width(self, z: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+        return width_of(self.levels, z, covariance)
+
+    def rms_change(self, z: np.ndarray, move: np.ndarray) -> float:
+        return rms_log_odds(self.levels, z, move)
+
+    def curvature_doubt(
+        self,
+        z: np.ndarray,
+        bend: np.ndarray,
+        told: np.ndarray,
+        doubt: np.ndarray,
+        curvature: np.ndarray,
+        spread: np.ndarray,
+        gap: np.ndarray,
+    ) -> np.ndarray:
+        return curvature_doubt(self.levels, z, bend, told, doubt, curvature, spread, gap)
+
+
+def _expected_scores(
     likelihood: CategoricalLikelihood,
     z: np.ndarray,
     records: float,
     points: np.ndarray,
     width: np.ndarray,
-) -> Slopes:
+) -> ExpectedScores:
     """At the last of `points`, (T, K·d) on z; `width` is Cov_q(ξ) of z's rows."""
     levels, each = likelihood.levels, records / len(z)
     length = np.sqrt(np.sum(z * z, axis=1))
@@ -37,7 +105,7 @@ def categorical_slopes(
     mean, second = _averaged(likelihood, eta[:, -1], width)
     spread = np.eye(levels) * mean[:, None] - second
     change = each * np.einsum("ntk,nd->tkd", (now[:, None] - p) / bounds[:, :, None], z)
-    return Slopes(
+    return ExpectedScores(
         kronecker_mean(z, spread * weight[:, None, None], records),
         kronecker_mean(z, spread * np.square(weight)[:, None, None], records),
         each * (((mean - now) * weight[:, None]).T @ z).reshape(-1),

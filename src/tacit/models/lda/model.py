@@ -13,6 +13,7 @@ a·N, a = `clip_share`: a clip of 1 is VIPS's a·N.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -20,13 +21,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tacit.data.bags import WHOLE, check_document_records, documents_of, one_word_each
-from tacit.data.documents import Documents
+from tacit.data.documents import Documents, check_vocabulary
 from tacit.errors import ConfigError
 from tacit.expfam import Dirichlets, Family, Natural
 from tacit.models.base import Model, ModelSchema, Output, Records
 from tacit.models.lda.estep import Expected, expect, word_table
 from tacit.models.lda.perplexity import bound, completion, document_bounds
 from tacit.models.lda.resample import resampled
+from tacit.models.lda.table import TopicTable, topic_rows
 from tacit.models.settings import TopicSettings
 from tacit.models.statistics import Statistics
 
@@ -146,6 +148,14 @@ class TopicModel(Model):
     def names(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Made when they are asked for: there may be half a million."""
         return tuple(f"topic {k}, word {w}" for k in range(self.topics) for w in range(self.words))
+
+    def topic_table(self, natural: Natural, vocabulary: Sequence[str], top: int) -> TopicTable:
+        """The most probable words of each topic."""
+        words = check_vocabulary(vocabulary, self.words)
+        return TopicTable.of(natural["log"] + 1.0, words, top)
+
+    def result_tables(self, natural: Natural, names: Sequence[str]) -> dict[str, Any]:
+        return {"topics": topic_rows(natural["log"] + 1.0, names)}
 
     @property
     def own_family(self) -> Family:

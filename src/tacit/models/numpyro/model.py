@@ -73,6 +73,7 @@ class NumPyroModel(Model):
     Settings = NumPyroSettings
     seeded: ClassVar[bool] = True
     reads_example: ClassVar[bool] = True
+    user_program: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -153,6 +154,26 @@ class NumPyroModel(Model):
         draws = jnp.atleast_2d(jnp.asarray(draws))
         keys = jax.random.split(jax.random.key(seed), len(draws))
         return jax.vmap(partial(self._simulate, records=batch))(draws, keys)
+
+    def simulate(
+        self,
+        theta: np.ndarray,
+        records: Records,
+        rng: np.random.Generator,
+        bounds: tuple[float, float] | None = None,
+    ) -> np.ndarray:
+        """Its one observed site, as it is."""
+        del bounds
+        draws = self.predictive(theta[None], records, seed=int(rng.integers(2**31)))
+        size = len(records["y"])
+        shapes = {name: np.shape(value)[1:] for name, value in draws.items()}
+        if len(draws) != 1 or (size,) not in shapes.values():
+            raise ConfigError(
+                f"model.kind = 'numpyro' observes sites of shapes {shapes} for {size} records; "
+                "made-up records are for one observed number a record: name its argument y"
+            )
+        (value,) = draws.values()
+        return np.asarray(value[0], np.float64)
 
     # Compiled even for one call: traced values skip NumPyro's validation, so a batch with a
     # padded or bad record gives the same numbers, and no warning, whoever calls.

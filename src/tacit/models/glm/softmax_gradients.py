@@ -13,20 +13,23 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from tacit.arrays import computed_once, kept_rows, unit_rows
-from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural
+from tacit.arrays import Array, computed_once, kept_rows, unit_rows
+from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.gaussian import Free
-from tacit.methods.base import Array, Task
-from tacit.models import Records, SoftmaxRegression
-from tacit.models.glm.softmax import one_hot
-from tacit.privacy.bounded import Bounded, Tally, clip_sum, clip_units
+from tacit.models.base import Records
+from tacit.models.capabilities import ClippingParts
+from tacit.models.glm.softmax import SoftmaxRegression, one_hot
 
 
-def categorical_site(
-    model: SoftmaxRegression, family: Family, usual: dict[str, Array], task: Task
+def softmax_site(
+    model: SoftmaxRegression,
+    family: Family,
+    usual: dict[str, Array],
+    records: Records,
+    weights: Array,
 ) -> tuple[Natural, Array]:
-    """As `likelihood_site`: P = Σ C ⊗ xxᵀ, b = Σ (e_y − p) ⊗ x + P m."""
-    x, y, weights = task.records["x"], task.records["y"], task.weights
+    """`expected_site`: P = Σ C ⊗ xxᵀ, b = Σ (e_y − p) ⊗ x + P m."""
+    x, y = records["x"], records["y"]
     full = isinstance(family, FullGaussian)
     spread = usual["covariance"] if full else jnp.square(usual["sd"])
     found = model.expected(*model.project(usual["mean"], spread, x), y)
@@ -42,12 +45,14 @@ def categorical_site(
     return {"linear": linear, "quadratic": -0.5 * form}, loss
 
 
-def categorical_start(model: SoftmaxRegression, family: Family, task: Task) -> Natural:
-    """As `categorical_site`, at the predictors that each record's own level suggests.
+def softmax_data_site(
+    model: SoftmaxRegression, family: Family, records: Records, weights: Array
+) -> Natural:
+    """As `softmax_site`, at the predictors that each record's own level suggests.
 
     They are the logarithms of (e_y + 1/K)/2. Of a mean-field family the precision alone.
     """
-    x, y, weights = task.records["x"], task.records["y"], task.weights
+    x, y = records["x"], records["y"]
     own = one_hot(model, y).astype(x.dtype)
     p = 0.5 * (own + 1.0 / len(model.levels))
     curvature = jnp.eye(p.shape[-1], dtype=p.dtype) * p[:, :, None] - p[:, :, None] * p[:, None, :]
@@ -80,24 +85,16 @@ def _kronecker_sum(curvature: Array, x: Array) -> Array:
     return jnp.block(blocks)
 
 
-def clipped_categorical(
+def softmax_gradient_norms(
     model: SoftmaxRegression,
-    family: MeanFieldGaussian,
+    family: Gaussian,
     free: Free,
     records: Records,
-    mask: Array,
-    clip: Array,
     maps: Free,
     agnostic: bool,
-    tally: Tally | None,
-) -> Bounded:
-    """Σ of clipped gradients; as `tacit.methods.dpsgd.clipping.clipped_gradient`.
-
-    Where a unit has several records its gradient is written down, for its norm has no closed form;
-    label-agnostic, it is clipped by the sum of its records' largest ones.
-    """
-    x = records["x"].reshape(-1, records["x"].shape[-1])
-    y = records["y"].reshape(-1)
+) -> ClippingParts:
+    """`gradient_norms` of a mean-field q."""
+    x, y = records["x"], records["y"]
     spread = jnp.square(family.free_root(free))
     found = model.expected(*model.project(free["location"], spread, x), y)
     slope = one_hot(model, y).astype(x.dtype) - found.probability
@@ -121,13 +118,6 @@ def clipped_categorical(
     if "information" in maps:
         norms = norms + jnp.square(reach["information"] * information.astype(jnp.float64))
 
-    if mask.ndim == 2:
-        units = _units(maps, spread, x, slope, bend, information, mask)
-        there = jnp.where(mask > 0, jnp.sqrt(norms).reshape(mask.shape), 0.0)
-        largest = jnp.sum(there, axis=1) if agnostic else None
-        present = jnp.any(mask > 0, axis=1)
-        return clip_units(units, clip, present, norm_bound=largest, tally=tally)
-
     def weighted_sum(weights: Array) -> Free:
         rows, kept = kept_rows(weights, x), kept_rows(weights, weights[:, None] * slope)
         summed = {"location": maps["location"] * (kept.T @ rows).reshape(-1)}
@@ -139,7 +129,10 @@ def clipped_categorical(
             summed["information"] = maps["information"] * total
         return summed
 
-    return clip_sum(jnp.sqrt(norms), clip, mask, weighted_sum, tally=tally)
+    def unit_sums(weights: Array) -> Free:
+        return _units(maps, spread, x, slope, bend, information, weights)
+
+    return ClippingParts(jnp.sqrt(norms), weighted_sum, unit_sums)
 
 
 def _by_level(squares: Array, rows: Array) -> Array:

@@ -1,0 +1,289 @@
+"""Likelihoods of linear predictors η = x·θ: what all generalised linear models share.
+
+A model with one predictor per record is a `GeneralisedLinear` with two functions of η, `pointwise`
+and `inverse_link`; quadrature over η gives it every ability of `tacit.models.capabilities` but
+scores, derivative bounds and simulation, which it adds where it has them.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tacit.arrays import Array, computed_once, kept_rows, namespace, unit_rows
+from tacit.data.schema.layout import Layout, unknown_layout
+from tacit.errors import ConfigError
+from tacit.expfam import Family, FullGaussian, Gaussian, Natural
+from tacit.expfam.gaussian import Free
+from tacit.models.base import (
+    GaussianPriorModel,
+    Model,
+    ModelSchema,
+    Records,
+    checked_names,
+    gaussian_natural,
+)
+from tacit.models.capabilities import ClippingParts
+from tacit.models.predictive import Prediction, quadrature_predictive
+from tacit.models.quadrature import hermite
+from tacit.models.settings import ModelSettings, PriorSettings
+
+TINY_VARIANCE = 1e-12
+"""Keeps the square root of a variance differentiable for a record that is all zeros."""
+
+
+class LinearPredictor(GaussianPriorModel):
+    """A likelihood of η = x·θ, or of several such numbers with weights of their own.
+
+    θ holds one weight a column of x for each of them, all columns of the first one first.
+    """
+
+    Settings: ClassVar[type[ModelSettings]] = PriorSettings
+    layout: Layout
+    """What each column of x is, for a method that makes use of the public schema."""
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        prior_mean: Array | float,
+        prior_sd: Array | float,
+        layout: Layout,
+    ) -> None:
+        super().__init__(names, prior_mean, prior_sd)
+        self.layout = layout
+
+    @property
+    def x_columns(self) -> int | None:
+        return len(self.layout)
+
+    mean_field_step: float = 0.15
+    """The length of a natural-gradient step where q is mean-field."""
+    first_step_whole: bool = True
+    """Whether the first such step of all may have length 1."""
+    sums_units: bool = False
+    """Whether gradients of units with several records have a form of their own."""
+    start_width: ClassVar[float] = 3.0
+    """How far η varies, for columns of scale 1, under the q that is started from."""
+
+    def start(self, family: Family) -> Natural:
+        """The prior's mean, narrow enough that η varies by a few units for columns of scale 1.
+
+        Under a wide prior E[ℓ''] is nearly 0 everywhere, and a first step would go anywhere.
+        """
+        sd = np.minimum(self.prior_sd, self.start_width / np.sqrt(len(self.layout)))
+        return gaussian_natural(family, mean=self.prior_mean, sd=sd, model=self.kind)
+
+    @abc.abstractmethod
+    def expected_fit(self, family: Gaussian, free: Free, records: Records) -> Array:
+        """E_q[log p(record | θ)] for each record by quadrature, q in free parameters."""
+
+    @abc.abstractmethod
+    def expected_information(self, family: Gaussian, free: Free, records: Records) -> Array:
+        """The mean over coordinates of −E_q[∂² log p(record | θ)] for each record."""
+
+    @abc.abstractmethod
+    def expected_site(
+        self, family: Family, usual: dict[str, Array], records: Records, weights: Array
+    ) -> tuple[Natural, Array]:
+        """As `tacit.models.capabilities.GaussianSites`."""
+
+    @abc.abstractmethod
+    def data_site(self, family: Family, records: Records, weights: Array) -> Natural:
+        """As `tacit.models.capabilities.GaussianSites`."""
+
+    @abc.abstractmethod
+    def gradient_norms(
+        self, family: Gaussian, free: Free, records: Records, maps: Free, *, label_agnostic: bool
+    ) -> ClippingParts:
+        """As `tacit.models.capabilities.GradientNorms`."""
+
+
+class GeneralisedLinear(LinearPredictor):
+    """η = x·θ and one scalar likelihood p(y | η) a record.
+
+    E_q[log p(y | η)] is then a one-dimensional Gaussian integral, done by Gauss-Hermite
+    quadrature: no Monte Carlo noise in the ELBO, its gradient or the predictive distribution.
+    """
+
+    quadrature_nodes: int = 16
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        prior_mean: Array | float,
+        prior_sd: Array | float,
+        layout: Layout | None = None,
+    ) -> None:
+        names = checked_names(names)
+        layout = unknown_layout(names) if layout is None else layout
+        super().__init__(names, prior_mean, prior_sd, layout)
+        if len(self.layout) != self.dimension:
+            raise ConfigError(
+                f"the layout describes {len(self.layout)} columns of x, but there are "
+                f"{self.dimension} names; give one feature a column"
+            )
+
+    @classmethod
+    def build(cls, settings: Any, schema: ModelSchema) -> Model:
+        return cls(
+            schema.names,
+            prior_mean=settings.prior_mean,
+            prior_sd=settings.prior_sd,
+            layout=schema.layout,
+        )  # pyright: ignore[reportCallIssue]
+
+    def expected_fit(self, family: Gaussian, free: Free, records: Records) -> Array:
+        mean, variance = family.free_project(free, records["x"])
+        return self.expected_log_likelihood(mean, variance + TINY_VARIANCE, records["y"])
+
+    def expected_information(self, family: Gaussian, free: Free, records: Records) -> Array:
+        x = records["x"]
+        mean, variance = family.free_project(free, x)
+        _, _, curvature = self.expected_derivatives(mean, variance + TINY_VARIANCE, records["y"])
+        xp = namespace(curvature)
+        return xp.abs(curvature) * xp.sum(x * x, axis=-1) / x.shape[-1]
+
+    @abc.abstractmethod
+    def pointwise(self, eta: Array, y: Array) -> Array:
+        """log p(y | η), elementwise."""
+
+    @abc.abstractmethod
+    def inverse_link(self, eta: Array) -> Array:
+        """E[y | η], elementwise."""
+
+    def data_predictor(self, y: Array) -> Array:
+        """A predictor η at which y is about what is expected, where a fit may start."""
+        return 0.0 * y
+
+    def largest_slope(self, mean: Array, variance: Array) -> Array | None:
+        """The largest |E[ℓ'(η)]| over all labels, for label-agnostic clipping; None: unbounded."""
+        del mean, variance
+        return None
+
+    def log_likelihood(self, theta: Array, records: Records) -> Array:
+        return self.pointwise(records["x"] @ theta, records["y"])
+
+    def response(self, theta: Array, records: Records) -> Array:
+        return self.inverse_link(records["x"] @ theta)
+
+    def expected_log_likelihood(self, mean: Array, variance: Array, y: Array) -> Array:
+        """E[log p(y | η)] for η ~ N(mean, variance), elementwise."""
+        nodes, weights = hermite(self.quadrature_nodes)
+        sd = namespace(mean, variance).sqrt(variance)
+        eta = mean + nodes[:, None].astype(mean.dtype) * sd
+        return weights.astype(mean.dtype) @ self.pointwise(eta, y)
+
+    def expected_derivatives(
+        self, mean: Array, variance: Array, y: Array
+    ) -> tuple[Array, Array, Array]:
+        """E[ℓ], E[ℓ'] and −E[ℓ''] for ℓ(η) = log p(y | η) and η ~ N(mean, variance)."""
+        import jax
+        import jax.numpy as jnp
+
+        nodes, weights = hermite(self.quadrature_nodes)
+        eta = mean + nodes[:, None].astype(mean.dtype) * jnp.sqrt(variance)
+        weights = weights.astype(mean.dtype)
+
+        def slope(at: Array) -> tuple[Array, Array]:
+            value, pull = jax.vjp(lambda eta: self.pointwise(eta, y), at)
+            return pull(jnp.ones_like(value))[0], value
+
+        first, second, value = jax.jvp(slope, (eta,), (jnp.ones_like(eta),), has_aux=True)
+        return weights @ value, weights @ first, -(weights @ second)
+
+    def predict(
+        self, family: Family, natural: Natural, records: Records, *, draws: int, seed: int
+    ) -> Prediction:
+        del draws, seed
+        return quadrature_predictive(
+            self, family, natural, records, self.pointwise, self.inverse_link
+        )
+
+    def expected_site(
+        self, family: Family, usual: dict[str, Array], records: Records, weights: Array
+    ) -> tuple[Natural, Array]:
+        """P = Xᵀ diag(w h) X and b = Xᵀ w (g + h η), g = E_q[ℓ'] and h = −E_q[ℓ'']."""
+        import jax.numpy as jnp
+
+        x, y = records["x"], records["y"]
+        eta = x @ usual["mean"].astype(x.dtype)
+        if isinstance(family, FullGaussian) and "root" in usual:
+            variance = jnp.sum(jnp.square(x @ usual["root"].T.astype(x.dtype)), axis=-1)
+        elif isinstance(family, FullGaussian):
+            variance = jnp.sum((x @ usual["covariance"].astype(x.dtype)) * x, axis=-1)
+        else:
+            variance = (x * x) @ jnp.square(usual["sd"]).astype(x.dtype)
+        value, slope, curvature = self.expected_derivatives(eta, variance, y)
+        slope, curvature = weights * slope, weights * curvature
+        if isinstance(family, FullGaussian):
+            site = _full_site(x, eta, slope, curvature)
+        else:
+            form = curvature @ (x * x)
+            site = _as_site(slope @ x + form * usual["mean"].astype(x.dtype), form)
+        return site, -jnp.sum(weights * value)
+
+    def data_site(self, family: Family, records: Records, weights: Array) -> Natural:
+        import jax.numpy as jnp
+
+        x, y = records["x"], records["y"]
+        eta = self.data_predictor(y).astype(x.dtype)
+        _, slope, curvature = self.expected_derivatives(eta, jnp.zeros_like(eta), y)
+        slope, curvature = weights * slope, weights * curvature
+        if isinstance(family, FullGaussian):
+            return _full_site(x, eta, slope, curvature)
+        return _as_site(jnp.zeros(x.shape[-1]), curvature @ (x * x))
+
+    def gradient_norms(
+        self, family: Gaussian, free: Free, records: Records, maps: Free, *, label_agnostic: bool
+    ) -> ClippingParts:
+        """The gradient of one record is g·x in the location and −h·x²·σ² in the log-scale."""
+        import jax.numpy as jnp
+
+        del family
+        x, y = records["x"], records["y"]
+        variance = jnp.exp(2.0 * free["scale"])
+        squares = x * x
+        mean, spread = x @ free["location"], squares @ variance + TINY_VARIANCE
+        _, slope, curvature = self.expected_derivatives(mean, spread, y)
+        bound = self.largest_slope(mean, spread) if label_agnostic else None
+        most = jnp.abs(slope) if bound is None else jnp.maximum(bound, jnp.abs(slope))
+        slope, curvature, most = computed_once((slope, curvature, most))
+        # Norms in float64, as the sums are: a float32 square that vanishes takes its part out.
+        direction, largest = unit_rows(x)
+        wide = jnp.square(direction)
+        reach = {name: jnp.asarray(value, jnp.float64) for name, value in maps.items()}
+        norms = jnp.square(most * largest) * (wide @ jnp.square(reach["location"]))
+        if "scale" in maps:
+            spreads = jnp.square(wide) @ jnp.square(reach["scale"] * variance.astype(jnp.float64))
+            norms = norms + jnp.square(curvature * largest * largest) * spreads
+        information = jnp.abs(curvature) * jnp.sum(squares, axis=1) / x.shape[1]
+        if "information" in maps:
+            norms = norms + jnp.square(reach["information"] * information.astype(jnp.float64))
+
+        def weighted_sum(weights: Array) -> Free:
+            rows = kept_rows(weights, x)
+            found = {"location": maps["location"] * (kept_rows(weights, weights * slope) @ rows)}
+            if "scale" in maps:
+                bend = kept_rows(weights, weights * curvature) @ jnp.square(rows)
+                found["scale"] = -maps["scale"] * variance * bend
+            if "information" in maps:
+                total = jnp.sum(kept_rows(weights, weights * information))
+                found["information"] = maps["information"] * total
+            return found
+
+        return ClippingParts(jnp.sqrt(norms), weighted_sum)
+
+
+def _full_site(x: Array, eta: Array, slope: Array, curvature: Array) -> Natural:
+    form = (x * curvature[:, None]).T @ x
+    form = 0.5 * (form + form.T)  # rounding does not give the same twice
+    return _as_site(x.T @ (slope + curvature * eta), form)
+
+
+def _as_site(linear: Array, form: Array) -> Natural:
+    return {
+        "linear": linear.astype(np.float64),
+        "quadratic": -0.5 * form.astype(np.float64),
+    }

@@ -1,0 +1,49 @@
+"""Outcomes for made-up records, for models to draw theirs with.
+
+θ comes from the prior, under which predictors may vary by more than in most real problems; they are
+then divided by a constant, which for a model that is linear in θ is another θ.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+LOGIT_SD = 2.0
+"""Logits that vary by more would make a problem that is easier than most real ones."""
+LOG_RATE_SD = 1.0
+"""The same for the logarithms of rates."""
+TINY = 1e-12
+
+
+def at_most(values: np.ndarray, sd: float) -> np.ndarray:
+    """The values, divided by a constant if their standard deviation is larger than `sd`."""
+    return values * min(1.0, sd / max(float(np.std(values)), TINY))
+
+
+def bernoulli_outcomes(logit: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """y ∈ {0, 1} with these log-odds, after `at_most`."""
+    logit = at_most(logit, LOGIT_SD)
+    return (rng.random(len(logit)) * (1 + np.exp(-logit)) < 1).astype(np.float64)
+
+
+def logit_of(probability: np.ndarray) -> np.ndarray:
+    """log p/(1 − p), finite for 0 and 1 too."""
+    return np.log(np.maximum(probability, TINY)) - np.log(np.maximum(1 - probability, TINY))
+
+
+def gaussian_outcomes(
+    mean: np.ndarray,
+    noise_sd: float,
+    rng: np.random.Generator,
+    bounds: tuple[float, float] | None,
+) -> np.ndarray:
+    """y ~ N(mean, noise_sd²), the means moved between the bounds where there are any.
+
+    Their standard deviation is then at most a quarter of the bounds' width.
+    """
+    if bounds is not None:
+        quarter = (bounds[1] - bounds[0]) / 4
+        mean = at_most(mean, quarter)
+        middle = float(np.mean(mean))
+        mean = mean + np.clip(middle, bounds[0] + quarter, bounds[1] - quarter) - middle
+    return mean + noise_sd * rng.standard_normal(len(mean))
