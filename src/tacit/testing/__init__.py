@@ -2,6 +2,7 @@
 
     from tacit import testing
 
+    testing.check_model(MyModel(("a", "b")))
     testing.check_family(MyFamily(3), [first_natural, second_natural])
     testing.check_local_method(MyMethod(), LogisticRegression(("a", "b")), FullGaussian(2))
     testing.check_private_method(MyPrivateMethod(), LogisticRegression(("a", "b")))
@@ -30,6 +31,7 @@ from tacit.testing.families import STANDARD_ERRORS, LogDensity, check_family
 from tacit.testing.laws import FALSE_ALARM, gaussian_faults
 from tacit.testing.local_methods import check_local_method, conjugate_optimum, made_up_records
 from tacit.testing.mechanisms import Scaled, check_mechanism
+from tacit.testing.models import check_model
 from tacit.testing.private_methods import check_private_method
 from tacit.testing.stores import check_store
 
@@ -45,6 +47,7 @@ __all__ = [
     "check_family",
     "check_local_method",
     "check_mechanism",
+    "check_model",
     "check_private_method",
     "check_store",
     "conjugate_optimum",

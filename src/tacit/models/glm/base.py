@@ -158,9 +158,15 @@ class GeneralisedLinear(LinearPredictor):
         return 0.0 * y
 
     def largest_slope(self, mean: Array, variance: Array) -> Array | None:
-        """The largest |E[ℓ'(η)]| over all labels, for label-agnostic clipping; None: unbounded."""
-        del mean, variance
-        return None
+        """The largest |E[ℓ'(η)]| over all labels, for label-agnostic clipping; None: no labels."""
+        if self.output != "bernoulli":
+            return None
+        xp = namespace(mean, variance)
+        slopes = [
+            self.expected_derivatives(mean, variance, xp.full_like(mean, label))[1]
+            for label in (0.0, 1.0)
+        ]
+        return xp.maximum(*(xp.abs(slope) for slope in slopes))
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
         return self.pointwise(records["x"] @ theta, records["y"])

@@ -1,0 +1,301 @@
+"""The abilities of a model (`tacit.models.capabilities`), each held against its log-likelihood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tacit.expfam import FullGaussian, MeanFieldGaussian
+from tacit.models.capabilities import (
+    BoundedDerivatives,
+    DerivativeBounds,
+    GaussianExpectations,
+    GaussianSites,
+    GradientNorms,
+    TopicTables,
+)
+from tacit.models.predictive import draw_parameters
+from tacit.testing.model_scores import check_scores
+from tacit.testing.models import (
+    CLOSE,
+    EXACT,
+    Subject,
+    check_conjugate,
+    check_simulation,
+    expect_at_most,
+    expect_average,
+    expect_close,
+    gaussian_posteriors,
+    with_label,
+)
+
+DRAWS = 300
+FAR = 4.0
+"""Bounds are looked for at points this many times further away than the other checks'."""
+
+
+def check_expectations(subject: Subject) -> None:
+    """E_q[log p] and the mean of −E_q[∂² log p] against averages over draws of θ."""
+    import jax
+    import jax.numpy as jnp
+
+    model, records = subject.model, subject.records
+    assert isinstance(model, GaussianExpectations)
+
+    def bend(theta: Any, row: Any) -> Any:
+        one = jax.tree.map(lambda value: value[None], row)
+        second = jax.hessian(lambda at: model.log_likelihood(at, one)[0])(theta)
+        return -jnp.mean(jnp.diagonal(second))
+
+    fits = jax.jit(jax.vmap(lambda at: model.log_likelihood(at, records)))
+    bends = jax.jit(jax.vmap(jax.vmap(bend, in_axes=(None, 0)), in_axes=(0, None)))
+    for family, q in gaussian_posteriors(subject):
+        free, draws = family.free(q), draw_parameters(family, q, DRAWS, 3)
+        fit = np.asarray(model.expected_fit(family, free, records))
+        expect_average("expected_fit", fit, np.asarray(fits(draws)))
+        information = np.asarray(model.expected_information(family, free, records))
+        expect_average("expected_information", information, np.asarray(bends(draws, records)))
+
+
+def check_sites(subject: Subject) -> None:
+    """The site's gradient and precision are the derivatives of E_q[log p] in the mean of q.
+
+    ∂ₘE_q[ℓ] = E_q[∇ℓ] and ∂²ₘE_q[ℓ] = E_q[∇²ℓ] hold for quadrature as for integrals.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    model, records = subject.model, subject.records
+    assert isinstance(model, GaussianSites)
+    assert isinstance(model, GaussianExpectations), "expected_site: there is no expected_fit"
+    weights = subject.rng.random(subject.count)
+    for family, q in gaussian_posteriors(subject):
+        usual = {name: jnp.asarray(value) for name, value in family.usual(q).items()}
+        compiled = jax.jit(model.expected_site, static_argnums=0)
+        site, loss = compiled(family, usual, records, weights)
+        site = {name: np.asarray(value) for name, value in site.items()}
+        _check_site_shapes(family, site, "expected_site")
+        _check_data_site(subject, model, family, weights)
+        free = {name: jnp.asarray(value) for name, value in family.free(q).items()}
+
+        def total(mean: Any, f: Any = family, free: Any = free) -> Any:
+            fit = model.expected_fit(f, free | {"location": mean}, records)
+            return jnp.sum(weights * fit)
+
+        mean = free["location"]
+        slope, second = (np.asarray(one) for one in _derivatives(total, mean))
+        precision = -2.0 * site["quadratic"]
+        full = isinstance(family, FullGaussian)
+        product = precision @ np.asarray(mean) if full else precision * np.asarray(mean)
+        tolerance = 10 * CLOSE
+        expect_close("expected_site: loss", loss, -float(total(mean)), tolerance)
+        form = -second if full else -np.diagonal(second)
+        expect_close("expected_site: precision", precision, form, tolerance)
+        expect_close("expected_site: gradient", site["linear"] - product, slope, tolerance)
+
+
+def _derivatives(function: Callable[[Any], Any], at: Any) -> tuple[Any, Any]:
+    import jax
+
+    return jax.jit(lambda x: (jax.grad(function)(x), jax.hessian(function)(x)))(at)
+
+
+def _check_site_shapes(family: Any, site: Any, what: str) -> None:
+    shapes = {name: np.shape(value) for name, value in site.items()}
+    assert shapes == family.shapes, f"{what}: shapes {shapes}, expected {family.shapes}"
+
+
+def _check_data_site(subject: Subject, model: GaussianSites, family: Any, weights: Any) -> None:
+    """A precision that is not negative; without privacy a first step goes there."""
+    site = model.data_site(family, _as_jax(subject.records), weights)
+    _check_site_shapes(family, site, "data_site")
+    precision = -2.0 * np.asarray(site["quadratic"])
+    values = np.linalg.eigvalsh(precision) if precision.ndim == 2 else precision
+    size = max(1.0, float(np.max(np.abs(precision))))
+    assert np.min(values) >= -EXACT * size, (
+        f"data_site: the smallest eigenvalue of its precision is {np.min(values):.3g}"
+    )
+
+
+def _as_jax(records: Any) -> Any:
+    import jax.numpy as jnp
+
+    return {name: jnp.asarray(value) for name, value in records.items()}
+
+
+def check_gradient_norms(subject: Subject) -> None:
+    """Norms are those of what is summed; label-agnostic they are the largest over the labels.
+
+    A norm that is too small is the fault that matters: the clipped sum would then move by more than
+    is charged.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    model, records = subject.model, subject.records
+    assert isinstance(model, GradientNorms)
+    assert isinstance(model, GaussianExpectations)
+    family = MeanFieldGaussian(subject.model.dimension)
+    q = next(q for one, q in gaussian_posteriors(subject) if isinstance(one, MeanFieldGaussian))
+    free = {name: jnp.asarray(value) for name, value in family.free(q).items()}
+    scales = jnp.asarray(subject.rng.uniform(0.5, 2.0, family.dimension))
+    maps = {"location": scales, "scale": 0.5 * scales, "information": jnp.asarray(0.7)}
+    parts_of = _norms_and_sums(model, family, free, maps)
+    norms, sums = (np.asarray(one) for one in parts_of(_as_jax(records), agnostic=False))
+    expect_close("gradient_norms: norm of a record", norms, np.linalg.norm(sums, axis=1), 1e-7)
+    gradient = jax.jit(
+        jax.jacrev(lambda at: model.expected_fit(family, free | {"location": at}, records))
+    )(free["location"])
+    first = sums[:, : family.dimension]
+    expect_close("gradient_norms: gradient", first, np.asarray(scales * gradient), 10 * CLOSE)
+    if subject.model.output not in ("bernoulli", "categorical"):
+        return
+    largest, _ = parts_of(_as_jax(records), agnostic=True)
+    for label in range(subject.model.labels):
+        other = _as_jax(with_label(records, label))
+        expect_at_most("gradient_norms: label-agnostic norm", parts_of(other)[0], largest, 1e-6)
+        same, _ = parts_of(other, agnostic=True)
+        expect_close("gradient_norms: the label changes a label-agnostic norm", same, largest, 1e-6)
+
+
+def _norms_and_sums(model: GradientNorms, family: Any, free: Any, maps: Any) -> Callable[..., Any]:
+    """A function of records: their norms, and the contribution of each, a row."""
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+
+    @functools.partial(jax.jit, static_argnames="agnostic")
+    def parts(records: Any, agnostic: bool = False) -> Any:
+        found = model.gradient_norms(family, free, records, maps, label_agnostic=agnostic)
+
+        def flat(weights: Any) -> Any:
+            summed = found.weighted_sum(weights)
+            return jnp.concatenate([jnp.ravel(summed[name]) for name in sorted(summed, key=_order)])
+
+        return found.norms, jax.vmap(flat)(jnp.eye(len(records["y"])))
+
+    return parts
+
+
+def _order(name: str) -> int:
+    return ("location", "scale", "information").index(name)
+
+
+def check_derivative_bounds(subject: Subject) -> None:
+    """No record has a slope or a curvature beyond the declared bounds, nor an excess of loss."""
+    import jax
+
+    model = subject.model
+    assert isinstance(model, BoundedDerivatives)
+    bounds = model.derivative_bounds()
+    if bounds is None:
+        return
+    records = _records_with_all_outcomes(subject)
+    x = records["x"] if model.x_columns is not None else np.ones((len(records["y"]), 1))
+    width = x.shape[1]
+
+    def terms(theta: Any) -> Any:
+        def one(row: Any) -> Any:
+            rows = jax.tree.map(lambda value: value[None], row)
+            function = lambda at: model.log_likelihood(at, rows)[0]  # noqa: E731
+            return function(theta), jax.grad(function)(theta), jax.hessian(function)(theta)
+
+        return jax.vmap(one)(_as_jax(records))
+
+    compiled = jax.jit(terms)
+    at_zero = np.asarray(compiled(np.zeros(model.dimension))[0])
+    for theta in (subject.thetas[0], FAR * subject.thetas[1], -FAR * subject.thetas[2]):
+        value, slope, second = (np.asarray(one) for one in compiled(theta))
+        eta = np.abs(x @ theta.reshape(-1, width).T)  # (n, predictors)
+        each = slope.reshape(len(x), -1, width)
+        most = bounds.slope + (
+            bounds.slope_per_reach * eta if bounds.slope_per_reach else 0.0 * eta
+        )
+        limit = np.where(x[:, None] == 0, 0.0, np.abs(x[:, None]) * most[:, :, None])
+        expect_at_most("derivative_bounds: slope", np.abs(each), limit)
+        curvature = np.diagonal(second, axis1=1, axis2=2).reshape(len(x), -1, width)
+        expect_at_most(
+            "derivative_bounds: curvature", -curvature, bounds.curvature * np.square(x[:, None])
+        )
+        size = 1.0 + np.max(np.abs(second))
+        expect_at_most(
+            "derivative_bounds: log-likelihood is not concave",
+            np.max(np.linalg.eigvalsh(second)) / size, 0.0,
+        )  # fmt: skip
+        _check_losses(bounds, value, at_zero, np.max(eta, axis=1))
+    _check_data_start(subject, bounds, records, x)
+
+
+def _check_losses(
+    bounds: DerivativeBounds, value: np.ndarray, at_zero: np.ndarray, eta: np.ndarray
+) -> None:
+    if not bounds.slope_per_reach:
+        expect_at_most("derivative_bounds: range_at_zero", value - at_zero, bounds.range_at_zero)
+    if bounds.nonnegative_loss:
+        expect_at_most("derivative_bounds: nonnegative_loss", value, 0.0)
+    if bounds.loss_at_zero is not None:
+        limit = bounds.loss_at_zero + bounds.slope * eta
+        expect_at_most("derivative_bounds: loss_at_zero", -value, limit)
+
+
+def _check_data_start(
+    subject: Subject, bounds: DerivativeBounds, records: Any, x: np.ndarray
+) -> None:
+    """Bounds at the predictors that outcomes suggest, on the site that each record makes there."""
+    import jax
+    import jax.numpy as jnp
+
+    model, start = subject.model, bounds.data_start
+    if not isinstance(model, GaussianSites):
+        return
+    family, rows = FullGaussian(subject.model.dimension), _as_jax(records)
+    alone = jax.jit(jax.vmap(lambda weights: model.data_site(family, rows, weights)))
+    site = {name: np.asarray(value) for name, value in alone(jnp.eye(len(x))).items()}
+    form, blocks = -2.0 * site["quadratic"], subject.model.dimension // x.shape[1]
+    wide = np.tile(x, blocks)
+    expect_at_most(
+        "derivative_bounds: data_start",
+        np.abs(site["linear"]), np.abs(wide) * (start.slope + start.pull),
+    )  # fmt: skip
+    diagonal = np.diagonal(form, axis1=1, axis2=2)
+    expect_at_most("derivative_bounds: data_start", diagonal, np.square(wide) * bounds.curvature)
+    if start.least_curvature is not None:
+        rest = form - start.least_curvature * (x[:, :, None] * x[:, None, :])
+        least = -np.min(np.linalg.eigvalsh(rest)) / max(1.0, float(np.max(np.abs(form))))
+        expect_at_most("derivative_bounds: data_start.least_curvature", least, 0.0)
+
+
+def _records_with_all_outcomes(subject: Subject) -> Any:
+    """The records, and a few of them with every label, or with the ends of what y may be."""
+    from tacit.testing.model_scores import extreme_outcomes
+
+    records, few = subject.records, slice(0, 8)
+    parts = [records]
+    for y in extreme_outcomes(subject.model):
+        parts.append(with_label({name: value[few] for name, value in records.items()}, y))
+    return {name: np.concatenate([part[name] for part in parts]) for name in records}
+
+
+def check_topics(subject: Subject) -> None:
+    """A table with as many topics as q has, of the words that were given."""
+    model, (_, q) = subject.model, subject.posteriors[0]
+    assert isinstance(model, TopicTables)
+    words = next(iter(q.values())).shape[-1]
+    vocabulary = [f"word {number}" for number in range(words)]
+    table = model.topic_table(q, vocabulary, 2)
+    assert all(set(row) <= set(vocabulary) for row in table.words), "topic_table: unknown words"
+
+
+ABILITY_CHECKS: dict[str, Callable[[Subject], None]] = {
+    "ConjugateGaussian": check_conjugate,
+    "GaussianExpectations": check_expectations,
+    "GaussianSites": check_sites,
+    "GradientNorms": check_gradient_norms,
+    "BoundedDerivatives": check_derivative_bounds,
+    "Scores": check_scores,
+    "Simulates": check_simulation,
+    "TopicTables": check_topics,
+}

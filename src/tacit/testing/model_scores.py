@@ -1,0 +1,210 @@
+"""The score likelihood of a model, held against its log-likelihood: what private scoring rests on.
+
+A score whose bound is too small would be clipped by its label, and so be biased; a wrong
+expectation, slope or variance would give a wrong posterior with no sign of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tacit.models import Model
+from tacit.models.capabilities import Scores
+from tacit.models.scores import ScoreLikelihood
+from tacit.testing.models import CLOSE, Subject, expect_at_most, expect_close
+
+POINTS = np.linspace(-2.0, 2.0, 9)
+STEP = 1e-4
+MASS = 1e-9
+"""Of outcomes beyond the ends of y: expectations are compared where it is less."""
+LEAST_POINTS = 3
+
+
+class Outcomes(NamedTuple):
+    """Values of y with their probabilities at each predictor, a row."""
+
+    y: np.ndarray
+    probability: np.ndarray
+
+
+def extreme_outcomes(model: Model) -> list[float]:
+    """Every label, or the ends of what y may be; nothing where y has no public ends."""
+    if model.output == "bernoulli":
+        return [0.0, 1.0]
+    if not isinstance(model, Scores):
+        return []
+    likelihood = model.score_likelihood()
+    if likelihood.levels:
+        return [float(level) for level in range(likelihood.levels)]
+    return [] if likelihood.largest is None else [likelihood.smallest, likelihood.largest]
+
+
+def check_scores(subject: Subject) -> None:
+    """ψ is bounded, has the declared moments, and moves a clipped sum by no more than the clip."""
+    model = subject.model
+    assert isinstance(model, Scores)
+    likelihood = model.score_likelihood()
+    points = _points(likelihood, subject.rng)
+    outcomes = _outcomes(subject.model, likelihood, points)
+    inside = np.abs(outcomes.probability.sum(axis=1) - 1.0) < MASS
+    for reach in likelihood.reaches:
+        _check_bound(likelihood, points, outcomes, reach)
+        assert inside.sum() >= LEAST_POINTS, (
+            f"score_likelihood: the probabilities of all outcomes add up to 1 at {inside.sum()} of "
+            f"{len(points)} predictors only: give the check wider bounds of y"
+        )
+        _check_moments(likelihood, points[inside], _at(outcomes, inside), reach)
+        _check_sensitivity(subject, likelihood, outcomes.y, reach)
+
+
+def _points(likelihood: ScoreLikelihood, rng: np.random.Generator) -> np.ndarray:
+    """Predictors: (m,), or (m, K) where there are several; between the ends of a bounded y."""
+    if likelihood.levels:
+        return rng.standard_normal((len(POINTS), likelihood.levels))
+    if likelihood.largest is None:
+        return POINTS
+    share = np.linspace(0.05, 0.95, 2 * len(POINTS))
+    means = likelihood.smallest + share * (likelihood.largest - likelihood.smallest)
+    return np.array([float(likelihood.link(mean)) for mean in means])
+
+
+def _outcomes(model: Model, likelihood: ScoreLikelihood, points: np.ndarray) -> Outcomes:
+    """By the log-likelihood, on every y that there is or on a fine grid."""
+    width = model.x_columns or 1
+    if likelihood.levels:
+        y, step = np.arange(likelihood.levels, dtype=float), 1.0
+    elif model.output == "bernoulli":
+        y, step = np.array([0.0, 1.0]), 1.0
+    elif model.output == "gaussian":
+        low, high = _span(model, width, points, likelihood)
+        y, step = np.linspace(low, high, 20001, retstep=True)
+    else:
+        assert likelihood.largest is not None, "score_likelihood: counts need a largest one"
+        y, step = np.arange(likelihood.smallest, likelihood.largest + 1.0), 1.0
+    logs = np.stack([_log_density(model, width, eta, y) for eta in points])
+    return Outcomes(y, step * np.exp(logs))
+
+
+def _span(
+    model: Model, width: int, points: np.ndarray, likelihood: ScoreLikelihood
+) -> tuple[float, float]:
+    """Where y is, if it has no ends: twelve standard deviations around the predictors."""
+    if likelihood.largest is not None:
+        return likelihood.smallest, likelihood.largest
+    at, h = float(points[0]), 1e-3
+    logs = [_log_density(model, width, at + k * h, np.array([at]))[0] for k in (-1, 0, 1)]
+    sd = 1.0 / np.sqrt(-(logs[0] - 2 * logs[1] + logs[2]) / h**2)
+    return float(np.min(points) - 12 * sd), float(np.max(points) + 12 * sd)
+
+
+def _log_density(model: Model, width: int, eta: Any, y: np.ndarray) -> np.ndarray:
+    """log p(y | η): a record whose first column is 1, and θ with η as its weight."""
+    eta = np.atleast_1d(eta)
+    theta = np.zeros((len(eta), width))
+    theta[:, 0] = eta
+    x = np.zeros((len(y), width))
+    x[:, 0] = 1.0
+    return np.asarray(model.log_likelihood(theta.reshape(-1), {"x": x, "y": y}), np.float64)
+
+
+def _at(outcomes: Outcomes, rows: np.ndarray) -> Outcomes:
+    return Outcomes(outcomes.y, outcomes.probability[rows])
+
+
+def _residuals(
+    likelihood: ScoreLikelihood, points: np.ndarray, y: np.ndarray, reach: float
+) -> np.ndarray:
+    """ψ of every outcome at every predictor, (m, outcomes, K); K is 1 for a number."""
+    at = np.float64(reach)
+    rows = [np.broadcast_to(eta, (len(y), *np.shape(eta))) for eta in points]
+    each = [likelihood.residual(y, eta, at) for eta in rows]
+    found = np.stack([np.asarray(one) for one in each])
+    return found if likelihood.levels else found[:, :, None]
+
+
+def _check_bound(
+    likelihood: ScoreLikelihood, points: np.ndarray, outcomes: Outcomes, reach: float
+) -> None:
+    """|ψ| ≤ bound for every y; a y without ends may be anything."""
+    y = outcomes.y
+    if not likelihood.levels and likelihood.largest is None:
+        y = np.concatenate([y[:: len(y) // 16], [-1e9, 1e9]])
+    lengths = np.linalg.norm(_residuals(likelihood, points, y, reach), axis=2)
+    bound = np.asarray(likelihood.bound(points, np.float64(reach)))
+    expect_at_most("score_likelihood: bound", lengths, bound[:, None])
+
+
+def _check_moments(
+    likelihood: ScoreLikelihood, points: np.ndarray, outcomes: Outcomes, reach: float
+) -> None:
+    """Expectation, slope and variance of ψ under the model."""
+    at = np.float64(reach)
+    psi, p = _residuals(likelihood, points, outcomes.y, reach), outcomes.probability
+    zero = np.asarray(likelihood.expected(points, points, at))
+    expect_close("score_likelihood: expected is not 0 where the model is right", zero, 0.0)
+    middle = len(points) // 2
+    here = _residuals(likelihood, points[middle][None], outcomes.y, reach)[0]
+    found = np.stack([
+        np.asarray(likelihood.expected(truth[None], points[middle][None], at))[0]
+        for truth in points
+    ])  # fmt: skip
+    expected = np.einsum("my,yk->mk", p, here)
+    expect_close("score_likelihood: expected", found.reshape(expected.shape), expected, CLOSE)
+    slope = np.asarray(likelihood.slope(points, at))
+    differences = _slopes_by_difference(likelihood, points, at)
+    expect_close("score_likelihood: slope", slope.reshape(differences.shape), differences, CLOSE)
+    mean = np.einsum("my,myk->mk", p, psi)
+    second = np.einsum("my,myk,myl->mkl", p, psi, psi)
+    spread = second - mean[:, :, None] * mean[:, None, :]
+    variance = np.asarray(likelihood.variance(points, at))
+    expect_close("score_likelihood: variance", variance.reshape(spread.shape), spread, CLOSE)
+
+
+def _slopes_by_difference(
+    likelihood: ScoreLikelihood, points: np.ndarray, reach: np.float64
+) -> np.ndarray:
+    """∂ expected / ∂ truth at truth = η, (m, K, K)."""
+    outputs = likelihood.outputs
+    columns = []
+    for output in range(outputs):
+        move = STEP * (np.eye(outputs)[output] if likelihood.levels else 1.0)
+        ahead, behind = (
+            np.asarray(likelihood.expected(points + sign * move, points, reach))
+            for sign in (1.0, -1.0)
+        )
+        columns.append(((ahead - behind) / (2 * STEP)).reshape(len(points), outputs))
+    return np.stack(columns, axis=2)
+
+
+def _check_sensitivity(
+    subject: Subject, likelihood: ScoreLikelihood, y: np.ndarray, reach: float
+) -> None:
+    """One record, however large, moves the clipped sum of scores by no more than the clip."""
+    import jax.numpy as jnp
+
+    from tacit.methods.scoring.party import score_sum
+
+    model, clip = subject.model, 0.5
+    width = model.x_columns or 1
+    x = (
+        subject.rng.standard_normal((6, width))
+        * np.array([1e-6, 1.0, 1.0, 10.0, 1e3, 1e8])[:, None]
+    )
+    ends = jnp.asarray(np.resize(y[[0, -1]], 6))
+    for row in range(6):
+        one = jnp.zeros(6).at[row].set(1.0)
+        bounded = score_sum(
+            likelihood,
+            {"x": jnp.asarray(x), "y": ends},
+            one,
+            jnp.asarray(clip),
+            centre=jnp.zeros(width),
+            scale=jnp.ones(width),
+            bend=jnp.zeros((1, width)),
+            point=jnp.asarray(subject.thetas[0]),
+            reach=jnp.asarray(reach),
+        )
+        moved = float(np.linalg.norm(np.asarray(bounded.value)))
+        expect_at_most("score_likelihood: one record moves the sum", moved, clip)

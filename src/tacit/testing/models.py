@@ -1,0 +1,399 @@
+"""A model, held against its own log-likelihood.
+
+The log-likelihood of one record is what a model is; everything else that it offers is a shortcut.
+Each shortcut is compared with what the log-likelihood alone gives: automatic derivatives against
+differences, closed forms against automatic derivatives, expectations against averages over draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tacit.errors import TacitError
+from tacit.expfam import Family, FullGaussian, Gaussian, MeanFieldGaussian, Natural
+from tacit.models import ConjugateGaussian, Model, Records
+from tacit.models.capabilities import Scores, Simulates, abilities
+from tacit.models.predictive import draw_parameters
+from tacit.testing.families import STANDARD_ERRORS
+from tacit.testing.local_methods import made_up_records
+
+DRAWS = 400
+STEP = 1e-5
+"""Of a difference quotient, in units of θ."""
+CLOSE = 1e-5
+"""Relative: between two formulas of one number in float64, where one is a difference quotient."""
+EXACT = 1e-8
+"""Relative: between two formulas of one number in float64."""
+
+
+class Subject(NamedTuple):
+    """A model with records, points θ around its prior, and a q for each family that fits it."""
+
+    model: Model
+    records: Records
+    thetas: np.ndarray
+    posteriors: tuple[tuple[Family, Natural], ...]
+    rng: np.random.Generator
+
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return len(next(iter(self.records.values())))
+
+    def log_likelihood(self, theta: np.ndarray, records: Records | None = None) -> np.ndarray:
+        """log p(record | θ), as NumPy numbers."""
+        records = self.records if records is None else records
+        return np.asarray(self.model.log_likelihood(theta, records), np.float64)
+
+
+def check_model(model: Model, *, records: Records | None = None, seed: int = 0) -> tuple[str, ...]:
+    """Assert that a model keeps what `tacit.models.Model` and its abilities promise.
+
+    Checked are: names, prior and start; one finite number per record that no other record changes;
+    its derivative against differences; probabilities that add up to 1; the predictive distribution
+    against an average over draws of θ; statistics, their norms and their sums; and every ability of
+    `tacit.models.capabilities` that the model has: expectations, sites, gradient norms, bounds on
+    derivatives, score likelihoods and simulated outcomes. A Monte Carlo comparison allows five
+    standard errors.
+
+    Parameters
+    ----------
+    model
+        An instance of the model.
+    records
+        Records that it accepts, about 40; left out, they are made up for a model that takes x and
+        y.
+    seed
+        Of the points and of the made-up records.
+
+    Returns
+    -------
+    tuple of str
+        What was checked: the abilities that the model has, and "statistics", "score_parts" and
+        "predictive" where it has those.
+
+    Raises
+    ------
+    AssertionError
+        With the name of the check, what was found and what was expected.
+    """
+    from tacit.testing.model_abilities import ABILITY_CHECKS
+
+    subject = _subject(model, records, seed)
+    _check_declared(subject)
+    _check_log_likelihood(subject)
+    if model.traceable:
+        _check_derivative(subject)
+    _check_probabilities(subject)
+    done = [name for name, check in _PARTS.items() if check(subject)]
+    for name in abilities(model):
+        ABILITY_CHECKS[name](subject)
+        done.append(name)
+    return tuple(done)
+
+
+def _subject(model: Model, records: Records | None, seed: int) -> Subject:
+    rng = np.random.default_rng([seed, 11])
+    if records is None:
+        records = made_up_records(model, seed)
+        if isinstance(model, Scores) and (largest := model.score_likelihood().largest) is not None:
+            smallest = model.score_likelihood().smallest
+            records["y"] = np.clip(records["y"], smallest, largest)
+    columns = {name: np.asarray(value) for name, value in records.items()}
+    columns = {
+        name: value.astype(np.float64) if value.dtype.kind == "f" else value
+        for name, value in columns.items()
+    }
+    if model.own_family is not None:
+        family = model.own_family
+        start = model.start(family) or model.prior(family)
+        thetas = draw_parameters(family, start, 3, seed)
+        return Subject(model, columns, thetas, ((family, start),), rng)
+    mean_field = MeanFieldGaussian(model.dimension)
+    location, scale = (np.asarray(one) for one in mean_field.location_scale(_start(model)))
+    sd = np.minimum(scale, 0.4)
+    thetas = location + sd * rng.standard_normal((3, model.dimension))
+    posteriors: list[tuple[Family, Natural]] = [
+        (mean_field, mean_field.natural(mean=thetas[0], sd=0.5 * sd))
+    ]
+    full = FullGaussian(model.dimension)
+    try:
+        model.prior(full)
+    except TacitError:  # mean-field only
+        return Subject(model, columns, thetas, tuple(posteriors), rng)
+    root = np.diag(0.4 * sd) + 0.05 * np.tril(rng.standard_normal((len(sd),) * 2))
+    posteriors.append((full, full.natural(mean=thetas[1], covariance=root @ root.T)))
+    return Subject(model, columns, thetas, tuple(posteriors), rng)
+
+
+def _start(model: Model) -> Natural:
+    family = MeanFieldGaussian(model.dimension)
+    return model.start(family) or model.prior(family)
+
+
+def _check_declared(subject: Subject) -> None:
+    model = subject.model
+    assert len(model.names) == model.dimension, (
+        f"names: {len(model.names)} of them for {model.dimension} coordinates"
+    )
+    assert len(set(model.names)) == model.dimension, "names: two coordinates have one name"
+    for family, _ in subject.posteriors:
+        for what, natural in (("prior", model.prior(family)), ("start", model.start(family))):
+            if natural is None:
+                continue
+            shapes = {name: np.shape(value) for name, value in natural.items()}
+            assert shapes == family.shapes, (
+                f"{what}: shapes {shapes}, but {family.kind} has {family.shapes}"
+            )
+            assert family.is_proper(natural), f"{what}: not a proper {family.kind} distribution"
+    model.check_records("a", subject.records)
+
+
+def _check_log_likelihood(subject: Subject) -> None:
+    """One finite number per record, which depends on that record alone."""
+    count = subject.count
+    some = subject.rng.permutation(count)[: max(1, count // 3)]
+    for theta in subject.thetas:
+        whole = subject.log_likelihood(theta)
+        assert whole.shape == (count,), (
+            f"log-likelihood: shape {whole.shape} for {count} records, expected ({count},)"
+        )
+        assert np.all(np.isfinite(whole)), (
+            f"log-likelihood: {np.sum(~np.isfinite(whole))} records have no finite value"
+        )
+        alone = subject.log_likelihood(theta, rows_of(subject.records, some))
+        expect_close("log-likelihood: a record's value changes with the others", alone, whole[some])
+
+
+def _check_derivative(subject: Subject) -> None:
+    """Automatic derivatives are those of the numbers: no wrong rule, nothing cut off."""
+    import jax
+
+    model = subject.model
+
+    def along(theta: Any, direction: Any) -> Any:
+        return jax.jvp(
+            lambda at: model.log_likelihood(at, subject.records), (theta,), (direction,)
+        )[1]
+
+    slope = jax.jit(along)
+    for theta in subject.thetas:
+        direction = subject.rng.standard_normal(model.dimension)
+        direction /= np.linalg.norm(direction)
+        ahead, behind = (subject.log_likelihood(theta + h * direction) for h in (STEP, -STEP))
+        size = np.maximum(np.abs(ahead), 1.0)
+        expect_close(
+            "gradient: the automatic derivative of the log-likelihood is not its slope",
+            np.asarray(slope(theta, direction)),
+            (ahead - behind) / (2 * STEP),
+            CLOSE * float(np.max(size)),
+        )
+
+
+def _check_probabilities(subject: Subject) -> None:
+    """Probabilities of the labels add up to 1, and `response` is what they say."""
+    model, theta = subject.model, subject.thetas[0]
+    if model.output not in ("bernoulli", "categorical") or "y" not in subject.records:
+        return
+    response = np.asarray(model.response(theta, subject.records), np.float64)
+    levels = response.shape[1] if response.ndim == 2 else 2
+    each = np.stack([
+        np.exp(subject.log_likelihood(theta, with_label(subject.records, label)))
+        for label in range(levels)
+    ], axis=1)  # fmt: skip
+    expect_close("probabilities: those of all labels do not add up to 1", each.sum(axis=1), 1.0)
+    expected = each if response.ndim == 2 else each[:, 1]
+    expect_close("response: not the probability of the label", response, expected)
+
+
+def _check_predictive(subject: Subject) -> bool:
+    """The predictive distribution is the average over q, and consistent in itself."""
+    model, (family, natural) = subject.model, subject.posteriors[-1]
+    if not model.traceable or (model.output == "other" and model.ties_at_prior):
+        return False
+    import jax
+
+    found = model.predict(family, natural, subject.records, draws=DRAWS, seed=1)
+    count = subject.count
+    assert found.log_density.shape == (count,), (
+        f"predictive: log_density has shape {found.log_density.shape}, expected ({count},)"
+    )
+    draws = draw_parameters(family, natural, DRAWS, 2)
+    each = np.exp(jax.jit(jax.vmap(lambda at: model.log_likelihood(at, subject.records)))(draws))
+    density = np.exp(found.log_density)
+    expect_average("predictive: density", density, np.asarray(each), noisy=True)
+    if model.output == "bernoulli" and "y" in subject.records:
+        yes = np.asarray(subject.records["y"]) == 1
+        own = np.where(yes, found.mean, 1.0 - found.mean)
+        expect_close("predictive: mean is not the probability of 1", own, density, CLOSE)
+    elif model.output == "categorical" and found.mean.ndim == 2:
+        expect_close("predictive: probabilities do not add up to 1", found.mean.sum(axis=1), 1.0)
+        own = found.mean[np.arange(count), np.asarray(subject.records["y"], int)]
+        expect_close("predictive: mean is not the probability of the label", own, density, CLOSE)
+    else:
+        respond = jax.jit(jax.vmap(lambda at: model.response(at, subject.records)))
+        expect_average("predictive: mean", found.mean, np.asarray(respond(draws)), noisy=True)
+    return True
+
+
+def _check_statistics(subject: Subject) -> bool:
+    """Norms are those of what is summed, and sums are sums."""
+    model = subject.model
+    if not model.has_statistics:
+        return False
+    count = subject.count
+    few = list(range(min(count, 6)))
+    for family, q in subject.posteriors:
+        found = model.statistics(family, q, subject.records, np.ones(count))
+        if found is None:
+            continue
+        norms = np.asarray(found.norms(), np.float64)
+        totals = [_flat(found.total(np.eye(count)[row])) for row in few]
+        for row, total in zip(few, totals, strict=True):
+            expect_close("statistics: norm of a record", norms[row], np.linalg.norm(total), 1e-7)
+        least = found.least()
+        if least is not None:
+            sure = [total for row, total in zip(few, totals, strict=True) if least[row] >= 0]
+            assert all(np.min(total) >= 0 for total in sure), (
+                "statistics: a coordinate is negative, but `least` says that none is"
+            )
+        weights = np.zeros(count)
+        weights[few] = subject.rng.random(len(few))
+        expected = sum(weights[row] * total for row, total in zip(few, totals, strict=True))
+        expect_close("statistics: weighted sum", _flat(found.total(weights)), expected, 1e-7)
+        factor = model.factor(family, q, found.total(np.ones(count)))
+        shapes = {name: np.shape(value) for name, value in factor.items()}
+        assert shapes == family.shapes, f"statistics: a factor has the shapes {shapes}"
+    return True
+
+
+def _check_score_parts(subject: Subject) -> bool:
+    """The closed form of gradients for a given θ, where a model has one."""
+    import jax
+
+    model, records = subject.model, subject.records
+    theta = subject.thetas[0]
+    squares = subject.rng.uniform(0.5, 2.0, model.dimension)
+    if model.score_parts(theta, records, squares, label_agnostic=False) is None:
+        return False
+    parts: Any = model.score_parts(theta, records, squares, label_agnostic=False)
+    norms, plain, score_sum = parts
+    gradients = np.asarray(jax.jit(jax.jacrev(lambda at: model.log_likelihood(at, records)))(theta))
+    lengths = np.sqrt(np.square(gradients) @ squares)
+    expect_close("score_parts: weighted norm", np.asarray(norms), lengths, CLOSE)
+    expect_close("score_parts: norm", np.asarray(plain), np.linalg.norm(gradients, axis=1), CLOSE)
+    weights = subject.rng.random(subject.count)
+    weights[: len(weights) // 2] = 0.0
+    expect_close("score_parts: sum", score_sum(weights), weights @ gradients, CLOSE)
+    if model.output not in ("bernoulli", "categorical"):
+        return True
+    largest: Any = model.score_parts(theta, records, squares, label_agnostic=True)
+    for label in range(model.labels):
+        other: Any = model.score_parts(
+            theta, with_label(records, label), squares, label_agnostic=False
+        )
+        expect_at_most("score_parts: label-agnostic norm", other[0], largest[0])
+    return True
+
+
+def check_conjugate(subject: Subject) -> None:
+    """log p(θ) − log p(0) = b·θ − ½θᵀPθ for every weighting of the records."""
+    model = subject.model
+    assert isinstance(model, ConjugateGaussian)
+    weights = subject.rng.random(subject.count)
+    form, linear = model.quadratic_form(subject.records, weights)
+    at_zero = subject.log_likelihood(np.zeros(subject.model.dimension))
+    for theta in subject.thetas:
+        found = weights @ (subject.log_likelihood(theta) - at_zero)
+        expected = linear @ theta - 0.5 * theta @ form @ theta
+        expect_close("quadratic_form: not the log-likelihood", expected, found, 1e-7)
+
+
+def check_simulation(subject: Subject) -> None:
+    """Simulated outcomes are ones that the model accepts."""
+    model = subject.model
+    assert isinstance(model, Simulates)
+    blank = subject.records | {"y": np.zeros(subject.count)}
+    y = np.asarray(model.simulate(subject.thetas[0], blank, subject.rng))
+    assert y.shape == (subject.count,), f"simulate: shape {y.shape} for {subject.count} records"
+    if isinstance(model, Scores) and (largest := model.score_likelihood().largest) is not None:
+        y = np.clip(y, model.score_likelihood().smallest, largest)  # as made-up data are
+    try:
+        subject.model.check_records("simulated", subject.records | {"y": y})
+    except TacitError as error:
+        raise AssertionError(f"simulate: the model refuses its own outcomes: {error}") from error
+    value = subject.log_likelihood(subject.thetas[0], subject.records | {"y": y})
+    assert np.all(np.isfinite(value)), "simulate: an outcome has no finite log-likelihood"
+
+
+_PARTS: dict[str, Callable[[Subject], bool]] = {
+    "statistics": _check_statistics,
+    "score_parts": _check_score_parts,
+    "predictive": _check_predictive,
+}
+
+
+def gaussian_posteriors(subject: Subject) -> list[tuple[Gaussian, Natural]]:
+    """The q of the Gaussian families."""
+    return [(family, q) for family, q in subject.posteriors if isinstance(family, Gaussian)]
+
+
+def rows_of(records: Records, rows: np.ndarray) -> Records:
+    """Some of the records."""
+    return {name: value[rows] for name, value in records.items()}
+
+
+def with_label(records: Records, label: float) -> Records:
+    """The records, all with this outcome."""
+    return records | {"y": np.full_like(np.asarray(records["y"]), label)}
+
+
+def expect_close(what: str, found: Any, expected: Any, tolerance: float = EXACT) -> None:
+    """Two arrays are equal, relative to the largest of their numbers or 1."""
+    found, expected = np.broadcast_arrays(
+        np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    )
+    gap = np.abs(found - expected)
+    allowed = tolerance * max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+    place = np.unravel_index(int(np.argmax(gap)), gap.shape) if gap.ndim else ()
+    assert np.all(gap <= allowed), (
+        f"{what}: found {found[place]:.6g}, expected {expected[place]:.6g} "
+        f"(tolerance {allowed:.2g})"
+    )
+
+
+def expect_at_most(what: str, found: Any, bound: Any, slack: float = EXACT) -> None:
+    """No number is above its bound."""
+    found, bound = np.broadcast_arrays(np.asarray(found, np.float64), np.asarray(bound, np.float64))
+    over = found - bound - slack * np.maximum(1.0, np.abs(bound))
+    over = np.where(bound == np.inf, -np.inf, over)
+    place = np.unravel_index(int(np.argmax(over)), over.shape) if over.ndim else ()
+    assert np.all(over <= 0), f"{what}: found {found[place]:.6g}, at most {bound[place]:.6g}"
+
+
+def expect_average(
+    what: str, found: Any, draws: np.ndarray, *, noisy: bool = False, slack: float = 1e-3
+) -> None:
+    """A mean agrees with an average over draws (the first axis) to five standard errors.
+
+    `noisy`: the mean may itself be an average over as many draws. `slack` is for quadrature,
+    relative.
+    """
+    average = draws.mean(axis=0)
+    error = draws.std(axis=0) / np.sqrt(len(draws)) * (np.sqrt(2.0) if noisy else 1.0)
+    allowed = STANDARD_ERRORS * error + slack * np.maximum(np.abs(average), slack)
+    gap = np.abs(np.asarray(found, np.float64) - average)
+    worst = int(np.argmax(gap - allowed))
+    assert np.all(gap <= allowed), (
+        f"{what}: found {np.ravel(found)[worst]:.6g}, an average over draws is "
+        f"{np.ravel(average)[worst]:.6g} ± {np.ravel(error)[worst]:.2g}"
+    )
+
+
+def _flat(total: Any) -> np.ndarray:
+    import jax
+
+    return np.concatenate([np.ravel(np.asarray(leaf)) for leaf in jax.tree.leaves(total)])
