@@ -15,6 +15,7 @@ published numbers were made with; it promises nothing, and its key says which ge
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import secrets
 from typing import Any
@@ -33,6 +34,9 @@ _MOST_BLOCKS = 2**32
 Array = Any
 
 
+# Compiled once for each number of blocks, also where the caller is not; a caller that is compiled
+# takes it in.
+@functools.partial(jax.jit, static_argnames="nonce", inline=True)
 def chacha_blocks(key: Array, counter: Array, nonce: tuple[int, int, int]) -> Array:
     """ChaCha20 blocks for a vector of 32-bit counters: shape (len(counter), 16), 32-bit words."""
     counter = jnp.asarray(counter, jnp.uint32)
