@@ -62,7 +62,7 @@ def test_a_value_without_a_meaning_is_refused(options, words):
 def test_a_family_or_a_relation_that_does_not_fit_is_refused():
     with pytest.raises(ConfigError, match="mean-field"):
         DPSGD().check(MODEL, FullGaussian(3))
-    subset = DPSGD(rate=0.5, sampling="without-replacement", relation="add-or-remove")
+    subset = DPSGD(rate=0.5, sampling="without-replacement").bind(relation="add-or-remove")
     with pytest.raises(ConfigError, match="tells the number of records"):
         subset.check(MODEL, FAMILY)
 

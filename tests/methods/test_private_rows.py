@@ -14,7 +14,7 @@ def test_padding_of_a_unit_is_its_own(bad):
     x = np.arange(8.0)
     x[0] = bad
     arranged = group_rows({"x": x}, np.array([0, 1, 1, 2, 2, 2, 4, 4]), 5)
-    method = tacit.methods.DPSGD(unit="person", dtype="float64")
+    method = tacit.methods.DPSGD(dtype="float64").bind(unit="person")
     stack, weights = stack_records([arranged], 9, method)
     poisoned = ~(np.abs(np.asarray(stack["x"][0])) < 100)
     assert poisoned[0].all()

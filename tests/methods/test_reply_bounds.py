@@ -154,7 +154,7 @@ PRIVATE = [
     (DPSGD(steps=3, precision="per-coordinate"), "mean-field"),
     (DPSGD(steps=4, precision="fixed", step_size=0.05), "mean-field"),
     (DPSGD(steps=2, adaptive=0.5), "mean-field"),
-    (DPSGD(prior_share=0.5), "mean-field"),
+    (DPSGD(_prior_share=0.5), "mean-field"),
     (DPSGD(rate=0.4, sampling="without-replacement"), "mean-field"),
     (DPSGD(steps=2, rate=0.4, sampling="without-replacement"), "mean-field"),
     (PrivateStatistics(rate=0.5, sampling="without-replacement"), "full"),
@@ -353,7 +353,7 @@ def test_the_words():
     [
         DPSGD(steps=2),
         DPSGD(steps=5, step_size=0.1),
-        DPSGD(prior_share=0.5),
+        DPSGD(_prior_share=0.5),
         DPSGD(rate=0.4, sampling="without-replacement"),
     ],
 )

@@ -281,7 +281,7 @@ def test_what_it_cannot_serve_is_refused():
         PrivateStatistics().check(PoissonRegression(("a",), largest=5.0), FullGaussian(1))
     with pytest.raises(ConfigError, match="depend on q"):
         PrivateStatistics(once=True).check(MODEL, FAMILIES["mean-field"])
-    shared = PrivateStatistics(repair="truncate", aggregation="trusted")
+    shared = PrivateStatistics(repair="truncate").bind(aggregation="trusted")
     with pytest.raises(ConfigError, match="lacks the noise"):
         shared.check(MODEL, FAMILIES["full"])
     with pytest.raises(ConfigError, match=r"method\.share = 1\.0"):

@@ -61,7 +61,10 @@ WRONG = {
     "statistics repair": (lambda: PrivateStatistics(repair="trim"), "method.repair = 'trim'"),
     "statistics once": (lambda: PrivateStatistics(once="yes"), "method.once = 'yes'"),
     "hybrid share": (lambda: Hybrid(share="half"), "method.share = 'half'"),
-    "scoring unit": (lambda: PrivateScoring(unit="row"), "method.unit = 'row'"),
+    "scoring prior": (
+        lambda: PrivateScoring(empirical_bayes="yes"),
+        "method.empirical_bayes = 'yes'",
+    ),
     "whitened": (lambda: Whitened(inner="dpsgd", share=0.1, bound=1.0), "inner"),
     "natural steps": (lambda: NaturalVI(steps="1"), "method.steps = '1'"),
     "gradient steps": (lambda: GradientVI(steps=2.5), "method.steps = 2.5"),

@@ -71,7 +71,7 @@ class NaturalVI(LocalMethod):
     steps: int | None = None
     step_size: float | None = None
     dtype: str = "float64"
-    together: bool = False
+    _together: bool = False
     """Whether every party answers every round; set by the plan."""
 
     def __post_init__(self) -> None:
@@ -104,10 +104,10 @@ class NaturalVI(LocalMethod):
 
     def for_run(self, facts: RunFacts) -> LocalMethod:
         together = facts.schedule == "synchronous" and facts.everybody and not facts.quorum
-        return replace(self, together=together)
+        return replace(self, _together=together)
 
     def whole_steps(self, family: Family) -> bool:
-        return self.together and self._safeguarded and isinstance(family, FullGaussian)
+        return self._together and self._safeguarded and isinstance(family, FullGaussian)
 
     def begin(self, family: Family, start: Natural) -> dict[str, Array]:
         return _usual(family, start)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 import hashlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -56,14 +56,35 @@ class Clipped(NamedTuple):
     setting: str
 
 
+class RunSetting(NamedTuple):
+    """What a plan binds a private method to."""
+
+    unit: Unit = "record"
+    relation: Relation = "substitute"
+    parties: int = 1
+    total_units: int = 0
+    """Number of units of all parties where it is public, else 0."""
+    aggregation: Aggregation = "plain"
+
+
+UNBOUND = RunSetting()
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrivateMethod(LocalMethod, abc.ABC):
     """A local method that answers with a release.
 
-    `unit` and `relation` are those of the run's guarantee: they decide how records are grouped and
-    how far one unit can move the answer. They, the aggregation, the number of parties and, where it
-    is public, that of all their units are set by the plan. `clip_end` and `noise_end` are what clip
-    and noise multiplier are times at the last visit.
+    A plan binds it to a run (`bind`): `unit` and `relation` decide how records are grouped and how
+    far one unit can move the answer.
+
+    Parameters
+    ----------
+    clip
+        Norm to which the contribution of each unit is clipped.
+    clip_end
+        Factor of the clip at the last visit relative to the first.
+    noise_end
+        Factor of the noise multiplier at the last visit relative to the first.
     """
 
     private: ClassVar[bool] = True
@@ -75,19 +96,50 @@ class PrivateMethod(LocalMethod, abc.ABC):
     wants_full: ClassVar[bool] = False
     """Whether family = "auto" is a full covariance all the same: d² noisy numbers, used at once."""
     clip: float
-    unit: Unit = "record"
-    relation: Relation = "substitute"
-    parties: int = 1
-    total_units: int = 0
-    aggregation: Aggregation = "plain"
     clip_end: float = 1.0
     noise_end: float = 1.0
+    _run: RunSetting = UNBOUND  # kept by dataclasses.replace, part of the compiled key
 
     def __post_init__(self) -> None:
         check_fields(self, "method")
         check_clip(self.clip, "method.clip")
         check_clip(self.clip_end, "method.clip_end")
         check_clip(self.noise_end, "method.noise_end")
+
+    def bind(self, **changes: Any) -> Self:
+        """The method for a run, as its plan binds it.
+
+        Parameters
+        ----------
+        **changes
+            Fields of `RunSetting`.
+        """
+        return replace(self, _run=self._run._replace(**changes))
+
+    @property
+    def unit(self) -> Unit:
+        """What the run's guarantee protects."""
+        return self._run.unit
+
+    @property
+    def relation(self) -> Relation:
+        """Which data sets the run's guarantee compares."""
+        return self._run.relation
+
+    @property
+    def parties(self) -> int:
+        """Number of parties of the run."""
+        return self._run.parties
+
+    @property
+    def total_units(self) -> int:
+        """Number of units of all parties where it is public, else 0."""
+        return self._run.total_units
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """Who adds the noise in the run."""
+        return self._run.aggregation
 
     @abc.abstractmethod
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:

@@ -73,7 +73,7 @@ def _broken_by(
     if isinstance(method, PrivateUpdate):
         return _broken_update(method, exchange, event)
     if isinstance(method, DPSGD) and isinstance(family, MeanFieldGaussian):
-        if exact and method.steps == 1 and method.prior_share == 1.0:
+        if exact and method.steps == 1 and method._prior_share == 1.0:
             return _broken_gradient(model, family, method, exchange, event)
         numbers = 2 * model.dimension + 1
         noise = longest(event, exchange.settled.shares, 0.0, numbers)

@@ -2,7 +2,7 @@
 
 With several steps a visit the released sums cannot be read back from the reply, but each has a
 known size, and all that follows is public. With (r, R) the natural parameters (linear, precision)
-of the cavity to the power of `prior_share`, (b, L) the party's factor, P = max(R + L, floor) and
+of the cavity to the power of `_prior_share`, (b, L) the party's factor, P = max(R + L, floor) and
 m = (r + b)/P, one step of length η is
 
     v ← βv + G + r − (P − L)m,    b ← b + ηv + ΔL m,    L ← L + ΔL,    ΔL = (K − L)/(t + 1).
@@ -124,9 +124,9 @@ def _reach(steps: Steps) -> Reach:
     model, method, exchange = steps.model, steps.method, steps.exchange
     names = ("linear", "quadratic")
     q, factor = ({name: part[name] for name in names} for part in (exchange.q, exchange.factor))
-    rest = power(divide(q, factor), method.prior_share)
+    rest = power(divide(q, factor), method._prior_share)
     r, others = rest["linear"], -2.0 * rest["quadratic"]
-    prior = -2.0 * model.prior(steps.family)["quadratic"] * method.prior_share
+    prior = -2.0 * model.prior(steps.family)["quadratic"] * method._prior_share
     unit = steps.scale * steps.longest / method.rate
     gradient = unit / np.abs(np.asarray(model.clip_scales(), np.float64))
     information = unit / method._weight(model)

@@ -84,14 +84,7 @@ class Whitened(PrivateMethod):
     @property
     def told(self) -> DPSGD | PrivateUpdate:
         """The inner method, told what the plan has told this one."""
-        return replace(
-            self.inner,
-            unit=self.unit,
-            relation=self.relation,
-            aggregation=self.aggregation,
-            parties=self.parties,
-            total_units=self.total_units,
-        )
+        return replace(self.inner, _run=self._run)
 
     # What the plan and the engines ask a method's class is the inner method's to say.
 

@@ -49,4 +49,4 @@ def committee(
         )
     share = 1.0 / parties if baseline == "committee-split-prior" else 1.0
     meeting = Synchronous(rounds=1, damping=1.0)
-    return replace(method, prior_share=share, averaged_share=0.0), meeting
+    return replace(method, _prior_share=share, averaged_share=0.0), meeting

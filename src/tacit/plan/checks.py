@@ -165,7 +165,7 @@ def units_of(
     """How many units each party has; where its records are elsewhere, about how many."""
     if privacy is None or not isinstance(method, PrivateMethod):
         return {}
-    method = replace(method, unit=privacy.unit)
+    method = method.bind(unit=privacy.unit)
     method.check_unit()
     share = 1
     if live is not None and privacy.unit != "party":
@@ -198,8 +198,7 @@ def settled_method(
         total = sum(units.values())
         if live is not None and privacy.unit != "party":
             total = live.total_units
-    return replace(
-        method,
+    return method.bind(
         unit=privacy.unit,
         relation=privacy.relation,
         aggregation=privacy.aggregation,

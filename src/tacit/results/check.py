@@ -138,7 +138,8 @@ def numbers_sent(plan: Plan) -> int:
 
 def _method(method: LocalMethod) -> str:
     """Name and settings; a setting left to the method is not shown."""
-    names = [one.name for one in fields(method)] if is_dataclass(method) else []
+    own = fields(method) if is_dataclass(method) else ()
+    names = [one.name for one in own if not one.name.startswith("_")]
     settings = {name: getattr(method, name) for name in names}
     shown = ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
     return f"{method.kind} ({shown})"

@@ -143,7 +143,7 @@ def test_one_noise_of_the_servers_own_has_the_size_that_was_settled():
 def test_what_is_private_by_itself_is_chosen_and_says_so():
     plan = make_plan(MODEL, dealt(planted(60)), privacy=SEEDED)
     assert isinstance(plan.method, PrivateStatistics)
-    assert plan.method.nonnegative
+    assert plan.method._nonnegative
     guarantee = plan.guarantee
     assert guarantee is not None
     assert (guarantee.unit, guarantee.relation) == ("record", "substitute")

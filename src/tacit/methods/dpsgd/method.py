@@ -89,7 +89,7 @@ class DPSGD(PrivateMethod):
     adaptive: float | None = None
     most_noise: float = 4.0
     label_agnostic: bool = True
-    prior_share: float = 1.0
+    _prior_share: float = 1.0
     averaged_share: float = 0.5
     dtype: str = "float32"
 
@@ -241,8 +241,8 @@ class DPSGD(PrivateMethod):
         assert isinstance(family, MeanFieldGaussian)
         scale = self._clip_scale(task)
         others = cavity(task.q, task.factor)
-        rest = power(others, self.prior_share)
-        least = -2.0 * model.prior(family)["quadratic"] * self.prior_share
+        rest = power(others, self._prior_share)
+        least = -2.0 * model.prior(family)["quadratic"] * self._prior_share
 
         task = task._replace(terms=task.terms._replace(noise_sd=scale * task.terms.noise_sds[0]))
         doubt = self.precision_noise(model, 1.0) * task.terms.noise_sd

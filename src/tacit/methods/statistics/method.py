@@ -142,7 +142,7 @@ class PrivateStatistics(PrivateMethod):
     repair: Literal["none", "truncate"] = "none"
     noise_aware: bool = True
     once: bool = False
-    nonnegative: bool = False
+    _nonnegative: bool = False
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
@@ -156,7 +156,7 @@ class PrivateStatistics(PrivateMethod):
         return Batches(self.rate, self.sampling)
 
     def suited(self, model: Model) -> PrivateStatistics:
-        return replace(self, nonnegative=model.nonnegative_statistics)
+        return replace(self, _nonnegative=model.nonnegative_statistics)
 
     def starts_at_prior(self, model: Model) -> bool:
         return not model.ties_at_prior
@@ -189,7 +189,7 @@ class PrivateStatistics(PrivateMethod):
             )
 
     def numbers(self, dimension: int) -> int:
-        return dimension if self.nonnegative else super().numbers(dimension)  # counts are one each
+        return dimension if self._nonnegative else super().numbers(dimension)  # counts are one each
 
     def knows_noise(self, family: Family) -> bool:
         gaussian = isinstance(family, Gaussian) and whole(family)
@@ -205,7 +205,7 @@ class PrivateStatistics(PrivateMethod):
                 clip=clip,
                 noise_sd=noise_sd,
                 sampling=self.batches.accounted(units),
-                nonnegative=self.nonnegative,
+                nonnegative=self._nonnegative,
             ),
         )
 
