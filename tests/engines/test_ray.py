@@ -26,6 +26,7 @@ from tacit.models import LinearRegression, SoftmaxRegression, TopicModel
 from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Asynchronous, Sequential, Synchronous
+from tacit.testing import check_engine
 
 LINEAR = LinearRegression(("a", "b", "c"))
 TOKEN = "0123456789abcdef" * 2
@@ -80,17 +81,19 @@ def test_a_cluster_of_ones_own_listens_on_loopback_and_reports_nothing(cluster):
     assert all("127.0.0.1" in address or "[::1]" in address for address in ours), ours
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [Synchronous(rounds=3), Sequential(rounds=2), Asynchronous(rounds=3)],
-    ids=lambda schedule: schedule.kind,
-)
-def test_the_posterior_is_that_of_one_process(cluster, parties, schedule):
+def test_the_engine_passes_its_suite(cluster):
+    """A dozen runs, each with an actor of its own: what they cost is starting processes."""
     from tacit.engines.ray import RayEngine
 
-    plan = make_plan(LINEAR, parties, schedule=schedule, seed=2)
+    check_engine(partial(RayEngine, actors=1))
+
+
+def test_the_posterior_is_that_of_one_process(cluster, parties):
+    from tacit.engines.ray import RayEngine
+
+    plan = make_plan(LINEAR, parties, schedule=Synchronous(rounds=3), seed=2)
     here = carry_out(plan)
-    actors = 2 if schedule.kind == "synchronous" else 1
+    actors = 2
     there = carry_out(plan, engine=partial(RayEngine, actors=actors))
     for name in here.state.q:
         np.testing.assert_allclose(there.state.q[name], here.state.q[name], rtol=1e-10)

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from tacit.server.messages import Reply
 from tacit.server.schedule import Asynchronous, Sequential, Synchronous
 from tacit.server.state import initial_state, open_requests
 from tacit.server.step import begin, step
+from tacit.testing.engine_probe import probe_plan
 
 MODEL = LinearRegression(("a", "b", "c"))
 SCHEDULES = {
@@ -345,3 +347,29 @@ def test_a_checkpoint_of_version_0_1_is_refused(finished):
         database.execute("PRAGMA user_version = 0")
     with pytest.raises(DataError, match="checkpoint format 0, this version of tacit reads 2"):
         open_and_load(finished)
+
+
+def test_an_open_request_stays_as_it_was_sent(tmp_path):
+    """Parties share the noisy sum: an answer of one changes the factors of those still asked."""
+    plan = probe_plan(tmp_path / "journal", Asynchronous(rounds=2), noise_seed=7)
+    state = begin(plan.rules, initial_state(plan.rules))
+    sent = {request.id: request.content for request in open_requests(state)}
+    with closing(Checkpoint(tmp_path / "c.sqlite", digest="d")) as checkpoint:
+        checkpoint.save(state)
+        for request in open_requests(state)[:2]:
+            arrays = {"linear": np.array([0.7]), "quadratic": np.array([-1.0])}
+            reply = Reply(request.id, request.party, request.version, arrays, None)
+            before = state.factors
+            state, log = step(plan.rules, state, reply)
+            assert all(state.factors[name].version > before[name].version for name in before)
+            checkpoint.save(state, log)
+            sent |= {one.id: one.content for one in open_requests(state) if one.id not in sent}
+            assert {one.id: sent[one.id] for one in open_requests(state)} == {
+                one.id: one.content for one in open_requests(state)
+            }
+    with closing(Checkpoint(tmp_path / "c.sqlite", digest="d")) as checkpoint:
+        loaded = checkpoint.load()
+    assert loaded is not None
+    assert {one.id: one.content for one in open_requests(loaded[0])} == {
+        one.id: sent[one.id] for one in open_requests(state)
+    }

@@ -106,9 +106,9 @@ class Checkpoint:
                 gone = [(key,) for key in before if key not in state.open]
                 db.executemany("DELETE FROM requests WHERE id = ?", gone)
                 rows = [
-                    (key, int(key[1:]), _pack([*value[:-1], list(value.stage)]))
+                    (key, int(key[1:]), _pack_request(value))
                     for key, value in state.open.items()
-                    if key not in before
+                    if before.get(key) is not value
                 ]
                 db.executemany("REPLACE INTO requests VALUES (?, ?, ?)", rows)
             self._put_replies(state, old)
@@ -174,8 +174,9 @@ class Checkpoint:
             factors[party] = Factor(natural, version, count, base)
         requests = []
         for (body,) in db.execute("SELECT body FROM requests ORDER BY place"):
-            *parts, stage = _unpack(body)
-            requests.append(Open(*parts)._replace(stage=Stage(*stage)))
+            *parts, stage, factor = _unpack(body)
+            factor = None if factor is None else unpack_natural(factor)
+            requests.append(Open(*parts, stage=Stage(*stage), factor=factor))
         replies = {}
         for party, body in db.execute("SELECT party, body FROM replies ORDER BY rowid"):
             key, version, released, loss = _unkeyed(party, body)
@@ -250,6 +251,11 @@ class Checkpoint:
             f"{self.path} cannot be read ({reason}); restore it from a copy or start anew with "
             "another --out"
         )
+
+
+def _pack_request(request: Open) -> bytes:
+    factor = None if request.factor is None else pack_natural(request.factor)
+    return _pack([*request[:-2], list(request.stage), factor])
 
 
 def _kept(body: Any) -> Kept:

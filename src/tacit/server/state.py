@@ -44,6 +44,8 @@ class Open(NamedTuple):
     initial: bool
     issued_at: float
     stage: Stage = Stage()
+    factor: Natural | None = None
+    """The factor that it carries, if updates of other parties have changed its party's since."""
 
 
 class Published(NamedTuple):
@@ -188,7 +190,9 @@ def open_requests(state: ServerState, only: str | None = None) -> list[Request]:
                 visit=o.visit,
                 version=o.version,
                 q=carried.q if o.stage.needs_q else None,
-                factor=state.factors[o.party].natural if o.stage.needs_factor else None,
+                factor=(o.factor or state.factors[o.party].natural)
+                if o.stage.needs_factor
+                else None,
                 damping=o.damping,
                 initial=o.initial,
                 stage=o.stage.name,

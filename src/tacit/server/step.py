@@ -291,6 +291,12 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
             changes |= dict.fromkeys(parties, share)
     if not _usable(rules, state, q):
         return _refuse(rules, state, replies)
+    # What was asked stays as it was asked: the answers of others may change a party's factor.
+    carried = {
+        key: request._replace(factor=state.factors[request.party].natural)
+        for key, request in state.open.items()
+        if request.party in changes and request.factor is None
+    }
     factors = dict(state.factors)
     for party, change in changes.items():
         factor = factors[party]
@@ -300,6 +306,7 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
         state,
         q=q,
         q_version=state.q_version + 1,
+        open=state.open | carried if carried else state.open,
         factors=factors,
         public=shared.public,
         memory=shared.memory,
