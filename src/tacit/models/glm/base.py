@@ -159,14 +159,21 @@ class GeneralisedLinear(LinearPredictor):
 
     def largest_slope(self, mean: Array, variance: Array) -> Array | None:
         """The largest |E[ℓ'(η)]| over all labels, for label-agnostic clipping; None: no labels."""
+        return self._over_labels(mean, variance, 1)
+
+    def largest_curvature(self, mean: Array, variance: Array) -> Array | None:
+        """The largest |E[ℓ''(η)]| over all labels; None: no labels, or it depends on none."""
+        return self._over_labels(mean, variance, 2)
+
+    def _over_labels(self, mean: Array, variance: Array, order: int) -> Array | None:
         if self.output != "bernoulli":
             return None
         xp = namespace(mean, variance)
-        slopes = [
-            self.expected_derivatives(mean, variance, xp.full_like(mean, label))[1]
+        each = [
+            self.expected_derivatives(mean, variance, xp.full_like(mean, label))[order]
             for label in (0.0, 1.0)
         ]
-        return xp.maximum(*(xp.abs(slope) for slope in slopes))
+        return xp.maximum(*(xp.abs(one) for one in each))
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
         return self.pointwise(records["x"] @ theta, records["y"])
@@ -255,7 +262,9 @@ class GeneralisedLinear(LinearPredictor):
         _, slope, curvature = self.expected_derivatives(mean, spread, y)
         bound = self.largest_slope(mean, spread) if label_agnostic else None
         most = jnp.abs(slope) if bound is None else jnp.maximum(bound, jnp.abs(slope))
-        slope, curvature, most = computed_once((slope, curvature, most))
+        bound = self.largest_curvature(mean, spread) if label_agnostic else None
+        bent = curvature if bound is None else jnp.maximum(bound, jnp.abs(curvature))
+        slope, curvature, most, bent = computed_once((slope, curvature, most, bent))
         # Norms in float64, as the sums are: a float32 square that vanishes takes its part out.
         direction, largest = unit_rows(x)
         wide = jnp.square(direction)
@@ -263,10 +272,11 @@ class GeneralisedLinear(LinearPredictor):
         norms = jnp.square(most * largest) * (wide @ jnp.square(reach["location"]))
         if "scale" in maps:
             spreads = jnp.square(wide) @ jnp.square(reach["scale"] * variance.astype(jnp.float64))
-            norms = norms + jnp.square(curvature * largest * largest) * spreads
+            norms = norms + jnp.square(bent * largest * largest) * spreads
         information = jnp.abs(curvature) * jnp.sum(squares, axis=1) / x.shape[1]
         if "information" in maps:
-            norms = norms + jnp.square(reach["information"] * information.astype(jnp.float64))
+            most = jnp.abs(bent) * jnp.sum(squares, axis=1) / x.shape[1]
+            norms = norms + jnp.square(reach["information"] * most.astype(jnp.float64))
 
         def weighted_sum(weights: Array) -> Free:
             rows = kept_rows(weights, x)

@@ -56,6 +56,10 @@ class LogisticRegression(GeneralisedLinear):
         _, slope, _ = self.expected_derivatives(mean, variance, xp.ones_like(mean))
         return xp.maximum(slope, 1.0 - slope)
 
+    def largest_curvature(self, mean: Array, variance: Array) -> None:
+        """p(1 − p) is the same for both labels."""
+        del mean, variance
+
     def expected_derivatives(
         self, mean: Array, variance: Array, y: Array
     ) -> tuple[Array, Array, Array]:
