@@ -199,13 +199,13 @@ SLOW_RUN = """
     def observe(state, log):
         if state.exchanges <= 4:
             print("going", flush=True)
-        time.sleep(0.002)
+        time.sleep(0.005)
     carry_out(plan, checkpoint=Checkpoint(Path(sys.argv[3]), digest="d"), observe=observe)
 """
 
 
 @pytest.mark.parametrize(
-    "text", ["Asynchronous(rounds=300, damping=0.7)", "Sequential(rounds=300, damping=0.7)"]
+    "text", ["Asynchronous(rounds=120, damping=0.7)", "Sequential(rounds=120, damping=0.7)"]
 )
 def test_kill_minus_nine_changes_no_bit(make_parties, tmp_path, path, text):
     """Another process is killed at a random moment; this one goes on from what it left."""
@@ -226,7 +226,7 @@ def test_kill_minus_nine_changes_no_bit(make_parties, tmp_path, path, text):
     plan = make_plan(MODEL, parties, family="mean-field", schedule=schedule, seed=5)
     checkpoint = Checkpoint(path, digest="d")
     left, _ = checkpoint.load()
-    assert 0 < left.exchanges < 1200
+    assert 0 < left.exchanges < 480
     resumed = carry_out(plan, checkpoint=checkpoint)
     checkpoint.close()
     assert_same_outcome(resumed, carry_out(plan))
