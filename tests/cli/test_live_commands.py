@@ -23,7 +23,7 @@ from tacit.privacy.ledger.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]
 PARTIES = ("north", "south")
-PATIENCE_S = 60
+PATIENCE_S = 180
 
 FEDERATION = """
 name = "two registries"

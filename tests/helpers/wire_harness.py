@@ -239,7 +239,7 @@ def assert_same_bits(one: dict[str, Any], two: dict[str, Any]) -> None:
 # In one event loop.
 
 
-async def run_all(fed: Fed, *, within_s: float = 120.0) -> list[dict[str, Any]]:
+async def run_all(fed: Fed, *, within_s: float = 240.0) -> list[dict[str, Any]]:
     """The server's result and the parties', in order."""
     async with asyncio.timeout(within_s):
         server = await started(fed)
@@ -273,7 +273,7 @@ async def ended(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def until(condition: Any, within_s: float = 20.0) -> None:
+async def until(condition: Any, within_s: float = 60.0) -> None:
     """Poll until it holds."""
     end = time.monotonic() + within_s
     while not condition():
@@ -321,7 +321,7 @@ class Worker:
         self._running.add(pid)
         return pid
 
-    def ended(self, pid: int, within_s: float = 60.0) -> int | None:
+    def ended(self, pid: int, within_s: float = 180.0) -> int | None:
         """The exit code, or None if it still runs by then."""
         code = self._ask(what="wait", pid=pid, within_s=within_s)
         if code is not None:

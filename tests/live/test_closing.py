@@ -272,7 +272,7 @@ def test_the_result_is_kept_although_the_server_holds_the_connection(tmp_path, p
     server = HoldingServer(pki, agreed.digest, m.EndOfTraining(final_posterior=final))
     process = joined_with(federation, server)
     try:
-        _, words = process.communicate(timeout=40.0)
+        _, words = process.communicate(timeout=120.0)
     finally:
         process.kill()
         server.over.set()
@@ -289,10 +289,10 @@ def test_a_planned_close_is_kept_to_although_the_server_holds_the_connection(tmp
     process = joined_with(federation, server)
     try:
         again = server.listener
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + 90.0
         while not server.heard and time.monotonic() < deadline:
             time.sleep(0.05)
-        again.settimeout(20.0)
+        again.settimeout(60.0)
         plain, _ = again.accept()
         plain.close()
         assert process.poll() is None

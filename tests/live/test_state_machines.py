@@ -263,7 +263,7 @@ class Script:
         await write_frame(self.writer, encode(message, "msgpack"))
 
     async def receive(self) -> Any:
-        payload = await asyncio.wait_for(read_frame(self.reader), 5.0)
+        payload = await asyncio.wait_for(read_frame(self.reader), 30.0)
         return decode(payload, "msgpack", m.CLIENT_MESSAGES)
 
     async def close(self) -> None:
@@ -351,15 +351,15 @@ async def one_answer(side: PartySide, name: str) -> None:
             assert not work.done()
             assert session.side is then
             await script.send(server_message(GO_ON[side]))
-            found = await asyncio.wait_for(work, 5.0)
+            found = await asyncio.wait_for(work, 30.0)
             assert found is None or found.request == "r7"
             return
         error, says = ENDS[do.action]
         if error is None:
-            await asyncio.wait_for(work, 5.0)
+            await asyncio.wait_for(work, 30.0)
         else:
             with pytest.raises(error):
-                await asyncio.wait_for(work, 5.0)
+                await asyncio.wait_for(work, 30.0)
         assert session.side is do.then
         if says is not None:
             assert isinstance(await script.receive(), says)
@@ -405,7 +405,7 @@ def test_a_server_that_talks_nonsense_is_left_after_three_times(side):
         for _ in range(3):
             await write_frame(script.writer, b"\xc1")
         with pytest.raises(PeerError, match="does not keep to the protocol"):
-            await asyncio.wait_for(work, 5.0)
+            await asyncio.wait_for(work, 30.0)
         await script.close()
 
     run_async(scene())
@@ -428,7 +428,7 @@ def test_a_server_that_does_not_let_go(monkeypatch):
 
         asking = asyncio.create_task(ask_on())
         with pytest.raises(PeerError):
-            await asyncio.wait_for(work, 3.0)
+            await asyncio.wait_for(work, 15.0)
         asking.cancel()
         await script.close()
 
@@ -463,7 +463,7 @@ def test_a_turn_that_makes_no_sense(what):
         fields: Any = {key: value for key, value in given.items() if value is not None}
         await script.send(m.SelectedForTraining(**fields))
         with pytest.raises(PeerError):
-            await asyncio.wait_for(work, 5.0)
+            await asyncio.wait_for(work, 30.0)
         assert script.session.side is PartySide.WAITING
         await script.close()
 

@@ -30,7 +30,7 @@ from tacit.live.transport.tls import (
     server_context,
 )
 
-SECONDS = 5.0
+SECONDS = 30.0
 ALERT = (ssl.SSLError, ConnectionError)  # what a refusal of the other end looks like
 USES = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "party": ExtendedKeyUsageOID.CLIENT_AUTH}
 

@@ -374,7 +374,7 @@ class Hostile:
         await write_frame(self.writer, encode(message, "msgpack"))
 
     async def hear(self) -> Any:
-        payload = await asyncio.wait_for(read_frame(self.reader), 20.0)
+        payload = await asyncio.wait_for(read_frame(self.reader), 60.0)
         self.sent.append(payload)
         return decode(payload, "msgpack", m.CLIENT_MESSAGES)
 

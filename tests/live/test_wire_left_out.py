@@ -118,7 +118,7 @@ def test_an_answer_that_cannot_be_used_does_not_hold_up_the_others(wrong, tmp_pa
     monkeypatch.setattr(LiveParty, "_connect", connected)
     monkeypatch.setattr(AsyncSession, "send_delta", spoiled(AsyncSession, wrong))
     fed = federation(tmp_path)
-    results = asyncio.run(run_all(fed, within_s=60))
+    results = asyncio.run(run_all(fed))
     (line,) = left_out(fed)
     assert (line["party"], line["round"], line["factor"]) == ("b", 2, "divided out")
     assert "its update cannot be used (" in line["reason"]

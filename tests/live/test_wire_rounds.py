@@ -69,7 +69,7 @@ class ByHand:
         self.session = await open_session(address, self.ready.credentials, introduction)
         return self
 
-    async def turn(self, within_s=15.0):
+    async def turn(self, within_s=60.0):
         async with asyncio.timeout(within_s):
             return await self.session.wait_for_posterior()
 
@@ -83,7 +83,7 @@ class ByHand:
 
 
 @contextlib.asynccontextmanager
-async def running(fed, *names, within_s=60.0, setup=None):
+async def running(fed, *names, within_s=180.0, setup=None):
     """A server and these parties; whatever still runs at the end is cancelled."""
     tasks = {}
     try:
@@ -153,7 +153,7 @@ def test_who_is_slow_but_here_is_asked_again(tmp_path):
             first = await late.turn()
             await until(lambda: events(fed, "skipped", party="c"))
             await late.answer(first)
-            second = await late.turn(within_s=10.0)
+            second = await late.turn()
             await late.session.close()
             return first, second
 
