@@ -34,6 +34,23 @@ class Federation:
     records of one person of this party, and mean nothing at another. `test` has no persons.
     `notes` say what was done to the data beyond the declared schema: rows dropped, values clipped,
     pooled statistics. They are counts of records, so they stay with whoever may see the records.
+
+    Parameters
+    ----------
+    parties
+        Prepared records of every party, by name, in order.
+    test
+        Held-out records, if there are any.
+    names
+        Names of the columns of x.
+    target
+        Name of the outcome.
+    output
+        What the outcome is: "bernoulli", "gaussian", "categorical" or "other".
+    preparation
+        "public", or "pooled" if statistics of all records were used.
+    notes
+        What was done to the records beyond the schema.
     """
 
     parties: dict[str, Records] = field(repr=False)  # records are not for notebooks and logs

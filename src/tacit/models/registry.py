@@ -56,7 +56,13 @@ _registered: dict[str, type[Model]] = {}
 
 
 def register(model: M) -> M:
-    """Let configurations of this process name a model by its `kind`; usable as a decorator."""
+    """Let configurations of this process name a model by its `kind`; usable as a decorator.
+
+    Parameters
+    ----------
+    model
+        A subclass of `Model` with its own `kind` and `Settings`.
+    """
     kind = model.kind
     if kind in SHIPPED or kind == "auto":
         raise ConfigError(f"model kind {kind!r} is tacit's own; choose another kind")
