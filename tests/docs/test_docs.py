@@ -55,10 +55,11 @@ def test_toml_example_of_the_quickstart_is_a_configuration():
     config, private = sources
     config = parse_config(tomllib.loads(config))
     # The second shows what replaces privacy = "none" and [method] in the first.
-    data = tomllib.loads(sources[0])["data"]
-    private = parse_config({"data": data} | tomllib.loads(private))
-    assert config.data.target == "readmitted"
-    assert config.partition.column == "hospital"
+    first = tomllib.loads(sources[0])
+    data = {key: first[key] for key in ("outcome", "positive", "columns", "data")}
+    private = parse_config(data | tomllib.loads(private))
+    assert config.data.outcome == "readmitted"
+    assert config.data.party == "hospital"
     assert private.private is not None
     assert private.private.of("hospital-03")[0] == 0.5
 

@@ -94,12 +94,12 @@ class SoftmaxRegression(LinearPredictor):
         if not self.levels:
             raise ConfigError(
                 "model 'softmax' without levels; write SoftmaxRegression(columns, levels=('a', "
-                "'b', 'c')), or declare those of the target in data.columns"
+                "'b', 'c')), or declare those of the outcome in [columns]"
             )
         if len(self.levels) < 2:
             raise ConfigError(
                 f"model 'softmax' with the levels {list(self.levels)}; a category has two or more: "
-                "declare those of the target in data.columns"
+                "declare those of the outcome in [columns]"
             )
         if len(self.levels) > MOST_LEVELS:
             raise ConfigError(
