@@ -30,14 +30,18 @@ name = "two registries"
 parties = ["north", "south"]
 seed = 3
 records = 80
-outcome = "pressure"
 {privacy}
-[columns.age]
+[data]
+source = "file"
+target = "pressure"
+[[data.columns]]
+name = "age"
 low = 0
 high = 100
 center = 50
 scale = 20
-[columns.pressure]
+[[data.columns]]
+name = "pressure"
 low = 50
 high = 250
 center = 130

@@ -10,10 +10,9 @@ from tacit.cli.main import COMMANDS, app
 
 NO_RESULT = {
     "serve", "join", "approve", "server start", "server stop", "server readmit", "certs init",
-    "certs server", "certs party", "certs revoke", "schema",
+    "certs server", "certs party", "certs revoke",
 }  # fmt: skip
-"""Commands that act or report progress; `serve` and `join` write JSON lines all the same, and
-`schema` prints nothing else."""
+"""Commands that act or report progress; `serve` and `join` write JSON lines all the same."""
 
 
 def leaves():

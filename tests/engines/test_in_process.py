@@ -7,6 +7,7 @@ import textwrap
 import jax
 import numpy as np
 import pytest
+from one_party import OneParty
 
 import tacit.party.compute as party_side
 from tacit.engines.compilations import compilations
@@ -15,7 +16,6 @@ from tacit.engines.in_process import InProcess
 from tacit.errors import DataError
 from tacit.methods import NaturalVI
 from tacit.models import LinearRegression, LogisticRegression
-from tacit.party.compute import PartyState
 from tacit.plan.agreement import Agreement
 from tacit.plan.plan import make_plan
 from tacit.results import evaluate
@@ -98,16 +98,14 @@ def test_one_seed_gives_the_same_bits_in_two_processes(stochastic):
 
 @pytest.mark.parametrize("kind", ["sequential", "synchronous"])
 def test_unbatched_is_what_separate_parties_answer_bit_for_bit(parties, kind):
-    """The same `party.step` and `server.step`, driven by hand as a network would."""
+    """The same agents and the same server, driven by hand as a network would."""
     plan = make_plan(LINEAR, parties, schedule=SCHEDULES[kind], batch_parties=False, seed=2)
     agreement = Agreement(plan.model, plan.family, plan.method, plan.seed)
     state = server_step.begin(plan.rules, initial_state(plan.rules))
-    memories = dict.fromkeys(parties, PartyState())
+    alone = {name: OneParty(agreement, name, records) for name, records in parties.items()}
     while not state.finished:
         request = open_requests(state)[-1]
-        name = request.party
-        reply, memories[name] = party_side.step(agreement, parties[name], memories[name], request)
-        state, _ = server_step.step(plan.rules, state, reply)
+        state, _ = server_step.step(plan.rules, state, alone[request.party].answer(request))
     np.testing.assert_equal(state.q, carry_out(plan).state.q)
 
 

@@ -336,9 +336,9 @@ def test_parties_are_dealt_out_evenly_and_once(sizes, count):
 
 def test_memories_and_noise_keys_travel_with_requests():
     """A mix of parties that keep something and of those that do not is told apart."""
-    from tacit.engines.ray.pack import pack_answers, pack_requests, unpack_answers, unpack_requests
-    from tacit.party.compute import PartyState
-    from tacit.server.messages import Reply, Request
+    from tacit.engines.ray.pack import pack_requests, pack_updates, unpack_requests, unpack_updates
+    from tacit.party.compute import Update
+    from tacit.server.messages import Request
 
     q = {"linear": np.array([1.0])}
     requests = [
@@ -356,18 +356,13 @@ def test_memories_and_noise_keys_travel_with_requests():
     assert [float(one.factor["linear"][0]) for one in again] == [0.0, 1.0, 2.0]
     assert memories["p0"] is None
     np.testing.assert_equal(memories["p1"], kept["p1"])
-    found = {
-        r.id: (
-            reply := Reply(r.id, r.party, r.version, r.factor, None),
-            PartyState(reply, memories[r.party]),
-        )
-        for r in again
-    }
-    back = unpack_answers(pack_answers(found))
+    found = {r.id: Update(r.factor, None, True, ("cost", r.id), memories[r.party]) for r in again}
+    back = unpack_updates(pack_updates(found))
     assert back.keys() == found.keys()
-    for key, (reply, state) in back.items():
-        assert reply.version == found[key][0].version
-        np.testing.assert_equal(state.memory, found[key][1].memory)
+    for key, update in back.items():
+        assert update.cost == ("cost", key)
+        np.testing.assert_equal(update.released, found[key].released)
+        np.testing.assert_equal(update.memory, found[key].memory)
 
 
 def test_an_address_of_another_cluster_is_refused(cluster):

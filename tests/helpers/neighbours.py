@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from tacit.cli.ledger import budget_command
 from tacit.engines.in_process import InProcess
-from tacit.party.compute import PartyState
+from tacit.party.compute import Update
 from tacit.report import write_report
 from tacit.run.config import parse_config, resolved_toml
 from tacit.run.run import run
@@ -24,22 +24,14 @@ SECRET = (20260101,)
 
 
 class Releases(dict):
-    """(party, visit) -> the numbers that were released and what the party remembered."""
+    """(party, visit) -> the update that was made: what was released, its cost, what was kept."""
 
-    def keep(self, requests, answers):
+    def keep(self, requests, updates):
         for request in requests:
-            reply, state = answers[request.id]
-            self[request.party, request.visit] = (reply.released, reply.loss, state.memory)
+            self[request.party, request.visit] = updates[request.id]
 
-    def give(self, requests):
-        from tacit.server.messages import Reply
-
-        found = {}
-        for request in requests:
-            delta, loss, memory = self[request.party, request.visit]
-            reply = Reply(request.id, request.party, request.version, delta, loss)
-            found[request.id] = (reply, PartyState(last=reply, memory=memory))
-        return found
+    def give(self, requests) -> dict[str, Update]:
+        return {request.id: self[request.party, request.visit] for request in requests}
 
 
 def keeping(releases: Releases):

@@ -43,10 +43,13 @@ AGREED: dict[str, Any] = {
     "method": {"kind": "dpsgd"},
     "schedule": {"rounds": ROUNDS},
     "records": 17,
-    "outcome": "y",
-    "columns": {
-        "x": {"low": -1.0, "high": 1.0},
-        "y": {"low": 0.0, "high": 10.0, "feature": False},
+    "data": {
+        "source": "file",
+        "target": "y",
+        "columns": [
+            {"name": "x", "kind": "numeric", "low": -1.0, "high": 1.0},
+            {"name": "y", "kind": "numeric", "low": 0.0, "high": 10.0, "feature": False},
+        ],
     },
 }
 ADDING = AGREED | {"privacy": AGREED["privacy"] | {"relation": "add-or-remove"}}
@@ -499,7 +502,7 @@ def test_asked_again_it_sends_the_same_and_pays_nothing(tmp_path, pki):
         assert isinstance(first, m.JoinCluster if number == 1 else m.ReJoinCluster)
         for visit in (0, 1):
             update = await hostile.ask("a0", visit, **changes[number - 1])
-            answers.append(update.released)
+            answers.append(update.delta)
             spent.append(book.spent())
         if number < len(changes):
             return  # hang up
@@ -715,7 +718,7 @@ def test_failures_tell_nothing_of_the_records(tmp_path, pki):
                 await hostile.say(m.ServerAcknowledgement())
                 return
             answered += 1
-            for array in answer.released.values():
+            for array in answer.delta.values():
                 assert np.all(np.isfinite(np.frombuffer(array.data)))
         await hostile.say(m.EarlyCloseOfConnection())
         await hostile.hear()

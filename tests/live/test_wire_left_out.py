@@ -30,18 +30,19 @@ class Corrupt(Seat):
         super().__init__(agreement, party, *rest, **options)
         self.corrupt = party == "b"
 
-    def answer(self, request: Any, *rest: Any) -> Any:
-        reply, state = super().answer(request, *rest)
-        if self.corrupt and request.visit >= self.since:
-            delta = {name: type(self).factor * value for name, value in reply.released.items()}
-            reply = reply._replace(released=delta)
-            state = state._replace(last=reply)
-        return reply, state
+    def compute(self, requests: Any, keys: Any) -> Any:
+        updates = super().compute(requests, keys)
+        for request in requests:
+            if self.corrupt and request.visit >= self.since:
+                update = updates[request.id]
+                wrong = {name: type(self).factor * one for name, one in update.released.items()}
+                updates[request.id] = update._replace(released=wrong)
+        return updates
 
 
 def federation(tmp_path, **agreed: Any) -> Fed:
     agreed = {
-        **BINARY,
+        "data": BINARY,
         "model": {"kind": "logistic"},
         "schedule": {"rounds": 4},
         "privacy": "none",

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from one_party import OneParty
 from wire_harness import (
     NUMBERS,
     Fed,
@@ -30,7 +31,6 @@ from tacit.live.serve import serve
 from tacit.live.server.live_run import LiveRun
 from tacit.live.server.status import give_command, metrics_text
 from tacit.live.session import Introduction, RejectedError, open_session
-from tacit.party.compute import Seat
 from tacit.plan.plan import first_factors
 from tacit.server.messages import Request
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("shared_models")
 NAMES = ("a", "b", "c")
 EXACT = {
     "privacy": "none",
-    **NUMBERS,
+    "data": NUMBERS,
     "model": {"kind": "gaussian-mean"},
     "method": {"kind": "exact"},
 }
@@ -57,7 +57,7 @@ class ByHand:
     def __init__(self, fed, name):
         ready = prepare_party(fed.party(name))
         self.fed, self.name, self.ready = fed, name, ready
-        self.seat = Seat(ready.plan.agreement, name, ready.plan.parties[name])
+        self.seat = OneParty(ready.plan.agreement, name, ready.plan.parties[name])
 
     async def connect(self):
         introduction = Introduction(
@@ -78,7 +78,7 @@ class ByHand:
             turn.request, self.name, turn.visit, turn.version, turn.posterior, turn.factor,
             turn.damping, turn.initial,
         )  # fmt: skip
-        reply = self.seat.answer(request)[0]
+        reply = self.seat.answer(request)
         await self.session.send_delta(turn, reply.released, reply.loss)
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_party import OneParty
 
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError
 from tacit.methods import DPSGD
 from tacit.models import LogisticRegression
-from tacit.party.compute import Seat
 from tacit.plan.plan import make_plan
 from tacit.privacy.bounded import Tally, clip_units
 from tacit.privacy.settings import Privacy
@@ -98,14 +98,14 @@ def test_a_hostile_scale_goes_no_farther_than_the_server_s_own(parties, far):
     """Beyond it float32 squares vanish, and with them the norm that is clipped."""
     plan = plan_of(parties, DPSGD(adaptive=0.5), rounds=2)
     settled = plan.settled["site-0"]
-    seat = Seat(plan.agreement, "site-0", parties["site-0"], settled)
+    seat = OneParty(plan.agreement, "site-0", parties["site-0"], settled)
     deltas = []
     for at in (far, np.sign(far) * 30.0):
         q, public = plan.model.prior(plan.family), {"log_scale": np.asarray(at)}
         request = Request(
             "r0", "site-0", 0, 0, q, plan.family.zero(), 1.0, initial=True, public=public
         )
-        deltas.append(seat.answer(request)[0].released)
+        deltas.append(seat.answer(request).released)
     np.testing.assert_allclose(deltas[0]["linear"], deltas[1]["linear"])
 
 

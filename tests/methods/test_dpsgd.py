@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from one_party import OneParty, answer_once
 
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError
 from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.methods import DPSGD, NaturalVI
 from tacit.models import LogisticRegression, Model, NeuralNetwork
-from tacit.party.compute import PartyState, step
 from tacit.plan.agreement import Agreement
 from tacit.plan.plan import make_plan
 from tacit.privacy.events import Poisson, WithoutReplacement
@@ -83,13 +83,14 @@ def test_an_answer_costs_what_was_declared_for_it(parties, how):
             size = len(records["y"])
             assert event.sampling == WithoutReplacement(batch=int(0.3 * size), total=size)
         request = Request("r0", party, 0, 0, q, FAMILY.zero(), 1.0, initial=True)
-        reply, state = step(agreement, records, PartyState(), request, settled)
+        alone = OneParty(agreement, party, records, settled)
+        reply = alone.answer(request)
         assert reply.loss is None, "a loss would be one more release"
         assert np.all(np.isfinite(reply.released["linear"]))
-        assert step(agreement, records, state, request, settled)[0] is reply
-        again, _ = step(agreement, records, PartyState(), request, settled)
+        assert alone.answer(request) is reply
+        again = answer_once(agreement, records, request, settled)
         np.testing.assert_equal(again.released, reply.released)
-        other, _ = step(agreement, records, PartyState(), request._replace(visit=1), settled)
+        other = answer_once(agreement, records, request._replace(visit=1), settled)
         assert np.all(other.released["linear"] != reply.released["linear"]), (
             "a visit has its own noise"
         )
@@ -99,8 +100,8 @@ def test_noise_of_the_operating_system_is_never_the_same(parties):
     plan = plan_of(parties, DPSGD(), noise_seed=None)
     agreement = Agreement(plan.model, plan.family, plan.method, seed=0)
     request = Request("r0", "site-0", 0, 0, MODEL.prior(FAMILY), FAMILY.zero(), 1.0, initial=True)
-    arguments = (agreement, parties["site-0"], PartyState(), request, plan.settled["site-0"])
-    first, second = step(*arguments)[0], step(*arguments)[0]
+    arguments = (agreement, parties["site-0"], request, plan.settled["site-0"])
+    first, second = answer_once(*arguments), answer_once(*arguments)
     assert np.all(first.released["linear"] != second.released["linear"])
 
 

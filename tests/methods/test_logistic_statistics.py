@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_party import OneParty
 
 import tacit
 from tacit.data.readers.download import locate
@@ -17,7 +18,6 @@ from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.methods import ExpectedStatistics, NaturalVI, PrivateStatistics
 from tacit.methods.base import Task
 from tacit.models import LogisticRegression
-from tacit.party.compute import Seat
 from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
 from tacit.results import evaluate
@@ -162,8 +162,8 @@ def test_the_noise_has_the_law_that_was_told(make_parties):
     family = plan.family
     q = MODEL.prior(family)
     asked = Request("r", name, 0, 0, q, family.zero(), 1.0, initial=True)
-    seat = Seat(plan.agreement, name, records, plan.settled[name])
-    deltas = [seat.answer(asked._replace(id=f"r{v}", visit=v))[0].released for v in range(visits)]
+    seat = OneParty(plan.agreement, name, records, plan.settled[name])
+    deltas = [seat.answer(asked._replace(id=f"r{v}", visit=v)).released for v in range(visits)]
     error = 4.5 / np.sqrt(2 * visits)
     told = z * CLIP * MODEL.statistics_unit
     linear = np.std([one["linear"] for one in deltas], axis=0, ddof=1) / told

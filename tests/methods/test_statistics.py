@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_party import OneParty, answer_once
 
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, DataError
@@ -19,7 +20,6 @@ from tacit.methods.base import Task
 from tacit.methods.batches import shuffled_rows
 from tacit.methods.statistics.noise_aware import aware_q, plain_q
 from tacit.models import LinearRegression, NormalMean, PoissonRegression
-from tacit.party.compute import PartyState, Seat, step
 from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
 from tacit.server.checkpoint import Checkpoint
@@ -167,9 +167,9 @@ def test_the_noise_has_the_law_that_was_told(parties, kind):
     agreement, settled = plan.agreement, plan.settled["site-0"]
     q = MODEL.prior(plan.family)
     asked = Request("r", "site-0", 0, 0, q, plan.family.zero(), 1.0, initial=True)
-    seat = Seat(agreement, "site-0", parties["site-0"], settled)
+    seat = OneParty(agreement, "site-0", parties["site-0"], settled)
     requests = [asked._replace(id=f"r{visit}", visit=visit) for visit in range(visits)]
-    deltas = [seat.answer(request)[0].released for request in requests]
+    deltas = [seat.answer(request).released for request in requests]
     error = 4.5 / np.sqrt(2 * visits)
     linear = np.std([one["linear"] for one in deltas], axis=0, ddof=1) / (z * CLIP)
     precision = -2.0 * np.array([one["quadratic"] for one in deltas])
@@ -215,7 +215,7 @@ def test_a_party_that_lost_what_it_kept_does_not_answer_wrongly(parties):
     q = MODEL.prior(plan.family)
     request = Request("r9", "site-0", 1, 0, q, plan.family.zero(), 1.0, initial=False)
     with pytest.raises(DataError, match="is lost"):
-        step(plan.agreement, parties["site-0"], PartyState(), request, plan.settled["site-0"])
+        answer_once(plan.agreement, parties["site-0"], request, plan.settled["site-0"])
 
 
 def test_the_hybrid_splits_its_budget_as_told(parties):
@@ -331,14 +331,14 @@ def test_shuffled_batches_of_a_pass_have_the_statistics_of_all(parties):
     method = ExpectedStatistics(rate=8.5 / count, batches="shuffled")
     batches = -(-count // 8)
     agreement = make_plan(MODEL, {"a": records}, method=method, schedule=Synchronous(rounds=1))
-    seat = Seat(agreement.agreement, "a", records)
+    seat = OneParty(agreement.agreement, "a", records)
     prior = MODEL.prior(agreement.family)
     zero = agreement.family.zero()
     total = {name: np.zeros_like(value) for name, value in prior.items()}
     for visit in range(batches):
         request = Request(f"r{visit}", "a", visit, 0, prior, zero, 1.0, False)
         share = min(8, count - 8 * visit) / count
-        delta = seat.answer(request)[0].released
+        delta = seat.answer(request).released
         total = {name: total[name] + share * delta[name] for name in total}
     for name, value in exact.state.q.items():
         np.testing.assert_allclose(prior[name] + total[name], value, rtol=1e-9)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from one_party import OneParty
 
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, DataError
@@ -15,7 +16,6 @@ from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.methods import DPSGD, ExpectedStatistics, PrivateStatistics
 from tacit.models import BeliefNetwork, NeuralNetwork
 from tacit.models.belief.statistics import Hidden, infer, lower_bound
-from tacit.party.compute import Seat
 from tacit.plan.plan import make_plan
 from tacit.privacy.bounded import clip_sum
 from tacit.privacy.settings import Privacy
@@ -218,8 +218,8 @@ def test_the_noise_has_the_law_that_was_told(bars):
     model, family = plan.model, plan.family
     q = model.start(family)
     asked = Request("r", "site-0", 0, 0, q, family.zero(), 1.0, initial=True)
-    seat = Seat(plan.agreement, "site-0", plan.parties["site-0"], plan.settled["site-0"])
-    deltas = [seat.answer(asked._replace(id=f"r{v}", visit=v))[0].released for v in range(visits)]
+    seat = OneParty(plan.agreement, "site-0", plan.parties["site-0"], plan.settled["site-0"])
+    deltas = [seat.answer(asked._replace(id=f"r{v}", visit=v)).released for v in range(visits)]
     mean = family_of(model).usual(q)["mean"]
     precision = -2.0 * np.array([one["quadratic"] for one in deltas])
     linear = np.array([one["linear"] for one in deltas]) - precision * mean

@@ -3,14 +3,17 @@
 import msgspec
 import numpy as np
 import pytest
+from one_party import answer_once
 
 import tacit.party.compute as party_side
-from tacit.errors import PrivacyBudgetError
+from tacit.errors import DataError, PeerError, PrivacyBudgetError
 from tacit.expfam import MeanFieldGaussian
 from tacit.methods import DPSGD
 from tacit.models import LogisticRegression
+from tacit.party.agent import PartyAgent, conclude
 from tacit.party.charge import Charging
-from tacit.party.compute import PartyState, conclude, step
+from tacit.party.compute import Seat, Update
+from tacit.party.store import ProcessStore
 from tacit.plan.agreement import Agreement
 from tacit.plan.plan import make_plan
 from tacit.privacy.ledger.ledger import Budget, Ledger
@@ -64,6 +67,12 @@ def made_up(requests, keys):
     }
 
 
+def answer(charging, requests, compute, rehearse=None):
+    """Open, compute and store, as an agent does."""
+    stored, wanted, keys = charging.open(requests, rehearse)
+    return stored | (charging.store(wanted, compute(wanted, keys)) if wanted else {})
+
+
 def charges(ledger):
     return [row for row in ledger.entries() if row.kind == "charge"]
 
@@ -76,7 +85,7 @@ def test_an_answer_is_charged_before_it_is_computed(charging):
         seen.extend((row.run, row.request, row.state) for row in rows)
         return made_up(requests, keys)
 
-    charging.answer([request("site-0", 0), request("site-1", 0)], compute)
+    answer(charging, [request("site-0", 0), request("site-1", 0)], compute)
     assert sorted(seen) == [("run-1", "site-0-0", "charged"), ("run-1", "site-1-0", "charged")]
     assert {row.state for row in charges(charging.ledger)} == {"answered"}
 
@@ -93,11 +102,11 @@ def test_an_answer_that_is_lost_is_made_again_for_the_same_charge(charging):
         return made_up(requests, keys)
 
     with pytest.raises(RuntimeError, match="out of memory"):
-        charging.answer([request("site-0", 0)], fail)
+        answer(charging, [request("site-0", 0)], fail)
     assert [row.state for row in charges(charging.ledger)] == ["charged"]
     assert charging.ledger.recall("run-1", "site-0-0") is None
     assert charging.unpaid("site-0").visits == ROUNDS - 1, "it is paid for"
-    charging.answer([request("site-0", 0)], compute)
+    answer(charging, [request("site-0", 0)], compute)
     assert given[0] == given[1]
     assert [row.attempt for row in charges(charging.ledger)] == [1]
 
@@ -122,11 +131,11 @@ def test_a_lost_answer_is_made_again_for_the_same_question_only(charging, change
 
     asked = request("site-0", 0)
     with pytest.raises(RuntimeError, match="killed"):
-        charging.answer([asked], fail)
+        answer(charging, [asked], fail)
     with pytest.raises(PrivacyBudgetError, match="charged for another content"):
-        charging.answer([asked._replace(**change)], fail)
+        answer(charging, [asked._replace(**change)], fail)
     assert len(charges(charging.ledger)) == 1
-    charging.answer([asked], made_up)
+    answer(charging, [asked], made_up)
     assert len(charges(charging.ledger)) == 1
 
 
@@ -140,23 +149,23 @@ def test_what_a_rehearsal_raises_costs_nothing(charging):
 
     for _ in range(45):
         with pytest.raises(MemoryError, match="while compiling"):
-            charging.answer(asked, made_up, fail)
+            answer(charging, asked, made_up, fail)
     assert rehearsed == [["site-0-0", "site-1-0"]] * 45
     assert charges(charging.ledger) == []
-    charging.answer(asked, made_up)
-    charging.answer(asked, made_up, lambda requests: rehearsed.append(list(requests)))
+    answer(charging, asked, made_up)
+    answer(charging, asked, made_up, lambda requests: rehearsed.append(list(requests)))
     assert rehearsed[-1] == [], "what is stored needs no rehearsal"
 
 
 def test_the_same_request_gets_the_same_bytes_for_nothing(charging):
-    first = charging.answer([request("site-0", 0)], made_up)["site-0-0"]
+    first = answer(charging, [request("site-0", 0)], made_up)["site-0-0"]
 
     def refuse(_requests, _keys):
         raise AssertionError("computed again")
 
     # Whatever else a confused server writes into it.
     again = request("site-0", 1, key="site-0-0")._replace(damping=0.1)
-    second = charging.answer([again], refuse)["site-0-0"]
+    second = answer(charging, [again], refuse)["site-0-0"]
     assert encode_reply(first) == encode_reply(second)
     assert len(charges(charging.ledger)) == 1
 
@@ -169,16 +178,16 @@ def test_no_server_gets_more_answers_than_agreed(charging, visit):
     with pytest.raises(
         PrivacyBudgetError, match=f"'site-1' is asked for answer {visit + 1}; 3 were"
     ):
-        charging.answer([request("site-0", 0), request("site-1", visit)], refuse)
+        answer(charging, [request("site-0", 0), request("site-1", visit)], refuse)
     assert charges(charging.ledger) == [], "nobody is charged for a batch that is refused"
 
 
 def test_a_server_that_does_not_count_meets_the_budget(charging):
     """Visit 0 under ever new names: the ledger does not believe the number."""
     for number in range(ROUNDS):  # as many as the whole run was to have
-        charging.answer([request("site-0", 0, key=f"again-{number}")], made_up)
+        answer(charging, [request("site-0", 0, key=f"again-{number}")], made_up)
     with pytest.raises(PrivacyBudgetError, match="privacy budget"):
-        charging.answer([request("site-0", 0, key="once-more")], made_up)
+        answer(charging, [request("site-0", 0, key="once-more")], made_up)
     spent = charging.ledger.spent(charging.datasets["site-0"])
     assert spent.epsilon <= 1.0
     assert spent.releases == ROUNDS * 2
@@ -186,7 +195,7 @@ def test_a_server_that_does_not_count_meets_the_budget(charging):
 
 def test_a_run_that_will_not_fit_is_refused_at_once(charging):
     charging.require_budget()
-    charging.answer([request("site-1", 0)], made_up)
+    answer(charging, [request("site-1", 0)], made_up)
     with pytest.raises(
         PrivacyBudgetError, match=r"party 'site-1': this run asks for ε = 1 .*--raise"
     ):
@@ -206,9 +215,9 @@ def answered(plan):
 
 def test_an_answer_that_cost_what_was_settled_is_sent(answered):
     asked, update, settled = answered
-    reply, state = conclude(asked, update, settled)
+    reply = conclude(asked, update, settled)
     assert reply.loss is None
-    assert state.last is reply
+    assert reply.released is update.released
 
 
 @pytest.mark.parametrize(
@@ -238,21 +247,21 @@ def test_an_answer_that_cost_anything_else_is_not_sent(answered, change):
 def test_a_private_answer_without_terms_is_not_computed(plan):
     agreement = Agreement(MODEL, FAMILY, plan.method, seed=0)
     with pytest.raises(ValueError, match="settled terms"):
-        step(agreement, plan.parties["site-0"], PartyState(), request("site-0", 0))
+        answer_once(agreement, plan.parties["site-0"], request("site-0", 0))
 
 
 def test_an_id_used_again_is_not_handed_what_others_paid_for(charging):
     """Two parties of one ledger, and a server that gives both the same run and request."""
-    charging.answer([request("site-0", 0, key="r0")], made_up)
+    answer(charging, [request("site-0", 0, key="r0")], made_up)
     with pytest.raises(PrivacyBudgetError, match="charged for another release"):
-        charging.answer([request("site-1", 0, key="r0")], made_up)
+        answer(charging, [request("site-1", 0, key="r0")], made_up)
 
 
 def test_answers_are_counted_whatever_visit_a_server_says(charging):
     for number in range(ROUNDS):
         asked = request("site-0", number, key=f"r{number}")
         charging.require_turn(asked)
-        charging.answer([asked], made_up)
+        answer(charging, [asked], made_up)
     charging.require_turn(request("site-0", 0, key="r0"))
     with pytest.raises(PrivacyBudgetError, match="no server may ask for more"):
         charging.require_turn(request("site-0", ROUNDS, key="one-more"))
@@ -260,8 +269,86 @@ def test_answers_are_counted_whatever_visit_a_server_says(charging):
 
 def test_a_visit_is_answered_under_one_id(charging):
     """Visits may differ in their cost: nobody is to be asked for the dearest again and again."""
-    charging.answer([request("site-0", 0, key="r0")], made_up)
+    answer(charging, [request("site-0", 0, key="r0")], made_up)
     charging.require_turn(request("site-0", 0, key="r0"))
     with pytest.raises(PrivacyBudgetError, match="a visit is one answer"):
         charging.require_turn(request("site-0", 0, key="r1"))
     charging.require_turn(request("site-0", 1, key="r1"))
+
+
+class Journal(ProcessStore):
+    """A store and a computer of one party that write down what the agent does."""
+
+    def __init__(self, plan, ledger):
+        super().__init__()
+        self.ledger, self.lines, self.fails = ledger, [], False
+        agreement = Agreement(MODEL, FAMILY, plan.method, seed=0)
+        settled = plan.settled["site-0"]
+        self.seat = Seat(agreement, "site-0", plan.parties["site-0"], settled, self.memory_at)
+
+    def rehearse(self, requests):
+        self.lines.append(("rehearse", len(charges(self.ledger))))
+        self.seat.rehearse(requests)
+
+    def compute(self, requests, keys):
+        self.lines.append(("compute", [row.state for row in charges(self.ledger)]))
+        found = self.seat.compute(requests, keys)
+        if self.fails:
+            raise MemoryError("killed")
+        return found
+
+
+def agent_of(journal, charging, check=None):
+    return PartyAgent(
+        journal.seat.agreement, journal, journal, charging.settled, charging, check=check
+    )
+
+
+def test_an_agent_rehearses_charges_computes_and_keeps(plan, charging):
+    journal = Journal(plan, charging.ledger)
+    agent, asked = agent_of(journal, charging), request("site-0", 0)
+    (reply,) = agent.answer([asked])
+    assert journal.lines == [("rehearse", 0), ("compute", ["charged"])]
+    assert [row.state for row in charges(charging.ledger)] == ["answered"]
+    (again,) = agent.answer([asked])
+    assert encode_reply(again) == encode_reply(reply)
+    assert [what for what, _ in journal.lines].count("compute") == 1
+
+
+def test_an_answer_lost_by_an_agent_is_drawn_again_with_the_same_noise(plan, charging):
+    journal, asked = Journal(plan, charging.ledger), request("site-0", 0)
+    sure = agent_of(journal, charging).computer.seat.compute
+    keys = []
+
+    def noted(requests, given):
+        keys.append(given[asked.id])
+        return sure(requests, given)
+
+    journal.seat.compute = noted
+    journal.fails = True
+    with pytest.raises(MemoryError):
+        agent_of(journal, charging).answer([asked])
+    journal.fails = False
+    (reply,) = agent_of(journal, charging).answer([asked])
+    assert keys[0] == keys[1], "the noise key was stored with the charge"
+    assert len(charges(charging.ledger)) == 1
+    found = sure([asked], {asked.id: keys[0]})[asked.id].released
+    np.testing.assert_equal(reply.released, found)
+
+
+def test_what_an_agent_refuses_costs_nothing(plan, charging):
+    def refuse(_request):
+        raise PeerError("asked for nonsense")
+
+    journal = Journal(plan, charging.ledger)
+    with pytest.raises(PeerError, match="nonsense"):
+        agent_of(journal, charging, refuse).answer([request("site-0", 0)])
+    assert charges(charging.ledger) == []
+    assert journal.lines == []
+
+
+def test_an_update_that_is_not_finite_is_not_sent(plan):
+    asked = request("site-0", 0)
+    update = Update({"linear": np.full(2, np.nan)}, None, finite=False)
+    with pytest.raises(DataError, match="visit 0: its update is not finite"):
+        conclude(asked, update, plan.settled["site-0"])

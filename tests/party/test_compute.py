@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from one_party import OneParty, answer_once
 
 import tacit.party.compute as party_side
 from tacit.errors import DataError
 from tacit.expfam import FullGaussian
 from tacit.methods import Exact, GradientVI
 from tacit.models import LinearRegression
-from tacit.party.compute import PartyState, padded_rows, party_word, recall, stack_records, step
-from tacit.party.store import PartyStore
+from tacit.party.compute import padded_rows, party_word, stack_records
+from tacit.party.store import PartyStore, ProcessStore
 from tacit.plan.agreement import Agreement
 from tacit.server.checkpoint import Checkpoint
 from tacit.server.messages import Request
@@ -28,37 +29,33 @@ def records(make_parties):
 
 
 def test_the_same_request_is_replayed_without_computing(records, monkeypatch):
-    reply, state = step(AGREEMENT, records, PartyState(), REQUEST)
+    alone = OneParty(AGREEMENT, REQUEST.party, records)
+    reply = alone.answer(REQUEST)
 
     def refuse(*_):
         raise AssertionError("computed again")
 
     monkeypatch.setattr(party_side, "answer_many", refuse)
-    again, same = step(AGREEMENT, records, state, REQUEST)
-    assert again is reply
-    assert same is state
+    assert alone.answer(REQUEST) is reply
     # Whatever a confused server writes into a request it has sent before, the answer stands.
     forged = REQUEST._replace(damping=1.0, version=9, q=FAMILY.zero())
-    assert step(AGREEMENT, records, state, forged)[0] is reply
+    assert alone.answer(forged) is reply
     with pytest.raises(AssertionError, match="computed again"):
-        step(AGREEMENT, records, state, REQUEST._replace(id="r1"))
-
-
-def test_a_party_that_remembers_nothing_recalls_nothing():
-    assert recall(PartyState(), REQUEST) is None
+        alone.answer(REQUEST._replace(id="r1"))
 
 
 def test_answers_are_a_function_of_the_request_alone(records):
-    first, _ = step(AGREEMENT, records, PartyState(), REQUEST)
-    other, state = step(AGREEMENT, records, PartyState(), REQUEST._replace(id="r5", visit=5))
-    second, _ = step(AGREEMENT, records, state, REQUEST)
+    first = answer_once(AGREEMENT, records, REQUEST)
+    alone = OneParty(AGREEMENT, REQUEST.party, records)
+    other = alone.answer(REQUEST._replace(id="r5", visit=5))
+    second = alone.answer(REQUEST)
     np.testing.assert_equal(first._asdict(), second._asdict())
     assert other.id == "r5"
 
 
 def test_the_reply_is_the_damped_difference(records):
-    whole, _ = step(AGREEMENT, records, PartyState(), REQUEST._replace(damping=1.0))
-    half, _ = step(AGREEMENT, records, PartyState(), REQUEST)
+    whole = answer_once(AGREEMENT, records, REQUEST._replace(damping=1.0))
+    half = answer_once(AGREEMENT, records, REQUEST)
     form, linear = MODEL.quadratic_form(records, np.ones(30))
     np.testing.assert_allclose(whole.released["linear"], linear, rtol=1e-10)
     np.testing.assert_allclose(whole.released["quadratic"], -0.5 * form, rtol=1e-10, atol=1e-12)
@@ -100,14 +97,14 @@ def test_an_update_that_is_no_number_is_refused_before_it_is_sent(records, bad):
     x = records["x"].copy()
     x[3, 1] = bad
     with pytest.raises(DataError, match="party 'a', visit 0: its update is not finite"):
-        step(AGREEMENT, {**records, "x": x}, PartyState(), REQUEST)
+        answer_once(AGREEMENT, {**records, "x": x}, REQUEST)
 
 
 def test_a_posterior_that_is_singular_to_rounding_is_refused_by_name(records):
     agreement = Agreement(MODEL, FAMILY, GradientVI(steps=1), seed=3)
     flat = {"linear": np.zeros(3), "quadratic": -0.5 * np.ones((3, 3))}
     with pytest.raises(DataError, match=r"party 'a', visit 0: the covariance .* not positive"):
-        step(agreement, records, PartyState(), REQUEST._replace(q=flat, initial=False))
+        answer_once(agreement, records, REQUEST._replace(q=flat, initial=False))
 
 
 def test_requests_with_different_posteriors_are_not_answered_together(records):
@@ -144,22 +141,18 @@ def test_what_a_party_keeps_is_rolled_back_with_a_lost_answer(store, tmp_path):
             return PartyStore(tmp_path / "party", "digest")
 
         for visit in (4, 7):
-            opened().remember(kept[visit // 4], visit)
-        opened().remember(kept[2], 7)  # once more, since the answer was lost
+            opened().keep_memories({"a": (visit, kept[visit // 4])})
+        opened().keep_memories({"a": (7, kept[2])})  # once more, since the answer was lost
     else:
-        checkpoint = Checkpoint(tmp_path / "server.sqlite", digest="digest")
-        state = PartyState()
-        for visit, memory in ((4, kept[1]), (7, kept[1]), (7, kept[2])):
-            earlier = state.memory_at(visit)
-            state = PartyState(None, memory, visit, earlier)
-            checkpoint.keep({"a": (memory, visit, earlier)})
-        checkpoint.close()
 
         def opened():
-            again = Checkpoint(tmp_path / "server.sqlite", digest="digest")
-            found = PartyState(None, *again.kept()["a"])
-            again.close()
+            found = ProcessStore()
+            found.use(Checkpoint(tmp_path / "server.sqlite", digest="digest"))
             return found
 
-    assert opened().memory_at(8)["count"].tolist() == [2.0, 2.0]
-    assert opened().memory_at(7)["count"].tolist() == [1.0, 1.0]
+        store = opened()
+        for visit, memory in ((4, kept[1]), (7, kept[1]), (7, kept[2])):
+            store.keep_memories({"a": (visit, memory)})
+
+    assert opened().memory_at("a", 8)["count"].tolist() == [2.0, 2.0]
+    assert opened().memory_at("a", 7)["count"].tolist() == [1.0, 1.0]

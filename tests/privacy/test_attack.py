@@ -34,6 +34,7 @@ from tacit.methods import (
     Whitened,
 )
 from tacit.models import LinearRegression, LogisticRegression, Model
+from tacit.party.agent import conclude
 from tacit.plan.agreement import Agreement
 from tacit.plan.plan import make_plan
 from tacit.privacy.accounting import epsilon
@@ -189,7 +190,7 @@ def answers(path, plan, records, trials):
         agreement, stack, weights, [request] * trials, [settled] * trials
     )
     for update in updates[:5]:  # what is compared is what would be sent
-        party_side.conclude(request, update, settled)
+        conclude(request, update, settled)
     return np.array([path.read(update.released) for update in updates])
 
 

@@ -35,16 +35,18 @@ name = "factor"
 seed = 1
 {privacy}
 
-outcome = "pain"
-
 [data]
+source = "file"
 path = "records.csv"
+target = "pain"
 keep = ["dose"]
 held_out = 0.25
-[columns.dose]
+[[data.columns]]
+name = "dose"
 low = 0
 high = 1
-[columns.pain]
+[[data.columns]]
+name = "pain"
 low = -3
 high = 3
 

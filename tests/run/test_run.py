@@ -173,9 +173,12 @@ BAD_INPUT = {
     "a program that is not there": {"model": {"kind": "numpyro", "program": "absent.py:f"}},
     "a program without a name": {"model": {"kind": "numpyro", "program": "absent"}},
     "a file that is not there": {
-        "data": {"path": "/nowhere/absent.csv"},
-        "outcome": "y",
-        "columns": {"y": {}},
+        "data": {
+            "source": "file",
+            "path": "/nowhere/absent.csv",
+            "target": "y",
+            "columns": [{"name": "y"}],
+        },
     },
 }
 

@@ -8,20 +8,23 @@ import pytest
 
 from tacit.engines.in_process import InProcess
 from tacit.errors import TacitError
+from tacit.party.agent import PartyAgent, conclude
 from tacit.server.state import initial_state, open_requests
 from tacit.testing import check_engine
 
-ARRAYS = 3
-"""The place of the arrays in a reply."""
-
 
 def with_arrays(reply, change):
-    name = reply._fields[ARRAYS]
-    return reply._replace(**{name: {key: change(value) for key, value in reply[ARRAYS].items()}})
+    return reply._replace(released={name: change(one) for name, one in reply.released.items()})
 
 
 def test_the_in_process_engine_passes():
     check_engine(InProcess)
+
+
+def uncharged(engine, requests):
+    """Replies that no ledger knows of."""
+    agent = PartyAgent(engine.agreement, engine, engine.store, engine.settled)
+    return agent.answer(requests)
 
 
 class DropsAParty(InProcess):
@@ -67,7 +70,7 @@ class NeverCharges(InProcess):
     """Has a ledger and does not use it."""
 
     def answer(self, requests):
-        return [self._computed([request], {})[request.id] for request in requests]
+        return uncharged(self, requests)
 
 
 class LosesAnswers(InProcess):
@@ -77,7 +80,8 @@ class LosesAnswers(InProcess):
         if self.charging is None:
             return super().answer(requests)
         stored, wanted, keys = self.charging.open(requests)
-        replies = stored | self._computed(wanted, keys)
+        updates = self.compute(wanted, keys)
+        replies = stored | {one.id: conclude(one, updates[one.id]) for one in wanted}
         return [replies[request.id] for request in requests]
 
 
@@ -88,11 +92,11 @@ class ChargesTwice(InProcess):
         if self.charging is not None:
             with contextlib.suppress(KeyError):
                 again = [request._replace(id=f"{request.id}0") for request in requests]
-                replies = self.charging.answer(again, self._computed)
-                self.charging.answer(requests, self._computed)
+                replies = self.agent.answer(again)
+                self.agent.answer(requests)
                 return [
-                    replies[one.id]._replace(id=request.id)
-                    for one, request in zip(again, requests, strict=True)
+                    reply._replace(id=request.id)
+                    for reply, request in zip(replies, requests, strict=True)
                 ]
         return super().answer(requests)
 
@@ -108,12 +112,8 @@ class GoesOnWithoutAParty(InProcess):
             for request in requests:
                 with contextlib.suppress(TacitError):
                     found |= super().compute([request], {request.id: keys[request.id]})
-            reply, state = next(iter(found.values()))
-            silent = with_arrays(reply, np.zeros_like)
-            for request in requests:
-                mine = silent._replace(id=request.id, party=request.party, version=request.version)
-                found.setdefault(request.id, (mine, state))
-            return found
+            silent = with_arrays(next(iter(found.values())), np.zeros_like)
+            return {request.id: found.get(request.id, silent) for request in requests}
 
 
 class HidesTheCause(InProcess):
@@ -135,8 +135,7 @@ class IgnoresRefusals(InProcess):
         except TacitError as error:
             if "budget" not in str(error):
                 raise
-            replies = self._computed(requests, {})
-            return [replies[request.id] for request in requests]
+            return uncharged(self, requests)
 
 
 class ForgetsMemories(InProcess):

@@ -85,25 +85,25 @@ class InMemory(PartyStore):
 class Rounding(PartyStore):
     """Keeps replies in 32 bits."""
 
-    def keep(self, request, reply, factor):
+    def keep_reply(self, request, reply):
         short = {name: np.float32(value) for name, value in reply.released.items()}
-        super().keep(request, reply._replace(released=short), factor)
+        super().keep_reply(request, reply._replace(released=short))
 
 
 class InTwoWrites(PartyStore):
     """Counts an answer before it keeps it."""
 
-    def keep(self, request, reply, factor):
+    def keep_reply(self, request, reply):
         self._write(msgspec.structs.replace(self._kept, visits=self._kept.visits + 1))
         self._write(msgspec.structs.replace(self._kept, visits=self._kept.visits - 1))
-        super().keep(request, reply, factor)
+        super().keep_reply(request, reply)
 
 
 class OneMemory(PartyStore):
     """Has no memory of the visit before."""
 
-    def memory_at(self, visit):
-        return super().memory_at(visit + 1000)
+    def memory_at(self, party, visit):
+        return super().memory_at(party, visit + 1000)
 
 
 class RawErrors(PartyStore):
@@ -194,9 +194,19 @@ class ChargesOneByOne(Ledger):
         ),
         ("party", party_store, ForAnyRun, r"other run: .*the store holds what was written"),
         ("party", party_store, InMemory, r"written: joined has returned, but a store opened now"),
-        ("party", party_store, Rounding, r"written: keep .*factor.linear: the array .* became"),
-        ("party", party_store, InTwoWrites, r"atomic: killed .*, in keep: the store holds neither"),
-        ("party", party_store, OneMemory, r"written: remember .*memories.1 was NoneType None"),
+        (
+            "party",
+            party_store,
+            Rounding,
+            r"written: keep_reply .*factor.linear: the array .* became",
+        ),
+        (
+            "party",
+            party_store,
+            InTwoWrites,
+            r"atomic: killed .*, in keep_reply: the store holds neither",
+        ),
+        ("party", party_store, OneMemory, r"written: keep_memories .*memories.1 was NoneType None"),
         ("party", party_store, RawErrors, r"torn: .* raised ValueError \(no header\)"),
         ("checkpoint", checkpoint, SavesInParts, r"atomic: killed .*, in save of state 1: the sto"),
         ("checkpoint", checkpoint, LogOnce, r"written: save of state 2 .*store.log = "),

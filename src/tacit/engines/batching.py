@@ -19,16 +19,13 @@ from tacit.methods import Arranged, GradientVI
 from tacit.models import Records
 from tacit.models.prior import PRIOR_PARTY, PriorAsLikelihood, prior_records
 from tacit.party import compute as party_side
-from tacit.party.compute import PartyState
+from tacit.party.compute import Update
 from tacit.plan.agreement import Agreement
 from tacit.plan.calibrate import Settled
-from tacit.server.messages import Reply, Request
+from tacit.server.messages import Request
 
 MOST_LENGTHS = 3
 CHEAP_ROWS = 32_768
-
-Answers = dict[str, tuple[Reply, PartyState]]
-"""Replies and what the parties remember of them, by request id."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,14 +73,14 @@ class Benches:
         arranged = agreement.method.arrange(PRIOR_PARTY, prior_records(), agreement.seed)
         self._seat(agreement, {PRIOR_PARTY: arranged}, 1, 1)
 
-    def answer(
+    def compute(
         self,
         requests: Sequence[Request],
         memories: Mapping[str, Natural | None],
         keys: Mapping[str, bytes] | None = None,
-    ) -> Answers:
-        """New answers, those of one stage together; `keys` are noise keys by request id."""
-        found: Answers = {}
+    ) -> dict[str, Update]:
+        """Updates by request id, those of one stage together; `keys` are noise keys by id."""
+        found: dict[str, Update] = {}
         for bench, _, full in self._calls(requests):
             updates = party_side.answer_many(
                 bench.agreement, bench.stack, bench.weights, full, self._terms(full),
@@ -92,7 +89,7 @@ class Benches:
             )  # fmt: skip
             for name, request, update in zip(bench.names, full, updates, strict=True):
                 if request.party == name and request.id not in found:
-                    found[request.id] = party_side.conclude(request, update, self.settled.get(name))
+                    found[request.id] = update
         return found
 
     def rehearse(self, requests: Sequence[Request], memories: Mapping[str, Natural | None]) -> None:

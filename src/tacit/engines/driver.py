@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from tacit.engines.batching import Answers
 from tacit.engines.compilations import Compilations
 from tacit.expfam import Natural
 from tacit.models import Records
 from tacit.party import compute as party_side
+from tacit.party.agent import PartyAgent
 from tacit.party.charge import Charging, Keys
-from tacit.party.compute import PartyState
+from tacit.party.compute import Update
+from tacit.party.store import ProcessStore
 from tacit.plan.agreement import Agreement
 from tacit.plan.calibrate import Settled
 from tacit.server import state as server_state
@@ -47,21 +48,26 @@ class Driver(abc.ABC):
     """The terms of every party of a private run."""
     charging: Charging | None = None
     """Who pays, before anything is computed; None: nobody keeps count (a notebook)."""
-    states: dict[str, PartyState] = field(default_factory=dict, init=False)
+    store: ProcessStore = field(default_factory=ProcessStore, init=False)
+    agent: PartyAgent = field(init=False)
     elsewhere: Compilations = field(default=Compilations(0, 0.0), init=False)
     """The most that any other process has compiled for this run."""
     report: dict[str, Any] = field(default_factory=dict, init=False)
     """What an engine has to say about itself after a run."""
     _arrivals: dict[str, float] = field(default_factory=dict, init=False)
-    _checkpoint: Checkpoint | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.agent = PartyAgent(
+            self.agreement, self, self.store, settled=self.settled, charging=self.charging
+        )
 
     @abc.abstractmethod
     def seat(self) -> None:
         """Make the parties ready to answer."""
 
     @abc.abstractmethod
-    def compute(self, requests: Sequence[Request], keys: Keys) -> Answers:
-        """New answers to requests that are paid for, with the noise keys of those that have one."""
+    def compute(self, requests: Sequence[Request], keys: Keys) -> Mapping[str, Update]:
+        """Updates by request id, with the noise keys of the requests that have one."""
 
     def rehearse(self, requests: Sequence[Request]) -> None:  # noqa: B027 - not every engine has to
         """Compile and try out what these requests need, before anything is charged."""
@@ -75,10 +81,8 @@ class Driver(abc.ABC):
     ) -> ServerState:
         """Drive the schedule to its end from `state`, which may be one that was resumed."""
         self.seat()
-        self._checkpoint = checkpoint
         if checkpoint is not None and self._remembers:
-            kept = checkpoint.kept()
-            self.states |= {name: PartyState(None, *one) for name, one in kept.items()}
+            self.store.use(checkpoint)
         clock = max((request.issued_at for request in state.open.values()), default=0.0)
         if not state.open and not state.finished:
             state = server_step.begin(self.rules, state)
@@ -104,37 +108,7 @@ class Driver(abc.ABC):
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
         """Replies in the order of the requests."""
-        replies: dict[str, Reply] = {}
-        paid: list[Request] = []
-        free: list[Request] = []
-        for request in requests:
-            known = party_side.recall(self.states.get(request.party, PartyState()), request)
-            if known is not None:
-                replies[request.id] = known
-            elif self.charging is not None and request.party in self.settled:
-                paid.append(request)
-            else:
-                free.append(request)
-        if self.charging is not None:
-            replies |= self.charging.answer(paid, self._computed, self.rehearse)
-        replies |= self._computed(free, {})
-        return [replies[request.id] for request in requests]
-
-    def _computed(self, requests: Sequence[Request], keys: Keys) -> dict[str, Reply]:
-        return self.remember(requests, self.compute(requests, keys)) if requests else {}
-
-    def remember(self, requests: Sequence[Request], found: Answers) -> dict[str, Reply]:
-        """Keep what parties keep, before their answers are seen."""
-        before, kept = self.memories(requests), {}
-        for request in requests:
-            earlier = before[request.party]
-            state = found[request.id][1]._replace(visit=request.visit, earlier=earlier)
-            self.states[request.party] = state
-            if state.memory is not None:
-                kept[request.party] = (state.memory, request.visit, earlier)
-        if self._checkpoint is not None and self._remembers:
-            self._checkpoint.keep(kept)
-        return {key: reply for key, (reply, _) in found.items()}
+        return self.agent.answer(requests)
 
     @property
     def everybody(self) -> bool:
@@ -144,9 +118,7 @@ class Driver(abc.ABC):
 
     def memories(self, requests: Sequence[Request]) -> Mapping[str, Natural | None]:
         """What the parties of these requests had kept before them."""
-        return {
-            r.party: self.states.get(r.party, PartyState()).memory_at(r.visit) for r in requests
-        }
+        return {r.party: self.store.memory_at(r.party, r.visit) for r in requests}
 
     @property
     def _remembers(self) -> bool:

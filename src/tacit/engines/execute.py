@@ -158,7 +158,7 @@ def _measured_clipping(plan: Plan, state: ServerState, driver: Driver) -> Clippe
             state.q,
             state.public,
             {name: state.factors[name].natural for name in plan.parties},
-            {name: one.memory for name, one in driver.states.items()},
+            {name: one.memory for name, one in driver.store.states.items()},
         )
     except Exception as error:  # too little memory, for example: no reason to lose the posterior
         warnings.warn(

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tacit.engines.batching import Answers, Benches
+from tacit.engines.batching import Benches
 from tacit.engines.driver import Driver
 from tacit.party.charge import Keys
+from tacit.party.compute import Update
 from tacit.server.messages import Request
 
 
@@ -30,9 +31,9 @@ class InProcess(Driver):
                 benches.seat_prior()
             self._benches = benches
 
-    def compute(self, requests: Sequence[Request], keys: Keys) -> Answers:
+    def compute(self, requests: Sequence[Request], keys: Keys) -> dict[str, Update]:
         assert self._benches is not None, "seat first"
-        return self._benches.answer(requests, self.memories(requests), keys)
+        return self._benches.compute(requests, self.memories(requests), keys)
 
     def rehearse(self, requests: Sequence[Request]) -> None:
         assert self._benches is not None, "seat first"

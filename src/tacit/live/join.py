@@ -317,9 +317,10 @@ def _largest_public(plan: Plan) -> int:
 def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> LiveParty:
     setup, plan, name = ready.setup, ready.plan, ready.name
     settled = plan.settled.get(name)
+    store = PartyStore(setup.state / "party", setup.agreed.digest)
     return LiveParty(
         name=name,
-        seat=Seat(plan.agreement, name, plan.parties[name], settled),
+        seat=Seat(plan.agreement, name, plan.parties[name], settled, store.memory_at),
         settings=setup.own.join,
         credentials=ready.credentials,
         introduction=Introduction(
@@ -333,7 +334,7 @@ def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> L
             heartbeat=True,
             silence_s=setup.own.join.silence_s,
         ),
-        store=PartyStore(setup.state / "party", setup.agreed.digest),
+        store=store,
         journal=journal,
         charging=None if ledger is None else _charger(ready, ledger),
     )

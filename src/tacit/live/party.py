@@ -7,9 +7,10 @@ loss unless switched off, and words that do not depend on the records.
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +31,9 @@ from tacit.live.session import (
 from tacit.live.settings import Join
 from tacit.live.transport.frames import HangupError
 from tacit.live.transport.tls import Credentials, client_context
-from tacit.party.charge import Charging, Keys
-from tacit.party.compute import Seat, require_memory
+from tacit.party.agent import PartyAgent
+from tacit.party.charge import Charging
+from tacit.party.compute import Seat
 from tacit.party.store import PartyStore, Stopped
 from tacit.privacy.ledger.ledger import BudgetExceededError
 from tacit.server.messages import Reply, Request, Stage
@@ -255,21 +257,28 @@ class LiveParty:
             stage=turn.stage,
             public=turn.public,
         )
+        charging = None if self.charging is None else self.charging(session.run)
+        agent = PartyAgent(
+            self.seat.agreement,
+            self.seat,
+            self.store,
+            settled={} if self.seat.settled is None else {self.name: self.seat.settled},
+            charging=charging,
+            check=functools.partial(self._check_request, charging),
+        )
+        return agent.answer([request])[0]
+
+    def _check_request(self, charging: Charging | None, request: Request) -> None:
+        """Refuse a request that the agreed method does not have, before anything is charged."""
         stage = self.seat.agreement.method.stage_at(request.visit)
         if request.stage != stage.name:
             raise PeerError(
                 f"asked for stage {request.stage!r} at visit {request.visit}, which is for "
                 f"{stage.name!r}; nothing was charged"
             )
-        if self.charging is not None:
+        if charging is not None:
             self._require_sense(request, stage)
-            charging = self.charging(session.run)
             charging.require_turn(request)
-            require_memory(self.seat.agreement, request, self.store.memory_at(request.visit))
-            return charging.answer([request], self._compute, self._rehearse)[request.id]
-        reply = self.store.recall(request.id) or self._compute([request], {})[request.id]
-        self.store.keep(request.id, reply, turn.factor)
-        return reply
 
     def _require_sense(self, request: Request, stage: Stage) -> None:
         """Refuse, before anything is paid, what could only be paid for and lost."""
@@ -287,19 +296,6 @@ class LiveParty:
             raise PeerError("asked with a q that is no proper distribution; nothing was charged")
         if not is_plausible(agreement.family, request.q):
             raise PeerError("asked with a q that no data could have led to; nothing was charged")
-
-    def _rehearse(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            self.seat.rehearse(request, self.store.memory_at(request.visit))
-
-    def _compute(self, requests: Sequence[Request], keys: Keys) -> dict[str, Reply]:
-        replies = {}
-        for request in requests:
-            memory, key = self.store.memory_at(request.visit), keys.get(request.id)
-            replies[request.id], state = self.seat.answer(request, memory, key)
-            if state.memory is not None:
-                self.store.remember(state.memory, request.visit)
-        return replies
 
     async def _leave(
         self,

@@ -8,8 +8,7 @@ import msgspec
 
 from tacit.data import Federation as Records_
 from tacit.data import load_party, public_schema
-from tacit.live.config import Agreed, PartySetup, model_file
-from tacit.models.settings import NumPyroSettings
+from tacit.live.config import Agreed, PartySetup
 from tacit.plan.checks import Live
 from tacit.plan.plan import Plan, make_plan
 from tacit.run.build import make_method, make_model, make_schedule
@@ -43,7 +42,7 @@ def _plan(agreed: Agreed, config: Config, schema: Records_, parties: dict) -> Pl
     return make_plan(
         make_model(config, schema),
         parties,
-        family=federation.posterior,
+        family=federation.family,
         method=make_method(config),
         schedule=make_schedule(config),
         seed=federation.seed,
@@ -63,9 +62,8 @@ def _located(config: Config, base: Path) -> Config:
     if config.data.vocabulary is not None:
         words = str(base / config.data.vocabulary)
         config = replace(config, data=replace(config.data, vocabulary=words))
-    place = model_file(config.model)
+    place, _, function = (config.model.program or "").rpartition(":")
     if not place.endswith(".py"):
         return config
-    assert isinstance(config.model, NumPyroSettings)
-    program = f"{base / place}{config.model.program.removeprefix(place)}"
+    program = f"{base / place}:{function}"
     return replace(config, model=replace(config.model, program=program))

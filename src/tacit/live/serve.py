@@ -20,6 +20,7 @@ from tacit.live.state_dir import InUseError, held
 from tacit.methods.reply_bounds import BrokenBound, Exchange, broken_bound
 from tacit.models import LinearPredictor
 from tacit.models.prior import PRIOR_PARTY, prior_records
+from tacit.party.agent import conclude
 from tacit.party.compute import Seat
 from tacit.plan.plan import Plan, first_factors
 from tacit.results.dependence import dependence_cautions
@@ -134,7 +135,7 @@ def _prior(plan: Plan) -> Callable[[Request], Reply] | None:
     if not plan.model.has_site_prior:
         return None
     seat = Seat(prior_agreement(plan.agreement), PRIOR_PARTY, prior_records(), rows=1)
-    return lambda request: seat.answer(request)[0]
+    return lambda request: conclude(request, seat.compute([request], {})[request.id])
 
 
 def _close_on_signal(server: WireServer, setup: ServerSetup) -> None:
@@ -203,7 +204,7 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dic
         "data": {
             "source": setup.agreed.federation.data.source,
             "preparation": "public",
-            "target": setup.agreed.federation.data.outcome,
+            "target": setup.agreed.federation.data.target,
             "notes": [],
         },
         "privacy": privacy_block(plan),

@@ -29,7 +29,6 @@ Datasets = Callable[[Ledger], dict[str, DatasetId]]
 """The names of the parties' records under a ledger's key."""
 Keys = Mapping[str, bytes]
 """Noise keys by request id."""
-Compute = Callable[[Sequence[Request], Keys], dict[str, Reply]]
 Rehearse = Callable[[Sequence[Request]], None]
 
 
@@ -90,13 +89,6 @@ class Charging:
         left = [visit for visit in range(settled.visits) if _label(party, visit) not in paid]
         answers = tuple(settled.events_at(visit) for visit in left)
         return msgspec.structs.replace(settled, visits=len(left), answers=answers or ((),))
-
-    def answer(
-        self, requests: Sequence[Request], compute: Compute, rehearse: Rehearse | None = None
-    ) -> dict[str, Reply]:
-        """Replies by request id: stored ones as they are, new ones charged, computed, stored."""
-        stored, wanted, keys = self.open(requests, rehearse)
-        return stored | (self.store(wanted, compute(wanted, keys)) if wanted else {})
 
     def open(
         self, requests: Sequence[Request], rehearse: Rehearse | None = None

@@ -1,8 +1,6 @@
-"""A party: request -> (reply, new state). The same code under every engine.
+"""The arithmetic of a party's answers: one compiled function for one party or for many.
 
-`recall` and `conclude` are the party's side of the protocol; between them stands the arithmetic
-of its local method. `step` runs the three for one party. An engine that answers for many parties
-at once calls `recall`, one batched `answer`, and `conclude`: nothing else differs.
+What surrounds it (recall, charge, conclude, keep) is in `tacit.party.agent`.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,26 +22,9 @@ from tacit.plan.agreement import Agreement
 from tacit.plan.calibrate import Settled
 from tacit.privacy.mechanisms import check_released
 from tacit.privacy.noise_key import key_data, secret_key_data, seeded_key_data, wrap_noise_key
-from tacit.server.messages import UPDATE, Reply, Request
+from tacit.server.messages import UPDATE, Request
 
 PAD_TO = 32
-
-
-class PartyState(NamedTuple):
-    """What a party remembers between requests: its answer to the last one, what its method kept.
-
-    `earlier` is what it had kept before visit `visit`, which made `memory`: an answer that is made
-    again, since it was lost before it was stored, starts where the first one did.
-    """
-
-    last: Reply | None = None
-    memory: Natural | None = None
-    visit: int | None = None
-    earlier: Natural | None = None
-
-    def memory_at(self, visit: int) -> Natural | None:
-        """What an answer to that visit starts from."""
-        return self.earlier if visit == self.visit else self.memory
 
 
 class Update(NamedTuple):
@@ -56,22 +37,8 @@ class Update(NamedTuple):
     memory: Natural | None = None
 
 
-def step(
-    agreement: Agreement,
-    records: Records,
-    state: PartyState,
-    request: Request,
-    settled: Settled | None = None,
-) -> tuple[Reply, PartyState]:
-    """Answer one request of one party. A private answer has been charged before this is called."""
-    known = recall(state, request)
-    if known is not None:
-        return known, state
-    return Seat(agreement, request.party, records, settled).answer(request, state.memory)
-
-
 class Seat:
-    """One party that answers alone: its records are arranged once, for all requests."""
+    """The records of one party that answers alone, arranged once for all requests."""
 
     def __init__(
         self,
@@ -79,55 +46,56 @@ class Seat:
         party: str,
         records: Records,
         settled: Settled | None = None,
+        memory_at: Callable[[str, int], Natural | None] | None = None,
         rows: int | None = None,
     ) -> None:
+        """Arrange the records.
+
+        Parameters
+        ----------
+        agreement
+            The parties' side of the plan.
+        party
+            The party's name.
+        records
+            Its records.
+        settled
+            Its terms in a private run.
+        memory_at
+            What the party had kept before a visit: the method of that name of its store.
+        rows
+            The length to which the records are padded; None: as every engine pads them.
+        """
         arranged = agreement.method.arrange(party, records, agreement.seed)
         rows = rows or padded_rows(arranged.weights.shape[agreement.method.variable_axis])
         self.agreement, self.settled = agreement, settled
+        self._memory_at = memory_at
         self._stack = stack_records([arranged], rows, agreement.method)
         self._rehearsed: set[str] = set()
 
-    def rehearse(self, request: Request, memory: Natural | None = None) -> None:
-        """Compile and try out what this request needs, before anything is charged for it."""
-        check_start(self.agreement, request)
-        if request.stage not in self._rehearsed:
-            rehearse(self.agreement, *self._stack, [request], [self.settled], [memory])
-            self._rehearsed.add(request.stage)
+    def rehearse(self, requests: Sequence[Request]) -> None:
+        """Compile and try out what these requests need, before anything is charged for them."""
+        for request in requests:
+            check_start(self.agreement, request)
+            if request.stage not in self._rehearsed:
+                memories = [self._memory(request)]
+                rehearse(self.agreement, *self._stack, [request], [self.settled], memories)
+                self._rehearsed.add(request.stage)
 
-    def answer(
-        self, request: Request, memory: Natural | None = None, key: bytes | None = None
-    ) -> tuple[Reply, PartyState]:
-        """Compute; a private answer has been charged before this is called, and has a noise key."""
-        update = answer_many(
-            self.agreement, *self._stack, [request], [self.settled], [memory], [key]
-        )[0]
-        return conclude(request, update, self.settled)
+    def compute(self, requests: Sequence[Request], keys: Mapping[str, bytes]) -> dict[str, Update]:
+        """Updates by request id; a private one was charged before, and has a noise key."""
+        found = {}
+        for request in requests:
+            memory, key = self._memory(request), keys.get(request.id)
+            (found[request.id],) = answer_many(
+                self.agreement, *self._stack, [request], [self.settled], [memory], [key]
+            )
+        return found
 
-
-def recall(state: PartyState, request: Request) -> Reply | None:
-    """The stored reply if this id was answered before: nothing is computed or drawn again."""
-    if state.last is not None and state.last.id == request.id:
-        return state.last
-    return None
-
-
-def conclude(
-    request: Request, update: Update, settled: Settled | None = None
-) -> tuple[Reply, PartyState]:
-    """The reply to a request from the update.
-
-    Refused if a number in it is not finite, or if it cost anything but what was settled and
-    charged before it was computed.
-    """
-    if not update.finite:
-        raise DataError(
-            f"party {request.party!r}, visit {request.visit}: its update is not finite; lower "
-            "method.learning_rate or method.step_size, or look for extreme values in its data"
-        )
-    if settled is not None:
-        check_released(update.cost, settled.events_at(request.visit), request.party)
-    reply = Reply(request.id, request.party, request.version, update.released, update.loss)
-    return reply, PartyState(last=reply, memory=update.memory)
+    def _memory(self, request: Request) -> Natural | None:
+        if self._memory_at is None:
+            return None
+        return self._memory_at(request.party, request.visit)
 
 
 def answer_many(

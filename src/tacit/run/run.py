@@ -104,7 +104,7 @@ def plan_for(
     return make_plan(
         model,
         parties,
-        family=config.posterior,
+        family=config.family,
         method=method,
         schedule=schedule,
         seed=config.seed,

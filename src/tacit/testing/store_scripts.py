@@ -22,7 +22,7 @@ from tacit.party.store import Stopped
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.ledger.ledger import Ask, Budget
 from tacit.privacy.ledger.ledger import Reply as Stored
-from tacit.server.messages import Reply
+from tacit.server.messages import Reply, Request
 from tacit.server.schedule import Sequential
 from tacit.testing.engine_probe import probe_plan
 
@@ -54,6 +54,10 @@ def party_script() -> Script:
     factor = {"linear": FLOATS[::-1].copy(), "quadratic": np.ones(4)}
     stopped = Stopped(round=2, visit=1, reason="no room for “more”")
 
+    def asked(reply: Reply) -> Request:
+        """The request that it answers."""
+        return Request(reply.id, reply.party, reply.version, reply.version, None, factor, 1.0, True)
+
     def wrote(**changes: Any) -> dict[str, Any]:
         now.update(changes)
         return dict(now)
@@ -63,12 +67,12 @@ def party_script() -> Script:
         return wrote(run="run-1")
 
     def keep(store: Any, reply: Reply, replies: list[Reply | None], visits: int) -> Any:
-        store.keep(reply.id, reply, factor)
+        store.keep_reply(asked(reply), reply)
         after = {name: factor[name] + value for name, value in reply.released.items()}
         return wrote(replies=replies, factor=after, visits=visits)
 
     def remember(store: Any) -> Any:
-        store.remember({"kept": FLOATS}, 1)
+        store.keep_memories({"north": (1, {"kept": FLOATS})})
         return wrote(memories=[{"kept": FLOATS}, None, {"kept": FLOATS}])
 
     def stop(store: Any, word: Stopped | None) -> Any:
@@ -87,15 +91,15 @@ def party_script() -> Script:
             "result": store.result,
             "public": store.result_public,
             "stopped": store.stopped,
-            "replies": [store.recall("r0"), store.recall("r1")],
-            "memories": [store.memory_at(visit) for visit in range(3)],
+            "replies": [store.recall(asked(reply)) for reply in (first, second)],
+            "memories": [store.memory_at("north", visit) for visit in range(3)],
         }
 
     steps = [
         ("joined", join),
-        ("keep", lambda store: keep(store, first, [first, None], 1)),
-        ("remember", remember),
-        ("keep of a second answer", lambda store: keep(store, second, [None, second], 2)),
+        ("keep_reply", lambda store: keep(store, first, [first, None], 1)),
+        ("keep_memories", remember),
+        ("keep_reply of a second answer", lambda store: keep(store, second, [None, second], 2)),
         ("stop", lambda store: stop(store, stopped)),
         ("stop(None)", lambda store: stop(store, None)),
         ("finish", finish),
@@ -133,7 +137,7 @@ def checkpoint_script() -> Script:
         (f"save of state {number}", lambda store, number=number: save(store, number))
         for number in range(3)
     ]
-    steps.insert(1, ("keep", lambda store: keep(store, 0, None)))
+    steps.insert(1, ("keep_reply", lambda store: keep(store, 0, None)))
     steps.append(("keep of a later memory", lambda store: keep(store, 1, {"kept": FLOATS})))
     steps.append(("save of the last state", lambda store: save(store, len(states) - 1)))
     return Script(read, steps, {"state": None, "log": (), "kept": {}, "secret": None})

@@ -14,18 +14,18 @@ from typing import Any
 
 from tacit.arrays import Arrays, Natural
 from tacit.data.records import len_records
-from tacit.engines.batching import Answers, Benches
+from tacit.engines.batching import Benches
 from tacit.engines.compilations import Compilations
 from tacit.engines.driver import Driver, Observer
 from tacit.engines.ray.cluster import Cluster, connected
 from tacit.engines.ray.host import Host
-from tacit.engines.ray.pack import pack_requests, unpack_answers
+from tacit.engines.ray.pack import pack_requests, unpack_updates
 from tacit.engines.ray.pool import Call, Pool, share
 from tacit.errors import DataError
 from tacit.models import Records
 from tacit.models.prior import PRIOR_PARTY
 from tacit.party.charge import Keys
-from tacit.party.compute import check_start
+from tacit.party.compute import Update, check_start
 from tacit.server import state as server_state
 from tacit.server.checkpoint import Checkpoint
 from tacit.server.messages import Reply, Request
@@ -99,12 +99,12 @@ class RayEngine(Driver):
             self._prior = Benches(self.agreement, {})
             self._prior.seat_prior()
 
-    def compute(self, requests: Sequence[Request], keys: Keys) -> Answers:
+    def compute(self, requests: Sequence[Request], keys: Keys) -> dict[str, Update]:
         """All actors at once; the prior, which sits with the server, meanwhile here."""
         calls = self._ask([r for r in requests if r.party != PRIOR_PARTY], keys)
         found = self._here([r for r in requests if r.party == PRIOR_PARTY])
         for call in calls:
-            found |= unpack_answers(self._pool.result(call))
+            found |= unpack_updates(self._pool.result(call))
         return found
 
     def rehearse(self, requests: Sequence[Request]) -> None:
@@ -134,21 +134,18 @@ class RayEngine(Driver):
         for request in requests:
             if request.id not in self._ready:
                 _, call = self._calls.pop(request.id)
-                self._arrived(request, unpack_answers(self._pool.result(call)))
+                self._ready |= self.agent.close([request], unpack_updates(self._pool.result(call)))
         return [self._ready.pop(request.id) for request in requests]
 
     def _send(self, requests: Sequence[Request]) -> None:
         """Charge what has to be charged, then have each party compute on its own."""
-        charging, keys = self.charging, {}
-        paid = [r for r in requests if charging is not None and r.party in self.settled]
-        if charging is not None and paid:
-            stored, _, keys = charging.open(paid, self.rehearse)
-            self._ready |= stored
-        for request in requests:
+        opened = self.agent.open(requests)
+        self._ready |= opened.known
+        for request in opened.new:
             if request.party == PRIOR_PARTY:
-                self._arrived(request, self._here([request]))
-            elif request.id not in self._ready:
-                (call,) = self._ask([request], keys)
+                self._ready |= self.agent.close([request], self._here([request]))
+            else:
+                (call,) = self._ask([request], opened.keys)
                 self._calls[request.id] = request, call
 
     def _first(self) -> str:
@@ -157,17 +154,10 @@ class RayEngine(Driver):
             of = {call: request for request, call in self._calls.values()}
             call, answered = self._pool.first(list(of))
             del self._calls[of[call].id]
-            self._arrived(of[call], unpack_answers(answered))
+            self._ready |= self.agent.close([of[call]], unpack_updates(answered))
         return next(iter(self._ready))
 
-    def _arrived(self, request: Request, found: Answers) -> None:
-        """Keep and store an answer before it is seen."""
-        replies = self.remember([request], found)
-        if self.charging is not None and request.party in self.settled:
-            replies = self.charging.store([request], replies)
-        self._ready |= replies
-
-    def _ask(self, requests: Sequence[Request], keys: Keys, what: str = "answer") -> list[Call]:
+    def _ask(self, requests: Sequence[Request], keys: Keys, what: str = "compute") -> list[Call]:
         """One call per actor, q and public arrays."""
         groups: dict[tuple[int, tuple[int, int]], list[Request]] = {}
         each: dict[tuple[int, int], tuple[Natural | None, Arrays]] = {}
@@ -187,11 +177,11 @@ class RayEngine(Driver):
             for (place, number), group in groups.items()
         ]
 
-    def _here(self, requests: Sequence[Request]) -> Answers:
+    def _here(self, requests: Sequence[Request]) -> dict[str, Update]:
         if not requests:
             return {}
         assert self._prior is not None
-        return self._prior.answer(requests, {})
+        return self._prior.compute(requests, {})
 
     def hosts(self) -> list[dict[str, Any]]:
         """Process, node, memory and compilations of every actor, while a run goes on."""

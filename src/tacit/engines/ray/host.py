@@ -14,7 +14,7 @@ from tacit.arrays import Arrays, Natural
 from tacit.engines.batching import Benches
 from tacit.engines.compilations import compilations
 from tacit.engines.ray.cluster import import_ray
-from tacit.engines.ray.pack import Answered, Asked, pack_answers, unpack_requests
+from tacit.engines.ray.pack import Answered, Asked, pack_updates, unpack_requests
 from tacit.engines.ray.runner import limit_threads
 from tacit.models import Records
 from tacit.plan.agreement import Agreement
@@ -44,13 +44,13 @@ class Host:
         self._benches = Benches(agreement, settled)
         self._benches.seat(parties, batch_parties=batch_parties, everybody=everybody)
 
-    def answer(self, carried: tuple[Natural | None, Arrays], asked: Asked) -> Answered:
-        """Answers to requests that share q and public arrays, and are paid for."""
+    def compute(self, carried: tuple[Natural | None, Arrays], asked: Asked) -> Answered:
+        """Updates for requests that share q and public arrays, and are paid for."""
         requests, memories, keys = unpack_requests(*carried, asked)
         started = time.perf_counter()
-        found = self._benches.answer(requests, memories, keys)
+        found = self._benches.compute(requests, memories, keys)
         self._busy_s += time.perf_counter() - started
-        return pack_answers(found)
+        return pack_updates(found)
 
     def rehearse(self, carried: tuple[Natural | None, Arrays], asked: Asked) -> None:
         """Compile and try out what these requests need; nothing is charged yet."""

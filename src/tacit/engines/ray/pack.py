@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tacit.arrays import Arrays, Natural
-from tacit.engines.batching import Answers
-from tacit.party.compute import PartyState
-from tacit.server.messages import Reply, Request
+from tacit.party.compute import Update
+from tacit.server.messages import Request
 
 Stack = dict[str, np.ndarray]
 Kept = tuple[list[int], Stack]
@@ -29,10 +28,10 @@ class Asked(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """Answers, one row each."""
+    """Updates, one row each."""
 
     columns: list[tuple[Any, ...]]
-    """Id, party, version and loss, in columns."""
+    """Request id, loss, whether all numbers are finite, and cost, in columns."""
     released: Stack
     memories: Kept | None
 
@@ -67,27 +66,26 @@ def unpack_requests(
     return requests, {r.party: kept for r, kept in zip(requests, memories, strict=True)}, keys
 
 
-def pack_answers(found: Answers) -> Answered:
-    """Answers and what is to be remembered of them."""
-    replies = [reply for reply, _ in found.values()]
-    rows = [(reply.id, reply.party, reply.version, reply.loss) for reply in replies]
-    kept = [state.memory for _, state in found.values()]
-    return Answered(_columns(rows), _stack([r.released for r in replies]), _stack_some(kept))
+def pack_updates(found: Mapping[str, Update]) -> Answered:
+    """Updates by request id, as a few arrays."""
+    updates = list(found.values())
+    rows = [(key, one.loss, one.finite, one.cost) for key, one in found.items()]
+    kept = _stack_some([one.memory for one in updates])
+    return Answered(_columns(rows), _stack([one.released for one in updates]), kept)
 
 
-def unpack_answers(answered: Answered) -> Answers:
-    """The inverse of `pack_answers`."""
-    found: Answers = {}
+def unpack_updates(answered: Answered) -> dict[str, Update]:
+    """The inverse of `pack_updates`."""
     count = len(answered.columns[0])
-    for (key, party, version, loss), released, memory in zip(
-        zip(*answered.columns, strict=True),
-        _rows(answered.released),
-        _memories(answered.memories, count),
-        strict=True,
-    ):
-        reply = Reply(key, party, version, released, loss)
-        found[key] = reply, PartyState(last=reply, memory=memory)
-    return found
+    return {
+        key: Update(released, loss, finite, cost, memory)
+        for (key, loss, finite, cost), released, memory in zip(
+            zip(*answered.columns, strict=True),
+            _rows(answered.released),
+            _memories(answered.memories, count),
+            strict=True,
+        )
+    }
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
