@@ -196,7 +196,7 @@ def _our_federation() -> dict[str, Any]:
         )
         found["others"][how] = _warm(lambda other=other: carry_out(other))
     rounds = f"schedule.rounds={ROUNDS}"
-    plain = ("method.kind='gradient-vi'", "method.steps=1", "family='mean-field'")
+    plain = ("method.kind='gradient-vi'", "method.steps=1", "posterior='mean-field'")
     to_the_end = ("data.held_out=0.5", "schedule.tolerance=0.0")
     found["run"], found["charged"] = _whole_run(read_config(PRIVATE, dpsgd))
     found["run, plain"], _ = _whole_run(read_config(EXAMPLE, (rounds, *plain, *to_the_end)))

@@ -40,16 +40,16 @@ def marital(folder: Path) -> dict[str, Any]:
     table = read_adult()
     path = folder / "adult.csv"
     table.frame.write_csv(path)
-    columns: list[dict[str, Any]] = [
-        {"name": name, "low": low, "high": high} for name, (low, high) in NUMBERS.items()
-    ]
+    columns: dict[str, dict[str, Any]] = {
+        name: {"low": low, "high": high} for name, (low, high) in NUMBERS.items()
+    }
     for name in ("marital-status", *CATEGORIES):
         found = table.frame[name].cast(polars.String).str.strip_chars().unique().sort().to_list()
         missing = {"missing": "level", "missing_values": ["?"]} if "?" in found else {}
         levels = [level for level in found if level and level != "?"]
-        columns.append({"name": name, "kind": "categorical", "levels": levels} | missing)
-    data = {"source": "file", "path": str(path), "target": "marital-status", "columns": columns}
-    return {"data": data, "partition": {"parties": 10}, "privacy": {"delta": 1e-5}}
+        columns[name] = {"levels": levels} | missing
+    study = {"outcome": "marital-status", "columns": columns, "data": {"path": str(path)}}
+    return study | {"partition": {"parties": 10}, "privacy": {"delta": 1e-5}}
 
 
 def report(raw: dict[str, Any], seed: int) -> None:

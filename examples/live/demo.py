@@ -254,11 +254,12 @@ def show_coefficients(server: Path) -> None:
 
 def compare(out: Path) -> None:
     """`tacit run` of what is agreed, each party answering alone as it does over the network."""
+    from tacit.engines.settings import InProcessSettings
     from tacit.live.config import read_agreed
-    from tacit.run.config import EngineConfig, resolved_toml
+    from tacit.run.config import resolved_toml
 
     config = read_agreed(out / "server" / "federation.toml").federation.as_config()
-    config = msgspec.structs.replace(config, engine=EngineConfig(batch_parties=False))
+    config = msgspec.structs.replace(config, engine=InProcessSettings(batch_parties=False))
     path = out / "one-process.toml"
     path.write_text(resolved_toml(config), encoding="utf-8")
     print(f"$ tacit run {shown(path)}")

@@ -6,10 +6,7 @@ files of a public one.
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, Literal
-
-import msgspec
 
 from tacit.data.bags import document_records
 from tacit.data.config import WITH_SITES, DataConfig, PartitionConfig
@@ -19,6 +16,8 @@ from tacit.data.readers.catalogue import sources as list
 from tacit.data.readers.corpus import Corpus, load_corpus
 from tacit.data.readers.download import fetch
 from tacit.errors import ConfigError
+from tacit.support.tables import fields_of
+from tacit.support.validation import near_word
 
 __all__ = ["Corpus", "SourceInfo", "document_records", "fetch", "list", "load", "load_corpus"]
 
@@ -27,8 +26,8 @@ def load(
     name: str = "synthetic-cohort",
     *,
     parties: int | None = None,
-    kind: Literal["balanced", "column", "skew", "source"] | None = None,
-    column: str | None = None,
+    kind: Literal["balanced", "skew", "source"] | None = None,
+    party: str | None = None,
     size_skew: float = 0.0,
     label_skew: float = 0.0,
     seed: int = 0,
@@ -43,10 +42,9 @@ def load(
     parties
         Number of parties; the data set's own sites, or 10, if left out.
     kind
-        How records are assigned to parties: "balanced" (equal shares), "skew" (unequal shares),
-        "column" (the value of `column`) or "source" (the data set's own sites). By default it
-        follows from the other arguments.
-    column
+        How records are assigned to parties: "balanced" (equal shares), "skew" (unequal shares)
+        or "source" (the data set's own sites). By default it follows from the other arguments.
+    party
         The column that names the party of each record.
     size_skew, label_skew
         How much parties differ in size and in their share of positive outcomes.
@@ -54,7 +52,7 @@ def load(
         Seed of the split, and of generated records.
     **data
         Further keys of the [data] table of a configuration file, such as `held_out`, `records`,
-        `path`, `target`, `columns` or `person`.
+        `path`, `outcome`, `columns` or `person`.
 
     Returns
     -------
@@ -69,23 +67,20 @@ def load(
     """
     if kind is None:
         own_sites = name in WITH_SITES and (parties is None or name == "synthetic-cohort")
-        if column is not None:
-            kind = "column"
-        elif size_skew != 0 or label_skew != 0:
+        if size_skew != 0 or label_skew != 0:
             kind = "skew"
         else:
-            kind = "source" if own_sites else "balanced"
+            kind = "source" if own_sites and party is None else "balanced"
     partition = PartitionConfig(
         kind=kind,
         parties=10 if parties is None else parties,
-        column=column,
         size_skew=size_skew,
         label_skew=label_skew,
     )
-    known = {field.name for field in msgspec.structs.fields(DataConfig)} - {"source"}
+    known = {*fields_of(DataConfig)} - {"source", "party"}
     for key in data.keys() - known:
-        taken = [*known, "parties", "kind", "column", "size_skew", "label_skew", "seed"]
-        near = difflib.get_close_matches(key, taken, n=1)
-        advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(taken))}"
+        taken = [*known, "parties", "kind", "party", "size_skew", "label_skew", "seed"]
+        near = near_word(key, taken)
+        advice = f"did you mean {near!r}?" if near else f"known: {', '.join(sorted(taken))}"
         raise ConfigError(f"tacit.datasets.load takes no argument {key!r}; {advice}")
-    return load_federation(DataConfig(source=name, **data), partition, seed)
+    return load_federation(DataConfig(source=name, party=party, **data), partition, seed)

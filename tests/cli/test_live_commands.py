@@ -30,18 +30,14 @@ name = "two registries"
 parties = ["north", "south"]
 seed = 3
 records = 80
+outcome = "pressure"
 {privacy}
-[data]
-source = "file"
-target = "pressure"
-[[data.columns]]
-name = "age"
+[columns.age]
 low = 0
 high = 100
 center = 50
 scale = 20
-[[data.columns]]
-name = "pressure"
+[columns.pressure]
 low = 50
 high = 250
 center = 130

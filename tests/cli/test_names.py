@@ -15,26 +15,20 @@ FILE = """
 name = "a [red]run[/red] :smile:"
 privacy = "none"
 
+outcome = "y"
+
 [data]
-source = "file"
 path = "records.csv"
-target = "y"
 held_out = 0.0
 
-[[data.columns]]
-name = "w[age,0]"
-kind = "numeric"
+[columns."w[age,0]"]
 low = 0
 high = 10
 
-[[data.columns]]
-name = "$level$"
-kind = "categorical"
+[columns."$level$"]
 levels = ["[/c]z", "[bold]", "plain"]
 
-[[data.columns]]
-name = "y"
-kind = "numeric"
+[columns.y]
 low = -5
 high = 5
 
@@ -69,7 +63,7 @@ def test_a_run_with_markup_in_its_names_prints_them(tacit, hostile):
 
 
 def test_check_prints_names_with_markup(tacit, hostile):
-    code, out, err = tacit("check", str(hostile), "--set", "data.target=w[age,0]")
+    code, out, err = tacit("check", str(hostile), "--set", "outcome=w[age,0]")
     assert code == 0, err
     assert "w[age,0]" in out
 

@@ -38,17 +38,14 @@ draws = 10
 """
 
 TABLE = """
-[data]
-source = "file"
-path = "table.csv"
-target = "ill"
+outcome = "ill"
 positive = "yes"
-[[data.columns]]
-name = "age"
+
+[data]
+path = "table.csv"
+[columns.age]
 {bounds}
-[[data.columns]]
-name = "ill"
-kind = "categorical"
+[columns.ill]
 levels = ["no", "yes"]
 [partition]
 parties = 2
@@ -88,7 +85,7 @@ BAD = {
     "epsilon negative": (["privacy.epsilon=-1.0"], "privacy.epsilon = -1.0"),
     "epsilon nan": (["privacy.epsilon=nan"], "privacy.epsilon = nan"),
     "epsilon infinite": (["privacy.epsilon=inf"], "privacy.epsilon = inf"),
-    "epsilon words": (["privacy.epsilon=small"], "privacy.epsilon = 'small'"),
+    "epsilon words": (["privacy.epsilon=small"], "privacy.epsilon = \"small\""),
     "noise 0": ([NO_EPSILON % "0.0"], "privacy.noise_multiplier = 0.0; without noise"),
     "noise negative": ([NO_EPSILON % "-2.0"], "privacy.noise_multiplier = -2.0"),
     "noise nan": ([NO_EPSILON % "nan"], "privacy.noise_multiplier = nan"),
@@ -98,9 +95,9 @@ BAD = {
     "delta 0": (["privacy.delta=0.0"], "privacy.delta = 0.0; it must be in (0, 1)"),
     "delta 1": (["privacy.delta=1.0"], "privacy.delta = 1.0"),
     "delta nan": (["privacy.delta=nan"], "privacy.delta = nan"),
-    "accountant": (["privacy.accountant=zcdp"], "pld, rdp, moments, strong"),
-    "relation": (["privacy.relation=replace"], "add-or-remove, substitute"),
-    "unknown key": (["privacy.epsilom=1.0"], "did you mean 'epsilon'"),
+    "accountant": (["privacy.accountant=zcdp"], "'pld', 'rdp', 'moments', 'strong'"),
+    "relation": (["privacy.relation=replace"], "'add-or-remove', 'substitute'"),
+    "unknown key": (["privacy.epsilom=1.0"], "did you mean epsilon"),
     "seed": (["privacy.noise_seed=-1"], "privacy.noise_seed = -1"),
     "clip 0": (["method.clip=0.0"], "method.clip = 0.0"),
     "clip nan": (["method.clip=nan"], "method.clip = nan"),
@@ -122,21 +119,21 @@ BAD = {
     "trusted, asynchronous": ([*TRUSTED, "schedule.kind=asynchronous"], "asynchronous"),
     "private method, no privacy": (["privacy=none"], "method.kind = 'dpsgd' is private"),
     "privacy, exact method": (["method.kind=natural-vi"], "sends exact updates and cannot keep"),
-    "full covariance": (["family=full"], "needs family = 'mean-field'"),
+    "full covariance": (["posterior=full"], "needs family = 'mean-field'"),
     "unknown party": (["privacy.parties.party-9.epsilon=1.0"], "'party-9', which is not a party"),
     "a party's epsilon": (["privacy.parties.party-1.epsilon=0.0"], "\"party-1\".epsilon = 0.0"),
     "a party's both": (
         ["privacy.parties.party-1={epsilon=1.0, noise_multiplier=1.0}"],
         "one follows from the other",
     ),
-    "unit": (["privacy.unit=hospital"], "record, person, party"),
+    "unit": (["privacy.unit=hospital"], "'record', 'person', 'party'"),
     "unit of another method": (["privacy.unit=party"], "privacy.unit = 'party' with method.kind"),
     "sampling that tells the number": (
         ["method.rate=0.5", "method.sampling=without-replacement",
          "privacy.relation=add-or-remove"],
         "a batch of fixed size tells the number of records",
     ),
-    "pooled preparation": (["data.preparation=pooled"], "needs a public schema"),
+    "pooled scaling": (["data.scaling=pooled"], "needs a public schema"),
     "never asked": (["schedule.parties_per_round=1", "schedule.rounds=1"], "is never asked"),
 }  # fmt: skip
 

@@ -10,9 +10,10 @@ from tacit.cli.main import COMMANDS, app
 
 NO_RESULT = {
     "serve", "join", "approve", "server start", "server stop", "server readmit", "certs init",
-    "certs server", "certs party", "certs revoke",
+    "certs server", "certs party", "certs revoke", "schema",
 }  # fmt: skip
-"""Commands that act or report progress; `serve` and `join` write JSON lines all the same."""
+"""Commands that act or report progress; `serve` and `join` write JSON lines all the same, and
+`schema` prints nothing else."""
 
 
 def leaves():

@@ -4,18 +4,16 @@ import tomllib
 
 SCHEMA = """
 name = "Ward"
+outcome = "ill"
+positive = "yes"
 [privacy]
 epsilon = 2.0
 delta = 1e-4
 [data]
-source = "file"
 path = "absent.csv"
-target = "ill"
-positive = "yes"
-columns = [
-  {name = "age", low = 0, high = 100},
-  {name = "ill", kind = "categorical", levels = ["no", "yes"]},
-]
+[columns]
+age = {low = 0, high = 100}
+ill = {levels = ["no", "yes"]}
 [partition]
 parties = 2
 [schedule]
@@ -53,4 +51,4 @@ def test_tune_explains_a_bad_grid(tacit, tmp_path):
     (tmp_path / "ward.toml").write_text(SCHEMA, encoding="utf-8")
     code, _, error = tacit("tune", "ward.toml", "--grid", "privacy.epsilon=1,2")
     assert code == 2
-    assert "only keys of method, schedule, family are tuned" in error
+    assert "only keys of method, schedule, posterior are tuned" in error

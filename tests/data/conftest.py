@@ -42,11 +42,12 @@ def load_table(tmp_path: Path) -> Callable[..., Federation]:
         table = {**GOOD, "ill": ["yes", "no", "yes", "no"], **(cells or {})}
         pl.DataFrame(table, strict=False).write_csv(path)
         by_name = {column.name: column for column in (AGE, COLOUR, *columns)}
-        settings = {"held_out": 0.0, "target": "ill", "positive": "yes", **data}
+        settings = {"held_out": 0.0, "outcome": "ill", "positive": "yes", **data}
         config = DataConfig(
             source="file", path=str(path), columns=tuple(by_name.values()), **settings
         )
-        return load_federation(config, partition or PartitionConfig(parties=1), seed=0)
+        one = PartitionConfig() if config.party else PartitionConfig(parties=1)
+        return load_federation(config, partition or one, seed=0)
 
     return load_cells
 

@@ -257,7 +257,11 @@ def test_subjects_are_persons(tmp_path, mimic3):
 
 
 def test_bad_keys_are_refused():
-    with pytest.raises(ConfigError, match=r'data\.target is set; source "mimic3" brings its own'):
-        DataConfig(source="mimic3", target="died")
-    with pytest.raises(ConfigError, match=r'data\.person = "hadm"; source "mimic3" has no such'):
+    with pytest.raises(
+        ConfigError, match=r'data\.outcome = "died" is not a key of source = "mimic3"'
+    ):
+        DataConfig(source="mimic3", outcome="died")
+    with pytest.raises(
+        ConfigError, match=r'data\.person = "hadm"; that of source "mimic3" is "subject"'
+    ):
         DataConfig(source="mimic3", person="hadm")

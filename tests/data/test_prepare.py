@@ -44,7 +44,7 @@ def test_declared_schema_makes_the_columns(load_table):
         ),
         ({"ill": ["yes", "", "no", "no"]}, 'column "ill", data row 2: the value is missing'),
         ({"ill": ["yes"] * 4}, 'column "ill": all 4 training records have y = 1'),
-        ({"ill": ["Y", "N", "Y", "N"]}, 'data.positive = "yes" does not occur in column "ill"'),
+        ({"ill": ["Y", "N", "Y", "N"]}, 'positive = "yes" does not occur in column "ill"'),
         ({"ill": ["yes", "no", "maybe", "no"]}, 'column "ill" has 3 values'),
     ],
 )
@@ -124,20 +124,19 @@ def test_absent_columns_are_named_with_those_there(load_table):
     with pytest.raises(DataError, match=r'column "bmi" is not in the data.*age, colour, ill'):
         load_table(None, ColumnConfig(name="bmi", low=0, high=1))
     with pytest.raises(DataError, match=r'column "dead" is not in the data'):
-        load_table(target="dead")
-    with pytest.raises(DataError, match=r'"ward" is not in the data \(partition\.column names it'):
-        load_table(partition=PartitionConfig(kind="column", column="ward"))
+        load_table(outcome="dead")
+    with pytest.raises(DataError, match=r'"ward" is not in the data \(data\.party names it'):
+        load_table(party="ward")
 
 
 def test_partition_by_any_column_of_the_file(load_table):
-    by_ward = PartitionConfig(kind="column", column="ward")
-    federation = load_table({"ward": ["B", "A", "B", "B"]}, partition=by_ward)
+    federation = load_table({"ward": ["B", "A", "B", "B"]}, party="ward")
     assert {name: len(r["y"]) for name, r in federation.parties.items()} == {"A": 1, "B": 3}
     with pytest.raises(DataError, match='column "ward", data row 2: the value is missing'):
-        load_table({"ward": ["B", "", "B", "B"]}, partition=by_ward)
+        load_table({"ward": ["B", "", "B", "B"]}, party="ward")
     ward = ColumnConfig(name="ward", kind="categorical", levels=("B", "A", "C"), feature=False)
     with pytest.raises(DataError, match=r'party "C".*has no records'):
-        load_table({"ward": ["B", "A", "B", "B"]}, ward, partition=by_ward)
+        load_table({"ward": ["B", "A", "B", "B"]}, ward, party="ward")
 
 
 def test_more_parties_than_records_is_refused(load_table):
@@ -151,14 +150,14 @@ def test_numeric_target_keeps_its_unit_unless_told(load_table):
     assert plain.output == "gaussian"
     assert sorted(plain.parties["party-1"]["y"]) == [1.5, 2, 3, 4]
     declared = ColumnConfig(name="ill", low=2, high=4, center=2, scale=2)
-    scaled = load_table(cells, declared, positive=None, preparation="pooled")
+    scaled = load_table(cells, declared, positive=None, scaling="pooled")
     assert sorted(scaled.parties["party-1"]["y"]) == [0, 0, 0.5, 1]
     assert any('"ill": values clipped' in note for note in scaled.notes)
 
 
 def test_pooled_preparation_is_written_down(load_table):
     undeclared = (ColumnConfig(name="age"), ColumnConfig(name="colour", kind="categorical"))
-    federation = load_table(None, *undeclared, preparation="pooled")
+    federation = load_table(None, *undeclared, scaling="pooled")
     x = federation.parties["party-1"]["x"]
     assert federation.preparation == "pooled"
     assert federation.names == ("bias", "age", "colour=blue", "colour=red")
@@ -171,7 +170,7 @@ def test_pooled_preparation_is_written_down(load_table):
 
 
 def test_pooled_statistics_come_from_training_rows_only():
-    data = DataConfig(source="breast-cancer", held_out=0.5, preparation="pooled")
+    data = DataConfig(source="breast-cancer", held_out=0.5, scaling="pooled")
     federation = load_federation(data, PartitionConfig(parties=3), seed=0)
     train = np.vstack([records["x"] for records in federation.parties.values()])
     assert federation.test is not None
@@ -197,7 +196,7 @@ def test_parquet_types_are_read_as_their_text(tmp_path: Path):
         ColumnConfig(name="treated", kind="categorical", levels=("false", "true")),
     )
     data = DataConfig(
-        source="file", path=str(path), columns=columns, target="ill", positive="1", held_out=0
+        source="file", path=str(path), columns=columns, outcome="ill", positive="1", held_out=0
     )
     federation = load_party(data, "ward 7")
     assert list(federation.parties) == ["ward 7"]
@@ -217,7 +216,7 @@ def test_column_of_dates_is_no_number(tmp_path: Path):
         pl.col("day").str.to_date()
     ).write_parquet(path)
     columns = (ColumnConfig(name="day", low=0, high=1),)
-    data = DataConfig(source="file", path=str(path), columns=columns, target="ill", positive="a")
+    data = DataConfig(source="file", path=str(path), columns=columns, outcome="ill", positive="a")
     with pytest.raises(DataError, match='column "day" has type Date'):
         load_party(data, "here")
 
@@ -236,7 +235,7 @@ def test_separators_and_compression(tmp_path: Path, name, separator, opener):
         path=str(path),
         separator=separator,
         columns=(ColumnConfig(name="age", center=50, scale=10),),
-        target="ill",
+        outcome="ill",
         positive="yes",
         held_out=0,
     )
@@ -263,7 +262,7 @@ def test_unreadable_file_is_named(tmp_path: Path, name, content, message):
         source="file",
         path=str(path),
         columns=(ColumnConfig(name="age", low=0, high=1),),
-        target="ill",
+        outcome="ill",
         positive="yes",
     )
     with pytest.raises(DataError, match=message) as caught:
@@ -276,12 +275,12 @@ def test_one_party_alone_may_have_one_class_but_nothing_to_pool(tmp_path: Path):
     path = tmp_path / "t.csv"
     path.write_text("age,ill\n40,no\n60,no\n")
     ill = ColumnConfig(name="ill", kind="categorical", levels=("no", "yes"))
-    keys = {"source": "file", "path": str(path), "target": "ill", "positive": "yes"}
+    keys = {"source": "file", "path": str(path), "outcome": "ill", "positive": "yes"}
     columns = (ColumnConfig(name="age", low=0, high=100), ill)
     federation = load_party(DataConfig(columns=columns, held_out=0, **keys), "here")
     assert not federation.parties["here"]["y"].any()
     with pytest.raises(ConfigError, match="nothing to pool"):
-        load_party(DataConfig(columns=columns, preparation="pooled", **keys), "here")
+        load_party(DataConfig(columns=columns, scaling="pooled", **keys), "here")
 
 
 def test_reference_level_has_no_column_of_its_own(load_table):
@@ -300,5 +299,5 @@ def test_reference_level_has_no_column_of_its_own(load_table):
 
 
 def test_reference_must_be_a_level():
-    with pytest.raises(ConfigError, match='"colour": reference = "pink"; it must be one of'):
+    with pytest.raises(ConfigError, match=r'columns\.colour\.reference = "pink"; it must be'):
         ColumnConfig(name="colour", kind="categorical", levels=("red",), reference="pink")

@@ -28,7 +28,7 @@ COLUMNS = (
     ColumnConfig(name="weight", feature=False),
     ILL,
 )
-FILE = {"source": "file", "path": "absent.csv", "columns": COLUMNS, "target": "ill"}
+FILE = {"source": "file", "path": "absent.csv", "columns": COLUMNS, "outcome": "ill"}
 CONFIGS = {
     "synthetic-cohort": DataConfig(records=300, keep=("site", "bmi", "sex"), person="patient"),
     "gaussian-mean": DataConfig(source="gaussian-mean", records=40),
@@ -128,7 +128,7 @@ def test_the_schema_needs_no_file(source, no_files):
 def test_made_up_rows_are_inside_bounds_and_levels(source, no_files):
     schema = data.readers.catalogue.declared(CONFIGS[source])
     config = DataConfig(
-        **{name: getattr(CONFIGS[source], name) for name in ("source", "path", "target")},
+        **{name: getattr(CONFIGS[source], name) for name in ("source", "path", "outcome")},
         columns=COLUMNS if source == "file" else (),
         positive=CONFIGS[source].positive,
         keep=tuple(column.name for column in schema.columns if column.name != schema.target),
@@ -150,7 +150,7 @@ def test_made_up_rows_are_inside_bounds_and_levels(source, no_files):
 def test_a_numeric_target_is_inside_its_bounds_and_in_its_unit():
     pay = ColumnConfig(name="pay", low=1000, high=3000, center=2000, scale=1000)
     columns = (COLUMNS[0], pay)
-    config = DataConfig(source="file", path="absent.csv", columns=columns, target="pay")
+    config = DataConfig(source="file", path="absent.csv", columns=columns, outcome="pay")
     schema = public_schema(config)
     y = schema.parties["example"]["y"]
     assert schema.output == "gaussian"
@@ -170,12 +170,12 @@ def test_the_number_of_sites_is_public_too():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (DataConfig(preparation="pooled"), r'data\.preparation = "pooled"; without records there'),
+        (DataConfig(scaling="pooled"), r'data\.scaling = "pooled"; without records there'),
         (
             DataConfig(
-                source="file", path="a.csv", target="ill", positive="y", columns=COLUMNS[:1]
+                source="file", path="a.csv", outcome="ill", positive="y", columns=COLUMNS[:1]
             ),
-            r'data\.target = "ill" has no levels.*declare "ill" in data\.columns',
+            r'outcome = "ill" has no levels.*declare them as columns\.ill\.levels',
         ),
         (DataConfig(source="heart", keep=("wing",)), r'data\.keep names "wing"; the columns that'),
     ],

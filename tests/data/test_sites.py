@@ -119,9 +119,7 @@ def test_only_sources_with_sites_take_one(source):
     if source == "synthetic-cohort":
         assert DataConfig(source=source, site="hospital-1").site == "hospital-1"
         return
-    with pytest.raises(
-        ConfigError, match=rf'data\.site = "a"; source "{source}" has no sites of its own'
-    ):
+    with pytest.raises(ConfigError, match=rf'data\.site = "a" is not a key of source = "{source}"'):
         DataConfig(source=source, site="a")
 
 

@@ -1,6 +1,8 @@
 """The examples of the README and of docs/ run as they stand."""
 
 import re
+import runpy
+import sys
 import tomllib
 from pathlib import Path
 
@@ -17,13 +19,35 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
+def files(page: str) -> dict[str, str]:
+    """The examples that are whole files: their first line is a comment with the name."""
+    named = ((re.match(r"# (\w+\.py)\n", source), source) for source in blocks(page, "python"))
+    return {match[1]: source for match, source in named if match}
+
+
+FILES = files("docs/extending.md")
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_python_examples_of_a_page_run_in_order(page):
-    found = blocks(page, "python")
+    found = [source for source in blocks(page, "python") if source not in files(page).values()]
     assert found, f"{page} has lost its examples"
     names = {"__name__": f"docs_{Path(page).stem}"}
     for source in found:
         exec(compile(source, page, "exec"), names)
+
+
+@pytest.mark.parametrize("name", ["use_laplace.py", "use_noisy_sum.py", "use_threads.py"])
+def test_worked_extensions_are_complete_files(name, tmp_path, monkeypatch):
+    """A new method or engine and its use: two files, and nothing else of tacit is touched."""
+    module = name.removeprefix("use_")
+    for part in (module, name):
+        (tmp_path / part).write_text(FILES[part], encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        runpy.run_path(str(tmp_path / name), run_name="__main__")
+    finally:
+        sys.modules.pop(module.removesuffix(".py"))
 
 
 def test_toml_example_of_the_quickstart_is_a_configuration():
@@ -31,10 +55,11 @@ def test_toml_example_of_the_quickstart_is_a_configuration():
     config, private = sources
     config = parse_config(tomllib.loads(config))
     # The second shows what replaces privacy = "none" and [method] in the first.
-    data = tomllib.loads(sources[0])["data"]
-    private = parse_config({"data": data} | tomllib.loads(private))
-    assert config.data.target == "readmitted"
-    assert config.partition.column == "hospital"
+    first = tomllib.loads(sources[0])
+    data = {key: first[key] for key in ("outcome", "positive", "columns", "data")}
+    private = parse_config(data | tomllib.loads(private))
+    assert config.data.outcome == "readmitted"
+    assert config.data.party == "hospital"
     assert private.private is not None
     assert private.private.of("hospital-03")[0] == 0.5
 

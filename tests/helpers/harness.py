@@ -196,11 +196,8 @@ class Federation:
         body: dict[str, Any] = {
             "privacy": "none",
             "parties": list(parties),
-            "data": {
-                "source": "file",
-                "target": "y",
-                "columns": [{"name": "x", "kind": "numeric", "low": -1.0, "high": 1.0}],
-            },
+            "outcome": "y",
+            "columns": {"x": {"low": -1.0, "high": 1.0}},
             "model": {"kind": "gaussian-mean"},
             "method": {"kind": "exact"},
             "schedule": {"kind": kind, "rounds": rounds, "damping": 1.0},

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import tomlkit
 from scipy.sparse import csr_array, save_npz
@@ -28,25 +27,18 @@ from tacit.plan.plan import Plan, first_factors, make_plan
 from tacit.pvi import product
 from tacit.run.build import make_method, make_model, make_schedule
 from tacit.server.checkpoint import Checkpoint
+from tacit.support.tables import plain
 
-COLUMNS = [
-    {"name": "a", "low": -3.0, "high": 3.0},
-    {"name": "b", "low": -3.0, "high": 3.0},
-    {"name": "y", "kind": "categorical", "levels": ["no", "yes"]},
-]
+COLUMNS = {
+    "a": {"low": -3.0, "high": 3.0},
+    "b": {"low": -3.0, "high": 3.0},
+    "y": {"levels": ["no", "yes"]},
+}
 DOCUMENT_WORDS = [f"w{number}" for number in range(12)]
 DOCUMENTS = {"source": "documents", "vocabulary": "words.txt", "different_words": 12}
-BINARY = {"source": "file", "columns": COLUMNS, "target": "y", "positive": "yes"}
-SEVERAL = {
-    "source": "file",
-    "columns": [*COLUMNS[:2], COLUMNS[2] | {"levels": ["no", "maybe", "yes"]}],
-    "target": "y",
-}
-NUMBERS = {
-    "source": "file",
-    "columns": [{"name": "y", "low": -9.0, "high": 9.0}],
-    "target": "y",
-}
+BINARY = {"outcome": "y", "positive": "yes", "columns": COLUMNS}
+SEVERAL = {"outcome": "y", "columns": COLUMNS | {"y": {"levels": ["no", "maybe", "yes"]}}}
+NUMBERS = {"outcome": "y", "columns": {"y": {"low": -9.0, "high": 9.0}}}
 
 
 _models: dict[tuple[Any, ...], Any] = {}
@@ -54,9 +46,10 @@ _models: dict[tuple[Any, ...], Any] = {}
 
 def shared_model(config: Any, federation: Any) -> Any:
     """As `make_model`, but the same object for the same question: one compilation for all ends."""
-    program = (config.model.program or "").rpartition("/")[2]
-    key = (msgspec.structs.replace(config.model, program=None, kind="auto"), config.model.kind)
-    key = (repr(key), program, federation.names, config.seed)
+    described = plain(config.model)
+    if "program" in described:
+        described["program"] = described["program"].rpartition("/")[2]
+    key = (repr(described), federation.names, config.seed)
     if key not in _models:
         _models[key] = make_model(config, federation)
     return _models[key]
@@ -112,14 +105,18 @@ class Fed:
         body = {"name": "test", "seed": 3, "parties": list(self.names), **self.agreed}
         self._write("federation.toml", body)
         for number, name in enumerate(self.names):
-            if body["data"]["source"] == "documents":
+            if self.source == "documents":
                 (self.base / "words.txt").write_text("\n".join(DOCUMENT_WORDS))
                 save_npz(self.base / f"{name}.npz", some_documents(number, self.rows))
-            if body["data"]["source"] == "file":
-                text = binary_csv if len(body["data"]["columns"]) > 1 else number_csv
+            if self.source == "file":
+                text = binary_csv if len(body["columns"]) > 1 else number_csv
                 (self.base / f"{name}.csv").write_text(text(number, self.rows))
             self.write_party(name)
         self.write_server()
+
+    @property
+    def source(self) -> str:
+        return self.agreed.get("data", {}).get("source", "file")
 
     def write_server(self, file: str = "server.toml", state: str = "server", **changes: Any):
         serve = {
@@ -149,10 +146,9 @@ class Fed:
             **self.join,
             **changes,
         }
-        source = self.agreed["data"]["source"]
-        suffix = {"file": "csv", "documents": "npz"}.get(source)
+        suffix = {"file": "csv", "documents": "npz"}.get(self.source)
         data = {"path": f"{name}.{suffix}"} if suffix else {}
-        data = {"site": name} if source == "synthetic-cohort" else data
+        data = {"site": name} if self.source == "synthetic-cohort" else data
         file = file or f"{name}.toml"
         own = {"ledger": f"ledger-{name}.sqlite"} if self.ledgers else {}
         self._write(file, {"federation": "federation.toml", **own, "join": join, "data": data})
@@ -181,7 +177,7 @@ class Fed:
         return make_plan(
             shared_model(config, public_schema(config.data, sites=len(self.names))),
             records,
-            family=federation.family,
+            family=federation.posterior,
             method=make_method(config),
             schedule=make_schedule(config),
             seed=federation.seed,

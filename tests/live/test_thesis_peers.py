@@ -477,13 +477,10 @@ PRIVATE = {
     "method": {"kind": "dpsgd"},
     "schedule": {"rounds": 2},
     "records": 8,
-    "data": {
-        "source": "file",
-        "target": "y",
-        "columns": [
-            {"name": "x", "kind": "numeric", "low": -1.0, "high": 1.0},
-            {"name": "y", "kind": "numeric", "low": 0.0, "high": 10.0, "feature": False},
-        ],
+    "outcome": "y",
+    "columns": {
+        "x": {"low": -1.0, "high": 1.0},
+        "y": {"low": 0.0, "high": 10.0, "feature": False},
     },
 }
 WIDE = {"model": {"kind": "linear"}}

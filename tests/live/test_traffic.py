@@ -43,13 +43,10 @@ AGREED: dict[str, Any] = {
     "method": {"kind": "dpsgd"},
     "schedule": {"rounds": ROUNDS},
     "records": 17,
-    "data": {
-        "source": "file",
-        "target": "y",
-        "columns": [
-            {"name": "x", "kind": "numeric", "low": -1.0, "high": 1.0},
-            {"name": "y", "kind": "numeric", "low": 0.0, "high": 10.0, "feature": False},
-        ],
+    "outcome": "y",
+    "columns": {
+        "x": {"low": -1.0, "high": 1.0},
+        "y": {"low": 0.0, "high": 10.0, "feature": False},
     },
 }
 ADDING = AGREED | {"privacy": AGREED["privacy"] | {"relation": "add-or-remove"}}

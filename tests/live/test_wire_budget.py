@@ -31,7 +31,7 @@ ROUNDS = 5
 DELTA = 1e-4
 AGREED = {
     "privacy": {"noise_multiplier": 40.0, "delta": DELTA},
-    "data": BINARY,
+    **BINARY,
     "records": 48,
     "model": {"kind": "logistic"},
     "method": {"kind": "dpsgd"},

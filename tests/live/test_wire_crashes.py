@@ -43,20 +43,20 @@ PULL_S = float(os.environ.get("TACIT_WIRE_PULL_S", "2"))
 NAMES = ("a", "b", "c")
 EXACT = {
     "privacy": "none",
-    "data": NUMBERS,
+    **NUMBERS,
     "model": {"kind": "gaussian-mean"},
     "method": {"kind": "exact"},
 }
 LOGISTIC = {
     "privacy": "none",
-    "data": BINARY,
+    **BINARY,
     "model": {"kind": "logistic"},
     "method": {"kind": "gradient-vi", "steps": 20, "batch_size": 8},
-    "family": "mean-field",
+    "posterior": "mean-field",
 }
 PRIVATE = {
     "privacy": {"noise_multiplier": 40.0, "delta": 1e-4, "noise_seed": 5},
-    "data": BINARY,
+    **BINARY,
     "records": 72,
     "model": {"kind": "logistic"},
     "method": {"kind": "dpsgd"},

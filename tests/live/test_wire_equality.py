@@ -31,7 +31,7 @@ NAMES = ("hospital-1", "hospital-2", "hospital-3")
 MIX = ("json", "cbor", "msgpack")
 COHORT = {"source": "synthetic-cohort", "records": 60}
 SEEDED = {"epsilon": 4.0, "delta": 1e-4, "noise_seed": 5}
-PRIVATE = {"data": BINARY, "model": {"kind": "logistic"}, "records": 72}
+PRIVATE = {**BINARY, "model": {"kind": "logistic"}, "records": 72}
 
 MODELS = {
     "logistic": {
@@ -42,16 +42,16 @@ MODELS = {
     },
     "gaussian mean": {
         "privacy": "none",
-        "data": NUMBERS,
+        **NUMBERS,
         "model": {"kind": "gaussian-mean"},
         "method": {"kind": "exact"},
     },
     "gradient": {
         "privacy": "none",
-        "data": BINARY,
+        **BINARY,
         "model": {"kind": "logistic"},
         "method": {"kind": "gradient-vi", "steps": 5, "batch_size": 8},
-        "family": "mean-field",
+        "posterior": "mean-field",
     },
     "site prior": {
         "privacy": "none",
@@ -75,7 +75,7 @@ MODELS = {
         "method": {"kind": "private-update", "form": "log-precision", "shards": 1, "clip": 0.1},
     },
     "private, in stages": {
-        "data": NUMBERS,
+        **NUMBERS,
         "model": {"kind": "gaussian-mean"},
         "records": 72,
         "privacy": SEEDED,
@@ -100,14 +100,14 @@ MODELS = {
     },
     "private scoring": {**PRIVATE, "privacy": SEEDED, "method": {"kind": "private-scoring"}},
     "private scoring of levels": {
-        "data": SEVERAL,
+        **SEVERAL,
         "model": {"kind": "softmax"},
         "records": 72,
         "privacy": {**SEEDED, "aggregation": "trusted"},
         "method": {"kind": "private-scoring"},
     },
     "private levels": {
-        "data": SEVERAL,
+        **SEVERAL,
         "model": {"kind": "softmax"},
         "records": 72,
         "privacy": SEEDED,

@@ -42,7 +42,7 @@ class Corrupt(Seat):
 
 def federation(tmp_path, **agreed: Any) -> Fed:
     agreed = {
-        "data": BINARY,
+        **BINARY,
         "model": {"kind": "logistic"},
         "schedule": {"rounds": 4},
         "privacy": "none",

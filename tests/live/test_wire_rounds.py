@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("shared_models")
 NAMES = ("a", "b", "c")
 EXACT = {
     "privacy": "none",
-    "data": NUMBERS,
+    **NUMBERS,
     "model": {"kind": "gaussian-mean"},
     "method": {"kind": "exact"},
 }

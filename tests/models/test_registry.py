@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tacit.errors import ConfigError
-from tacit.models import GeneralisedLinear, ModelSchema, PriorSettings, registry
+from tacit.models import GeneralisedLinear, ModelSchema, ModelSettings, PriorSettings, registry
 from tacit.models.registry import (
     SHIPPED,
     build_model,
@@ -17,6 +17,7 @@ from tacit.models.registry import (
     register,
     settings_class,
 )
+from tacit.support.table_reader import read_table
 
 SCHEMA = ModelSchema(names=("bias", "a"), output="bernoulli", target="yes")
 
@@ -123,16 +124,19 @@ def test_a_table_with_another_tag_is_refused(monkeypatch):
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"kind": "logistic", "prior_sd": 0.0}, "model.prior_sd = 0.0; it must be > 0"),
-        ({"kind": "linear", "noise_sd": -1.0}, "model.noise_sd = -1.0; it must be > 0"),
+        ({"kind": "logistic", "prior_sd": 0.0}, "model.prior_sd = 0.0; it must be a number in"),
+        ({"kind": "linear", "noise_sd": -1.0}, "model.noise_sd = -1.0; it must be a number in"),
         ({"kind": "linear", "prior_mean": float("nan")}, "model.prior_mean = nan"),
         ({"kind": "poisson", "largest": 0.5}, "model.largest = 0.5"),
-        ({"kind": "bnn", "hidden": 0}, "model.hidden = 0; a hidden layer"),
+        ({"kind": "bnn", "hidden": 0}, "model.hidden = 0; it must be a whole number of"),
     ],
 )
 def test_a_table_checks_its_numbers(table, words):
     with pytest.raises(ConfigError, match=words):
-        msgspec.convert(table, settings_class(table["kind"]))
+        read_table(table, ModelSettings, "model")
+    keys = {key: value for key, value in table.items() if key != "kind"}
+    with pytest.raises(ConfigError, match=words):
+        settings_class(table["kind"])(**keys)
 
 
 def test_models_that_do_not_start_at_random_are_one_object_for_all_seeds():

@@ -160,10 +160,14 @@ def clinic(tmp_path_factory):
 
 
 def asked(path, levels=("home", "ward", "icu", "moon"), *, privacy="none", **more):
-    target = {"name": "ward", "kind": "categorical", "levels": list(levels)}
-    columns = [{"name": "age", "low": 0, "high": 100}, target]
-    data = {"source": "file", "path": path, "target": "ward", "columns": columns}
-    return parse_config({"privacy": privacy, "data": data, "partition": {"parties": 2}} | more)
+    raw = {
+        "privacy": privacy,
+        "outcome": "ward",
+        "data": {"path": path},
+        "columns": {"age": {"low": 0, "high": 100}, "ward": {"levels": list(levels)}},
+        "partition": {"parties": 2},
+    }
+    return parse_config(raw | more)
 
 
 def test_a_declared_file_of_levels_is_learnt_from(clinic):
@@ -194,7 +198,7 @@ def test_a_notebooks_class_is_told_the_levels(clinic):
 def test_what_does_not_fit_is_told_in_one_line(clinic):
     with pytest.raises(DataError, match='"icu" is not a declared level; the levels are home, ward'):
         simulate(asked(clinic, levels=("home", "ward")))
-    with pytest.raises(ConfigError, match="declare all of its levels, two or more"):
+    with pytest.raises(ConfigError, match="declare all levels of the outcome, two or more"):
         asked(clinic, levels=("home",))
     for kind in ("logistic", "linear", "bnn"):
         with pytest.raises(ConfigError, match="is one of several levels; use model"):

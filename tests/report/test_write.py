@@ -236,10 +236,10 @@ def test_the_command_works_from_where_the_report_was_written(make_run, result, m
 def test_where_a_run_can_be_repeated_and_what_is_charged(make_run, result):
     folder = make_run(result)
     config = folder / "public" / "config.toml"
-    config.write_text('[data]\nsource = "file"\npath = "records.csv"\n')
+    config.write_text('[data]\npath = "records.csv"\n')
     text = parse(render(load_run(folder), [])).text
     assert 'directory in which the run was started: data.path = "records.csv" is a relative' in text
-    config.write_text('[data]\nsource = "file"\npath = "/records.csv"\n')
+    config.write_text('[data]\npath = "/records.csv"\n')
     assert "directory in which" not in parse(render(load_run(folder), [])).text
     result["privacy"] = {"private": True, "statement": "Differential privacy."}
     folder = make_run(result)

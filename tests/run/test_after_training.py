@@ -35,18 +35,16 @@ name = "factor"
 seed = 1
 {privacy}
 
+outcome = "pain"
+
 [data]
-source = "file"
 path = "records.csv"
-target = "pain"
 keep = ["dose"]
 held_out = 0.25
-[[data.columns]]
-name = "dose"
+[columns.dose]
 low = 0
 high = 1
-[[data.columns]]
-name = "pain"
+[columns.pain]
 low = -3
 high = 3
 

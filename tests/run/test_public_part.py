@@ -63,32 +63,30 @@ def one_person_less(rows):
     rows[:] = [row for row in rows if row[1] != "p3"]
 
 
-CLIPPED = {"name": "cholesterol", "low": 100, "high": 400, "outside": "clip"}
-COLUMNS = [
-    {"name": "clinic", "kind": "categorical", "levels": ["north", "south"], "feature": False},
-    {"name": "patient", "kind": "categorical", "levels": [f"p{i}" for i in range(30)],
-     "feature": False},
-    {"name": "dose", "low": 0, "high": 10},
-    CLIPPED,
-]  # fmt: skip
-ILL = {"name": "ill", "kind": "categorical", "levels": ["no", "yes"]}
-PAIN = {"name": "pain", "low": 0, "high": 12}
+COLUMNS = {
+    "clinic": {"levels": ["north", "south"], "feature": False},
+    "patient": {"levels": [f"p{i}" for i in range(30)], "feature": False},
+    "dose": {"low": 0, "high": 10},
+    "cholesterol": {"low": 100, "high": 400, "outside": "clip"},
+}
+ILL = {"levels": ["no", "yes"]}
+PAIN = {"low": 0, "high": 12}
 
 
 def configuration(privacy, *, target="ill", **more):
-    columns = [*COLUMNS, ILL | ({"feature": False} if target != "ill" else {}),
-               PAIN | ({"feature": False} if target != "pain" else {})]  # fmt: skip
-    data = {"source": "file", "path": "records.csv", "target": target, "columns": columns,
-            "held_out": 0.25}  # fmt: skip
-    if target == "ill":
-        data["positive"] = "yes"
-    data |= more.pop("data", {})
+    columns = COLUMNS | {
+        "ill": ILL | ({"feature": False} if target != "ill" else {}),
+        "pain": PAIN | ({"feature": False} if target != "pain" else {}),
+    }
+    data = {"path": "records.csv", "held_out": 0.25, "party": "clinic", **more.pop("data", {})}
     return {
+        "outcome": target,
+        **({"positive": "yes"} if target == "ill" else {}),
+        "columns": columns | more.pop("columns", {}),
         "name": "neighbours",
         "seed": 3,
         "privacy": {"epsilon": 4.0, "delta": 1e-5, **privacy},
         "data": data,
-        "partition": {"kind": "column", "column": "clinic"},
         "evaluate": {"draws": 10},
         **more,
     }

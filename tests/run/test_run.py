@@ -173,12 +173,9 @@ BAD_INPUT = {
     "a program that is not there": {"model": {"kind": "numpyro", "program": "absent.py:f"}},
     "a program without a name": {"model": {"kind": "numpyro", "program": "absent"}},
     "a file that is not there": {
-        "data": {
-            "source": "file",
-            "path": "/nowhere/absent.csv",
-            "target": "y",
-            "columns": [{"name": "y"}],
-        },
+        "data": {"path": "/nowhere/absent.csv"},
+        "outcome": "y",
+        "columns": {"y": {}},
     },
 }
 

@@ -185,7 +185,7 @@ BAD_REPLIES = {
     "wrong shape": (ConfigError, r"shape \(3,\), expected \(2,\)", {"released": TOO_WIDE}),
     "missing name": (
         ConfigError,
-        "has .'linear', 'quadratic'.",
+        "it has linear, expected linear, quadratic",
         {"released": {"linear": np.ones(2)}},
     ),
     "loss is NaN": (PeerError, "loss = nan is not finite", {"loss": float("nan")}),

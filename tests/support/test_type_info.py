@@ -12,7 +12,7 @@ import tacit
 RACE = """
 import sys, threading
 import msgspec
-from tacit.run.config import convert_config
+from tacit.support.type_info import prepare
 from tacit.live.server import membership as roster
 from tacit.party import store
 from tacit.live.protocol import messages
@@ -32,7 +32,7 @@ def new_types(number):
 
 RAW = {"a": {"f0": {"f1": {"x": 1}}}, "b": {"f3": {"y": 2}}}
 USES = {
-    "config": lambda kind: convert_config(RAW, kind),
+    "config": lambda kind: msgspec.convert(RAW, prepare(kind)),
     "json": lambda kind: decode(msgspec.json.encode({"T": RAW}), "json", {"T": kind}),
     "msgpack": lambda kind: decode(msgspec.msgpack.encode({"T": RAW}), "msgpack", {"T": kind}),
     "cbor": lambda kind: decode(__import__("cbor2").dumps({"T": RAW}), "cbor", {"T": kind}),

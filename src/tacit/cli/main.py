@@ -39,6 +39,7 @@ COMMANDS = {
     "server": network.server_app,
     "certs": certs_app,
     "data": data_app,
+    "schema": study.schema,
     "tune": advanced.tune,
     "sweep": advanced.sweep,
     "account": advanced.account,

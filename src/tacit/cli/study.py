@@ -141,3 +141,21 @@ def report(
     from tacit.cli.commands import report_command
 
     report_command(run_dir, as_json=json)
+
+
+def schema(
+    file: Annotated[
+        str, typer.Option(help="Which file: study, federation, server, party or sweep.")
+    ] = "study",
+) -> None:
+    """Print a JSON Schema of a TOML file, so that editors complete and check it.
+
+    Write it to a file and name that in the first line of the study, `#:schema study.schema.json`:
+
+      tacit schema > study.schema.json
+
+      tacit schema --file federation > federation.schema.json
+    """
+    from tacit.cli.schema import schema_command
+
+    schema_command(file)

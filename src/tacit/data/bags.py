@@ -27,6 +27,17 @@ def document_records(counts: Any, *, words: int | None = None, width: int | None
     `width` is how many different words a document has at most, the same for all parties of a run;
     of one that has more, those that it says most often are kept. None: as many as any one has.
 
+    Parameters
+    ----------
+    counts
+        Counts of words, one row per document.
+    width
+        Largest number of different words of a document; by default that of the longest.
+    words
+        Size of the vocabulary, if it is larger than the number of columns.
+
+    Examples
+    --------
     >>> {name: value.tolist() for name, value in document_records([[2, 0, 1]]).items()}
     {'words': [[0, 2]], 'counts': [[2, 1]]}
     """

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tacit.data.config import CORPORA, DataConfig, PartitionConfig, check_together
+from tacit.data.config import CORPORA, DataConfig, PartitionConfig, faults_together
 from tacit.data.partition import Rows, balanced, held_out_rows, skew
 from tacit.data.persons import balanced_persons, by_appearance, held_out_persons, refuse_shared
 from tacit.data.prepare import as_kept, encode, with_pooled_scale
@@ -18,6 +18,7 @@ from tacit.data.schema.layout import Layout, layout_of
 from tacit.data.schema.table import Schema
 from tacit.data.schema.target import target_bounds, target_levels
 from tacit.errors import ConfigError, DataError
+from tacit.support.tables import raise_all
 
 Records = dict[str, np.ndarray]
 
@@ -34,6 +35,23 @@ class Federation:
     records of one person of this party, and mean nothing at another. `test` has no persons.
     `notes` say what was done to the data beyond the declared schema: rows dropped, values clipped,
     pooled statistics. They are counts of records, so they stay with whoever may see the records.
+
+    Parameters
+    ----------
+    parties
+        Prepared records of every party, by name, in order.
+    test
+        Held-out records, if there are any.
+    names
+        Names of the columns of x.
+    target
+        Name of the outcome.
+    output
+        What the outcome is: "bernoulli", "gaussian", "categorical" or "other".
+    preparation
+        "public", or "pooled" if statistics of all records were used.
+    notes
+        What was done to the records beyond the schema.
     """
 
     parties: dict[str, Records] = field(repr=False)  # records are not for notebooks and logs
@@ -67,7 +85,7 @@ def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> 
 
     The same configuration and seed give the same federation on every machine.
     """
-    check_together(data, partition)
+    raise_all(faults_together(data, partition))
     if data.site is not None:
         raise ConfigError(
             f'data.site = "{data.site}"; it is for one party that loads its own records: leave it'
@@ -82,14 +100,17 @@ def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> 
     schema = table.schema
     read = read_rows(table, data, partition, seed=seed)
     if read.groups is not None and read.persons is not None:
-        refuse_shared(read.groups, read.persons, partition.kind)
+        setting = f'partition.kind = "{partition.kind}"'
+        if data.party is not None:
+            setting = f'data.party = "{data.party}"'
+        refuse_shared(read.groups, read.persons, setting)
     held = _hold_out(read, data, seed)
     train = np.flatnonzero(~held)
     y = read.y[train]
     if schema.positive is not None and (y == y[0]).all():
         raise DataError(
             f'column "{schema.target}": all {len(y)} training records have y = {y[0]:g}; nothing'
-            f' can be learnt from one class: check data.positive = "{schema.positive}" and the file'
+            f' can be learnt from one class: check positive = "{schema.positive}" and the file'
         )
     if read.groups is not None:
         rows, notes = {name: part[~held[part]] for name, part in read.groups.items()}, ()
@@ -110,9 +131,9 @@ def load_party(
     `load_federation` gives it with partition.kind = "source". `sites` is how many sites the
     synthetic cohort is generated with, there partition.parties; other sources do not need it.
     """
-    if data.preparation == "pooled":
+    if data.scaling == "pooled":
         raise ConfigError(
-            'data.preparation = "pooled"; one party alone has nothing to pool: declare the schema'
+            'data.scaling = "pooled"; one party alone has nothing to pool: declare the schema'
             ' and say "public"'
         )
     if data.balance:
@@ -183,7 +204,7 @@ def deal(
         rng=rng,
     )
     if persons is not None:
-        refuse_shared(rows, persons, "skew")
+        refuse_shared(rows, persons, 'partition.kind = "skew"')
     return rows, notes
 
 
@@ -192,11 +213,11 @@ def assemble(
 ) -> Federation:
     """Prepare all rows at once, then hand each party its own."""
     features, kept = read.features, read.kept
-    if data.preparation == "pooled":
+    if data.scaling == "pooled":
         features = [with_pooled_scale(column, ~held) for column in features]
         kept = [with_pooled_scale(column, ~held) for column in kept]
         notes = (
-            "preparation is pooled: statistics of all parties' training records entered it, which"
+            "scaling is pooled: statistics of all parties' training records entered it, which"
             " no privacy guarantee covers",
             *(
                 f'column "{c.config.name}": centre {c.config.center:.6g} and scale'
@@ -231,7 +252,7 @@ def assemble(
         names=names,
         target=read.schema.target,
         output=_output(read.schema),
-        preparation=data.preparation,
+        preparation=data.scaling,
         notes=(*read.notes, *notes),
         truth=read.truth,
         unbounded=unbounded_columns(read.schema, data),

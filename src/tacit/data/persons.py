@@ -43,7 +43,7 @@ def read_persons(series: pl.Series, there: np.ndarray, gaps: Sequence[str] = ())
     return by_appearance(inverse)
 
 
-def refuse_shared(rows: Rows, persons: np.ndarray, kind: str) -> None:
+def refuse_shared(rows: Rows, persons: np.ndarray, setting: str) -> None:
     """Refuse parties that share a person: each would protect only its own part of that person."""
     owners: dict[int, set[str]] = {}
     for name, part in rows.items():
@@ -52,9 +52,9 @@ def refuse_shared(rows: Rows, persons: np.ndarray, kind: str) -> None:
     shared = sum(len(names) > 1 for names in owners.values())
     if shared:
         raise DataError(
-            f'partition.kind = "{kind}" gives {shared} of {len(owners)} persons to more than one'
+            f"{setting} gives {shared} of {len(owners)} persons to more than one"
             " party, and each would protect only its part of them; deal whole persons with"
-            ' partition.kind = "balanced", keep one record a person, or leave data.person out'
+            ' partition.kind = "balanced", keep one record per person, or leave data.person out'
         )
 
 

@@ -52,7 +52,7 @@ def read_column(series: pl.Series, config: ColumnConfig, *, pooled: bool) -> Col
     if config.missing == "refuse" and column.missing.any():
         raise DataError(
             f'column "{config.name}", data row {_first(column.missing)}: the value is missing;'
-            ' declare what that means in data.columns: missing = "drop", "level" (of a category)'
+            ' declare what that means in [columns]: missing = "drop", "level" (of a category)'
             ' or "indicator" (beside a number)'
         )
     return column

@@ -34,16 +34,14 @@ class ReadRows:
 def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, seed: int) -> ReadRows:
     """Read the columns that are used, drop the rows whose policy says so, and find the sites."""
     schema = table.schema
-    label = schema.site if partition.kind == "source" else partition.column
+    label = schema.site if partition.kind == "source" else data.party
     wanted = {column.name for column in schema.features}
     check_keep(schema, data)
     _refuse_unknown(table, data, label, wanted)
     wanted.update(name for name in (*data.keep, label) if name and schema.declared(name))
     target = read_target(table)
     columns = {
-        config.name: read_column(
-            table.frame[config.name], config, pooled=data.preparation == "pooled"
-        )
+        config.name: read_column(table.frame[config.name], config, pooled=data.scaling == "pooled")
         for config in schema.columns
         if config.name in wanted and config.name != schema.target
     }
@@ -99,8 +97,8 @@ def check_keep(schema: Schema, data: DataConfig) -> None:
 def _refuse_unknown(table: Table, data: DataConfig, label: str | None, wanted: set[str]) -> None:
     """Refuse a name that the configuration uses and the data has not."""
     reasons = {
-        "data.columns or data.target names it": [*sorted(wanted), *data.keep, table.schema.target],
-        "partition.column names it": [label] if label else [],
+        "[columns] or outcome names it": [*sorted(wanted), *data.keep, table.schema.target],
+        "data.party names it": [label] if label else [],
         "data.person names it": [data.person] if data.person else [],
     }
     there = set(table.frame.columns)

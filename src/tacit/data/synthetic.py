@@ -58,7 +58,7 @@ def made_up_federation(
     rng = np.random.default_rng(seed)
     size = records + test
     columns = {config.name: _drawn(config, size, rng) for config in schema.columns}
-    label = schema.site if partition.kind == "source" else partition.column
+    label = schema.site if partition.kind == "source" else data.party
     groups = None
     if label is not None:
         columns[label], groups = _parties(schema, columns, label, records, rng)
@@ -129,8 +129,8 @@ def _parties(
     if config is None or not config.levels:
         known = [c.name for c in schema.columns if c.levels and c.name != schema.target]
         raise ConfigError(
-            f'partition.column = "{label}" has no declared levels, and without records nobody knows'
-            f' the parties: declare "{label}" in data.columns with its levels, or name one of'
+            f'data.party = "{label}" has no declared levels, and without records nobody knows'
+            f' the parties: declare "{label}" in [columns] with its levels, or name one of'
             f" {listed(known) or 'the declared categories'}"
         )
     codes = rng.permutation(np.arange(records) % len(config.levels))

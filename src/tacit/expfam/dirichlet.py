@@ -16,6 +16,13 @@ class Dirichlet(Family):
 
     The usual parameter is the concentration α; the factor 1 is α = 1.
 
+    Parameters
+    ----------
+    dimension
+        Number of coordinates of θ.
+
+    Examples
+    --------
     >>> family = Dirichlet(3)
     >>> family.location_scale(family.natural(concentration=np.array([1.0, 2.0, 3.0])))[0].round(3)
     array([0.167, 0.333, 0.5  ])

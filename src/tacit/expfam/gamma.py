@@ -13,6 +13,13 @@ from tacit.expfam.base import Family, Mean, Natural
 class Gamma(Family):
     """`dimension` independent gamma variables with shapes a and rates b.
 
+    Parameters
+    ----------
+    dimension
+        Number of coordinates of θ.
+
+    Examples
+    --------
     >>> family = Gamma(1)
     >>> family.location_scale(family.natural(shape=np.array([4.0]), rate=np.array([2.0])))[0]
     array([2.])

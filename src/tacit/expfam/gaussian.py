@@ -69,6 +69,13 @@ class Gaussian(Family):
 class MeanFieldGaussian(Gaussian):
     """Independent normals.
 
+    Parameters
+    ----------
+    dimension
+        Number of coordinates of θ.
+
+    Examples
+    --------
     >>> family = MeanFieldGaussian(2)
     >>> prior = family.natural(mean=np.zeros(2), sd=np.array([1.0, 2.0]))
     >>> family.usual(prior)["sd"]
@@ -161,6 +168,13 @@ class MeanFieldGaussian(Gaussian):
 class FullGaussian(Gaussian):
     """A multivariate normal.
 
+    Parameters
+    ----------
+    dimension
+        Number of coordinates of θ.
+
+    Examples
+    --------
     >>> family = FullGaussian(2)
     >>> prior = family.natural(mean=np.ones(2), covariance=np.array([[2.0, 1.0], [1.0, 2.0]]))
     >>> np.round(family.usual(prior)["covariance"], 12)

@@ -36,11 +36,29 @@ class Session:
         return self._runner.run(self._session.wait_for_posterior())
 
     def send_update(self, turn: Turn, posterior: Natural, loss: float | None = None) -> None:
-        """Answer a turn with the local posterior qₘ; damping is seen to here."""
+        """Answer a turn with the local posterior qₘ; damping is seen to here.
+
+        Parameters
+        ----------
+        turn
+            What `wait_for_posterior` returned.
+        posterior
+            Natural parameters of the local posterior.
+        loss
+            Negative expected log-likelihood at the posterior of the request, if it may be shared.
+        """
         self._runner.run(self._session.send_update(turn, posterior, loss))
 
     def leave(self, reason: str | None = None, expected_absence_s: float | None = None) -> None:
-        """Go before the end; without `expected_absence_s`, for good."""
+        """Go before the end; without `expected_absence_s`, for good.
+
+        Parameters
+        ----------
+        reason
+            A reason for the server.
+        expected_absence_s
+            Seconds until this party is back.
+        """
         self._runner.run(self._session.leave(reason, expected_absence_s))
 
     def close(self) -> None:

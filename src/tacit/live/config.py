@@ -8,24 +8,25 @@ what concerns one end only: addresses, certificates, where the records lie.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from tacit.data.config import CORPORA, WITH_SITES, DataConfig, PartitionConfig
-from tacit.errors import ConfigError, DataError
+from tacit.data.config import CORPORA, WITH_SITES, DataConfig
+from tacit.data.partition_settings import PartitionConfig
+from tacit.errors import ConfigError, DataError, TacitError
 from tacit.live.settings import Join, Serve
+from tacit.methods.settings import AutoMethod, MethodSettings
+from tacit.models.settings import AutoModel, ModelSettings, NumPyroSettings
 from tacit.privacy.settings import Privacy
-from tacit.run.config import (
-    MAX_SEED,
-    Config,
-    MethodConfig,
-    ModelConfig,
-    ScheduleConfig,
-    convert_config,
-    read_toml,
-)
+from tacit.run.config import PRIVACY_MISSING, Config, model_faults, parse_study, read_toml
+from tacit.run.study_file import SHOWN_AS, TOP
+from tacit.server.settings import ScheduleSettings, SynchronousSettings, parties_per_round
+from tacit.support.table_reader import read_table
+from tacit.support.tables import Table, plain
+from tacit.support.validation import Count, Seed
 
 EACH_ITS_OWN = "each-party-has-its-own.csv"
 """Stands for data.path in the agreed file."""
@@ -33,24 +34,36 @@ FILES = ("file", "documents")
 """Sources of which each party has files of its own."""
 
 
-class Federation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Federation(Table, frozen=True, kw_only=True):
     """What all parties and the server agree on."""
 
+    advice: ClassVar[Mapping[str, str]] = {
+        "privacy": PRIVACY_MISSING,
+        "parties": "list the names in the parties' certificates",
+    }
+    placeholders: ClassVar[Mapping[str, Any]] = {"privacy": "none", "parties": ("one",)}
+    shown_as: ClassVar[Mapping[str, str]] = SHOWN_AS
+    renamed: ClassVar[Mapping[str, str]] = Config.renamed
+
     privacy: Literal["none"] | Privacy
+    """The guarantee. Training without privacy must be requested explicitly: "none"."""
     parties: tuple[str, ...]
     """The common names of the certificates that may take part, in the order of their updates."""
     name: str = "federation"
-    seed: int = 0
-    family: Literal["auto", "mean-field", "full"] = "auto"
+    """Title of the run in results and reports."""
+    seed: Seed = 0
+    """Seed of everything that is random and public."""
+    posterior: Literal["auto", "mean-field", "full"] = "auto"
+    """Covariance of the Gaussian posterior: diagonal ("mean-field") or full."""
     data: DataConfig = DataConfig(held_out=0.0)
     """The public schema of the records."""
-    model: ModelConfig = ModelConfig()
-    method: MethodConfig = MethodConfig()
-    schedule: ScheduleConfig = ScheduleConfig()
-    records: int | None = None
-    """How many units all parties have together, about; public under substitution."""
-    quorum: int | None = None
-    """With how many answers a round may do after the server's deadline; None: everybody's."""
+    model: ModelSettings = AutoModel()
+    method: MethodSettings = AutoMethod()
+    schedule: ScheduleSettings = SynchronousSettings()
+    records: Count | None = None
+    """Number of units of all parties together, about; public under substitution."""
+    quorum: Count | None = None
+    """How many replies are enough for a round after the server's deadline; left out: all."""
     on_leave: Literal["keep", "divide-out"] = "keep"
     """What becomes of the factor of a party that leaves for good."""
 
@@ -59,52 +72,71 @@ class Federation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """The privacy table, if there is one."""
         return None if self.privacy == "none" else self.privacy
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed <= MAX_SEED:
-            raise ConfigError(f"seed = {self.seed}; it must be in 0 … {MAX_SEED}")
+    def faults(self) -> Iterator[str | TacitError]:
         if not self.parties:
-            raise ConfigError("parties is empty; list the names in the parties' certificates")
-        doubles = [name for name in self.parties if self.parties.count(name) > 1]
-        if doubles:
-            raise ConfigError(f"parties names {doubles[0]!r} twice; name it once")
-        if self.quorum is not None and not 1 <= self.quorum <= len(self.parties):
-            raise ConfigError(
-                f"quorum = {self.quorum}; it must be between 1 and the {len(self.parties)} parties"
+            yield "parties is empty; list the names in the parties' certificates"
+        for name in dict.fromkeys(self.parties):
+            if self.parties.count(name) > 1:
+                yield f"parties names {name!r} twice; name it once"
+        yield from self._quorum_faults()
+        if self.data.scaling != "public":
+            yield (
+                'data.scaling = "pooled" in a live federation, where no place has all records: '
+                "declare the schema and leave scaling out"
             )
-        asked = self.schedule.parties_per_round
-        if self.quorum is not None and asked is not None and self.quorum > asked:
-            raise ConfigError(
-                f"quorum = {self.quorum}, but schedule.parties_per_round = {asked}; a round never "
-                "has so many answers: lower the quorum or ask more parties"
-            )
-        if self.records is not None and not self.records >= 1:
-            raise ConfigError(f"records = {self.records}; it must be at least 1")
-        if self.data.preparation != "public":
-            raise ConfigError(
-                'data.preparation = "pooled" in a live federation; nobody has all the records: '
-                'declare the schema and say "public"'
-            )
-        self._check_documents()
+        for key in ("party", "site"):
+            if getattr(self.data, key) is not None:
+                yield (
+                    f"data.{key} = {getattr(self.data, key)!r} in a federation's file, whose "
+                    "parties each have their own records; site is for a party.toml: leave it out"
+                )
+        yield from self._outcome_faults()
+        yield from self._document_faults()
+        yield from model_faults(self.model, self.data)
         if self.private and self.private.relation == "substitute" and self.records is None:
-            raise ConfigError(
+            yield (
                 "records is missing; under relation = 'substitute' the number of units is public: "
                 "say about how many all parties have together, e.g. records = 900"
             )
-        self.as_config()
 
-    def _check_documents(self) -> None:
-        """Documents are each party's own, their vocabulary is everybody's."""
+    def _quorum_faults(self) -> Iterator[str]:
+        if self.quorum is None:
+            return
+        if self.quorum > len(self.parties):
+            count = len(self.parties)
+            yield f"quorum = {self.quorum}; it must be between 1 and the {count} parties"
+        asked = parties_per_round(self.schedule)
+        if asked is not None and self.quorum > asked:
+            yield (
+                f"quorum = {self.quorum}, but schedule.parties_per_round = {asked}; a round never "
+                "has so many replies: lower the quorum or ask more parties"
+            )
+
+    def _outcome_faults(self) -> Iterator[str]:
+        """The levels of an outcome must not be left for each party's records to tell."""
+        data = self.data
+        if data.source != "file" or data.positive is None or not data.outcome:
+            return
+        declared = {column.name: column for column in data.columns}
+        if data.outcome not in declared or not declared[data.outcome].levels:
+            yield (
+                f'outcome = "{data.outcome}" has no levels, and parties could find others than '
+                f"each other: declare them as columns.{data.outcome}.levels"
+            )
+
+    def _document_faults(self) -> Iterator[str]:
+        """Each party has documents of its own; their vocabulary is agreed on."""
         if self.data.source not in CORPORA:
             return
         if self.data.source != "documents":
-            raise ConfigError(
+            yield (
                 f'data.source = "{self.data.source}" in a live federation; every party would have '
                 'the same documents: use "documents", and data.path in each party\'s file'
             )
-        if self.data.vocabulary is None:
-            raise ConfigError(
+        elif self.data.vocabulary is None:
+            yield (
                 "data.vocabulary is missing; the words are agreed on: name a text file beside the "
-                "federation file, one word a line"
+                "federation file, one word per line"
             )
 
     def as_config(self, data: DataConfig | None = None) -> Config:
@@ -115,7 +147,7 @@ class Federation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             privacy=self.privacy,
             name=self.name,
             seed=self.seed,
-            family=self.family,
+            posterior=self.posterior,
             data=data,
             partition=PartitionConfig(
                 kind="source" if sites else "balanced", parties=len(self.parties)
@@ -126,25 +158,32 @@ class Federation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
 
-class OwnData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a party's records lie; what they look like is agreed."""
+class OwnData(Table, frozen=True, kw_only=True):
+    """Where a party's records are; what they look like is agreed."""
+
+    place: ClassVar[str] = "data"
 
     path: str | None = None
+    """The file with this party's records."""
     separator: str | None = None
+    """The character between the cells of a CSV file."""
     site: str | None = None
+    """Which of the source's sites this party is, for the synthetic cohort and the heart data."""
 
 
-class ServerFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServerFile(Table, frozen=True, kw_only=True):
     """server.toml."""
 
     federation: str
+    """Path of the agreed file, relative to this one."""
     serve: Serve
 
 
-class PartyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PartyFile(Table, frozen=True, kw_only=True):
     """party.toml."""
 
     federation: str
+    """Path of the agreed file, relative to this one."""
     join: Join
     data: OwnData = OwnData()
     ledger: str | None = None
@@ -209,21 +248,17 @@ def read_agreed(path: Path) -> Agreed:
     data = raw.setdefault("data", {})
     if isinstance(data, dict):
         data.setdefault("held_out", 0.0)
-        if data.get("source") in FILES:
+        file = "source" not in data and not raw.keys().isdisjoint(TOP)
+        if file or data.get("source") == "documents":
             data.setdefault("path", EACH_ITS_OWN)
-    federation = convert_config(raw, Federation)
-    if federation.data.site is not None:
-        raise ConfigError(
-            f"data.site = {federation.data.site!r} in {path}; it is one party's own: say it in its "
-            "party.toml"
-        )
+    federation = parse_study(raw, Federation)
     return Agreed(path=path, federation=federation, digest=digest_of(federation, path.parent))
 
 
 def read_server(path: Path, overrides: tuple[str, ...] = ()) -> ServerSetup:
     """server.toml and the agreed file that it names."""
     raw = _own_table(path, overrides, "serve", "tacit serve")
-    own = convert_config(raw, ServerFile)
+    own = read_table(raw, ServerFile)
     setup = ServerSetup(base=path.parent, agreed=read_agreed(path.parent / own.federation), own=own)
     parties, most = len(setup.agreed.federation.parties), own.serve.most_connections
     if most < parties:
@@ -237,7 +272,7 @@ def read_server(path: Path, overrides: tuple[str, ...] = ()) -> ServerSetup:
 def read_party(path: Path, overrides: tuple[str, ...] = ()) -> PartySetup:
     """party.toml and the agreed file that it names."""
     raw = _own_table(path, overrides, "join", "tacit join")
-    own = convert_config(raw, PartyFile)
+    own = read_table(raw, PartyFile)
     setup = PartySetup(base=path.parent, agreed=read_agreed(path.parent / own.federation), own=own)
     parties = len(setup.agreed.federation.parties)
     if parties < own.join.minimum_parties:
@@ -263,23 +298,21 @@ def digest_of(federation: Federation, base: Path) -> str:
 
     Where a party's records and its ledger lie is nobody else's business.
     """
-    privacy = federation.privacy
-    if privacy != "none":
-        privacy = msgspec.structs.replace(privacy, ledger=None)
-    body = msgspec.to_builtins(federation) | {
-        "data": {
-            key: value
-            for key, value in msgspec.to_builtins(federation.data).items()
-            if key not in ("path", "separator")
-        },
-        "privacy": msgspec.to_builtins(privacy),
-    }
-    place = (federation.model.program or "").rpartition(":")[0]
+    body = plain(federation)
+    body["data"] = {key: v for key, v in body["data"].items() if key not in ("path", "separator")}
+    if isinstance(body["privacy"], dict):
+        body["privacy"].pop("ledger", None)
+    place = model_file(federation.model)
     if place.endswith(".py"):
         body["program"] = _text_digest(base, place, "model.program")
     if federation.data.vocabulary is not None:
         body["vocabulary"] = _text_digest(base, federation.data.vocabulary, "data.vocabulary")
     return hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()
+
+
+def model_file(model: ModelSettings) -> str:
+    """Where the program of a NumPyro model is; empty for other models."""
+    return model.program.rpartition(":")[0] if isinstance(model, NumPyroSettings) else ""
 
 
 def _text_digest(base: Path, place: str, key: str) -> str:

@@ -8,7 +8,8 @@ import msgspec
 
 from tacit.data import Federation as Records_
 from tacit.data import load_party, public_schema
-from tacit.live.config import Agreed, PartySetup
+from tacit.live.config import Agreed, PartySetup, model_file
+from tacit.models.settings import NumPyroSettings
 from tacit.plan.checks import Live
 from tacit.plan.plan import Plan, make_plan
 from tacit.run.build import make_method, make_model, make_schedule
@@ -42,7 +43,7 @@ def _plan(agreed: Agreed, config: Config, schema: Records_, parties: dict) -> Pl
     return make_plan(
         make_model(config, schema),
         parties,
-        family=federation.family,
+        family=federation.posterior,
         method=make_method(config),
         schedule=make_schedule(config),
         seed=federation.seed,
@@ -62,8 +63,9 @@ def _located(config: Config, base: Path) -> Config:
     if config.data.vocabulary is not None:
         words = str(base / config.data.vocabulary)
         config = replace(config, data=replace(config.data, vocabulary=words))
-    place, _, function = (config.model.program or "").rpartition(":")
+    place = model_file(config.model)
     if not place.endswith(".py"):
         return config
-    program = f"{base / place}:{function}"
+    assert isinstance(config.model, NumPyroSettings)
+    program = f"{base / place}{config.model.program.removeprefix(place)}"
     return replace(config, model=replace(config.model, program=program))

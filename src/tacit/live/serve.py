@@ -204,7 +204,7 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dic
         "data": {
             "source": setup.agreed.federation.data.source,
             "preparation": "public",
-            "target": setup.agreed.federation.data.target,
+            "target": setup.agreed.federation.data.outcome,
             "notes": [],
         },
         "privacy": privacy_block(plan),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
-import msgspec
+from msgspec import Meta
 
-from tacit.errors import ConfigError
+from tacit.errors import ConfigError, TacitError
 from tacit.live.transport.tls import Credentials
+from tacit.support.tables import Table
+from tacit.support.validation import Count, Positive
 
 DEFAULT_PORT = 7443
 LEAST_HEARTBEAT_S, LONGEST_HEARTBEAT_S = 0.1, 3600.0
@@ -19,33 +21,36 @@ FEWEST_TOLD = 100
 """Rounded, a smaller number of records is told as "fewer than" this."""
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Start(Table, frozen=True, kw_only=True):
     """When training starts; nothing said: once every party on the list has joined."""
 
-    parties: int | None = None
+    place: ClassVar[str] = "serve.start"
+
+    parties: Count | None = None
     """Once so many have joined."""
     at: datetime | None = None
     """Not before this time; alone, with whoever has joined by then."""
     command: bool = False
     """Not before `tacit server start`."""
 
-    def __post_init__(self) -> None:
-        if self.parties is not None and not self.parties >= 1:
-            raise ConfigError(f"serve.start.parties = {self.parties}; it must be at least 1")
+    def faults(self) -> Iterator[str | TacitError]:
         if self.at is not None and self.at.tzinfo is None:
-            raise ConfigError(
-                f"serve.start.at = {self.at}; give a time zone, e.g. 2027-01-31T09:00:00Z"
-            )
+            yield f"serve.start.at = {self.at}; give a time zone, e.g. 2027-01-31T09:00:00Z"
 
 
-class _Own(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Own(Table, frozen=True, kw_only=True):
     """The files of one end of the connection."""
 
     certificate: str
+    """PEM file with this end's certificate."""
     key: str
+    """PEM file with its private key, mode 0600."""
     authority: str
+    """PEM file with the certificate of the authority that signs all others."""
     state: str
+    """Directory for everything that a restart needs."""
     revoked: str | None = None
+    """PEM file with revoked certificates."""
 
     def credentials(self, base: Path) -> Credentials:
         """The files, relative to the configuration that names them."""
@@ -53,59 +58,54 @@ class _Own(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return Credentials(base / self.certificate, base / self.key, base / self.authority, revoked)
 
 
-class Serve(_Own, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Serve(_Own, frozen=True, kw_only=True):
     """The server's own settings: no party needs to know or agree to them."""
 
+    place: ClassVar[str] = "serve"
+
     listen: str = f"127.0.0.1:{DEFAULT_PORT}"
+    """Address and port to listen on."""
     start: Start = Start()
-    deadline_s: float | None = None
+    deadline_s: Positive | None = None
     """After so long a round goes on without late parties, if a quorum has answered."""
-    return_in_s: float = 60.0
+    return_in_s: Positive = 60.0
     """When parties shall be back after a planned close."""
-    linger_s: float = 60.0
+    linger_s: Positive = 60.0
     """How long the result is held for parties that are not connected at the end."""
     metrics: str | None = None
     """Where to serve Prometheus metrics, e.g. "127.0.0.1:9464"; None: nowhere."""
     accept_returned: bool = False
     """Whether factors that parties return are taken over by a server without a state of its own."""
-    most_records: int = 10**9
+    most_records: Count = 10**9
     """How many records one party has at most. One that announces more is refused; the updates of
     all are bounded by it, those of one that announces a number by that number."""
-    most_connections: int = 1024
-    handshake_s: float = 10.0
+    most_connections: Count = 1024
+    """Connections that are kept at a time, at most."""
+    handshake_s: Positive = 10.0
     """For the TLS handshake, and again for the first message."""
-    frame_s: float = 60.0
-    heartbeat_s: float = 20.0
+    frame_s: Positive = 60.0
+    """For each frame of a message, once it has begun."""
+    heartbeat_s: Annotated[float, Meta(ge=LEAST_HEARTBEAT_S)] = 20.0
     """How often a party that waits is sent a Heartbeat; after three without one it dials again."""
     future_training: datetime | None = None
+    """When the next training is planned, which parties are told."""
 
-    def __post_init__(self) -> None:
-        for key in (
-            "deadline_s", "return_in_s", "linger_s", "handshake_s", "frame_s", "heartbeat_s"
-        ):  # fmt: skip
-            _check_seconds(f"serve.{key}", getattr(self, key))
-        if not self.heartbeat_s >= LEAST_HEARTBEAT_S:
-            raise ConfigError(
-                f"serve.heartbeat_s = {self.heartbeat_s}; it must be at least {LEAST_HEARTBEAT_S}"
-            )
-        if not self.most_connections >= 1:
-            raise ConfigError(
-                f"serve.most_connections = {self.most_connections}; it must be at least 1"
-            )
-        if not self.most_records >= 1:
-            raise ConfigError(f"serve.most_records = {self.most_records}; it must be at least 1")
-        parse_address(self.listen, "serve.listen")
+    def faults(self) -> Iterator[str | TacitError]:
+        yield from address_faults(self.listen, "serve.listen")
         if self.metrics is not None:
-            parse_address(self.metrics, "serve.metrics")
+            yield from address_faults(self.metrics, "serve.metrics")
 
 
-class Join(_Own, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Join(_Own, frozen=True, kw_only=True):
     """A party's own settings."""
+
+    place: ClassVar[str] = "join"
 
     servers: tuple[str, ...]
     """Addresses, tried in this order: the server, then its stand-bys."""
     encoding: Literal["msgpack", "cbor", "json"] = "msgpack"
-    minimum_parties: int = 2
+    """How messages are encoded."""
+    minimum_parties: Count = 2
     """Take part only if at least so many parties are on the list."""
     record_count: RecordCount = "rounded"
     """What the server is told of the number of records: it, two digits of it, or nothing."""
@@ -114,25 +114,27 @@ class Join(_Own, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unannounced: bool = False
     """Accept a server that does not announce which configuration it follows, as one written from
     the thesis alone. What is computed and charged is what was approved here, whatever it says."""
-    give_up_after_s: float = 3600.0
+    give_up_after_s: Positive = 3600.0
     """How long to go on trying when no server answers."""
-    silence_s: float | None = None
+    silence_s: Positive | None = None
     """After so long without a word from a server that sends no heartbeats, dial again; None: never.
     With heartbeats, dial again after three that did not come."""
     return_likelihood: bool = False
     """Whether to send the last factor to a server that asks for it because it has lost its own."""
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterator[str | TacitError]:
         if not self.servers:
-            raise ConfigError('join.servers is empty; name at least one, e.g. "host:7443"')
+            yield 'join.servers is empty; name at least one, e.g. "host:7443"'
         for server in self.servers:
-            parse_address(server, "join.servers")
-        if not self.minimum_parties >= 1:
-            raise ConfigError(
-                f"join.minimum_parties = {self.minimum_parties}; it must be at least 1"
-            )
-        _check_seconds("join.give_up_after_s", self.give_up_after_s)
-        _check_seconds("join.silence_s", self.silence_s)
+            yield from address_faults(server, "join.servers")
+
+
+def address_faults(text: str, key: str) -> Iterator[TacitError]:
+    """What is wrong with an address, if anything."""
+    try:
+        parse_address(text, key)
+    except TacitError as error:
+        yield error
 
 
 def parse_address(text: str, key: str) -> tuple[str, int]:
@@ -175,8 +177,3 @@ def rounding_step(count: int) -> int:
     [1, 10, 100, 1000]
     """
     return 10 ** max(0, len(str(count)) - 2)
-
-
-def _check_seconds(key: str, value: float | None) -> None:
-    if value is not None and not 0 < value < math.inf:
-        raise ConfigError(f"{key} = {value}; it must be a finite number of seconds > 0")

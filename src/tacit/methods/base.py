@@ -33,6 +33,29 @@ class Task(NamedTuple):
     that will be sent. `begun` is what `LocalMethod.begin` made of `start`, or None, in which case
     the method does so itself. `words` are the numbers of seed, party and visit that the public key
     of `answer` is made of: no source of noise.
+
+    Parameters
+    ----------
+    records, weights
+        Arranged records, and 1 for a record, 0 for padding.
+    q, factor
+        Posterior and this party's factor, None where the stage does not read them.
+    start, begun
+        Where an optimiser begins, and what `LocalMethod.begin` made of it.
+    initial
+        Whether q is still the prior.
+    visit, stage
+        Number of earlier requests, and the name of this one's stage.
+    terms, secret
+        Clips and noise of a private method, and the key of its noise.
+    public
+        What the server publishes for this stage.
+    memory
+        What the method kept at this party.
+    damping
+        Share of the change that is sent.
+    words
+        Numbers that the public key is made of.
     """
 
     records: Records
@@ -58,6 +81,19 @@ class Answer(NamedTuple):
     What leaves the party is `released`, and of `natural` the damped change. The loss is
     −E[log p(xₘ | θ)] at `Task.start`; a private method has none, which would be another release,
     but a cost. `memory` stays with the party until its next visit.
+
+    Parameters
+    ----------
+    natural
+        Natural parameters of the local posterior; None if there are none.
+    loss
+        Negative expected log-likelihood; None in a private method.
+    cost
+        Events that the release costs.
+    memory
+        What stays with the party.
+    released
+        Further arrays that leave the party.
     """
 
     natural: Natural | None
@@ -74,7 +110,13 @@ class Answer(NamedTuple):
 
 
 class Arranged(NamedTuple):
-    """A party's records as its method wants them: `weights` has their one or two leading axes."""
+    """A party's records as its method wants them: `weights` has their one or two leading axes.
+
+    Parameters
+    ----------
+    records, weights
+        Columns and their weights; 0 marks padding.
+    """
 
     records: Records
     weights: np.ndarray

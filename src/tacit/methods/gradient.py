@@ -30,6 +30,19 @@ class GradientVI(LocalMethod):
     to quadrature for a generalised linear model, otherwise the mean over `draws` reparametrised
     draws. `batch_size` records are drawn with replacement at each step; None uses them all. The
     learning rate falls on a cosine to 5 % of its start within each round.
+
+    Parameters
+    ----------
+    steps
+        Adam steps per round.
+    batch_size
+        Records drawn for each step; all of them if left out.
+    learning_rate
+        Adam's learning rate at the start of each round.
+    draws
+        Draws of the parameters for each gradient, where it has no closed form.
+    dtype
+        Floating-point type of the records, "float32" or "float64".
     """
 
     kind: ClassVar[str] = "gradient-vi"

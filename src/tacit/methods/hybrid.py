@@ -36,6 +36,31 @@ class Hybrid(PrivateMethod):
     multiplier is √((1 − share)/(share·n·r²)) times that of the n gradients, sampled at rate r.
     `clip` is that of the statistics and `gradient_clip`, left out the same, that of the gradients;
     the rest are DP-SGD's settings.
+
+    Parameters
+    ----------
+    clip
+        Norm to which the contribution of each unit is clipped.
+    clip_end, noise_end
+        Factor of the clip and of the noise multiplier at the last visit relative to the first.
+    share
+        Share of the budget for the statistics, in (0, 1).
+    precision_weight
+        Share of the second moments in the clip of the statistics.
+    gradient_clip
+        Clip of the gradients; that of the statistics if left out.
+    steps
+        Released gradients per round.
+    rate
+        Share of the units that each step samples.
+    step_size, step_end
+        Length of the steps, and its factor at the last visit.
+    momentum
+        Momentum of the steps, in [0, 1).
+    averaged_share
+        Share of the rounds, the last ones, over which the server averages the posterior.
+    dtype
+        Floating-point type of the records, "float32" or "float64".
     """
 
     kind: ClassVar[str] = "hybrid"

@@ -63,6 +63,15 @@ class NaturalVI(LocalMethod):
 
     Given either, a party makes exactly `steps` steps (1, mean-field 40) of that length per round
     from the model's starting point, without a safeguard.
+
+    Parameters
+    ----------
+    steps
+        Steps per round, without a safeguard; left out, safeguarded steps.
+    step_size
+        Length of each step, in (0, 1].
+    dtype
+        Floating-point type of the records, "float32" or "float64".
     """
 
     kind: ClassVar[str] = "natural-vi"

@@ -33,6 +33,21 @@ class Terms(NamedTuple):
     `clips` and `noise_sds` are those of this visit's events, in the order of
     `PrivateMethod.events`; `clip` and `noise_sd` the run's. `releases` counts the whole run's, and
     `progress` goes from 0 at the first visit to 1 at the last.
+
+    Parameters
+    ----------
+    clip, noise_sd
+        Clip and noise of the run.
+    clips, noise_sds
+        Those of this visit's events.
+    shares
+        Number of parties that share the noise.
+    units
+        Number of units of the party.
+    releases
+        Number of releases of the whole run.
+    progress
+        0 at the first visit, 1 at the last.
     """
 
     clip: Array
@@ -49,6 +64,15 @@ class Clipped(NamedTuple):
     """The share of units whose contribution was shortened, and the setting that bounds them.
 
     `biases` says that this moves q away from the posterior, rather than only losing information.
+
+    Parameters
+    ----------
+    biases
+        Whether clipping biases the posterior.
+    share
+        Share of units that were clipped.
+    setting
+        The setting that bounds them.
     """
 
     biases: bool

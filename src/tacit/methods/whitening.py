@@ -60,7 +60,19 @@ LEAST = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Whitened(PrivateMethod):
-    """`inner` on whitened features; `bound` is B, and `clip` always that of `inner`."""
+    """`inner` on whitened features; `bound` is B, and `clip` always that of `inner`.
+
+    Parameters
+    ----------
+    inner
+        The method that learns from the whitened features.
+    share
+        Share of the budget for the features' second moment.
+    bound
+        Norm to which the features are clipped for that second moment.
+    clip, clip_end, noise_end
+        Those of `inner`.
+    """
 
     kind: ClassVar[str] = "whitened"
     reads_public: ClassVar[bool] = True

@@ -62,7 +62,21 @@ def no_records() -> Records:
 
 @dataclass(frozen=True)
 class ModelSchema:
-    """What is public about the records that a model is built for; no record is part of it."""
+    """What is public about the records that a model is built for; no record is part of it.
+
+    Parameters
+    ----------
+    names
+        Names of the columns of x.
+    target
+        Name of the outcome.
+    layout
+        What each column of x is; None without a schema.
+    y_bounds
+        Least and largest outcome, if declared.
+    levels
+        Levels of the outcome, if it is one of several.
+    """
 
     names: tuple[str, ...]
     output: Output

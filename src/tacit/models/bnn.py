@@ -33,6 +33,21 @@ class NeuralNetwork(GaussianPriorModel):
 
     Output "bernoulli": y ~ Bernoulli(sigmoid(f)). Output "gaussian": y ~ N(f, noise_sd²).
     θ is the concatenation of W₁ (input by input), b₁, w₂ and b₂.
+
+    Parameters
+    ----------
+    inputs
+        Names of the columns of x.
+    hidden
+        Number of hidden units.
+    output
+        "bernoulli" or "gaussian".
+    noise_sd
+        Standard deviation of y for output "gaussian".
+    prior_sd
+        Prior standard deviation of every weight.
+    start_seed
+        Seed of the starting point, which all parties share.
     """
 
     kind: ClassVar[str] = "bnn"

@@ -20,7 +20,15 @@ from tacit.support.validation import check_sd
 
 
 class NormalMean(GaussianPriorModel, ConjugateGaussian):
-    """y ~ N(θ, noise_sd²), θ ~ N(prior_mean, prior_sd²); one number a record."""
+    """y ~ N(θ, noise_sd²), θ ~ N(prior_mean, prior_sd²); one number a record.
+
+    Parameters
+    ----------
+    noise_sd
+        Standard deviation of each record.
+    prior_mean, prior_sd
+        Mean and standard deviation of the prior.
+    """
 
     kind: ClassVar[str] = "gaussian-mean"
     Settings = NormalMeanSettings

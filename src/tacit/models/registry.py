@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tacit.errors import ConfigError
+from tacit.models.settings import AutoModel, ModelSettings
+from tacit.support.tables import Kinds
 from tacit.support.validation import choose_from
 
 if TYPE_CHECKING:
     from tacit.models.base import Model, ModelSchema
-    from tacit.models.settings import ModelSettings
 
 M = TypeVar("M", bound="type[Model]")
 GROUP = "tacit.models"
@@ -56,7 +58,13 @@ _registered: dict[str, type[Model]] = {}
 
 
 def register(model: M) -> M:
-    """Let configurations of this process name a model by its `kind`; usable as a decorator."""
+    """Let configurations of this process name a model by its `kind`; usable as a decorator.
+
+    Parameters
+    ----------
+    model
+        A subclass of `Model` with its own `kind` and `Settings`.
+    """
     kind = model.kind
     if kind in SHIPPED or kind == "auto":
         raise ConfigError(f"model kind {kind!r} is tacit's own; choose another kind")
@@ -95,6 +103,22 @@ def settings_class(kind: str) -> type[ModelSettings]:
     if kind in SHIPPED:
         return _imported(f"{SETTINGS}:{SHIPPED[kind].settings}")
     return model_class(kind).Settings
+
+
+class _ModelKinds(Kinds[ModelSettings]):
+    """The [model] tables of all kinds; installed ones are looked for only if no other is meant."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("auto", *model_kinds()))
+
+    def __contains__(self, kind: object) -> bool:
+        return kind == "auto" or kind in SHIPPED or kind in model_kinds()
+
+    def __getitem__(self, kind: str) -> type[ModelSettings]:
+        return AutoModel if kind == "auto" else settings_class(kind)
+
+
+MODEL_SETTINGS = _ModelKinds(ModelSettings, {}, default="auto")
 
 
 def build_model(kind: str, settings: ModelSettings, schema: ModelSchema) -> Model:

@@ -6,103 +6,110 @@ in its own file, as a subclass of `ModelSettings` or `PriorSettings`.
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import msgspec
+from msgspec import Meta
 
-from tacit.errors import ConfigError
-from tacit.support.validation import check_sd
-
-
-class ModelSettings(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"
-):
-    """The base of all [model] tables: a table without keys of its own."""
+from tacit.support.tables import Table
+from tacit.support.validation import Count, Finite, Positive, StandardDeviation, UpToOne
 
 
-class PriorSettings(ModelSettings, frozen=True, tag="prior"):
+class ModelSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
+    """What is learnt; the keys depend on `kind`."""
+
+    place: ClassVar[str] = "model"
+
+    @property
+    def kind(self) -> str:
+        """The kind of this table in a file."""
+        return str(self.__struct_config__.tag)
+
+
+class AutoModel(ModelSettings, frozen=True, kw_only=True, tag="auto"):
+    """The model follows from the outcome: logistic, softmax or linear regression, or topics."""
+
+    prior_mean: Finite | None = None
+    """Prior mean of every coefficient; left out: 0."""
+    prior_sd: StandardDeviation | None = None
+    """Prior standard deviation of every coefficient; left out: 1."""
+
+
+class PriorSettings(ModelSettings, frozen=True, kw_only=True, tag="prior"):
     """θ ~ N(prior_mean, prior_sd²) in each coordinate."""
 
-    prior_mean: float = 0.0
-    prior_sd: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not math.isfinite(self.prior_mean):
-            raise ConfigError(f"model.prior_mean = {self.prior_mean}; it must be a finite number")
-        check_sd(self.prior_sd, "model.prior_sd")
+    prior_mean: Finite = 0.0
+    """Prior mean of every coefficient."""
+    prior_sd: StandardDeviation = 1.0
+    """Prior standard deviation of every coefficient."""
 
 
-class LogisticSettings(PriorSettings, frozen=True, tag="logistic"):
-    """kind = "logistic"."""
+class LogisticSettings(PriorSettings, frozen=True, kw_only=True, tag="logistic"):
+    """Logistic regression, for an outcome that is yes or no."""
 
 
-class SoftmaxSettings(PriorSettings, frozen=True, tag="softmax"):
-    """kind = "softmax"."""
+class SoftmaxSettings(PriorSettings, frozen=True, kw_only=True, tag="softmax"):
+    """Softmax regression, for an outcome of several levels."""
 
 
-class LinearSettings(PriorSettings, frozen=True, tag="linear"):
-    """kind = "linear"; `noise_sd` is known."""
+class LinearSettings(PriorSettings, frozen=True, kw_only=True, tag="linear"):
+    """Linear regression with known noise, for a numeric outcome."""
 
-    noise_sd: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_sd(self.noise_sd, "model.noise_sd")
+    noise_sd: StandardDeviation = 1.0
+    """Standard deviation of the outcome around its mean."""
 
 
-class NormalMeanSettings(LinearSettings, frozen=True, tag="gaussian-mean"):
-    """kind = "gaussian-mean"; `noise_sd` is known."""
+class NormalMeanSettings(PriorSettings, frozen=True, kw_only=True, tag="gaussian-mean"):
+    """The mean of a normal with known noise."""
+
+    noise_sd: StandardDeviation = 1.0
+    """Standard deviation of the records around the mean."""
 
 
-class PoissonSettings(PriorSettings, frozen=True, tag="poisson"):
-    """kind = "poisson"."""
+class PoissonSettings(PriorSettings, frozen=True, kw_only=True, tag="poisson"):
+    """Poisson regression, for an outcome that is a count."""
 
-    largest: float | None = None
-    """The largest count that a record may hold; None: the target's declared high."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.largest is not None and not 1 <= self.largest < math.inf:
-            raise ConfigError(
-                f"model.largest = {self.largest}; the largest count is finite and ≥ 1"
-            )
+    largest: Annotated[float, Meta(ge=1)] | None = None
+    """The largest count of a record; left out: the declared high of the outcome."""
 
 
-class NeuralNetworkSettings(ModelSettings, frozen=True, tag="bnn"):
-    """kind = "bnn"."""
+class NeuralNetworkSettings(ModelSettings, frozen=True, kw_only=True, tag="bnn"):
+    """A Bayesian neural network with one hidden layer."""
 
-    prior_sd: float = 1.0
-    hidden: int = 50
-    noise_sd: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_sd(self.prior_sd, "model.prior_sd")
-        check_sd(self.noise_sd, "model.noise_sd")
-        if not self.hidden >= 1:
-            raise ConfigError(f"model.hidden = {self.hidden}; a hidden layer needs at least 1 unit")
+    prior_sd: StandardDeviation = 1.0
+    """Prior standard deviation of every weight."""
+    hidden: Count = 50
+    """Number of hidden units."""
+    noise_sd: StandardDeviation = 1.0
+    """For a numeric outcome: its standard deviation around the output."""
 
 
-class NumPyroSettings(ModelSettings, frozen=True, tag="numpyro"):
-    """kind = "numpyro"."""
+class NumPyroSettings(ModelSettings, frozen=True, kw_only=True, tag="numpyro"):
+    """A NumPyro model with one plate over records."""
+
+    advice: ClassVar[Mapping[str, str]] = {
+        "program": 'name the model, e.g. "package.module:function" or "path/to/file.py:function"'
+    }
 
     program: str
     """"package.module:function" or "path/to/file.py:function"."""
-    static: dict[str, Any] = {}
+    static: dict[str, Any] = msgspec.field(default_factory=dict)
     """Further keyword arguments that are not records."""
 
 
-class TopicSettings(ModelSettings, frozen=True, tag="lda"):
-    """kind = "lda"."""
+class TopicSettings(ModelSettings, frozen=True, kw_only=True, tag="lda"):
+    """Latent Dirichlet allocation, for documents."""
 
-    topics: int = 10
-    doc_topic_prior: float | None = None
-    """α; left out, 1/topics."""
-    topic_word_prior: float | None = None
-    """η; left out, 1/topics."""
-    document_words: int = 500
-    """N: how many words a private answer draws from each document."""
-    clip_share: float = 0.05
-    """a: method.clip = 1 is a clip of a·N words."""
-    document_steps: int = 30
-    """How long the topics of a document are looked for, at most."""
+    topics: Count = 10
+    """Number of topics."""
+    doc_topic_prior: Positive | None = None
+    """Dirichlet parameter of the topics of a document; left out: 1/topics."""
+    topic_word_prior: Positive | None = None
+    """Dirichlet parameter of the words of a topic; left out: 1/topics."""
+    document_words: Count = 500
+    """Number of words that a private reply draws from each document."""
+    clip_share: UpToOne = 0.05
+    """method.clip = 1 is a clip of this share of document_words."""
+    document_steps: Count = 30
+    """Iterations for the topics of a document, at most."""

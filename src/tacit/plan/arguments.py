@@ -163,7 +163,7 @@ def check_bounded(federation: Federation) -> None:
         names = ", ".join(federation.unbounded[:5])
         raise ConfigError(
             f"a private run needs a public schema, but no declared bounds limit {names}; declare "
-            "low and high in data.columns (levels of a category): what is taken from the data "
+            "low and high in [columns] (levels of a category): what is taken from the data "
             "would be a release of its own"
         )
 

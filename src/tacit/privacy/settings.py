@@ -6,33 +6,37 @@ No array library is needed to read or to refuse it.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from tacit.errors import ConfigError
+from tacit.errors import ConfigError, TacitError
 from tacit.privacy.events import Relation
 from tacit.privacy.guarantee import Aggregation, Unit
-from tacit.support.validation import check_fields, choose_from
+from tacit.support.tables import Table
+from tacit.support.validation import MAX_SEED, check_fields, choose_from
 
 AccountantName = Literal["pld", "rdp", "moments", "strong"]
-MAX_SEED = 2**32 - 1
 RUN_DIRECTORY = "run-directory"
 
 
-class PartyPrivacy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PartyPrivacy(Table, frozen=True, kw_only=True):
     """Where one party differs from the rest of the run."""
 
+    place: ClassVar[str] = "privacy.parties"
+
     epsilon: float | None = None
+    """ε for this party's records."""
     delta: float | None = None
+    """δ for this party's records."""
     noise_multiplier: float | None = None
+    """Noise standard deviation over clip, instead of epsilon."""
     clip: float | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, "privacy.parties")
+    """Norm to which the contributions of this party's units are clipped."""
 
 
-class Privacy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Privacy(Table, frozen=True, kw_only=True):
     """The guarantee that every party wants for its own records.
 
     Either `epsilon` is given and the noise is calibrated to it, or `noise_multiplier` (noise sd
@@ -41,37 +45,50 @@ class Privacy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     share the noise, so that only a server that is trusted with single messages may add them up.
     """
 
+    place: ClassVar[str] = "privacy"
+
     epsilon: float | None = None
+    """ε of the guarantee: the smaller, the more private."""
     delta: float = 1e-5
+    """δ of the guarantee, below one over the number of records."""
     noise_multiplier: float | None = None
+    """Noise standard deviation over clip, instead of epsilon."""
     unit: Unit = "record"
+    """What is protected: a record, all records of a person, or a whole party."""
     relation: Relation = "substitute"
+    """What a data set is compared with: one with another unit in place of one, or without it."""
     aggregation: Aggregation = "plain"
+    """Who adds the noise: each party for itself, all together, or the server."""
     accountant: AccountantName = "pld"
+    """How the releases are added up to ε and δ."""
     noise_seed: int | None = None
     """None draws noise and batches from the operating system's entropy. A number makes the run
     repeatable and, because whoever knows it can subtract the noise, not private."""
     ledger: str | None = None
     """The file that this and later runs on the same records are charged to. "run-directory": one in
     the run directory, for records that are generated from a seed."""
-    parties: dict[str, PartyPrivacy] = {}
+    parties: dict[str, PartyPrivacy] = msgspec.field(default_factory=dict)
+    """Settings of single parties, by name."""
 
     def __post_init__(self) -> None:
         check_fields(self, "privacy")
         parties = {name: _as_party(name, own) for name, own in self.parties.items()}
         msgspec.structs.force_setattr(self, "parties", parties)
-        # What may be missing comes last: without a bad epsilon, a bad delta is found all the same.
-        _check_delta("privacy", self.delta)
+        super().__post_init__()
+
+    def faults(self) -> Iterator[str | TacitError]:
+        if not 0 < self.delta < 1:
+            yield _delta_fault("privacy", self.delta)
         if self.noise_seed is not None and not 0 <= self.noise_seed <= MAX_SEED:
-            raise ConfigError(f"privacy.noise_seed = {self.noise_seed}; it must be in 0 … 2³² − 1")
+            yield f"privacy.noise_seed = {self.noise_seed}; it must be in 0 … 2³² − 1"
         for name, party in self.parties.items():
             key = f'privacy.parties."{name}"'
-            _check_target(key, party.epsilon, party.noise_multiplier, needed=False)
-            if party.delta is not None:
-                _check_delta(key, party.delta)
-            if party.clip is not None:
-                check_clip(party.clip, f"{key}.clip")
-        _check_target("privacy", self.epsilon, self.noise_multiplier, needed=True)
+            yield from _target_faults(key, party.epsilon, party.noise_multiplier, needed=False)
+            if party.delta is not None and not 0 < party.delta < 1:
+                yield _delta_fault(key, party.delta)
+            if party.clip is not None and not 0 < party.clip < math.inf:
+                yield f"{key}.clip = {party.clip}; a norm bound is a finite number > 0"
+        yield from _target_faults("privacy", self.epsilon, self.noise_multiplier, needed=True)
 
     def of(self, party: str) -> tuple[float | None, float | None, float]:
         """(ε, noise multiplier, δ) that a party asks for; exactly one of the first two is given."""
@@ -107,33 +124,30 @@ def check_clip(value: float, key: str) -> float:
     return value
 
 
-def _check_target(
+def _target_faults(
     key: str, epsilon: float | None, noise_multiplier: float | None, *, needed: bool
-) -> None:
+) -> Iterator[str]:
     if epsilon is not None and noise_multiplier is not None:
-        raise ConfigError(
+        yield (
             f"{key}.epsilon = {epsilon} and {key}.noise_multiplier = {noise_multiplier}; one "
             "follows from the other: give one"
         )
     if epsilon is None and noise_multiplier is None and needed:
-        raise ConfigError(
+        yield (
             f"{key} has neither epsilon nor noise_multiplier; give one, e.g. epsilon = 1.0, or say "
             'privacy = "none" to train without'
         )
     if epsilon is not None and not 0 < epsilon < math.inf:
-        raise ConfigError(
+        yield (
             f"{key}.epsilon = {epsilon}; it must be a finite number > 0 (no noise is finite at 0); "
             'to train without privacy say privacy = "none"'
         )
     if noise_multiplier is not None and not 0 < noise_multiplier < math.inf:
-        raise ConfigError(
+        yield (
             f"{key}.noise_multiplier = {noise_multiplier}; without noise there is no guarantee: it "
             'must be a finite number > 0; to train without privacy say privacy = "none"'
         )
 
 
-def _check_delta(key: str, delta: float) -> None:
-    if not 0 < delta < 1:
-        raise ConfigError(
-            f"{key}.delta = {delta}; it must be in (0, 1), and below 1/n for a meaningful guarantee"
-        )
+def _delta_fault(key: str, delta: float) -> str:
+    return f"{key}.delta = {delta}; it must be in (0, 1), and below 1/n for a meaningful guarantee"

@@ -2,89 +2,45 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-
-import msgspec
 
 from tacit.data import Federation
 from tacit.engines.driver import Driver
-from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError
-from tacit.methods import METHODS, LocalMethod
-from tacit.methods.whitening import whitened
+from tacit.methods import LocalMethod
 from tacit.models import Model, ModelSchema
 from tacit.models.base import TARGETS
 from tacit.models.registry import SUITED, build_model, model_class, settings_class
-from tacit.run.config import Config, DampingConfig
-from tacit.server.schedule import SCHEDULES, Schedule
+from tacit.models.settings import AutoModel
+from tacit.run.config import Config
+from tacit.server.schedule import Schedule
+from tacit.support.tables import given
 
 
 def make_model(config: Config, federation: Federation) -> Model:
     """The model that a configuration names, for the columns that its data have."""
-    options = config.model
-    kind = options.kind
-    if kind == "auto":
-        regression = SUITED[federation.output]
-        kind = "gaussian-mean" if config.data.source == "gaussian-mean" else regression
-    _check_output(kind, federation)
-    options.check_keys(kind)
-    table = settings_class(kind)
-    keys = {field.name: getattr(options, field.name) for field in msgspec.structs.fields(table)}
-    return build_model(kind, table(**keys), ModelSchema.of(federation, config.seed))
+    settings = config.model
+    if isinstance(settings, AutoModel):
+        kind = "gaussian-mean" if config.data.source == "gaussian-mean" else None
+        kind = kind or SUITED[federation.output]
+        settings = settings_class(kind)(**given(settings))
+    _check_output(settings.kind, federation)
+    return build_model(settings.kind, settings, ModelSchema.of(federation, config.seed))
 
 
 def make_method(config: Config) -> LocalMethod | None:
     """The local method that a configuration names; None for "auto"."""
-    options = msgspec.structs.asdict(config.method)
-    kind = options.pop("kind")
-    if kind != "auto":
-        share, bound = options.pop("whiten"), options.pop("whiten_bound")
-        if share is not None or bound is not None:
-            plain = msgspec.structs.replace(config.method, whiten=None, whiten_bound=None)
-            inner = make_method(msgspec.structs.replace(config, method=plain))
-            return whitened(inner, share, bound)
-    given = {key: value for key, value in options.items() if value is not None}
-    if kind == "auto":
-        if given:
-            raise ConfigError(
-                f"method.{next(iter(given))} is set but method.kind is 'auto'; name the method, "
-                "e.g. method.kind = 'gradient-vi'"
-            )
-        return None
-    method = METHODS[kind]
-    known = sorted(options.keys() & getattr(method, "__dataclass_fields__", {}).keys())
-    for key in given:
-        if key not in known:
-            raise ConfigError(
-                f"method.{key} has no meaning for method.kind = {kind!r}, which takes "
-                f"{', '.join(known) or 'no keys'}; leave it out"
-            )
-    return method(**given)
+    return config.method.make()
 
 
 def make_schedule(config: Config) -> Schedule:
     """The schedule that a configuration names."""
-    options = msgspec.structs.asdict(config.schedule)
-    kind = options.pop("kind")
-    if isinstance(config.schedule.damping, DampingConfig):
-        options["damping"] = config.schedule.damping.made()
-    return SCHEDULES[kind](**options)
+    return config.schedule.make()
 
 
 def make_engine(config: Config) -> Callable[..., Driver]:
     """The engine that a configuration names, if what it needs is installed."""
-    if config.engine.kind == "in-process":
-        return InProcess
-    from tacit.engines.ray import RayEngine, import_ray
-
-    import_ray(own=config.engine.address is None)
-    return functools.partial(
-        RayEngine,
-        address=config.engine.address,
-        actors=config.engine.actors,
-        wall_clock=config.engine.clock == "wall",
-    )
+    return config.engine.make()
 
 
 def _check_output(kind: str, federation: Federation) -> None:

@@ -104,7 +104,7 @@ def plan_for(
     return make_plan(
         model,
         parties,
-        family=config.family,
+        family=config.posterior,
         method=method,
         schedule=schedule,
         seed=config.seed,

@@ -16,6 +16,15 @@ USUAL_ROUNDS = 20
 class Damping:
     """ρ falling (or rising) in a straight line from `start` to `end` over `rounds` rounds.
 
+    Parameters
+    ----------
+    start, end
+        Damping in the first round and after `rounds` rounds.
+    rounds
+        Number of rounds from `start` to `end`.
+
+    Examples
+    --------
     >>> Damping(start=1.0, end=0.2, rounds=5).at(3)
     0.6
     """
@@ -41,6 +50,15 @@ class Damping:
 class PowerDamping:
     """ρ = (offset + t)^−decay in round t + 1: Robbins and Monro's steps of stochastic inference.
 
+    Parameters
+    ----------
+    offset
+        Added to the number of the round; at least 1.
+    decay
+        Exponent.
+
+    Examples
+    --------
     >>> [round(PowerDamping(offset=1.0, decay=0.5).at(number), 3) for number in (1, 4)]
     [1.0, 0.5]
     """
@@ -119,21 +137,63 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Sequential(Schedule):
-    """One party at a time, each seeing what the one before it said."""
+    """One party at a time, each seeing what the one before it said.
+
+    Parameters
+    ----------
+    rounds
+        Largest number of rounds; left out, what the method usually needs.
+    damping
+        Share of each update that is applied: a number, a `Damping` or a `PowerDamping`; chosen by
+        the plan if left out.
+    parties_per_round
+        Number of parties that are drawn for each round; all of them if left out.
+    tolerance
+        The run stops early once rounds move the posterior by less than this (KL divergence); chosen
+        by the plan if left out.
+    """
 
     kind: ClassVar[str] = "sequential"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Synchronous(Schedule):
-    """Every chosen party at once; q moves when all have answered."""
+    """Every chosen party at once; q moves when all have answered.
+
+    Parameters
+    ----------
+    rounds
+        Largest number of rounds; left out, what the method usually needs.
+    damping
+        Share of each update that is applied: a number, a `Damping` or a `PowerDamping`; chosen by
+        the plan if left out.
+    parties_per_round
+        Number of parties that are drawn for each round; all of them if left out.
+    tolerance
+        The run stops early once rounds move the posterior by less than this (KL divergence); chosen
+        by the plan if left out.
+    """
 
     kind: ClassVar[str] = "synchronous"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asynchronous(Schedule):
-    """q moves at every answer, and that party is asked again at once."""
+    """q moves at every answer, and that party is asked again at once.
+
+    Parameters
+    ----------
+    rounds
+        Largest number of rounds; left out, what the method usually needs.
+    damping
+        Share of each update that is applied: a number, a `Damping` or a `PowerDamping`; chosen by
+        the plan if left out.
+    parties_per_round
+        Number of parties that are drawn for each round; all of them if left out.
+    tolerance
+        The run stops early once rounds move the posterior by less than this (KL divergence); chosen
+        by the plan if left out.
+    """
 
     kind: ClassVar[str] = "asynchronous"
 

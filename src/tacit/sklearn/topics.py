@@ -59,6 +59,40 @@ class LDA:
     statistics are clipped to `clip_share`·`document_words` in norm. `denoise` says what is made of
     the noisy sums: see `tacit.models.lda.denoise`.
 
+    Parameters
+    ----------
+    n_components
+        Number of topics.
+    privacy
+        A `tacit.Privacy`, or "none".
+    doc_topic_prior, topic_word_prior
+        Dirichlet parameters of the topics of a document and of the words of a topic; 1/n_components
+        if left out.
+    learning_decay, learning_offset
+        Exponent and offset of the step size of stochastic inference.
+    max_iter
+        Passes over the documents in `fit`.
+    batch_size
+        Documents per batch.
+    total_samples
+        Number of documents in all, for `partial_fit`.
+    mean_change_tol, max_doc_update_iter
+        When the iteration for a document stops.
+    sampling
+        How a batch of a private fit is drawn.
+    document_words
+        Largest number of words of a document; longer ones are resampled.
+    clip_share
+        Norm that a document's statistics are clipped to, as a share of the largest possible one.
+    denoise
+        What is done to the noisy sums.
+    n_jobs
+        Number of threads.
+    random_state
+        Seed of the starting point and of the order of documents.
+
+    Examples
+    --------
     >>> counts = np.array([[4, 4, 0, 0], [5, 3, 0, 0], [0, 0, 4, 4], [0, 0, 3, 6]])
     >>> model = LDA(2, privacy="none", max_iter=30, batch_size=4).fit(counts)
     >>> model.transform(counts).argmax(axis=1)[[0, 2]].tolist() in ([0, 1], [1, 0])
@@ -118,11 +152,23 @@ class LDA:
         self.random_state = random_state
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The settings by name."""
+        """The settings by name.
+
+        Parameters
+        ----------
+        deep
+            Ignored; there are no nested estimators.
+        """
         return {name: getattr(self, name) for name in _parameters()}
 
     def set_params(self, **settings: Any) -> LDA:
-        """Change settings by name."""
+        """Change settings by name.
+
+        Parameters
+        ----------
+        **settings
+            Arguments of the constructor.
+        """
         for name, value in settings.items():
             if name not in _parameters():
                 raise ConfigError(f"LDA has no setting {name!r}; it has {', '.join(_parameters())}")
@@ -144,7 +190,15 @@ class LDA:
         return f"LDA({shown})"
 
     def fit(self, X: Any, y: Any = None) -> LDA:
-        """Learn from scratch."""
+        """Learn from scratch.
+
+        Parameters
+        ----------
+        X
+            Counts of words, one row per document.
+        y
+            Ignored.
+        """
         del y
         self._check()
         documents = check_documents(X)
@@ -174,6 +228,13 @@ class LDA:
         release over all of these documents, and `guarantee_` counts the calls as if one document
         had been in each: the noise has to be given as `noise_multiplier`, because how many calls
         there will be is not known.
+
+        Parameters
+        ----------
+        X
+            Counts of words, one row per document.
+        y
+            Ignored.
         """
         del y
         self._check()
@@ -268,13 +329,27 @@ class LDA:
             self.guarantee_ = msgspec.structs.replace(self.guarantee_, epsilon=spent)
 
     def transform(self, X: Any) -> Array:
-        """E[θ], documents × topics. It is as private as the documents that are asked about."""
+        """E[θ], documents × topics. It is as private as the documents that are asked about.
+
+        Parameters
+        ----------
+        X
+            Counts of words, one row per document.
+        """
         documents = check_documents(X, words=self._fitted())
         gamma = self._model(self.n_features_in_).expect(self.components_, documents).gamma
         return gamma / gamma.sum(axis=1, keepdims=True)
 
     def fit_transform(self, X: Any, y: Any = None) -> Array:
-        """`fit`, then `transform`."""
+        """`fit`, then `transform`.
+
+        Parameters
+        ----------
+        X
+            Counts of words, one row per document.
+        y
+            Ignored.
+        """
         return self.fit(X, y).transform(X)
 
     def perplexity(
@@ -284,6 +359,15 @@ class LDA:
 
         On documents that were learnt from it says little, and after a private fit it would be a
         release that nobody has paid for.
+
+        Parameters
+        ----------
+        X
+            Counts of words, one row per document.
+        form
+            How the perplexity is computed.
+        seed
+            Seed of everything random.
         """
         documents = check_documents(X, words=self._fitted())
         common = {"alpha": self._model(self.n_features_in_).doc_topic_prior, "threads": self.n_jobs}
@@ -294,7 +378,15 @@ class LDA:
         raise ConfigError(f"form = {form!r}; choose 'completion' or 'bound'")
 
     def score(self, X: Any, y: Any = None) -> float:
-        """−log of the completion perplexity: larger is better, for a search over settings."""
+        """−log of the completion perplexity: larger is better, for a search over settings.
+
+        Parameters
+        ----------
+        X
+            Counts of words, one row per document.
+        y
+            Ignored.
+        """
         del y
         return -math.log(self.perplexity(X))
 
@@ -316,7 +408,15 @@ class LDA:
         }
 
     def topics(self, vocabulary: Any, *, top: int = 10) -> TopicTable:
-        """The most probable words of each topic."""
+        """The most probable words of each topic.
+
+        Parameters
+        ----------
+        vocabulary
+            The word of each column.
+        top
+            Number of words per topic.
+        """
         return TopicTable.of(self.components_, check_vocabulary(vocabulary, self._fitted()), top)
 
     def _model(self, words: int, weight: float = 1.0) -> TopicModel:

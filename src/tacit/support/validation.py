@@ -1,35 +1,58 @@
 """Settings checked against their own annotations when they are made, in one line each.
 
-A wrong word or type is found where it was written, with what is allowed, and not rounds later by
-whatever reads it.
+A wrong word, type or number is found where it was written, with what is allowed. Bounds of a number
+are `msgspec.Meta` in its annotation; a number must be finite unless `INFINITE` allows more.
 """
 
 from __future__ import annotations
 
 import difflib
 import functools
+import math
 import numbers
 import types
 import typing
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from tacit.errors import ConfigError
 
 SMALLEST_SD = 1e-100
 """The square of a standard deviation, and the inverse of that, must be finite numbers > 0."""
+INFINITE = {"infinite": True}
+"""`Meta(extra=INFINITE)` allows a number that is not finite."""
+
+MAX_SEED = 2**32 - 1
+Seed = Annotated[int, Meta(ge=0, le=MAX_SEED)]
+Count = Annotated[int, Meta(ge=1)]
+Finite = Annotated[float, Meta()]
+Positive = Annotated[float, Meta(gt=0)]
+Fraction = Annotated[float, Meta(gt=0, lt=1)]
+UpToOne = Annotated[float, Meta(gt=0, le=1)]
+FromZeroToOne = Annotated[float, Meta(ge=0, le=1)]
+BelowOne = Annotated[float, Meta(ge=0, lt=1)]
+StandardDeviation = Annotated[float, Meta(ge=SMALLEST_SD, le=1 / SMALLEST_SD)]
 
 
 def check_fields(settings: Any, key: str) -> None:
-    """Raise a ConfigError for the first field whose value is not of its annotated type.
+    """Raise a ConfigError for the first field whose value does not fit its annotation.
 
-    Literals, numbers, whole numbers, true or false, text, None and unions of these are checked;
+    Literals, numbers and their bounds, true or false, text, None and unions of these are checked;
     of a field of any other type the class is, where it is one.
     """
+    for fault in field_faults(settings, key):
+        raise ConfigError(fault)
+
+
+def field_faults(settings: Any, key: str) -> Iterator[str]:
+    """A line for each field whose value does not fit its annotation."""
     for name, hint in _hints(type(settings)).items():
         value = getattr(settings, name)
-        if not _fits(value, hint):
-            raise ConfigError(f"{key}.{name} = {value!r}; {_advice(value, hint)}")
+        if not fits(value, hint):
+            place = f"{key}.{name}" if key else name
+            yield f"{place} = {value!r}; {words_of(hint, value)}"
 
 
 def check_sd(value: float, key: str) -> float:
@@ -44,14 +67,61 @@ def check_sd(value: float, key: str) -> float:
 def choose_from(value: Any, allowed: Iterable[str]) -> str:
     """What to say of a word that is none of the allowed ones."""
     words = list(allowed)
-    near = difflib.get_close_matches(value, words, n=1) if isinstance(value, str) else []
+    near = near_word(value, words)
     advice = f"choose from {', '.join(map(repr, words))}"
-    return f"did you mean {near[0]!r}? {advice}" if near else advice
+    return f"did you mean {near!r}? {advice}" if near else advice
+
+
+def near_word(value: Any, words: Iterable[str]) -> str:
+    """The word that a misspelt one was probably meant to be; empty: none is near.
+
+    >>> near_word("Adlut", ["adult", "heart"]), near_word("x", ["adult"]), near_word(3, ["adult"])
+    ('adult', '', '')
+    """
+    if not isinstance(value, str):
+        return ""
+    lower = {word.lower(): word for word in words}
+    near = difflib.get_close_matches(value.lower(), lower, n=1)
+    return lower[near[0]] if near else ""
+
+
+def options(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, or the type itself."""
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if union else (hint,)
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is what an annotation says.
+
+    >>> fits(0.5, UpToOne | None), fits(math.nan, UpToOne), fits(2, Count), fits(True, Count)
+    (True, False, True, False)
+    """
+    return any(_fits_one(value, one) for one in options(hint))
+
+
+def words_of(hint: Any, value: Any = None) -> str:
+    """What an annotation allows, in words; a near word where the value is a misspelt one.
+
+    >>> words_of(UpToOne | None), words_of(Count), words_of(tuple[str, ...])
+    ('it must be a number in (0, 1]', 'it must be a whole number of at least 1', \
+'it must be a list of texts')
+    """
+    members = [one for one in options(hint) if one is not type(None)]
+    literals = [
+        word for one in members if typing.get_origin(one) is Literal
+        for word in typing.get_args(one)
+    ]  # fmt: skip
+    others = [one for one in members if typing.get_origin(one) is not Literal]
+    if literals and not others:
+        return choose_from(value, map(str, literals))
+    words = [repr(word) for word in literals] + [_type_words(one) for one in others]
+    return f"it must be {' or '.join(words)}"
 
 
 @functools.cache
 def _hints(kind: type) -> dict[str, Any]:
-    found = typing.get_type_hints(kind)
+    found = typing.get_type_hints(kind, include_extras=True)
     names = getattr(kind, "__dataclass_fields__", None) or kind.__struct_fields__
     return {name: found[name] for name in names if _checked(found.get(name))}
 
@@ -60,16 +130,10 @@ def _checked(hint: Any) -> bool:
     return hint is not None and typing.get_origin(hint) is not typing.ClassVar
 
 
-def _members(hint: Any) -> tuple[Any, ...]:
-    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    return typing.get_args(hint) if union else (hint,)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    return any(_fits_one(value, one) for one in _members(hint))
-
-
 def _fits_one(value: Any, hint: Any) -> bool:
+    if typing.get_origin(hint) is Annotated:
+        kind, meta = typing.get_args(hint)
+        return _fits_one(value, kind) and _inside(value, meta)
     if hint is type(None):
         return value is None
     if typing.get_origin(hint) is Literal:
@@ -84,14 +148,46 @@ def _fits_one(value: Any, hint: Any) -> bool:
     return not isinstance(kind, type) or isinstance(value, kind)
 
 
-def _advice(value: Any, hint: Any) -> str:
-    members = _members(hint)
-    words = [word for one in members for word in typing.get_args(one) if isinstance(word, str)]
-    if words and typing.get_origin(members[0]) is Literal:
-        return choose_from(value, words)
-    known = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    said = [known.get(one, getattr(one, "__name__", str(one))) for one in members]
-    said = [
-        "left out" if one is type(None) else word for one, word in zip(members, said, strict=True)
-    ]
-    return f"it must be {' or '.join(said)}"
+def _inside(value: Any, meta: Meta) -> bool:
+    if isinstance(value, str):
+        length = len(value)
+        return (meta.min_length or 0) <= length <= (meta.max_length or length)
+    if not isinstance(value, numbers.Real):
+        return True
+    number = float(value)
+    return (
+        (math.isfinite(number) or bool((meta.extra or {}).get("infinite")))
+        and not math.isnan(number)
+        and (meta.gt is None or number > meta.gt)
+        and (meta.ge is None or number >= meta.ge)
+        and (meta.lt is None or number < meta.lt)
+        and (meta.le is None or number <= meta.le)
+    )
+
+
+def _type_words(hint: Any) -> str:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _type_words(arguments[0]) + _bounds(arguments[1])
+    if origin in (tuple, list):
+        return f"a list of {_type_words(arguments[0]).removeprefix('a ')}s"
+    if origin is dict or hasattr(hint, "__struct_fields__"):
+        return "a table"
+    known = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    return known.get(hint, f"a {getattr(hint, '__name__', 'value')}")
+
+
+def _bounds(meta: Meta) -> str:
+    low, high = (meta.gt if meta.ge is None else meta.ge), (meta.lt if meta.le is None else meta.le)
+    if low is not None and high is not None:
+        left, right = "(" if meta.ge is None else "[", ")" if meta.le is None else "]"
+        return f" in {left}{low:.10g}, {high:.10g}{right}"
+    if low is not None:
+        return f" of at least {low:.10g}" if meta.gt is None else f" > {low:.10g}"
+    if high is not None:
+        return f" of at most {high:.10g}" if meta.lt is None else f" < {high:.10g}"
+    if meta == Meta():
+        return " that is finite"
+    if meta.max_length is not None and meta.max_length == meta.min_length:
+        return f" of {meta.max_length} character{'' if meta.max_length == 1 else 's'}"
+    return ""

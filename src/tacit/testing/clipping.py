@@ -44,6 +44,25 @@ def check_clipping(
     0 to 3e38, NaN and infinity, while the others hold what some record holds. No replacement may
     move the sum by more than it declares for either relation, beyond the rounding of the sum, and
     some unit must use 0.99 of the clip, since a sum that never reaches it pays for nothing.
+
+    Parameters
+    ----------
+    clipped
+        A function of (records, clip, mask) that returns the clipped sum.
+    contributions
+        A function of the records that returns one row per unit: what it contributes.
+    records
+        Columns of the records.
+    clip
+        Norm to clip to.
+    norm_bound
+        What is clipped by, if that is more than the norms.
+    extreme
+        Columns that are filled with extreme values; all floating-point ones if left out.
+    tolerance
+        Relative difference that rounding may cause.
+    seed
+        Seed of everything random.
     """
     columns = {name: np.asarray(value) for name, value in records.items()}
     count = len(next(iter(columns.values())))

@@ -29,6 +29,19 @@ def check_family(
     has digits to spare. `log_density(theta, **usual)`, if given, is an independent normalised
     log-density of θ (from SciPy, say) in the usual parameters; it also settles the log-partition,
     base measure and entropy, which are otherwise only compared with each other.
+
+    Parameters
+    ----------
+    family
+        The family to check.
+    sample_naturals
+        Two or more natural parameters of proper members.
+    log_density
+        An independent log-density of θ in the usual parameters.
+    draws
+        Number of draws for comparisons by Monte Carlo.
+    seed
+        Seed of everything random.
     """
     naturals = [dict(natural) for natural in sample_naturals]
     assert len(naturals) >= 2, "check_family needs at least two natural parameters to compare"

@@ -20,6 +20,13 @@ def gaussian_faults(noise: np.ndarray, sd: float) -> list[str]:
 
     An empty list is what a right sample gives but for one in a million a check. Of 8 000 draws of
     32 coordinates, a standard deviation that is off by a tenth is missed once in 10¹¹.
+
+    Parameters
+    ----------
+    noise
+        Draws of the noise, shape (draws, coordinates).
+    sd
+        Standard deviation that is claimed.
     """
     if noise.size == 0:
         return ["law: there is no noise to look at"]

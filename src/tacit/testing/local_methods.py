@@ -30,6 +30,19 @@ def check_local_method(
     is how far, in posterior standard deviations, an answer may lie from a q that is already the
     optimum (of a conjugate model): rounding only by default, more for a stochastic optimiser. A
     private method has a suite of its own: `check_private_method`.
+
+    Parameters
+    ----------
+    method
+        The method to check.
+    model, family
+        A model and a posterior family that it serves.
+    records
+        Records of one party; made up for a model with x and y.
+    wander
+        Standard deviations that an answer at the optimum may be away from it.
+    seed
+        Seed of everything random.
     """
     import jax
 
@@ -80,7 +93,17 @@ def check_local_method(
 
 
 def made_up_records(model: Model, seed: int = 0, count: int = 37) -> Records:
-    """Records with columns x and y that the regression models of `tacit.models` accept."""
+    """Records with columns x and y that the regression models of `tacit.models` accept.
+
+    Parameters
+    ----------
+    model
+        A regression model of `tacit.models`.
+    seed
+        Seed of everything random.
+    count
+        Number of records.
+    """
     rng = np.random.default_rng(seed)
     width = model.x_columns or model.dimension
     x = rng.normal(size=(count, width))
@@ -96,7 +119,17 @@ def made_up_records(model: Model, seed: int = 0, count: int = 37) -> Records:
 
 
 def conjugate_optimum(model: Model, family: Gaussian, records: Records) -> Natural:
-    """λ of the member of the family nearest to the exact posterior, for a conjugate model."""
+    """λ of the member of the family nearest to the exact posterior, for a conjugate model.
+
+    Parameters
+    ----------
+    model
+        A conjugate model.
+    family
+        The Gaussian family.
+    records
+        All records.
+    """
     assert isinstance(model, ConjugateGaussian), f"{model.kind!r} has no closed form"
     full = FullGaussian(model.dimension)
     plain = {name: np.asarray(value, np.float64) for name, value in records.items()}

@@ -25,7 +25,15 @@ _clip_units = jax.jit(clip_units, static_argnames="nonnegative")
 
 @dataclass(frozen=True)
 class Scaled(Mechanism):
-    """Another mechanism with its noise multiplied and its declared cost left alone: a wrong one."""
+    """Another mechanism with its noise multiplied and its declared cost left alone: a wrong one.
+
+    Parameters
+    ----------
+    inner
+        The mechanism.
+    factor
+        Factor of its noise.
+    """
 
     inner: Mechanism
     factor: Array | float
@@ -58,6 +66,19 @@ def check_mechanism(
     A right mechanism fails a check once in a million seeds. The law's tests are also run on the
     mechanism with 0.9 and 1.1 times its noise and must reject both: a run that passes has shown
     that it could have failed.
+
+    Parameters
+    ----------
+    mechanism
+        The mechanism to check.
+    oracle
+        A function of (bounded, drawn) that returns the event that is expected.
+    scale
+        Clip of the sums that the mechanism is given.
+    shares
+        Number of parties that share the noise.
+    seed
+        Seed of everything random.
     """
     sd = _check_release(mechanism, scale, seed)
     _check_events(mechanism, oracle, scale, seed)

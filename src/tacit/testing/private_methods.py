@@ -81,6 +81,23 @@ def check_private_method(
 
     These are tests, not a proof: a leak that needs other records, q or releases than the ones that
     are tried is not found.
+
+    Parameters
+    ----------
+    method
+        The method to check.
+    model
+        A model that it serves.
+    records
+        Records of one party; made up for a model with x and y.
+    unit, relation, aggregation
+        Terms of the guarantee, as in `tacit.Privacy`.
+    rounds
+        Number of rounds of the run.
+    reach
+        Smallest share of the charged sensitivity that some pair of neighbours must reach.
+    seed
+        Seed of everything random.
     """
     if not isinstance(method, PrivateMethod):
         kind = type(method).__name__

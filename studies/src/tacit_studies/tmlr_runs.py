@@ -27,8 +27,8 @@ from tacit.privacy.settings import Privacy
 from tacit.results.evaluation import measure
 from tacit.results.posterior import Posterior
 from tacit.run import sweep
-from tacit.run.config import DampingConfig
 from tacit.server.schedule import Synchronous
+from tacit.server.settings import DampingSettings
 from tacit.server.state import Log, ServerState
 from tacit.support.storage import write_text
 from tacit_studies.tmlr_settings import Job
@@ -205,8 +205,8 @@ def job_plan(job: Job, federation: Federation) -> Plan:
             noise_seed=job.seed,
         )
     damping = recipe.damping
-    if isinstance(damping, DampingConfig):
-        damping = damping.made()
+    if isinstance(damping, DampingSettings):
+        damping = damping.make()
     parties, method, schedule, trust = as_baseline(
         recipe.baseline,
         federation.parties,

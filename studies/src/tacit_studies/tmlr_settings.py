@@ -14,7 +14,7 @@ from tacit.data import DataConfig, PartitionConfig
 from tacit.errors import ConfigError
 from tacit.plan.baselines import Baseline
 from tacit.privacy.guarantee import Aggregation
-from tacit.run.config import DampingConfig
+from tacit.server.settings import DampingSettings
 
 DELTA = 1e-5
 FIGURES = (1, 2, 3, 4, 5)
@@ -32,7 +32,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rounds: int
     kind: Literal["dpsgd", "private-update"] | None = None
     options: dict[str, Any] = {}
-    damping: float | DampingConfig | None = None
+    damping: float | DampingSettings | None = None
     aggregation: Aggregation = "plain"
     baseline: Baseline = "none"
     epsilon: float | None = None
@@ -41,7 +41,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def shortened(self, rounds: int) -> Recipe:
         """The same with no more than so many rounds."""
         rounds, damping = min(rounds, self.rounds), self.damping
-        if isinstance(damping, DampingConfig) and damping.rounds is not None:
+        if isinstance(damping, DampingSettings) and damping.rounds is not None:
             damping = msgspec.structs.replace(damping, rounds=min(rounds, damping.rounds))
         return msgspec.structs.replace(self, rounds=rounds, damping=damping)
 

@@ -267,7 +267,7 @@ def test_bad_documents_are_refused_in_one_line(what, said, privacy):
         ({"model": {"kind": "lda", "topic_word_prior": 0.0}}, "topic_word_prior = 0.0"),
         ({"model": {"kind": "logistic"}}, "the records are documents"),
         ({"model": {"kind": "lda"}, "data": {"source": "gaussian-mean"}}, "no documents"),
-        ({"family": "full"}, "family = 'full'"),
+        ({"posterior": "full"}, "family = 'full'"),
         ({"method": {"kind": "dpsgd"}}, "needs gradients"),
         ({"partition": {"kind": "skew"}}, "partition.kind"),
         ({"data": {"source": "synthetic-topics", "keep": ["a"]}}, "data.keep"),

@@ -52,7 +52,7 @@ def test_simulated_noise_goes_with_the_seed_unless_it_is_swept(base):
     jobs = expand(Sweep(base=base, seeds=2, set={"privacy": {"noise_seed": 9}}))
     assert [job.config["privacy"]["noise_seed"] for job in jobs] == [9, 9]
     base["privacy"].pop("noise_seed")
-    assert expand(Sweep(base=base, seeds=2))[1].config["privacy"]["noise_seed"] is None
+    assert expand(Sweep(base=base, seeds=2))[1].config["privacy"].get("noise_seed") is None
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,13 @@ def test_simulated_noise_goes_with_the_seed_unless_it_is_swept(base):
     [
         ({"grid": {"schedule.rounds": 3}}, "schedule.rounds = 3; give a list of values"),
         ({"grid": {"schedule.rounds": [3, 0]}}, "schedule.rounds = 0: schedule.rounds = 0"),
-        ({"grid": {"schedule.round": [3]}}, "did you mean 'rounds'?"),
+        ({"grid": {"schedule.round": [3]}}, "did you mean rounds?"),
         ({"grid": {"schedule.rounds": [3, 3]}}, "two runs of the sweep are the same"),
         ({"grid": {"seed": [3]}}, "use the sweep's own seeds"),
-        ({"runs": [{"family": "full"}], "grid": {"family": ["full"]}}, "keep it in one of them"),
+        (
+            {"runs": [{"posterior": "full"}], "grid": {"posterior": ["full"]}},
+            "keep it in one of them",
+        ),
         ({"seeds": []}, "name at least one"),
         ({"set": {"engine.kind": "ray"}}, "tacit sweep --engine ray"),
     ],

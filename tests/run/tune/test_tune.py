@@ -21,17 +21,20 @@ from tacit.run.tune.grid import settings_to_try, with_settings
 from tacit.run.tune.outcomes import outcome_of
 from tacit.run.tune.trials import Workshop
 
-COLUMNS = [
-    {"name": "age", "low": 0, "high": 100, "missing": "indicator"},
-    {"name": "dose", "low": 0, "high": 20, "center": 5, "scale": 2},
-    {"name": "ward", "kind": "categorical", "levels": ["A", "B", "C"], "missing": "level"},
-    {"name": "ill", "kind": "categorical", "levels": ["no", "yes"]},
-]
-TABLE = {"source": "file", "path": "absent.csv", "target": "ill", "positive": "yes"}
+COLUMNS = {
+    "age": {"low": 0, "high": 100, "missing": "indicator"},
+    "dose": {"low": 0, "high": 20, "center": 5, "scale": 2},
+    "ward": {"levels": ["A", "B", "C"], "missing": "level"},
+    "ill": {"levels": ["no", "yes"]},
+}
+TABLE = {"source": "file", "path": "absent.csv", "outcome": "ill", "positive": "yes"}
 RAW = {
     "name": "file",
     "privacy": {"epsilon": 2.0, "delta": 1e-4},
-    "data": TABLE | {"columns": COLUMNS},
+    "outcome": "ill",
+    "positive": "yes",
+    "data": {"path": "absent.csv"},
+    "columns": COLUMNS,
     "partition": {"parties": 3},
     "method": {"kind": "dpsgd"},
     "schedule": {"rounds": 4},
@@ -53,7 +56,7 @@ def nothing_can_be_read(monkeypatch):
     ):
         monkeypatch.setattr(module, name, refuse)
     monkeypatch.setattr("tacit.run.run.load_federation", refuse)
-    monkeypatch.setattr(Ledger, "open", refuse)
+    monkeypatch.setattr(Ledger, "__init__", refuse)
 
 
 def made(data, *, partition=None, records=2000, seed=0, outcome=None):
@@ -100,7 +103,8 @@ def test_where_the_number_of_records_comes_from_is_said():
     whole = parse_config(RAW | {"data": RAW["data"] | {"held_out": 0.0}})
     assert "3,000 training records a federation (a default" in Workshop(whole, None, 0).made[0]
     assert "50 training records a federation (as asked)" in Workshop(whole, 50, 0).made[0]
-    adult = parse_config(RAW | {"data": {"source": "adult", "held_out": 0.5}})
+    built_in = {key: RAW[key] for key in ("privacy", "partition", "method", "schedule")}
+    adult = parse_config(built_in | {"data": {"source": "adult", "held_out": 0.5}})
     assert "24,421 training records a federation (public)" in Workshop(adult, None, 0).made[0]
     with pytest.raises(ConfigError, match="--trials 0; at least 1"):
         tune(whole, trials=0)
@@ -133,21 +137,18 @@ def test_a_setting_that_is_refused_is_a_failure_and_not_the_end():
     found = tune(config, trials=4, repeats=1, records=300, grid={"method.momentum": (0.5, 2.0)})
     failed = [trial for trial in found.trials if trial.failure]
     assert [trial.settings for trial in failed] == [{"method.momentum": 2.0}]
-    assert "it must be in [0, 1)" in failed[0].failure
+    assert "it must be a number in [0, 1)" in failed[0].failure
     assert failed[0].mean == -np.inf
-    wrong = parse_config(RAW | {"family": "full"})
+    wrong = parse_config(RAW | {"posterior": "full"})
     with pytest.raises(ConfigError, match="as it is, the configuration fails"):
         tune(wrong, trials=1, repeats=1, records=300)
 
 
 def test_the_real_runs_refusals_hold_for_tuning_too():
-    raw = {**RAW, "data": {**TABLE, "columns": [{"name": "age", "center": 0, "scale": 1},
-                                                COLUMNS[3]]}}  # fmt: skip
+    raw = RAW | {"columns": {"age": {"center": 0, "scale": 1}, "ill": COLUMNS["ill"]}}
     with pytest.raises(ConfigError, match="no declared bounds limit age"):
         tune(parse_config(raw), trials=1, records=300)
-    pooled = parse_config(
-        RAW | {"privacy": "none", "data": RAW["data"] | {"preparation": "pooled"}}
-    )
+    pooled = parse_config(RAW | {"privacy": "none", "data": RAW["data"] | {"scaling": "pooled"}})
     with pytest.raises(ConfigError, match="nothing to pool"):
         tune(pooled, trials=1, records=300)
 
@@ -228,8 +229,7 @@ def test_made_up_records_have_the_declared_shape(columns):
 
 
 def test_parties_are_those_that_the_partition_names(columns):
-    by_ward = PartitionConfig(kind="column", column="ward")
-    federation = made(TABLE | {"columns": columns}, partition=by_ward, records=300)
+    federation = made(TABLE | {"columns": columns, "party": "ward"}, records=300)
     assert {name: len(one["y"]) for name, one in federation.parties.items()} == {
         "A": 100, "B": 100, "C": 100,
     }  # fmt: skip
@@ -239,9 +239,7 @@ def test_parties_are_those_that_the_partition_names(columns):
              .parties.values()]  # fmt: skip
     assert sizes == [250, 250, 750, 750]
     with pytest.raises(ConfigError, match='"clinic" has no declared levels'):
-        made(
-            TABLE | {"columns": columns}, partition=PartitionConfig(kind="column", column="clinic")
-        )
+        made(TABLE | {"columns": columns, "party": "clinic"})
 
 
 def test_logits_are_of_a_sensible_size_and_y_follows_them():
@@ -273,7 +271,7 @@ def test_settings_to_try():
     assert some == settings_to_try(grid, given, 3, 0)
     for bad, why in (
         (["method.clip"], "write --grid key=v1,v2"),
-        (["privacy.epsilon=1,9"], "only keys of method, schedule, family"),
+        (["privacy.epsilon=1,9"], "only keys of method, schedule, posterior"),
     ):
         with pytest.raises(ConfigError, match=why):
             parse_grid(bad)

@@ -19,7 +19,17 @@ from tacit.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class SourceInfo:
-    """One line of `tacit data list`."""
+    """One line of `tacit data list`.
+
+    Parameters
+    ----------
+    name, description
+        What `tacit.datasets.load` calls it, and what it contains.
+    target
+        Its outcome.
+    origin, licence
+        Where it comes from, and how it may be used.
+    """
 
     name: str
     description: str

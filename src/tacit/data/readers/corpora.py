@@ -144,7 +144,7 @@ def assembled(
         names=vocabulary,
         target=TARGET,
         output="other",
-        preparation=data.preparation,
+        preparation=data.scaling,
         notes=notes,
         raw={name: document_texts(documents[part]) for name, part in rows.items()},
         known_by=ledger_form(len(vocabulary)),

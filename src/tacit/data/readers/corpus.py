@@ -34,7 +34,15 @@ COUNTS = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """Counts, documents × words, split at random, and the words."""
+    """Counts, documents × words, split at random, and the words.
+
+    Parameters
+    ----------
+    train, test
+        Counts of words, one row per document.
+    vocabulary
+        The word of each column.
+    """
 
     train: Any
     test: Any
@@ -50,6 +58,15 @@ def load_corpus(name: str = "enwiki_2008", *, held_out: int = 2000, seed: int = 
     """Wikipedia articles as scipy.sparse counts; `held_out` of them, chosen by the seed, as test.
 
     The files are ordered by the articles' age, so that a split has to be at random.
+
+    Parameters
+    ----------
+    name
+        Name of the corpus.
+    held_out
+        Share of the documents that is held out.
+    seed
+        Seed of everything random.
     """
     if name not in COUNTS:
         raise ConfigError(f'"{name}" is no corpus; choose from {", ".join(COUNTS)}')

@@ -135,6 +135,13 @@ def fetch(name: str, *, progress: Progress | None = None) -> Path:
 
     MIMIC-III may not be downloaded by a program, and nobody publishes the counts of Wikipedia: the
     error says what a person has to do.
+
+    Parameters
+    ----------
+    name
+        A data set of `tacit.datasets.list()`.
+    progress
+        A function of (file name, bytes done, bytes in all) that is called during a download.
     """
     if name == "mimic3":
         from tacit.data.readers.mimic3 import files as mimic3_files

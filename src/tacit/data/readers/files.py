@@ -14,8 +14,8 @@ from tacit.errors import DataError
 
 def schema(data: DataConfig) -> Schema:
     """What the configuration declares, whether or not there is a file."""
-    assert data.target is not None, "DataConfig requires it for a file"
-    return Schema(columns=data.columns, target=data.target, positive=data.positive)
+    assert data.outcome is not None, "DataConfig requires it for a file"
+    return Schema(columns=data.columns, target=data.outcome, positive=data.positive)
 
 
 def read(data: DataConfig) -> Table:

@@ -14,7 +14,7 @@ from tacit.data.schema.table import Schema
 def unbounded(data: DataConfig) -> tuple[str, ...]:
     """Names of the columns of x, and of kept columns, that the schema alone does not bound.
 
-    They are numbers without low and high (centre and scale bound nothing) and, where preparation
+    They are numbers without low and high (centre and scale bound nothing) and, where scaling
     is "pooled", all numbers and every category whose levels are not declared. The target is not
     among them. No file is opened: a source's schema is known without its records.
 
@@ -28,7 +28,7 @@ def unbounded(data: DataConfig) -> tuple[str, ...]:
 
 def unbounded_columns(schema: Schema, data: DataConfig) -> tuple[str, ...]:
     """The same for a schema at hand."""
-    pooled = data.preparation == "pooled"
+    pooled = data.scaling == "pooled"
     return tuple(
         column.name
         for column in schema.columns

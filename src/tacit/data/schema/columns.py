@@ -1,24 +1,26 @@
-"""The public schema of one column: what a user may declare, validated when it is read."""
+"""The public schema of one column: what a user may declare, checked when it is read."""
 
 from __future__ import annotations
 
-import math
-from typing import Literal
+from collections.abc import Iterator
+from typing import ClassVar, Literal
 
 import msgspec
 
-from tacit.errors import ConfigError
+from tacit.errors import TacitError
+from tacit.support.tables import Table, shown
+from tacit.support.validation import Finite, Positive
 
 Kind = Literal["numeric", "categorical"]
 Missing = Literal["refuse", "level", "indicator", "drop"]
 Outside = Literal["clip", "refuse"]
 
 
-class ColumnConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The public schema of one column: what every party may know before anyone opens a record.
+class ColumnConfig(Table, frozen=True, kw_only=True):
+    """The public schema of one column: what every party may know before any record is read.
 
     A number becomes (clip(v, low, high) - center) / scale. With bounds alone, center and scale
-    are their midpoint and half-width. A category becomes one 0/1 column a level, except for its
+    are their midpoint and half-width. A category becomes one 0/1 column per level, except for its
     `reference` level if it has one.
 
     `missing` says what an empty cell, or one of the texts in `missing_values`, becomes:
@@ -26,73 +28,84 @@ class ColumnConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     "drop" leaves the row out, "refuse" is an error.
     """
 
+    unwritten: ClassVar[tuple[str, ...]] = ("name",)
+
     name: str
-    kind: Kind = "numeric"
-    low: float | None = None
-    high: float | None = None
-    center: float | None = None
-    scale: float | None = None
+    """The column's name in the file."""
+    kind: Kind | None = None
+    """Left out: categorical if levels are declared, otherwise numeric."""
+    low: Finite | None = None
+    """The least value of a number; smaller ones are clipped to it."""
+    high: Finite | None = None
+    """The largest value of a number; larger ones are clipped to it."""
+    center: Finite | None = None
+    """The value of a number that becomes 0."""
+    scale: Positive | None = None
+    """The difference of a number that becomes 1."""
     levels: tuple[str, ...] = ()
+    """All values of a category."""
     reference: str | None = None
-    """The level that gets no 0/1 column: the others' weights are then differences from it."""
+    """The level without a 0/1 column: the weights of the others are differences from it."""
     missing: Missing = "refuse"
+    """What an empty cell becomes."""
     missing_values: tuple[str, ...] = ()
+    """Texts that count as empty cells."""
     outside: Outside = "clip"
+    """What happens to a number outside of low and high."""
     feature: bool = True
-    """False: a column for `data.keep`, `data.target` or `partition.column` only, not part of x."""
+    """False: the column is not a feature of the model, but may be named by other keys."""
 
     def __post_init__(self) -> None:
+        if self.kind is None:
+            kind = "categorical" if self.levels else "numeric"
+            msgspec.structs.force_setattr(self, "kind", kind)
+        super().__post_init__()
+
+    def table_key(self) -> str:
+        return f"columns.{self.name}"
+
+    def faults(self) -> Iterator[str | TacitError]:
         if not self.name.strip():
-            raise ConfigError('data.columns: name = ""; give the column\'s name in the file')
-        if self.kind == "numeric":
-            self._check_numeric()
-        else:
-            self._check_categorical()
+            yield 'columns has a column named ""; give the column\'s name in the file'
+        yield from self._numeric() if self.kind == "numeric" else self._categorical()
 
-    def refusal(self, key: str, advice: str) -> ConfigError:
-        """The error that names this column and the value of one of its keys."""
-        value = getattr(self, key)
-        shown = f'"{value}"' if isinstance(value, str) else value
-        return ConfigError(f'data.columns "{self.name}": {key} = {shown}; {advice}')
+    def fault(self, key: str, advice: str) -> str:
+        """The line that names this column and the value of one of its keys."""
+        return f"columns.{self.name}.{key} = {shown(getattr(self, key))}; {advice}"
 
-    def _check_numeric(self) -> None:
+    def _numeric(self) -> Iterator[str]:
         if self.reference is not None:
-            raise self.refusal("reference", 'only a column of kind = "categorical" has one')
+            yield self.fault("reference", "only a column with levels has one")
         if self.levels:
-            raise self.refusal("levels", 'only a column of kind = "categorical" has levels')
+            yield self.fault("levels", 'a column of kind = "numeric" has none')
         if self.missing == "level":
-            raise self.refusal("missing", 'a numeric column takes "indicator", "drop" or "refuse"')
+            yield self.fault("missing", 'a numeric column takes "indicator", "drop" or "refuse"')
         for key, other in (
             ("low", "high"),
             ("high", "low"),
             ("center", "scale"),
             ("scale", "center"),
         ):
-            value = getattr(self, key)
-            if value is not None and not math.isfinite(value):
-                raise self.refusal(key, "it must be a finite number")
-            if value is not None and getattr(self, other) is None:
-                raise self.refusal(key, f"declare {other} as well")
+            if getattr(self, key) is not None and getattr(self, other) is None:
+                yield self.fault(key, f"declare {other} as well")
         if self.low is not None and self.high is not None and not self.low < self.high:
-            raise self.refusal("low", f"it must be less than high = {self.high}")
-        if self.scale is not None and not self.scale > 0:
-            raise self.refusal("scale", "it must be > 0")
+            yield self.fault("low", f"it must be less than high = {self.high}")
 
-    def _check_categorical(self) -> None:
+    def _categorical(self) -> Iterator[str]:
         for key in ("low", "high", "center", "scale"):
             if getattr(self, key) is not None:
-                raise self.refusal(key, 'only a column of kind = "numeric" has it')
+                yield self.fault(key, "a column with levels has none")
         if self.missing == "indicator":
-            raise self.refusal("missing", 'a categorical column takes "level", "drop" or "refuse"')
+            yield self.fault("missing", 'a categorical column takes "level", "drop" or "refuse"')
         if self.reference is not None and self.reference not in self.levels:
-            raise self.refusal("reference", f"it must be one of levels = {list(self.levels)}")
-        for level in self.levels:
+            yield self.fault("reference", f"it must be one of levels = {shown(self.levels)}")
+        for level in dict.fromkeys(self.levels):
             if not level or level != level.strip():
-                raise self.refusal("levels", f"'{level}' is empty or has spaces around it")
+                yield self.fault("levels", f"'{level}' is empty or has spaces around it")
             if self.levels.count(level) > 1:
-                raise self.refusal("levels", f"'{level}' is there twice")
+                yield self.fault("levels", f"'{level}' is there twice")
             if level in self.missing_values:
-                raise self.refusal("levels", f"'{level}' is also one of missing_values")
+                yield self.fault("levels", f"'{level}' is also one of missing_values")
 
     @property
     def affine(self) -> tuple[float, float] | None:
@@ -111,14 +124,14 @@ class ColumnConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return self.low is not None and self.high is not None
 
 
-def check_public(column: ColumnConfig) -> None:
-    """Refuse a column that only the records themselves could prepare."""
-    advice = 'or say data.preparation = "pooled", which is written into the result'
+def undeclared(column: ColumnConfig) -> Iterator[str]:
+    """What keeps a column from being prepared by the declared schema alone."""
+    advice = 'or set data.scaling = "pooled", which is noted in the result'
     if column.kind == "categorical" and not column.levels:
-        raise ConfigError(f'data.columns "{column.name}" has no levels; declare them, {advice}')
+        yield f"columns.{column.name}.levels is missing; declare all levels, {advice}"
     needed = column.feature or column.missing == "indicator"
     if column.kind == "numeric" and needed and column.affine is None:
-        raise ConfigError(
-            f'data.columns "{column.name}" has neither low and high nor center and scale;'
-            f" declare them, {advice}"
+        yield (
+            f"columns.{column.name} has neither low and high nor center and scale; declare them,"
+            f" {advice}"
         )

@@ -36,9 +36,9 @@ def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
     >>> schema.names, schema.parties["example"]["x"].shape
     (('bias', 'cont_africa', 'rugged', 'cont_africa*rugged'), (8, 4))
     """
-    if data.preparation == "pooled":
+    if data.scaling == "pooled":
         raise ConfigError(
-            'data.preparation = "pooled"; without records there is nothing to pool: declare the'
+            'data.scaling = "pooled"; without records there is nothing to pool: declare the'
             ' schema and say "public"'
         )
     if data.source in CORPORA:
@@ -69,8 +69,8 @@ def known_target(schema: Schema) -> ColumnConfig:
     config = target_config(schema)
     if schema.positive is not None and not config.levels:
         raise ConfigError(
-            f'data.target = "{schema.target}" has no levels, and without records none can be found:'
-            f' declare "{schema.target}" in data.columns with kind = "categorical" and its levels'
+            f'outcome = "{schema.target}" has no levels, and without records none can be found:'
+            f" declare them as columns.{schema.target}.levels"
         )
     return config
 

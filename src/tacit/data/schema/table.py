@@ -17,7 +17,9 @@ class Schema:
     """What is public about a source: known to everybody before anyone opens a record."""
 
     columns: tuple[ColumnConfig, ...]
+    """The public facts about each column."""
     target: str
+    """The column that is learned to be predicted."""
     positive: str | None = None
     """The level of the target that is y = 1; None: the target is a number, or, where levels of it
     are declared, one of these."""
@@ -27,6 +29,13 @@ class Schema:
     """False: the records are y alone, with no x."""
 
     def declared(self, name: str) -> ColumnConfig | None:
+        """The column of that name; None if it is not declared.
+
+        Parameters
+        ----------
+        name
+            Name of the column.
+        """
         return next((column for column in self.columns if column.name == name), None)
 
     @property

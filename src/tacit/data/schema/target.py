@@ -27,9 +27,9 @@ def read_target(table: Table) -> Column:
     column = read_column(series, config, pooled=False)
     if schema.positive is not None and schema.positive not in config.levels:
         raise DataError(
-            f'data.positive = "{schema.positive}" does not occur in column "{schema.target}", whose'
+            f'positive = "{schema.positive}" does not occur in column "{schema.target}", whose'
             f" values are {', '.join(config.levels)}; name one of them, or"
-            " declare the target's levels in data.columns"
+            " declare the levels of the outcome in [columns]"
         )
     return replace(column, values=as_y(column, schema.positive))
 
@@ -74,6 +74,6 @@ def _two_levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
     if len(found) > 2:
         raise DataError(
             f'column "{config.name}" has {len(found)} values ({", ".join(found[:5])}, …) and'
-            " data.positive makes every other one y = 0; declare its levels in data.columns if so"
+            " positive makes every other one y = 0; declare its levels in [columns] if so"
         )
     return tuple(found)

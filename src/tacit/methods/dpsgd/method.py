@@ -73,6 +73,39 @@ class DPSGD(PrivateMethod):
     is safe where curvature is spread over a few directions, as it is in tables of many columns. A
     "fixed" precision knows nothing of the curvature: the default there, 2.4 Λ/(C n), was found on
     Adult.
+
+    Parameters
+    ----------
+    clip
+        Norm to which the contribution of each unit is clipped.
+    clip_end, noise_end
+        Factor of the clip and of the noise multiplier at the last visit relative to the first.
+    steps
+        Released gradients per round.
+    rate
+        Share of the units that each release samples; 1 uses all of them.
+    sampling
+        How a batch is drawn: "poisson" or "without-replacement".
+    step_size
+        Length of the natural-gradient steps, in (0, 1].
+    step_end
+        Factor of the step size at the last visit relative to the first.
+    momentum
+        Momentum of the steps, in [0, 1).
+    precision
+        What is released about the curvature: "isotropic", "per-coordinate" or "fixed".
+    precision_weight
+        Share of the curvature in the clip.
+    adaptive
+        Adapt the clip to this quantile of the contributions' norms; left out, the clip is fixed.
+    most_noise
+        Bound on how far the noise of the whole run may move the mean, in posterior sds.
+    label_agnostic
+        Clip each record without regard to its label, which keeps the score unbiased.
+    averaged_share
+        Share of the rounds, the last ones, over which the server averages the posterior.
+    dtype
+        Floating-point type of the records, "float32" or "float64".
     """
 
     kind: ClassVar[str] = "dpsgd"

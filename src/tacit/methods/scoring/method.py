@@ -86,6 +86,15 @@ class PrivateScoring(PrivateMethod):
     `empirical_bayes` takes the prior's sd for a shape only and learns its scale, column by column,
     from the releases: better predictions where the declared prior is far too wide or too narrow,
     but q is then no longer the posterior under the prior that was declared.
+
+    Parameters
+    ----------
+    empirical_bayes
+        Learn the scale of the prior from the releases.
+    clip, clip_end, noise_end
+        Not settings of this method, which finds its own scale: leave them out.
+    dtype
+        Floating-point type of the records, "float32" or "float64".
     """
 
     kind: ClassVar[str] = "private-scoring"

@@ -62,6 +62,15 @@ class ExpectedStatistics(LocalMethod):
     batch over its share of the records: stochastic variational inference, which needs damping.
     `batches` are "poisson", or "shuffled": passes in which every record is in one batch. Not
     private.
+
+    Parameters
+    ----------
+    rate
+        Share of the records in each batch; 1 uses all of them.
+    batches
+        "poisson", or "shuffled" for passes in which every record is in one batch.
+    dtype
+        Floating-point type of the records, "float32" or "float64".
     """
 
     kind: ClassVar[str] = "expected-statistics"
@@ -127,6 +136,27 @@ class PrivateStatistics(PrivateMethod):
     is κ, the second moments' share in the clip. `repair` and `noise_aware` say what becomes of a
     noisy sum; `once` releases at the first visit only. `nonnegative` is the model's, and is set by
     the plan.
+
+    Parameters
+    ----------
+    clip
+        Norm to which the contribution of each unit is clipped.
+    clip_end, noise_end
+        Factor of the clip and of the noise multiplier at the last visit relative to the first.
+    rate
+        Share of the units that each release samples; 1 uses all of them.
+    sampling
+        How a batch is drawn: "poisson" or "without-replacement".
+    precision_weight
+        Share κ of the second moments in the clip.
+    repair
+        What is done to a noisy sum that no records can have: "none" or "truncate".
+    noise_aware
+        Whether the posterior accounts for the noise.
+    once
+        Release at the first visit only.
+    dtype
+        Floating-point type of the records, "float32" or "float64".
     """
 
     kind: ClassVar[str] = "private-statistics"

@@ -89,6 +89,29 @@ class PrivateUpdate(PrivateMethod):
     `form` left out is "even" for records and persons and "roll-back" for parties. With
     `unit = "party"` a party takes part in a round with probability `rate`, by a coin that nobody
     else sees; it adds its share of the noise in any case.
+
+    Parameters
+    ----------
+    clip
+        Norm to which the contribution of each unit is clipped.
+    clip_end, noise_end
+        Factor of the clip and of the noise multiplier at the last visit relative to the first.
+    shards
+        Number of shards of a party; left out, one for every two units.
+    objective
+        "virtual" or "averaged".
+    precision_weight
+        Share κ of the precision in the clip.
+    steps, step_size
+        Number and length of the natural-gradient steps of a shard.
+    form
+        Coordinates in which the change is clipped; chosen by the unit if left out.
+    rate
+        Probability that a party takes part in a round, with unit = "party".
+    averaged_share
+        Share of the rounds, the last ones, over which the server averages the posterior.
+    dtype
+        Floating-point type of the records, "float32" or "float64".
     """
 
     kind: ClassVar[str] = "private-update"

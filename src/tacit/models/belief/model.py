@@ -26,6 +26,19 @@ class BeliefNetwork(GaussianPriorModel):
     θ is W (visible unit by visible unit), c and b, with prior N(0, prior_sd²) and a mean-field q;
     q(z) has independent units as well, and is found for every record by `sweeps` steps. Both kinds
     of logits are augmented with Pólya–Gamma variables (`tacit.models.belief.statistics`).
+
+    Parameters
+    ----------
+    visible
+        Number of visible units, the columns of x.
+    hidden
+        Number of hidden units.
+    prior_sd
+        Prior standard deviation of every weight.
+    sweeps
+        Number of updates of the hidden units of each record.
+    start_seed
+        Seed of the starting point, which all parties share.
     """
 
     kind: ClassVar[str] = "belief-network"

@@ -29,6 +29,21 @@ class LinearRegression(GeneralisedLinear, ConjugateGaussian):
 
     `bounds` are the least and largest y, if they are public: no part of the likelihood, but a
     private method may make use of them.
+
+    Parameters
+    ----------
+    names
+        Names of the columns of x, the constant included.
+    noise_sd
+        Standard deviation of y given x.
+    prior_mean
+        Prior mean of the coefficients: one number, or one per coefficient.
+    prior_sd
+        Prior standard deviation of the coefficients: one number, or one per coefficient.
+    layout
+        What each column of x is by the public schema; left out, nothing is declared.
+    bounds
+        Least and largest y, if they are public.
     """
 
     kind: ClassVar[str] = "linear"

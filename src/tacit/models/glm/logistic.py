@@ -26,7 +26,19 @@ SMALLEST = 1e-6
 
 
 class LogisticRegression(GeneralisedLinear):
-    """y ~ Bernoulli(sigmoid(x·θ)), θ ~ N(prior_mean, prior_sd²) in each coordinate."""
+    """y ~ Bernoulli(sigmoid(x·θ)), θ ~ N(prior_mean, prior_sd²) in each coordinate.
+
+    Parameters
+    ----------
+    names
+        Names of the columns of x, the constant included.
+    prior_mean
+        Prior mean of the coefficients: one number, or one per coefficient.
+    prior_sd
+        Prior standard deviation of the coefficients: one number, or one per coefficient.
+    layout
+        What each column of x is by the public schema; left out, nothing is declared.
+    """
 
     kind: ClassVar[str] = "logistic"
     Settings = LogisticSettings

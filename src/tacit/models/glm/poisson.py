@@ -167,7 +167,7 @@ def _count_bounds(settings: PoissonSettings, schema: ModelSchema) -> tuple[float
         if largest is None:
             raise ConfigError(
                 "model 'poisson' needs the largest count that a record may hold; declare low = 0 "
-                "and high of the target in data.columns, or say model.largest"
+                "and high of the outcome in [columns], or say model.largest"
             )
         return 0.0, largest
     if largest not in (None, declared[1]):

@@ -54,6 +54,19 @@ class SoftmaxRegression(LinearPredictor):
     What q says of probabilities is said by ξ = Qᵀη, η = (x·θ₁, …, x·θ_K) and Q an orthonormal basis
     of what is orthogonal to (1, …, 1): K − 1 numbers, over which expectations are taken by
     `normal_points`.
+
+    Parameters
+    ----------
+    columns
+        Names of the columns of x, the constant included.
+    levels
+        Names of the outcome's levels, in the order of y.
+    prior_mean
+        Prior mean of the coefficients: one number, or one per coefficient.
+    prior_sd
+        Prior standard deviation of the coefficients: one number, or one per coefficient.
+    layout
+        What each column of x is by the public schema; left out, nothing is declared.
     """
 
     kind: ClassVar[str] = "softmax"
@@ -81,12 +94,12 @@ class SoftmaxRegression(LinearPredictor):
         if not self.levels:
             raise ConfigError(
                 "model 'softmax' without levels; write SoftmaxRegression(columns, levels=('a', "
-                "'b', 'c')), or declare those of the target in data.columns"
+                "'b', 'c')), or declare those of the outcome in [columns]"
             )
         if len(self.levels) < 2:
             raise ConfigError(
                 f"model 'softmax' with the levels {list(self.levels)}; a category has two or more: "
-                "declare those of the target in data.columns"
+                "declare those of the outcome in [columns]"
             )
         if len(self.levels) > MOST_LEVELS:
             raise ConfigError(

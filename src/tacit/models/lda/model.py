@@ -69,6 +69,34 @@ class TopicModel(Model):
     `start_seed` draws the topics that q starts with: equal ones would stay so. A document counts
     as `document_weight` documents, where the given ones are a sample of more.
 
+    Parameters
+    ----------
+    topics
+        Number of topics.
+    words
+        Size of the vocabulary.
+    doc_topic_prior
+        Dirichlet parameter of the topics of a document; 1/topics if left out.
+    topic_word_prior
+        Dirichlet parameter of the words of a topic; 1/topics if left out.
+    document_words
+        Largest number of words of a document; longer ones are resampled.
+    clip_share
+        Norm of a document's statistics to which a private method clips, as a share of the largest
+        possible one.
+    document_weight
+        Weight of each document in the likelihood.
+    tolerance
+        Change at which the iteration for a document stops.
+    most_steps
+        Largest number of iterations for a document.
+    start_seed
+        Seed of the starting point, which all parties share.
+    threads
+        Number of threads of the E step.
+
+    Examples
+    --------
     >>> model = TopicModel(2, words=3)
     >>> model.own_family, model.dimension, model.names[5]
     (Dirichlets(2, 3), 6, 'topic 1, word 2')

@@ -30,7 +30,17 @@ class TopicTable:
 
     @classmethod
     def of(cls, concentration: np.ndarray, vocabulary: list[str], top: int) -> TopicTable:
-        """From λ, topics × words."""
+        """From λ, topics × words.
+
+        Parameters
+        ----------
+        concentration
+            Dirichlet parameters, one row per topic.
+        vocabulary
+            The word of each column.
+        top
+            Number of words per topic.
+        """
         if not 1 <= top <= len(vocabulary):
             raise ConfigError(f"top = {top}; it must be in 1 … {len(vocabulary)}, all the words")
         sums = concentration.sum(axis=1)
@@ -45,7 +55,13 @@ class TopicTable:
 
     @classmethod
     def from_rows(cls, rows: list[dict[str, Any]]) -> TopicTable:
-        """What `topic_rows` has made."""
+        """What `topic_rows` has made.
+
+        Parameters
+        ----------
+        rows
+            The topics of a result, as result.json has them.
+        """
         return cls(
             numbers=tuple(row["number"] for row in rows),
             shares=tuple(row["share"] for row in rows),
@@ -54,7 +70,13 @@ class TopicTable:
         )
 
     def shared(self, other: TopicTable) -> tuple[float, ...]:
-        """For each topic, the largest share of its top words that one topic of `other` has."""
+        """For each topic, the largest share of its top words that one topic of `other` has.
+
+        Parameters
+        ----------
+        other
+            Another table.
+        """
         theirs = [frozenset(words) for words in other.words]
         return tuple(
             max(len(own.intersection(words)) for words in theirs) / len(own)
@@ -71,7 +93,13 @@ class TopicTable:
     __repr__ = __str__
 
     def plot(self, *, title: str = "Topics") -> Any:
-        """A matplotlib figure: a panel a topic, a bar a word; at most the 50 largest topics."""
+        """A matplotlib figure: a panel a topic, a bar a word; at most the 50 largest topics.
+
+        Parameters
+        ----------
+        title
+            Title of the figure.
+        """
         from matplotlib.figure import Figure
 
         shown = min(len(self.numbers), MOST_TOPICS)

@@ -98,11 +98,25 @@ class Ledger:
         self.close()
 
     def identify(self, schema: Any, records: Mapping[str, np.ndarray]) -> DatasetId:
-        """The name of a data set under this party's key: see `fingerprint`."""
+        """The name of a data set under this party's key: see `fingerprint`.
+
+        Parameters
+        ----------
+        schema
+            What is public about the records' form.
+        records
+            The records, by column.
+        """
         return fingerprint(schema, records, self._book.store.key)
 
     def derived_key(self, use: str) -> bytes:
-        """A key for one use outside of the ledger, made from its own: always the same."""
+        """A key for one use outside of the ledger, made from its own: always the same.
+
+        Parameters
+        ----------
+        use
+            What the key is for.
+        """
         state = hashlib.blake2b(key=self._book.store.key, person=b"tacit.derived", digest_size=32)
         state.update(use.encode())
         return state.digest()
@@ -110,7 +124,19 @@ class Ledger:
     def set_budget(
         self, dataset: DatasetId, budget: Budget, *, reason: str, raising: bool = False
     ) -> None:
-        """The operator's word on one data set: see `set_budgets`."""
+        """The operator's word on one data set: see `set_budgets`.
+
+        Parameters
+        ----------
+        dataset
+            The data set, as `identify` names it.
+        budget
+            What may be spent.
+        reason
+            Why, for readers of the ledger.
+        raising
+            Allow more than before.
+        """
         self.set_budgets({dataset: budget}, reason=reason, raising=raising)
 
     def set_budgets(
@@ -121,6 +147,15 @@ class Ledger:
         No run and no server may lead here. A budget that is not plainly below the present one has
         to be asked for with `raising`. What was charged must have a meaning in its terms. All are
         set, or none; as if one after the other, so that of a family the last one counts.
+
+        Parameters
+        ----------
+        budgets
+            What may be spent on each data set.
+        reason
+            Why, for readers of the ledger.
+        raising
+            Allow more than before.
         """
         check_text("reason", reason, needed=True)
         said: dict[frozenset[str], Budget] = {}
@@ -159,6 +194,13 @@ class Ledger:
         """The operator declares that `newer` continues `older`: they share one budget from now on.
 
         It cannot be undone. It may not raise a budget, so two different ones are refused.
+
+        Parameters
+        ----------
+        newer, older
+            A data set and the one that it continues.
+        reason
+            Why, for readers of the ledger.
         """
         check_text("reason", reason, needed=True)
         with self._book.writing() as state:
@@ -187,6 +229,15 @@ class Ledger:
 
         Worth asking before the first round: while the run keeps to these events, its charges then
         need no further evaluation (see `Price.fits`), so that none of them holds the file for long.
+
+        Parameters
+        ----------
+        dataset
+            The data set, as `identify` names it.
+        events
+            Gaussian releases with their clip, noise and sampling.
+        unit, relation
+            What the release protects, and against which neighbours.
         """
         check_release(events, unit, relation)
         asked = tally([(events, unit, relation)])
@@ -203,7 +254,19 @@ class Ledger:
         relation: Relation,
         delta: float,
     ) -> float:
-        """The lowest ε of a budget in these terms under which `events` fit. Spends nothing."""
+        """The lowest ε of a budget in these terms under which `events` fit. Spends nothing.
+
+        Parameters
+        ----------
+        dataset
+            The data set, as `identify` names it.
+        events
+            Gaussian releases with their clip, noise and sampling.
+        unit, relation
+            What the release protects, and against which neighbours.
+        delta
+            δ of the budget.
+        """
         check_release(events, unit, relation)
         terms = Budget(epsilon=1.0, delta=delta, relation=relation, unit=unit)
         with self._book.writing() as state:
@@ -220,7 +283,21 @@ class Ledger:
         relation: Relation,
         purpose: str = "",
     ) -> Charge:
-        """Pay for one release: see `charge_many`."""
+        """Pay for one release: see `charge_many`.
+
+        Parameters
+        ----------
+        dataset
+            The data set, as `identify` names it.
+        run, request
+            Ids of the run and of the request.
+        events
+            Gaussian releases with their clip, noise and sampling.
+        unit, relation
+            What the release protects, and against which neighbours.
+        purpose
+            A few words for readers of the ledger.
+        """
         ask = Ask(
             dataset=dataset, run=run, request=request, events=events,
             unit=unit, relation=relation, purpose=purpose,
@@ -234,6 +311,11 @@ class Ledger:
         with `new` false: it pays for no second draw of noise. Only a charge with `new` true allows
         noise to be drawn, once: no noise key is stored, so that what is lost in a crash is lost.
         `answer_many` and `open_many` lose nothing.
+
+        Parameters
+        ----------
+        asks
+            Releases to charge, each for a request of its own.
         """
         check_distinct(asks)
         with self._book.writing() as state:
@@ -271,7 +353,15 @@ class Ledger:
         return [msgspec.structs.replace(one, seq=first + i) for i, one in enumerate(drafts)]
 
     def store_reply(self, run: str, request: str, body: bytes) -> bytes:
-        """Keep one reply: see `store_replies`."""
+        """Keep one reply: see `store_replies`.
+
+        Parameters
+        ----------
+        run, request
+            Ids of the run and of the request.
+        body
+            The reply as it is sent.
+        """
         return self.store_replies([Reply(run, request, body)])[0]
 
     def store_replies(self, replies: Sequence[Reply]) -> list[bytes]:
@@ -279,6 +369,11 @@ class Ledger:
 
         Returns what was kept. A request has one reply: a second, different one is refused and must
         not be sent. The noise keys of these answers are erased in the same transaction.
+
+        Parameters
+        ----------
+        replies
+            Replies to charged requests.
         """
         check_distinct(replies)
         digests = [reply_hash(self._book.store.key, *reply) for reply in replies]
@@ -298,11 +393,23 @@ class Ledger:
         return [reply.body for reply in replies]
 
     def recall(self, run: str, request: str) -> bytes | None:
-        """One stored reply: see `recall_many`."""
+        """One stored reply: see `recall_many`.
+
+        Parameters
+        ----------
+        run, request
+            Ids of the run and of the request.
+        """
         return self.recall_many([(run, request)])[0]
 
     def recall_many(self, requests: Sequence[tuple[str, str]]) -> list[bytes | None]:
-        """The stored replies to (run, request), to be sent again as they are; None for no reply."""
+        """The stored replies to (run, request), to be sent again as they are; None for no reply.
+
+        Parameters
+        ----------
+        requests
+            Pairs of a run and a request.
+        """
         with self._book.writing() as state:
             return [self._book.reply(state, place) for place in requests]
 
@@ -319,7 +426,25 @@ class Ledger:
         purpose: str = "",
         content: str = "",
     ) -> bytes:
-        """Answer one request: see `answer_many`; `compute` is given the noise key."""
+        """Answer one request: see `answer_many`; `compute` is given the noise key.
+
+        Parameters
+        ----------
+        dataset
+            The data set, as `identify` names it.
+        run, request
+            Ids of the run and of the request.
+        events
+            Gaussian releases with their clip, noise and sampling.
+        unit, relation
+            What the release protects, and against which neighbours.
+        compute
+            A function of the noise key that returns the reply.
+        purpose
+            A few words for readers of the ledger.
+        content
+            Digest of everything that the reply is computed from and a server chooses.
+        """
         ask = Ask(
             dataset=dataset, run=run, request=request, events=events,
             unit=unit, relation=relation, purpose=purpose, content=content,
@@ -334,6 +459,13 @@ class Ledger:
         `compute` is given the asks that have no reply yet, in their order, each with its noise key,
         and answers each; it is not called when there are none. All are charged in one transaction,
         and stored in one. If it fails they are paid for: asked again, each gets the same key.
+
+        Parameters
+        ----------
+        asks
+            Releases that are requested.
+        compute
+            A function of the charged requests that returns their replies in order.
         """
         replies, wanted = self.open_many(asks)
         if not wanted:
@@ -351,6 +483,11 @@ class Ledger:
         Stored replies, None where there is none yet; and those asks, charged, each with its noise
         key. A charge whose answer was lost is not made again: its key is still there, and is given
         for the content that was charged and for no other. `store_replies` is the second half.
+
+        Parameters
+        ----------
+        asks
+            Releases that are requested.
         """
         check_distinct(asks)
         with self._book.writing() as state:
@@ -370,13 +507,25 @@ class Ledger:
         return replies, [opened(ask, one) for ask in wanted if (one := keys[ask.place])]
 
     def charges(self, run: str) -> list[Charge]:
-        """What was charged for a run, in order."""
+        """What was charged for a run, in order.
+
+        Parameters
+        ----------
+        run
+            Id of the run.
+        """
         with self._book.writing() as state:
             found = [c for cs in state.charges.values() for c in cs if c.run == run]
         return sorted(found, key=lambda charge: charge.seq)
 
     def paid_for(self, run: str) -> list[Charge]:
-        """The charges of a run whose answers cost nothing more: stored, or to be drawn again."""
+        """The charges of a run whose answers cost nothing more: stored, or to be drawn again.
+
+        Parameters
+        ----------
+        run
+            Id of the run.
+        """
         with self._book.writing() as state:
             return [
                 charges[-1]
@@ -427,7 +576,13 @@ class Ledger:
             return list(state.datasets)
 
     def lookalikes(self, dataset: DatasetId) -> list[DatasetId]:
-        """Charged data sets of the same schema that it is not linked with."""
+        """Charged data sets of the same schema that it is not linked with.
+
+        Parameters
+        ----------
+        dataset
+            The data set, as `identify` names it.
+        """
         with self._book.writing() as state:
             return list(state.lookalikes(dataset))[::-1]
 
@@ -466,7 +621,15 @@ class Ledger:
         return audit(self._book.store.path, receipt)
 
     def export(self, path: str | Path, format: Literal["json", "csv"] = "json") -> None:
-        """Write all entries, and in JSON what is spent, for a reader who may see neither key."""
+        """Write all entries, and in JSON what is spent, for a reader who may see neither key.
+
+        Parameters
+        ----------
+        path
+            The file to write.
+        format
+            "json" or "csv".
+        """
         if format not in ("json", "csv"):
             raise ConfigError(f'format = "{format}"; choose json or csv')
         spent = [self.spent(dataset) for dataset in self.datasets()]

@@ -12,13 +12,22 @@ from typing import Any
 import msgspec
 
 from tacit.errors import ConfigError, TacitError
-from tacit.run.config import Config, convert_config, override, parse_config, read_toml, set_key
+from tacit.run.config import (
+    Config,
+    override,
+    parse_config,
+    plain_config,
+    read_toml,
+    set_key,
+)
 from tacit.run.sweep.job import Job
+from tacit.support.table_reader import read_table
+from tacit.support.tables import Table, plain
 
 NOISE_SEED = "privacy.noise_seed"
 
 
-class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Sweep(Table, frozen=True, kw_only=True):
     """A base configuration and what to change in it.
 
     Every entry of `runs` is combined with every point of `grid` and with every seed. Keys are
@@ -28,19 +37,20 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     base: str | dict[str, Any]
     """A run's TOML file, relative to the sweep's, or the configuration itself."""
     name: str = "sweep"
+    """Title of the sweep, and of its directory."""
     seeds: int | list[int] | None = None
     """Which seeds, or how many from 0 on; None: the base's own."""
-    set: dict[str, Any] = {}
+    set: dict[str, Any] = msgspec.field(default_factory=dict)
     """Keys that are changed for every run."""
-    grid: dict[str, Any] = {}
+    grid: dict[str, Any] = msgspec.field(default_factory=dict)
     """A list of values for each key."""
-    runs: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Points one by one."""
 
 
 def read_sweep(path: Path, overrides: tuple[str, ...] = ()) -> Sweep:
     """The sweep in a TOML file, with its base read and `--set key=value` applied to the base."""
-    asked = convert_config(read_toml(path), Sweep)
+    asked = read_table(read_toml(path), Sweep)
     if isinstance(asked.base, str):
         base = read_toml(path.parent / asked.base, overrides)
     else:
@@ -132,7 +142,7 @@ def make_job(raw: dict[str, Any], case: dict[str, Any], runner: str | None = Non
         id=_digest(config, None if runner is None else [runner, case]),
         case=case,
         seed=config.seed,
-        config=msgspec.to_builtins(config),
+        config=plain_config(config),
         runner=runner,
     )
 
@@ -151,7 +161,9 @@ def _flat(table: dict[str, Any], where: str, prefix: str = "") -> dict[str, Any]
 
 def _digest(config: Config, other: Any) -> str:
     """What a run is known by: its whole configuration, the name aside, and who else has a say."""
-    body = msgspec.json.encode(msgspec.structs.replace(config, name=""), order="deterministic")
+    body = msgspec.json.encode(
+        plain(msgspec.structs.replace(config, name="")), order="deterministic"
+    )
     if other is not None:
         body += msgspec.json.encode(other, order="deterministic")
     return hashlib.sha256(body).hexdigest()[:16]

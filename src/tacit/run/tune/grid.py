@@ -8,18 +8,17 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 
 from tacit.errors import ConfigError
 from tacit.methods import METHODS
-from tacit.run.config import Config, parse_config
+from tacit.run.config import Config, parse_config, plain_config
 
 Settings = dict[str, Any]
 """Dotted keys and the values that a trial gives them; what is not in it stays as it is."""
 Grid = dict[str, tuple[Any, ...]]
 
-TUNABLE = ("method", "schedule", "family")
+TUNABLE = ("method", "schedule", "posterior")
 """What says how to learn. What is learnt, from whom and at what ε is not for a search to choose."""
 
 
@@ -138,7 +137,7 @@ def settings_to_try(grid: Grid, given: Mapping[str, Any], most: int, seed: int) 
 
 def with_settings(config: Config, settings: Settings, kind: str) -> Config:
     """The configuration with these values; the method named where it was left to be chosen."""
-    raw = _without_none(msgspec.to_builtins(config))
+    raw = plain_config(config)
     named = any(key.startswith("method.") for key in settings)
     for key, value in (({"method.kind": kind} if named else {}) | settings).items():
         *parents, last = key.split(".")
@@ -155,7 +154,7 @@ def current_values(config: Config, kind: str, keys: Sequence[str]) -> dict[str, 
 
 
 def _current(config: Config, kind: str, key: str) -> Any:
-    value: Any = msgspec.to_builtins(config)
+    value: Any = plain_config(config)
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     if value is None and key.startswith("method."):

@@ -1,0 +1,46 @@
+"""The [partition] table of a configuration: which party holds which record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from tacit.errors import TacitError
+from tacit.support.tables import Table
+from tacit.support.validation import BelowOne, Count
+
+
+class PartitionConfig(Table, frozen=True, kw_only=True):
+    """How records are dealt to parties, where no column of the data says so (data.party).
+
+    "balanced" deals the records at random to `parties` equal parties; "skew" makes half of the
+    parties small and of another label mix (Heikkilä et al., TMLR 2023, Appendix B); "source" keeps
+    the sites that the source itself has.
+    """
+
+    place: ClassVar[str] = "partition"
+    kind_key: ClassVar[str] = "kind"
+    keys_of: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "balanced": ("parties",),
+        "skew": ("parties", "size_skew", "label_skew"),
+        "source": ("parties",),
+    }
+    renamed: ClassVar[Mapping[str, str]] = {"column": "party in [data]"}
+    renamed_kinds: ClassVar[Mapping[str, str]] = {
+        "column": 'name the column in [data] instead, e.g. party = "hospital"'
+    }
+
+    kind: Literal["balanced", "skew", "source"] = "balanced"
+    """How records are dealt to parties."""
+    parties: Count = 10
+    """Number of parties; the heart data bring their own number of sites."""
+    size_skew: BelowOne = 0.0
+    """How much smaller the small parties are: ρ."""
+    label_skew: Annotated[float, Meta(le=1)] = 0.0
+    """How much the label mix of the small parties differs: κ."""
+
+    def faults(self) -> Iterator[str | TacitError]:
+        if self.kind == "skew" and self.parties < 2:
+            yield f"partition.parties = {self.parties}; a skewed partition needs at least 2"

@@ -1,0 +1,72 @@
+"""The [engine] table of a configuration: one struct per kind. No array library is needed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from tacit.support.tables import Kinds, Table
+from tacit.support.validation import Count
+
+if TYPE_CHECKING:
+    from tacit.engines.driver import Driver
+
+
+class EngineSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
+    """Where the parties' updates are computed; the keys depend on `kind`."""
+
+    place: ClassVar[str] = "engine"
+    batch_parties: bool = True
+    """False computes each party's update alone: the same bits as over a network, but slower."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of this table in a file."""
+        return str(self.__struct_config__.tag)
+
+    def make(self) -> Callable[..., Driver]:
+        """The engine with these settings, if what it needs is installed."""
+        raise NotImplementedError
+
+
+class InProcessSettings(EngineSettings, frozen=True, kw_only=True, tag="in-process"):
+    """All parties in this process; it has no further keys."""
+
+    def make(self) -> Callable[..., Driver]:
+        from tacit.engines.in_process import InProcess
+
+        return InProcess
+
+
+class RaySettings(EngineSettings, frozen=True, kw_only=True, tag="ray"):
+    """The parties on the actors of a Ray cluster of one organisation (docs/scale.md)."""
+
+    address: str | None = None
+    """A running cluster, HOST:PORT; left out: a cluster is started on this machine."""
+    actors: Count | None = None
+    """Number of processes that hold parties; left out: one per core of the cluster."""
+    clock: Literal["simulated", "wall"] = "simulated"
+    """With an asynchronous schedule: "simulated" applies replies in the seeded order of the
+    in-process engine, so that a run is repeatable; "wall" applies them as they arrive."""
+
+    def make(self) -> Callable[..., Driver]:
+        from tacit.engines.ray import RayEngine, import_ray
+
+        import_ray(own=self.address is None)
+        return functools.partial(
+            RayEngine,
+            address=self.address,
+            actors=self.actors,
+            wall_clock=self.clock == "wall",
+        )
+
+
+ENGINE_SETTINGS: Kinds[EngineSettings] = Kinds(
+    EngineSettings,
+    {
+        "in-process": "tacit.engines.settings:InProcessSettings",
+        "ray": "tacit.engines.settings:RaySettings",
+    },
+    default="in-process",
+)

@@ -1,0 +1,13 @@
+"""The [method] table of `PrivateScoring`."""
+
+from __future__ import annotations
+
+from tacit.methods.settings import MethodSettings
+
+
+class PrivateScoringSettings(MethodSettings, frozen=True, kw_only=True, tag="private-scoring"):
+    """Noisy counts, one second moment and scores: the default for generalised linear models."""
+
+    builds = "tacit.methods.scoring.method:PrivateScoring"
+    empirical_bayes: bool | None = None
+    """Whether the scale of the prior is learnt from the releases."""

@@ -1,0 +1,147 @@
+"""The [method] table of a configuration: one struct per kind, and the registry of all kinds.
+
+A key that is left out takes the default of the method itself. No array library is imported here:
+`MethodSettings.make` imports the method. A further method needs its own subclass of
+`MethodSettings` and one line in `METHOD_SETTINGS` (or `METHOD_SETTINGS.register`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from tacit.errors import TacitError
+from tacit.support.tables import Kinds, Table, given
+from tacit.support.validation import Count, Fraction, Positive, UpToOne
+
+if TYPE_CHECKING:
+    from tacit.methods.base import LocalMethod
+
+Precision = Literal["float32", "float64"]
+
+
+class MethodSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
+    """How each party computes its update; the keys depend on `kind`."""
+
+    place: ClassVar[str] = "method"
+    builds: ClassVar[str]
+    """The method's class, as "module:name"."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of this table in a file."""
+        return str(self.__struct_config__.tag)
+
+    @classmethod
+    def method(cls) -> type[LocalMethod]:
+        """The class of the method that this table sets."""
+        module, _, name = cls.builds.partition(":")
+        return getattr(import_module(module), name)
+
+    def make(self) -> LocalMethod | None:
+        """The method with these settings; None: it is chosen by the plan."""
+        return self.method()(**given(self))
+
+
+class AutoMethod(MethodSettings, frozen=True, kw_only=True, tag="auto"):
+    """The plan chooses the method by model, privacy and schedule; it has no further keys."""
+
+    def make(self) -> None:
+        return None
+
+
+class ExactSettings(MethodSettings, frozen=True, kw_only=True, tag="exact"):
+    """The closed-form update of a conjugate model. Not private."""
+
+    builds = "tacit.methods.exact:Exact"
+    dtype: Precision | None = None
+    """Floating-point type of the records."""
+
+
+class NaturalVISettings(MethodSettings, frozen=True, kw_only=True, tag="natural-vi"):
+    """Natural-gradient steps on all records of a party. Not private."""
+
+    builds = "tacit.methods.natural:NaturalVI"
+    steps: Count | None = None
+    """Steps per round, without a safeguard; left out together with step_size: safeguarded steps."""
+    step_size: UpToOne | None = None
+    """Length of each step."""
+    dtype: Precision | None = None
+    """Floating-point type of the records."""
+
+
+class GradientVISettings(MethodSettings, frozen=True, kw_only=True, tag="gradient-vi"):
+    """Adam steps on the local ELBO, for any model with a log-likelihood. Not private."""
+
+    builds = "tacit.methods.gradient:GradientVI"
+    steps: Count | None = None
+    """Adam steps per round."""
+    batch_size: Count | None = None
+    """Records drawn for each step; left out: all of them."""
+    learning_rate: Positive | None = None
+    """Adam's learning rate at the start of each round."""
+    draws: Count | None = None
+    """Draws of the parameters for each gradient, where it has no closed form."""
+    dtype: Precision | None = None
+    """Floating-point type of the records."""
+
+
+class PrivateSettings(MethodSettings, frozen=True, kw_only=True):
+    """Keys of the private methods that clip contributions to a norm that the user chooses."""
+
+    clip: Positive | None = None
+    """Norm to which the contribution of each unit is clipped."""
+    clip_end: Positive | None = None
+    """Factor of the clip in the last round relative to the first."""
+    noise_end: Positive | None = None
+    """Factor of the noise multiplier in the last round relative to the first."""
+    dtype: Precision | None = None
+    """Floating-point type of the records."""
+
+
+class WhitenedSettings(PrivateSettings, frozen=True, kw_only=True):
+    """Keys of the private methods that can learn from whitened features."""
+
+    whiten: Fraction | None = None
+    """Share of the budget for a noisy second moment of the features, by which they are whitened;
+    left out: they are not."""
+    whiten_bound: Positive | None = None
+    """Norm to which the features are clipped for that second moment, and for nothing else."""
+
+    def faults(self) -> Iterator[str | TacitError]:
+        for key, other in (("whiten", "whiten_bound"), ("whiten_bound", "whiten")):
+            if getattr(self, key) is not None and getattr(self, other) is None:
+                yield (
+                    f"method.{other} is missing; method.{key} = {getattr(self, key)} needs it: "
+                    "whiten is a share of the budget, e.g. 0.1, and whiten_bound a norm, e.g. the "
+                    "square root of the number of columns that are not 0 in a record"
+                )
+
+    def make(self) -> LocalMethod:
+        keys = given(self)
+        share, bound = keys.pop("whiten", None), keys.pop("whiten_bound", None)
+        inner = self.method()(**keys)
+        if share is None or bound is None:
+            return inner
+        from tacit.methods.whitening import whitened
+
+        return whitened(inner, share, bound)
+
+
+METHOD_SETTINGS: Kinds[MethodSettings] = Kinds(
+    MethodSettings,
+    {
+        "auto": "tacit.methods.settings:AutoMethod",
+        "exact": "tacit.methods.settings:ExactSettings",
+        "natural-vi": "tacit.methods.settings:NaturalVISettings",
+        "gradient-vi": "tacit.methods.settings:GradientVISettings",
+        "expected-statistics": "tacit.methods.statistics.settings:ExpectedStatisticsSettings",
+        "dpsgd": "tacit.methods.dpsgd.settings:DPSGDSettings",
+        "private-scoring": "tacit.methods.scoring.settings:PrivateScoringSettings",
+        "private-update": "tacit.methods.update.settings:PrivateUpdateSettings",
+        "private-statistics": "tacit.methods.statistics.settings:PrivateStatisticsSettings",
+        "hybrid": "tacit.methods.statistics.settings:HybridSettings",
+    },
+    default="auto",
+)

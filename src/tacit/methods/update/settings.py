@@ -1,0 +1,30 @@
+"""The [method] table of `PrivateUpdate`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tacit.methods.settings import WhitenedSettings
+from tacit.support.validation import Count, FromZeroToOne, Positive, UpToOne
+
+
+class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="private-update"):
+    """The clipped, noisy change of each party's natural parameters, once per round."""
+
+    builds = "tacit.methods.update.method:PrivateUpdate"
+    shards: Count | None = None
+    """Number of shards into which a party's records are dealt; left out: one for every two."""
+    objective: Literal["averaged", "virtual"] | None = None
+    """What each shard solves."""
+    precision_weight: Positive | None = None
+    """Share of the precision in the clip of form = "even"."""
+    steps: Count | None = None
+    """Natural-gradient steps of each shard."""
+    step_size: UpToOne | None = None
+    """Length of those steps."""
+    averaged_share: FromZeroToOne | None = None
+    """Share of the rounds, the last ones, over which the server averages the posterior."""
+    form: Literal["even", "roll-back", "server-factor", "log-precision"] | None = None
+    """Coordinates in which the change is clipped, and what an improper result becomes."""
+    rate: UpToOne | None = None
+    """With privacy.unit = "party": probability that a party takes part in a round."""

@@ -1,0 +1,109 @@
+"""The [schedule] table of a configuration: one struct per kind. No array library is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from tacit.errors import TacitError
+from tacit.server.schedule import SCHEDULES, Damping, PowerDamping, Schedule
+from tacit.support.tables import Kinds, Table, given
+from tacit.support.validation import Count, UpToOne
+
+FORMS = (("start", "end", "rounds"), ("offset", "decay"))
+
+
+class DampingSettings(Table, frozen=True, kw_only=True):
+    """Damping that changes: from start to end over rounds, or (offset + t)^−decay."""
+
+    place: ClassVar[str] = "schedule.damping"
+    start: UpToOne | None = None
+    """Damping in the first round."""
+    end: UpToOne | None = None
+    """Damping after `rounds` rounds."""
+    rounds: Count | None = None
+    """Rounds from start to end."""
+    offset: Annotated[float, Meta(ge=1)] | None = None
+    """Offset of the power law."""
+    decay: Annotated[float, Meta(ge=0.5, le=1)] | None = None
+    """Exponent of the power law: slower does not forget noise, faster stops learning."""
+
+    def faults(self) -> Iterator[str | TacitError]:
+        keys = set(given(self))
+        if any(keys == set(form) for form in FORMS):
+            return
+        for form in FORMS:
+            if keys and keys < set(form):
+                for key in form:
+                    if key not in keys:
+                        yield f"schedule.damping.{key} is missing; add it"
+                return
+        yield (
+            f"schedule.damping has {', '.join(given(self)) or 'no keys'}; give start, end and "
+            "rounds, or offset and decay, or a number"
+        )
+
+    def make(self) -> Damping | PowerDamping:
+        """The damping with these settings."""
+        keys = given(self)
+        return PowerDamping(**keys) if "offset" in keys else Damping(**keys)
+
+
+class ScheduleSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
+    """Which parties the server asks, when, and how far each update moves the posterior."""
+
+    place: ClassVar[str] = "schedule"
+    rounds: Count | None = None
+    """Number of rounds; left out: as many as the method usually needs."""
+    damping: UpToOne | DampingSettings | None = None
+    """How much of each update is applied: a number in (0, 1], or a table; left out: chosen."""
+    tolerance: Annotated[float, Meta(ge=0)] | None = None
+    """Stop once a round changes the posterior by less than this KL divergence, in nats."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of this table in a file."""
+        return str(self.__struct_config__.tag)
+
+    def make(self) -> Schedule:
+        """The schedule with these settings."""
+        keys: dict[str, Any] = given(self)
+        if isinstance(self.damping, DampingSettings):
+            keys["damping"] = self.damping.make()
+        return SCHEDULES[self.kind](**keys)
+
+
+class SynchronousSettings(ScheduleSettings, frozen=True, kw_only=True, tag="synchronous"):
+    """All chosen parties at once; the posterior moves when all have answered."""
+
+    parties_per_round: Count | None = None
+    """How many parties a round asks, drawn at random; left out: all."""
+
+
+class SequentialSettings(ScheduleSettings, frozen=True, kw_only=True, tag="sequential"):
+    """One party after another."""
+
+    parties_per_round: Count | None = None
+    """How many parties a round asks, drawn at random; left out: all."""
+
+
+class AsynchronousSettings(ScheduleSettings, frozen=True, kw_only=True, tag="asynchronous"):
+    """The posterior moves at every reply, and that party is asked again at once."""
+
+
+SCHEDULE_SETTINGS: Kinds[ScheduleSettings] = Kinds(
+    ScheduleSettings,
+    {
+        "synchronous": "tacit.server.settings:SynchronousSettings",
+        "sequential": "tacit.server.settings:SequentialSettings",
+        "asynchronous": "tacit.server.settings:AsynchronousSettings",
+    },
+    default="synchronous",
+)
+
+
+def parties_per_round(schedule: ScheduleSettings) -> int | None:
+    """How many parties a round asks, where the schedule has such a key."""
+    return getattr(schedule, "parties_per_round", None)
