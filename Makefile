@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := runs/demo
+# Most of the tests' time is compilation, and a quarter of it with these. Tests of what a compiler
+# can change, such as norms and bits, are marked and run as users compile; pytest alone runs all so.
+QUICK := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo live-demo test lint bench clean
@@ -28,7 +31,8 @@ live-demo: setup ## a server and four hospitals as processes over TLS on this ma
 	$(BIN)/python examples/live/demo.py
 
 test: setup lint ## everything that is checked
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m full_optimisation tests
+	XLA_FLAGS="$$XLA_FLAGS $(QUICK)" $(BIN)/python -m pytest -n 2 --dist loadfile -m "not full_optimisation"
 
 lint: setup
 	$(BIN)/ruff check .

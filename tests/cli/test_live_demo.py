@@ -10,6 +10,8 @@ import pytest
 
 from tacit.datasets import list as sources
 
+pytestmark = pytest.mark.full_optimisation
+
 DEMO = Path(__file__).parents[2] / "examples" / "live" / "demo.py"
 
 

@@ -23,6 +23,8 @@ from tacit.server import step as server_step
 from tacit.server.schedule import Asynchronous, Sequential, Synchronous
 from tacit.server.state import initial_state, open_requests
 
+pytestmark = pytest.mark.full_optimisation
+
 LINEAR = LinearRegression(("a", "b", "c"))
 SCHEDULES = {
     "sequential": Sequential(rounds=2),

@@ -1,5 +1,6 @@
 """The Ray engine: the posterior of the in-process engine, on one node and two, whatever is lost."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -27,6 +28,8 @@ from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Asynchronous, Sequential, Synchronous
 from tacit.testing import check_engine
+
+pytestmark = pytest.mark.full_optimisation
 
 LINEAR = LinearRegression(("a", "b", "c"))
 TOKEN = "0123456789abcdef" * 2
@@ -289,8 +292,9 @@ def _raylet(process: int) -> int:
         files = list(Path(f"/proc/{process}/task").glob("*/children"))
         started = [word for file in files for word in file.read_text().split()]
         for child in started:
-            if Path(f"/proc/{child}/comm").read_text().strip() == "raylet":
-                return int(child)
+            with contextlib.suppress(OSError):  # it may have ended meanwhile
+                if Path(f"/proc/{child}/comm").read_text().strip() == "raylet":
+                    return int(child)
         time.sleep(0.2)
     raise AssertionError("ray start did not come up")
 

@@ -25,7 +25,7 @@ from tacit.live.plan import server_plan
 from tacit.plan.plan import first_factors
 from tacit.run.run import prepare
 
-pytestmark = pytest.mark.usefixtures("shared_models")
+pytestmark = [pytest.mark.full_optimisation, pytest.mark.usefixtures("shared_models")]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("hospital-1", "hospital-2", "hospital-3")
 MIX = ("json", "cbor", "msgpack")

@@ -32,6 +32,8 @@ from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Synchronous
 
+pytestmark = pytest.mark.full_optimisation
+
 NAMES = ("bias", *(f"c{i}" for i in range(9)))
 LAYOUT = (BIAS, *(Feature("numeric", name, -3.0, 3.0) for name in NAMES[1:]))
 MODELS = {

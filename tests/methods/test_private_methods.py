@@ -113,9 +113,14 @@ CASES = {
     "whitened dpsgd": Case(Whitened(inner=DPSGD(), bound=1.5)),
     "whitened update": Case(Whitened(inner=PrivateUpdate(), bound=1.5), LINEAR),
 }  # fmt: skip
+OPTIMISED = {"dpsgd", "update", "party, added", "statistics", "hybrid", "scoring", "whitened dpsgd"}
+"""One of each method; the others are compiled quickly where `make test` runs them."""
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.full_optimisation if n in OPTIMISED else ()) for n in CASES],
+)
 def test_no_unit_moves_a_release_further_than_is_charged(name):
     case = CASES[name]
     assert check_private_method(case.method, case.model, reach=case.reach, **case.how) <= 1.0

@@ -131,6 +131,7 @@ def test_bounds_are_below_the_sum_over_every_state():
     assert np.mean(exact - tight) < 0.5
 
 
+@pytest.mark.full_optimisation
 def test_a_record_changes_no_other_ones_numbers():
     records, q = some_records(30), some_q()
     before: Any = statistics_of(1.0)(records, q)

@@ -17,6 +17,8 @@ from tacit.privacy.bounded import (
 )
 from tacit.testing import check_clipping
 
+pytestmark = pytest.mark.full_optimisation
+
 UNITS, WIDTH = 4, 3
 clip_jit = jax.jit(clip_units, static_argnames="nonnegative")
 anything = st.one_of(

@@ -17,6 +17,8 @@ from tacit.privacy.noise_key import (
     wrap_noise_key,
 )
 
+pytestmark = pytest.mark.full_optimisation
+
 BOUNDED = clip_units({"a": jnp.ones((2, 3))}, 1.0)
 
 

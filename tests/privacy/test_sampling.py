@@ -18,6 +18,8 @@ from tacit.privacy.bounded import clip_units
 from tacit.privacy.events import Poisson, WithoutReplacement
 from tacit.privacy.sampling import chunk_length, poisson_mask, poisson_sum, subset_sum
 
+pytestmark = pytest.mark.full_optimisation
+
 FALSE_ALARM = 1e-6
 DRAWS = 20_000
 RATE = 0.3

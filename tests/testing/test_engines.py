@@ -12,6 +12,8 @@ from tacit.party.agent import PartyAgent, conclude
 from tacit.server.state import initial_state, open_requests
 from tacit.testing import check_engine
 
+pytestmark = pytest.mark.full_optimisation
+
 
 def with_arrays(reply, change):
     return reply._replace(released={name: change(one) for name, one in reply.released.items()})
