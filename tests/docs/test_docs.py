@@ -7,16 +7,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from pages import ROOT, blocks
 
 from tacit.run.config import parse_config
 
-ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "docs/quickstart.md", "docs/extending.md"]
-
-
-def blocks(page: str, language: str) -> list[str]:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def files(page: str) -> dict[str, str]:
