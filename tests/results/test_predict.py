@@ -18,6 +18,7 @@ from tacit.models import (
     LogisticRegression,
     NeuralNetwork,
     NormalMean,
+    SoftmaxRegression,
 )
 from tacit.models.predictive import CHUNK, _kernel, draw_parameters
 from tacit.results import predict
@@ -197,3 +198,19 @@ def test_what_is_refused():
     family = Dirichlet(1)
     with pytest.raises(ConfigError, match="Gaussian posterior"):
         predict(NormalMean(), family, family.zero(), {"y": np.zeros(1)})
+
+
+@pytest.mark.parametrize("kind", ["logistic", "softmax"])
+def test_records_without_y_are_predicted_too(kind):
+    model = (
+        LogisticRegression(("a", "b"))
+        if kind == "logistic"
+        else SoftmaxRegression(("a", "b"), levels=("u", "v", "w"))
+    )
+    family = FullGaussian(model.dimension)
+    natural = model.prior(family)
+    x = np.array([[0.5, -1.0], [2.0, 0.0]])
+    known = predict(model, family, natural, {"x": x, "y": np.array([1.0, 0.0])})
+    found = predict(model, family, natural, {"x": x})
+    np.testing.assert_array_equal(found.mean, known.mean)
+    assert np.all(np.isnan(found.log_density))

@@ -244,3 +244,11 @@ def test_score_parts_with_a_wrong_norm_are_found():
 def test_outcomes_that_the_model_refuses_are_found():
     model = logistic(simulate=lambda right, *given: right(*given) + 0.5)
     refused("Simulates", model, "refuses its own outcomes")
+
+
+def test_records_of_counts_have_to_be_given_or_simulated():
+    class Counts(PoissonRegression):
+        simulate = None
+
+    with pytest.raises(TypeError, match="give records="):
+        check_model(Counts(NAMES, largest=9))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.models import Model, Records
@@ -20,8 +22,8 @@ def predict(
     """Posterior predictive mean and log density of each record.
 
     `draws` and `seed` matter only to models without a closed form or a one-dimensional integral.
+    Records of a regression may have no y; their log densities are then NaN.
 
-    >>> import numpy as np
     >>> from tacit.expfam import MeanFieldGaussian
     >>> from tacit.models import NormalMean
     >>> family = MeanFieldGaussian(1)
@@ -34,4 +36,10 @@ def predict(
             f"q is not a proper {family.kind} distribution, so it predicts nothing; "
             "evaluate a q whose precision is positive and finite"
         )
-    return model.predict(family, natural, records, draws=draws, seed=seed)
+    unknown = model.x_columns is not None and "y" not in records
+    if unknown:
+        records = records | {"y": np.zeros(len(records["x"]))}
+    found = model.predict(family, natural, records, draws=draws, seed=seed)
+    if unknown:
+        found = found._replace(log_density=np.full(len(records["x"]), np.nan))
+    return found

@@ -17,16 +17,18 @@ from tacit.models.capabilities import (
     TopicTables,
 )
 from tacit.models.predictive import draw_parameters
-from tacit.testing.model_scores import check_scores
-from tacit.testing.models import (
+from tacit.testing.comparisons import (
     CLOSE,
     EXACT,
-    Subject,
-    check_conjugate,
-    check_simulation,
     expect_at_most,
     expect_average,
     expect_close,
+)
+from tacit.testing.model_scores import check_scores
+from tacit.testing.models import (
+    Subject,
+    check_conjugate,
+    check_simulation,
     gaussian_posteriors,
     with_label,
 )

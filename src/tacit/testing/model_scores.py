@@ -13,7 +13,8 @@ import numpy as np
 from tacit.models import Model
 from tacit.models.capabilities import Scores
 from tacit.models.scores import ScoreLikelihood
-from tacit.testing.models import CLOSE, Subject, expect_at_most, expect_close
+from tacit.testing.comparisons import CLOSE, expect_at_most, expect_close
+from tacit.testing.models import Subject
 
 POINTS = np.linspace(-2.0, 2.0, 9)
 STEP = 1e-4

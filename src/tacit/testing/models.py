@@ -17,16 +17,17 @@ from tacit.expfam import Family, FullGaussian, Gaussian, MeanFieldGaussian, Natu
 from tacit.models import ConjugateGaussian, Model, Records
 from tacit.models.capabilities import Scores, Simulates, abilities
 from tacit.models.predictive import draw_parameters
-from tacit.testing.families import STANDARD_ERRORS
+from tacit.testing.comparisons import (
+    CLOSE,
+    expect_at_most,
+    expect_average,
+    expect_close,
+)
 from tacit.testing.local_methods import made_up_records
 
 DRAWS = 400
 STEP = 1e-5
 """Of a difference quotient, in units of θ."""
-CLOSE = 1e-5
-"""Relative: between two formulas of one number in float64, where one is a difference quotient."""
-EXACT = 1e-8
-"""Relative: between two formulas of one number in float64."""
 
 
 class Subject(NamedTuple):
@@ -98,6 +99,11 @@ def check_model(model: Model, *, records: Records | None = None, seed: int = 0) 
 def _subject(model: Model, records: Records | None, seed: int) -> Subject:
     rng = np.random.default_rng([seed, 11])
     if records is None:
+        if model.output == "other" and not isinstance(model, Simulates):
+            raise TypeError(
+                f"check_model cannot make up records for {model.kind!r}: give records=, or the "
+                "model a simulate method"
+            )
         records = made_up_records(model, seed)
         if isinstance(model, Scores) and (largest := model.score_likelihood().largest) is not None:
             smallest = model.score_likelihood().smallest
@@ -349,48 +355,6 @@ def rows_of(records: Records, rows: np.ndarray) -> Records:
 def with_label(records: Records, label: float) -> Records:
     """The records, all with this outcome."""
     return records | {"y": np.full_like(np.asarray(records["y"]), label)}
-
-
-def expect_close(what: str, found: Any, expected: Any, tolerance: float = EXACT) -> None:
-    """Two arrays are equal, relative to the largest of their numbers or 1."""
-    found, expected = np.broadcast_arrays(
-        np.asarray(found, np.float64), np.asarray(expected, np.float64)
-    )
-    gap = np.abs(found - expected)
-    allowed = tolerance * max(1.0, float(np.max(np.abs(expected), initial=0.0)))
-    place = np.unravel_index(int(np.argmax(gap)), gap.shape) if gap.ndim else ()
-    assert np.all(gap <= allowed), (
-        f"{what}: found {found[place]:.6g}, expected {expected[place]:.6g} "
-        f"(tolerance {allowed:.2g})"
-    )
-
-
-def expect_at_most(what: str, found: Any, bound: Any, slack: float = EXACT) -> None:
-    """No number is above its bound."""
-    found, bound = np.broadcast_arrays(np.asarray(found, np.float64), np.asarray(bound, np.float64))
-    over = found - bound - slack * np.maximum(1.0, np.abs(bound))
-    over = np.where(bound == np.inf, -np.inf, over)
-    place = np.unravel_index(int(np.argmax(over)), over.shape) if over.ndim else ()
-    assert np.all(over <= 0), f"{what}: found {found[place]:.6g}, at most {bound[place]:.6g}"
-
-
-def expect_average(
-    what: str, found: Any, draws: np.ndarray, *, noisy: bool = False, slack: float = 1e-3
-) -> None:
-    """A mean agrees with an average over draws (the first axis) to five standard errors.
-
-    `noisy`: the mean may itself be an average over as many draws. `slack` is for quadrature,
-    relative.
-    """
-    average = draws.mean(axis=0)
-    error = draws.std(axis=0) / np.sqrt(len(draws)) * (np.sqrt(2.0) if noisy else 1.0)
-    allowed = STANDARD_ERRORS * error + slack * np.maximum(np.abs(average), slack)
-    gap = np.abs(np.asarray(found, np.float64) - average)
-    worst = int(np.argmax(gap - allowed))
-    assert np.all(gap <= allowed), (
-        f"{what}: found {np.ravel(found)[worst]:.6g}, an average over draws is "
-        f"{np.ravel(average)[worst]:.6g} ± {np.ravel(error)[worst]:.2g}"
-    )
 
 
 def _flat(total: Any) -> np.ndarray:
