@@ -32,9 +32,11 @@ def test_python_examples_of_a_page_run_in_order(page):
         exec(compile(source, page, "exec"), names)
 
 
-@pytest.mark.parametrize("name", ["use_laplace.py", "use_noisy_sum.py", "use_threads.py"])
+@pytest.mark.parametrize(
+    "name", ["use_probit.py", "use_laplace.py", "use_noisy_sum.py", "use_threads.py"]
+)
 def test_worked_extensions_are_complete_files(name, tmp_path, monkeypatch):
-    """A new method or engine and its use: two files, and nothing else of tacit is touched."""
+    """A new model, method or engine and its use: two files, nothing else of tacit is touched."""
     module = name.removeprefix("use_")
     for part in (module, name):
         (tmp_path / part).write_text(FILES[part], encoding="utf-8")
