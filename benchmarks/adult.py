@@ -57,7 +57,7 @@ def child(split: str) -> dict[str, Any]:
 
     def score(outcome: Any) -> float:
         metrics, _ = measure(outcome.posterior, prepared.federation.test, None, 100, 0)
-        return metrics["train"]["log_likelihood"]
+        return metrics["training"]["log_predictive_density"]
 
     outcome = carry_out(plan)
     return {

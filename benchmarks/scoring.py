@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.common import held_out  # noqa: E402
 from tacit.data.federation import split  # noqa: E402
-from tacit.data.schema.layout import BIAS, Feature  # noqa: E402
+from tacit.data.schema.layout import INTERCEPT, Feature  # noqa: E402
 from tacit.datasets import load  # noqa: E402
 from tacit.engines.execute import carry_out  # noqa: E402
 from tacit.methods import DPSGD, PrivateScoring  # noqa: E402
@@ -98,7 +98,7 @@ def made_up(seed: int, rate: float = 0.02, records: int = 40_000) -> Split:
     """Numbers, some of them skewed with wide bounds, and categories of up to 30 levels."""
     rng = np.random.default_rng([seed, 2])
     hidden = rng.standard_normal((records, 4))
-    columns, layout = [np.ones(records)], [BIAS]
+    columns, layout = [np.ones(records)], [INTERCEPT]
     for i in range(8):
         value = 0.7 * hidden[:, i % 4] + 0.7 * rng.standard_normal(records)
         value = np.minimum(np.exp(value), 60.0) / 30.0 - 1.0 if i < 4 else value / 6.0
@@ -124,7 +124,7 @@ def diabetes(step: int = 1) -> Any:
     path = Path(os.environ["TACIT_DATA"]) / "diabetes130" / "diabetic_data.csv.gz"
     with gzip.open(path, "rt") as file:
         rows = list(csv.DictReader(file))[::step]
-    columns, layout = [np.ones(len(rows))], [BIAS]
+    columns, layout = [np.ones(len(rows))], [INTERCEPT]
     for name, (low, high) in NUMBERS.items():
         value = np.clip([float(row[name]) for row in rows], low, high)
         columns.append((2.0 * value - low - high) / (high - low))
@@ -181,7 +181,7 @@ def show(name: str, setting: Setting, seeds: range, models: dict[Any, Any]) -> N
         rate, outcome = np.mean(y), np.asarray(test["y"], float)
         constant = np.mean(outcome * np.log(rate) + (1.0 - outcome) * np.log1p(-rate))
         lost["constant"].append(base - constant)
-        names = ("bias", *(str(i) for i in range(1, x.shape[1])))
+        names = ("intercept", *(str(i) for i in range(1, x.shape[1])))
         model = models.setdefault(layout, LogisticRegression(names, layout=layout))
         for which, method in setting.methods.items():
             privacy = Privacy(

@@ -13,7 +13,7 @@ import argparse
 import numpy as np
 from scipy.special import expit, softmax
 
-from tacit.data.schema.layout import BIAS, Feature
+from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.engines.execute import carry_out
 from tacit.methods import PrivateScoring
 from tacit.models import (
@@ -32,14 +32,14 @@ CLASSES, LARGEST = ("a", "b", "c"), 20.0
 
 def numbers(rng):
     x = np.clip(rng.standard_normal((RECORDS, 10)), -3, 3)
-    layout = (BIAS, *(Feature("numeric", f"v{i}", -3.0, 3.0) for i in range(10)))
+    layout = (INTERCEPT, *(Feature("numeric", f"v{i}", -3.0, 3.0) for i in range(10)))
     return np.column_stack([np.ones(RECORDS), x]), layout
 
 
 def mixed(rng):
     """Five correlated numbers, two of them skewed, and three categories that go with them."""
     hidden = rng.standard_normal((RECORDS, 3))
-    columns, layout = [np.ones(RECORDS)], [BIAS]
+    columns, layout = [np.ones(RECORDS)], [INTERCEPT]
     for i in range(5):
         value = 0.6 * hidden[:, i % 3] + 0.8 * rng.standard_normal(RECORDS)
         value = np.minimum(np.exp(value), 8.0) / 4.0 - 1.0 if i >= 3 else value / 3.0

@@ -74,7 +74,7 @@ def report(raw: dict[str, Any], seed: int) -> None:
 
 
 def fitted(config: Any) -> float:
-    return simulate(config)["metrics"]["test"]["log_likelihood"]
+    return simulate(config)["metrics"]["held_out"]["log_predictive_density"]
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ def main() -> None:
         axes.errorbar(
             mean, rows + shift, xerr=1.96 * sd, fmt="o", color=colour, markersize=4, label=label
         )
-    truth = hospitals.truth or {}
+    truth = hospitals.true_values or {}
     known = [(truth[names[k]], row) for row, k in enumerate(order) if names[k] in truth]
     if known:
         axes.plot(*np.transpose(known), "D", color="black", markersize=4, label="true value")

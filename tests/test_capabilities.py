@@ -114,7 +114,7 @@ def test_no_kind_of_model_is_compared_outside_of_models():
 )
 def test_abilities_of_shipped_models(kind, expected):
     schema = ModelSchema(
-        names=("bias", "a"), output="bernoulli", y_bounds=(0.0, 9.0), levels=("u", "v")
+        names=("intercept", "a"), output="bernoulli", y_bounds=(0.0, 9.0), levels=("u", "v")
     )
     model = build_model(kind, settings_class(kind)(), schema)
     found = [name for name in abilities(model) if name != "Simulates"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.data.schema.layout import BIAS, Feature
+from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, DataError
 from tacit.methods import DPSGD
@@ -17,7 +17,7 @@ from tacit.server.schedule import Synchronous
 
 CANARY = 0.7310585786300049
 LABEL = 0.2689414213699951
-MODEL = tacit.models.LinearRegression(("bias", "a"))
+MODEL = tacit.models.LinearRegression(("intercept", "a"))
 
 
 def parties():
@@ -114,8 +114,8 @@ def test_a_fit_without_privacy_holds_no_records_either():
 
 
 def test_plain_records_beyond_the_declared_bounds_are_refused():
-    layout = (BIAS, Feature("numeric", "a", -1.0, 1.0))
-    model = tacit.models.LinearRegression(("bias", "a"), layout=layout)
+    layout = (INTERCEPT, Feature("numeric", "a", -1.0, 1.0))
+    model = tacit.models.LinearRegression(("intercept", "a"), layout=layout)
     sites = parties()
     how = {"privacy": PRIVACY, "method": DPSGD(), "schedule": Synchronous(rounds=1)}
     declared = tacit.fit(model, sites, **how)
@@ -142,7 +142,7 @@ def aged(scale=1.0, center=0.0):
 SEEDED = tacit.Privacy(epsilon=5.0, noise_seed=0)
 
 
-@pytest.mark.parametrize("first", ["one", "bias"])
+@pytest.mark.parametrize("first", ["one", "intercept"])
 @pytest.mark.parametrize(
     ("scale", "words"), [(1.0, "100% of its values are outside"), (1e-4, "its values vary by")]
 )
@@ -155,8 +155,8 @@ def test_private_scoring_refuses_plain_columns_in_units_it_cannot_count(first, s
 
 
 def test_private_scoring_counts_declared_bounds_in_their_own_units():
-    layout = (BIAS, Feature("numeric", "age", 0.0, 120.0))
-    model = tacit.models.LogisticRegression(("bias", "age"), prior_sd=10.0, layout=layout)
+    layout = (INTERCEPT, Feature("numeric", "age", 0.0, 120.0))
+    model = tacit.models.LogisticRegression(("intercept", "age"), prior_sd=10.0, layout=layout)
     private = tacit.fit(model, aged(), privacy=SEEDED)
     plain = tacit.fit(model, aged(), privacy="none")
     assert private.converged
@@ -166,14 +166,14 @@ def test_private_scoring_counts_declared_bounds_in_their_own_units():
 
 
 def test_standardised_plain_columns_need_no_bounds():
-    model = tacit.models.LogisticRegression(("bias", "age"), prior_sd=10.0)
+    model = tacit.models.LogisticRegression(("intercept", "age"), prior_sd=10.0)
     assert tacit.fit(model, aged(1 / 12, 60.0), privacy=SEEDED).converged
 
 
 def test_counts_that_show_other_units_are_no_convergence():
     """Where records are elsewhere, the released counts tell that a scale was declared wrongly."""
-    layout = (BIAS, Feature("numeric", "age", -120.0, 120.0))
-    model = tacit.models.LogisticRegression(("bias", "age"), prior_sd=10.0, layout=layout)
+    layout = (INTERCEPT, Feature("numeric", "age", -120.0, 120.0))
+    model = tacit.models.LogisticRegression(("intercept", "age"), prior_sd=10.0, layout=layout)
     outcome = carry_out(make_plan(model, aged(), privacy=SEEDED))
     assert not outcome.verdict.converged
     assert "of the values of 'age' are counted at 3" in outcome.verdict.why
@@ -184,7 +184,7 @@ def test_a_coefficient_of_which_nothing_was_learned_is_named():
     x = np.column_stack([np.ones(200), rng.normal(size=200), np.zeros(200)])
     y = (rng.random(200) < 0.5) * 1.0
     fitted = tacit.fit(
-        tacit.models.LogisticRegression(("bias", "x", "unseen")),
+        tacit.models.LogisticRegression(("intercept", "x", "unseen")),
         {"a": {"x": x, "y": y}},
         privacy="none",
     )

@@ -260,7 +260,7 @@ def _fit_of(prepared: _Prepared, outcome: Outcome) -> Fit:
     metrics, bins = attempts.attempt(
         "metrics",
         lambda: measure(posterior, train, prepared.test, PREDICTIVE_DRAWS, plan.seed),
-        otherwise=({"train": None, "test": None}, None),
+        otherwise=({"training": None, "held_out": None}, None),
     )
     sites = attempts.attempt("summary", lambda: site_summary(posterior, plan.seed), otherwise={})
     for what, why in attempts.failed.items():
@@ -281,7 +281,7 @@ def _fit_of(prepared: _Prepared, outcome: Outcome) -> Fit:
     if prepared.undeclared:
         result["privacy"]["statement"] += f" {NOT_DECLARED}"
     optional = {
-        "reliability": None if bins is None else {"test": bins},
+        "calibration": None if bins is None else {"held_out": bins},
         "sites": sites,
         "not_evaluated": attempts.failed,
     }

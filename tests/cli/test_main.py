@@ -44,7 +44,7 @@ def test_run_prints_intervals_and_metrics_and_leaves_a_run_directory(tacit, conf
         "2.5 %",
         "97.5 %",
         "accuracy",
-        "log likelihood",
+        "log predictive density",
         "calibration error",
         "Not private",
     ):

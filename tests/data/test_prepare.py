@@ -15,7 +15,7 @@ def test_declared_schema_makes_the_columns(load_table):
     federation = load_table(keep=("colour", "age"))
     records = federation.parties["party-1"]
     order = np.argsort(records["age"])
-    assert federation.names == ("bias", "age", "colour=red", "colour=blue")
+    assert federation.names == ("intercept", "age", "colour=red", "colour=blue")
     assert federation.output == "bernoulli"
     assert federation.test is None
     assert federation.notes == ()
@@ -160,7 +160,7 @@ def test_pooled_preparation_is_written_down(load_table):
     federation = load_table(None, *undeclared, scaling="pooled")
     x = federation.parties["party-1"]["x"]
     assert federation.preparation == "pooled"
-    assert federation.names == ("bias", "age", "colour=blue", "colour=red")
+    assert federation.names == ("intercept", "age", "colour=blue", "colour=red")
     assert x[:, 1].mean() == pytest.approx(0, abs=1e-12)
     assert x[:, 1].std() == pytest.approx(1)
     text = " | ".join(federation.notes)
@@ -293,7 +293,7 @@ def test_reference_level_has_no_column_of_its_own(load_table):
     )
     federation = load_table({"colour": ["red", "blue", "green", ""]}, colour)
     records = federation.parties["party-1"]
-    assert federation.names == ("bias", "age", "colour=red", "colour=green", "colour missing")
+    assert federation.names == ("intercept", "age", "colour=red", "colour=green", "colour missing")
     rows = records["x"][np.argsort(records["x"][:, 1])][:, 2:]
     assert np.array_equal(rows, [[1, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 1]])
 

@@ -29,7 +29,7 @@ def same_records(alone: Federation, together: Federation, site: str) -> None:
     assert alone.names == together.names
     assert alone.output == together.output
     assert alone.unbounded == together.unbounded
-    assert alone.truth == together.truth
+    assert alone.true_values == together.true_values
 
 
 @pytest.mark.parametrize("sites", [None, 3, 12])

@@ -35,7 +35,7 @@ def test_adult_has_109_columns_near_standard(need):
     x = np.vstack([pooled(federation, "x"), federation.test["x"]])
     assert x.shape == (48_842, 109)
     assert len(set(federation.names)) == 109
-    assert federation.names[0] == "bias"
+    assert federation.names[0] == "intercept"
     assert federation.notes == ()
     assert np.abs(x[:, 1:7].mean(axis=0)).max() < 0.1
     assert np.abs(x[:, 1:7].std(axis=0) - 1).max() < 0.1
@@ -87,7 +87,7 @@ def test_rugged_least_squares_is_the_published_one(need):
     need("rugged")
     federation = datasets.load("rugged", parties=3, held_out=0)
     solution = np.linalg.lstsq(pooled(federation, "x"), pooled(federation, "y"))[0]
-    assert federation.names == ("bias", "cont_africa", "rugged", "cont_africa*rugged")
+    assert federation.names == ("intercept", "cont_africa", "rugged", "cont_africa*rugged")
     assert solution == pytest.approx([9.223, -1.948, -0.203, 0.393], abs=5e-4)
     assert federation.output == "gaussian"
     assert federation.notes == ('column "log(rgdppc_2000)": rows dropped for want of a value: 64',)
@@ -162,10 +162,10 @@ def test_cohort_has_unequal_sites_of_different_case_mix():
 def test_cohort_truth_is_what_made_the_outcome():
     """The score Σ x (y - p) of the true weights has mean zero; that of other weights has not."""
     federation = datasets.load(held_out=0, records=40_000, seed=5)
-    assert federation.truth is not None
-    assert tuple(federation.truth) == federation.names
+    assert federation.true_values is not None
+    assert tuple(federation.true_values) == federation.names
     x, y = pooled(federation, "x"), pooled(federation, "y")
-    truth = np.array(list(federation.truth.values()))
+    truth = np.array(list(federation.true_values.values()))
 
     def worst_z(weights: np.ndarray) -> float:
         p = 1 / (1 + np.exp(-x @ weights))

@@ -141,7 +141,7 @@ def test_a_thousand_unequal_parties_need_at_most_four_compilations(schedule):
     assert 1 <= len(programs) <= 4
     assert outcome.compiled.count == compilations().since(before).count <= len(programs)
     assert outcome.state.exchanges == 1000 * schedule.rounds
-    assert metrics["log_likelihood"] > -0.70
+    assert metrics["log_predictive_density"] > -0.70
 
 
 def test_asynchronous_runs_are_repeatable_and_seeded(parties):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tacit.data.schema.layout import BIAS, Feature
+from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.engines.execute import carry_out
 from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.methods import DPSGD
@@ -34,8 +34,8 @@ from tacit.server.schedule import Synchronous
 
 pytestmark = pytest.mark.full_optimisation
 
-NAMES = ("bias", *(f"c{i}" for i in range(9)))
-LAYOUT = (BIAS, *(Feature("numeric", name, -3.0, 3.0) for name in NAMES[1:]))
+NAMES = ("intercept", *(f"c{i}" for i in range(9)))
+LAYOUT = (INTERCEPT, *(Feature("numeric", name, -3.0, 3.0) for name in NAMES[1:]))
 MODELS = {
     "logistic": LogisticRegression(NAMES, layout=LAYOUT),
     "linear": LinearRegression(NAMES, layout=LAYOUT),

@@ -32,7 +32,7 @@ CLIP = 0.5
 def log_likelihood(model, outcome, records):
     found = evaluate(model, outcome.plan.family, outcome.posterior.natural, records)
     assert found is not None
-    value = found["log_likelihood"]
+    value = found["log_predictive_density"]
     assert value is not None
     return value
 

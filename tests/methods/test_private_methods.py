@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.data.schema.layout import BIAS, Feature
+from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.datasets import document_records
 from tacit.expfam import MeanFieldGaussian
 from tacit.methods import (
@@ -41,10 +41,10 @@ from tacit.server.schedule import Synchronous
 from tacit.server.state import initial_state
 from tacit.testing import check_local_method, check_private_method, gaussian_faults
 
-LAYOUT = (BIAS, Feature("numeric", "a", -1.0, 1.0), Feature("level", "b=u"))
+LAYOUT = (INTERCEPT, Feature("numeric", "a", -1.0, 1.0), Feature("level", "b=u"))
 LOGISTIC = LogisticRegression(("a", "b"))
 LINEAR = LinearRegression(("a",))
-NAMES = ("bias", "a", "b=u")
+NAMES = ("intercept", "a", "b=u")
 TABLE = {
     "x": np.array([[1, 0.2, 1], [1, -0.4, 0], [1, 0.9, 1], [1, -0.1, 0], [1, 0.5, 1], [1, 0, 0.0]]),
     "y": np.array([0.0, 1.0, 1.0, 0.0, 1.0, 0.0]),

@@ -36,5 +36,5 @@ def test_a_private_fit_scores_no_training_records():
     private = tacit.Privacy(epsilon=1.0, noise_seed=0)
     schedule = tacit.schedules.Synchronous(rounds=2)
     fit = tacit.fit(tacit.models.LogisticRegression, cohort, privacy=private, schedule=schedule)
-    assert fit.metrics["train"] is None
-    assert fit.metrics["test"] is not None
+    assert fit.metrics["training"] is None
+    assert fit.metrics["held_out"] is not None

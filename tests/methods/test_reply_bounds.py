@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tacit.data.schema.layout import BIAS, Feature
+from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.engines.execute import carry_out
 from tacit.engines.in_process import InProcess
 from tacit.errors import ConfigError
@@ -30,8 +30,8 @@ from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Asynchronous, Sequential, Synchronous
 
-NAMES = ("bias", "age", "dose")
-LAYOUT = (BIAS, Feature("numeric", "age", -3.0, 3.0), Feature("numeric", "dose", -1.0, 2.0))
+NAMES = ("intercept", "age", "dose")
+LAYOUT = (INTERCEPT, Feature("numeric", "age", -3.0, 3.0), Feature("numeric", "dose", -1.0, 2.0))
 SIZES = {"a": 12, "b": 40, "c": 90}
 SCHEDULES = [
     Synchronous(rounds=4),

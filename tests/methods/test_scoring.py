@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tacit.data.schema.layout import BIAS, Feature
+from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, DataError
 from tacit.methods import DPSGD, PrivateScoring
@@ -34,13 +34,13 @@ from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Sequential, Synchronous
 
 LAYOUT = (
-    BIAS,
+    INTERCEPT,
     Feature("numeric", "a", -1.0, 1.0),
     Feature("numeric", "b", -math.inf, math.inf),
     *(Feature("level", "c"),) * 3,
     *(Feature("level", "d"),) * 2,
 )
-NAMES = ("bias", "a", "b", "c=1", "c=2", "c=3", "d=1", "d=2")
+NAMES = ("intercept", "a", "b", "c=1", "c=2", "c=3", "d=1", "d=2")
 MODEL = LogisticRegression(NAMES, layout=LAYOUT)
 LIKELIHOODS = (BernoulliLikelihood(), PoissonLikelihood(12.0), GaussianLikelihood(0.5))
 

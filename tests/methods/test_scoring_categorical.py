@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import expit, softmax
 
-from tacit.data.schema.layout import BIAS, Feature
+from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, DataError
 from tacit.methods import DPSGD, PrivateScoring
@@ -31,8 +31,8 @@ from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Synchronous
 
-LAYOUT = (BIAS, Feature("numeric", "a", -1.0, 1.0), *(Feature("level", "c"),) * 2)
-NAMES = ("bias", "a", "c=1", "c=2")
+LAYOUT = (INTERCEPT, Feature("numeric", "a", -1.0, 1.0), *(Feature("level", "c"),) * 2)
+NAMES = ("intercept", "a", "c=1", "c=2")
 LEVELS = ("u", "v", "w")
 MODEL = SoftmaxRegression(NAMES, levels=LEVELS, layout=LAYOUT)
 LIKELIHOOD = CategoricalLikelihood(3)
@@ -229,8 +229,8 @@ def test_auto_is_private_scoring_up_to_as_many_weights_as_it_can_hear():
     assert "'softmax' is generalised linear" in why
     levels = tuple(map(str, range(MOST_LEVELS)))
     numbers = [f"v{i}" for i in range(MOST_COLUMNS // MOST_LEVELS)]
-    layout = (BIAS, *(Feature("numeric", name, -1.0, 1.0) for name in numbers))
-    many = SoftmaxRegression(("bias", *numbers), levels=levels, layout=layout)
+    layout = (INTERCEPT, *(Feature("numeric", name, -1.0, 1.0) for name in numbers))
+    many = SoftmaxRegression(("intercept", *numbers), levels=levels, layout=layout)
     method, why = choose_method(many, privacy=privacy)
     assert isinstance(method, DPSGD)
     assert f"{many.dimension} columns of x, times the levels of y" in why

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tacit
 from tacit.data import Federation, load_federation
-from tacit.data.schema.layout import BIAS, Feature
+from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.errors import ConfigError, DataError
 from tacit.methods import PrivateScoring
 from tacit.methods.scoring.marginals import marginals
@@ -25,8 +25,8 @@ from tacit.run.run import prepare, simulate
 from tacit.server.combine import RoundSum, Shared
 from tacit.server.schedule import Synchronous
 
-LAYOUT = (BIAS, Feature("numeric", "age", -1.0, 1.0))
-NAMES = ("bias", "age")
+LAYOUT = (INTERCEPT, Feature("numeric", "age", -1.0, 1.0))
+NAMES = ("intercept", "age")
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +70,8 @@ def test_counts_are_learnt_from_a_declared_file(clinic):
     found = simulate(private)
     assert found["privacy"]["guarantee"]["epsilon"] <= 4.0
     np.testing.assert_allclose(found["posterior"]["mean"], [0.8, -0.9], atol=0.2)
-    fit = exact["metrics"]["test"]["log_likelihood"]
-    assert found["metrics"]["test"]["log_likelihood"] > fit - 0.02
+    fit = exact["metrics"]["held_out"]["log_predictive_density"]
+    assert found["metrics"]["held_out"]["log_predictive_density"] > fit - 0.02
 
 
 def test_the_largest_count_is_declared_once(clinic):

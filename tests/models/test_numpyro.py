@@ -49,7 +49,7 @@ def simplex(group, y):
 
 def logit(x, click=None):
     beta = numpyro.sample("beta", dist.Normal(jnp.array([1.0, -1.0]), 2.0).to_event(1))
-    bias = numpyro.sample("bias", dist.Normal(0.5, 3.0))
+    bias = numpyro.sample("intercept", dist.Normal(0.5, 3.0))
     with numpyro.plate("records", x.shape[0]):
         numpyro.sample("click", dist.Bernoulli(logits=x @ beta + bias), obs=click)
 
@@ -170,7 +170,7 @@ def test_start_and_prior_are_proper_with_finite_gradients(models, name):
 def test_all_normal_prior_is_exact(models):
     model = models["logit"]
     assert not model.has_site_prior
-    assert model.names == ("beta[0]", "beta[1]", "bias")
+    assert model.names == ("beta[0]", "beta[1]", "intercept")
     usual = MeanFieldGaussian(3).usual(model.prior(MeanFieldGaussian(3)))
     np.testing.assert_allclose(usual["mean"], [1.0, -1.0, 0.5], rtol=1e-13)
     np.testing.assert_allclose(usual["sd"], [2.0, 2.0, 3.0], rtol=1e-13)

@@ -30,7 +30,7 @@ def test_the_bound_is_below_the_expectation_and_touches_it():
 
 def test_the_unit_of_a_logistic_regression_is_a_usual_norm():
     """Columns of variance 1: a contribution has about a norm of 1."""
-    names = ("bias", "a", "b", "c")
+    names = ("intercept", "a", "b", "c")
     model = LogisticRegression(names)
     rng = np.random.default_rng(0)
     records = {"x": np.column_stack([np.ones(200), rng.normal(size=(200, 3))]), "y": np.ones(200)}

@@ -23,7 +23,7 @@ from tacit.run.config import parse_config
 from tacit.run.run import simulate
 from tacit.server.schedule import Synchronous
 
-NAMES = ("bias", "a")
+NAMES = ("intercept", "a")
 MODEL = SoftmaxRegression(NAMES, levels=("u", "v", "w"))
 RNG = np.random.default_rng(3)
 X = np.column_stack([np.ones(30), RNG.normal(size=30)])
@@ -109,7 +109,7 @@ def test_two_levels_are_logistic_regression():
     rows = both[0].posterior.mean.reshape(2, 2)
     np.testing.assert_allclose(rows[1] - rows[0], both[1].posterior.mean, atol=1e-7)
     np.testing.assert_allclose(rows[1] + rows[0], 0.0, atol=1e-8)
-    fits = [fitted.metrics["test"]["log_likelihood"] for fitted in both]
+    fits = [fitted.metrics["held_out"]["log_predictive_density"] for fitted in both]
     assert fits[0] == pytest.approx(fits[1], abs=1e-9)
     covariance = both[0].posterior.family.covariance(both[0].posterior.natural)
     difference = np.kron([[-1.0, 1.0]], np.eye(2))
@@ -134,7 +134,7 @@ def test_predictions_are_averages_over_the_posterior():
     metrics = evaluate(MODEL, family, q, records)
     assert metrics is not None
     assert metrics["accuracy"] == np.mean(np.argmax(p, axis=1) == Y[:5])
-    assert set(metrics) == {"log_likelihood", "accuracy", "brier", "ece"}
+    assert set(metrics) == {"log_predictive_density", "accuracy", "brier", "calibration_error"}
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3, 9])
@@ -177,7 +177,7 @@ def test_a_declared_file_of_levels_is_learnt_from(clinic):
     means = dict(zip(result["posterior"]["names"], result["posterior"]["mean"], strict=True))
     assert means["ward: age"] - means["home: age"] == pytest.approx(2.0, abs=0.4)
     assert means["moon: bias"] < min(means[f"{level}: bias"] for level in ("home", "ward", "icu"))
-    assert result["metrics"]["test"]["accuracy"] > 0.5
+    assert result["metrics"]["held_out"]["accuracy"] > 0.5
     assert result["parties"][0]["positive_fraction"] is None
     schema = public_schema(asked(clinic).data)
     assert (schema.output, schema.levels) == ("categorical", ("home", "ward", "icu", "moon"))

@@ -133,17 +133,22 @@ class TestFit:
         hospitals = tacit.datasets.load("synthetic-cohort", kind="balanced", parties=3, records=300)
         fitted = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy="none")
         assert fitted.posterior.names == hospitals.names
-        assert set(fitted.metrics["test"]) == {"log_likelihood", "accuracy", "brier", "ece"}
+        assert set(fitted.metrics["held_out"]) == {
+            "log_predictive_density",
+            "accuracy",
+            "brier",
+            "calibration_error",
+        }
         assert len(fitted.history) == fitted._outcome.state.round > 0
         probability = fitted.predict(hospitals.test)
         assert np.all((probability > 0) & (probability < 1))
         accuracy = np.mean((probability > 0.5) == hospitals.test["y"])
-        assert accuracy == pytest.approx(fitted.metrics["test"]["accuracy"])
+        assert accuracy == pytest.approx(fitted.metrics["held_out"]["accuracy"])
         assert all(name in fitted.summary() for name in hospitals.names)
 
     def test_plain_records_need_an_instance(self, parties):
         fitted = tacit.fit(LINEAR, parties, privacy="none")
-        assert fitted.metrics["test"] is None
+        assert fitted.metrics["held_out"] is None
         low, high = fitted.posterior.interval(0.9)
         assert np.all(low < fitted.posterior.mean)
         np.testing.assert_allclose(high - low, 2 * 1.6448536 * fitted.posterior.sd)
@@ -197,7 +202,9 @@ def adult(pool):
 
 
 def gaps(found, expected):
-    return {name: abs(found[name] - expected[name]) for name in ("log_likelihood", "accuracy")}
+    return {
+        name: abs(found[name] - expected[name]) for name in ("log_predictive_density", "accuracy")
+    }
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -208,13 +215,13 @@ def test_adult_at_ten_parties_is_adult_in_one_place(adult, split):
     outcome = carry_out(make_plan(model, federation.parties, schedule=Synchronous(rounds=7)))
     family = outcome.plan.family
     gap = gaps(evaluate(model, family, outcome.state.q, federation.test), central)
-    assert gap["log_likelihood"] < 0.001
+    assert gap["log_predictive_density"] < 0.001
     assert gap["accuracy"] < 0.002
     assert central["accuracy"] > 0.85
     # Power: what one party contributes, alone, is not good enough.
     alone = multiply(model.prior(family), next(iter(outcome.state.factors.values())).natural)
     gap = gaps(evaluate(model, family, alone, federation.test), central)
-    assert gap["log_likelihood"] > 0.001
+    assert gap["log_predictive_density"] > 0.001
 
 
 def test_reading_a_plan_draws_no_noise_and_each_run_draws_its_own(monkeypatch):

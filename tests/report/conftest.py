@@ -21,11 +21,21 @@ RESULT = {
         "sd": [0.1, 0.2, 0.3],
     },
     "metrics": {
-        "train": {"accuracy": 0.875, "log_likelihood": -0.3, "brier": 0.1, "ece": None},
-        "test": {"accuracy": 0.8125, "log_likelihood": -0.4, "brier": 0.12, "ece": 0.02},
+        "training": {
+            "accuracy": 0.875,
+            "log_predictive_density": -0.3,
+            "brier": 0.1,
+            "calibration_error": None,
+        },
+        "held_out": {
+            "accuracy": 0.8125,
+            "log_predictive_density": -0.4,
+            "brier": 0.12,
+            "calibration_error": 0.02,
+        },
     },
-    "reliability": {
-        "test": [
+    "calibration": {
+        "held_out": [
             {"low": 0.0, "high": 0.5, "predicted": 0.2, "observed": 0.25, "count": 40},
             {"low": 0.5, "high": 1.0, "predicted": 0.8, "observed": 0.75, "count": 60},
         ]
@@ -45,7 +55,7 @@ RESULT = {
         "notes": ["two rows <dropped>"],
     },
     "privacy": {"private": False, "statement": "This run was not private: no noise was added."},
-    "truth": {"intercept": 0.4},
+    "true_values": {"intercept": 0.4},
 }
 
 EVENTS = [

@@ -9,11 +9,11 @@ import pytest
 from scipy.stats import binomtest
 
 from tacit.report import (
+    plot_calibration,
     plot_coefficients,
     plot_convergence,
     plot_loss,
     plot_parties,
-    plot_reliability,
 )
 from tacit.results.figures import _wilson
 
@@ -30,7 +30,9 @@ def words(figure):
 
 
 def test_coefficients_are_ordered_and_intervals_are_right():
-    figure = plot_coefficients(["a", "b"], [1.0, -2.0], [0.5, 2.0], truth={"a": 0.9, "z": 1.0})
+    figure = plot_coefficients(
+        ["a", "b"], [1.0, -2.0], [0.5, 2.0], true_values={"a": 0.9, "z": 1.0}
+    )
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a"]
     segments = np.concatenate([c.get_segments() for c in axes.collections])
@@ -80,11 +82,11 @@ def test_reliability_shows_points_counts_and_error():
         {"low": 0.0, "high": 0.5, "predicted": 0.2, "observed": 0.3, "count": 10},
         {"low": 0.5, "high": 1.0, "predicted": 0.8, "observed": 0.8, "count": 30},
     ]
-    figure = plot_reliability(bins)
+    figure = plot_calibration(bins)
     np.testing.assert_allclose(figure.axes[0].lines[1].get_xydata(), [[0.2, 0.3], [0.8, 0.8]])
     assert [bar.get_height() for bar in figure.axes[1].patches] == [10, 30]
     assert "Expected calibration error 0.025 on 40 records" in words(figure)
-    assert "unknown" in words(plot_reliability([]))
+    assert "unknown" in words(plot_calibration([]))
 
 
 def test_wilson_equals_scipy():

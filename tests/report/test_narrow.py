@@ -28,7 +28,7 @@ def test_no_column_is_cut_off_at_390_pixels(make_run, result, tmp_path):
         "mean": [-1.7509, -0.0090, 6.9e-6],
         "sd": [0.0211, 0.0122, 3.6e-6],
     }
-    result["truth"] = {"intercept": -1.75, "diabetes_medication=insulin": -0.0123}
+    result["true_values"] = {"intercept": -1.75, "diabetes_medication=insulin": -0.0123}
     page = render(load_run(make_run(result)), [])
     (tmp_path / "page.html").write_text(page.replace("</body>", MEASURE), encoding="utf-8")
     (tmp_path / "outer.html").write_text(OUTER, encoding="utf-8")

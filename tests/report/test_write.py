@@ -60,7 +60,7 @@ def test_the_page_says_what_was_learnt_from_whom_and_how_good_it_is(make_run, re
     assert (
         "A logistic model with 3 parameters was learnt from 1,234 records held by 2 parties" in text
     )
-    assert "On the test records it has an accuracy of 81.2 %" in text
+    assert "On the held-out records it has an accuracy of 81.2 %" in text
     assert "0.01250 nats (KL) from the reference posterior" in text
     assert text.count("This run was not private") == 1
     assert "no noise was added" in text
@@ -101,8 +101,8 @@ def test_every_field_that_a_run_can_hold_is_escaped(make_run, result):
         return hostile if isinstance(value, str) else value
 
     poisoned = poison(result) | {"schema": result["schema"]}
-    poisoned["metrics"] = {hostile: {hostile: 1.0}, "test": {hostile: 2.0}}
-    poisoned["truth"] = {hostile: 1.0}
+    poisoned["metrics"] = {hostile: {hostile: 1.0}, "held_out": {hostile: 2.0}}
+    poisoned["true_values"] = {hostile: 1.0}
     events = [{"event": "refused", "round": 1, "party": hostile, "reason": hostile}]
     assert "script" not in without_figures(make_run(poisoned, events)).tags
 
@@ -138,12 +138,12 @@ PRIVACY = {
 def private(result):
     """A private run as it is written: nothing measured, no counts."""
     parties = [{"name": "north", "records": None}, {"name": "south", "records": None}]
-    left_out = ("reliability", "kl_to_reference", "reference", "timing", "compilations")
+    left_out = ("calibration", "kl_to_reference", "reference", "timing", "compilations")
     kept = {key: value for key, value in result.items() if key not in left_out}
     return kept | {
         "privacy": PRIVACY,
         "parties": parties,
-        "metrics": {"train": None, "test": None},
+        "metrics": {"training": None, "held_out": None},
     }
 
 
@@ -265,10 +265,10 @@ def test_what_could_not_be_computed_is_listed(make_run, result):
 
 
 def test_missing_metrics_of_an_empty_test_set(make_run, result):
-    result["metrics"]["test"] = None
-    result["reliability"] = {"test": None}
+    result["metrics"]["held_out"] = None
+    result["calibration"] = {"held_out": None}
     text = without_figures(make_run(result)).text
-    assert "On the train records it has" in text
+    assert "On the training records it has" in text
     assert "–" in text
 
 

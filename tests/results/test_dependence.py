@@ -7,7 +7,7 @@ from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.pvi import product
 from tacit.results.dependence import dependence_cautions
 
-NAMES = ("bias", "age")
+NAMES = ("intercept", "age")
 
 
 def factor_of(family, mean, precision):

@@ -9,7 +9,7 @@ from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 from tacit.errors import DataError
 from tacit.expfam import MeanFieldGaussian
 from tacit.models import LinearRegression, LogisticRegression, NormalMean, SoftmaxRegression
-from tacit.results import Prediction, calibration_error, evaluate, predict, reliability, score
+from tacit.results import Prediction, calibration_bins, calibration_error, evaluate, predict, score
 
 
 @pytest.fixture
@@ -26,10 +26,10 @@ def test_bernoulli_metrics_equal_scikit_learn(logistic):
     model, family, q, records = logistic
     probability, y = predict(model, family, q, records).mean, records["y"]
     got = evaluate(model, family, q, records)
-    assert set(got) == {"log_likelihood", "accuracy", "brier", "ece"}
+    assert set(got) == {"log_predictive_density", "accuracy", "brier", "calibration_error"}
     assert got["accuracy"] == pytest.approx(accuracy_score(y, probability > 0.5))
     assert got["brier"] == pytest.approx(brier_score_loss(y, probability))
-    assert got["log_likelihood"] == pytest.approx(-log_loss(y, probability))
+    assert got["log_predictive_density"] == pytest.approx(-log_loss(y, probability))
     assert all(type(value) is float for value in got.values())
     assert json.loads(json.dumps(got)) == got
 
@@ -50,7 +50,9 @@ def test_gaussian_metrics_by_hand():
     got = evaluate(model, family, q, {"y": y})
     assert got["rmse"] == pytest.approx(np.sqrt(np.mean(y**2)))
     assert got["coverage_90"] == pytest.approx(0.75)
-    assert got["log_likelihood"] == pytest.approx(-0.5 * np.mean(y**2) - 0.5 * np.log(2 * np.pi))
+    assert got["log_predictive_density"] == pytest.approx(
+        -0.5 * np.mean(y**2) - 0.5 * np.log(2 * np.pi)
+    )
 
 
 def test_coverage_is_ninety_per_cent_for_the_true_posterior_and_not_for_a_wrong_noise():
@@ -76,7 +78,7 @@ def test_other_outputs_have_only_a_log_likelihood(logistic):
     model = logistic[0]
     model.output = "other"
     prediction = Prediction(np.zeros(2), np.array([-1.0, -3.0]), None)
-    assert score(model, prediction, {"z": np.zeros(2)}) == {"log_likelihood": -2.0}
+    assert score(model, prediction, {"z": np.zeros(2)}) == {"log_predictive_density": -2.0}
 
 
 def test_what_is_not_finite_becomes_none_and_never_a_number(logistic):
@@ -85,7 +87,7 @@ def test_what_is_not_finite_becomes_none_and_never_a_number(logistic):
     x[3, 0] = np.nan
     assert set(evaluate(model, family, q, {**records, "x": x}).values()) == {None}
     prediction = Prediction(np.array([0.4]), np.array([-np.inf]), None)
-    assert score(model, prediction, {"y": np.zeros(1)})["log_likelihood"] is None
+    assert score(model, prediction, {"y": np.zeros(1)})["log_predictive_density"] is None
     linear = LinearRegression(("a", "b"))
     assert set(evaluate(linear, family, q, {**records, "x": x}).values()) == {None}
 
@@ -114,7 +116,7 @@ def test_reliability_bins_partition_the_records():
     rng = np.random.default_rng(3)
     probability = np.r_[rng.random(500), 0.0, 1.0, 1 / 15, np.nan]
     y = (rng.random(504) < 0.5).astype(float)
-    rows = reliability(probability, y)
+    rows = calibration_bins(probability, y)
     assert sum(row["count"] for row in rows) == 503
     assert all(row["low"] <= row["predicted"] <= row["high"] for row in rows)
     assert len(rows) == 15
@@ -124,12 +126,12 @@ def test_reliability_bins_partition_the_records():
 
 
 def test_empty_bins_are_left_out():
-    rows = reliability(np.array([0.01, 0.99]), np.array([0, 1]))
+    rows = calibration_bins(np.array([0.01, 0.99]), np.array([0, 1]))
     assert [row["count"] for row in rows] == [1, 1]
 
 
 def test_labels_other_than_zero_and_one_are_refused():
     with pytest.raises(DataError, match="y holds 2"):
-        reliability(np.array([0.5]), np.array([2]))
+        calibration_bins(np.array([0.5]), np.array([2]))
     with pytest.raises(DataError, match="y holds nan"):
-        reliability(np.array([0.5]), np.array([np.nan]))
+        calibration_bins(np.array([0.5]), np.array([np.nan]))

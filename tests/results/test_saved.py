@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 import tacit
-from tacit.data.schema.layout import BIAS, Feature
+from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.errors import ConfigError, DataError
 from tacit.methods import DPSGD
 from tacit.results.saved import StoredModel, model_settings, read_model
@@ -16,7 +16,7 @@ from tacit.schedules import Synchronous
 
 MODELS = {
     "logistic": tacit.models.LogisticRegression(
-        ("bias", "age"), layout=(BIAS, Feature("numeric", "age", -np.inf, np.inf))
+        ("intercept", "age"), layout=(INTERCEPT, Feature("numeric", "age", -np.inf, np.inf))
     ),
     "linear": tacit.models.LinearRegression(("a", "b"), prior_sd=[1.0, 2.0], bounds=(0.0, 2.0)),
     "poisson": tacit.models.PoissonRegression(("a",), largest=5),
@@ -73,9 +73,9 @@ def test_a_saved_fit_is_the_same_fit(which, request, tmp_path):
 
 
 def test_a_saved_private_fit_has_nothing_exact(private, tmp_path):
-    assert private.metrics["test"] is not None
+    assert private.metrics["held_out"] is not None
     again = tacit.load(private.save(tmp_path / "fit"))
-    assert again.metrics == {"train": None, "test": None}
+    assert again.metrics == {"training": None, "held_out": None}
     stored = json.loads((tmp_path / "fit" / "result.json").read_text())
     assert [row["records"] for row in stored["parties"]] == [None, None]
     assert again.privacy.private

@@ -149,7 +149,7 @@ def test_the_posterior_is_there_before_anything_is_measured(tmp_path, monkeypatc
         run(parse_config(SMALL), out)
     assert not (out / "public" / "result.json").exists()
     monkeypatch.undo()
-    assert run(parse_config(SMALL), out, resume=True)["metrics"]["train"]["accuracy"] > 0.5
+    assert run(parse_config(SMALL), out, resume=True)["metrics"]["training"]["accuracy"] > 0.5
 
 
 def test_the_page_lists_no_settings_of_other_models(tmp_path):
@@ -210,8 +210,8 @@ def test_a_fit_whose_metrics_fail_warns_and_is_a_fit(monkeypatch):
 
     monkeypatch.setattr("tacit.results.evaluation.score", fail)
     with pytest.warns(EvaluationWarning, match="metrics could not be computed: no score"):
-        found = fit(LogisticRegression(("bias",)), {"a": records}, privacy="none")
-    assert found.metrics == {"train": None, "test": None}
+        found = fit(LogisticRegression(("intercept",)), {"a": records}, privacy="none")
+    assert found.metrics == {"training": None, "held_out": None}
 
 
 def test_intervals_without_the_noise_are_marked_wherever_they_are_shown(tmp_path, tacit):

@@ -129,7 +129,7 @@ def test_a_seeded_run_says_that_it_is_not_private(seeded):
 
 def test_what_nobody_has_paid_for_is_withheld(seeded):
     out, result = seeded
-    assert result["metrics"]["train"] is None
+    assert result["metrics"]["training"] is None
     assert all(party["positive_fraction"] is None for party in result["parties"])
     lines = [
         json.loads(line) for line in (out / "public" / "events.jsonl").read_text().splitlines()

@@ -168,12 +168,12 @@ def test_counts_and_notes_stay_in_the_private_part(tmp_path):
     assert contains(out / "public", b"clipped to") == []
     shared = json.loads((out / "public" / "result.json").read_text())
     assert [party["records"] for party in shared["parties"]] == [None, None]
-    assert shared["metrics"] == {"train": None, "test": None}
-    for key in ("timing", "compilations", "reliability"):
+    assert shared["metrics"] == {"training": None, "held_out": None}
+    for key in ("timing", "compilations", "calibration"):
         assert key not in shared
     kept = json.loads((out / "private" / "evaluation.json").read_text())
     assert kept["data"]["notes"] == result["data"]["notes"]
-    assert kept["metrics"]["test"]["accuracy"] == result["metrics"]["test"]["accuracy"]
+    assert kept["metrics"]["held_out"]["accuracy"] == result["metrics"]["held_out"]["accuracy"]
     assert sum(party["records"] for party in kept["parties"]) == 46
     assert stat.S_IMODE((out / "private").stat().st_mode) == 0o700
     assert "public/   may be shared" in (out / "README.txt").read_text()

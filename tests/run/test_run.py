@@ -106,8 +106,13 @@ def test_the_result_has_every_field(cohort_run):
     assert set(posterior) == {"names", "mean", "sd"}
     assert {len(values) for values in posterior.values()} == {result["model"]["dimension"]}
     assert all(sd > 0 for sd in posterior["sd"])
-    for split in ("train", "test"):
-        assert set(result["metrics"][split]) >= {"accuracy", "log_likelihood", "brier", "ece"}
+    for split in ("training", "held_out"):
+        assert set(result["metrics"][split]) >= {
+            "accuracy",
+            "log_predictive_density",
+            "brier",
+            "calibration_error",
+        }
         assert 0.5 < result["metrics"][split]["accuracy"] <= 1
     assert result["timing"]["wall_s"] > 0
     assert result["timing"]["compile_s"] >= 0
@@ -149,7 +154,7 @@ def test_a_conjugate_run_knows_its_distance_to_the_truth(whole_run, tmp_path):
         "settings": {"noise_sd": 1.0, "prior_mean": 0.0, "prior_sd": 1.0},
     }
     assert abs(result["kl_to_exact"]) < 1e-9
-    assert result["metrics"]["test"]["log_likelihood"] < 0
+    assert result["metrics"]["held_out"]["log_predictive_density"] < 0
     early = config_with(LINEAR, schedule={"rounds": 1, "damping": 0.5})
     assert run(early, tmp_path / "early")["kl_to_exact"] > 1e-3
 

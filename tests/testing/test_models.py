@@ -24,7 +24,7 @@ from tacit.testing import check_model
 from tacit.testing.model_abilities import ABILITY_CHECKS
 from tacit.testing.models import _PARTS, _subject
 
-NAMES = ("bias", "a")
+NAMES = ("intercept", "a")
 RNG = np.random.default_rng(5)
 COUNTS = RNG.poisson(1.0, (12, 9)).astype(np.float64) + np.eye(12, 9)
 

@@ -12,7 +12,7 @@ from tacit.cli.options import print_json
 from tacit.errors import ConfigError
 
 MOST_COLUMNS = 12
-WORST_FIRST = ("test.", "kl_to_")
+WORST_FIRST = ("held_out.", "kl_to_")
 
 
 def sweep_command(
@@ -115,6 +115,6 @@ def _value(value: Any) -> str:
 
 
 def _title(key: str) -> str:
-    return key.removeprefix("test.").replace("_", " ") + (
-        " (held out)" if key.startswith("test.") else ""
+    return key.removeprefix("held_out.").replace("_", " ") + (
+        " (held out)" if key.startswith("held_out.") else ""
     )

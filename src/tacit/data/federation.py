@@ -64,7 +64,7 @@ class Federation:
     raw: dict[str, Records] = field(default_factory=dict, repr=False)
     """The same records before they were scaled and encoded: what a ledger knows them by, so that
     another preparation of the same records is not a new data set."""
-    truth: dict[str, float] | None = None
+    true_values: dict[str, float] | None = None
     """For generated data: the weights, by name, that made y."""
     unbounded: tuple[str, ...] = ()
     """Columns that no public bound limits, as `tacit.data.unbounded` gives them."""
@@ -254,7 +254,7 @@ def assemble(
         output=_output(read.schema),
         preparation=data.scaling,
         notes=(*read.notes, *notes),
-        truth=read.truth,
+        true_values=read.true_values,
         unbounded=unbounded_columns(read.schema, data),
         schema=read.schema,
         layout=layout,

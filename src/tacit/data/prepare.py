@@ -178,7 +178,7 @@ def encode(columns: Sequence[Column], rows: int) -> tuple[np.ndarray, tuple[str,
 
     The names follow from the schema alone, so that every party has the same ones whatever it holds.
     """
-    names = ["bias"]
+    names = ["intercept"]
     for column in columns:
         names.extend(column_names(column.config))
     x = np.zeros((rows, len(names)))

@@ -27,7 +27,7 @@ class ReadRows:
     groups: Rows | None
     persons: np.ndarray | None
     """Whose each row is, as a code; None without data.person."""
-    truth: dict[str, float] | None = None
+    true_values: dict[str, float] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -55,7 +55,7 @@ def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, see
         y=target.values[there].astype(np.float64),
         groups=_groups(table, label, columns, there) if label else None,
         persons=_persons(table, data.person, there) if data.person else None,
-        truth=table.truth,
+        true_values=table.true_values,
         notes=(*table.notes, *notes, *columns_notes),
     )
 

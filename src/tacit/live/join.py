@@ -394,7 +394,7 @@ def _result(
     metrics, _ = attempts.attempt(
         "metrics",
         lambda: measure(posterior, None, ready.loaded.test, 100, ready.plan.seed),
-        otherwise=({"train": None, "test": None}, None),
+        otherwise=({"training": None, "held_out": None}, None),
     )
     shared = {
         "schema": "tacit/party-result/1",

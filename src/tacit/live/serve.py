@@ -192,7 +192,7 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dic
         "left_out": state.left_out,
         "posterior": posterior.table(),
         "intervals": intervals_block(plan),
-        "metrics": {"train": None, "test": None},
+        "metrics": {"training": None, "held_out": None},
         "parties": [
             {
                 "name": name,

@@ -80,8 +80,10 @@ class NeuralNetwork(GaussianPriorModel):
         )
         super().__init__(names, 0.0, prior_sd)
         self.inputs, self._sd = tuple(inputs), prior_sd
-        self._constant = [i for i, name in enumerate(inputs) if name == "bias"]
-        self._graded = [i for i, name in enumerate(inputs) if name != "bias" and "=" not in name]
+        self._constant = [i for i, name in enumerate(inputs) if name == "intercept"]
+        self._graded = [
+            i for i, name in enumerate(inputs) if name != "intercept" and "=" not in name
+        ]
         self.hidden, self.output = hidden, output
         self.noise_sd, self.start_seed = check_sd(noise_sd, "model.noise_sd"), start_seed
 
@@ -129,9 +131,9 @@ class NeuralNetwork(GaussianPriorModel):
         """Less of the clip for what moves with every record alike, more for graded inputs.
 
         The gradients of constant inputs and hidden biases are never zero, say little, and would
-        use up the clip of all the others. Which input is what its name says: "bias", "column=level"
-        for an indicator, anything else for a number. The values were found on a part of Adult's
-        training records (docs/decisions.md).
+        use up the clip of all the others. Which input is what its name says: "intercept",
+        "column=level" for an indicator, anything else for a number. The values were found on a part
+        of Adult's training records (docs/decisions.md).
         """
         scales = np.ones(self.dimension)
         weights1, bias1, weights2, _ = self._layers(scales)  # views of `scales`

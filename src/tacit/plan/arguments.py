@@ -184,7 +184,7 @@ def check_declared(model: Model, parties: dict[str, Records]) -> tuple[str, ...]
             slack = 1e-9 * (1.0 + abs(feature.low) + abs(feature.high))
             column = x[:, place]
             inside = (column >= feature.low - slack) & (column <= feature.high + slack)
-            if feature.kind != "bias" and math.isfinite(slack) and not np.all(inside):
+            if feature.kind != "intercept" and math.isfinite(slack) and not np.all(inside):
                 raise DataError(
                     f"party {name!r}, column {feature.source!r}: a value is outside of the "
                     f"declared bounds [{feature.low:g}, {feature.high:g}]; clip it to them, e.g. "

@@ -35,7 +35,9 @@ class Case(NamedTuple):
 
 def _counts(model: Model) -> bool:
     """Whether there is a column to count."""
-    return isinstance(model, Scores) and any(feature.kind != "bias" for feature in model.layout)
+    return isinstance(model, Scores) and any(
+        feature.kind != "intercept" for feature in model.layout
+    )
 
 
 REASONS: tuple[tuple[Callable[[Case], bool], str], ...] = (

@@ -2,18 +2,18 @@
 
 from tacit.report.write import write_report
 from tacit.results.figures import (
+    plot_calibration,
     plot_coefficients,
     plot_convergence,
     plot_loss,
     plot_parties,
-    plot_reliability,
 )
 
 __all__ = [
+    "plot_calibration",
     "plot_coefficients",
     "plot_convergence",
     "plot_loss",
     "plot_parties",
-    "plot_reliability",
     "write_report",
 ]

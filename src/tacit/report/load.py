@@ -1,8 +1,8 @@
 """Read a run directory, checking what is read: a report must not dress up a broken run.
 
 The whole input of a report is `config.toml`, `events.jsonl` and `result.json` in the public part of
-a run directory: nothing that may not be shared can get into it. What a run need not have (a truth,
-a reference, a positive fraction) is optional here; what is there has to have the right type.
+a run directory: nothing that may not be shared can get into it. What a run need not have (true
+values, a reference, a positive fraction) is optional here; what is there must have the right type.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Refused(TypedDict):
 
 
 class Bin(TypedDict):
-    """One bin of a reliability diagram."""
+    """One bin of a calibration plot."""
 
     low: float
     high: float
@@ -185,7 +185,7 @@ class Result(msgspec.Struct, frozen=True):
     cautions: list[Caution] = []
     clipped: ClippedShare | None = None
     metrics: dict[str, dict[str, float | None] | None] = {}
-    reliability: dict[str, list[Bin] | None] = {}
+    calibration: dict[str, list[Bin] | None] = {}
     kl_to_exact: float | None = None
     kl_to_reference: float | None = None
     reference: Any = None
@@ -194,7 +194,7 @@ class Result(msgspec.Struct, frozen=True):
     parties: list[Party] = []
     data: Data = Data()
     privacy: Privacy | None = None
-    truth: dict[str, float] | None = None
+    true_values: dict[str, float] | None = None
     topics: list[Topic] = []
 
 

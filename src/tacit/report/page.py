@@ -19,12 +19,12 @@ from tacit.results.shown import to_precision
 
 METRICS = {
     "accuracy": ("an accuracy of", "share of records whose likeliest outcome came true"),
-    "log_likelihood": ("a log predictive density of", "nats a record; higher is better"),
+    "log_predictive_density": ("a log predictive density of", "nats a record; higher is better"),
     "brier": (
         "a Brier score of",
         "mean of (p − y)², with several levels of half its sum over them; lower is better",
     ),
-    "ece": ("an expected calibration error of", "15 bins; lower is better"),
+    "calibration_error": ("an expected calibration error of", "15 bins; lower is better"),
     "rmse": ("a root mean squared error of", "in units of y; lower is better"),
     "coverage_90": ("a coverage of the 90 % interval of", "best at 90 %"),
     "completion_perplexity": (
@@ -96,7 +96,7 @@ def summary(result: Result) -> str:
     if result.exchanges is not None:
         text += f" and {_count(result.exchanges, 'exchange')}"
     text += "."
-    for part in ("test", "train"):
+    for part in ("held_out", "training"):
         found = result.metrics.get(part) or {}
         said = [
             _phrase(name, value)
@@ -104,7 +104,7 @@ def summary(result: Result) -> str:
             if name in METRICS and value is not None
         ]
         if said:
-            text += f" On the {part} records it has {_joined(said)}."
+            text += f" On the {part.replace('_', '-')} records it has {_joined(said)}."
             break
     if result.kl_to_exact is not None:
         text += f" It is {number(result.kl_to_exact)} nats (KL) from the exact posterior."
@@ -160,7 +160,7 @@ def coefficient_table(run: Run) -> str:
     Colour says that a sign is clear. It needs a quantity that can have either sign, a fit that
     converged, and intervals that are not known to be too narrow.
     """
-    truth, warning = run.result.truth or {}, run.result.intervals.warning
+    truth, warning = run.result.true_values or {}, run.result.intervals.warning
     rows = []
     for shown in run.rows:
         texts = [*shown.texts]
@@ -348,7 +348,7 @@ def html_figure(picture: Picture) -> str:
 
 def _phrase(name: str, value: float) -> str:
     shown = percent(value) if name in PERCENT else number(value)
-    unit = " nats a record" if name == "log_likelihood" else ""
+    unit = " nats a record" if name == "log_predictive_density" else ""
     return f"{METRICS[name][0]} {shown}{unit}"
 
 

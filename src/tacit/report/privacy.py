@@ -26,7 +26,7 @@ def privacy_statement(result: Result) -> str:
     lead = "This run was private" if privacy.private else "This run was not private"
     rest = privacy.statement.strip().removeprefix(lead).removeprefix("Not private")
     rest = rest.lstrip(":.;, ")
-    measured = any(result.metrics.values()) or any(result.reliability.values())
+    measured = any(result.metrics.values()) or any(result.calibration.values())
     if privacy.private and measured:
         lead = EXCEPT
     kept = " kept" if privacy.private and not measured else ""

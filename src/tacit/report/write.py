@@ -11,11 +11,11 @@ from tacit.models.lda.table import TopicTable
 from tacit.report.load import Run, load_run
 from tacit.report.page import Picture, render
 from tacit.results.figures import (
+    plot_calibration,
     plot_coefficients,
     plot_convergence,
     plot_loss,
     plot_parties,
-    plot_reliability,
 )
 
 FIGURES = "figures"
@@ -49,7 +49,7 @@ def draw(run: Run) -> list[tuple[Picture, Figure]]:
             caption += f" {result.intervals.warning}"
         names, mean, sd, low, high, real = zip(*run.rows, strict=True)
         figure = plot_coefficients(
-            names, mean, sd, result.truth,
+            names, mean, sd, result.true_values,
             low=low, high=high, real=real, warning=result.intervals.warning,
             converged=result.converged,
         )  # fmt: skip
@@ -58,14 +58,14 @@ def draw(run: Run) -> list[tuple[Picture, Figure]]:
         caption = "The most probable words of each topic, and how probable they are."
         figure = TopicTable.from_rows([dict(topic) for topic in result.topics]).plot()
         found.append((Picture(f"{FIGURES}/topics.png", caption), figure))
-    bins = result.reliability.get("test")
+    bins = result.calibration.get("held_out")
     if bins:
         caption = (
-            "Reliability on the test records: observed frequency against predicted "
+            "Calibration on the held-out records: observed frequency against predicted "
             "probability, with 95 % intervals, and the number of records in each bin."
         )
         found.append(
-            (Picture(f"{FIGURES}/reliability.png", caption, narrow=True), plot_reliability(bins))
+            (Picture(f"{FIGURES}/calibration.png", caption, narrow=True), plot_calibration(bins))
         )
     if any(row.get("loss") is not None for row in run.rounds):
         caption = "Negative evidence lower bound of the q that each round started from."

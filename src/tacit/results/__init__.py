@@ -1,7 +1,7 @@
 """Predictive metrics, calibration and the distance to a reference posterior."""
 
 from tacit.models.predictive import Prediction
-from tacit.results.metrics import Bin, Metrics, calibration_error, evaluate, reliability, score
+from tacit.results.metrics import Bin, Metrics, calibration_bins, calibration_error, evaluate, score
 from tacit.results.predict import predict
 from tacit.results.reference import (
     check_nuts,
@@ -17,6 +17,7 @@ __all__ = [
     "Bin",
     "Metrics",
     "Prediction",
+    "calibration_bins",
     "calibration_error",
     "check_nuts",
     "evaluate",
@@ -27,6 +28,5 @@ __all__ = [
     "mean_field_optimum",
     "nuts_reference",
     "predict",
-    "reliability",
     "score",
 ]

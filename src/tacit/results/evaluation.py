@@ -11,7 +11,7 @@ import numpy as np
 from tacit.data.records import len_records
 from tacit.models import Records
 from tacit.plan.plan import Plan
-from tacit.results import predict, reliability, score
+from tacit.results import calibration_bins, predict, score
 from tacit.results.posterior import Posterior
 
 T = TypeVar("T")
@@ -59,20 +59,20 @@ def cannot_evaluate(plan: Plan, test: Records | None) -> str | None:
 def measure(
     posterior: Posterior, train: Records | None, test: Records | None, draws: int, seed: int
 ) -> tuple[dict[str, Any], list[Any] | None]:
-    """Metrics on the training and held-out records, and the reliability bins of the latter."""
-    metrics: dict[str, Any] = {"train": None, "test": None}
+    """Metrics on the training and held-out records, and the calibration bins of the latter."""
+    metrics: dict[str, Any] = {"training": None, "held_out": None}
     bins = None
-    for split, records in (("train", train), ("test", test)):
+    for split, records in (("training", train), ("held_out", test)):
         if records is None or len_records(records) == 0:
             continue
         if posterior.model.output == "other" and not posterior.model.traceable:
-            if split == "test":
+            if split == "held_out":
                 metrics[split] = posterior.model.measured(posterior.natural, records, seed)
             continue
         prediction = _predict(posterior, records, draws, seed)
         metrics[split] = score(posterior.model, prediction, records)
-        if split == "test" and posterior.model.output == "bernoulli":
-            bins = reliability(prediction.mean, records["y"])
+        if split == "held_out" and posterior.model.output == "bernoulli":
+            bins = calibration_bins(prediction.mean, records["y"])
     return metrics, bins
 
 

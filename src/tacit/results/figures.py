@@ -25,7 +25,7 @@ def plot_coefficients(
     names: Sequence[str],
     mean: Sequence[float],
     sd: Sequence[float],
-    truth: Mapping[str, float] | None = None,
+    true_values: Mapping[str, float] | None = None,
     *,
     low: Sequence[float] | None = None,
     high: Sequence[float] | None = None,
@@ -56,8 +56,8 @@ def plot_coefficients(
         ends = (lower[shown][chosen], upper[shown][chosen])
         axes.hlines(rows[chosen], *ends, color=colour, linewidth=2)
         axes.plot(location[shown][chosen], rows[chosen], "o", color=colour, markersize=5)
-    if truth:
-        _mark_truth(axes, labels, truth)
+    if true_values:
+        _mark_true_values(axes, labels, true_values)
     axes.axvline(0.0, color=GREY, linewidth=1, zorder=1)
     _name_rows(axes, labels)
     axes.set_xlabel("Posterior mean and 95 % interval")
@@ -73,8 +73,8 @@ def plot_coefficients(
     return figure
 
 
-def _mark_truth(axes: Axes, labels: Sequence[str], truth: Mapping[str, float]) -> None:
-    known = [(row, truth[name]) for row, name in enumerate(labels) if name in truth]
+def _mark_true_values(axes: Axes, labels: Sequence[str], true_values: Mapping[str, float]) -> None:
+    known = [(row, true_values[name]) for row, name in enumerate(labels) if name in true_values]
     axes.plot(
         [value for _, value in known],
         [row for row, _ in known],
@@ -132,7 +132,7 @@ def plot_convergence(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def plot_reliability(bins: Sequence[Mapping[str, Any]]) -> Figure:
+def plot_calibration(bins: Sequence[Mapping[str, Any]]) -> Figure:
     """Observed frequency against predicted probability, with 95 % Wilson intervals and counts."""
     figure = canvas(5.4, 5.6)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])

@@ -14,7 +14,7 @@ from tacit.models.predictive import Prediction, count_records
 from tacit.results.predict import predict
 
 BINS = 15
-"""Equal-width bins of the reliability diagram (Guo et al. 2017, §4, use 15)."""
+"""Equal-width bins of the calibration plot (Guo et al. 2017, §4, use 15)."""
 
 NORMAL_90 = 1.6448536269514722
 """Half-width, in standard deviations, of a normal's central 90 % interval."""
@@ -23,7 +23,7 @@ Metrics = dict[str, float | None]
 
 
 class Bin(TypedDict):
-    """One bar of a reliability diagram: the records whose probability is in [low, high)."""
+    """One bar of a calibration plot: the records whose probability is in [low, high)."""
 
     low: float
     high: float
@@ -53,26 +53,26 @@ def evaluate(
 def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
     """Metrics of a prediction already made, for at least one record.
 
-    * all outputs: `log_likelihood`, the mean of log p(y | x) in nats a record
-    * Bernoulli: `accuracy` at threshold ½, `brier` = mean (p − y)², `ece` (see `calibration_error`)
-    * categorical: `accuracy` of the likeliest level, `brier` = mean ½ Σₖ (pₖ − 1{y = k})²,
-      which with two levels is that of a Bernoulli output, and `ece` of the likeliest level's
-      probability: how often is it right?
+    * all outputs: `log_predictive_density`, the mean of log p(y | x) in nats per record
+    * Bernoulli: `accuracy` at threshold ½, `brier` = mean (p − y)², `calibration_error`
+    * categorical: `accuracy` of the likeliest level, `brier` = mean ½ Σₖ (pₖ − 1{y = k})², which
+      with two levels is that of a Bernoulli output, and `calibration_error` of the likeliest
+      level's probability: how often is it right?
     * Gaussian: `rmse`, and `coverage_90`, the share of y inside the central 90 % interval
     """
-    values = {"log_likelihood": float(np.mean(prediction.log_density))}
+    values = {"log_predictive_density": float(np.mean(prediction.log_density))}
     if model.output == "bernoulli":
         y = _labels(records["y"])
         right = np.where(np.isfinite(prediction.mean), (prediction.mean > 0.5) == y, np.nan)
         values["accuracy"] = float(np.mean(right))
         values["brier"] = float(np.mean((prediction.mean - y) ** 2))
-        values["ece"] = calibration_error(prediction.mean, y)
+        values["calibration_error"] = calibration_error(prediction.mean, y)
     elif model.output == "categorical" and prediction.mean.ndim == 2:
         confidence, right = likeliest(prediction.mean, records["y"])
         own = np.asarray(records["y"])[:, None] == np.arange(prediction.mean.shape[1])
         values["accuracy"] = float(np.mean(np.where(np.isfinite(confidence), right, np.nan)))
         values["brier"] = float(np.mean(np.sum((prediction.mean - own) ** 2, axis=1)) / 2)
-        values["ece"] = calibration_error(confidence, right)
+        values["calibration_error"] = calibration_error(confidence, right)
     elif model.output == "gaussian":
         error = np.asarray(records["y"], np.float64) - prediction.mean
         values["rmse"] = float(np.sqrt(np.mean(error**2)))
@@ -94,13 +94,13 @@ def likeliest(probabilities: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.
     return np.max(probabilities, axis=1), right.astype(np.float64)
 
 
-def reliability(probability: np.ndarray, y: np.ndarray, *, bins: int = BINS) -> list[Bin]:
+def calibration_bins(probability: np.ndarray, y: np.ndarray, *, bins: int = BINS) -> list[Bin]:
     """Mean predicted probability beside the observed frequency of y = 1, bin by bin.
 
     Bins have equal width on [0, 1], include their lower edge (the last one its upper edge too)
     and are left out when empty. A record whose probability is not finite belongs to none.
 
-    >>> reliability(np.array([0.1, 0.2, 0.9]), np.array([0, 1, 1]), bins=2)[0]["observed"]
+    >>> calibration_bins(np.array([0.1, 0.2, 0.9]), np.array([0, 1, 1]), bins=2)[0]["observed"]
     0.5
     """
     probability, y = np.asarray(probability, np.float64), _labels(y)
@@ -126,14 +126,14 @@ def reliability(probability: np.ndarray, y: np.ndarray, *, bins: int = BINS) -> 
 def calibration_error(probability: np.ndarray, y: np.ndarray, *, bins: int = BINS) -> float:
     """Expected calibration error Σₖ (nₖ/n) |observedₖ − predictedₖ|, NaN without finite records.
 
-    Of the probability of y = 1, on the bins of `reliability`, so that figure and number agree;
+    Of the probability of y = 1, on the bins of `calibration_bins`, so that figure and number agree;
     Guo et al. (2017, eq. 3) bin the probability of the predicted class instead, as is done here
     for more than two. Biased upwards
     by about 1/√nₖ a bin: compare it only between evaluations of the same records.
     """
     if not np.all(np.isfinite(probability)):
         return math.nan
-    rows = reliability(probability, y, bins=bins)
+    rows = calibration_bins(probability, y, bins=bins)
     total = sum(row["count"] for row in rows)
     gap = sum(row["count"] * abs(row["observed"] - row["predicted"]) for row in rows)
     return gap / total if total else math.nan

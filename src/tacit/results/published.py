@@ -37,12 +37,12 @@ SAFE = (
     "intervals",
     "sites",
     "topics",
-    "truth",
+    "true_values",
 )
 """Functions of the releases (q, its intervals, how the rounds went) or of the configuration."""
-MEASURED = ("metrics", "reliability", "not_evaluated")
+MEASURED = ("metrics", "calibration", "not_evaluated")
 """Exact functions of held-out records; shared only with evaluate.publish = true."""
-NOTHING_MEASURED = {"train": None, "test": None}
+NOTHING_MEASURED = {"training": None, "held_out": None}
 
 PRIVATE_PART = (
     "what is in private/ (checkpoint, ledger, evaluation.json, timings): it is exact, for those "

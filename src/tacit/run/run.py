@@ -256,7 +256,7 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
     metrics, bins = attempts.attempt(
         "metrics",
         lambda: measure(posterior, measured, federation.test, config.evaluate.draws, config.seed),
-        otherwise=({"train": None, "test": None}, None),
+        otherwise=({"training": None, "held_out": None}, None),
     )
     result: dict[str, Any] = {
         "schema": SCHEMA,
@@ -270,9 +270,9 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
         "privacy": privacy_block(plan, publish=config.evaluate.publish),
     }
     if bins is not None:
-        result["reliability"] = {"test": bins}
-    if federation.truth is not None and set(federation.truth) == set(posterior.names):
-        result["truth"] = {key: float(value) for key, value in federation.truth.items()}
+        result["calibration"] = {"held_out": bins}
+    if federation.true_values is not None and set(federation.true_values) == set(posterior.names):
+        result["true_values"] = {key: float(value) for key, value in federation.true_values.items()}
     result |= attempts.attempt("summary", lambda: _summary(prepared, posterior), otherwise={})
     result |= attempts.attempt(
         "reference", lambda: _references(config, plan, posterior, train), otherwise={}

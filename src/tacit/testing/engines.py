@@ -108,7 +108,7 @@ def _check_compiled(engine: Engine) -> None:
 
     def plan(parties: dict[str, Records], *, together: bool) -> Plan:
         return make_plan(
-            LinearRegression(("bias", "slope")),
+            LinearRegression(("intercept", "slope")),
             parties,
             schedule=Synchronous(rounds=2),
             batch_parties=together,

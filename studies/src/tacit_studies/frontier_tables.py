@@ -17,7 +17,7 @@ from tacit_studies.tmlr_published import Point as Published
 from tacit_studies.tmlr_tables import SPLITS, Mean, mean_of
 
 Row = Mapping[str, Any]
-ACCURACY, FIT = "test.accuracy", "test.log_likelihood"
+ACCURACY, FIT = "held_out.accuracy", "held_out.log_predictive_density"
 RELATIONS = {"substitute": "substituting", "add-or-remove": "adding or removing"}
 NO_PUBLISHED = Published(None, None)
 

@@ -166,11 +166,11 @@ def run_job(job: Job) -> Run:
     seen = {0}
 
     def measured(posterior: Posterior, exchanges: int) -> Point:
-        metrics = measure(posterior, None, federation.test, DRAWS, job.seed)[0]["test"]
+        metrics = measure(posterior, None, federation.test, DRAWS, job.seed)[0]["held_out"]
         return Point(
             exchanges=each * exchanges,
             accuracy=metrics["accuracy"],
-            log_likelihood=metrics["log_likelihood"],
+            log_likelihood=metrics["log_predictive_density"],
         )
 
     def watch(state: ServerState, _log: Log) -> None:

@@ -171,7 +171,7 @@ def test_a_notebook_fits_topics_and_measures_them():
     )
     model = TopicModel(5, words=len(federation.names))
     fitted = tacit.fit(model, federation, privacy="none", schedule=Synchronous(rounds=10))
-    measured = fitted.metrics["test"]
+    measured = fitted.metrics["held_out"]
     assert measured is not None
     assert measured["completion_perplexity"] < 40 < len(federation.names)
     assert measured["completion_perplexity"] < measured["bound_perplexity"]

@@ -68,8 +68,8 @@ def test_a_run_leaves_topics_perplexities_and_a_report(tmp_path):
     assert len(result["topics"]) == 5
     assert sum(row["share"] for row in result["topics"]) == pytest.approx(1.0)
     assert result["posterior"] == {"names": [], "mean": [], "sd": []}
-    assert result["metrics"]["train"] is None
-    test = result["metrics"]["test"]
+    assert result["metrics"]["training"] is None
+    test = result["metrics"]["held_out"]
     assert 1 < test["completion_perplexity"] < test["bound_perplexity"] < 70
     with np.load(tmp_path / "run" / "public" / "posterior.npz") as archive:
         assert archive["natural/log"].shape == (5, 70)

@@ -92,7 +92,10 @@ def test_a_sweep_killed_half_way_goes_on_without_repeating_a_run(tmp_path, tacit
     row = table.row(7, named=True)  # any run is what `tacit run` makes of the same file
     alone = run(parse_config(expand(read_sweep(file))[7].config), tmp_path / "alone")
     assert row["kl_to_exact"] == alone["kl_to_exact"]
-    assert row["test.log_likelihood"] == alone["metrics"]["test"]["log_likelihood"]
+    assert (
+        row["held_out.log_predictive_density"]
+        == alone["metrics"]["held_out"]["log_predictive_density"]
+    )
 
 
 def test_failures_are_rows_and_all_others_are_run(tmp_path, base):
@@ -167,7 +170,7 @@ def test_a_job_may_name_who_runs_it(tmp_path, base):
     wrong = make_job(base, {}, "tacit.run.sweep:nothing")
     swept = sweep_jobs([plain, quiet, wrong], tmp_path / "out", text="", workers=1)
     kept, left, failed = swept.rows
-    assert kept["test.log_likelihood"] == left["test.log_likelihood"]
+    assert kept["held_out.log_predictive_density"] == left["held_out.log_predictive_density"]
     assert failed["status"] == "failed"
     assert "nothing" in failed["error"]
     assert (tmp_path / "out" / "runs" / plain.id / "public" / "result.json").exists()

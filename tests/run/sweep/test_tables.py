@@ -29,17 +29,17 @@ def test_mean_and_standard_error_are_those_of_numpy(values):
 def test_a_case_is_summed_over_its_seeds_and_counts_its_failures():
     jobs = [job(1, x=1), job(2, x=1), job(3, x=2), job(4, x=1)]
     rows = [
-        start_row(jobs[0]) | {"test.accuracy": 0.5, "timing.wall_s": 3.0},
-        start_row(jobs[1]) | {"test.accuracy": 0.7, "timing.wall_s": 4.0},
-        start_row(jobs[2]) | {"test.accuracy": 0.9},
+        start_row(jobs[0]) | {"held_out.accuracy": 0.5, "timing.wall_s": 3.0},
+        start_row(jobs[1]) | {"held_out.accuracy": 0.7, "timing.wall_s": 4.0},
+        start_row(jobs[2]) | {"held_out.accuracy": 0.9},
         failed_row(jobs[3], "no\nroom", 3),
     ]
     first, second = summarise(jobs, rows)
     assert (first["x"], first["runs"], first["failed"]) == (1, 2, 1)
-    assert first["test.accuracy"] == pytest.approx(0.6)
-    assert first["test.accuracy ±"] == pytest.approx(0.1)
+    assert first["held_out.accuracy"] == pytest.approx(0.6)
+    assert first["held_out.accuracy ±"] == pytest.approx(0.1)
     assert "timing.wall_s" not in first
-    assert (second["test.accuracy"], second["test.accuracy ±"]) == (0.9, None)
+    assert (second["held_out.accuracy"], second["held_out.accuracy ±"]) == (0.9, None)
 
 
 def test_an_epsilon_is_never_summed_without_what_it_is_for():
@@ -59,7 +59,7 @@ def test_tables_hold_every_row_whatever_its_columns(tmp_path):
     store = Store(tmp_path / "out")
     jobs = [job(1, damping=0.5), job(2, damping={"start": 1.0})]
     with store.held("x = 1\n", overwrite=False):
-        store.put(start_row(jobs[0]) | {"test.accuracy": 1})
+        store.put(start_row(jobs[0]) | {"held_out.accuracy": 1})
         store.put(failed_row(jobs[1], "broken", 4))
         done = store.get(jobs[0])
         assert done is not None
@@ -76,7 +76,7 @@ def test_tables_hold_every_row_whatever_its_columns(tmp_path):
     ):
         assert table["status"].to_list() == ["done", "failed"]
         assert [json.loads(value) for value in table["damping"]] == [0.5, {"start": 1.0}]
-        assert table["test.accuracy"].to_list() == [1, None]
+        assert table["held_out.accuracy"].to_list() == [1, None]
 
 
 def test_a_half_written_row_is_no_row(tmp_path):

@@ -208,8 +208,9 @@ def test_a_numpyro_model_simulates_its_own_target(tmp_path):
 
 def test_made_up_records_have_the_declared_shape(columns):
     federation = made(TABLE | {"columns": columns})
-    assert federation.names == ("bias", "age", "age missing", "dose", "ward=A", "ward=B", "ward=C",
-                                "ward missing")  # fmt: skip
+    assert federation.names == (
+        "intercept", "age", "age missing", "dose", "ward=A", "ward=B", "ward=C", "ward missing"
+    )  # fmt: skip
     assert [len(one["y"]) for one in federation.parties.values()] == [500] * 4
     assert federation.test is not None
     assert len(federation.test["y"]) == 500

@@ -232,7 +232,7 @@ def show_check(check: Check) -> None:
 
 def show_coefficients(result: dict[str, Any]) -> None:
     """Every coefficient with its interval; of many, those whose sign is surest."""
-    posterior, truth = result["posterior"], result.get("truth")
+    posterior, truth = result["posterior"], result.get("true_values")
     rows = []
     order = range(len(posterior["names"]))
     hidden = 0
@@ -248,7 +248,7 @@ def show_coefficients(result: dict[str, Any]) -> None:
             known = truth.get(posterior["names"][i])
             row.append("" if known is None else to_precision(known, sd))
         rows.append(row)
-    columns = [*POSTERIOR_COLUMNS, *(["truth"] if truth else [])]
+    columns = [*POSTERIOR_COLUMNS, *(["true value"] if truth else [])]
     title = f"{result['name']}: posterior with {_intervals(result)}"
     show_table(title, ["coefficient", *columns], rows, formatted=columns)
     if hidden:
@@ -284,10 +284,8 @@ def _ended(reason: str | None) -> str:
 
 
 def _split(name: str) -> str:
-    return {"train": "training", "test": "held out"}.get(name, name)
+    return name.replace("_", " ")
 
 
 def _metric(name: str) -> str:
-    return {"ece": "calibration error", "rmse": "root mean square error"}.get(
-        name, name.replace("_", " ")
-    )
+    return {"rmse": "root mean square error"}.get(name, name.replace("_", " "))

@@ -58,7 +58,7 @@ FEATURES = (
 )
 
 _WEIGHTS = {
-    "bias": -1.75,
+    "intercept": -1.75,
     "age": 0.35,
     "systolic": -0.1,
     "bmi": 0.08,
@@ -99,7 +99,7 @@ class Cohort:
 
     frame: pl.DataFrame
     columns: tuple[ColumnConfig, ...]
-    truth: dict[str, float]
+    true_values: dict[str, float]
 
 
 def synthetic_cohort(
@@ -131,14 +131,14 @@ def synthetic_cohort(
         pl.Series("site", np.array(named.levels)[site], dtype=pl.String),
         pl.Series(TARGET, np.where(returned, "yes", "no"), dtype=pl.String),
     )
-    return Cohort(frame=frame, columns=public.columns, truth=truth)
+    return Cohort(frame=frame, columns=public.columns, true_values=truth)
 
 
 def read(*, records: int | None, sites: int, seed: int, site: str | None = None) -> Table:
     """The cohort as a source: generated as a whole, even if only one site's rows are kept."""
     cohort = synthetic_cohort(records=records, sites=sites, seed=seed)
     frame = cohort.frame if site is None else cohort.frame.filter(pl.col("site") == site)
-    return Table(frame=frame, schema=schema(sites), truth=cohort.truth)
+    return Table(frame=frame, schema=schema(sites), true_values=cohort.true_values)
 
 
 def _site_sizes(records: int, sites: int) -> np.ndarray:

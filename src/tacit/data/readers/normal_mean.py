@@ -14,4 +14,4 @@ SCHEMA = Schema(columns=(), target="y", design=False)
 def read(*, records: int, mean: float, sd: float, rng: np.random.Generator) -> Table:
     """`records` draws of N(mean, sd²), and no x."""
     draws = mean + sd * rng.standard_normal(records)
-    return Table(frame=pl.DataFrame({"y": draws}), schema=SCHEMA, truth={"mean": mean})
+    return Table(frame=pl.DataFrame({"y": draws}), schema=SCHEMA, true_values={"mean": mean})

@@ -16,14 +16,14 @@ class Feature(NamedTuple):
     `low` and `high` bound it in the units of x, infinite where nothing was declared.
     """
 
-    kind: Literal["bias", "numeric", "level"]
+    kind: Literal["intercept", "numeric", "level"]
     source: str
     low: float = 0.0
     high: float = 1.0
 
 
 Layout = tuple[Feature, ...]
-BIAS = Feature("bias", "bias", 1.0, 1.0)
+INTERCEPT = Feature("intercept", "intercept", 1.0, 1.0)
 
 
 def column_layout(config: ColumnConfig) -> Layout:
@@ -62,11 +62,12 @@ def indicated_columns(layout: Layout | None) -> tuple[str, ...]:
 
 def layout_of(columns: Iterable[ColumnConfig]) -> Layout:
     """Of a whole design matrix, the constant first."""
-    return (BIAS, *(feature for config in columns for feature in column_layout(config)))
+    return (INTERCEPT, *(feature for config in columns for feature in column_layout(config)))
 
 
 def unknown_layout(names: tuple[str, ...]) -> Layout:
-    """Where nothing is declared: a constant if one is called "bias", and numbers without bounds."""
+    """Where nothing is declared: numbers without bounds, and a constant called "intercept"."""
     return tuple(
-        BIAS if name == "bias" else Feature("numeric", name, -math.inf, math.inf) for name in names
+        INTERCEPT if name == "intercept" else Feature("numeric", name, -math.inf, math.inf)
+        for name in names
     )

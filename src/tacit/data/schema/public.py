@@ -34,7 +34,7 @@ def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
 
     >>> schema = public_schema(DataConfig(source="rugged"))
     >>> schema.names, schema.parties["example"]["x"].shape
-    (('bias', 'cont_africa', 'rugged', 'cont_africa*rugged'), (8, 4))
+    (('intercept', 'cont_africa', 'rugged', 'cont_africa*rugged'), (8, 4))
     """
     if data.scaling == "pooled":
         raise ConfigError(

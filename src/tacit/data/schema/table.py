@@ -50,7 +50,7 @@ class Table:
 
     frame: pl.DataFrame
     schema: Schema
-    truth: dict[str, float] | None = None
+    true_values: dict[str, float] | None = None
     """For generated data: the weights, by name of the prepared column, that made y."""
     notes: tuple[str, ...] = ()
     """What the reader itself did to the data: values clipped, records left out."""

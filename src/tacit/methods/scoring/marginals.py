@@ -111,7 +111,7 @@ def marginals(
         square = np.square(knots[row] - mean)[share > 0]
         centre_error[place] = min(each * np.sum(square), variance[place])
         variance_error[place] = each * np.sum(np.square(square - variance[place]))
-    if not any(feature.kind == "bias" for feature in layout):
+    if not any(feature.kind == "intercept" for feature in layout):
         variance, centre = variance + centre**2, np.zeros(len(layout))  # nothing can absorb it
     return Marginals(
         records,

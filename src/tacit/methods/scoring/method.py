@@ -133,7 +133,7 @@ class PrivateScoring(PrivateMethod):
             raise ConfigError(
                 f"method.kind = 'private-scoring' needs a Gaussian family, not {family.kind!r}"
             )
-        if not any(feature.kind != "bias" for feature in model.layout):
+        if not any(feature.kind != "intercept" for feature in model.layout):
             raise ConfigError(
                 f"method.kind = 'private-scoring' with the columns {', '.join(model.names)}; "
                 "there is nothing to count: use method.kind = 'dpsgd'"
@@ -304,7 +304,7 @@ def check_units(model: Model, parties: Mapping[str, Records]) -> None:
     if not isinstance(model, Scores):
         return
     what = _counted(model)
-    bias = any(feature.kind == "bias" for feature in model.layout)
+    bias = any(feature.kind == "intercept" for feature in model.layout)
     for place, low, high in zip(what.numbers, what.low, what.high, strict=True):
         x = np.concatenate([np.asarray(one["x"], np.float64)[:, place] for one in parties.values()])
         outside = float(np.mean((x < low) | (x > high)))
@@ -361,12 +361,12 @@ class ScoringServer:
         self.method, self.run, self.layout = method, run, model.layout
         self.likelihood: ScoreLikelihood = likelihood
         self.counted: Counted = _counted(model)
-        places = [i for i, feature in enumerate(self.layout) if feature.kind == "bias"]
+        places = [i for i, feature in enumerate(self.layout) if feature.kind == "intercept"]
         self.bias = places[0] if places else None
-        scaled = np.array([feature.kind != "bias" for feature in self.layout])
+        scaled = np.array([feature.kind != "intercept" for feature in self.layout])
         self.scaled = scaled
-        sources = list(dict.fromkeys(f.source for f in self.layout if f.kind != "bias"))
-        column = [-1 if f.kind == "bias" else sources.index(f.source) for f in self.layout]
+        sources = list(dict.fromkeys(f.source for f in self.layout if f.kind != "intercept"))
+        column = [-1 if f.kind == "intercept" else sources.index(f.source) for f in self.layout]
         self.prior = Prior(model.prior_mean, model.prior_sd, np.tile(column, likelihood.outputs))
         self._known: tuple[bytes, Public] | None = None
         self._drawn: tuple[bytes, tuple[Marginals, np.ndarray, Synthetic]] | None = None

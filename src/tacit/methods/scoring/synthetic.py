@@ -78,7 +78,7 @@ def correlated(
     least = 0.1 * np.square(scale) * found.variance
     spread = np.sqrt(np.maximum(np.mean(unit * unit, axis=0), least))
     outer = np.outer(spread, spread)
-    free = np.array([feature.kind != "bias" for feature in layout])
+    free = np.array([feature.kind != "intercept" for feature in layout])
     between = np.triu(np.outer(free, free), 1)
     for group in what.groups:
         between[np.ix_(group, group)] = False  # known: at most one level at a time

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tacit.run.sweep.job import Job, Row
 
-LEFT_OUT = ("timing.", "guarantee.", "ledger.", "train.")
+LEFT_OUT = ("timing.", "guarantee.", "ledger.", "training.")
 COUNTS = ("seed", "exit_code", "exchanges", "refused", "compilations")
 
 

@@ -150,7 +150,7 @@ class Workshop:
             self.model, posterior.family, posterior.natural, federation.test,
             draws=self.config.evaluate.draws, seed=number,
         )  # fmt: skip
-        return None if values is None else values["log_likelihood"]
+        return None if values is None else values["log_predictive_density"]
 
     def _plan(self, settings: Settings, parties: dict[str, Records], number: int) -> Plan:
         """Made once a setting; the noise of each federation is its own."""
