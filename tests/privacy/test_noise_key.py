@@ -8,9 +8,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from scipy import stats
 
 from tacit.privacy.bounded import clip_units
+from tacit.privacy.chacha20 import chacha_blocks
 from tacit.privacy.mechanisms import Gaussian
 from tacit.privacy.noise_key import (
-    chacha_blocks,
     key_data,
     secret_key_data,
     seeded_key_data,

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tacit.methods.base import Array
+from tacit.support.compiler import jax, jnp
 
 FIRST, SECOND, EPSILON = 0.9, 0.999, 1e-8
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tacit.errors import ConfigError
@@ -24,11 +23,15 @@ from tacit.privacy.sampling import (
     subset_rows,
     subset_sum,
 )
+from tacit.support.compiler import jax, jnp
 
 SamplingName = Literal["poisson", "without-replacement"]
 Clipped = Callable[[Records, Array], Bounded]
-_poisson_mask = jax.jit(poisson_mask)
-_subset_rows = jax.jit(subset_rows, static_argnames="length")
+
+
+@functools.cache
+def _compiled(function: Callable[..., Array], *static: str) -> Callable[..., Array]:
+    return jax.jit(function, static_argnames=static)
 
 
 def rate_of(batch: int, total: int) -> float:
@@ -126,12 +129,12 @@ class Batches:
         """The same laws; a batch is padded to a length that nearly always holds it."""
         units = int(np.count_nonzero(present))
         if self.sampling == "poisson":
-            chosen = np.flatnonzero(_poisson_mask(key, present, self.rate))
+            chosen = np.flatnonzero(_compiled(poisson_mask)(key, present, self.rate))
             length = chunk_length(self.rate, len(present))
             drawn = Drawn(rate=np.float64(self.rate))
         else:
             length = self.size(units)
-            chosen = np.sort(_subset_rows(key, present, length=length))
+            chosen = np.sort(_compiled(subset_rows, "length")(key, present, length=length))
             drawn = Drawn(batch=np.asarray(length), total=np.asarray(units))
         places = np.zeros(max(1, math.ceil(len(chosen) / length)) * length, np.int64)
         places[: len(chosen)] = chosen

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax.numpy as jnp
-
 from tacit.errors import ConfigError
 from tacit.expfam import Family, FullGaussian, Gaussian
 from tacit.methods.base import Answer, Array, LocalMethod, Task
 from tacit.models import ConjugateGaussian, Model
 from tacit.pvi import cavity, multiply
+from tacit.support.compiler import jnp
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax
-import jax.numpy as jnp
-
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Gaussian, Natural
 from tacit.expfam.gaussian import Free
@@ -17,6 +14,7 @@ from tacit.methods.base import Answer, Array, LocalMethod, Task
 from tacit.models import Model, Records
 from tacit.models.capabilities import GaussianExpectations
 from tacit.pvi import cavity
+from tacit.support.compiler import jax, jnp
 from tacit.support.validation import check_fields
 
 SLOWEST = 0.05  # of the learning rate, at the end of a round

@@ -26,9 +26,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
-import jax
-import jax.numpy as jnp
-
 from tacit.arrays import cholesky, namespace, solve_lower
 from tacit.errors import ConfigError
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
@@ -36,6 +33,7 @@ from tacit.methods.base import Answer, Array, LocalMethod, RunFacts, Task
 from tacit.models import Model
 from tacit.models.capabilities import GaussianSites
 from tacit.pvi import cavity, multiply, power
+from tacit.support.compiler import jax, jnp
 from tacit.support.validation import check_fields
 
 MAX_EVALUATIONS = 200

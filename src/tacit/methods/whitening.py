@@ -32,8 +32,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 import msgspec
 import numpy as np
 
@@ -52,6 +50,7 @@ from tacit.privacy.mechanisms import Gaussian
 from tacit.privacy.settings import check_clip
 from tacit.server.combine import Combine, RoundSum, Run, Shared
 from tacit.server.messages import Stage
+from tacit.support.compiler import jax, jnp
 
 MOMENT, MAP = "moment", "map"
 """What the first replies release, and what all requests after them publish (A, packed)."""

@@ -8,16 +8,16 @@ float64 whatever the contributions are: the rounding of a long float32 sum would
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tacit.arrays import computed_once, kept_rows
 from tacit.privacy.events import Relation
+from tacit.support.compiler import jax, jnp
 
 Array = Any
 Tree = Any
@@ -29,7 +29,6 @@ MARGIN = 1e-6
 """Norms are clipped to C·(1 − MARGIN): float32 may exceed what it was scaled to by 1e-7."""
 
 
-@jax.tree_util.register_pytree_node_class
 class Bounded:
     """Σᵢ cᵢ with ‖cᵢ‖ ≤ `clip` for every unit i, over units that are each in it at most once.
 
@@ -54,15 +53,6 @@ class Bounded:
         if relation == "add-or-remove":
             return self.clip
         return self.clip * (math.sqrt(2.0) if self.nonnegative else 2.0)
-
-    def tree_flatten(self) -> tuple[tuple[Tree, Array], bool]:
-        """For JAX."""
-        return (self.value, self.clip), self.nonnegative
-
-    @classmethod
-    def tree_unflatten(cls, nonnegative: bool, parts: Any) -> Bounded:
-        """For JAX."""
-        return _make(*parts, nonnegative=nonnegative)
 
 
 class Tally(NamedTuple):
@@ -241,7 +231,18 @@ def row_norms(flat: list[Array]) -> Array:
     return jnp.where(sound, jnp.sqrt(squares), jnp.inf)
 
 
+@functools.cache
+def _register() -> None:
+    """Tell JAX of the parts of a Bounded, before the first one is made."""
+    jax.tree_util.register_pytree_node(
+        Bounded,
+        lambda bounded: ((bounded.value, bounded.clip), bounded.nonnegative),
+        lambda nonnegative, parts: _make(*parts, nonnegative=nonnegative),
+    )
+
+
 def _make(value: Tree, clip: Array, *, nonnegative: bool = False) -> Bounded:
+    _register()
     bounded = object.__new__(Bounded)
     for name, part in (("value", value), ("clip", clip), ("nonnegative", nonnegative)):
         object.__setattr__(bounded, name, part)

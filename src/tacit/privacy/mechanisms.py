@@ -13,13 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.privacy.bounded import Array, Bounded, Tree
 from tacit.privacy.events import GaussianEvent, Poisson, Sampling, WithoutReplacement
+from tacit.support.compiler import jax, jnp
 
 
 class Drawn(NamedTuple):

@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import jax
-import jax.numpy as jnp
-
 from tacit.privacy.bounded import Array, Bounded, add_disjoint
 from tacit.privacy.mechanisms import Drawn
+from tacit.support.compiler import jax, jnp
 
 WORD = 32
 Clipped = Callable[[Array, Array], Bounded]

@@ -29,9 +29,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from tacit.arrays import kept_rows
 from tacit.expfam import MeanFieldGaussian
 from tacit.expfam.gaussian import Free
@@ -39,6 +36,7 @@ from tacit.methods.base import Array
 from tacit.models import Model, Records
 from tacit.models.capabilities import ClippingParts, GaussianExpectations, GradientNorms
 from tacit.privacy.bounded import Bounded, Tally, clip_sum, clip_units, row_norms
+from tacit.support.compiler import jax, jnp
 
 
 def clipped_gradient(

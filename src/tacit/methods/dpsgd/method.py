@@ -22,8 +22,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tacit.errors import ConfigError
@@ -41,6 +39,7 @@ from tacit.privacy.mechanisms import Cost, Gaussian
 from tacit.privacy.settings import check_clip
 from tacit.pvi import cavity, divide, multiply, power
 from tacit.server.combine import Combine, Run
+from tacit.support.compiler import jax, jnp
 
 Precision = Literal["isotropic", "per-coordinate", "fixed"]
 ISOTROPIC_UP_TO = 256

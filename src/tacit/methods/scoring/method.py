@@ -21,8 +21,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tacit.arrays import Arrays
@@ -61,6 +59,7 @@ from tacit.privacy.mechanisms import Gaussian
 from tacit.server.combine import Combine, RoundSum, Run, Shared
 from tacit.server.messages import Stage
 from tacit.server.schedule import Schedule
+from tacit.support.compiler import jax, jnp
 
 COUNTS_SHARE, MOMENT_SHARE = 0.08, 0.04
 LEAST_ROUNDS = 3

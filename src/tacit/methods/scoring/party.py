@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from tacit.arrays import Array, computed_once, kept_rows
@@ -26,6 +25,7 @@ from tacit.data.schema.layout import Feature, Layout
 from tacit.models import Records
 from tacit.models.scores import ScoreLikelihood
 from tacit.privacy.bounded import LARGEST_NORM, Bounded, Tally, clip_moments, clip_sum, row_norms
+from tacit.support.compiler import jnp
 
 KNOTS = 12
 WIDEST = 3.0

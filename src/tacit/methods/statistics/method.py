@@ -29,8 +29,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tacit.arrays import Arrays
@@ -50,6 +48,7 @@ from tacit.privacy.settings import check_clip
 from tacit.pvi import cavity, divide, multiply, power
 from tacit.server.combine import Combine, RoundSum, Run, Shared
 from tacit.server.messages import UPDATE, Stage
+from tacit.support.compiler import jax, jnp
 from tacit.support.validation import check_fields
 
 

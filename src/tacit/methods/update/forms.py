@@ -29,13 +29,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import jax.numpy as jnp
 import numpy as np
 
 from tacit.expfam import Family, Natural, namespace
 from tacit.methods.base import Array
 from tacit.pvi import multiply, power
 from tacit.server.combine import Combine, RoundSum, Run, Shared, floored_step
+from tacit.support.compiler import jnp
 
 FormName = Literal["even", "roll-back", "server-factor", "log-precision"]
 EVENNESS = 0.25

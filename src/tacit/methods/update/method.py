@@ -32,8 +32,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tacit.errors import ConfigError
@@ -71,6 +69,7 @@ from tacit.privacy.mechanisms import Drawn, Gaussian
 from tacit.privacy.settings import check_clip
 from tacit.pvi import divide, multiply, power
 from tacit.server.combine import Combine, Run
+from tacit.support.compiler import jax, jnp
 
 UNITS_A_SHARD = 2
 DOUBTS = 1.5

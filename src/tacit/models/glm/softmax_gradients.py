@@ -11,14 +11,13 @@ Where all weights are 1 it is ‖x‖²(1 − 2p_y + ‖p‖²), the largest for
 
 from __future__ import annotations
 
-import jax.numpy as jnp
-
 from tacit.arrays import Array, computed_once, kept_rows, unit_rows
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.gaussian import Free
 from tacit.models.base import Records
 from tacit.models.capabilities import ClippingParts
 from tacit.models.glm.softmax import SoftmaxRegression, one_hot
+from tacit.support.compiler import jnp
 
 
 def softmax_site(

@@ -1,0 +1,108 @@
+"""The ChaCha20 stream as a random generator of JAX, for secret noise.
+
+JAX's own generator, Threefry-2x32, has keys of 64 bits, few enough to be searched by whoever holds
+one release and a guess about the records. Secret noise and secret batches therefore come from the
+ChaCha20 block function (RFC 8439), registered as a JAX key type:
+
+    random bits      block(key, counter = 0, 1, …, nonce = (0, 0, "bits"))
+    split            block(key, counter = number,  nonce = (0, 0, "spli")), its first 8 words
+    fold_in          block(key, counter = data,    nonce = (0, 0, "fold")), its first 8 words
+
+Everything is element-wise integer arithmetic, so that the bits are the same alone and in a batch,
+compiled and not, on every machine. A simulation with a known seed keeps the Threefry keys that its
+published numbers were made with; it promises nothing, and its key says which generator it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import random as jax_random
+
+WORDS = 8
+_BLOCK = 16
+_CONSTANTS = np.frombuffer(b"expand 32-byte k", "<u4")
+_BITS, _SPLIT, _FOLD = (int.from_bytes(name, "little") for name in (b"bits", b"spli", b"fold"))
+_MOST_BLOCKS = 2**32
+Array = Any
+
+
+# Compiled once for each number of blocks, also where the caller is not; a caller that is compiled
+# takes it in.
+@functools.partial(jax.jit, static_argnames="nonce", inline=True)
+def chacha_blocks(key: Array, counter: Array, nonce: tuple[int, int, int]) -> Array:
+    """ChaCha20 blocks for a vector of 32-bit counters: shape (len(counter), 16), 32-bit words."""
+    counter = jnp.asarray(counter, jnp.uint32)
+    start = [
+        *(jnp.full_like(counter, int(word)) for word in _CONSTANTS),
+        *(jnp.broadcast_to(key[i], counter.shape) for i in range(WORDS)),
+        counter,
+        *(jnp.full_like(counter, word) for word in nonce),
+    ]
+    mixed = jax.lax.fori_loop(0, 10, lambda _, state: _double_round(state), tuple(start))
+    return jnp.stack([a + b for a, b in zip(mixed, start, strict=True)], axis=-1)
+
+
+def _double_round(state: tuple[Array, ...]) -> tuple[Array, ...]:
+    x = list(state)
+    for offset in (0, 1, 2, 3):
+        _quarter_round(x, offset, 4 + offset, 8 + offset, 12 + offset)
+    for offset in (0, 1, 2, 3):
+        _quarter_round(x, offset, 4 + (offset + 1) % 4, 8 + (offset + 2) % 4, 12 + (offset + 3) % 4)
+    return tuple(x)
+
+
+def _quarter_round(x: list[Array], a: int, b: int, c: int, d: int) -> None:
+    for first, second, third, bits in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+        x[first] = x[first] + x[second]
+        mixed = x[third] ^ x[first]
+        x[third] = (mixed << bits) | (mixed >> (32 - bits))
+
+
+def _seed(_: Array) -> Array:
+    """`jax.random.key(seed, impl=…)` would have no more entropy than the seed: not for secrets."""
+    raise TypeError("a secret noise key is not made from an integer; use secret_key_data()")
+
+
+def _split(key: Array, shape: tuple[int, ...]) -> Array:
+    count = int(np.prod(shape))
+    blocks = chacha_blocks(key, jnp.arange(count, dtype=jnp.uint32), (0, 0, _SPLIT))
+    return blocks[:, :WORDS].reshape((*shape, WORDS))
+
+
+def _fold_in(key: Array, data: Array) -> Array:
+    return chacha_blocks(key, jnp.asarray(data, jnp.uint32)[None], (0, 0, _FOLD))[0, :WORDS]
+
+
+def _random_bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
+    size = int(np.prod(shape))
+    words = -(-size * bit_width // 32)
+    blocks = -(-words // _BLOCK)
+    if blocks > _MOST_BLOCKS:
+        raise ValueError(f"{blocks} blocks from one noise key; at most {_MOST_BLOCKS}: fold_in")
+    counter = jnp.arange(blocks, dtype=jnp.uint32)
+    stream = chacha_blocks(key, counter, (0, 0, _BITS)).reshape(-1)
+    dtype = {8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32, 64: jnp.uint64}[bit_width]
+    if bit_width == 64:
+        pairs = stream.reshape(-1, 2).astype(jnp.uint64)
+        values = pairs[:, 0] | (pairs[:, 1] << np.uint64(32))
+    elif bit_width == 32:
+        values = stream
+    else:
+        values = jax.lax.bitcast_convert_type(stream, dtype).reshape(-1)
+    return values[:size].reshape(shape)
+
+
+CHACHA20 = jax_random.define_prng_impl(
+    key_shape=(WORDS,),
+    seed=_seed,
+    split=_split,
+    random_bits=_random_bits,
+    fold_in=_fold_in,
+    name="tacit_chacha20",
+    tag="chacha20",
+)
