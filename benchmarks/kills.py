@@ -47,7 +47,7 @@ def make(base: Path, rounds: int) -> tuple[Fed, dict[str, float]]:
         "data": BINARY,
         "records": 72,
         "model": {"kind": "logistic"},
-        "method": {"kind": "dpsgd"},
+        "method": {"kind": "dp-sgd"},
         "schedule": {"kind": "synchronous", "rounds": rounds, "tolerance": 0.0},
     }
     fed = Fed(base, NAMES, agreed, ledgers=True, serve={"linger_s": 30.0})

@@ -72,7 +72,7 @@ MUTANTS = (
         "one noise for all coordinates of a leaf", MECHANISMS,
         "leaf.shape, dtype)\n", "(), dtype)\n", case("dpsgd, fixed precision"),
     ),
-    Mutant("half of the noise in dpsgd", DPSGD, *HALF, case("dpsgd")),
+    Mutant("half of the noise in dpsgd", DPSGD, *HALF, case("dp-sgd")),
     Mutant("half of the noise in an update", UPDATE, *HALF, case("update")),
     Mutant("half of the noise in statistics", STATISTICS, *HALF, case("statistics")),
     Mutant("half of the noise in scoring", SCORING, *HALF, case("scoring")),
@@ -96,7 +96,7 @@ MUTANTS = (
     Mutant(
         "no clip", BOUNDED,
         "scale = jnp.minimum(1.0, limit / jnp.where(sound & (norms > 0), norms, 1.0))",
-        "scale = jnp.ones_like(norms) * limit / limit", case("dpsgd"),
+        "scale = jnp.ones_like(norms) * limit / limit", case("dp-sgd"),
     ),
     Mutant(
         "a norm bound instead of the norm", BOUNDED,
@@ -150,7 +150,7 @@ MUTANTS = (
         "C for 2C under substitution", "privacy/events.py",
         "(math.sqrt(2.0) if self.nonnegative else 2.0)",
         "(math.sqrt(2.0) if self.nonnegative else 1.0)",
-        case("dpsgd"),
+        case("dp-sgd"),
     ),
     Mutant(
         "2C inside of a shard is C", UPDATE,
@@ -184,7 +184,7 @@ MUTANTS = (
     Mutant(
         "the information is free", "methods/dpsgd/clipping.py",
         'norms = norms + jnp.square(reach["information"] * information.astype(jnp.float64))',
-        "norms = norms + 0.0", case("dpsgd"),
+        "norms = norms + 0.0", case("dp-sgd"),
     ),
     Mutant(
         "a belief network's norm without its precision", "models/belief/statistics.py",

@@ -126,7 +126,7 @@ def _our_steps(kind: str, records: str, steps: str) -> dict[str, Any]:
     plan = make_plan(
         NeuralNetwork(names, hidden=hidden) if hidden else LogisticRegression(names),
         {"all": party},
-        method=DPSGD(steps=int(steps), rate=BATCH / n),
+        method=DPSGD(steps=int(steps), sampling_rate=BATCH / n),
         schedule=Synchronous(rounds=1),
         privacy=Privacy(noise_multiplier=1.0, delta=1e-6),
     )
@@ -181,7 +181,7 @@ def _our_federation() -> dict[str, Any]:
 
     adult()  # skips where there is none
     warnings.simplefilter("ignore")
-    dpsgd = ("method.kind='dpsgd'", f"schedule.rounds={ROUNDS}")
+    dpsgd = ("method.kind='dp-sgd'", f"schedule.rounds={ROUNDS}")
     prepared = prepare(read_config(PRIVATE, dpsgd))
     plan = prepared.plan
     found: dict[str, Any] = {"private": _warm(lambda: carry_out(plan)), "others": {}}

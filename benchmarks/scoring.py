@@ -51,7 +51,7 @@ CATEGORIES = (
     *("glipizide", "glyburide", "insulin", "change", "diabetesMed"),
 )
 SCORING = {"N(0, I)": PrivateScoring(), "learnt scale": PrivateScoring(empirical_bayes=True)}
-WITH_DPSGD = {**SCORING, "dpsgd": DPSGD()}
+WITH_DPSGD = {**SCORING, "dp-sgd": DPSGD()}
 
 
 class Split(NamedTuple):
@@ -187,7 +187,7 @@ def show(name: str, setting: Setting, seeds: range, models: dict[Any, Any]) -> N
             privacy = Privacy(
                 epsilon=setting.epsilon,
                 delta=1e-5,
-                noise_seed=seed,
+                insecure_noise_seed=seed,
                 aggregation=setting.aggregation,
             )
             with warnings.catch_warnings():

@@ -74,7 +74,7 @@ def linear(rng, eta):
 KINDS = {
     "logistic": (LogisticRegression, {}, logistic),
     "softmax": (SoftmaxRegression, {"levels": CLASSES}, categorical),
-    "poisson": (PoissonRegression, {"largest": LARGEST}, poisson),
+    "poisson": (PoissonRegression, {"max_count": LARGEST}, poisson),
     "linear": (LinearRegression, {}, linear),
 }
 
@@ -90,7 +90,7 @@ def coverage(kind, design, prior_sd, epsilon, repeats):
         truth = prior_sd * rng.standard_normal(model.dimension)
         y = outcomes(rng, x @ truth.reshape(-1, x.shape[1]).T)
         parties = {str(i): {"x": x[i::PARTIES], "y": y[i::PARTIES]} for i in range(PARTIES)}
-        privacy = Privacy(epsilon=epsilon, delta=1e-5, noise_seed=repeat)
+        privacy = Privacy(epsilon=epsilon, delta=1e-5, insecure_noise_seed=repeat)
         found = carry_out(
             make_plan(model, parties, method=PrivateScoring(), privacy=privacy)
         ).posterior

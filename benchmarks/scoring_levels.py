@@ -54,7 +54,7 @@ def marital(folder: Path) -> dict[str, Any]:
 
 def report(raw: dict[str, Any], seed: int) -> None:
     raw = copy.deepcopy(raw) | {"seed": seed}
-    private = raw["privacy"] | {"noise_seed": seed}
+    private = raw["privacy"] | {"insecure_noise_seed": seed}
     plain = parse_config(raw | {"privacy": "none"})
     federation = load_federation(plain.data, plain.partition, seed)
     y = np.concatenate([records["y"] for records in federation.parties.values()]).astype(int)
@@ -66,11 +66,9 @@ def report(raw: dict[str, Any], seed: int) -> None:
     for epsilon in (1.0, 4.0):
         budget = {"privacy": private | {"epsilon": epsilon}}
         scoring = fitted(parse_config(raw | budget))
-        noisy = raw | budget | {"method": {"kind": "dpsgd"}, "schedule": {"rounds": 40}}
+        noisy = raw | budget | {"method": {"kind": "dp-sgd"}, "schedule": {"rounds": 40}}
         gradients = fitted(parse_config(noisy))
-        print(
-            f"  ε = {epsilon:g}: private-scoring {scoring:.4f}, dpsgd {gradients:.4f}", flush=True
-        )
+        print(f"  ε = {epsilon:g}: dp-scoring {scoring:.4f}, dpsgd {gradients:.4f}", flush=True)
 
 
 def fitted(config: Any) -> float:

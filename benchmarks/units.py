@@ -83,7 +83,7 @@ def make_case(seed: int) -> Case:
     elif kind == "poisson":
         y = rng.poisson(np.exp(np.clip(0.5 * eta + rng.uniform(-1, 3), -5, 6))).astype(float)
         model = tacit.models.PoissonRegression(
-            names, largest=10.0 * max(1, y.max()), prior_sd=prior_sd
+            names, max_count=10.0 * max(1, y.max()), prior_sd=prior_sd
         )
     elif kind == "linear":
         scale = 10.0 ** rng.uniform(-2, 3)

@@ -107,9 +107,9 @@ def test_no_kind_of_model_is_compared_outside_of_models():
         ("logistic", "GaussianExpectations GaussianSites GradientNorms BoundedDerivatives Scores"),
         ("softmax", "GaussianExpectations GaussianSites GradientNorms BoundedDerivatives Scores"),
         ("poisson", "GaussianExpectations GaussianSites GradientNorms BoundedDerivatives Scores"),
-        ("gaussian-mean", "ConjugateGaussian BoundedDerivatives"),
-        ("bnn", ""),
-        ("lda", "TopicTables"),
+        ("normal-mean", "ConjugateGaussian BoundedDerivatives"),
+        ("neural-network", ""),
+        ("topics", "TopicTables"),
     ],
 )
 def test_abilities_of_shipped_models(kind, expected):

@@ -139,7 +139,7 @@ def aged(scale=1.0, center=0.0):
     return {f"p{i}": {"x": x[i::3], "y": y[i::3]} for i in range(3)}
 
 
-SEEDED = tacit.Privacy(epsilon=5.0, noise_seed=0)
+SEEDED = tacit.Privacy(epsilon=5.0, insecure_noise_seed=0)
 
 
 @pytest.mark.parametrize("first", ["one", "intercept"])

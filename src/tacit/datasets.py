@@ -61,7 +61,7 @@ def load(
 
     Examples
     --------
-    >>> federation = load("gaussian-mean", parties=4, records=100, held_out=0.2, seed=1)
+    >>> federation = load("normal-mean", parties=4, records=100, held_out=0.2, seed=1)
     >>> [len(records["y"]) for records in federation.parties.values()]
     [20, 20, 20, 20]
     """

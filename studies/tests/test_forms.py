@@ -48,7 +48,7 @@ def parties(records):
 
 def plan_of(parties, method, *, rounds=30, damping=0.5, schedule=None, **privacy) -> Any:
     asked = {"noise_multiplier": 2.0, "unit": "party", "relation": "add-or-remove"}
-    asked |= {"aggregation": "trusted", "noise_seed": 1, "accountant": "rdp"} | privacy
+    asked |= {"aggregation": "trusted", "insecure_noise_seed": 1, "accountant": "rdp"} | privacy
     return make_plan(
         LinearRegression(("x",), noise_sd=NOISE_SD, prior_sd=5.0),
         parties,
@@ -136,7 +136,9 @@ def test_a_round_that_makes_q_improper_is_void(parties):
 
 def test_a_copy_of_a_checkpoint_draws_the_same_noise(parties, tmp_path):
     """With exact updates in the ledger, another noise on the same sum would be a second release."""
-    plan = plan_of(parties, one("roll-back"), rounds=5, aggregation="server", noise_seed=None)
+    plan = plan_of(
+        parties, one("roll-back"), rounds=5, aggregation="server", insecure_noise_seed=None
+    )
     path, copy = tmp_path / "state.sqlite", tmp_path / "copy.sqlite"
 
     def observe(state, _log):
@@ -237,7 +239,7 @@ def test_what_would_be_wrong_is_refused(parties, method, changes, words):
 
 def test_a_rate_without_a_meaning_is_refused():
     with pytest.raises(ConfigError, match=r"method\.rate = 0"):
-        PrivateUpdate(rate=0.0)
+        PrivateUpdate(sampling_rate=0.0)
 
 
 def test_a_subset_of_parties_is_charged_by_its_visits(parties):

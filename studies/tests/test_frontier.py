@@ -64,7 +64,7 @@ def tiny():
 def test_the_grid_has_every_method_epsilon_split_and_trust():
     whole = read_settings()
     absent = refused(whole)
-    assert set(absent) <= {"statistics", "statistics-trusted", "hybrid"}
+    assert set(absent) <= {"statistics", "statistics-trusted", "dp-hybrid"}
     for figure, parties, seeds in ((1, 10, 3), (2, 200, 1)):
         cells = figure_cells(whole, figure, absent, first=0, quick=False)
         methods = set(whole.methods) - set(absent)
@@ -77,7 +77,7 @@ def test_the_grid_has_every_method_epsilon_split_and_trust():
                 continue
             assert (privacy["epsilon"], privacy["delta"]) == (cell.epsilon, 1e-5)
             assert (privacy["unit"], privacy["relation"]) == ("record", "substitute")
-            assert privacy["noise_seed"] == cell.job.seed
+            assert privacy["insecure_noise_seed"] == cell.job.seed
             if cell.method != "central":
                 assert cell.job.config["partition"]["parties"] == parties
         # Records in one place have no split: those cells share their runs.
@@ -176,8 +176,8 @@ def test_a_simulation_writes_nothing_and_equals_a_run(tiny, tmp_path, monkeypatc
     for name, value in kept["metrics"]["held_out"].items():
         assert found[f"held_out.{name}"] == value
     secret = parse_config(private.job.config)
-    privacy = msgspec.structs.replace(secret.private, noise_seed=None)
-    with pytest.raises(ConfigError, match="noise_seed"):
+    privacy = msgspec.structs.replace(secret.private, insecure_noise_seed=None)
+    with pytest.raises(ConfigError, match="insecure_noise_seed"):
         simulate(msgspec.structs.replace(secret, privacy=privacy))
 
 

@@ -50,7 +50,7 @@ STATISTICS = ("truncated_statistics", "raw_statistics", "fixed_likelihood")
 
 
 def run(name, records, keys, *settings, rounds):
-    local = int(settings[0].local) if name == "dpsgd" else 0
+    local = int(settings[0].local) if name == "dp-sgd" else 0
     prepare = record_statistics if name in STATISTICS else whole_statistics
     return simulate(
         FORMS[name].step, prepare, records, keys, settings_of(*settings), PRIOR,
@@ -212,7 +212,7 @@ def test_dpsgd_is_its_loop_and_without_noise_nears_the_posterior():
     records, keys = make_records(4, 1, parties=2, records=4, noise_sd=1.0), noise_keys(4, 1)
     setting = Setting(clip=2.0, noise=1.5, share=0.5, step=0.01, ratio=3.0, local=L)
     exactly = Setting(clip=1e9, noise=0.0, share=1.0, step=0.05, ratio=10.0, local=L)
-    found = np.asarray(run("dpsgd", records, keys, setting, exactly, rounds=400).q)[:, 0]
+    found = np.asarray(run("dp-sgd", records, keys, setting, exactly, rounds=400).q)[:, 0]
     np.testing.assert_allclose(found[1, -1], exact_posterior(records, PRIOR)[0], rtol=1e-6)
     xs, ys = np.asarray(records.x)[0].tolist(), np.asarray(records.y)[0].tolist()
     q, t = [0.04, 0.0], [[0.0, 0.0] for _ in range(parties)]
@@ -297,7 +297,7 @@ def test_epsilon_is_the_accountant_s():
         )
     assert ours("random_subset", setting) == by_hand(77, sampling=half)
     assert ours("fixed_likelihood", whole) == by_hand(1)
-    assert ours("dpsgd", setting) == by_hand(77 * 7, sampling=half)
+    assert ours("dp-sgd", setting) == by_hand(77 * 7, sampling=half)
     assert ours("published_invalid", whole) is None
     far = math.hypot(*feedback_sensitivity(3.0, 0.1, 20, 77))
     assert ours("server_side", whole) == pytest.approx(by_hand(1, clip=far), rel=1e-9)

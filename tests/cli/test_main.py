@@ -224,7 +224,7 @@ def test_a_bad_file_is_answered_without_jax(tmp_path):
 def test_data_list_names_every_source(tacit):
     code, out, _ = tacit("data", "list")
     assert code == 0
-    for name in ("synthetic-cohort", "adult", "rugged", "heart", "breast-cancer", "gaussian-mean"):
+    for name in ("synthetic-cohort", "adult", "rugged", "heart", "breast-cancer", "normal-mean"):
         assert name in out
 
 
@@ -295,7 +295,7 @@ def test_check_goes_on_after_data_that_are_missing(tacit, tmp_path, monkeypatch)
     path = tmp_path / "bad.toml"
     path.write_text(
         '[data]\nsource = "adult"\n[evaluate]\nreference = "nuts"\n'
-        '[method]\nkind = "dpsgd"\n[privacy]\nepsilon = 1.0\n'
+        '[method]\nkind = "dp-sgd"\n[privacy]\nepsilon = 1.0\n'
     )
     code, out, err = tacit("check", str(path))
     assert (code, out) == (4, "")

@@ -18,7 +18,7 @@ seed = 3
 [privacy]
 epsilon = 2.0
 delta = 1e-4
-noise_seed = 7
+insecure_noise_seed = 7
 
 [data]
 source = "synthetic-cohort"
@@ -28,7 +28,7 @@ records = 120
 parties = 3
 
 [method]
-kind = "dpsgd"
+kind = "dp-sgd"
 
 [schedule]
 rounds = 2
@@ -65,7 +65,7 @@ def config(tmp_path) -> Path:
 def secret(tmp_path, monkeypatch) -> str:
     monkeypatch.setenv("TACIT_STATE", str(tmp_path / "state"))
     path = tmp_path / "secret.toml"
-    path.write_text(GOOD.replace("noise_seed = 7\n", ""))
+    path.write_text(GOOD.replace("insecure_noise_seed = 7\n", ""))
     return str(path)
 
 
@@ -78,8 +78,8 @@ def refused(answer, words, code=2):
     assert words in err
 
 
-NO_EPSILON = "privacy={delta=1e-4, noise_seed=7, noise_multiplier=%s}"
-TRUSTED = ["privacy.aggregation=trusted", "method.kind=private-update"]
+NO_EPSILON = "privacy={delta=1e-4, insecure_noise_seed=7, noise_multiplier=%s}"
+TRUSTED = ["privacy.aggregation=trusted", "method.kind=dp-updates"]
 BAD = {
     "epsilon 0": (["privacy.epsilon=0.0"], "privacy.epsilon = 0.0; it must be a finite number > 0"),
     "epsilon negative": (["privacy.epsilon=-1.0"], "privacy.epsilon = -1.0"),
@@ -98,10 +98,10 @@ BAD = {
     "accountant": (["privacy.accountant=zcdp"], "'pld', 'rdp', 'moments', 'strong'"),
     "relation": (["privacy.relation=replace"], "'add-or-remove', 'substitute'"),
     "unknown key": (["privacy.epsilom=1.0"], "did you mean epsilon"),
-    "seed": (["privacy.noise_seed=-1"], "privacy.noise_seed = -1"),
+    "seed": (["privacy.insecure_noise_seed=-1"], "privacy.insecure_noise_seed = -1"),
     "clip 0": (["method.clip=0.0"], "method.clip = 0.0"),
     "clip nan": (["method.clip=nan"], "method.clip = nan"),
-    "rate 0": (["method.rate=0.0"], "method.rate = 0.0"),
+    "rate 0": (["method.sampling_rate=0.0"], "method.sampling_rate = 0.0"),
     "steps 0": (["method.steps=0"], "method.steps = 0"),
     "trusted, one party": ([*TRUSTED, "method.shards=1", "partition.parties=1"], "with 1 party"),
     "trusted, one a round": (
@@ -110,14 +110,14 @@ BAD = {
     ),
     "trusted, dpsgd": (
         ["privacy.aggregation=trusted"],
-        "privacy.aggregation = 'trusted' with method.kind = 'dpsgd'",
+        "privacy.aggregation = 'trusted' with method.kind = 'dp-sgd'",
     ),
     "trusted, sequential": (
         [*TRUSTED, "schedule.kind=sequential"],
         "privacy.aggregation = 'trusted' with schedule.kind = 'sequential'",
     ),
     "trusted, asynchronous": ([*TRUSTED, "schedule.kind=asynchronous"], "asynchronous"),
-    "private method, no privacy": (["privacy=none"], "method.kind = 'dpsgd' is private"),
+    "private method, no privacy": (["privacy=none"], "method.kind = 'dp-sgd' is private"),
     "privacy, exact method": (["method.kind=natural-vi"], "sends exact updates and cannot keep"),
     "full covariance": (["posterior=full"], "needs family = 'mean-field'"),
     "unknown party": (["privacy.parties.party-9.epsilon=1.0"], "'party-9', which is not a party"),
@@ -129,7 +129,7 @@ BAD = {
     "unit": (["privacy.unit=hospital"], "'record', 'person', 'party'"),
     "unit of another method": (["privacy.unit=party"], "privacy.unit = 'party' with method.kind"),
     "sampling that tells the number": (
-        ["method.rate=0.5", "method.sampling=without-replacement",
+        ["method.sampling_rate=0.5", "method.sampling=without-replacement",
          "privacy.relation=add-or-remove"],
         "a batch of fixed size tells the number of records",
     ),
@@ -284,7 +284,7 @@ def test_an_operator_allows_one_run_and_no_second(tacit, secret, tmp_path):
     run = ("run", secret, "--out", "out")
     answer = tacit(*run)
     refused(answer, f"tacit ledger budget {secret}", code=3)
-    assert "privacy.noise_seed" in answer[2]
+    assert "privacy.insecure_noise_seed" in answer[2]
     assert not Path("out").exists()
 
     allow = ("ledger", "budget", secret, "--delta", "1e-4", "--reason", "study 7")

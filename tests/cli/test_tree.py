@@ -69,7 +69,7 @@ def test_a_run_is_checked_run_explained_and_shown_as_json(tacit, tmp_path):
         name = "mean"
         privacy = "none"
         [data]
-        source = "gaussian-mean"
+        source = "normal-mean"
         records = 40
         [partition]
         parties = 2

@@ -158,4 +158,4 @@ def test_an_unwritable_cache_is_named(server: Server, monkeypatch, tmp_path: Pat
 
 def test_there_is_nothing_to_fetch_for_generated_sources():
     with pytest.raises(ConfigError, match="no files to fetch; the sources with files are adult"):
-        fetch("gaussian-mean")
+        fetch("normal-mean")

@@ -193,7 +193,7 @@ def test_unbounded_columns_are_named(load_table):
 @pytest.mark.parametrize("source", [s for s in data.config.SOURCES if s not in NOT_TABLES])
 def test_built_in_schemas_are_bounded(source):
     assert data.unbounded(DataConfig(source=source)) == ()
-    if source != "gaussian-mean":  # which has no columns to scale
+    if source != "normal-mean":  # which has no columns to scale
         assert data.unbounded(DataConfig(source=source, scaling="pooled"))
 
 

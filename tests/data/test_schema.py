@@ -31,7 +31,7 @@ COLUMNS = (
 FILE = {"source": "file", "path": "absent.csv", "columns": COLUMNS, "outcome": "ill"}
 CONFIGS = {
     "synthetic-cohort": DataConfig(records=300, keep=("site", "bmi", "sex"), person="patient"),
-    "gaussian-mean": DataConfig(source="gaussian-mean", records=40),
+    "normal-mean": DataConfig(source="normal-mean", records=40),
     "adult": DataConfig(source="adult", keep=("age", "workclass")),
     "rugged": DataConfig(source="rugged", keep=("rugged",)),
     "heart": DataConfig(source="heart", keep=("hospital", "chol", "thal")),
@@ -190,7 +190,7 @@ def test_what_is_not_public_is_refused(config, message):
 def test_a_model_is_made_of_the_schema(source, no_files):
     schema = public_schema(CONFIGS[source])
     # Which model "auto" is depends on the source for the gaussian mean alone.
-    named = source if source == "gaussian-mean" else "heart"
+    named = source if source == "normal-mean" else "heart"
     model = make_model(parse_config({"privacy": "none", "data": {"source": named}}), schema)
     assert model.names == schema.names
     assert model.output == schema.output
@@ -199,7 +199,7 @@ def test_a_model_is_made_of_the_schema(source, no_files):
 def test_a_program_is_traced_on_made_up_rows_as_on_real_ones():
     root = Path(__file__).parents[2] / "examples"
     raw = tomllib.loads((root / "numpyro_hierarchy.toml").read_text(encoding="utf-8"))
-    raw["model"]["program"] = f"{root / 'numpyro_hierarchy.py'}:readmission"
+    raw["model"]["function"] = f"{root / 'numpyro_hierarchy.py'}:readmission"
     config = parse_config(raw)
     real = make_model(config, data.load_federation(config.data, config.partition, 0))
     made_up = make_model(config, public_schema(config.data, sites=config.partition.parties))

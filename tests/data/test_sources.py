@@ -133,14 +133,14 @@ def test_breast_cancer_is_near_standard():
 
 
 def test_gaussian_mean_is_y_alone():
-    federation = datasets.load("gaussian-mean", parties=5, held_out=0, seed=2)
+    federation = datasets.load("normal-mean", parties=5, held_out=0, seed=2)
     y = pooled(federation, "y")
     assert set(federation.parties["party-1"]) == {"y"}
     assert federation.names == ("mean",)
     assert len(y) == 10_000
     # Four standard errors: a false alarm in 16,000 seeds, and this seed is fixed.
     assert abs(y.mean() - 5) < 4 / 100
-    other = datasets.load("gaussian-mean", records=50, mean=-3.0, sd=0.1, held_out=0)
+    other = datasets.load("normal-mean", records=50, mean=-3.0, sd=0.1, held_out=0)
     assert abs(pooled(other, "y").mean() + 3) < 0.1
 
 
@@ -208,7 +208,7 @@ def test_generated_data_are_pinned_to_the_seed():
     frame = data.synthetic_cohort(records=100, sites=2, seed=0).frame
     assert frame.equals(data.synthetic_cohort(records=100, sites=2, seed=0).frame)
     assert not frame.equals(data.synthetic_cohort(records=100, sites=2, seed=1).frame)
-    held_out = datasets.load("gaussian-mean", parties=1, records=3, held_out=0, seed=0)
+    held_out = datasets.load("normal-mean", parties=1, records=3, held_out=0, seed=0)
     expected = 5 + np.random.default_rng([0, 0]).standard_normal(3)
     assert sorted(pooled(held_out, "y")) == sorted(expected)
 
@@ -223,7 +223,7 @@ def test_split_gives_every_record_once():
 
 def test_bad_arguments_are_refused():
     with pytest.raises(ConfigError, match="seed = -1"):
-        datasets.load("gaussian-mean", seed=-1)
+        datasets.load("normal-mean", seed=-1)
     with pytest.raises(ConfigError, match="held_out = 1"):
         data.split({"y": np.zeros(3)}, held_out=1.0)
     with pytest.raises(ConfigError, match=r'data\.keep names "wing"; the columns that can be kept'):
@@ -233,6 +233,6 @@ def test_bad_arguments_are_refused():
 
 
 def test_a_held_out_share_of_no_record_is_said():
-    federation = datasets.load("gaussian-mean", parties=1, records=3, held_out=0.1)
+    federation = datasets.load("normal-mean", parties=1, records=3, held_out=0.1)
     assert federation.test is None
     assert "there is no test" in federation.notes[0]

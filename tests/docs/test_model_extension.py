@@ -47,7 +47,7 @@ def test_the_kind_is_checked_and_run_from_the_command_line(tacit, installed):
     code, out, err = tacit("check", str(installed))
     assert code == 0, err
     assert "probit" in out
-    assert "private-scoring" in out or "dp-scoring" in out
+    assert "dp-scoring" in out
     code, out, err = tacit("run", str(installed), "--out", "out")
     assert code == 0, err
     result = json.loads(Path("out/public/result.json").read_text())

@@ -26,10 +26,10 @@ from tacit.server.schedule import SCHEDULES
 LINEAR = LinearRegression(("a", "b"))
 PRIVATE = {
     "seed": 3,
-    "privacy": {"epsilon": 2.0, "delta": 1e-4, "noise_seed": 7},
+    "privacy": {"epsilon": 2.0, "delta": 1e-4, "insecure_noise_seed": 7},
     "data": {"source": "synthetic-cohort", "records": 120, "held_out": 0.0},
     "partition": {"parties": 4},
-    "method": {"kind": "dpsgd"},
+    "method": {"kind": "dp-sgd"},
     "schedule": {"rounds": 4},
 }
 

@@ -39,7 +39,7 @@ privacy = "none"
 seed = 4
 
 [data]
-source = "gaussian-mean"
+source = "normal-mean"
 records = 60
 
 [partition]
@@ -111,16 +111,16 @@ def test_the_posterior_is_that_of_one_process(cluster, parties):
 
 @pytest.mark.parametrize(
     "method",
-    [PrivateUpdate(shards=1, form="log-precision", clip=0.3), PrivateStatistics(once=True)],
+    [PrivateUpdate(shards=1, form="log-precision", clip=0.3), PrivateStatistics(one_shot=True)],
     ids=["memory", "stages"],
 )
 def test_what_a_party_keeps_goes_with_it(cluster, parties, method):
     """A factor of its own, and statistics that are released once and said again."""
     from tacit.engines.ray import RayEngine
 
-    unit = "party" if method.kind == "private-update" else "record"
+    unit = "party" if method.kind == "dp-updates" else "record"
     asked = Privacy(
-        noise_multiplier=2.0, delta=1e-3, unit=unit, noise_seed=1, accountant="rdp",
+        noise_multiplier=2.0, delta=1e-3, unit=unit, insecure_noise_seed=1, accountant="rdp",
         relation="add-or-remove",
     )  # fmt: skip
     schedule = Synchronous(rounds=4, damping=0.5)
@@ -136,7 +136,7 @@ def test_private_scoring_is_that_of_one_process(cluster, parties):
 
     model = SoftmaxRegression(LINEAR.names, levels=("a", "b", "c"))
     dealt = {name: one | {"y": (one["y"] > 0) * 2.0} for name, one in parties.items()}
-    asked = Privacy(noise_multiplier=2.0, delta=1e-3, noise_seed=1)
+    asked = Privacy(noise_multiplier=2.0, delta=1e-3, insecure_noise_seed=1)
     plan = make_plan(
         model, dealt, method=PrivateScoring(), schedule=Synchronous(rounds=5), privacy=asked
     )
@@ -154,8 +154,8 @@ def test_documents_give_the_topics_of_one_process(cluster, private):
     parties = {f"p{i}": document_records(counts[i::3], width=12) for i in range(3)}
     options = {}
     if private:
-        asked = Privacy(noise_multiplier=2.0, delta=1e-3, noise_seed=1)
-        options = {"privacy": asked, "method": PrivateStatistics(rate=0.5)}
+        asked = Privacy(noise_multiplier=2.0, delta=1e-3, insecure_noise_seed=1)
+        options = {"privacy": asked, "method": PrivateStatistics(sampling_rate=0.5)}
     model = TopicModel(3, words=12, document_words=20)
     plan = make_plan(model, parties, schedule=Synchronous(rounds=2), **options)
     here = carry_out(plan)

@@ -198,7 +198,7 @@ class Federation:
             "parties": list(parties),
             "outcome": "y",
             "columns": {"x": {"low": -1.0, "high": 1.0}},
-            "model": {"kind": "gaussian-mean"},
+            "model": {"kind": "normal-mean"},
             "method": {"kind": "exact"},
             "schedule": {"kind": kind, "rounds": rounds, "damping": 1.0},
         } | agreed

@@ -47,8 +47,8 @@ _models: dict[tuple[Any, ...], Any] = {}
 def shared_model(config: Any, federation: Any) -> Any:
     """As `make_model`, but the same object for the same question: one compilation for all ends."""
     described = plain(config.model)
-    if "program" in described:
-        described["program"] = described["program"].rpartition("/")[2]
+    if "function" in described:
+        described["function"] = described["function"].rpartition("/")[2]
     key = (repr(described), federation.names, config.seed)
     if key not in _models:
         _models[key] = make_model(config, federation)

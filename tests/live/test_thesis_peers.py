@@ -473,8 +473,8 @@ def test_a_factor_that_is_not_the_last_one_times_delta(tmp_path, pki):
 
 
 PRIVATE = {
-    "privacy": {"epsilon": 2.0, "delta": 1e-4, "noise_seed": 1},
-    "method": {"kind": "dpsgd"},
+    "privacy": {"epsilon": 2.0, "delta": 1e-4, "insecure_noise_seed": 1},
+    "method": {"kind": "dp-sgd"},
     "schedule": {"rounds": 2},
     "records": 8,
     "outcome": "y",

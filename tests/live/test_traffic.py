@@ -40,7 +40,7 @@ ROWS = {
 }
 AGREED: dict[str, Any] = {
     "privacy": {"epsilon": EPSILON, "delta": DELTA},
-    "method": {"kind": "dpsgd"},
+    "method": {"kind": "dp-sgd"},
     "schedule": {"rounds": ROUNDS},
     "records": 17,
     "outcome": "y",

@@ -34,7 +34,7 @@ AGREED = {
     **BINARY,
     "records": 48,
     "model": {"kind": "logistic"},
-    "method": {"kind": "dpsgd"},
+    "method": {"kind": "dp-sgd"},
     "schedule": {"kind": "synchronous", "rounds": ROUNDS, "tolerance": 0.0},
 }
 

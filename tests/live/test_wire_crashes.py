@@ -44,7 +44,7 @@ NAMES = ("a", "b", "c")
 EXACT = {
     "privacy": "none",
     **NUMBERS,
-    "model": {"kind": "gaussian-mean"},
+    "model": {"kind": "normal-mean"},
     "method": {"kind": "exact"},
 }
 LOGISTIC = {
@@ -55,11 +55,11 @@ LOGISTIC = {
     "posterior": "mean-field",
 }
 PRIVATE = {
-    "privacy": {"noise_multiplier": 40.0, "delta": 1e-4, "noise_seed": 5},
+    "privacy": {"noise_multiplier": 40.0, "delta": 1e-4, "insecure_noise_seed": 5},
     **BINARY,
     "records": 72,
     "model": {"kind": "logistic"},
-    "method": {"kind": "dpsgd"},
+    "method": {"kind": "dp-sgd"},
 }
 KINDS = {
     "sequential": (LOGISTIC, {"kind": "sequential"}),

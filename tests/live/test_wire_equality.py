@@ -30,7 +30,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("hospital-1", "hospital-2", "hospital-3")
 MIX = ("json", "cbor", "msgpack")
 COHORT = {"source": "synthetic-cohort", "records": 60}
-SEEDED = {"epsilon": 4.0, "delta": 1e-4, "noise_seed": 5}
+SEEDED = {"epsilon": 4.0, "delta": 1e-4, "insecure_noise_seed": 5}
 PRIVATE = {**BINARY, "model": {"kind": "logistic"}, "records": 72}
 
 MODELS = {
@@ -43,7 +43,7 @@ MODELS = {
     "gaussian mean": {
         "privacy": "none",
         **NUMBERS,
-        "model": {"kind": "gaussian-mean"},
+        "model": {"kind": "normal-mean"},
         "method": {"kind": "exact"},
     },
     "gradient": {
@@ -58,65 +58,65 @@ MODELS = {
         "data": {**COHORT, "records": 40, "keep": ["site"]},
         "model": {
             "kind": "numpyro",
-            "program": "hierarchy.py:readmission",
-            "static": {"sites": len(NAMES)},
+            "function": "hierarchy.py:readmission",
+            "arguments": {"sites": len(NAMES)},
         },
         "method": {"kind": "gradient-vi", "steps": 4},
     },
-    "private": {**PRIVATE, "privacy": SEEDED, "method": {"kind": "dpsgd"}},
+    "private": {**PRIVATE, "privacy": SEEDED, "method": {"kind": "dp-sgd"}},
     "private, shared noise": {
         **PRIVATE,
         "privacy": {**SEEDED, "aggregation": "trusted"},
-        "method": {"kind": "private-update"},
+        "method": {"kind": "dp-updates"},
     },
     "private, with a memory": {
         **PRIVATE,
         "privacy": {**SEEDED, "aggregation": "trusted", "unit": "party"},
-        "method": {"kind": "private-update", "form": "log-precision", "shards": 1, "clip": 0.1},
+        "method": {"kind": "dp-updates", "form": "log-precision", "shards": 1, "clip": 0.1},
     },
     "private, in stages": {
         **NUMBERS,
-        "model": {"kind": "gaussian-mean"},
+        "model": {"kind": "normal-mean"},
         "records": 72,
         "privacy": SEEDED,
-        "method": {"kind": "private-statistics", "once": True},
+        "method": {"kind": "dp-statistics", "one_shot": True},
     },
     "topics": {
         "privacy": "none",
         "data": DOCUMENTS,
-        "model": {"kind": "lda", "topics": 3},
+        "model": {"kind": "topics", "topics": 3},
     },
     "private topics": {
         "data": DOCUMENTS,
-        "model": {"kind": "lda", "topics": 3, "document_words": 20},
+        "model": {"kind": "topics", "topics": 3, "document_words": 20},
         "records": 72,
         "privacy": SEEDED,
-        "method": {"kind": "private-statistics", "rate": 0.5},
+        "method": {"kind": "dp-statistics", "sampling_rate": 0.5},
     },
     "private, with sums": {
         **PRIVATE,
         "privacy": SEEDED,
-        "method": {"kind": "dpsgd", "adaptive": 0.5},
+        "method": {"kind": "dp-sgd", "adaptive": 0.5},
     },
-    "private scoring": {**PRIVATE, "privacy": SEEDED, "method": {"kind": "private-scoring"}},
+    "private scoring": {**PRIVATE, "privacy": SEEDED, "method": {"kind": "dp-scoring"}},
     "private scoring of levels": {
         **SEVERAL,
         "model": {"kind": "softmax"},
         "records": 72,
         "privacy": {**SEEDED, "aggregation": "trusted"},
-        "method": {"kind": "private-scoring"},
+        "method": {"kind": "dp-scoring"},
     },
     "private levels": {
         **SEVERAL,
         "model": {"kind": "softmax"},
         "records": 72,
         "privacy": SEEDED,
-        "method": {"kind": "dpsgd"},
+        "method": {"kind": "dp-sgd"},
     },
     "private, whitened": {
         **PRIVATE,
         "privacy": SEEDED,
-        "method": {"kind": "dpsgd", "whiten": 0.2, "whiten_bound": 2.0},
+        "method": {"kind": "dp-sgd", "whiten": 0.2, "whiten_bound": 2.0},
     },
 }
 

@@ -18,7 +18,7 @@ from tacit.live.session import AsyncSession
 from tacit.live.transport.frames import write_frame
 from tacit.party.compute import Seat
 
-PRIVATE = {"epsilon": 2.0, "noise_seed": 5}
+PRIVATE = {"epsilon": 2.0, "insecure_noise_seed": 5}
 
 
 class Corrupt(Seat):
@@ -130,9 +130,7 @@ def test_an_answer_that_cannot_be_used_does_not_hold_up_the_others(wrong, tmp_pa
     assert len(complaints) == 2, "it is asked three times"
 
 
-@pytest.mark.parametrize(
-    "kind", ["private-scoring", "dpsgd", "private-update", "private-statistics"]
-)
+@pytest.mark.parametrize("kind", ["dp-scoring", "dp-sgd", "dp-updates", "dp-statistics"])
 def test_one_party_does_not_decide_a_private_run(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(live_join, "Seat", Corrupt)
     monkeypatch.setattr(Corrupt, "since", 2)
@@ -150,7 +148,7 @@ def test_one_party_does_not_decide_a_private_run(kind, tmp_path, monkeypatch):
     {},
     {"schedule": {"kind": "sequential", "rounds": 3}},
     {"schedule": {"kind": "asynchronous", "rounds": 3}},
-    {"method": {"kind": "private-scoring"}, "privacy": PRIVATE, "records": 72},
+    {"method": {"kind": "dp-scoring"}, "privacy": PRIVATE, "records": 72},
 ])  # fmt: skip
 def test_nobody_is_left_out_of_an_honest_run(agreed, tmp_path):
     fed = federation(tmp_path, **agreed)

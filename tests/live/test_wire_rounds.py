@@ -39,7 +39,7 @@ NAMES = ("a", "b", "c")
 EXACT = {
     "privacy": "none",
     **NUMBERS,
-    "model": {"kind": "gaussian-mean"},
+    "model": {"kind": "normal-mean"},
     "method": {"kind": "exact"},
 }
 

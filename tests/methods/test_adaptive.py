@@ -29,7 +29,7 @@ def parties(make_parties):
 
 
 def plan_of(parties, method, *, rounds=30, **privacy) -> Any:
-    asked = {"epsilon": 4.0, "delta": 1e-5, "noise_seed": 1, "accountant": "rdp"} | privacy
+    asked = {"epsilon": 4.0, "delta": 1e-5, "insecure_noise_seed": 1, "accountant": "rdp"} | privacy
     schedule = Synchronous(rounds=rounds)
     return make_plan(MODEL, parties, method=method, schedule=schedule, privacy=Privacy(**asked))
 
@@ -56,7 +56,7 @@ def test_a_larger_quantile_is_a_larger_clip(parties):
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 def test_what_it_costs_is_what_was_settled(parties, rate):
     """The run would be refused otherwise; the count has its own part in the clip."""
-    method = DPSGD(clip=2.0, adaptive=0.5, rate=rate)
+    method = DPSGD(clip=2.0, adaptive=0.5, sampling_rate=rate)
     plan = plan_of(parties, method, rounds=2, accountant="pld")
     assert carry_out(plan).state.finished == "rounds"
     (event,) = plan.settled["site-0"].events_at(0)

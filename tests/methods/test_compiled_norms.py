@@ -39,7 +39,7 @@ LAYOUT = (INTERCEPT, *(Feature("numeric", name, -3.0, 3.0) for name in NAMES[1:]
 MODELS = {
     "logistic": LogisticRegression(NAMES, layout=LAYOUT),
     "linear": LinearRegression(NAMES, layout=LAYOUT),
-    "poisson": PoissonRegression(NAMES, largest=20.0, layout=LAYOUT),
+    "poisson": PoissonRegression(NAMES, max_count=20.0, layout=LAYOUT),
     "softmax": SoftmaxRegression(NAMES, levels=("a", "b", "c"), layout=LAYOUT),
     "network": NeuralNetwork(NAMES, hidden=20),
 }
@@ -130,7 +130,7 @@ def test_norms_and_sums_of_statistics(family):
 def test_a_round_of_two_parties():
     """Everything that a party does, noise included."""
     parties = {str(i): drawn(4_500, seed=i) for i in (0, 1)}
-    privacy = Privacy(epsilon=50.0, delta=1e-5, noise_seed=3)
+    privacy = Privacy(epsilon=50.0, delta=1e-5, insecure_noise_seed=3)
     plan = make_plan(
         MODELS["network"], parties, method=DPSGD(steps=1), privacy=privacy,
         schedule=Synchronous(rounds=1),

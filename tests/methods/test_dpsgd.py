@@ -20,8 +20,8 @@ from tacit.server.schedule import Synchronous
 
 MODEL, FAMILY = LogisticRegression(("a", "b", "c")), MeanFieldGaussian(3)
 SAMPLED = {
-    "poisson": {"rate": 0.3, "steps": 2},
-    "subset": {"rate": 0.3, "sampling": "without-replacement"},
+    "poisson": {"sampling_rate": 0.3, "steps": 2},
+    "subset": {"sampling_rate": 0.3, "sampling": "without-replacement"},
 }
 
 
@@ -31,7 +31,9 @@ def parties(make_parties):
 
 
 def plan_of(parties, method, *, rounds=2, model: Model = MODEL, **privacy) -> Any:
-    asked = Privacy(**({"noise_multiplier": 5.0, "delta": 1e-3, "noise_seed": 1} | privacy))
+    asked = Privacy(
+        **({"noise_multiplier": 5.0, "delta": 1e-3, "insecure_noise_seed": 1} | privacy)
+    )
     schedule = Synchronous(rounds=rounds)
     return make_plan(model, parties, method=method, schedule=schedule, privacy=asked)
 
@@ -40,17 +42,17 @@ def plan_of(parties, method, *, rounds=2, model: Model = MODEL, **privacy) -> An
     ("options", "words"),
     [
         ({"steps": 0}, "method.steps = 0"),
-        ({"rate": 0.0}, "method.rate = 0.0"),
-        ({"rate": 1.5}, "method.rate = 1.5"),
-        ({"rate": np.nan}, "method.rate = nan"),
+        ({"sampling_rate": 0.0}, "method.sampling_rate = 0.0"),
+        ({"sampling_rate": 1.5}, "method.sampling_rate = 1.5"),
+        ({"sampling_rate": np.nan}, "method.sampling_rate = nan"),
         ({"clip": 0.0}, "method.clip = 0.0"),
         ({"clip": np.inf}, "method.clip = inf"),
         ({"precision_weight": 0.0}, "method.precision_weight = 0.0"),
         ({"step_size": 0.0}, "method.step_size = 0.0"),
         ({"step_size": np.nan}, "method.step_size = nan"),
         ({"momentum": 1.0}, "method.momentum = 1.0"),
-        ({"most_noise": 0.0}, "method.most_noise = 0.0"),
-        ({"averaged_share": 2.0}, "method.averaged_share = 2.0"),
+        ({"max_noise": 0.0}, "method.max_noise = 0.0"),
+        ({"average_last": 2.0}, "method.average_last = 2.0"),
     ],
     ids=str,
 )
@@ -62,7 +64,7 @@ def test_a_value_without_a_meaning_is_refused(options, words):
 def test_a_family_or_a_relation_that_does_not_fit_is_refused():
     with pytest.raises(ConfigError, match="mean-field"):
         DPSGD().check(MODEL, FullGaussian(3))
-    subset = DPSGD(rate=0.5, sampling="without-replacement").bind(relation="add-or-remove")
+    subset = DPSGD(sampling_rate=0.5, sampling="without-replacement").bind(relation="add-or-remove")
     with pytest.raises(ConfigError, match="tells the number of records"):
         subset.check(MODEL, FAMILY)
 
@@ -71,7 +73,7 @@ def test_a_family_or_a_relation_that_does_not_fit_is_refused():
 def test_an_answer_costs_what_was_declared_for_it(parties, how):
     """Also with batches of parties of different sizes in one compiled shape."""
     plan = plan_of(parties, DPSGD(**SAMPLED[how]))
-    agreement = Agreement(plan.model, plan.family, plan.method, seed=0, noise_seed=1)
+    agreement = Agreement(plan.model, plan.family, plan.method, seed=0, insecure_noise_seed=1)
     q = MODEL.prior(FAMILY)
     for party, records in parties.items():
         settled = plan.settled[party]
@@ -97,7 +99,7 @@ def test_an_answer_costs_what_was_declared_for_it(parties, how):
 
 
 def test_noise_of_the_operating_system_is_never_the_same(parties):
-    plan = plan_of(parties, DPSGD(), noise_seed=None)
+    plan = plan_of(parties, DPSGD(), insecure_noise_seed=None)
     agreement = Agreement(plan.model, plan.family, plan.method, seed=0)
     request = Request("r0", "site-0", 0, 0, MODEL.prior(FAMILY), FAMILY.zero(), 1.0, initial=True)
     arguments = (agreement, parties["site-0"], request, plan.settled["site-0"])

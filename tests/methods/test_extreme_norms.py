@@ -38,7 +38,7 @@ MODELS = {
     "network, gaussian": NeuralNetwork(("a", "b"), hidden=3, output="gaussian"),
     "logistic": LogisticRegression(("a", "b")),
     "linear": LinearRegression(("a", "b")),
-    "poisson": PoissonRegression(("a", "b"), largest=20.0),
+    "poisson": PoissonRegression(("a", "b"), max_count=20.0),
     "softmax": SoftmaxRegression(("a", "b"), levels=("u", "v", "w")),
 }
 MAPS = {"location": (), "information": ("information",), "scale": ("scale", "information")}

@@ -35,7 +35,7 @@ from tacit.testing import check_local_method, conjugate_optimum, made_up_records
 NAMES = ("a", "b")
 LINEAR = LinearRegression(NAMES, prior_sd=2.0)
 LOGISTIC = LogisticRegression(NAMES, prior_sd=2.0)
-POISSON = PoissonRegression(NAMES, largest=9)
+POISSON = PoissonRegression(NAMES, max_count=9)
 NETWORK = NeuralNetwork(("a",), hidden=2)
 
 COMPILED = {
@@ -224,7 +224,7 @@ def test_auto_is_the_cheapest_method_that_serves():
         "natural-vi",
         "gradient-vi",
     ]
-    private = {"dpsgd", "private-scoring", "private-update", "private-statistics", "hybrid"}
+    private = {"dp-sgd", "dp-scoring", "dp-updates", "dp-statistics", "dp-hybrid"}
     plain = {"exact", "natural-vi", "gradient-vi", "expected-statistics"}
     assert set(METHODS) == {*plain, *private}
 
@@ -241,13 +241,13 @@ def test_auto_with_privacy_is_scoring_where_it_will_do_and_says_why_not_elsewher
     for aggregation in ("plain", "trusted"):
         for model in (LINEAR, LOGISTIC, POISSON):
             kind, why = auto(model, aggregation=aggregation)
-            assert kind == "private-scoring"
+            assert kind == "dp-scoring"
             assert repr(model.kind) in why
     wide = LogisticRegression(tuple(f"x{k}" for k in range(MOST_COLUMNS + 1)))
     told = []
     for (kind, why), word in (
-        (auto(NETWORK), "'bnn'"),
-        (auto(NormalMean()), "'gaussian-mean'"),
+        (auto(NETWORK), "'neural-network'"),
+        (auto(NormalMean()), "'normal-mean'"),
         (auto(LogisticRegression(("intercept",))), "count"),
         (auto(wide), f"{MOST_COLUMNS + 1} columns"),
         (auto(LOGISTIC, unit="person"), "privacy.unit = 'person'"),
@@ -258,7 +258,7 @@ def test_auto_with_privacy_is_scoring_where_it_will_do_and_says_why_not_elsewher
         (auto(LOGISTIC, Synchronous(rounds=2)), "schedule.rounds = 2"),
         (auto(LOGISTIC, Synchronous(damping=0.3)), "schedule.damping"),
     ):
-        assert kind == "dpsgd"
+        assert kind == "dp-sgd"
         assert word in why
         told.append(why)
     assert len(told) == len(REASONS) + 1, "every reason is told; two models are not linear"
@@ -268,5 +268,5 @@ def test_dpsgd_as_auto_takes_it_is_blind_to_labels_damped_and_averaged():
     method, _ = choose_method(NETWORK, privacy=Privacy(epsilon=1.0))
     assert isinstance(method, DPSGD)
     assert method.label_agnostic
-    assert method.averaged_share == 0.5
+    assert method.average_last == 0.5
     assert method.step_size is None, "4.4/d: all the damping that there is"

@@ -63,14 +63,14 @@ class Case:
 
 
 CASES = {
-    "dpsgd": Case(DPSGD()),
+    "dp-sgd": Case(DPSGD()),
     "dpsgd, fixed precision": Case(DPSGD(precision="fixed", step_size=0.1)),
     "dpsgd, each coordinate": Case(DPSGD(precision="per-coordinate")),
     "dpsgd, several steps": Case(DPSGD(steps=2)),
     "dpsgd, added": Case(DPSGD(), how=OPEN),
     "dpsgd, persons": Case(DPSGD(), how={"unit": "person"}),
-    "dpsgd, poisson": Case(DPSGD(rate=0.5), reach=0.0),
-    "dpsgd, subsets": Case(DPSGD(rate=0.5, sampling="without-replacement"), reach=0.0),
+    "dpsgd, poisson": Case(DPSGD(sampling_rate=0.5), reach=0.0),
+    "dpsgd, subsets": Case(DPSGD(sampling_rate=0.5, sampling="without-replacement"), reach=0.0),
     "dpsgd, adaptive": Case(DPSGD(adaptive=0.5)),
     "dpsgd, clip by visit": Case(DPSGD(clip_end=0.3, noise_end=2.0)),
     "dpsgd, network": Case(DPSGD(), NeuralNetwork(("a", "b"), hidden=2), reach=0.8),
@@ -85,7 +85,7 @@ CASES = {
     "party, added": Case(PrivateUpdate(shards=1), LINEAR, PARTY | OPEN),
     "party, server-factor": Case(PrivateUpdate(shards=1, form="server-factor"), LINEAR, PARTY),
     "party, log-precision": Case(PrivateUpdate(shards=1, form="log-precision"), LINEAR, PARTY),
-    "party, now and then": Case(PrivateUpdate(shards=1, rate=0.5), LINEAR, PARTY, 0.0),
+    "party, now and then": Case(PrivateUpdate(shards=1, sampling_rate=0.5), LINEAR, PARTY, 0.0),
     "party, server's noise": Case(
         PrivateUpdate(shards=1), LINEAR, PARTY | {"aggregation": "server"}
     ),
@@ -94,17 +94,17 @@ CASES = {
     "statistics, added": Case(PrivateStatistics(), how=OPEN),
     "statistics, persons": Case(PrivateStatistics(), LINEAR, {"unit": "person"}),
     "statistics, truncated": Case(PrivateStatistics(repair="truncate"), LINEAR),
-    "statistics, once": Case(PrivateStatistics(once=True), LINEAR),
+    "statistics, once": Case(PrivateStatistics(one_shot=True), LINEAR),
     "statistics, shared noise": Case(PrivateStatistics(), LINEAR, {"aggregation": "trusted"}),
     "statistics, belief network": Case(
         PrivateStatistics(), BeliefNetwork(3, hidden=2), {"records": PIXELS}, 0.0
     ),
-    "hybrid": Case(Hybrid(gradient_clip=0.5), LINEAR),
+    "dp-hybrid": Case(Hybrid(gradient_clip=0.5), LINEAR),
     "scoring": Case(
         PrivateScoring(), LogisticRegression(NAMES, layout=LAYOUT), {"records": TABLE}
     ),
     "scoring, poisson": Case(
-        PrivateScoring(), PoissonRegression(NAMES, layout=LAYOUT, largest=3.0), {"records": TABLE}
+        PrivateScoring(), PoissonRegression(NAMES, layout=LAYOUT, max_count=3.0), {"records": TABLE}
     ),
     "scoring, shared noise": Case(
         PrivateScoring(), LogisticRegression(NAMES, layout=LAYOUT),
@@ -113,7 +113,15 @@ CASES = {
     "whitened dpsgd": Case(Whitened(inner=DPSGD(), bound=1.5)),
     "whitened update": Case(Whitened(inner=PrivateUpdate(), bound=1.5), LINEAR),
 }  # fmt: skip
-OPTIMISED = {"dpsgd", "update", "party, added", "statistics", "hybrid", "scoring", "whitened dpsgd"}
+OPTIMISED = {
+    "dp-sgd",
+    "update",
+    "party, added",
+    "statistics",
+    "dp-hybrid",
+    "scoring",
+    "whitened dpsgd",
+}
 """One of each method; the others are compiled quickly where `make test` runs them."""
 
 

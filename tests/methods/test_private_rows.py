@@ -33,7 +33,7 @@ def test_persons_of_two_parties_stay_two():
 
 def test_a_private_fit_scores_no_training_records():
     cohort = tacit.datasets.load("synthetic-cohort", parties=2, records=200, seed=1)
-    private = tacit.Privacy(epsilon=1.0, noise_seed=0)
+    private = tacit.Privacy(epsilon=1.0, insecure_noise_seed=0)
     schedule = tacit.schedules.Synchronous(rounds=2)
     fit = tacit.fit(tacit.models.LogisticRegression, cohort, privacy=private, schedule=schedule)
     assert fit.metrics["training"] is None

@@ -48,7 +48,7 @@ def model_of(kind, prior_sd=1.0):
     if kind == "softmax":
         return SoftmaxRegression(NAMES, levels=("p", "q", "r"), **common)
     if kind == "poisson":
-        return PoissonRegression(NAMES, largest=20, **common)
+        return PoissonRegression(NAMES, max_count=20, **common)
     return LinearRegression(NAMES, bounds=(-9.0, 9.0), **common)
 
 
@@ -124,7 +124,7 @@ def test_no_honest_reply_breaks_a_bound(kind, family):
         ("linear", NaturalVI(), "mean-field"),
         ("linear", NaturalVI(), "full"),
         ("logistic", ExpectedStatistics(), "full"),
-        ("logistic", ExpectedStatistics(rate=0.5), "mean-field"),
+        ("logistic", ExpectedStatistics(sampling_rate=0.5), "mean-field"),
         ("linear", ExpectedStatistics(), "mean-field"),
     ],
 )
@@ -139,25 +139,25 @@ PRIVATE = [
     (PrivateStatistics(), "full"),
     (PrivateStatistics(), "mean-field"),
     (PrivateStatistics(repair="truncate"), "full"),
-    (PrivateStatistics(rate=0.5), "full"),
+    (PrivateStatistics(sampling_rate=0.5), "full"),
     (PrivateUpdate(), "mean-field"),
     (PrivateUpdate(shards=3, objective="averaged"), "mean-field"),
     (DPSGD(), "mean-field"),
-    (DPSGD(rate=0.4), "mean-field"),
+    (DPSGD(sampling_rate=0.4), "mean-field"),
     (DPSGD(precision="per-coordinate"), "mean-field"),
     (DPSGD(precision="fixed", step_size=0.05), "mean-field"),
     (DPSGD(adaptive=0.5), "mean-field"),
     (DPSGD(clip_end=0.5, noise_end=2.0, step_end=0.3), "mean-field"),
     (DPSGD(steps=2), "mean-field"),
     (DPSGD(steps=5, step_size=0.1), "mean-field"),
-    (DPSGD(steps=3, rate=0.4, averaged_share=0.0), "mean-field"),
+    (DPSGD(steps=3, sampling_rate=0.4, average_last=0.0), "mean-field"),
     (DPSGD(steps=3, precision="per-coordinate"), "mean-field"),
     (DPSGD(steps=4, precision="fixed", step_size=0.05), "mean-field"),
     (DPSGD(steps=2, adaptive=0.5), "mean-field"),
     (DPSGD(_prior_share=0.5), "mean-field"),
-    (DPSGD(rate=0.4, sampling="without-replacement"), "mean-field"),
-    (DPSGD(steps=2, rate=0.4, sampling="without-replacement"), "mean-field"),
-    (PrivateStatistics(rate=0.5, sampling="without-replacement"), "full"),
+    (DPSGD(sampling_rate=0.4, sampling="without-replacement"), "mean-field"),
+    (DPSGD(steps=2, sampling_rate=0.4, sampling="without-replacement"), "mean-field"),
+    (PrivateStatistics(sampling_rate=0.5, sampling="without-replacement"), "full"),
     (Hybrid(), "mean-field"),
     (Whitened(inner=DPSGD(steps=2), bound=3.0), "mean-field"),
     (Whitened(inner=DPSGD(), bound=3.0), "mean-field"),
@@ -170,7 +170,7 @@ def test_honest_private_replies_are_bounded_and_inflated_ones_are_not(method, fa
     """Far more than clip, records and noise allow is noticed at every visit."""
     for number, schedule in enumerate((Synchronous(rounds=4), Sequential(rounds=3))):
         for epsilon in (0.5, 20.0):
-            privacy = Privacy(epsilon=epsilon, delta=1e-5, noise_seed=number)
+            privacy = Privacy(epsilon=epsilon, delta=1e-5, insecure_noise_seed=number)
             try:
                 plan, seen = run_of(
                     "logistic", number, method=method, family=family, schedule=schedule,
@@ -191,7 +191,7 @@ def test_honest_private_replies_are_bounded_and_inflated_ones_are_not(method, fa
 
 def test_private_bounds_are_those_of_the_public_terms():
     """Scores of n records, each of norm ≤ 1, and noise: a reply of twice the bound is too long."""
-    privacy = Privacy(epsilon=1.0, delta=1e-5, noise_seed=1)
+    privacy = Privacy(epsilon=1.0, delta=1e-5, insecure_noise_seed=1)
     plan, seen = run_of("logistic", 0, method=PrivateScoring(), privacy=privacy)
     one = next(exchange for exchange in seen if exchange.visit == 2 and exchange.records == 12)
     event = plan.settled["a"].events_at(2)[0]
@@ -204,7 +204,7 @@ def test_private_bounds_are_those_of_the_public_terms():
 
 
 def test_with_shared_noise_a_party_adds_its_share_only():
-    privacy = Privacy(epsilon=1.0, delta=1e-5, noise_seed=1, aggregation="trusted")
+    privacy = Privacy(epsilon=1.0, delta=1e-5, insecure_noise_seed=1, aggregation="trusted")
     plan, seen = run_of("logistic", 0, method=PrivateScoring(), privacy=privacy)
     assert found_in(plan, seen) == []
     event = plan.settled["a"].events_at(2)[0]
@@ -354,12 +354,12 @@ def test_the_words():
         DPSGD(steps=2),
         DPSGD(steps=5, step_size=0.1),
         DPSGD(_prior_share=0.5),
-        DPSGD(rate=0.4, sampling="without-replacement"),
+        DPSGD(sampling_rate=0.4, sampling="without-replacement"),
     ],
 )
 def test_several_noisy_steps_cannot_make_q_improper_or_far(method):
     """More negative precision than noise can bring, and a mean of 10¹⁰, are named."""
-    privacy = Privacy(epsilon=3.0, delta=1e-5, noise_seed=1)
+    privacy = Privacy(epsilon=3.0, delta=1e-5, insecure_noise_seed=1)
     plan, seen = run_of("logistic", 2, method=method, family="mean-field", privacy=privacy)
     for one in seen:
         improper = one._replace(

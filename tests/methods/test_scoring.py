@@ -63,7 +63,16 @@ def two_parties():
     return {"a": {"x": x[:200], "y": y[:200]}, "b": {"x": x[200:], "y": y[200:]}}
 
 
-def fit(model, parties, *, epsilon=1.0, noise_seed=3, rounds=8, aggregation="plain", family="auto"):
+def fit(
+    model,
+    parties,
+    *,
+    epsilon=1.0,
+    insecure_noise_seed=3,
+    rounds=8,
+    aggregation="plain",
+    family="auto",
+):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # δ is not small against parties of a few records
         plan = make_plan(
@@ -73,7 +82,10 @@ def fit(model, parties, *, epsilon=1.0, noise_seed=3, rounds=8, aggregation="pla
             method=PrivateScoring(),
             schedule=Synchronous(rounds=rounds),
             privacy=Privacy(
-                epsilon=epsilon, delta=1e-5, noise_seed=noise_seed, aggregation=aggregation
+                epsilon=epsilon,
+                delta=1e-5,
+                insecure_noise_seed=insecure_noise_seed,
+                aggregation=aggregation,
             ),
         )
     return carry_out(plan)
@@ -192,7 +204,9 @@ def test_events_spend_the_budget_in_fixed_shares():
 
 def test_the_noise_of_each_release_has_the_law_that_was_charged():
     """Two runs that differ in their noise, next to which the sums hardly count."""
-    one, two = (fit(MODEL, two_parties(), epsilon=0.02, noise_seed=seed) for seed in (1, 2))
+    one, two = (
+        fit(MODEL, two_parties(), epsilon=0.02, insecure_noise_seed=seed) for seed in (1, 2)
+    )
     square, numbers = 0.0, 0
     for name, visit, unit in (("counts", 0, math.sqrt(5.0)), ("moment", 1, 1.0)):
         noise_sd = unit * one.plan.settled["a"].answers[visit][0].noise_sd
@@ -249,7 +263,7 @@ def test_other_likelihoods_find_their_weights(kind):
         model = LinearRegression(NAMES, noise_sd=0.5, layout=LAYOUT)
         y = x @ truth + 0.5 * rng.standard_normal(3000)
     else:
-        model = PoissonRegression(NAMES, largest=15, layout=LAYOUT)
+        model = PoissonRegression(NAMES, max_count=15, layout=LAYOUT)
         y = np.minimum(rng.poisson(np.exp(x @ truth)), 15) * 1.0
     parties = {str(i): {"x": x[i::3], "y": y[i::3]} for i in range(3)}
     found = fit(model, parties, epsilon=30.0, rounds=12).posterior
@@ -353,7 +367,7 @@ def test_every_column_gets_the_scale_that_its_weights_have():
 
 
 def test_rounds_are_the_methods_own_where_nobody_asked_for_a_number():
-    parties, privacy = two_parties(), Privacy(epsilon=1.0, delta=1e-5, noise_seed=1)
+    parties, privacy = two_parties(), Privacy(epsilon=1.0, delta=1e-5, insecure_noise_seed=1)
 
     def rounds(method, **options):
         with warnings.catch_warnings():

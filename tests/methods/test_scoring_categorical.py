@@ -54,14 +54,14 @@ def drawn(n, parties, seed=6):
     return held, {"x": x[n:], "y": y[n:]}
 
 
-def fit(model, parties, *, epsilon=1.0, noise_seed=3, rounds=8, **how):
+def fit(model, parties, *, epsilon=1.0, insecure_noise_seed=3, rounds=8, **how):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # δ is not small against parties of a few records
         plan = make_plan(
             model,
             parties,
             schedule=Synchronous(rounds=rounds),
-            privacy=Privacy(epsilon=epsilon, delta=1e-5, noise_seed=noise_seed),
+            privacy=Privacy(epsilon=epsilon, delta=1e-5, insecure_noise_seed=insecure_noise_seed),
             **how,
         )
     return carry_out(plan)
@@ -299,7 +299,7 @@ def test_numbers_that_are_not_finite_are_refused(key, bad):
 def test_the_noise_of_each_release_has_the_law_that_was_charged():
     """Two runs that differ in their noise, next to which the sums hardly count."""
     parties, _ = drawn(200, 2)
-    one, two = (fit(MODEL, parties, epsilon=0.02, noise_seed=seed) for seed in (1, 2))
+    one, two = (fit(MODEL, parties, epsilon=0.02, insecure_noise_seed=seed) for seed in (1, 2))
     square, numbers = 0.0, 0
     for name, visit, unit in (("counts", 0, math.sqrt(3.0)), ("moment", 1, 1.0)):
         noise_sd = unit * one.plan.settled["0"].answers[visit][0].noise_sd

@@ -43,11 +43,12 @@ def clinic(tmp_path_factory):
 
 
 def config(path, target, bounds=None, *, privacy="none", model=None, rounds=12):
-    declared = {"name": target, "feature": False} | (bounds or {})
-    columns = [{"name": "age", "low": 0, "high": 100}, declared]
+    columns = {"age": {"low": 0, "high": 100}, target: {"feature": False} | (bounds or {})}
     return parse_config({
         "privacy": privacy,
-        "data": {"source": "file", "path": path, "target": target, "columns": columns},
+        "outcome": target,
+        "columns": columns,
+        "data": {"path": path},
         "partition": {"parties": 3},
         "model": model or {"kind": "linear", "noise_sd": 4.0, "prior_sd": 200.0},
         "schedule": {"rounds": rounds},
@@ -56,7 +57,7 @@ def config(path, target, bounds=None, *, privacy="none", model=None, rounds=12):
 
 
 POISSON = {"kind": "poisson", "prior_sd": 1.0}
-SEEDED = {"epsilon": 4.0, "delta": 1e-5, "noise_seed": 1}
+SEEDED = {"epsilon": 4.0, "delta": 1e-5, "insecure_noise_seed": 1}
 
 
 def test_counts_are_learnt_from_a_declared_file(clinic):
@@ -65,7 +66,7 @@ def test_counts_are_learnt_from_a_declared_file(clinic):
     np.testing.assert_allclose(exact["posterior"]["mean"], [0.8, -0.9], atol=0.06)
     private = config(clinic, "falls", {"low": 0, "high": 30}, model=POISSON, privacy=SEEDED)
     plan = prepare(private).plan
-    assert plan.method.kind == "private-scoring"
+    assert plan.method.kind == "dp-scoring"
     assert "'poisson'" in plan.why
     found = simulate(private)
     assert found["privacy"]["guarantee"]["epsilon"] <= 4.0
@@ -79,21 +80,21 @@ def test_the_largest_count_is_declared_once(clinic):
         asked = config(clinic, "falls", bounds, model=POISSON | model)
         made = make_model(asked, load_federation(asked.data, asked.partition, 0))
         assert isinstance(made, PoissonRegression)
-        return made.largest
+        return made.max_count
 
     assert largest({"low": 0, "high": 30}) == 30
-    assert largest(largest=40) == 40
-    assert largest({"low": 0, "high": 30}, largest=30) == 30
+    assert largest(max_count=40) == 40
+    assert largest({"low": 0, "high": 30}, max_count=30) == 30
     with pytest.raises(ConfigError, match="is declared up to 30; leave"):
-        largest({"low": 0, "high": 30}, largest=40)
+        largest({"low": 0, "high": 30}, max_count=40)
     with pytest.raises(ConfigError, match=r"needs the largest count.*low = 0 and high"):
         largest()
     with pytest.raises(ConfigError, match="a count is not negative"):
         largest({"low": -1, "high": 30})
-    with pytest.raises(ConfigError, match="has no effect with"):
-        config(clinic, "falls", model={"kind": "linear", "largest": 3})
+    with pytest.raises(ConfigError, match="is not a key of kind"):
+        config(clinic, "falls", model={"kind": "linear", "max_count": 3})
     with pytest.raises(DataError, match="whole numbers from 0 to 2, which"):
-        prepare(config(clinic, "falls", model=POISSON | {"largest": 2}))
+        prepare(config(clinic, "falls", model=POISSON | {"max_count": 2}))
     with pytest.raises(DataError, match="whole numbers"):
         prepare(config(clinic, "pressure", {"low": 0, "high": 300}, model=POISSON))
 
@@ -162,7 +163,7 @@ def test_the_bound_of_bounded_numbers_is_reached():
 
 @pytest.mark.parametrize("model", [
     LinearRegression(NAMES, noise_sd=2.0, layout=LAYOUT, bounds=(-5.0, 20.0)),
-    PoissonRegression(NAMES, largest=12, layout=LAYOUT),
+    PoissonRegression(NAMES, max_count=12, layout=LAYOUT),
 ])  # fmt: skip
 def test_substitutions_stay_within_the_claimed_sensitivities(model):
     likelihood = model.score_likelihood()
@@ -202,7 +203,7 @@ def test_the_mean_of_bounded_numbers_comes_back_from_the_counts():
 def test_poisson_has_one_link_and_private_scoring_takes_it():
     likelihood = PoissonLikelihood(12.0)
     assert np.exp(likelihood.link(3.0)) == pytest.approx(3.0)
-    model = PoissonRegression(NAMES, largest=12, layout=LAYOUT)
+    model = PoissonRegression(NAMES, max_count=12, layout=LAYOUT)
     rng = np.random.default_rng(0)
     records = {"x": np.column_stack([np.ones(40), rng.uniform(-1, 1, 40)]), "y": np.arange(40) % 5}
     plan = tacit.plan.plan.make_plan(

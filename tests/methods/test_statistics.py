@@ -38,7 +38,12 @@ def parties(make_parties):
 
 def plan_of(parties, method, *, rounds=2, damping=None, model: Any = MODEL, **more) -> Any:
     family = more.pop("family", "auto")
-    asked = {"noise_multiplier": 5.0, "delta": 1e-3, "noise_seed": 1, "accountant": "rdp"} | more
+    asked = {
+        "noise_multiplier": 5.0,
+        "delta": 1e-3,
+        "insecure_noise_seed": 1,
+        "accountant": "rdp",
+    } | more
     schedule = Synchronous(rounds=rounds, damping=damping)
     return make_plan(
         model, parties, method=method, schedule=schedule, privacy=Privacy(**asked), family=family
@@ -52,7 +57,7 @@ def pooled(parties):
     return precision, np.linalg.solve(precision, x.T @ y / 0.64)
 
 
-@pytest.mark.parametrize("options", [{}, {"once": True}, {"repair": "truncate"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"one_shot": True}, {"repair": "truncate"}], ids=str)
 def test_with_next_to_no_noise_the_posterior_is_exact(parties, options):
     method = PrivateStatistics(clip=1e4, dtype="float64", **options)
     plan = plan_of(parties, method, rounds=3, noise_multiplier=1e-10)
@@ -182,7 +187,7 @@ def test_the_noise_has_the_law_that_was_told(parties, kind):
 
 
 def test_statistics_released_once_are_paid_once_and_said_again(parties, tmp_path):
-    method = PrivateStatistics(once=True)
+    method = PrivateStatistics(one_shot=True)
     plan = plan_of(parties, method, rounds=6, damping=0.5)
     settled = plan.settled["site-0"]
     assert settled.releases == 1
@@ -211,7 +216,7 @@ def _stop_after(rounds):
 
 
 def test_a_party_that_lost_what_it_kept_does_not_answer_wrongly(parties):
-    plan = plan_of(parties, PrivateStatistics(once=True), rounds=3)
+    plan = plan_of(parties, PrivateStatistics(one_shot=True), rounds=3)
     q = MODEL.prior(plan.family)
     request = Request("r9", "site-0", 1, 0, q, plan.family.zero(), 1.0, initial=False)
     with pytest.raises(DataError, match="is lost"):
@@ -219,7 +224,9 @@ def test_a_party_that_lost_what_it_kept_does_not_answer_wrongly(parties):
 
 
 def test_the_hybrid_splits_its_budget_as_told(parties):
-    plan = plan_of(parties, Hybrid(share=0.25, gradient_clip=3.0), rounds=9, family="mean-field")
+    plan = plan_of(
+        parties, Hybrid(statistics_share=0.25, gradient_clip=3.0), rounds=9, family="mean-field"
+    )
     first, later = (plan.settled["site-0"].events_at(visit)[0] for visit in (0, 4))
     assert later.clip == 3.0
     assert later.noise_multiplier == pytest.approx(5.0)
@@ -278,14 +285,14 @@ def test_an_aware_q_without_noise_is_the_exact_one():
 
 def test_what_it_cannot_serve_is_refused():
     with pytest.raises(ConfigError, match="expected statistics"):
-        PrivateStatistics().check(PoissonRegression(("a",), largest=5.0), FullGaussian(1))
+        PrivateStatistics().check(PoissonRegression(("a",), max_count=5.0), FullGaussian(1))
     with pytest.raises(ConfigError, match="depend on q"):
-        PrivateStatistics(once=True).check(MODEL, FAMILIES["mean-field"])
+        PrivateStatistics(one_shot=True).check(MODEL, FAMILIES["mean-field"])
     shared = PrivateStatistics(repair="truncate").bind(aggregation="trusted")
     with pytest.raises(ConfigError, match="lacks the noise"):
         shared.check(MODEL, FAMILIES["full"])
     with pytest.raises(ConfigError, match=r"method\.share = 1\.0"):
-        Hybrid(share=1.0)
+        Hybrid(statistics_share=1.0)
     with pytest.raises(ConfigError, match=r"method\.noise_end = 0"):
         PrivateStatistics(noise_end=0.0)
 
@@ -293,7 +300,7 @@ def test_what_it_cannot_serve_is_refused():
 def test_the_mean_of_a_normal_too():
     rng = np.random.default_rng(0)
     parties = {f"p{m}": {"y": 1.0 + rng.normal(size=50)} for m in range(4)}
-    method = PrivateStatistics(clip=1e3, dtype="float64", once=True)
+    method = PrivateStatistics(clip=1e3, dtype="float64", one_shot=True)
     plan = plan_of(parties, method, model=NormalMean(), noise_multiplier=1e-9)
     every = np.concatenate([one["y"] for one in parties.values()])
     assert carry_out(plan).posterior.mean == pytest.approx(every.sum() / 201, rel=1e-4)
@@ -326,9 +333,11 @@ def test_shuffled_passes_take_every_record_once(count, rate, traced):
 def test_shuffled_batches_of_a_pass_have_the_statistics_of_all(parties):
     """Each answer is its batch over its share: weighted by the shares they are the exact one."""
     records = parties["p1"] if "p1" in parties else next(iter(parties.values()))
-    exact = carry_out(make_plan(MODEL, {"a": records}, method=ExpectedStatistics(rate=1.0)))
+    exact = carry_out(
+        make_plan(MODEL, {"a": records}, method=ExpectedStatistics(sampling_rate=1.0))
+    )
     count = len(records["y"])
-    method = ExpectedStatistics(rate=8.5 / count, batches="shuffled")
+    method = ExpectedStatistics(sampling_rate=8.5 / count, batches="shuffled")
     batches = -(-count // 8)
     agreement = make_plan(MODEL, {"a": records}, method=method, schedule=Synchronous(rounds=1))
     seat = OneParty(agreement.agreement, "a", records)

@@ -30,7 +30,7 @@ D = 4
 NUMBERS = D * (D + 1) // 2
 LINEAR = LinearRegression(tuple("abcd"), noise_sd=0.5)
 LOGISTIC = LogisticRegression(tuple("abcd"))
-ALMOST_EXACT = Privacy(noise_multiplier=1e-9, noise_seed=1, accountant="rdp")
+ALMOST_EXACT = Privacy(noise_multiplier=1e-9, insecure_noise_seed=1, accountant="rdp")
 extreme = st.one_of(
     st.floats(-10, 10, allow_nan=False),
     st.sampled_from([np.nan, np.inf, -np.inf, 1e30, 1e300, 1e-300, 1e12]),
@@ -158,7 +158,7 @@ def test_the_law_of_the_first_release():
 )
 def test_the_first_release_has_its_share_and_all_of_it_is_charged(inner, relation):
     method = Whitened(inner=inner, share=0.2, bound=3.0)
-    privacy = Privacy(epsilon=1.0, delta=1e-4, relation=relation, noise_seed=2)
+    privacy = Privacy(epsilon=1.0, delta=1e-4, relation=relation, insecure_noise_seed=2)
     plan = make_plan(
         LOGISTIC, parties(output="bernoulli"), method=method, privacy=privacy,
         schedule=Synchronous(rounds=5),
@@ -240,7 +240,7 @@ def test_a_resumed_run_goes_on_to_the_same_answer(tmp_path):
         one["person"] = np.arange(len(one["y"])) // 2
     plan = make_plan(
         LOGISTIC, made, method=method, schedule=Synchronous(rounds=4),
-        privacy=Privacy(epsilon=1.0, delta=1e-4, unit="person", noise_seed=2),
+        privacy=Privacy(epsilon=1.0, delta=1e-4, unit="person", insecure_noise_seed=2),
     )  # fmt: skip
     assert plan.settled["site-0"].units == 20
     whole = carry_out(plan).state
@@ -271,7 +271,7 @@ def test_with_trusted_aggregation_each_party_adds_a_share():
     plan = make_plan(
         LOGISTIC, parties((40, 60, 50), output="bernoulli"), method=method,
         schedule=Synchronous(rounds=3),
-        privacy=Privacy(epsilon=2.0, delta=1e-4, aggregation="trusted", noise_seed=2),
+        privacy=Privacy(epsilon=2.0, delta=1e-4, aggregation="trusted", insecure_noise_seed=2),
     )  # fmt: skip
     assert {one.shares for one in plan.settled.values()} == {3}
     assert len({one.events_at(0) for one in plan.settled.values()}) == 1
@@ -296,7 +296,7 @@ def test_whitening_helps_where_features_vary_together():
     for method in (inner, Whitened(inner=inner, bound=4.0)):
         plan = make_plan(
             model, made, method=method, schedule=Synchronous(rounds=30),
-            privacy=Privacy(epsilon=2.0, noise_seed=4),
+            privacy=Privacy(epsilon=2.0, insecure_noise_seed=4),
         )  # fmt: skip
         posterior = carry_out(plan).posterior
         found = evaluate(model, posterior.family, posterior.natural, test)
@@ -305,7 +305,7 @@ def test_whitening_helps_where_features_vary_together():
 
 
 def test_configuration_keys():
-    raw = {"privacy": {"epsilon": 1.0}, "method": {"kind": "dpsgd", "clip": 2.0}}
+    raw = {"privacy": {"epsilon": 1.0}, "method": {"kind": "dp-sgd", "clip": 2.0}}
     raw["data"] = {"source": "synthetic-cohort"}
     raw["method"] |= {"whiten": 0.25, "whiten_bound": 4.0}
     method = make_method(parse_config(raw))
@@ -315,7 +315,7 @@ def test_configuration_keys():
         ({"whiten_bound": None}, "give both"),
         ({"whiten": 1.0}, r"in \(0, 1\)"),
         ({"whiten_bound": -1.0}, "whiten_bound = -1.0"),
-        ({"kind": "natural-vi", "clip": None}, "for dpsgd and private-update"),
+        ({"kind": "natural-vi", "clip": None}, "for dp-sgd and dp-updates"),
         ({"kind": "auto"}, "method.kind is 'auto'"),
     ):
         with pytest.raises(ConfigError, match=why):

@@ -186,10 +186,10 @@ def test_federated_learning_is_central_learning_and_finds_the_bars(bars):
 
 def private_plan(parties, *, noise=1e-9, rounds=60, rate=1.0, damping=0.2, **more) -> Any:
     privacy = Privacy(
-        noise_multiplier=noise, delta=1e-3, noise_seed=1, accountant="rdp", **more
+        noise_multiplier=noise, delta=1e-3, insecure_noise_seed=1, accountant="rdp", **more
     )  # fmt: skip
     return make_plan(
-        SMALL, parties, method=PrivateStatistics(clip=100.0, rate=rate),
+        SMALL, parties, method=PrivateStatistics(clip=100.0, sampling_rate=rate),
         schedule=Synchronous(rounds=rounds, damping=damping), privacy=privacy,
     )  # fmt: skip
 

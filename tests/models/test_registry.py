@@ -127,8 +127,8 @@ def test_a_table_with_another_tag_is_refused(monkeypatch):
         ({"kind": "logistic", "prior_sd": 0.0}, "model.prior_sd = 0.0; it must be a number in"),
         ({"kind": "linear", "noise_sd": -1.0}, "model.noise_sd = -1.0; it must be a number in"),
         ({"kind": "linear", "prior_mean": float("nan")}, "model.prior_mean = nan"),
-        ({"kind": "poisson", "largest": 0.5}, "model.largest = 0.5"),
-        ({"kind": "bnn", "hidden": 0}, "model.hidden = 0; it must be a whole number of"),
+        ({"kind": "poisson", "max_count": 0.5}, "model.max_count = 0.5"),
+        ({"kind": "neural-network", "hidden": 0}, "model.hidden = 0; it must be a whole number of"),
     ],
 )
 def test_a_table_checks_its_numbers(table, words):
@@ -143,6 +143,8 @@ def test_models_that_do_not_start_at_random_are_one_object_for_all_seeds():
     table = settings_class("logistic")()
     one = build_model("logistic", table, SCHEMA)
     assert one is build_model("logistic", table, SCHEMA.with_seed(7))
-    network = msgspec.convert({"kind": "bnn", "hidden": 2}, settings_class("bnn"))
-    first = build_model("bnn", network, SCHEMA)
-    assert first is not build_model("bnn", network, SCHEMA.with_seed(7))
+    network = msgspec.convert(
+        {"kind": "neural-network", "hidden": 2}, settings_class("neural-network")
+    )
+    first = build_model("neural-network", network, SCHEMA)
+    assert first is not build_model("neural-network", network, SCHEMA.with_seed(7))

@@ -200,7 +200,7 @@ def test_what_does_not_fit_is_told_in_one_line(clinic):
         simulate(asked(clinic, levels=("home", "ward")))
     with pytest.raises(ConfigError, match="declare all levels of the outcome, two or more"):
         asked(clinic, levels=("home",))
-    for kind in ("logistic", "linear", "bnn"):
+    for kind in ("logistic", "linear", "neural-network"):
         with pytest.raises(ConfigError, match="is one of several levels; use model"):
             simulate(asked(clinic, model={"kind": kind}))
     cohort = {"source": "synthetic-cohort"}

@@ -205,7 +205,7 @@ def test_a_run_that_will_not_fit_is_refused_at_once(charging):
 
 @pytest.fixture(scope="module")
 def answered(plan):
-    agreement = Agreement(MODEL, FAMILY, plan.method, seed=0, noise_seed=1)
+    agreement = Agreement(MODEL, FAMILY, plan.method, seed=0, insecure_noise_seed=1)
     asked = request("site-0", 0)
     arranged = plan.method.arrange("site-0", plan.parties["site-0"], 0)
     stack, weights = party_side.stack_records([arranged], 32, plan.method)

@@ -36,8 +36,8 @@ def test_names_and_classes_stand_for_objects(options, same):
 
 
 def test_a_private_method_has_a_name_too():
-    privacy = tacit.Privacy(epsilon=5.0, delta=1e-3, noise_seed=1)
-    by_name = fit(method="dpsgd", privacy=privacy)
+    privacy = tacit.Privacy(epsilon=5.0, delta=1e-3, insecure_noise_seed=1)
+    by_name = fit(method="dp-sgd", privacy=privacy)
     by_object = fit(method=tacit.methods.DPSGD(), privacy=privacy)
     np.testing.assert_array_equal(by_name.posterior.mean, by_object.posterior.mean)
 
@@ -55,7 +55,7 @@ def test_lists_and_other_columns_are_read_as_arrays():
     [
         ({"schedule": "synchronus"}, "schedule = 'synchronus'; did you mean 'synchronous'?"),
         ({"schedule": 3}, "schedule = 3; choose one of sequential, synchronous, asynchronous"),
-        ({"method": "sgd"}, "method = 'sgd'; did you mean 'dpsgd'?"),
+        ({"method": "sgd"}, "method = 'sgd'; did you mean 'dp-sgd'?"),
         ({"method": 7}, "method = 7; choose one of exact, natural-vi"),
         ({"model": "logistic"}, "model = 'logistic'; give a model such as"),
         ({"model": None}, "model = None; give a model such as"),
@@ -138,7 +138,10 @@ def test_held_out_records_are_checked_before_training(test, words):
             "names = 'age'; expected a sequence of names",
         ),
         (lambda: tacit.models.LinearRegression("age"), "e.g. ('age',)"),
-        (lambda: tacit.models.PoissonRegression("age", largest=3), "expected a sequence of names"),
+        (
+            lambda: tacit.models.PoissonRegression("age", max_count=3),
+            "expected a sequence of names",
+        ),
         (lambda: tacit.models.NeuralNetwork("age"), "inputs = 'age'; expected a sequence"),
         (
             lambda: tacit.models.SoftmaxRegression("age", levels=("a", "b")),
@@ -161,8 +164,8 @@ def test_held_out_records_are_checked_before_training(test, words):
         ),
         (lambda: tacit.models.LogisticRegression(("u",), prior_mean=[1, 2]), "or an array of 1"),
         (
-            lambda: tacit.datasets.load("synthetic-cohort", partys=3),
-            "takes no argument 'partys'; did you mean 'parties'?",
+            lambda: tacit.datasets.load("synthetic-cohort", partis=3),
+            "takes no argument 'partis'; did you mean 'parties'?",
         ),
     ],
 )

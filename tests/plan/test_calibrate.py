@@ -133,7 +133,7 @@ def test_answers_that_differ_by_visit_are_each_what_is_charged():
 
 
 def test_a_known_seed_is_said_in_the_guarantee():
-    found = settle(Privacy(epsilon=1.0, delta=1e-6, noise_seed=3), Sums(), SHAPES)
+    found = settle(Privacy(epsilon=1.0, delta=1e-6, insecure_noise_seed=3), Sums(), SHAPES)
     assert "Not private" in str(found["a"].guarantee)
 
 
@@ -179,8 +179,8 @@ def test_a_clip_that_is_no_norm_is_refused(clip):
 
 @pytest.mark.parametrize("seed", [-1, 2**32])
 def test_a_seed_outside_of_its_range_is_refused(seed):
-    with pytest.raises(ConfigError, match="noise_seed"):
-        Privacy(epsilon=1.0, noise_seed=seed)
+    with pytest.raises(ConfigError, match="insecure_noise_seed"):
+        Privacy(epsilon=1.0, insecure_noise_seed=seed)
 
 
 @pytest.mark.parametrize(

@@ -94,11 +94,11 @@ PATHS = {
     "dpsgd, all records": Path(DPSGD(precision="fixed", step_size=0.08)),
     "dpsgd, with information": Path(DPSGD(precision="isotropic", precision_weight=1e-3)),
     "dpsgd, poisson": Path(
-        DPSGD(precision="fixed", step_size=0.08, rate=0.5), noise_multiplier=0.8
+        DPSGD(precision="fixed", step_size=0.08, sampling_rate=0.5), noise_multiplier=0.8
     ),
     # The accountant's bound for this one is not tight: the attack finds what it finds for Poisson.
     "dpsgd, without replacement": Path(
-        DPSGD(precision="fixed", step_size=0.08, rate=0.5, sampling="without-replacement"),
+        DPSGD(precision="fixed", step_size=0.08, sampling_rate=0.5, sampling="without-replacement"),
         noise_multiplier=0.8,
         tight=0.15,
     ),
@@ -157,7 +157,11 @@ PATHS = {
         read=lambda delta: delta["whitening"][0] - delta["whitening"][2],
     ),
     "party, now and then": Path(
-        PrivateUpdate(shards=1, rate=0.5), LINEAR, (TARGETS, OTHER_TARGET), 0.8, privacy=PARTY
+        PrivateUpdate(shards=1, sampling_rate=0.5),
+        LINEAR,
+        (TARGETS, OTHER_TARGET),
+        0.8,
+        privacy=PARTY,
     ),
 }
 
@@ -176,7 +180,7 @@ def plan_of(path) -> Any:
 def answers(path, plan, records, trials):
     """The first coordinate of Δ, from so many parties with the same records and fresh noise."""
     method, family, settled = plan.method, plan.family, plan.settled["clinic"]
-    agreement = Agreement(path.model, family, method, seed=0, noise_seed=None)
+    agreement = Agreement(path.model, family, method, seed=0, insecure_noise_seed=None)
     q = path.model.prior(family)
     if path.asked:
         q = family.zero() | without_sums(family, q)[1]

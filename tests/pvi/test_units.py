@@ -40,7 +40,7 @@ def drawn(kind, seed):
         return tacit.models.LogisticRegression(names, prior_sd=10.0), x, y
     if kind == "poisson":
         y = rng.poisson(np.exp(0.4 * eta + 1)).astype(float)
-        return tacit.models.PoissonRegression(names, largest=1000, prior_sd=10.0), x, y
+        return tacit.models.PoissonRegression(names, max_count=1000, prior_sd=10.0), x, y
     if kind == "linear":
         y = 300 + 40 * eta + 40 * rng.normal(size=COUNT)
         return tacit.models.LinearRegression(names, noise_sd=40.0, prior_sd=10.0), x, y
@@ -197,7 +197,7 @@ def test_steps_are_halved_where_whole_ones_raise_the_free_energy():
     rng = np.random.default_rng(5)
     x = np.column_stack([np.ones(60), np.exp(2.5 * rng.normal(size=60)), rng.normal(size=60)])
     y = rng.poisson(np.exp(np.clip(3 * x[:, 2], -5, 6))).astype(float)
-    model = tacit.models.PoissonRegression(("one", "x", "z"), largest=1e4, prior_sd=10.0)
+    model = tacit.models.PoissonRegression(("one", "x", "z"), max_count=1e4, prior_sd=10.0)
     parties = {"a": {"x": x[:30], "y": y[:30]}, "b": {"x": x[30:], "y": y[30:]}}
     together, in_turn = (
         tacit.fit(model, parties, privacy="none", schedule=schedule())
@@ -220,7 +220,7 @@ def test_a_poisson_posterior_does_not_depend_on_the_bound_of_its_counts(count, c
     parties = {"a": {"x": x[::2], "y": y[::2]}, "b": {"x": x[1::2], "y": y[1::2]}}
     near, far = (
         tacit.fit(
-            tacit.models.PoissonRegression(("one", "x"), largest=largest, prior_sd=10.0),
+            tacit.models.PoissonRegression(("one", "x"), max_count=largest, prior_sd=10.0),
             parties,
             privacy="none",
         ).posterior

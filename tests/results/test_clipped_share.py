@@ -25,7 +25,7 @@ from tacit.run.run import run
 from tacit.server.schedule import Synchronous
 from tacit.support.public_files import RESULT
 
-ALMOST_EXACT = Privacy(epsilon=1000.0, noise_seed=1)
+ALMOST_EXACT = Privacy(epsilon=1000.0, insecure_noise_seed=1)
 
 
 def regression(x, y=None):
@@ -114,17 +114,17 @@ def test_a_label_agnostic_clip_that_shortens_most_units_is_shown_without_a_warni
 
 
 METHODS = {
-    "dpsgd": DPSGD(),
-    "dpsgd in batches": DPSGD(rate=0.2, sampling="without-replacement", steps=3),
+    "dp-sgd": DPSGD(),
+    "dpsgd in batches": DPSGD(sampling_rate=0.2, sampling="without-replacement", steps=3),
     "dpsgd, adaptive": DPSGD(adaptive=0.5),
     "dpsgd, a scale each": DPSGD(precision="per-coordinate"),
-    "private-update": PrivateUpdate(),
-    "private-update, averaged": PrivateUpdate(shards=7, objective="averaged"),
-    "private-statistics": PrivateStatistics(),
-    "hybrid": Hybrid(),
+    "dp-updates": PrivateUpdate(),
+    "dp-updates, averaged": PrivateUpdate(shards=7, objective="averaged"),
+    "dp-statistics": PrivateStatistics(),
+    "dp-hybrid": Hybrid(),
     "whitened": Whitened(inner=DPSGD(), bound=2.0),
     "whitened updates": Whitened(inner=PrivateUpdate(), bound=2.0),
-    "private-scoring": PrivateScoring(),
+    "dp-scoring": PrivateScoring(),
 }
 
 
@@ -133,7 +133,7 @@ def test_every_private_method_says_its_share_and_is_not_changed_by_it(make_parti
     """Tiny clips shorten everybody, wide ones hardly anybody; the posterior is the same bits."""
     parties, method = linear_parties(make_parties), METHODS[name]
     model = LogisticRegression(("a", "b", "c"))
-    if name == "private-scoring":
+    if name == "dp-scoring":
         methods = [(method, 0.0, 1.0)]  # it finds its own scale
     elif name.startswith("whitened"):
         methods = [
@@ -151,7 +151,7 @@ def test_every_private_method_says_its_share_and_is_not_changed_by_it(make_parti
             parties,
             method=chosen,
             schedule=Synchronous(rounds=3),
-            privacy=Privacy(noise_multiplier=1e-3, noise_seed=1, accountant="rdp"),
+            privacy=Privacy(noise_multiplier=1e-3, insecure_noise_seed=1, accountant="rdp"),
         )
         found = carry_out(plan)
         assert found.clipped is not None
@@ -168,7 +168,7 @@ def test_the_share_is_that_of_gradients_longer_than_the_clip():
     plan = make_plan(
         model,
         parties,
-        method=DPSGD(precision="fixed", clip=1.2, averaged_share=0.0),
+        method=DPSGD(precision="fixed", clip=1.2, average_last=0.0),
         schedule=Synchronous(rounds=5),
         privacy=ALMOST_EXACT,
     )
@@ -236,10 +236,10 @@ def test_a_share_that_cannot_be_computed_is_a_warning(make_parties, monkeypatch)
 
 
 CONFIG = {
-    "privacy": {"epsilon": 50.0, "delta": 1e-4, "noise_seed": 7},
+    "privacy": {"epsilon": 50.0, "delta": 1e-4, "insecure_noise_seed": 7},
     "data": {"source": "synthetic-cohort", "records": 400},
     "partition": {"parties": 2},
-    "method": {"kind": "private-update", "clip": 0.001},
+    "method": {"kind": "dp-updates", "clip": 0.001},
     "schedule": {"rounds": 5},
 }
 

@@ -19,7 +19,7 @@ MODELS = {
         ("intercept", "age"), layout=(INTERCEPT, Feature("numeric", "age", -np.inf, np.inf))
     ),
     "linear": tacit.models.LinearRegression(("a", "b"), prior_sd=[1.0, 2.0], bounds=(0.0, 2.0)),
-    "poisson": tacit.models.PoissonRegression(("a",), largest=5),
+    "poisson": tacit.models.PoissonRegression(("a",), max_count=5),
     "softmax": tacit.models.SoftmaxRegression(("a", "b"), levels=("x", "y", "z")),
     "network": tacit.models.NeuralNetwork(("a", "b"), hidden=3, output="gaussian"),
     "mean": tacit.models.NormalMean(noise_sd=2.0, prior_mean=1.0),
@@ -128,7 +128,7 @@ def test_check_prints_the_plan_and_trains_nothing():
     privacy = tacit.Privacy(epsilon=1.0, delta=1e-3)
     checked = tacit.check(MODELS["logistic"], parties(), privacy=privacy, method=DPSGD())
     shown = str(checked)
-    assert "dpsgd" in shown
+    assert "dp-sgd" in shown
     assert "north: units 40, ε 1, δ 0.001" in shown
     assert not any(checked.plan.parties.values())
     assert checked.as_dict()["parties"][1]["parties"] == "south"

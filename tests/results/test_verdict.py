@@ -132,7 +132,7 @@ def test_learned_is_the_part_of_the_variance_that_is_gone():
 
 def test_a_tiny_epsilon_learns_little_and_says_so():
     hospitals = tacit.datasets.load("synthetic-cohort", parties=3, records=300, seed=1)
-    private = tacit.Privacy(epsilon=0.001, delta=1e-5, noise_seed=1)
+    private = tacit.Privacy(epsilon=0.001, delta=1e-5, insecure_noise_seed=1)
     with pytest.warns(LittleLearnedWarning, match="almost the prior"):
         fitted = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy=private)
     assert max(fitted.learned.values()) < 0.1

@@ -52,7 +52,7 @@ high = 3
 parties = 2
 [model]
 kind = "numpyro"
-program = "program.py:model"
+function = "program.py:model"
 [schedule]
 rounds = 2
 """
@@ -125,7 +125,7 @@ SMALL = {
 def test_whatever_fails_after_training_is_a_note(tmp_path, monkeypatch, place, what):
     raw = SMALL
     if what == "reference":
-        raw = SMALL | {"data": {"source": "gaussian-mean", "records": 80}}
+        raw = SMALL | {"data": {"source": "normal-mean", "records": 80}}
 
     def fail(*_args, **_more):
         raise ValueError("two\nlines")
@@ -218,10 +218,10 @@ def test_intervals_without_the_noise_are_marked_wherever_they_are_shown(tmp_path
     raw = {
         "name": "narrow",
         "seed": 1,
-        "privacy": {"epsilon": 8.0, "delta": 1e-4, "noise_seed": 1},
+        "privacy": {"epsilon": 8.0, "delta": 1e-4, "insecure_noise_seed": 1},
         "data": {"source": "synthetic-cohort", "records": 400, "held_out": 0.0},
         "partition": {"parties": 2},
-        "method": {"kind": "dpsgd"},
+        "method": {"kind": "dp-sgd"},
         "schedule": {"rounds": 4},
     }
     result = run(parse_config(raw), tmp_path / "run")
@@ -239,7 +239,7 @@ def test_a_private_fit_that_lacks_the_noise_says_so_in_summary_and_plot(make_par
     parties = make_parties((200, 200), output="bernoulli")
     found = fit(
         LogisticRegression(("a", "b", "c")), parties,
-        privacy=Privacy(epsilon=8.0, delta=1e-4, noise_seed=1), method=DPSGD(),
+        privacy=Privacy(epsilon=8.0, delta=1e-4, insecure_noise_seed=1), method=DPSGD(),
     )  # fmt: skip
     assert "warning: Intervals do not contain the noise" in found.summary()
     figure = found.plot()

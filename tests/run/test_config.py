@@ -77,8 +77,8 @@ NO_SITES = {"partition": {"kind": "source"}, "data": {"source": "adult"}}
         ({"seed": -1}, "seed = -1; it must be a whole number in [0, 4294967295]"),
         ({"seed": 2**32}, "seed = 4294967296; it must be a whole number in [0, 4294967295]"),
         ({"evaluate": {"draws": 0}}, "evaluate.draws = 0"),
-        ({"model": {"kind": "numpyro"}}, "model.program is missing; name the model"),
-        ({"model": {"program": "a:b"}}, 'model.program = "a:b" is not a key of kind'),
+        ({"model": {"kind": "numpyro"}}, "model.function is missing; name the model"),
+        ({"model": {"function": "a:b"}}, 'model.function = "a:b" is not a key of kind'),
         (NO_SITES, "has no sites"),
     ],
 )
@@ -151,14 +151,14 @@ def test_a_bad_epsilon_hides_no_other_fault():
             "privacy": {
                 "epsilon": -1.0,
                 "delta": 2.0,
-                "noise_seed": -3,
+                "insecure_noise_seed": -3,
                 "parties": {"north": {"epsilon": 0.0}},
             },
         }
     )
     expected = [
         "privacy.delta = 2.0",
-        "privacy.noise_seed = -3",
+        "privacy.insecure_noise_seed = -3",
         'privacy.parties."north".epsilon = 0.0',
         "privacy.epsilon = -1.0",
         "seed = -1",
@@ -200,8 +200,8 @@ MADE = {
     "step_end": DPSGD,
     "precision_weight": DPSGD,
     "momentum": DPSGD,
-    "averaged_share": DPSGD,
-    "most_noise": DPSGD,
+    "average_last": DPSGD,
+    "max_noise": DPSGD,
     "shards": PrivateUpdate,
 }
 
@@ -294,7 +294,10 @@ def test_keys_of_earlier_versions_are_refused_with_what_they_are_called_now(tmp_
     [
         ('[model]\nkind = "logistic"\nhidden = 50', "model.hidden = 50 is not a key"),
         ("[model]\nhidden = 50", 'model.hidden = 50 is not a key of kind = "auto"'),
-        ('[model]\nkind = "bnn"\nprior_mean = 0.0', "model.prior_mean = 0.0 is not a key"),
+        (
+            '[model]\nkind = "neural-network"\nprior_mean = 0.0',
+            "model.prior_mean = 0.0 is not a key",
+        ),
         ("[method]\nclip = 1.0", 'method.clip = 1.0 is not a key of kind = "auto"'),
         ("[model]", None),
         ('[model]\nkind = "logistic"\nprior_sd = 1.0', None),
@@ -324,7 +327,7 @@ def test_mean_and_sd_are_for_the_source_that_has_them(tmp_path):
         read_config(path)
     assert [str(one).partition(" is")[0] for one in caught.value.also] == ["data.sd = 1.0"]
     assert "mean = 5.0" not in resolved_toml(parse_config(GOOD))
-    mean = {**GOOD, "data": {"source": "gaussian-mean"}}
+    mean = {**GOOD, "data": {"source": "normal-mean"}}
     assert "mean = 5.0" in resolved_toml(parse_config(mean))
     path.write_text(resolved_toml(parse_config(GOOD)))
     assert read_config(path) == parse_config(GOOD)
@@ -351,13 +354,16 @@ def test_one_mistake_is_one_fault(raw, count):
     [
         ({"kind": "logistic", "hidden": 3}, 'model.hidden = 3 is not a key of kind = "logistic"'),
         ({"kind": "softmax", "topics": 3}, "its keys are prior_mean, prior_sd: choose another"),
-        ({"kind": "bnn", "prior_mean": 1.0}, "its keys are prior_sd, hidden, noise_sd"),
-        ({"kind": "lda", "prior_sd": 2.0}, "its keys are topics, doc_topic_prior"),
-        ({"kind": "numpyro", "program": "a:b", "prior_sd": 2.0}, "its keys are program, static"),
-        ({"kind": "linear", "static": {"a": 1}}, "model.static = {a = 1} is not a key"),
-        ({"kind": "linear", "largest": 3.0}, "model.largest = 3.0 is not a key"),
-        ({"hidden": 3}, "(bnn has it)"),
-        ({"noise_sd": 2.0}, "(linear, gaussian-mean, bnn have it)"),
+        ({"kind": "neural-network", "prior_mean": 1.0}, "its keys are prior_sd, hidden, noise_sd"),
+        ({"kind": "topics", "prior_sd": 2.0}, "its keys are topics, doc_topic_prior"),
+        (
+            {"kind": "numpyro", "function": "a:b", "prior_sd": 2.0},
+            "its keys are function, arguments",
+        ),
+        ({"kind": "linear", "arguments": {"a": 1}}, "model.arguments = {a = 1} is not a key"),
+        ({"kind": "linear", "max_count": 3.0}, "model.max_count = 3.0 is not a key"),
+        ({"hidden": 3}, "(neural-network has it)"),
+        ({"noise_sd": 2.0}, "(linear, normal-mean, neural-network have it)"),
     ],
 )
 def test_a_model_key_of_another_kind_is_refused_with_those_that_apply(model, message):
@@ -440,7 +446,7 @@ def test_a_bad_override_is_refused(toml, override, message):
     [
         {},
         {"schedule": {"damping": {"start": 1.0, "end": 0.5, "rounds": 3}, "tolerance": 1e-7}},
-        {"seed": 3, "model": {"kind": "numpyro", "program": "a.py:b", "static": {"groups": 3}}},
+        {"seed": 3, "model": {"kind": "numpyro", "function": "a.py:b", "arguments": {"groups": 3}}},
         {"method": {"kind": "gradient-vi", "steps": 3, "learning_rate": 0.1}},
         {
             "outcome": "ill",
@@ -503,8 +509,8 @@ def test_methods_and_schedules_are_built_from_their_tables():
         ),
         ({"kind": "gradient-vi", "steps": 0}, "method.steps = 0"),
         ({"kind": "gradient-vi", "learning_rate": float("nan")}, "method.learning_rate = nan"),
-        ({"kind": "dpsgd", "whiten": 0.1}, "method.whiten_bound is missing"),
-        ({"kind": "private-scoring", "clip": 1.0}, "its keys are empirical_bayes: choose another"),
+        ({"kind": "dp-sgd", "whiten": 0.1}, "method.whiten_bound is missing"),
+        ({"kind": "dp-scoring", "clip": 1.0}, "its keys are empirical_bayes: choose another"),
     ],
 )
 def test_a_method_option_without_meaning_is_refused(method, message):

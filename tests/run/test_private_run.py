@@ -35,10 +35,10 @@ PARTIES, ROUNDS = 3, 4
 SEEDED = {
     "name": "private",
     "seed": 3,
-    "privacy": {"epsilon": 2.0, "delta": 1e-4, "noise_seed": 7},
+    "privacy": {"epsilon": 2.0, "delta": 1e-4, "insecure_noise_seed": 7},
     "data": {"source": "synthetic-cohort", "records": 120, "held_out": 0.0},
     "partition": {"parties": PARTIES},
-    "method": {"kind": "dpsgd"},
+    "method": {"kind": "dp-sgd"},
     "schedule": {"rounds": ROUNDS},
     "evaluate": {"draws": 10},
 }
@@ -415,7 +415,7 @@ held_out = 0.0
 [partition]
 parties = 3
 [method]
-kind = "dpsgd"
+kind = "dp-sgd"
 [schedule]
 rounds = 12
 [evaluate]
@@ -480,8 +480,13 @@ def test_a_run_whose_parties_keep_something_ends_the_same_after_lost_answers(tmp
     """Killed after a party's own factor was kept and before the answer to it was stored."""
     raw = {
         **SEEDED,
-        "privacy": {"noise_multiplier": 4.0, "delta": 1e-4, "noise_seed": 7, "unit": "party"},
-        "method": {"kind": "private-update", "shards": 1, "form": "log-precision", "clip": 0.3},
+        "privacy": {
+            "noise_multiplier": 4.0,
+            "delta": 1e-4,
+            "insecure_noise_seed": 7,
+            "unit": "party",
+        },
+        "method": {"kind": "dp-updates", "shards": 1, "form": "log-precision", "clip": 0.3},
         "schedule": {"rounds": ROUNDS, "damping": 0.5},
     }
     config = parse_config(raw)

@@ -92,7 +92,7 @@ def configuration(privacy, *, target="ill", **more):
     }
 
 
-UPDATE = {"kind": "private-update", "shards": 5}
+UPDATE = {"kind": "dp-updates", "shards": 5}
 ADDED = {"relation": "add-or-remove"}
 TRUSTED = {"aggregation": "trusted"}
 SHORT = {"schedule": {"rounds": 2}}
@@ -105,32 +105,30 @@ CASES = {
         configuration({"unit": "person"} | ADDED, data={"person": "patient"}),
         one_person_less,
     ),
-    "dpsgd, substitute": (configuration({}, method={"kind": "dpsgd"}, **SHORT), another),
-    "dpsgd, add or remove": (configuration(ADDED, method={"kind": "dpsgd"}, **SHORT), one_more),
+    "dpsgd, substitute": (configuration({}, method={"kind": "dp-sgd"}, **SHORT), another),
+    "dpsgd, add or remove": (configuration(ADDED, method={"kind": "dp-sgd"}, **SHORT), one_more),
     "update, substitute, trusted": (configuration(TRUSTED, method=UPDATE, **SHORT), another),
     "update, add or remove": (configuration(ADDED, method=UPDATE, **SHORT), one_more),
     "update, whole parties, noise added by the server": (
         configuration(
             {"aggregation": "server", "unit": "party"},
-            method={"kind": "private-update", "shards": 1},
+            method={"kind": "dp-updates", "shards": 1},
             **SHORT,
         ),
         one_more,
     ),
     "dpsgd, add or remove, asynchronous": (
         configuration(
-            ADDED, method={"kind": "dpsgd"}, schedule={"kind": "asynchronous", "rounds": 2}
+            ADDED, method={"kind": "dp-sgd"}, schedule={"kind": "asynchronous", "rounds": 2}
         ),
         one_more,
     ),
     "statistics, substitute": (
-        configuration({}, target="pain", method={"kind": "private-statistics"}, **SHORT),
+        configuration({}, target="pain", method={"kind": "dp-statistics"}, **SHORT),
         another,
     ),
     "statistics, add or remove, trusted": (
-        configuration(
-            ADDED | TRUSTED, target="pain", method={"kind": "private-statistics"}, **SHORT
-        ),
+        configuration(ADDED | TRUSTED, target="pain", method={"kind": "dp-statistics"}, **SHORT),
         one_more,
     ),
 }
@@ -150,7 +148,7 @@ def test_neighbours_with_the_same_releases_have_the_same_public_part(tmp_path, c
 
 
 def test_what_is_published_is_said_to_be_not_covered(tmp_path):
-    raw = configuration(ADDED, method={"kind": "dpsgd"}, **SHORT)
+    raw = configuration(ADDED, method={"kind": "dp-sgd"}, **SHORT)
     raw["evaluate"]["publish"] = True
     (first, one), (second, _) = run_pair(tmp_path, raw, (table(), table(other_outcomes)))
     assert {"result.json", "report.html"} <= set(differing(first / "public", second / "public"))
@@ -184,7 +182,7 @@ def test_counts_and_notes_stay_in_the_private_part(tmp_path):
 
 
 def _plain_case():
-    raw = configuration(ADDED, method={"kind": "dpsgd"}, **SHORT)
+    raw = configuration(ADDED, method={"kind": "dp-sgd"}, **SHORT)
     return raw, (table(one_more), table())
 
 
@@ -229,7 +227,7 @@ def test_a_run_directory_confirms_no_guess_of_the_records(tmp_path, monkeypatch)
 
 
 def test_a_run_without_privacy_has_a_keyed_digest_too(tmp_path):
-    raw = {"privacy": "none", "data": {"source": "gaussian-mean", "records": 40},
+    raw = {"privacy": "none", "data": {"source": "normal-mean", "records": 40},
            "partition": {"parties": 2}, "schedule": {"rounds": 1}}  # fmt: skip
     for name in ("a", "b"):
         run(parse_config(raw), tmp_path / name)

@@ -22,7 +22,7 @@ LINEAR = {
     "privacy": "none",
     "name": "terrain",
     "seed": 3,
-    "data": {"source": "gaussian-mean", "records": 120},
+    "data": {"source": "normal-mean", "records": 120},
     "partition": {"parties": 4},
     "schedule": {"kind": "asynchronous", "rounds": 3},
 }
@@ -148,7 +148,7 @@ def test_the_directory_holds_what_is_promised(cohort_run):
 def test_a_conjugate_run_knows_its_distance_to_the_truth(whole_run, tmp_path):
     _, result = whole_run
     assert result["model"] == {
-        "kind": "gaussian-mean",
+        "kind": "normal-mean",
         "dimension": 1,
         "output": "gaussian",
         "settings": {"noise_sd": 1.0, "prior_mean": 0.0, "prior_sd": 1.0},
@@ -168,15 +168,15 @@ BAD_INPUT = {
     "no such column": {"data": {"source": "adult"}, "partition": {"kind": "column", "column": "x"}},
     "model for another target": {"model": {"kind": "logistic"}},
     "model without its columns": {"model": {"kind": "linear"}},
-    "network without its columns": {"model": {"kind": "bnn"}},
+    "network without its columns": {"model": {"kind": "neural-network"}},
     "prior too wide": {"model": {"prior_sd": 1e300}},
     "prior not a number": {"model": {"prior_sd": math.nan}},
     "noise too small": {"model": {"noise_sd": 1e-300}},
     "method that does not fit": {"method": {"kind": "natural-vi"}},
     "method option for auto": {"method": {"steps": 3}},
     "more parties a round than there are": {"schedule": {"parties_per_round": 9}},
-    "a program that is not there": {"model": {"kind": "numpyro", "program": "absent.py:f"}},
-    "a program without a name": {"model": {"kind": "numpyro", "program": "absent"}},
+    "a program that is not there": {"model": {"kind": "numpyro", "function": "absent.py:f"}},
+    "a program without a name": {"model": {"kind": "numpyro", "function": "absent"}},
     "a file that is not there": {
         "data": {"path": "/nowhere/absent.csv"},
         "outcome": "y",
@@ -243,7 +243,7 @@ def test_resuming_a_finished_run_repeats_its_result(whole_run, used):
 
 def test_a_run_of_another_configuration_is_not_resumed(used):
     kept = (used / "public" / "config.toml").read_bytes()
-    for change in ({"seed": 4}, {"data": {"source": "gaussian-mean", "records": 121}}):
+    for change in ({"seed": 4}, {"data": {"source": "normal-mean", "records": 121}}):
         with pytest.raises(DataError, match="belongs to another configuration"):
             run(config_with(LINEAR, **change), used, resume=True)
     assert (used / "public" / "config.toml").read_bytes() == kept

@@ -351,7 +351,7 @@ def test_a_checkpoint_of_version_0_1_is_refused(finished):
 
 def test_an_open_request_stays_as_it_was_sent(tmp_path):
     """Parties share the noisy sum: an answer of one changes the factors of those still asked."""
-    plan = probe_plan(tmp_path / "journal", Asynchronous(rounds=2), noise_seed=7)
+    plan = probe_plan(tmp_path / "journal", Asynchronous(rounds=2), insecure_noise_seed=7)
     state = begin(plan.rules, initial_state(plan.rules))
     sent = {request.id: request.content for request in open_requests(state)}
     with closing(Checkpoint(tmp_path / "c.sqlite", digest="d")) as checkpoint:

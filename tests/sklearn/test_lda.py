@@ -124,7 +124,7 @@ def test_scikit_learn_takes_it_for_one_of_its_own():
 @pytest.mark.parametrize("sampling", ["poisson", "without-replacement"])
 def test_a_private_fit_says_what_it_promises(sampling):
     train, test = planted(2000), planted(200, seed=1)
-    privacy = Privacy(epsilon=8.0, delta=1e-4, noise_seed=0)
+    privacy = Privacy(epsilon=8.0, delta=1e-4, insecure_noise_seed=0)
     model = LDA(**PRIVATE, privacy=privacy, sampling=sampling, max_iter=1).fit(train)
     guarantee, settled = model.guarantee_, model.settled_
     assert guarantee is not None
@@ -154,17 +154,19 @@ def test_noise_from_the_operating_system_differs_and_has_no_caveat():
 
 
 def test_the_four_accountants_side_by_side():
-    privacy = Privacy(noise_multiplier=1.0, delta=1e-4, relation="add-or-remove", noise_seed=0)
+    privacy = Privacy(
+        noise_multiplier=1.0, delta=1e-4, relation="add-or-remove", insecure_noise_seed=0
+    )
     model = LDA(**PRIVATE, privacy=privacy, total_samples=1000).fit(planted(950))
     found = model.epsilons()
     assert found["pld"] == pytest.approx(model.guarantee_.epsilon)
     assert found["pld"] < found["rdp"] <= found["moments"] < found["strong"]
-    substitute = Privacy(noise_multiplier=1.0, delta=1e-4, noise_seed=0)
+    substitute = Privacy(noise_multiplier=1.0, delta=1e-4, insecure_noise_seed=0)
     assert LDA(**PRIVATE, privacy=substitute).fit(planted(500)).epsilons()["moments"] is None
 
 
 def test_under_add_or_remove_the_number_of_documents_is_declared():
-    privacy = Privacy(epsilon=3.0, delta=1e-4, relation="add-or-remove", noise_seed=0)
+    privacy = Privacy(epsilon=3.0, delta=1e-4, relation="add-or-remove", insecure_noise_seed=0)
     with pytest.raises(ConfigError, match="total_samples"):
         LDA(**PRIVATE, privacy=privacy).fit(planted(200))
     first = LDA(**PRIVATE, privacy=privacy, total_samples=300).fit(planted(280))
@@ -177,13 +179,13 @@ def test_under_add_or_remove_the_number_of_documents_is_declared():
 
 
 def test_every_private_partial_fit_is_counted():
-    privacy = Privacy(noise_multiplier=4.0, delta=1e-4, noise_seed=0)
+    privacy = Privacy(noise_multiplier=4.0, delta=1e-4, insecure_noise_seed=0)
     model = LDA(**PRIVATE, privacy=privacy, total_samples=300)
     for calls in (1, 2, 3):
         model.partial_fit(planted(100, seed=calls))
         event = GaussianEvent(clip=1.5, noise_sd=6.0, count=calls, nonnegative=True)
         assert model.guarantee_.epsilon == pytest.approx(epsilon([event], 1e-4, "substitute"))
-    model.set_params(privacy=Privacy(noise_multiplier=40.0, delta=1e-4, noise_seed=0))
+    model.set_params(privacy=Privacy(noise_multiplier=40.0, delta=1e-4, insecure_noise_seed=0))
     model.partial_fit(planted(100))
     quieter = GaussianEvent(clip=1.5, noise_sd=60.0, nonnegative=True)
     assert model.guarantee_.epsilon == pytest.approx(epsilon([event, quieter], 1e-4, "substitute"))
@@ -277,14 +279,16 @@ def test_a_fit_that_is_refused_leaves_what_was_learnt(book):
 
 @pytest.mark.parametrize("denoise", ["shrink", "zero"])
 def test_a_private_fit_is_a_plan_with_one_party(denoise):
-    privacy = Privacy(epsilon=8.0, delta=1e-4, noise_seed=0)
+    privacy = Privacy(epsilon=8.0, delta=1e-4, insecure_noise_seed=0)
     counts = planted(600)
     found = LDA(**PRIVATE, privacy=privacy, denoise=denoise, max_iter=2).fit(counts)
     repair = "none" if denoise == "shrink" else "truncate"
     plan = make_plan(
         TopicModel(3, words=30, document_words=30),
         {"corpus": document_records(counts)},
-        method=PrivateStatistics(rate=100 / 600, noise_aware=denoise == "shrink", repair=repair),
+        method=PrivateStatistics(
+            sampling_rate=100 / 600, noise_aware=denoise == "shrink", repair=repair
+        ),
         schedule=Synchronous(rounds=12, damping=PowerDamping(offset=1.0, decay=0.7)),
         privacy=privacy,
     )
@@ -296,7 +300,7 @@ def test_a_private_fit_is_a_plan_with_one_party(denoise):
 
 def test_zero_sets_negative_counts_of_every_release_to_zero():
     """After one step half of the entries, those of mere noise, are the prior's 1/3."""
-    privacy = Privacy(noise_multiplier=50.0, delta=1e-4, noise_seed=0)
+    privacy = Privacy(noise_multiplier=50.0, delta=1e-4, insecure_noise_seed=0)
     model = LDA(**PRIVATE, privacy=privacy, denoise="zero", total_samples=100)
     first = model.partial_fit(planted(100)).components_
     assert 0.3 < np.mean(np.isclose(first, 1 / 3, rtol=1e-9)) < 0.7
@@ -357,7 +361,7 @@ def test_what_fails_before_a_document_is_read_costs_nothing(book, monkeypatch):
 
 def test_a_known_seed_is_charged_to_no_ledger(book):
     path, _ = book
-    privacy = Privacy(epsilon=1.0, delta=1e-4, noise_seed=1, ledger=str(path))
+    privacy = Privacy(epsilon=1.0, delta=1e-4, insecure_noise_seed=1, ledger=str(path))
     with pytest.raises(ConfigError, match="known seed"):
         LDA(**PRIVATE, privacy=privacy).fit(planted(400))
 
@@ -376,7 +380,11 @@ def test_nothing_is_asked_of_a_model_that_has_not_learnt():
 
 def test_one_guarantee_does_not_speak_for_steps_of_several_kinds():
     """What was learnt without noise or with known noise has no ε, nor has what follows it."""
-    kinds = ["none", Privacy(noise_multiplier=9.0), Privacy(noise_multiplier=9.0, noise_seed=1)]
+    kinds = [
+        "none",
+        Privacy(noise_multiplier=9.0),
+        Privacy(noise_multiplier=9.0, insecure_noise_seed=1),
+    ]
     for before, after in itertools.permutations(kinds, 2):
         for learn in (LDA.fit, LDA.partial_fit):
             model = LDA(2, privacy=before, total_samples=20)

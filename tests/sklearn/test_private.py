@@ -108,7 +108,7 @@ def test_the_declared_sensitivity_is_reached(share):
 
 
 def method(**changes):
-    return PrivateStatistics(**{"rate": 0.125, "nonnegative": True, **changes})
+    return PrivateStatistics(**{"sampling_rate": 0.125, "nonnegative": True, **changes})
 
 
 def task(records, weights, noise_sd, key):
@@ -126,7 +126,7 @@ def test_the_noise_has_its_law_and_half_of_it_is_caught():
 
     def answered(noise_sd, key):
         asked = task(records, np.ones(1, np.float32), noise_sd, key)
-        answer = method(rate=1.0).answer(model, model.own_family, None, asked)
+        answer = method(sampling_rate=1.0).answer(model, model.own_family, None, asked)
         return np.asarray(answer.natural["log"]).ravel() / model.statistics_unit, answer.cost
 
     exact, _ = answered(1e-9, KEY)
@@ -228,7 +228,7 @@ def test_the_published_setting_with_the_right_sensitivity():
     plan = make_plan(
         TopicModel(2, words=2),
         {"corpus": {}},
-        method=PrivateStatistics(rate=0.05, sampling="without-replacement"),
+        method=PrivateStatistics(sampling_rate=0.05, sampling="without-replacement"),
         schedule=Synchronous(rounds=20),
         privacy=Privacy(noise_multiplier=1.24, delta=2e-6),
         live=Live(total_units=400_000),
@@ -255,7 +255,7 @@ def test_a_wrong_scale_would_not_be_sent():
         model,
         {"corpus": {WHOLE: check_documents(np.eye(3, 4) + 1)}},
         schedule=Synchronous(rounds=1),
-        privacy=Privacy(noise_multiplier=2.0, delta=1e-4, noise_seed=0),
+        privacy=Privacy(noise_multiplier=2.0, delta=1e-4, insecure_noise_seed=0),
     )
     assert np.isfinite(carry_out(plan).state.q["log"]).all()
     charged = (GaussianEvent(clip=1.0, noise_sd=2.0, nonnegative=False),)

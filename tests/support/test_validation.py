@@ -31,7 +31,10 @@ WRONG = {
     "epsilon, array": (lambda: Privacy(epsilon=np.ones(2)), "privacy.epsilon = array"),
     "delta": (lambda: Privacy(epsilon=1.0, delta=None), "privacy.delta = None"),
     "noise": (lambda: Privacy(noise_multiplier="2"), "privacy.noise_multiplier = '2'"),
-    "seed": (lambda: Privacy(epsilon=1.0, noise_seed=1.5), "privacy.noise_seed = 1.5"),
+    "seed": (
+        lambda: Privacy(epsilon=1.0, insecure_noise_seed=1.5),
+        "privacy.insecure_noise_seed = 1.5",
+    ),
     "ledger": (lambda: Privacy(epsilon=1.0, ledger=3), "privacy.ledger = 3"),
     "parties": (lambda: Privacy(epsilon=1.0, parties=["a"]), "privacy.parties = ['a']"),
     "a party": (lambda: Privacy(epsilon=1.0, parties={"a": 2.0}), "privacy.parties['a'] = 2.0"),
@@ -59,13 +62,13 @@ WRONG = {
     "update shards": (lambda: PrivateUpdate(shards=1.5), "method.shards = 1.5"),
     "update objective": (lambda: PrivateUpdate(objective="mean"), "method.objective = 'mean'"),
     "statistics repair": (lambda: PrivateStatistics(repair="trim"), "method.repair = 'trim'"),
-    "statistics once": (lambda: PrivateStatistics(once="yes"), "method.once = 'yes'"),
-    "hybrid share": (lambda: Hybrid(share="half"), "method.share = 'half'"),
+    "statistics once": (lambda: PrivateStatistics(one_shot="yes"), "method.one_shot = 'yes'"),
+    "hybrid share": (lambda: Hybrid(statistics_share="half"), "method.statistics_share = 'half'"),
     "scoring prior": (
         lambda: PrivateScoring(empirical_bayes="yes"),
         "method.empirical_bayes = 'yes'",
     ),
-    "whitened": (lambda: Whitened(inner="dpsgd", share=0.1, bound=1.0), "inner"),
+    "whitened": (lambda: Whitened(inner="dp-sgd", share=0.1, bound=1.0), "inner"),
     "natural steps": (lambda: NaturalVI(steps="1"), "method.steps = '1'"),
     "gradient steps": (lambda: GradientVI(steps=2.5), "method.steps = 2.5"),
 }

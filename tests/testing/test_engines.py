@@ -199,7 +199,7 @@ class OtherSeed(InProcess):
     def seat(self):
         first = next(iter(self.parties))
         self.agreement = replace(
-            self.agreement, noise_seed=self.agreement.noise_seed and len(first)
+            self.agreement, insecure_noise_seed=self.agreement.insecure_noise_seed and len(first)
         )
         super().seat()
 

@@ -43,15 +43,15 @@ SHIPPED_MODELS = {
     "logistic": lambda: LogisticRegression(NAMES),
     "softmax": lambda: SoftmaxRegression(NAMES, levels=("u", "v", "w")),
     "linear": lambda: LinearRegression(NAMES, noise_sd=0.7, bounds=(-9.0, 9.0)),
-    "poisson": lambda: PoissonRegression(NAMES, largest=30),
-    "gaussian-mean": lambda: NormalMean(noise_sd=2.0),
-    "bnn": lambda: NeuralNetwork(NAMES, hidden=3),
-    "lda": lambda: TopicModel(2, words=9, start_seed=3),
+    "poisson": lambda: PoissonRegression(NAMES, max_count=30),
+    "normal-mean": lambda: NormalMean(noise_sd=2.0),
+    "neural-network": lambda: NeuralNetwork(NAMES, hidden=3),
+    "topics": lambda: TopicModel(2, words=9, start_seed=3),
     "belief-network": lambda: BeliefNetwork(4, hidden=2),
     "numpyro": lambda: from_numpyro(regression, {"x": np.ones(3), "y": np.ones(3)}),
 }
 RECORDS = {
-    "lda": document_records(COUNTS, width=9),
+    "topics": document_records(COUNTS, width=9),
     "belief-network": {"x": (RNG.random((20, 4)) < 0.5).astype(np.float64)},
     "numpyro": {"x": RNG.normal(size=20), "y": RNG.normal(size=20)},
 }

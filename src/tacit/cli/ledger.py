@@ -125,8 +125,8 @@ def _records_of(
 
     setup = read_party(path)
     private = setup.agreed.federation.private
-    if private is None or private.noise_seed is not None:
-        why = 'privacy = "none"' if private is None else "privacy.noise_seed is set"
+    if private is None or private.insecure_noise_seed is not None:
+        why = 'privacy = "none"' if private is None else "privacy.insecure_noise_seed is set"
         raise ConfigError(f"{setup.agreed.path}: {why}; nothing is charged under a budget")
     ready = prepare_party(setup)
 

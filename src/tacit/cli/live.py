@@ -443,7 +443,7 @@ def _place(path: Path) -> tuple[Path, Path | None, Literal["server", "party"]]:
 
         named = setup.own.ledger
         ledger = own_ledger() if named is None else setup.base / Path(named).expanduser()
-        if setup.agreed.federation.private.noise_seed is not None:
+        if setup.agreed.federation.private.insecure_noise_seed is not None:
             ledger = setup.state / LEDGER_NAME
         return setup.state, ledger, "party"
     raise ConfigError(f"{path} is neither a server's nor a party's file; it has no state")

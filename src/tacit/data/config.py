@@ -20,7 +20,7 @@ from tacit.support.validation import BelowOne, Count, Finite, Positive
 TABULAR = ("held_out", "scaling", "keep", "balance", "party")
 SOURCE_KEYS: dict[str, tuple[str, ...]] = {
     "synthetic-cohort": ("records", "person", "site", *TABULAR),
-    "gaussian-mean": ("records", "mean", "sd", "held_out"),
+    "normal-mean": ("records", "mean", "sd", "held_out"),
     "adult": TABULAR,
     "rugged": tuple(key for key in TABULAR if key != "balance"),
     "heart": ("site", *TABULAR),
@@ -33,7 +33,7 @@ SOURCE_KEYS: dict[str, tuple[str, ...]] = {
 }
 """Where records may come from, and the keys of [data] that each source has."""
 SOURCES = tuple(SOURCE_KEYS)
-GENERATED = ("synthetic-cohort", "gaussian-mean", "synthetic-topics")
+GENERATED = ("synthetic-cohort", "normal-mean", "synthetic-topics")
 CORPORA = ("synthetic-topics", "wikipedia", "documents")
 """Sources whose records are documents."""
 WITH_SITES = tuple(source for source, keys in SOURCE_KEYS.items() if "site" in keys)
@@ -57,6 +57,7 @@ class DataConfig(Table, frozen=True, kw_only=True):
         "preparation": "scaling",
         "column": "party",
     }
+    renamed_kinds: ClassVar[Mapping[str, str]] = {"gaussian-mean": "normal-mean"}
 
     source: str = "synthetic-cohort"
     """A data set of `tacit data list`; a file needs none, only its path."""

@@ -148,7 +148,7 @@ def _measured_clipping(plan: Plan, state: ServerState, driver: Driver) -> Clippe
 
     It is an exact function of the records, so never measured in a run with secret noise.
     """
-    if plan.privacy is None or plan.privacy.noise_seed is None or not plan.report_steps:
+    if plan.privacy is None or plan.privacy.insecure_noise_seed is None or not plan.report_steps:
         return None
     try:
         return clipped_share(

@@ -304,7 +304,7 @@ def digest_of(federation: Federation, base: Path) -> str:
         body["privacy"].pop("ledger", None)
     place = model_file(federation.model)
     if place.endswith(".py"):
-        body["program"] = _text_digest(base, place, "model.program")
+        body["function"] = _text_digest(base, place, "model.function")
     if federation.data.vocabulary is not None:
         body["vocabulary"] = _text_digest(base, federation.data.vocabulary, "data.vocabulary")
     return hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()
@@ -312,7 +312,7 @@ def digest_of(federation: Federation, base: Path) -> str:
 
 def model_file(model: ModelSettings) -> str:
     """Where the program of a NumPyro model is; empty for other models."""
-    return model.program.rpartition(":")[0] if isinstance(model, NumPyroSettings) else ""
+    return model.function.rpartition(":")[0] if isinstance(model, NumPyroSettings) else ""
 
 
 def _text_digest(base: Path, place: str, key: str) -> str:

@@ -84,7 +84,7 @@ class ReadyParty:
     def ledger_path(self) -> Path:
         """The file that a private run is charged to."""
         assert self.plan.privacy is not None
-        if self.plan.privacy.noise_seed is not None:
+        if self.plan.privacy.insecure_noise_seed is not None:
             return self.setup.state / LEDGER_NAME
         named = self.setup.own.ledger
         return own_ledger() if named is None else self.setup.base / Path(named).expanduser()
@@ -116,7 +116,7 @@ def check_budget(ready: ReadyParty) -> Any:
     """Whether the whole run fits under the party's budget, before anything is spent."""
     assert ready.plan.privacy is not None
     path = ready.ledger_path
-    if ready.plan.privacy.noise_seed is not None:
+    if ready.plan.privacy.insecure_noise_seed is not None:
         return None
     if not path.exists():
         raise PrivacyBudgetError(
@@ -341,7 +341,9 @@ def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> L
 
 
 def _charger(ready: ReadyParty, ledger: Ledger) -> Callable[[str], Charging]:
-    simulated = ready.plan.privacy is not None and ready.plan.privacy.noise_seed is not None
+    simulated = (
+        ready.plan.privacy is not None and ready.plan.privacy.insecure_noise_seed is not None
+    )
 
     @functools.cache
     def charging(run: str) -> Charging:
@@ -356,7 +358,7 @@ def _charger(ready: ReadyParty, ledger: Ledger) -> Callable[[str], Charging]:
 def _open_ledger(ready: ReadyParty) -> Ledger | None:
     if not ready.plan.settled or ready.plan.privacy is None:
         return None
-    return Ledger(ready.ledger_path, create=ready.plan.privacy.noise_seed is not None)
+    return Ledger(ready.ledger_path, create=ready.plan.privacy.insecure_noise_seed is not None)
 
 
 def _charging(ready: ReadyParty, ledger: Ledger, run: str) -> Charging:

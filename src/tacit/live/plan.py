@@ -67,5 +67,5 @@ def _located(config: Config, base: Path) -> Config:
     if not place.endswith(".py"):
         return config
     assert isinstance(config.model, NumPyroSettings)
-    program = f"{base / place}{config.model.program.removeprefix(place)}"
-    return replace(config, model=replace(config.model, program=program))
+    function = f"{base / place}{config.model.function.removeprefix(place)}"
+    return replace(config, model=replace(config.model, function=function))

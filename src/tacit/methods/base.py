@@ -156,7 +156,7 @@ class LocalMethod(abc.ABC):
     """The damping that this method wants where none was asked for; None: `resolved_damping`."""
     usual_rounds: ClassVar[int] = USUAL_ROUNDS
     """How many rounds it takes where nobody asked for a number."""
-    averaged_share: float = 0.0
+    average_last: float = 0.0
     """The share of the rounds, the last ones, over which the server averages q."""
     reads_public: ClassVar[bool] = False
     """Whether `read` needs the public arrays of the server."""

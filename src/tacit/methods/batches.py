@@ -74,7 +74,8 @@ class Batches:
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
             raise ConfigError(
-                f"method.rate = {self.rate}; the share of the records in a batch is in (0, 1]"
+                f"method.sampling_rate = {self.rate}; the share of the records in a batch is "
+                "in (0, 1]"
             )
 
     def check(self, relation: Relation) -> None:

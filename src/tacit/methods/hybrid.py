@@ -32,10 +32,10 @@ STATISTICS, GRADIENT = "statistics", "gradient"
 class Hybrid(PrivateMethod):
     """One release of statistics, then DP-SGD.
 
-    `share` is the statistics' part of the budget, in μ² of Gaussian releases: their noise
-    multiplier is √((1 − share)/(share·n·r²)) times that of the n gradients, sampled at rate r.
-    `clip` is that of the statistics and `gradient_clip`, left out the same, that of the gradients;
-    the rest are DP-SGD's settings.
+    `statistics_share` is the statistics' part of the budget, in μ² of Gaussian releases: their
+    noise multiplier is √((1 − share)/(share·n·r²)) times that of the n gradients, sampled at rate
+    r. `clip` is that of the statistics and `gradient_clip`, left out the same, that of the
+    gradients; the rest are DP-SGD's settings.
 
     Parameters
     ----------
@@ -57,31 +57,32 @@ class Hybrid(PrivateMethod):
         Length of the steps, and its factor at the last visit.
     momentum
         Momentum of the steps, in [0, 1).
-    averaged_share
+    average_last
         Share of the rounds, the last ones, over which the server averages the posterior.
     dtype
         Floating-point type of the records, "float32" or "float64".
     """
 
-    kind: ClassVar[str] = "hybrid"
+    kind: ClassVar[str] = "dp-hybrid"
     damping: ClassVar[float | None] = 1.0
     clip: float = 1.0
-    share: float = 0.5
+    statistics_share: float = 0.5
     precision_weight: float = 1.0
     gradient_clip: float | None = None
     steps: int = 1
-    rate: float = 1.0
+    sampling_rate: float = 1.0
     step_size: float | None = None
     step_end: float = 1.0
     momentum: float = 0.5
-    averaged_share: float = 0.5
+    average_last: float = 0.5
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.share < 1:
+        if not 0 < self.statistics_share < 1:
             raise ConfigError(
-                f"method.share = {self.share}; the statistics' part of the budget is in (0, 1)"
+                f"method.statistics_share = {self.statistics_share}; the statistics' part of "
+                "the budget is in (0, 1)"
             )
         if self.gradient_clip is not None:
             check_clip(self.gradient_clip, "method.gradient_clip")
@@ -99,11 +100,11 @@ class Hybrid(PrivateMethod):
         """What answers the others."""
         method = DPSGD(
             steps=self.steps,
-            rate=self.rate,
+            sampling_rate=self.sampling_rate,
             step_size=self.step_size,
             step_end=self.step_end,
             momentum=self.momentum,
-            averaged_share=self.averaged_share,
+            average_last=self.average_last,
             **self._shared,
         )
         return replace(method, clip=self.gradient_clip or self.clip)
@@ -132,8 +133,12 @@ class Hybrid(PrivateMethod):
             return super().events(
                 visit=visit, visits=visits, clip=clip, noise_sd=noise_sd, units=units
             )
-        gradients = max(1, visits - 1) * self.steps * self.rate**2
-        scale = math.sqrt((1.0 - self.share) / (self.share * gradients)) if visits > 1 else 1.0
+        gradients = max(1, visits - 1) * self.steps * self.sampling_rate**2
+        scale = (
+            math.sqrt((1.0 - self.statistics_share) / (self.statistics_share * gradients))
+            if visits > 1
+            else 1.0
+        )
         return self.first.release(clip=clip, noise_sd=noise_sd * scale, units=units)
 
     def stage_at(self, visit: int) -> Stage:

@@ -171,7 +171,7 @@ def _broken_site(
     known = isinstance(method, NaturalVI | Exact | ExpectedStatistics)
     if curve is None or not known or not isinstance(family, Gaussian):
         return None
-    rate = method.rate if isinstance(method, ExpectedStatistics) else 1.0
+    rate = method.sampling_rate if isinstance(method, ExpectedStatistics) else 1.0
     exchange = exchange._replace(records=exchange.records / rate)
     found = _broken_precision(model, family, method, exchange, curve)
     return found or _broken_linear(model, family, method, exchange, curve)

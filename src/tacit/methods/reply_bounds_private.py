@@ -155,7 +155,7 @@ def _broken_statistics(
     event: GaussianEvent,
 ) -> BrokenBound | None:
     """The factor is a linear map of what was released (`gaussian_factor`)."""
-    site, scale = exchange.site, method.rate / model.statistics_unit
+    site, scale = exchange.site, method.sampling_rate / model.statistics_unit
     if isinstance(family, Dirichlets):
         released = [scale * site["log"]]
         return _compared(
@@ -239,7 +239,7 @@ def _broken_gradient(
     maps = {
         name: np.asarray(value, np.float64) for name, value in method._maps(model, free).items()
     }
-    unit = method.rate / scale
+    unit = method.sampling_rate / scale
     released = [maps["location"] * gradient * unit]
     information = old + (number + 1.0) * added
     if "information" in maps:
@@ -248,7 +248,13 @@ def _broken_gradient(
         released.append(maps["scale"] * information * np.exp(2.0 * free["scale"]) * unit)
     if method.adaptive is not None:
         event_clip = event.clip / tally_clip(1.0)
-        tally = WEIGHT * event_clip * method.rate * exchange.released[WITHIN] / exchange.damping
+        tally = (
+            WEIGHT
+            * event_clip
+            * method.sampling_rate
+            * exchange.released[WITHIN]
+            / exchange.damping
+        )
         released.append(tally)
     widest = max(float(np.max(np.abs(value))) for value in maps.values()) * unit
     widest *= (1.0 + float(np.max(np.abs(mean)))) * max(float(np.max(1.0 / length)), number + 1.0)

@@ -115,7 +115,7 @@ def _broken_tally(steps: Steps) -> BrokenBound | None:
     exchange = steps.exchange
     clip = steps.clip / tally_clip(1.0)
     value = abs(float(exchange.released[WITHIN])) / exchange.damping
-    limit = steps.longest / (WEIGHT * clip * steps.method.rate) * (1.0 + LOOSE)
+    limit = steps.longest / (WEIGHT * clip * steps.method.sampling_rate) * (1.0 + LOOSE)
     limit += float(exchange.slack(WITHIN))
     return None if value <= limit else BrokenBound("count within the clip", value, limit)
 
@@ -127,7 +127,7 @@ def _reach(steps: Steps) -> Reach:
     rest = power(divide(q, factor), method._prior_share)
     r, others = rest["linear"], -2.0 * rest["quadratic"]
     prior = -2.0 * model.prior(steps.family)["quadratic"] * method._prior_share
-    unit = steps.scale * steps.longest / method.rate
+    unit = steps.scale * steps.longest / method.sampling_rate
     gradient = unit / np.abs(np.asarray(model.clip_scales(), np.float64))
     information = unit / method._weight(model)
     # The mean information of a coordinate is a sum of squares: only noise makes it negative.
@@ -142,7 +142,7 @@ def _reach(steps: Steps) -> Reach:
         return prior + (doubt / math.sqrt(number) if number > 0 else 0.0)
 
     first = float(exchange.visit * method.steps)
-    last = max(1, math.ceil(method.averaged_share * method.steps))
+    last = max(1, math.ceil(method.average_last * method.steps))
     least = most = -2.0 * factor["quadratic"]
     floor = floor_at(first)
     mean = np.abs((r + factor["linear"]) / np.maximum(others + least, floor))

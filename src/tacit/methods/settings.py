@@ -7,7 +7,7 @@ A key that is left out takes the default of the method itself. No array library 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -25,6 +25,13 @@ class MethodSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
     """How each party computes its update; the keys depend on `kind`."""
 
     place: ClassVar[str] = "method"
+    renamed: ClassVar[Mapping[str, str]] = {
+        "rate": "sampling_rate",
+        "once": "one_shot",
+        "share": "statistics_share",
+        "most_noise": "max_noise",
+        "averaged_share": "average_last",
+    }
     builds: ClassVar[str]
     """The method's class, as "module:name"."""
 
@@ -137,11 +144,18 @@ METHOD_SETTINGS: Kinds[MethodSettings] = Kinds(
         "natural-vi": "tacit.methods.settings:NaturalVISettings",
         "gradient-vi": "tacit.methods.settings:GradientVISettings",
         "expected-statistics": "tacit.methods.statistics.settings:ExpectedStatisticsSettings",
-        "dpsgd": "tacit.methods.dpsgd.settings:DPSGDSettings",
-        "private-scoring": "tacit.methods.scoring.settings:PrivateScoringSettings",
-        "private-update": "tacit.methods.update.settings:PrivateUpdateSettings",
-        "private-statistics": "tacit.methods.statistics.settings:PrivateStatisticsSettings",
-        "hybrid": "tacit.methods.statistics.settings:HybridSettings",
+        "dp-sgd": "tacit.methods.dpsgd.settings:DPSGDSettings",
+        "dp-scoring": "tacit.methods.scoring.settings:PrivateScoringSettings",
+        "dp-updates": "tacit.methods.update.settings:PrivateUpdateSettings",
+        "dp-statistics": "tacit.methods.statistics.settings:PrivateStatisticsSettings",
+        "dp-hybrid": "tacit.methods.statistics.settings:HybridSettings",
     },
     default="auto",
+    renamed={
+        "dpsgd": "dp-sgd",
+        "private-scoring": "dp-scoring",
+        "private-update": "dp-updates",
+        "private-statistics": "dp-statistics",
+        "hybrid": "dp-hybrid",
+    },
 )

@@ -115,9 +115,9 @@ class Whitened(PrivateMethod):
         return self.inner.damping
 
     @property
-    def averaged_share(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def average_last(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         """As the inner method's."""
-        return self.inner.averaged_share
+        return self.inner.average_last
 
     @property
     def variable_axis(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -327,8 +327,8 @@ def whitened(inner: LocalMethod | None, share: float | None, bound: float | None
     if not isinstance(inner, DPSGD | PrivateUpdate):
         kind = "auto" if inner is None else inner.kind
         raise ConfigError(
-            f"method.whiten = {share} with method.kind = {kind!r}; it is for dpsgd and "
-            "private-update: choose one of them, or leave it out"
+            f"method.whiten = {share} with method.kind = {kind!r}; it is for dp-sgd and "
+            "dp-updates: choose one of them, or leave it out"
         )
     return Whitened(inner=inner, share=share, bound=bound)
 

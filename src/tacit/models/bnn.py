@@ -50,7 +50,7 @@ class NeuralNetwork(GaussianPriorModel):
         Seed of the starting point, which all parties share.
     """
 
-    kind: ClassVar[str] = "bnn"
+    kind: ClassVar[str] = "neural-network"
     Settings = NeuralNetworkSettings
     serves: ClassVar[tuple[Output, ...]] = ("bernoulli", "gaussian")
     seeded: ClassVar[bool] = True

@@ -30,7 +30,7 @@ class NormalMean(GaussianPriorModel, ConjugateGaussian):
         Mean and standard deviation of the prior.
     """
 
-    kind: ClassVar[str] = "gaussian-mean"
+    kind: ClassVar[str] = "normal-mean"
     Settings = NormalMeanSettings
     serves: ClassVar[tuple[Output, ...]] = ("gaussian",)
     output: Output = "gaussian"

@@ -42,16 +42,16 @@ SHIPPED = {
     "softmax": Entry("tacit.models.glm.softmax:SoftmaxRegression", "SoftmaxSettings"),
     "linear": Entry("tacit.models.glm.linear:LinearRegression", "LinearSettings"),
     "poisson": Entry("tacit.models.glm.poisson:PoissonRegression", "PoissonSettings"),
-    "gaussian-mean": Entry("tacit.models.normal_mean:NormalMean", "NormalMeanSettings"),
-    "bnn": Entry("tacit.models.bnn:NeuralNetwork", "NeuralNetworkSettings"),
+    "normal-mean": Entry("tacit.models.normal_mean:NormalMean", "NormalMeanSettings"),
+    "neural-network": Entry("tacit.models.bnn:NeuralNetwork", "NeuralNetworkSettings"),
     "numpyro": Entry("tacit.models.numpyro.model:NumPyroModel", "NumPyroSettings"),
-    "lda": Entry("tacit.models.lda.model:TopicModel", "TopicSettings"),
+    "topics": Entry("tacit.models.lda.model:TopicModel", "TopicSettings"),
 }
 SUITED = {
     "bernoulli": "logistic",
     "gaussian": "linear",
     "categorical": "softmax",
-    "other": "lda",
+    "other": "topics",
 }
 """What kind = "auto" is for what the target is."""
 _registered: dict[str, type[Model]] = {}
@@ -118,7 +118,12 @@ class _ModelKinds(Kinds[ModelSettings]):
         return AutoModel if kind == "auto" else settings_class(kind)
 
 
-MODEL_SETTINGS = _ModelKinds(ModelSettings, {}, default="auto")
+MODEL_SETTINGS = _ModelKinds(
+    ModelSettings,
+    {},
+    default="auto",
+    renamed={"bnn": "neural-network", "lda": "topics", "gaussian-mean": "normal-mean"},
+)
 
 
 def build_model(kind: str, settings: ModelSettings, schema: ModelSchema) -> Model:

@@ -20,6 +20,11 @@ class ModelSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
     """What is learnt; the keys depend on `kind`."""
 
     place: ClassVar[str] = "model"
+    renamed: ClassVar[Mapping[str, str]] = {
+        "largest": "max_count",
+        "program": "function",
+        "static": "arguments",
+    }
 
     @property
     def kind(self) -> str:
@@ -60,7 +65,7 @@ class LinearSettings(PriorSettings, frozen=True, kw_only=True, tag="linear"):
     """Standard deviation of the outcome around its mean."""
 
 
-class NormalMeanSettings(PriorSettings, frozen=True, kw_only=True, tag="gaussian-mean"):
+class NormalMeanSettings(PriorSettings, frozen=True, kw_only=True, tag="normal-mean"):
     """The mean of a normal with known noise."""
 
     noise_sd: StandardDeviation = 1.0
@@ -70,11 +75,11 @@ class NormalMeanSettings(PriorSettings, frozen=True, kw_only=True, tag="gaussian
 class PoissonSettings(PriorSettings, frozen=True, kw_only=True, tag="poisson"):
     """Poisson regression, for an outcome that is a count."""
 
-    largest: Annotated[float, Meta(ge=1)] | None = None
+    max_count: Annotated[float, Meta(ge=1)] | None = None
     """The largest count of a record; left out: the declared high of the outcome."""
 
 
-class NeuralNetworkSettings(ModelSettings, frozen=True, kw_only=True, tag="bnn"):
+class NeuralNetworkSettings(ModelSettings, frozen=True, kw_only=True, tag="neural-network"):
     """A Bayesian neural network with one hidden layer."""
 
     prior_sd: StandardDeviation = 1.0
@@ -89,16 +94,16 @@ class NumPyroSettings(ModelSettings, frozen=True, kw_only=True, tag="numpyro"):
     """A NumPyro model with one plate over records."""
 
     advice: ClassVar[Mapping[str, str]] = {
-        "program": 'name the model, e.g. "package.module:function" or "path/to/file.py:function"'
+        "function": 'name the model, e.g. "package.module:function" or "path/to/file.py:function"'
     }
 
-    program: str
+    function: str
     """"package.module:function" or "path/to/file.py:function"."""
-    static: dict[str, Any] = msgspec.field(default_factory=dict)
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     """Further keyword arguments that are not records."""
 
 
-class TopicSettings(ModelSettings, frozen=True, kw_only=True, tag="lda"):
+class TopicSettings(ModelSettings, frozen=True, kw_only=True, tag="topics"):
     """Latent Dirichlet allocation, for documents."""
 
     topics: Count = 10

@@ -158,9 +158,10 @@ def ledger_charging(
     if privacy is None or privacy.ledger is None:
         yield None
         return
-    if privacy.noise_seed is not None:
+    if privacy.insecure_noise_seed is not None:
         raise ConfigError(
-            f"privacy.noise_seed = {privacy.noise_seed} with privacy.ledger; noise from a known "
+            f"privacy.insecure_noise_seed = {privacy.insecure_noise_seed} with "
+            "privacy.ledger; noise from a known "
             "seed guarantees nothing and is charged nowhere: leave out one of the two"
         )
     with Ledger(Path(privacy.ledger).expanduser()) as ledger:

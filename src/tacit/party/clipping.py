@@ -43,7 +43,7 @@ def clipped_share(
     None with secret noise, and for a method that cannot say it.
     """
     method = agreement.method
-    if agreement.noise_seed is None or not isinstance(method, PrivateMethod):
+    if agreement.insecure_noise_seed is None or not isinstance(method, PrivateMethod):
         return None
     groups: dict[tuple[str, str], list[Request]] = {}
     for party in parties:

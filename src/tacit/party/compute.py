@@ -288,10 +288,10 @@ def _private_parts(
     known = [one for one in settled or () if one is not None]
     if len(known) != len(requests):
         raise ValueError("a private method needs its settled terms for every request")
-    if agreement.noise_seed is None:
+    if agreement.insecure_noise_seed is None:
         data = [secret_key_data() if key is None else key_data(key) for key in keys]
     else:
-        data = [seeded_key_data(agreement.noise_seed, r.party, r.visit) for r in requests]
+        data = [seeded_key_data(agreement.insecure_noise_seed, r.party, r.visit) for r in requests]
     now = [one.events_at(r.visit) for r, one in zip(requests, known, strict=True)]
     terms = Terms(
         clip=np.array([one.clip for one in known]),

@@ -17,5 +17,5 @@ class Agreement:
     family: Family
     method: LocalMethod
     seed: int
-    noise_seed: int | None = None
+    insecure_noise_seed: int | None = None
     """Where a private method's noise comes from; None: the operating system's entropy."""

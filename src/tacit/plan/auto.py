@@ -102,7 +102,7 @@ def _private(case: Case) -> tuple[PrivateMethod, str]:
                 schedule=repr(case.schedule.kind),
                 rounds=case.schedule.rounds,
             )
-            return DPSGD(), f"not private-scoring: {told}"
+            return DPSGD(), f"not dp-scoring: {told}"
     return PrivateScoring(), (
         f"model {case.model.kind!r} is generalised linear and its rounds are everybody's: noisy "
         "scores know their curvature and their noise"

@@ -45,8 +45,8 @@ def committee(
     if not isinstance(method, DPSGD):
         raise ConfigError(
             f"baseline = {baseline!r} with method.kind = {method.kind!r}; a committee learns by "
-            "'dpsgd': say so or leave the method out"
+            "'dp-sgd': say so or leave the method out"
         )
     share = 1.0 / parties if baseline == "committee-split-prior" else 1.0
     meeting = Synchronous(rounds=1, damping=1.0)
-    return replace(method, _prior_share=share, averaged_share=0.0), meeting
+    return replace(method, _prior_share=share, average_last=0.0), meeting

@@ -21,7 +21,7 @@ from tacit.privacy.settings import Privacy, check_clip
 
 SEED_KNOWN = (
     "Not private: the noise was drawn from a known seed, so whoever knows it can subtract it; "
-    "leave privacy.noise_seed out for a guarantee"
+    "leave privacy.insecure_noise_seed out for a guarantee"
 )
 
 
@@ -144,7 +144,7 @@ def settle(
             unit=privacy.unit,
             relation=privacy.relation,
             trust=trust or TRUST[privacy.aggregation],
-            caveat=None if privacy.noise_seed is None else SEED_KNOWN,
+            caveat=None if privacy.insecure_noise_seed is None else SEED_KNOWN,
         )
         settled[name] = Settled(
             clip=clips[name],

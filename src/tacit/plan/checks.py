@@ -260,7 +260,7 @@ def check_memory(
         raise ConfigError(
             f"method.kind = {method.kind!r} here keeps a factor at each party, which needs rounds "
             f"of everybody: schedule.kind = {schedule.kind!r}, parties_per_round = "
-            f"{schedule.parties_per_round}; use 'synchronous' without it, or method.rate"
+            f"{schedule.parties_per_round}; use 'synchronous' without it, or method.sampling_rate"
         )
 
 

@@ -94,7 +94,7 @@ class Plan:
             seed=self.seed,
             prior=self.family.zero() if site else self.model.prior(self.family),
             site_prior=site,
-            average_last=math.ceil(self.method.averaged_share * self.schedule.rounds),
+            average_last=math.ceil(self.method.average_last * self.schedule.rounds),
             combine=self._combine,
             own_factors=self._server_adds_noise and self._own_factors,
             most_visits=self.schedule.rounds if self.settled else None,
@@ -113,8 +113,8 @@ class Plan:
     @property
     def agreement(self) -> Agreement:
         """The parties' side of the plan."""
-        noise_seed = None if self.privacy is None else self.privacy.noise_seed
-        return Agreement(self.model, self.family, self.method, self.seed, noise_seed)
+        insecure_noise_seed = None if self.privacy is None else self.privacy.insecure_noise_seed
+        return Agreement(self.model, self.family, self.method, self.seed, insecure_noise_seed)
 
     def without_records(self) -> Plan:
         """The same plan with empty records and without the server's noise key.
@@ -147,7 +147,7 @@ class Plan:
         """The server's own noise, by round, where it is the server that adds it."""
         if self.privacy is None or not self._server_adds_noise:
             return None
-        seed = self.privacy.noise_seed
+        seed = self.privacy.insecure_noise_seed
         key = self.noise_key if seed is None else (seed,)
 
         def generator(number: int) -> np.random.Generator:

@@ -6,7 +6,7 @@ No array library is needed to read or to refuse it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -46,6 +46,7 @@ class Privacy(Table, frozen=True, kw_only=True):
     """
 
     place: ClassVar[str] = "privacy"
+    renamed: ClassVar[Mapping[str, str]] = {"noise_seed": "insecure_noise_seed"}
 
     epsilon: float | None = None
     """ε of the guarantee: the smaller, the more private."""
@@ -61,7 +62,7 @@ class Privacy(Table, frozen=True, kw_only=True):
     """Who adds the noise: each party for itself, all together, or the server."""
     accountant: AccountantName = "pld"
     """How the releases are added up to ε and δ."""
-    noise_seed: int | None = None
+    insecure_noise_seed: int | None = None
     """None draws noise and batches from the operating system's entropy. A number makes the run
     repeatable and, because whoever knows it can subtract the noise, not private."""
     ledger: str | None = None
@@ -79,8 +80,11 @@ class Privacy(Table, frozen=True, kw_only=True):
     def faults(self) -> Iterator[str | TacitError]:
         if not 0 < self.delta < 1:
             yield _delta_fault("privacy", self.delta)
-        if self.noise_seed is not None and not 0 <= self.noise_seed <= MAX_SEED:
-            yield f"privacy.noise_seed = {self.noise_seed}; it must be in 0 … 2³² − 1"
+        if self.insecure_noise_seed is not None and not 0 <= self.insecure_noise_seed <= MAX_SEED:
+            yield (
+                f"privacy.insecure_noise_seed = {self.insecure_noise_seed}; it must be in 0 … 2³² "
+                "− 1"
+            )
         for name, party in self.parties.items():
             key = f'privacy.parties."{name}"'
             yield from _target_faults(key, party.epsilon, party.noise_multiplier, needed=False)

@@ -35,7 +35,7 @@ METRICS = {
 }
 """How a metric reads in a sentence, and what it means."""
 
-PATHS = {"data.path", "data.vocabulary", "model.program", "privacy.ledger"}
+PATHS = {"data.path", "data.vocabulary", "model.function", "privacy.ledger"}
 """Keys that name a file."""
 PERCENT = {"accuracy", "coverage_90"}
 MOST_REFUSALS = 50
@@ -316,7 +316,7 @@ def reproduction(run: Run) -> str:
         f"{key} = {json.dumps(path, ensure_ascii=False)}"
         for key, path in settings.items()
         if key in PATHS and path != RUN_DIRECTORY and not Path(path).expanduser().is_absolute()
-        if key != "model.program" or ".py:" in path
+        if key != "model.function" or ".py:" in path
     ]
     if relative:
         several = "are relative paths" if len(relative) > 1 else "is a relative path"

@@ -82,7 +82,7 @@ def _clipping_cautions(plan: Plan, clipped: Clipped | None) -> list[Caution]:
     method = plan.method
     if plan.privacy is None or not isinstance(method, PrivateMethod):
         return []
-    if plan.privacy.noise_seed is not None:
+    if plan.privacy.insecure_noise_seed is not None:
         return clipping_caution(clipped)
     fixed = isinstance(method, DPSGD) and method.adaptive is None and plan.model.user_program
     if not fixed or any(one.clip != DPSGD.clip for one in plan.settled.values()):

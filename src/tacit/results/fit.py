@@ -63,8 +63,8 @@ class Fit:
     def clipped(self) -> float | None:
         """The share of units whose contribution was clipped at the end of a simulation.
 
-        Measured only with `Privacy.noise_seed`: with secret noise this exact share would be a
-        further release. None then, and without privacy.
+        Measured only with `Privacy.insecure_noise_seed`: with secret noise this exact share would
+        be a further release. None then, and without privacy.
         """
         return self._result["clipped"]["share"] if "clipped" in self._result else None
 

@@ -125,7 +125,7 @@ def _exact_natural(
     if not isinstance(model, ConjugateGaussian):
         raise ConfigError(
             f"model {model.kind!r} has no exact posterior; use nuts_reference, or a conjugate "
-            "model such as 'linear' or 'gaussian-mean'"
+            "model such as 'linear' or 'normal-mean'"
         )
     prior = model.prior(FullGaussian(model.dimension))
     precision, linear = -2.0 * prior["quadratic"], prior["linear"]

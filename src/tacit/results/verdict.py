@@ -274,7 +274,8 @@ def unknown_clipping_caution(clip: float) -> list[Caution]:
             "clipping",
             f"Contributions were clipped to a norm of {clip:g}, the default, which does not know "
             "the scale of this model's gradients: the bias is unknown and no interval contains "
-            "it; choose method.clip on synthetic records, with privacy.noise_seed set, so that "
+            "it; choose method.clip on synthetic records, with privacy.insecure_noise_seed "
+            "set, so that "
             "the share of shortened contributions is shown.",
         )
     ]

@@ -21,7 +21,7 @@ def make_model(config: Config, federation: Federation) -> Model:
     """The model that a configuration names, for the columns that its data have."""
     settings = config.model
     if isinstance(settings, AutoModel):
-        kind = "gaussian-mean" if config.data.source == "gaussian-mean" else None
+        kind = "normal-mean" if config.data.source == "normal-mean" else None
         kind = kind or SUITED[federation.output]
         settings = settings_class(kind)(**given(settings))
     _check_output(settings.kind, federation)
@@ -50,7 +50,7 @@ def _check_output(kind: str, federation: Federation) -> None:
         return
     documents = federation.output == "other"
     if documents or serves == ("other",):
-        what, other = ("documents", "lda") if documents else ("no documents", "auto")
+        what, other = ("documents", "topics") if documents else ("no documents", "auto")
         raise ConfigError(
             f"model.kind = {kind!r}, but the records are {what}; use model.kind = {other!r}"
         )

@@ -42,7 +42,7 @@ def ledger_path(config: Config, out: Path, asked: Path | None) -> Path:
         return asked
     if config.private.ledger == RUN_DIRECTORY:
         return private_part(out) / LEDGER_NAME
-    if config.private.ledger is None and config.private.noise_seed is not None:
+    if config.private.ledger is None and config.private.insecure_noise_seed is not None:
         return private_part(out) / LEDGER_NAME
     return operators_ledger(config)
 
@@ -67,9 +67,10 @@ def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
     """
     assert config.private is not None
     within = out.resolve() in path.resolve().parents
-    if not within and config.private.noise_seed is not None:
+    if not within and config.private.insecure_noise_seed is not None:
         raise ConfigError(
-            f"privacy.noise_seed = {config.private.noise_seed} with the ledger {path}; noise from "
+            f"privacy.insecure_noise_seed = {config.private.insecure_noise_seed} with the "
+            f"ledger {path}; noise from "
             "a known seed guarantees nothing and is charged in the run directory only: leave out "
             "one of the two"
         )
@@ -80,10 +81,14 @@ def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
             "is spent on real records has to outlive the run: name a file elsewhere or leave the "
             f"key out (generated records: {', '.join(GENERATED)})"
         )
-    if within and config.private.noise_seed is None and config.private.ledger != RUN_DIRECTORY:
+    if (
+        within
+        and config.private.insecure_noise_seed is None
+        and config.private.ledger != RUN_DIRECTORY
+    ):
         raise ConfigError(
             f"the ledger {path} lies in the run directory {out} and would be overwritten with it; "
-            "keep it elsewhere, or simulate with privacy.noise_seed"
+            "keep it elsewhere, or simulate with privacy.insecure_noise_seed"
         )
     return within
 
@@ -110,7 +115,7 @@ def check_room(plan: Plan, federation: Federation, path: Path, *, inside: bool) 
         raise PrivacyBudgetError(
             f"the ledger {path} does not exist: no privacy budget is set for these records, so "
             f"nothing may be released; their operator sets one: {_budget_command(plan, path)}; to "
-            "simulate without a guarantee set privacy.noise_seed"
+            "simulate without a guarantee set privacy.insecure_noise_seed"
         )
     with Ledger(path) as ledger:
         refuse_simulated(ledger, path)
@@ -160,7 +165,7 @@ def open_charging(
         charging = _charging(plan, federation, ledger, run)
         if inside:
             assert plan.privacy is not None
-            seeded = plan.privacy.noise_seed is not None
+            seeded = plan.privacy.insecure_noise_seed is not None
             set_own_budgets(charging, reason=SIMULATION if seeded else GENERATED_RECORDS)
         else:
             refuse_simulated(ledger, path)

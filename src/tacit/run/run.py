@@ -136,27 +136,29 @@ def _check_person(config: Config) -> None:
 def _check_balance(config: Config) -> None:
     if config.private is None:
         return
-    if config.data.balance and config.private.noise_seed is None:
+    if config.data.balance and config.private.insecure_noise_seed is None:
         raise ConfigError(
             "data.balance = true in a private run; which records are dropped depends on all of "
-            "them, and no noise covers that: leave it out, or simulate with privacy.noise_seed"
+            "them, and no noise covers that: leave it out, or simulate with "
+            "privacy.insecure_noise_seed"
         )
 
 
 def _check_counts(config: Config) -> None:
     """Refuse what would look at records outside of a release, in a run that counts."""
-    if config.private is None or config.private.noise_seed is not None:
+    if config.private is None or config.private.insecure_noise_seed is not None:
         return
     if config.evaluate.reference == "nuts":
         raise ConfigError(
             'evaluate.reference = "nuts" in a private run; it would write an exact posterior of '
-            "the records into the result: leave it out, or simulate with privacy.noise_seed"
+            "the records into the result: leave it out, or simulate with "
+            "privacy.insecure_noise_seed"
         )
     if config.partition.label_skew != 0:
         raise ConfigError(
             f"partition.label_skew = {config.partition.label_skew} in a private run; who is dealt "
             "which record would depend on all labels: leave it out, or simulate with "
-            "privacy.noise_seed"
+            "privacy.insecure_noise_seed"
         )
 
 
@@ -233,9 +235,10 @@ def _as_json(body: dict[str, Any]) -> str:
 
 def simulate(config: Config, method: LocalMethod | None = None) -> dict[str, Any]:
     """What `run` answers, with nothing written: for studies of many runs that count nowhere."""
-    if config.private is not None and config.private.noise_seed is None:
+    if config.private is not None and config.private.insecure_noise_seed is None:
         raise ConfigError(
-            "a simulation of a private run without privacy.noise_seed; its noise would be secret "
+            "a simulation of a private run without privacy.insecure_noise_seed; its noise "
+            "would be secret "
             "and no ledger charged: set it, or use tacit run"
         )
     cpu, started = time.process_time(), time.perf_counter()
@@ -305,7 +308,7 @@ def _references(config: Config, plan: Plan, posterior: Posterior, train: Records
     """KL from q to the exact posterior, or to NUTS on the pooled records, where asked."""
     found: dict[str, Any] = {}
     how = config.evaluate.reference
-    secret = plan.privacy is not None and plan.privacy.noise_seed is None
+    secret = plan.privacy is not None and plan.privacy.insecure_noise_seed is None
     if how == "auto" and not secret and isinstance(plan.model, ConjugateGaussian):
         mean, covariance = exact_posterior(plan.model, [train])
         found["kl_to_exact"] = kl_to(posterior.family, posterior.natural, mean, covariance)

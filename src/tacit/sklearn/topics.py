@@ -270,10 +270,10 @@ class LDA:
         """Steps over batches of a share `rate` of `units` documents, which is a public number."""
         private = self.privacy if isinstance(self.privacy, Privacy) else None
         shrinks = private is not None and self.denoise == "shrink"
-        method: LocalMethod = ExpectedStatistics(rate=rate, batches="shuffled")
+        method: LocalMethod = ExpectedStatistics(sampling_rate=rate, batches="shuffled")
         if private is not None:
             method = PrivateStatistics(
-                rate=rate, sampling=self.sampling, noise_aware=shrinks,
+                sampling_rate=rate, sampling=self.sampling, noise_aware=shrinks,
                 repair="none" if shrinks else "truncate",
             )  # fmt: skip
         damping = _Steps(
@@ -309,7 +309,7 @@ class LDA:
             form = ledger_form(documents.shape[1])
             return dict.fromkeys(plan.parties, ledger.identify(form, document_texts(documents)))
 
-        with ledger_charging(plan.privacy, plan.settled, datasets, run="lda") as charging:
+        with ledger_charging(plan.privacy, plan.settled, datasets, run="topics") as charging:
             self.n_features_in_, self._noise = documents.shape[1], self._kind_of_noise
             keep(start)
             self._promise(plan, earlier)
@@ -433,7 +433,7 @@ class LDA:
         """Steps of different kinds have no guarantee together."""
         if not isinstance(self.privacy, Privacy):
             return "none"
-        return "secret" if self.privacy.noise_seed is None else "with a known seed"
+        return "secret" if self.privacy.insecure_noise_seed is None else "with a known seed"
 
     @property
     def _size_is_private(self) -> bool:

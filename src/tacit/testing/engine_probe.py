@@ -173,7 +173,7 @@ class WatchedCharging(Charging):
         return kept
 
 
-def probe_plan(journal: Path, schedule: Schedule, *, noise_seed: int | None) -> Plan:
+def probe_plan(journal: Path, schedule: Schedule, *, insecure_noise_seed: int | None) -> Plan:
     """Three parties with records of their own; a noise seed makes it a simulation."""
     rng = np.random.default_rng(5)
     return make_plan(
@@ -184,7 +184,7 @@ def probe_plan(journal: Path, schedule: Schedule, *, noise_seed: int | None) -> 
         schedule=schedule,
         seed=3,
         batch_parties=False,  # alone and padded alike wherever they are: equal bits
-        privacy=Privacy(noise_multiplier=2.0, delta=1e-3, noise_seed=noise_seed),
+        privacy=Privacy(noise_multiplier=2.0, delta=1e-3, insecure_noise_seed=insecure_noise_seed),
     )
 
 

@@ -125,14 +125,14 @@ def _check_compiled(engine: Engine) -> None:
 
 def _check_schedules(engine: Engine, folder: Path) -> None:
     for name in ("sequential", "asynchronous"):
-        plan = probe_plan(folder / name, SCHEDULES[name], noise_seed=7)
+        plan = probe_plan(folder / name, SCHEDULES[name], insecure_noise_seed=7)
         check = f"posterior: {name} schedule"
         _expect_same(_run(engine, plan, check), carry_out(plan), check)
 
 
 def _check_progress(engine: Engine, folder: Path) -> None:
     """The observer is given every update, and the same account of every round."""
-    plan = probe_plan(folder / "progress", SCHEDULES["synchronous"], noise_seed=7)
+    plan = probe_plan(folder / "progress", SCHEDULES["synchronous"], insecure_noise_seed=7)
     seen: list[tuple[int, int]] = []
     expected: list[tuple[int, int]] = []
 
@@ -152,7 +152,7 @@ def _check_progress(engine: Engine, folder: Path) -> None:
 
 def _check_cancelled(engine: Engine, folder: Path) -> None:
     journal = folder / "cancelled"
-    plan = probe_plan(journal, SCHEDULES["synchronous"], noise_seed=7)
+    plan = probe_plan(journal, SCHEDULES["synchronous"], insecure_noise_seed=7)
     calls = []
 
     def cancel(state: ServerState, log: Log) -> None:
@@ -186,7 +186,7 @@ def _check_cancelled(engine: Engine, folder: Path) -> None:
 
 def _check_charges(engine: Engine, folder: Path) -> None:
     journal = folder / "charges"
-    plan = probe_plan(journal, SCHEDULES["synchronous"], noise_seed=None)
+    plan = probe_plan(journal, SCHEDULES["synchronous"], insecure_noise_seed=None)
     with Ledger(folder / "charges-ledger.sqlite", create=True) as ledger:
         charging = watched_charging(plan, ledger, journal)
 
@@ -256,7 +256,7 @@ def _check_replay(plan: Plan, charging: WatchedCharging, outcome: Outcome, check
 
 def _check_failing_party(engine: Engine, folder: Path) -> None:
     journal, path = folder / "failing", folder / "failing.sqlite"
-    plan = probe_plan(journal, SCHEDULES["synchronous"], noise_seed=None)
+    plan = probe_plan(journal, SCHEDULES["synchronous"], insecure_noise_seed=None)
     fault = Path(f"{journal}.fault")
     with Ledger(folder / "failing-ledger.sqlite", create=True) as ledger:
         charging = watched_charging(plan, ledger, journal)
@@ -291,7 +291,7 @@ def _check_failing_party(engine: Engine, folder: Path) -> None:
 def _check_refused_charge(engine: Engine, folder: Path) -> None:
     """The budget has room for one round: the second is refused and nothing of it is computed."""
     journal = folder / "refused"
-    plan = probe_plan(journal, SCHEDULES["synchronous"], noise_seed=None)
+    plan = probe_plan(journal, SCHEDULES["synchronous"], insecure_noise_seed=None)
     with Ledger(folder / "refused-ledger.sqlite", create=True) as ledger:
         charging = watched_charging(plan, ledger, journal, rounds=1.5)
         refused = False

@@ -164,8 +164,10 @@ def _check_group(plan: Plan, sets: Sequence[Records], relation: Relation, seed: 
         kept, answered = memories, 0
         for number, question in enumerate(_questions(plan, visit, seed)):
             where = f"visit {visit}, question {number}"
-            updates = neighbours.answer(question, visit, memories[0], noise_seed=1 + number)
-            expected = firsts.answer(question, visit, memories[1], noise_seed=1 + number)
+            updates = neighbours.answer(
+                question, visit, memories[0], insecure_noise_seed=1 + number
+            )
+            expected = firsts.answer(question, visit, memories[1], insecure_noise_seed=1 + number)
             if number == 0:
                 kept = [[update.memory for update in each] for each in (updates, expected)]
             finite = {update.finite for update in (*updates, *expected)}
@@ -322,11 +324,11 @@ class _Seats:
         question: Shared,
         visit: int,
         memories: Sequence[Natural | None],
-        noise_seed: int | None = None,
+        insecure_noise_seed: int | None = None,
     ) -> list[Update]:
         """The same request to all of them; without a seed each draws its own noise."""
         plan = self.plan
-        agreement = Agreement(plan.model, plan.family, plan.method, plan.seed, noise_seed)
+        agreement = Agreement(plan.model, plan.family, plan.method, plan.seed, insecure_noise_seed)
         stage = plan.method.stage_at(visit)
         request = Request(
             "check",

@@ -111,7 +111,7 @@ def checkpoint_script() -> Script:
     """States of a sequential run, as its server saved them, and what its parties kept."""
     states: list[Any] = []
     with tempfile.TemporaryDirectory(prefix="tacit-check-") as folder:
-        plan = probe_plan(Path(folder) / "journal", Sequential(rounds=2), noise_seed=7)
+        plan = probe_plan(Path(folder) / "journal", Sequential(rounds=2), insecure_noise_seed=7)
         carry_out(plan, observe=lambda state, log: states.append((state, log)))
     now: dict[str, Any] = {"state": None, "log": (), "kept": {}, "secret": None}
 

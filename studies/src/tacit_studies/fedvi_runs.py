@@ -101,7 +101,7 @@ def gradient_method(*, quick: bool) -> GradientVI:
 def mean_experiment(*, seed: int, quick: bool) -> Experiment:
     """Thesis §4.1: 10,000 draws of N(5, 1) at 10 parties, prior N(0, 1), unit noise."""
     data = load(
-        "gaussian-mean",
+        "normal-mean",
         parties=PARTIES["mean"],
         records=10_000,
         mean=5.0,

@@ -200,7 +200,7 @@ def _raw(
     for key, value in method.set.items():
         set_key(raw, key, value)
     if isinstance(raw["privacy"], dict):
-        raw["privacy"]["noise_seed"] = seed
+        raw["privacy"]["insecure_noise_seed"] = seed
         if epsilon is not None:
             raw["privacy"]["epsilon"] = epsilon
     return raw

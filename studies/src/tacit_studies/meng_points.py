@@ -62,7 +62,7 @@ def record_runs(
 ) -> Trace:
     """One of the datapoint forms, over settings and seeds."""
     form = RECORD_FORMS[name]
-    sgd = name == "dpsgd"
+    sgd = name == "dp-sgd"
     trace = simulate(
         form.step,
         whole_statistics if sgd else record_statistics,
@@ -97,7 +97,7 @@ def figure_1(context: Context) -> Made:
     keys = noise_keys(context.seed, context.seeds)
     q = np.asarray(
         simulate(
-            RECORD_FORMS["dpsgd"].step,
+            RECORD_FORMS["dp-sgd"].step,
             whole_statistics,
             records,
             keys,

@@ -151,7 +151,7 @@ RECORD_FORMS: dict[str, Form] = {
             events=_of_one,
         ),
         Form(
-            name="dpsgd",
+            name="dp-sgd",
             label="DP-SGD",
             step=dpsgd,
             unit="record",

@@ -61,7 +61,7 @@ def accounting_table() -> Table:
         setting = Setting(clip=5.0, noise=SIGMA)
         if form.name == "random_subset":
             setting = setting._replace(share=0.5)
-        if form.name == "dpsgd":
+        if form.name == "dp-sgd":
             setting = setting._replace(share=0.1)
         cells = [
             epsilon_of(form, one, parties=20, rounds=rounds, accountant=accountant)
@@ -227,7 +227,7 @@ def _candidates() -> list[tuple[str, str, int, list[Setting]]]:
         ("truncated_statistics", "truncated_statistics", rounds, each(small, noise=SIGMA)),
         ("raw_statistics", "raw_statistics", rounds, each(small, noise=SIGMA)),
         ("fixed_likelihood", "fixed_likelihood", rounds, each(small, noise=1 / mu)),
-        ("dpsgd", "dpsgd", 60, each(small, **sgd)),
+        ("dp-sgd", "dp-sgd", 60, each(small, **sgd)),
     ]
 
 

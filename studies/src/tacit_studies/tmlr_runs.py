@@ -202,7 +202,7 @@ def job_plan(job: Job, federation: Federation) -> Plan:
             unit="record",
             relation="substitute",
             aggregation=recipe.aggregation,
-            noise_seed=job.seed,
+            insecure_noise_seed=job.seed,
         )
     damping = recipe.damping
     if isinstance(damping, DampingSettings):

@@ -30,7 +30,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     label: str
     rounds: int
-    kind: Literal["dpsgd", "private-update"] | None = None
+    kind: Literal["dp-sgd", "dp-updates"] | None = None
     options: dict[str, Any] = {}
     damping: float | DampingSettings | None = None
     aggregation: Aggregation = "plain"
@@ -224,7 +224,7 @@ def shard_cells(settings: Settings, data: str, *, first: int, quick: bool) -> li
             for count in counts:
                 recipe = Recipe(
                     label=line.label,
-                    kind="private-update",
+                    kind="dp-updates",
                     rounds=what.rounds,
                     damping=what.damping,
                     options=line.options(what.objective, count),

@@ -165,15 +165,16 @@ def _learnt(
     if place != "central":
         parties = images.parties(PARTIES, seed=seed)
     if epsilon is None:
-        open_method = ExpectedStatistics(rate=setting.rate)
+        open_method = ExpectedStatistics(sampling_rate=setting.rate)
         plan = make_plan(model, parties, method=open_method, schedule=schedule, seed=seed)
         return carry_out(plan).posterior.natural, {}
     privacy = Privacy(
-        epsilon=epsilon, delta=DELTA, unit="record", relation="substitute", noise_seed=seed,
+        epsilon=epsilon, delta=DELTA, unit="record", relation="substitute",
+        insecure_noise_seed=seed,
         aggregation="trusted" if place == "trusted" else "plain",
     )  # fmt: skip
     method = PrivateStatistics(
-        rate=setting.rate, clip=setting.clip, precision_weight=setting.precision_weight
+        sampling_rate=setting.rate, clip=setting.clip, precision_weight=setting.precision_weight
     )
     plan = make_plan(model, parties, method=method, schedule=schedule, privacy=privacy, seed=seed)
     assert plan.guarantee is not None

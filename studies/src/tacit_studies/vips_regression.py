@@ -106,7 +106,8 @@ def regression(
     for number, (way, epsilon, place) in enumerate(cells, start=len(OPEN)):
         tell(number, len(OPEN) + len(cells), f"{way.name}, ε = {epsilon:g}, {place}")
         privacy = Privacy(
-            epsilon=epsilon, delta=DELTA, unit="record", relation="substitute", noise_seed=seed,
+            epsilon=epsilon, delta=DELTA, unit="record", relation="substitute",
+            insecure_noise_seed=seed,
             aggregation="trusted" if place == "trusted" else "plain",
         )  # fmt: skip
         parties = central if place == "central" else federated

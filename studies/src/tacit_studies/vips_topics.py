@@ -103,7 +103,7 @@ def _fit(fit: Fit, scale: Scale, corpus: Corpus, seed: int) -> Result:
     privacy: Any = "none"
     if fit.recipe != "non-private":
         privacy = Privacy(
-            epsilon=fit.epsilon, noise_multiplier=fit.noise, delta=DELTA, noise_seed=seed
+            epsilon=fit.epsilon, noise_multiplier=fit.noise, delta=DELTA, insecure_noise_seed=seed
         )
     model = LDA(scale.topics, privacy=privacy, n_jobs=2, random_state=seed, **fit.settings)
     model.fit(corpus.train)

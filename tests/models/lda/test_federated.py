@@ -29,7 +29,7 @@ from tacit.server.schedule import Asynchronous, PowerDamping, Sequential, Synchr
 from tacit.sklearn import LDA
 
 MODEL = TopicModel(3, words=30, document_words=30)
-SEEDED = Privacy(epsilon=8.0, delta=1e-4, noise_seed=0)
+SEEDED = Privacy(epsilon=8.0, delta=1e-4, insecure_noise_seed=0)
 FALLING = PowerDamping(offset=1.0, decay=0.7)
 
 
@@ -80,7 +80,7 @@ def test_sparse_records_are_the_same_records():
         "b": document_records(train[100:], width=30),
     }
     whole = {"a": {WHOLE: check_documents(train[:100])}, "b": {WHOLE: check_documents(train[100:])}}
-    for options in ({}, {"privacy": SEEDED, "method": PrivateStatistics(rate=0.3)}):
+    for options in ({}, {"privacy": SEEDED, "method": PrivateStatistics(sampling_rate=0.3)}):
         asked = Synchronous(rounds=3, damping=FALLING)
         found, wanted = (learnt(parties, asked, **options) for parties in (whole, dense))
         np.testing.assert_allclose(found, wanted, rtol=1e-9)
@@ -115,10 +115,10 @@ def test_private_topics_are_better_than_none(schedule, aggregation, sampling):
     train, test = planted(900), planted(100, seed=1)
     shares = (train.sum(axis=0) + 1.0) / (train.sum() + 30)
     unigram = float(np.exp(-(test.sum(axis=0) @ np.log(shares)) / test.sum()))
-    privacy = Privacy(epsilon=8.0, delta=1e-4, noise_seed=0, aggregation=aggregation)
+    privacy = Privacy(epsilon=8.0, delta=1e-4, insecure_noise_seed=0, aggregation=aggregation)
     found = learnt(
         dealt(train), schedule(rounds=12, damping=FALLING), privacy=privacy,
-        method=PrivateStatistics(rate=0.5, sampling=sampling),
+        method=PrivateStatistics(sampling_rate=0.5, sampling=sampling),
     )  # fmt: skip
     assert judged(found, test) < 0.85 * unigram
 
@@ -130,7 +130,7 @@ def test_one_noise_of_the_servers_own_has_the_size_that_was_settled():
     counts[:, :10] = 1.0
     parties, seen = dealt(counts), {}
     for seed in (0, 1):
-        privacy = Privacy(epsilon=1.0, delta=1e-4, noise_seed=seed, aggregation="server")
+        privacy = Privacy(epsilon=1.0, delta=1e-4, insecure_noise_seed=seed, aggregation="server")
         plan = make_plan(model, parties, schedule=Synchronous(rounds=1), privacy=privacy)
         memory = carry_out(plan).state.memory
         assert memory is not None
@@ -262,13 +262,13 @@ def test_bad_documents_are_refused_in_one_line(what, said, privacy):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model": {"kind": "lda", "topics": 0}}, "topics = 0"),
-        ({"model": {"kind": "lda", "clip_share": 2.0}}, "clip_share = 2.0"),
-        ({"model": {"kind": "lda", "topic_word_prior": 0.0}}, "topic_word_prior = 0.0"),
+        ({"model": {"kind": "topics", "topics": 0}}, "topics = 0"),
+        ({"model": {"kind": "topics", "clip_share": 2.0}}, "clip_share = 2.0"),
+        ({"model": {"kind": "topics", "topic_word_prior": 0.0}}, "topic_word_prior = 0.0"),
         ({"model": {"kind": "logistic"}}, "the records are documents"),
-        ({"model": {"kind": "lda"}, "data": {"source": "gaussian-mean"}}, "no documents"),
+        ({"model": {"kind": "topics"}, "data": {"source": "normal-mean"}}, "no documents"),
         ({"posterior": "full"}, "family = 'full'"),
-        ({"method": {"kind": "dpsgd"}}, "needs gradients"),
+        ({"method": {"kind": "dp-sgd"}}, "needs gradients"),
         ({"partition": {"kind": "skew"}}, "partition.kind"),
         ({"data": {"source": "synthetic-topics", "keep": ["a"]}}, "data.keep"),
         ({"data": {"source": "documents"}}, "data.path is missing"),
@@ -281,7 +281,7 @@ def test_bad_documents_are_refused_in_one_line(what, said, privacy):
 )
 def test_a_bad_configuration_is_refused_in_one_line(changes, said):
     raw = {
-        "privacy": {"epsilon": 1.0, "delta": 1e-4, "noise_seed": 0},
+        "privacy": {"epsilon": 1.0, "delta": 1e-4, "insecure_noise_seed": 0},
         "data": {"source": "synthetic-topics", "records": 60},
         "partition": {"parties": 2},
         **changes,

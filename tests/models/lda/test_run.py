@@ -24,11 +24,11 @@ from tacit.run.run import Prepared, prepare, run
 
 RAW = {
     "name": "themes",
-    "privacy": {"epsilon": 6.0, "delta": 1e-4, "noise_seed": 0},
+    "privacy": {"epsilon": 6.0, "delta": 1e-4, "insecure_noise_seed": 0},
     "data": {"source": "synthetic-topics", "records": 600},
     "partition": {"parties": 3},
-    "model": {"kind": "lda", "topics": 5, "document_words": 40},
-    "method": {"kind": "private-statistics", "rate": 0.5},
+    "model": {"kind": "topics", "topics": 5, "document_words": 40},
+    "method": {"kind": "dp-statistics", "sampling_rate": 0.5},
     "schedule": {"rounds": 4, "damping": {"offset": 1.0, "decay": 0.7}},
 }
 
@@ -179,7 +179,7 @@ def test_the_same_seed_deals_the_same_documents_and_holds_none_twice():
 
 
 def test_a_simulation_of_one_pass_warns_of_a_large_delta():
-    raw = {**RAW, "privacy": {"epsilon": 1.0, "delta": 0.1, "noise_seed": 0}}
+    raw = {**RAW, "privacy": {"epsilon": 1.0, "delta": 0.1, "insecure_noise_seed": 0}}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(LargeDeltaWarning):

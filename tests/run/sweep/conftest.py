@@ -2,7 +2,7 @@ import pytest
 
 BASE = {
     "privacy": "none",
-    "data": {"source": "gaussian-mean", "records": 90},
+    "data": {"source": "normal-mean", "records": 90},
     "partition": {"parties": 3},
     "schedule": {"rounds": 2},
 }

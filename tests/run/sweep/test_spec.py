@@ -46,13 +46,13 @@ def test_the_runs_are_the_product_and_keep_their_names(rounds, seeds):
 
 
 def test_simulated_noise_goes_with_the_seed_unless_it_is_swept(base):
-    base["privacy"] = {"epsilon": 1.0, "delta": 1e-5, "noise_seed": 7}
+    base["privacy"] = {"epsilon": 1.0, "delta": 1e-5, "insecure_noise_seed": 7}
     jobs = expand(Sweep(base=base, seeds=3))
-    assert [job.config["privacy"]["noise_seed"] for job in jobs] == [0, 1, 2]
-    jobs = expand(Sweep(base=base, seeds=2, set={"privacy": {"noise_seed": 9}}))
-    assert [job.config["privacy"]["noise_seed"] for job in jobs] == [9, 9]
-    base["privacy"].pop("noise_seed")
-    assert expand(Sweep(base=base, seeds=2))[1].config["privacy"].get("noise_seed") is None
+    assert [job.config["privacy"]["insecure_noise_seed"] for job in jobs] == [0, 1, 2]
+    jobs = expand(Sweep(base=base, seeds=2, set={"privacy": {"insecure_noise_seed": 9}}))
+    assert [job.config["privacy"]["insecure_noise_seed"] for job in jobs] == [9, 9]
+    base["privacy"].pop("insecure_noise_seed")
+    assert expand(Sweep(base=base, seeds=2))[1].config["privacy"].get("insecure_noise_seed") is None
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ seeds = 10
 privacy = "none"
 
 [base.data]
-source = "gaussian-mean"
+source = "normal-mean"
 records = 90
 
 [base.partition]
@@ -100,7 +100,7 @@ def test_a_sweep_killed_half_way_goes_on_without_repeating_a_run(tmp_path, tacit
 
 def test_failures_are_rows_and_all_others_are_run(tmp_path, base):
     (tmp_path / "deadly.py").write_text("import os\nos._exit(9)\n")
-    deadly = {"model.kind": "numpyro", "model.program": f"{tmp_path}/deadly.py:model"}
+    deadly = {"model.kind": "numpyro", "model.function": f"{tmp_path}/deadly.py:model"}
     asked = Sweep(base=base, runs=[{"model.kind": "logistic"}, deadly, {"model.kind": "auto"}])
     swept = sweep(asked, tmp_path / "out", workers=1)
     wrong, died, good = swept.rows
@@ -119,7 +119,7 @@ def test_a_private_sweep_pays_once_for_every_answer(tmp_path, base):
     base |= {
         "privacy": {"epsilon": 1.0, "delta": 1e-5},
         "data": {"source": "synthetic-cohort", "records": 90, "held_out": 0.0},
-        "method": {"kind": "dpsgd"},
+        "method": {"kind": "dp-sgd"},
     }
     (job,) = expand(Sweep(base=base))
     ledger = tmp_path / "ledger.sqlite"
@@ -146,7 +146,7 @@ def _charges(ledger: Path) -> int:
 
 
 def test_a_ledger_inside_of_the_sweep_is_refused(tmp_path, base):
-    base |= {"privacy": {"epsilon": 1.0, "delta": 1e-5}, "method": {"kind": "dpsgd"}}
+    base |= {"privacy": {"epsilon": 1.0, "delta": 1e-5}, "method": {"kind": "dp-sgd"}}
     with pytest.raises(ConfigError, match="would be overwritten"):
         sweep(Sweep(base=base), tmp_path / "out", ledger=tmp_path / "out" / "ledger.sqlite")
     assert not os.path.lexists(tmp_path / "out")
@@ -155,7 +155,7 @@ def test_a_ledger_inside_of_the_sweep_is_refused(tmp_path, base):
 def test_generated_records_may_have_a_ledger_in_each_run(tmp_path, base):
     """As the example does, whose noise is secret: nobody's budget is at stake."""
     privacy = {"epsilon": 8.0, "delta": 1e-5, "ledger": "run-directory"}
-    job = make_job(base | {"privacy": privacy, "method": {"kind": "dpsgd"}}, {})
+    job = make_job(base | {"privacy": privacy, "method": {"kind": "dp-sgd"}}, {})
     (row,) = sweep_jobs([job], tmp_path / "out", text="", workers=1).rows
     assert (row["status"], row["guarantee.caveat"]) == ("done", None)
     assert _charges(tmp_path / "out" / "runs" / job.id / "private" / "ledger.sqlite") > 0
@@ -181,7 +181,7 @@ def test_a_job_may_name_who_runs_it(tmp_path, base):
 
 def test_whoever_runs_a_job_does_not_run_one_that_counts(tmp_path, base):
     """A function charges no ledger: with secret noise it would be a release that nobody paid."""
-    base |= {"privacy": {"epsilon": 1.0, "delta": 1e-5}, "method": {"kind": "dpsgd"}}
+    base |= {"privacy": {"epsilon": 1.0, "delta": 1e-5}, "method": {"kind": "dp-sgd"}}
     job = make_job(base, {}, "tacit_studies.frontier_ablation:run_job")
     with pytest.raises(ConfigError, match="no ledger charged"):
         sweep_jobs([job], tmp_path / "out", text="", workers=1)
@@ -192,8 +192,8 @@ def test_workers_stay_with_runs_that_are_alike():
     """What differs in a method is compiled anew; a second worker begins with another method."""
     from tacit.run.sweep.local import _Waiting
 
-    grid = {"method.kind": ["dpsgd", "private-update"], "privacy.epsilon": [1.0, 2.0]}
-    privacy = {"epsilon": 1.0, "delta": 1e-5, "noise_seed": 0}
+    grid = {"method.kind": ["dp-sgd", "dp-updates"], "privacy.epsilon": [1.0, 2.0]}
+    privacy = {"epsilon": 1.0, "delta": 1e-5, "insecure_noise_seed": 0}
     base = {"privacy": privacy, "data": {"source": "synthetic-cohort"}}
     waiting = _Waiting(expand(Sweep(base=base, grid=grid, seeds=2)))
     taken: dict[int, list] = {0: [], 1: []}
@@ -202,5 +202,5 @@ def test_workers_stay_with_runs_that_are_alike():
             job = waiting.take(worker)
             assert job is not None
             jobs.append(job.case["method.kind"])
-    assert taken == {0: ["dpsgd"] * 4, 1: ["private-update"] * 4}
+    assert taken == {0: ["dp-sgd"] * 4, 1: ["dp-updates"] * 4}
     assert waiting.take(0) is None

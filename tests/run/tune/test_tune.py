@@ -36,7 +36,7 @@ RAW = {
     "data": {"path": "absent.csv"},
     "columns": COLUMNS,
     "partition": {"parties": 3},
-    "method": {"kind": "dpsgd"},
+    "method": {"kind": "dp-sgd"},
     "schedule": {"rounds": 4},
 }
 
@@ -126,7 +126,7 @@ def test_the_same_seed_makes_the_same_records_and_noise():
     x, y, z = (next(iter(w._federation(1).parties.values()))["x"] for w in (one, same, other))
     np.testing.assert_array_equal(x, y)
     assert not np.array_equal(x, z)
-    seeds = [w._plan({}, w._federation(n).parties, n).privacy.noise_seed
+    seeds = [w._plan({}, w._federation(n).parties, n).privacy.insecure_noise_seed
              for w, n in ((one, 1), (same, 1), (same, 2), (other, 1))]  # fmt: skip
     assert seeds[0] == seeds[1]
     assert len(set(seeds)) == 3
@@ -153,7 +153,7 @@ def test_the_real_runs_refusals_hold_for_tuning_too():
         tune(pooled, trials=1, records=300)
 
 
-@pytest.mark.parametrize("kind", ["dpsgd", "private-update"])
+@pytest.mark.parametrize("kind", ["dp-sgd", "dp-updates"])
 def test_a_shared_program_scores_as_the_settings_own(kind, monkeypatch):
     """Settings that differ in the clip alone share a program; each must stay what it was."""
     config = parse_config(RAW | {"method": {"kind": kind}})
@@ -173,8 +173,8 @@ SOURCES = {
         "unit": "person",
     },
     "regression": {"data": {"source": "rugged"}, "model": {"kind": "linear"}},
-    "a mean": {"data": {"source": "gaussian-mean", "records": 200}},
-    "a network": {"data": {"source": "heart"}, "model": {"kind": "bnn", "hidden": 3}},
+    "a mean": {"data": {"source": "normal-mean", "records": 200}},
+    "a network": {"data": {"source": "heart"}, "model": {"kind": "neural-network", "hidden": 3}},
 }
 
 
@@ -199,7 +199,7 @@ def test_a_numpyro_model_simulates_its_own_target(tmp_path):
         "        numpyro.sample('y', dist.Bernoulli(logits=x @ w), obs=y)\n",
         encoding="utf-8",
     )
-    model = {"kind": "numpyro", "program": f"{program}:model"}
+    model = {"kind": "numpyro", "function": f"{program}:model"}
     config = parse_config(RAW | {"model": model, "schedule": {"rounds": 1}})
     workshop = Workshop(config, 300, 0)
     y = np.concatenate([one["y"] for one in workshop._federation(0).parties.values()])

@@ -54,7 +54,7 @@ _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
         "generated from the seed; the true weights are known",
         "that of this project",
     ),
-    "gaussian-mean": (
+    "normal-mean": (
         "draws of one normal with an unknown mean",
         gaussian_mean.DEFAULT_RECORDS,
         "y",
@@ -165,7 +165,7 @@ def declared(data: DataConfig, *, sites: int | None = None) -> Schema:
     match data.source:
         case "synthetic-cohort":
             return cohort.schema(cohort.DEFAULT_SITES if sites is None else sites)
-        case "gaussian-mean":
+        case "normal-mean":
             return gaussian_mean.SCHEMA
         case "adult":
             return adult.SCHEMA
@@ -208,7 +208,7 @@ def read_table(data: DataConfig, *, sites: int | None, seed: int) -> Table:
                 seed=seed,
                 site=data.site,
             )
-        case "gaussian-mean":
+        case "normal-mean":
             return gaussian_mean.read(
                 records=data.records or gaussian_mean.DEFAULT_RECORDS,
                 mean=data.mean,

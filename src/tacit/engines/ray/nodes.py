@@ -40,7 +40,7 @@ def check_folder(folder: Path, *, one_machine: bool) -> None:
                 raise ConfigError(
                     f"{where} is another machine than that of the ledger in {folder}; runs that "
                     "are charged to it must stay on its machine: use --engine local, or simulate "
-                    "with privacy.noise_seed"
+                    "with privacy.insecure_noise_seed"
                 )
     finally:
         mark.unlink()

@@ -58,11 +58,11 @@ class Local(NamedTuple):
 class DPSGD(PrivateMethod):
     """`steps` noisy natural-gradient steps of length `step_size` a round.
 
-    `rate` < 1 draws a batch for each step, Poisson or without replacement; the whole of the data
-    is as good for the same budget, and takes fewer steps. `precision` says what is released
-    besides the gradient: one number, the mean information of a coordinate; one for each; or
-    nothing, which leaves Λ where the model starts. `precision_weight` is that part's share in the
-    clip (ω or κ of `dpsgd.clipping`), left out max(1, d/11) or 1. `most_noise` bounds the
+    `sampling_rate` < 1 draws a batch for each step, Poisson or without replacement; the whole of
+    the data is as good for the same budget, and takes fewer steps. `precision` says what is
+    released besides the gradient: one number, the mean information of a coordinate; one for each;
+    or nothing, which leaves Λ where the model starts. `precision_weight` is that part's share in
+    the clip (ω or κ of `dpsgd.clipping`), left out max(1, d/11) or 1. `max_noise` bounds the
     step where there is little to hear: the noise of a whole run may move m about that far. The step
     is `step_end` times as long at the last visit as at the first. `adaptive` = γ lets the clip walk
     from `clip` to the γ-quantile of the contributions' norms (`tacit.methods.dpsgd.adaptive`).
@@ -97,20 +97,20 @@ class DPSGD(PrivateMethod):
         Share of the curvature in the clip.
     adaptive
         Adapt the clip to this quantile of the contributions' norms; left out, the clip is fixed.
-    most_noise
+    max_noise
         Bound on how far the noise of the whole run may move the mean, in posterior sds.
     label_agnostic
         Clip each record without regard to its label, which keeps the score unbiased.
-    averaged_share
+    average_last
         Share of the rounds, the last ones, over which the server averages the posterior.
     dtype
         Floating-point type of the records, "float32" or "float64".
     """
 
-    kind: ClassVar[str] = "dpsgd"
+    kind: ClassVar[str] = "dp-sgd"
     damping: ClassVar[float | None] = 1.0  # `step_size` is all the damping that there is
     steps: int = 1
-    rate: float = 1.0
+    sampling_rate: float = 1.0
     sampling: SamplingName = "poisson"
     clip: float = 1.0
     step_size: float | None = None
@@ -119,10 +119,10 @@ class DPSGD(PrivateMethod):
     precision_weight: float | None = None
     step_end: float = 1.0
     adaptive: float | None = None
-    most_noise: float = 4.0
+    max_noise: float = 4.0
     label_agnostic: bool = True
     _prior_share: float = 1.0
-    averaged_share: float = 0.5
+    average_last: float = 0.5
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
@@ -142,15 +142,15 @@ class DPSGD(PrivateMethod):
                 f"method.adaptive = {self.adaptive}; the share of units within the clip must be in "
                 "(0, 1)"
             )
-        if not self.most_noise > 0:
-            raise ConfigError(f"method.most_noise = {self.most_noise}; it must be > 0")
-        if not 0 <= self.averaged_share <= 1:
-            raise ConfigError(f"method.averaged_share = {self.averaged_share}; it is in [0, 1]")
+        if not self.max_noise > 0:
+            raise ConfigError(f"method.max_noise = {self.max_noise}; it must be > 0")
+        if not 0 <= self.average_last <= 1:
+            raise ConfigError(f"method.average_last = {self.average_last}; it is in [0, 1]")
 
     @property
     def batches(self) -> Batches:
         """How the batch of each step is drawn."""
-        return Batches(self.rate, self.sampling)
+        return Batches(self.sampling_rate, self.sampling)
 
     def released_shapes(
         self, model: Model, family: Family, stage: str
@@ -171,7 +171,7 @@ class DPSGD(PrivateMethod):
             )
         if not isinstance(family, MeanFieldGaussian):
             raise ConfigError(
-                f"method.kind = 'dpsgd' needs family = 'mean-field', not {family.kind!r}: a full "
+                f"method.kind = 'dp-sgd' needs family = 'mean-field', not {family.kind!r}: a full "
                 "covariance would release d² noisy numbers"
             )
         fixed = self._precision(model) == "fixed"
@@ -213,7 +213,7 @@ class DPSGD(PrivateMethod):
         """Sd of the noise in the released information of one party, in units of Λ."""
         if self._precision(model) != "isotropic":
             return 0.0
-        return noise_sd / (self._weight(model) * self.rate)
+        return noise_sd / (self._weight(model) * self.sampling_rate)
 
     def _weight(self, model: Model) -> float:
         """ω or κ. The mean information of a coordinate is of the order 1/d of a record's."""
@@ -278,7 +278,7 @@ class DPSGD(PrivateMethod):
 
         task = task._replace(terms=task.terms._replace(noise_sd=scale * task.terms.noise_sds[0]))
         doubt = self.precision_noise(model, 1.0) * task.terms.noise_sd
-        last = max(1, math.ceil(self.averaged_share * self.steps))
+        last = max(1, math.ceil(self.average_last * self.steps))
 
         def step(
             carry: tuple[Local, Local], inputs: tuple[Array, Array, Array]
@@ -334,7 +334,7 @@ class DPSGD(PrivateMethod):
         return Local(linear, local.precision + change, velocity)
 
     def _length(self, model: Model, known: Array, number: Array, task: Task) -> Array:
-        """η, or less where the noise of the whole run would move m further than `most_noise`.
+        """η, or less where the noise of the whole run would move m further than `max_noise`.
 
         Each of T releases of each of M parties moves a coordinate of m by noise of sd
         η s/(Λ(1 − β)) in the end, so that the whole run moves m by about η s √(TMd)/(Λ(1 − β)).
@@ -352,9 +352,9 @@ class DPSGD(PrivateMethod):
         parties = math.sqrt(self.parties)
         doubt = self.precision_noise(model, 1.0) * task.terms.noise_sd
         known = jnp.maximum(known, parties * doubt / jnp.sqrt(number + 1.0))
-        walk = task.terms.noise_sd / self.rate * parties
+        walk = task.terms.noise_sd / self.sampling_rate * parties
         walk = walk * jnp.sqrt(task.terms.releases * dimension)
-        return jnp.minimum(size, self.most_noise * (1.0 - self.momentum) * known / walk)
+        return jnp.minimum(size, self.max_noise * (1.0 - self.momentum) * known / walk)
 
     def _released(
         self,
@@ -374,9 +374,9 @@ class DPSGD(PrivateMethod):
         release = mechanism.release(noise_key, bounded, drawn)
         sums, within = release.value, jnp.zeros(())
         if tally is not None:
-            sums, within = sums[0], sums[1] / (tally.weight * self.rate)
+            sums, within = sums[0], sums[1] / (tally.weight * self.sampling_rate)
         found = {
-            name: value.astype(jnp.float64) / (maps[name] * self.rate)
+            name: value.astype(jnp.float64) / (maps[name] * self.sampling_rate)
             for name, value in sums.items()
         }
         value = {"location": found["location"]}

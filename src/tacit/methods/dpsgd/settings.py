@@ -10,16 +10,16 @@ from tacit.methods.settings import WhitenedSettings
 from tacit.support.validation import INFINITE, Count, Fraction, FromZeroToOne, Positive, UpToOne
 
 
-class DPSGDSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dpsgd"):
+class DPSGDSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp-sgd"):
     """Noisy clipped gradients: works for every model with a log-likelihood."""
 
     builds = "tacit.methods.dpsgd.method:DPSGD"
     steps: Count | None = None
     """Released gradients per round."""
-    rate: UpToOne | None = None
+    sampling_rate: UpToOne | None = None
     """Share of the records that each step samples; 1 uses all of them."""
     sampling: Literal["poisson", "without-replacement"] | None = None
-    """How a batch is drawn when rate < 1."""
+    """How a batch is drawn when sampling_rate < 1."""
     step_size: UpToOne | None = None
     """Length of the natural-gradient steps."""
     step_end: Positive | None = None
@@ -32,9 +32,9 @@ class DPSGDSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dpsgd"):
     """Share of the curvature in the clip."""
     adaptive: Fraction | None = None
     """Adapt the clip to this quantile of the contributions' norms; left out: the clip is fixed."""
-    most_noise: Annotated[float, Meta(gt=0, extra=INFINITE)] | None = None
+    max_noise: Annotated[float, Meta(gt=0, extra=INFINITE)] | None = None
     """Bound on how far the noise of the whole run may move the mean."""
     label_agnostic: bool | None = None
     """Whether the clip of a record ignores its label, which keeps the score unbiased."""
-    averaged_share: FromZeroToOne | None = None
+    average_last: FromZeroToOne | None = None
     """Share of the rounds, the last ones, over which the server averages the posterior."""

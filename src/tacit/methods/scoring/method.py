@@ -96,7 +96,7 @@ class PrivateScoring(PrivateMethod):
         Floating-point type of the records, "float32" or "float64".
     """
 
-    kind: ClassVar[str] = "private-scoring"
+    kind: ClassVar[str] = "dp-scoring"
     units: ClassVar[tuple[Unit, ...]] = ("record",)
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted")
     damping: ClassVar[float | None] = 1.0
@@ -111,53 +111,53 @@ class PrivateScoring(PrivateMethod):
         for key in ("clip", "clip_end", "noise_end"):
             if getattr(self, key) != 1.0:
                 raise ConfigError(
-                    f"method.{key} = {getattr(self, key)} with method.kind = 'private-scoring', "
+                    f"method.{key} = {getattr(self, key)} with method.kind = 'dp-scoring', "
                     "which finds its own scale from what it releases: leave the key out"
                 )
 
         if self.dtype != "float64":
             # A finite number beyond float32 would be infinite, and 0 times it none at all.
             raise ConfigError(
-                f"method.dtype = {self.dtype!r} with method.kind = 'private-scoring', whose bounds "
+                f"method.dtype = {self.dtype!r} with method.kind = 'dp-scoring', whose bounds "
                 "are those of float64: leave the key out"
             )
 
     def check(self, model: Model, family: Family) -> None:
         if not isinstance(model, Scores):
             raise ConfigError(
-                f"method.kind = 'private-scoring' with model {model.kind!r}; it serves generalised "
-                "linear models (logistic, softmax, linear, poisson): use method.kind = 'dpsgd'"
+                f"method.kind = 'dp-scoring' with model {model.kind!r}; it serves generalised "
+                "linear models (logistic, softmax, linear, poisson): use method.kind = 'dp-sgd'"
             )
         if not isinstance(family, GaussianFamily):
             raise ConfigError(
-                f"method.kind = 'private-scoring' needs a Gaussian family, not {family.kind!r}"
+                f"method.kind = 'dp-scoring' needs a Gaussian family, not {family.kind!r}"
             )
         if not any(feature.kind != "intercept" for feature in model.layout):
             raise ConfigError(
-                f"method.kind = 'private-scoring' with the columns {', '.join(model.names)}; "
-                "there is nothing to count: use method.kind = 'dpsgd'"
+                f"method.kind = 'dp-scoring' with the columns {', '.join(model.names)}; "
+                "there is nothing to count: use method.kind = 'dp-sgd'"
             )
 
     def check_schedule(self, schedule: Schedule, parties: int) -> None:
         if schedule.kind != "synchronous":
             raise ConfigError(
-                f"schedule.kind = {schedule.kind!r} with method.kind = 'private-scoring', which "
-                "adds up everybody's answers: use 'synchronous', or method.kind = 'dpsgd'"
+                f"schedule.kind = {schedule.kind!r} with method.kind = 'dp-scoring', which "
+                "adds up everybody's answers: use 'synchronous', or method.kind = 'dp-sgd'"
             )
         if schedule.rounds < LEAST_ROUNDS:
             raise ConfigError(
-                f"schedule.rounds = {schedule.rounds} with method.kind = 'private-scoring'; counts "
+                f"schedule.rounds = {schedule.rounds} with method.kind = 'dp-scoring'; counts "
                 f"and second moment take one each: at least {LEAST_ROUNDS} are needed, "
                 f"{self.usual_rounds} are usual"
             )
         if (schedule.parties_per_round or parties) != parties:
             raise ConfigError(
                 f"schedule.parties_per_round = {schedule.parties_per_round} with method.kind = "
-                "'private-scoring', which asks everybody in every round: leave the key out"
+                "'dp-scoring', which asks everybody in every round: leave the key out"
             )
         if schedule.damping is not None and schedule.damping != 1.0:
             raise ConfigError(
-                f"schedule.damping = {schedule.damping} with method.kind = 'private-scoring', "
+                f"schedule.damping = {schedule.damping} with method.kind = 'dp-scoring', "
                 "whose server knows the noise and takes the right step: leave the key out"
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tacit.methods.settings import MethodSettings
 
 
-class PrivateScoringSettings(MethodSettings, frozen=True, kw_only=True, tag="private-scoring"):
+class PrivateScoringSettings(MethodSettings, frozen=True, kw_only=True, tag="dp-scoring"):
     """Noisy counts, one second moment and scores: the default for generalised linear models."""
 
     builds = "tacit.methods.scoring.method:PrivateScoring"

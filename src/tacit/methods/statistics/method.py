@@ -18,8 +18,9 @@ upwards (MEng 4.21, 4.24–4.26; VIPS, section 4); "none" keeps the raw sums, wh
 only the q that is made of them is made proper. With `noise_aware` that q also knows how much noise
 is in them (`noise_aware`).
 
-**Once.** `once = True` is the fixed private likelihood of MEng §5.1: the first visit's release is
-kept at the party, and what it answers later is free. It needs statistics that do not depend on q.
+**Once.** `one_shot = True` is the fixed private likelihood of MEng §5.1: the first visit's release
+is kept at the party, and what it answers later is free. It needs statistics that do not depend on
+q.
 
 `ExpectedStatistics` is the same answer without clip and noise.
 """
@@ -57,10 +58,10 @@ class ExpectedStatistics(LocalMethod):
     """The conjugate answer at q: λ of the cavity plus the sum of the records' statistics.
 
     Exact where the statistics do not depend on q. Otherwise one step of coordinate ascent: the
-    hidden variables' best answer to q, then that of θ to them. With `rate` < 1 the sum is that of a
-    batch over its share of the records: stochastic variational inference, which needs damping.
-    `batches` are "poisson", or "shuffled": passes in which every record is in one batch. Not
-    private.
+    hidden variables' best answer to q, then that of θ to them. With `sampling_rate` < 1 the sum is
+    that of a batch over its share of the records: stochastic variational inference, which needs
+    damping. `batches` are "poisson", or "shuffled": passes in which every record is in one batch.
+    Not private.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ class ExpectedStatistics(LocalMethod):
     kind: ClassVar[str] = "expected-statistics"
     second_order: ClassVar[bool] = True
     eager: ClassVar[bool] = True
-    rate: float = 1.0
+    sampling_rate: float = 1.0
     batches: Literal["poisson", "shuffled"] = "poisson"
     dtype: str = "float64"
 
@@ -90,7 +91,7 @@ class ExpectedStatistics(LocalMethod):
     @property
     def _drawn(self) -> Batches:
         """How the batch of each visit is drawn, where it is a Poisson one."""
-        return Batches(self.rate, "poisson")
+        return Batches(self.sampling_rate, "poisson")
 
     def check(self, model: Model, family: Family) -> None:
         _require_statistics(self, model, family)
@@ -113,16 +114,16 @@ class ExpectedStatistics(LocalMethod):
             value = statistics(records, weights).total(weights)
         else:
             batch, _ = self._drawn.summed(key, task, summed, traced=model.traceable)
-            value, rate = batch.value, self.rate
+            value, rate = batch.value, self.sampling_rate
         total = jax.tree.map(lambda leaf: leaf / rate, value)
         factor = model.factor(family, task.q, total)
         return Answer(multiply(cavity(task.q, task.factor), factor), None)
 
     def _shuffled(self, task: Task, *, traced: bool) -> tuple[Records, Array, Array | float]:
         """The visit's batch, its weights, and what share of the records is in it."""
-        if self.rate == 1:
+        if self.sampling_rate == 1:
             return task.records, task.weights, 1.0
-        rows, mask, share = shuffled_rows(task, self.rate, traced=traced)
+        rows, mask, share = shuffled_rows(task, self.sampling_rate, traced=traced)
         records = {name: column[rows] for name, column in task.records.items()}
         return records, mask.astype(task.weights.dtype), share
 
@@ -131,10 +132,10 @@ class ExpectedStatistics(LocalMethod):
 class PrivateStatistics(PrivateMethod):
     """Release the sum of clipped expected statistics.
 
-    `rate` < 1 draws a batch for each release, Poisson or without replacement. `precision_weight`
-    is κ, the second moments' share in the clip. `repair` and `noise_aware` say what becomes of a
-    noisy sum; `once` releases at the first visit only. `nonnegative` is the model's, and is set by
-    the plan.
+    `sampling_rate` < 1 draws a batch for each release, Poisson or without replacement.
+    `precision_weight` is κ, the second moments' share in the clip. `repair` and `noise_aware` say
+    what becomes of a noisy sum; `one_shot` releases at the first visit only. `nonnegative` is the
+    model's, and is set by the plan.
 
     Parameters
     ----------
@@ -158,19 +159,19 @@ class PrivateStatistics(PrivateMethod):
         Floating-point type of the records, "float32" or "float64".
     """
 
-    kind: ClassVar[str] = "private-statistics"
+    kind: ClassVar[str] = "dp-statistics"
     eager: ClassVar[bool] = True
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted", "server")
     damping: ClassVar[float | None] = 1.0
     wants_full: ClassVar[bool] = True
     uses_key: ClassVar[bool] = False
     clip: float = 1.0
-    rate: float = 1.0
+    sampling_rate: float = 1.0
     sampling: SamplingName = "poisson"
     precision_weight: float = 1.0
     repair: Literal["none", "truncate"] = "none"
     noise_aware: bool = True
-    once: bool = False
+    one_shot: bool = False
     _nonnegative: bool = False
     dtype: str = "float32"
 
@@ -182,7 +183,7 @@ class PrivateStatistics(PrivateMethod):
     @property
     def batches(self) -> Batches:
         """How the batch of each release is drawn."""
-        return Batches(self.rate, self.sampling)
+        return Batches(self.sampling_rate, self.sampling)
 
     def suited(self, model: Model) -> PrivateStatistics:
         return replace(self, _nonnegative=model.nonnegative_statistics)
@@ -209,11 +210,12 @@ class PrivateStatistics(PrivateMethod):
                 "is for one party's own release, and a sum of truncated numbers lacks the noise "
                 "that it is charged for: use 'none'"
             )
-        fixed = isinstance(model, ConjugateGaussian) and whole(family) and self.rate == 1
-        if self.once and not fixed:
+        fixed = isinstance(model, ConjugateGaussian) and whole(family) and self.sampling_rate == 1
+        if self.one_shot and not fixed:
             raise ConfigError(
-                f"method.once = true with model {model.kind!r}, family {family.kind!r} and "
-                f"method.rate = {self.rate}; statistics that are released once must not depend on "
+                f"method.one_shot = true with model {model.kind!r}, family {family.kind!r} and "
+                f"method.sampling_rate = {self.sampling_rate}; statistics that are released "
+                "once must not depend on "
                 "q or on a batch: use a conjugate model with family = 'full' and rate 1"
             )
 
@@ -241,18 +243,18 @@ class PrivateStatistics(PrivateMethod):
     def events(
         self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
     ) -> tuple[GaussianEvent, ...]:
-        if self.once and visit > 0:
+        if self.one_shot and visit > 0:
             return ()
         return super().events(visit=visit, visits=visits, clip=clip, noise_sd=noise_sd, units=units)
 
     def stage_at(self, visit: int) -> Stage:
-        """With `once`, later visits repeat what the first one released."""
-        return Stage("repeat" if self.once and visit > 0 else UPDATE)
+        """With `one_shot`, later visits repeat what the first one released."""
+        return Stage("repeat" if self.one_shot and visit > 0 else UPDATE)
 
     def memory(self, model: Model, family: Family) -> Natural | None:
         """The party's released statistics, if they are used again."""
         del model
-        return family.zero() if self.once else None
+        return family.zero() if self.one_shot else None
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
         del key
@@ -270,7 +272,7 @@ class PrivateStatistics(PrivateMethod):
         released = mechanism.release(for_noise, bounded, drawn)
         found = self._factor(model, family, task.q, released.value)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], released.cost)
-        return Answer(multiply(rest, found), None, costs, found if self.once else None)
+        return Answer(multiply(rest, found), None, costs, found if self.one_shot else None)
 
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
@@ -282,7 +284,7 @@ class PrivateStatistics(PrivateMethod):
         return bounded, units_present(weights)
 
     def clipped_visits(self, visits: int) -> dict[int, str]:
-        return {0: "method.clip"} if self.once else super().clipped_visits(visits)
+        return {0: "method.clip"} if self.one_shot else super().clipped_visits(visits)
 
     def server(self, run: Run) -> Combine:
         """The raw sum of what was released, and the q that is read from it.
@@ -297,7 +299,7 @@ class PrivateStatistics(PrivateMethod):
         if self.repair == "truncate" and isinstance(run.family, Dirichlets):
             read = summed_q
         by_step = isinstance(run.family, Gaussian) and not whole(run.family)
-        unit = run.model.statistics_unit / self.rate
+        unit = run.model.statistics_unit / self.sampling_rate
 
         def combine(shared: Shared, answers: RoundSum) -> Shared:
             q, memory, number = shared.q, shared.memory, answers.number
@@ -326,7 +328,7 @@ class PrivateStatistics(PrivateMethod):
         """Standard deviation of the noise in the raw sum, after damping, as it was released."""
         part = run.damping_at(number) * updates / run.parties
         before = 0.0 if memory is None else float(memory["noise_variance"])
-        if self.once and number > 1:
+        if self.one_shot and number > 1:
             # The same noise comes in again: it adds up as a number, not as a variance.
             share = (1.0 - part) * np.sqrt(before) + part * run.noise_sd(1)
             return float(share)
@@ -364,7 +366,7 @@ class PrivateStatistics(PrivateMethod):
 
     def _factor(self, model: Model, family: Family, q: Natural, value: Any) -> Natural:
         """λ of the factor that the released sums are, scaled to all of the records."""
-        value = jax.tree.map(lambda leaf: leaf / self.rate, value)
+        value = jax.tree.map(lambda leaf: leaf / self.sampling_rate, value)
         truncate = self.repair == "truncate"
         if truncate and isinstance(family, Dirichlets):
             return model.factor(family, q, jnp.maximum(value, 0.0))

@@ -16,7 +16,7 @@ class ExpectedStatisticsSettings(
     """Sums of expected sufficient statistics, for models with hidden variables. Not private."""
 
     builds = "tacit.methods.statistics.method:ExpectedStatistics"
-    rate: UpToOne | None = None
+    sampling_rate: UpToOne | None = None
     """Share of the records in each round's batch; 1 uses all of them."""
     batches: Literal["poisson", "shuffled"] | None = None
     """How batches are drawn: independently, or in passes in which every record is in one batch."""
@@ -24,31 +24,29 @@ class ExpectedStatisticsSettings(
     """Floating-point type of the records."""
 
 
-class PrivateStatisticsSettings(
-    PrivateSettings, frozen=True, kw_only=True, tag="private-statistics"
-):
+class PrivateStatisticsSettings(PrivateSettings, frozen=True, kw_only=True, tag="dp-statistics"):
     """Clipped expected sufficient statistics of each record, summed and noised once per round."""
 
     builds = "tacit.methods.statistics.method:PrivateStatistics"
-    rate: UpToOne | None = None
+    sampling_rate: UpToOne | None = None
     """Share of the records that each round samples; 1 uses all of them."""
     sampling: Literal["poisson", "without-replacement"] | None = None
-    """How a batch is drawn when rate < 1."""
+    """How a batch is drawn when sampling_rate < 1."""
     precision_weight: Positive | None = None
     """Share of the second moments in the clip."""
     repair: Literal["none", "truncate"] | None = None
     """What becomes of a noisy sum that cannot be one of statistics."""
     noise_aware: bool | None = None
     """Whether the posterior accounts for the noise in the sums."""
-    once: bool | None = None
+    one_shot: bool | None = None
     """Whether only the first round releases anything; later rounds are free."""
 
 
-class HybridSettings(PrivateSettings, frozen=True, kw_only=True, tag="hybrid"):
+class HybridSettings(PrivateSettings, frozen=True, kw_only=True, tag="dp-hybrid"):
     """One release of statistics, then DP-SGD."""
 
     builds = "tacit.methods.hybrid:Hybrid"
-    share: Fraction | None = None
+    statistics_share: Fraction | None = None
     """Share of the budget for the statistics."""
     precision_weight: Positive | None = None
     """Share of the second moments in the clip of the statistics."""
@@ -56,7 +54,7 @@ class HybridSettings(PrivateSettings, frozen=True, kw_only=True, tag="hybrid"):
     """Clip of the gradients; left out: the same as clip."""
     steps: Count | None = None
     """Released gradients per round."""
-    rate: UpToOne | None = None
+    sampling_rate: UpToOne | None = None
     """Share of the records that each step samples."""
     step_size: UpToOne | None = None
     """Length of the natural-gradient steps."""
@@ -64,5 +62,5 @@ class HybridSettings(PrivateSettings, frozen=True, kw_only=True, tag="hybrid"):
     """Factor of the step size in the last round relative to the first."""
     momentum: Annotated[float, Meta(ge=0, lt=1)] | None = None
     """Momentum of the steps."""
-    averaged_share: FromZeroToOne | None = None
+    average_last: FromZeroToOne | None = None
     """Share of the rounds, the last ones, over which the server averages the posterior."""

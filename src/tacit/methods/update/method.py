@@ -86,8 +86,8 @@ class PrivateUpdate(PrivateMethod):
     `precision_weight` is κ, the precision's share in the clip of the form "even".
 
     `form` left out is "even" for records and persons and "roll-back" for parties. With
-    `unit = "party"` a party takes part in a round with probability `rate`, by a coin that nobody
-    else sees; it adds its share of the noise in any case.
+    `unit = "party"` a party takes part in a round with probability `sampling_rate`, by a coin that
+    nobody else sees; it adds its share of the noise in any case.
 
     Parameters
     ----------
@@ -107,13 +107,13 @@ class PrivateUpdate(PrivateMethod):
         Coordinates in which the change is clipped; chosen by the unit if left out.
     rate
         Probability that a party takes part in a round, with unit = "party".
-    averaged_share
+    average_last
         Share of the rounds, the last ones, over which the server averages the posterior.
     dtype
         Floating-point type of the records, "float32" or "float64".
     """
 
-    kind: ClassVar[str] = "private-update"
+    kind: ClassVar[str] = "dp-updates"
     units: ClassVar[tuple[Unit, ...]] = ("record", "person", "party")
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted", "server")
     own_factors: ClassVar[bool] = True
@@ -124,9 +124,9 @@ class PrivateUpdate(PrivateMethod):
     precision_weight: float = 0.2
     steps: int = 1
     step_size: float = 1.0
-    averaged_share: float = 0.0
+    average_last: float = 0.0
     form: FormName | None = None
-    rate: float = 1.0
+    sampling_rate: float = 1.0
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
@@ -134,18 +134,19 @@ class PrivateUpdate(PrivateMethod):
         if self.shards is not None and not self.shards >= 1:
             raise ConfigError(f"method.shards = {self.shards}; at least 1 is needed")
         check_clip(self.precision_weight, "method.precision_weight")
-        if not 0 <= self.averaged_share <= 1:
-            raise ConfigError(f"method.averaged_share = {self.averaged_share}; it is in [0, 1]")
-        if not 0 < self.rate <= 1:
+        if not 0 <= self.average_last <= 1:
+            raise ConfigError(f"method.average_last = {self.average_last}; it is in [0, 1]")
+        if not 0 < self.sampling_rate <= 1:
             raise ConfigError(
-                f"method.rate = {self.rate}; the chance that a party takes part is in (0, 1]"
+                f"method.sampling_rate = {self.sampling_rate}; the chance that a party takes "
+                "part is in (0, 1]"
             )
         NaturalVI(steps=self.steps, step_size=self.step_size)  # says what is wrong with them
 
     def check(self, model: Model, family: Family) -> None:
         if not isinstance(family, MeanFieldGaussian):
             raise ConfigError(
-                f"method.kind = 'private-update' needs family = 'mean-field', not {family.kind!r}: "
+                f"method.kind = 'dp-updates' needs family = 'mean-field', not {family.kind!r}: "
                 "a full covariance would release d² noisy numbers"
             )
         if self.unit == "party" and self.shards != 1:
@@ -153,9 +154,10 @@ class PrivateUpdate(PrivateMethod):
                 f"method.shards = {self.shards} with privacy.unit = 'party'; the party is one "
                 "contribution: set shards = 1"
             )
-        if self.unit != "party" and (self.rate < 1 or self.form not in (None, "even")):
+        if self.unit != "party" and (self.sampling_rate < 1 or self.form not in (None, "even")):
             raise ConfigError(
-                f"method.rate = {self.rate} and method.form = {self.form!r} with privacy.unit = "
+                f"method.sampling_rate = {self.sampling_rate} and method.form = {self.form!r} "
+                "with privacy.unit = "
                 f"{self.unit!r}; they are for whole parties: leave them out"
             )
         if self.unit != "party" and self.aggregation == "server":
@@ -195,7 +197,7 @@ class PrivateUpdate(PrivateMethod):
 
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
         del units
-        sampling = Poisson(rate=self.rate) if self.rate < 1 else None
+        sampling = Poisson(rate=self.sampling_rate) if self.sampling_rate < 1 else None
         clip = clip if self._adds else 2.0 * clip
         return (GaussianEvent(clip=clip, noise_sd=noise_sd, sampling=sampling),)
 
@@ -240,10 +242,10 @@ class PrivateUpdate(PrivateMethod):
         form, task = self._form, self._divided_by_own(task)
         present = jnp.arange(task.weights.shape[0]) < self._count(task)
         coin, noise_key, drawn = task.secret, task.secret, Drawn()
-        if self.rate < 1:
+        if self.sampling_rate < 1:
             coin, noise_key = jax.random.split(task.secret)
-            present = present & jax.random.bernoulli(coin, self.rate)
-            drawn = Drawn(rate=jnp.asarray(self.rate))
+            present = present & jax.random.bernoulli(coin, self.sampling_rate)
+            drawn = Drawn(rate=jnp.asarray(self.sampling_rate))
         bounded = self._clipped(model, family, key, task, present)
         if not self._adds:
             bounded = within(bounded)

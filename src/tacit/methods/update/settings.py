@@ -8,7 +8,7 @@ from tacit.methods.settings import WhitenedSettings
 from tacit.support.validation import Count, FromZeroToOne, Positive, UpToOne
 
 
-class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="private-update"):
+class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp-updates"):
     """The clipped, noisy change of each party's natural parameters, once per round."""
 
     builds = "tacit.methods.update.method:PrivateUpdate"
@@ -22,9 +22,9 @@ class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="pr
     """Natural-gradient steps of each shard."""
     step_size: UpToOne | None = None
     """Length of those steps."""
-    averaged_share: FromZeroToOne | None = None
+    average_last: FromZeroToOne | None = None
     """Share of the rounds, the last ones, over which the server averages the posterior."""
     form: Literal["even", "roll-back", "server-factor", "log-precision"] | None = None
     """Coordinates in which the change is clipped, and what an improper result becomes."""
-    rate: UpToOne | None = None
+    sampling_rate: UpToOne | None = None
     """With privacy.unit = "party": probability that a party takes part in a round."""

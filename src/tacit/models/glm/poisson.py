@@ -25,11 +25,11 @@ RATE_FACTOR = 100.0
 
 
 class PoissonRegression(GeneralisedLinear):
-    """y ~ Poisson(exp(x·θ)), y ≤ `largest`; θ ~ N(prior_mean, prior_sd²) in each coordinate.
+    """y ~ Poisson(exp(x·θ)), y ≤ `max_count`; θ ~ N(prior_mean, prior_sd²) in each coordinate.
 
-    `largest` is a public bound of the counts, max(y) or more: no record may hold more. It does not
-    limit the rates. Beyond `largest_rate`, which is `RATE_FACTOR` times as large and which no
-    record with y ≤ `largest` supports, log p(y | η) goes on along its tangent: it stays concave,
+    `max_count` is a public bound of the counts, max(y) or more: no record may hold more. It does
+    not limit the rates. Beyond `largest_rate`, which is `RATE_FACTOR` times as large and which no
+    record with y ≤ `max_count` supports, log p(y | η) goes on along its tangent: it stays concave,
     its slope is bounded, and nothing overflows.
     """
 
@@ -42,25 +42,25 @@ class PoissonRegression(GeneralisedLinear):
         self,
         names: tuple[str, ...],
         *,
-        largest: float | None = None,
+        max_count: float | None = None,
         prior_mean: Array | float = 0.0,
         prior_sd: Array | float = 1.0,
         layout: Layout | None = None,
     ) -> None:
         super().__init__(names, prior_mean, prior_sd, layout)
-        if largest is None:
+        if max_count is None:
             raise ConfigError(
-                "model.largest is missing; say the largest count that a record may hold, e.g. "
-                "PoissonRegression(names, largest=20)"
+                "model.max_count is missing; say the largest count that a record may hold, e.g. "
+                "PoissonRegression(names, max_count=20)"
             )
-        if not 1 <= largest < math.inf:
-            raise ConfigError(f"model.largest = {largest}; the largest count is finite and ≥ 1")
-        self.largest = float(largest)
+        if not 1 <= max_count < math.inf:
+            raise ConfigError(f"model.max_count = {max_count}; the largest count is finite and ≥ 1")
+        self.max_count = float(max_count)
 
     @property
     def largest_rate(self) -> float:
         """The rate up to which the likelihood is Poisson: a bound of its slope and curvature."""
-        return RATE_FACTOR * self.largest
+        return RATE_FACTOR * self.max_count
 
     @classmethod
     def build(cls, settings: PoissonSettings, schema: ModelSchema) -> PoissonRegression:
@@ -72,7 +72,7 @@ class PoissonRegression(GeneralisedLinear):
             )
         return cls(
             schema.names,
-            largest=high,
+            max_count=high,
             prior_mean=settings.prior_mean,
             prior_sd=settings.prior_sd,
             layout=schema.layout,
@@ -91,16 +91,16 @@ class PoissonRegression(GeneralisedLinear):
 
     def check_records(self, party: str, records: Records) -> None:
         y = np.asarray(records["y"], np.float64)
-        if not np.all((y >= 0) & (y <= self.largest) & (y == np.round(y))):
+        if not np.all((y >= 0) & (y <= self.max_count) & (y == np.round(y))):
             raise DataError(
                 f"party {party!r}: y holds values other than whole numbers from 0 to "
-                f"{self.largest:g}, which model 'poisson' needs; mend them, or declare "
+                f"{self.max_count:g}, which model 'poisson' needs; mend them, or declare "
                 "another largest count"
             )
 
     def derivative_bounds(self) -> DerivativeBounds:
         """ℓ' = y − μ and −ℓ'' = μ up to the largest rate; at η₀ = log(y + 0.1), μ is y + 0.1."""
-        rate, largest = self.largest_rate, self.largest
+        rate, largest = self.largest_rate, self.max_count
         predictor = max(math.log(10.0), math.log(largest + 0.1))
         slope = max(0.1, 0.01 * largest)
         least = 0.1 * math.exp(-0.01)
@@ -112,7 +112,7 @@ class PoissonRegression(GeneralisedLinear):
         )
 
     def score_likelihood(self) -> ScoreLikelihood:
-        return PoissonLikelihood(self.largest)
+        return PoissonLikelihood(self.max_count)
 
     def simulate(
         self,
@@ -161,18 +161,18 @@ class PoissonLikelihood(ScoreLikelihood):
 
 
 def _count_bounds(settings: PoissonSettings, schema: ModelSchema) -> tuple[float, float]:
-    """As the target is declared, or as model.largest says where it is not."""
-    declared, largest = schema.y_bounds, settings.largest
+    """As the target is declared, or as model.max_count says where it is not."""
+    declared, largest = schema.y_bounds, settings.max_count
     if declared is None:
         if largest is None:
             raise ConfigError(
                 "model 'poisson' needs the largest count that a record may hold; declare low = 0 "
-                "and high of the outcome in [columns], or say model.largest"
+                "and high of the outcome in [columns], or say model.max_count"
             )
         return 0.0, largest
     if largest not in (None, declared[1]):
         raise ConfigError(
-            f"model.largest = {largest:g}, but target {schema.target!r} is declared up to "
-            f"{declared[1]:g}; leave model.largest out"
+            f"model.max_count = {largest:g}, but target {schema.target!r} is declared up to "
+            f"{declared[1]:g}; leave model.max_count out"
         )
     return declared

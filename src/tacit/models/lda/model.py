@@ -102,7 +102,7 @@ class TopicModel(Model):
     (Dirichlets(2, 3), 6, 'topic 1, word 2')
     """
 
-    kind: ClassVar[str] = "lda"
+    kind: ClassVar[str] = "topics"
     Settings = TopicSettings
     serves: ClassVar[tuple[Output, ...]] = ("other",)
     seeded: ClassVar[bool] = True
@@ -281,4 +281,4 @@ class TopicModel(Model):
 
     def response(self, theta: Array, records: Records) -> np.ndarray:
         """Documents have no y."""
-        raise ConfigError("model 'lda' predicts words, not a target; measure its perplexity")
+        raise ConfigError("model 'topics' predicts words, not a target; measure its perplexity")

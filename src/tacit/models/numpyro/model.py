@@ -106,8 +106,8 @@ class NumPyroModel(Model):
 
     @classmethod
     def build(cls, settings: NumPyroSettings, schema: ModelSchema) -> NumPyroModel:
-        function = load_program(settings.program)
-        return cls(function, schema.example(), static=settings.static, seed=schema.seed)
+        function = load_program(settings.function)
+        return cls(function, schema.example(), static=settings.arguments, seed=schema.seed)
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
         return self._log_likelihood(jnp.asarray(theta), self.program.batch(records))

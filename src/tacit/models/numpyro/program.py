@@ -34,11 +34,11 @@ Sites = dict[str, dict[str, Any]]
 
 
 def load_program(place_and_name: str) -> Callable[..., Any]:
-    """The function that model.program names: "package.module:function" or "file.py:function"."""
+    """The function that model.function names: "package.module:function" or "file.py:function"."""
     place, colon, name = place_and_name.rpartition(":")
     if not colon:
         raise ConfigError(
-            f"model.program = {place_and_name!r}; write 'package.module:function' or "
+            f"model.function = {place_and_name!r}; write 'package.module:function' or "
             "'path/to/file.py:function'"
         )
     try:
@@ -52,9 +52,9 @@ def load_program(place_and_name: str) -> Callable[..., Any]:
             sys.path.insert(0, str(Path.cwd()))
             module = importlib.import_module(place)
     except (ImportError, OSError, SyntaxError) as error:
-        raise ConfigError(f"model.program = {place_and_name!r}: {error}") from error
+        raise ConfigError(f"model.function = {place_and_name!r}: {error}") from error
     if not hasattr(module, name):
-        raise ConfigError(f"model.program = {place_and_name!r}; {place} has no {name!r}")
+        raise ConfigError(f"model.function = {place_and_name!r}; {place} has no {name!r}")
     return getattr(module, name)
 
 

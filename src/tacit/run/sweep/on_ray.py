@@ -67,7 +67,7 @@ class OnRay:
         found: dict[Path, None] = {}
         for job in jobs:
             config = parse_config(job.config)
-            if config.private is not None and config.private.noise_seed is None:
+            if config.private is not None and config.private.insecure_noise_seed is None:
                 asked = None if self._ledger is None else Path(self._ledger)
                 path = ledger_path(config, self._folder / job.id, asked)
                 if path.exists():  # one that is not there is the run's to refuse

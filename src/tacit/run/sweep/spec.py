@@ -24,7 +24,7 @@ from tacit.run.sweep.job import Job
 from tacit.support.table_reader import read_table
 from tacit.support.tables import Table, plain
 
-NOISE_SEED = "privacy.noise_seed"
+NOISE_SEED = "privacy.insecure_noise_seed"
 
 
 class Sweep(Table, frozen=True, kw_only=True):
@@ -115,7 +115,7 @@ def _job(asked: Sweep, fixed: dict[str, Any], case: dict[str, Any], seed: int | 
             set_key(raw, key, value)
     if seed is not None:
         raw["seed"] = seed
-        seeded = isinstance(raw.get("privacy"), dict) and "noise_seed" in raw["privacy"]
+        seeded = isinstance(raw.get("privacy"), dict) and "insecure_noise_seed" in raw["privacy"]
         if seeded and NOISE_SEED not in fixed | case:
             set_key(raw, NOISE_SEED, seed)
     raw["name"] = asked.name

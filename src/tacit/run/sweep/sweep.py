@@ -122,11 +122,12 @@ def _check_ledgers(jobs: Sequence[Job], out: Path, ledger: Path | None) -> None:
     """A ledger that counts must outlive the sweep, which --overwrite removes, and be charged."""
     for job in jobs:
         config = parse_config(job.config)
-        if config.private is None or config.private.noise_seed is not None:
+        if config.private is None or config.private.insecure_noise_seed is not None:
             continue
         if job.runner is not None:
             raise ConfigError(
-                f"{job.runner} runs a private configuration without privacy.noise_seed; its noise "
+                f"{job.runner} runs a private configuration without "
+                "privacy.insecure_noise_seed; its noise "
                 "would be secret and no ledger charged: set it, or leave the runner out"
             )
         folder = out / "runs" / job.id

@@ -32,17 +32,17 @@ class Choice(NamedTuple):
 ROUNDS, DAMPING = Choice(times=(0.5, 2.0)), Choice(others=(0.05, 0.2, 0.5, 1.0))
 CLIP = Choice(times=(0.25, 0.5, 2.0, 4.0))
 GRIDS: dict[str, dict[str, Choice]] = {
-    "dpsgd": {
+    "dp-sgd": {
         "method.clip": CLIP,
         "method.step_size": Choice(others=(0.02, 0.05, 0.1, 0.2)),
         "method.momentum": Choice(others=(0.0, 0.5, 0.8)),
         "schedule.rounds": ROUNDS,
     },
-    "private-scoring": {
+    "dp-scoring": {
         "method.empirical_bayes": Choice(others=(True,)),
         "schedule.rounds": ROUNDS,
     },
-    "private-update": {
+    "dp-updates": {
         "method.clip": CLIP,
         "method.shards": Choice(times=(0.25, 0.5, 2.0)),
         "schedule.damping": DAMPING,

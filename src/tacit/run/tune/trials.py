@@ -159,8 +159,8 @@ class Workshop:
         config = with_settings(self.config, settings, self.kind)
         privacy = config.private
         if privacy is not None:
-            noise_seed = int(np.random.default_rng([self.seed, number]).integers(2**32))
-            privacy = msgspec.structs.replace(privacy, noise_seed=noise_seed)
+            insecure_noise_seed = int(np.random.default_rng([self.seed, number]).integers(2**32))
+            privacy = msgspec.structs.replace(privacy, insecure_noise_seed=insecure_noise_seed)
             config = msgspec.structs.replace(config, privacy=privacy)
         if key not in self._plans:
             self._plans[key] = _shared(plan_for(config, self.model, parties))
