@@ -23,7 +23,6 @@ from scipy.stats import beta
 
 import tacit.party.compute as party_side
 from tacit.data.schema.layout import Feature
-from tacit.expfam import without_sums
 from tacit.methods import (
     DPSGD,
     Hybrid,
@@ -154,7 +153,7 @@ PATHS = {
         (LEFT, RIGHT),
         2.0,
         rounds=2,
-        read=lambda delta: delta["whitening"][0] - delta["whitening"][2],
+        read=lambda delta: delta["moment"][0] - delta["moment"][2],
     ),
     "party, now and then": Path(
         PrivateUpdate(shards=1, sampling_rate=0.5),
@@ -181,11 +180,14 @@ def answers(path, plan, records, trials):
     """The first coordinate of Δ, from so many parties with the same records and fresh noise."""
     method, family, settled = plan.method, plan.family, plan.settled["clinic"]
     agreement = Agreement(path.model, family, method, seed=0, insecure_noise_seed=None)
-    q = path.model.prior(family)
-    if path.asked:
-        q = family.zero() | without_sums(family, q)[1]
-        q |= {name: np.full_like(q[name], value) for name, value in path.asked.items()}
-    request = Request("r0", "clinic", path.visit, 0, q, family.zero(), 1.0, initial=path.visit == 0)
+    stage = method.stage_at(path.visit)
+    shapes = method.public_shapes(path.model, family, stage.name)
+    public = {name: np.full(shape, path.asked.get(name, 0.0)) for name, shape in shapes.items()}
+    request = Request(
+        "r0", "clinic", path.visit, 0, path.model.prior(family) if stage.needs_q else None,
+        family.zero() if stage.needs_factor else None, 1.0, initial=path.visit == 0,
+        stage=stage.name, public=public,
+    )  # fmt: skip
     arranged = method.arrange("clinic", records, 0)
     stack, weights = party_side.stack_records(
         [arranged] * trials, arranged.weights.shape[method.variable_axis], method
