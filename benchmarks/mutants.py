@@ -159,8 +159,8 @@ MUTANTS = (
     ),
     Mutant(
         "statistics declared nonnegative", STATISTICS,
-        "return replace(self, nonnegative=model.nonnegative_statistics)",
-        "return replace(self, nonnegative=True)", case("statistics"),
+        "return replace(self, _nonnegative=model.nonnegative_statistics)",
+        "return replace(self, _nonnegative=True)", case("statistics"),
     ),
     Mutant(
         "a score declared nonnegative", SCORING,
@@ -182,8 +182,8 @@ MUTANTS = (
         case("dpsgd, adaptive"),
     ),
     Mutant(
-        "the information is free", "methods/dpsgd/clipping.py",
-        'norms = norms + jnp.square(reach["information"] * information.astype(jnp.float64))',
+        "the information is free", "models/glm/base.py",
+        'norms = norms + jnp.square(reach["information"] * most.astype(jnp.float64))',
         "norms = norms + 0.0", case("dp-sgd"),
     ),
     Mutant(
@@ -269,12 +269,14 @@ MUTANTS = (
         (CHARGING,),
     ),
     Mutant(
-        "charged after the answer is computed", "party/charge.py",
-        "        stored, wanted, keys = self.open(requests, rehearse)\n"
-        "        return stored | (self.store(wanted, compute(wanted, keys)) if wanted else {})",
-        "        early = compute(list(requests), {})\n"
-        "        stored, wanted, keys = self.open(requests, rehearse)\n"
-        "        return stored | (self.store(wanted, early) if wanted else {})",
+        "charged after the answer is computed", "party/agent.py",
+        "        opened = self.open(requests)\n        replies = opened.known\n"
+        "        if opened.new:\n"
+        "            replies |= self.close("
+        "opened.new, self.computer.compute(opened.new, opened.keys))\n",
+        "        early = self.computer.compute(requests, {})\n"
+        "        opened = self.open(requests)\n        replies = opened.known\n"
+        "        if opened.new:\n            replies |= self.close(opened.new, early)\n",
         (CHARGING,),
     ),
     Mutant(
