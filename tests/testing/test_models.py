@@ -251,4 +251,4 @@ def test_records_of_counts_have_to_be_given_or_simulated():
         simulate = None
 
     with pytest.raises(TypeError, match="give records="):
-        check_model(Counts(NAMES, largest=9))
+        check_model(Counts(NAMES, max_count=9))

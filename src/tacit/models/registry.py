@@ -47,6 +47,8 @@ SHIPPED = {
     "numpyro": Entry("tacit.models.numpyro.model:NumPyroModel", "NumPyroSettings"),
     "topics": Entry("tacit.models.lda.model:TopicModel", "TopicSettings"),
 }
+WITHOUT_TABLE = {"belief-network": "tacit.models.belief.model:BeliefNetwork"}
+"""Models that a stored fit may name and a configuration cannot."""
 SUITED = {
     "bernoulli": "logistic",
     "gaussian": "linear",
@@ -66,7 +68,7 @@ def register(model: M) -> M:
         A subclass of `Model` with its own `kind` and `Settings`.
     """
     kind = model.kind
-    if kind in SHIPPED or kind == "auto":
+    if kind in SHIPPED or kind in WITHOUT_TABLE or kind == "auto":
         raise ConfigError(f"model kind {kind!r} is tacit's own; choose another kind")
     _check(kind, model)
     _registered[kind] = model
@@ -82,6 +84,8 @@ def model_class(kind: str) -> type[Model]:
     """The model of a kind; a ConfigError with the nearest kind if there is none."""
     if kind in SHIPPED:
         return _imported(SHIPPED[kind].model)
+    if kind in WITHOUT_TABLE:
+        return _imported(WITHOUT_TABLE[kind])
     if kind in _registered:
         return _registered[kind]
     installed = _installed()

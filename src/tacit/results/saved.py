@@ -21,7 +21,7 @@ from tacit.arrays import Array
 from tacit.data.schema.layout import Feature
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, Natural, make_family
-from tacit.models import BeliefNetwork, Model, Records
+from tacit.models import Model, Records
 from tacit.models.registry import model_class
 from tacit.results.posterior import Posterior
 from tacit.support.public_files import EVENTS, POSTERIOR, RESULT
@@ -107,7 +107,7 @@ def read_model(facts: Mapping[str, Any], names: tuple[str, ...]) -> Model:
     if settings is None:
         return StoredModel(facts["kind"], names, bool(names))
     try:
-        made = BeliefNetwork if facts["kind"] == BeliefNetwork.kind else model_class(facts["kind"])
+        made = model_class(facts["kind"])
     except ConfigError:  # a package that is not installed here
         return StoredModel(facts["kind"], names, bool(names))
     return made(**{name: _as_argument(name, value) for name, value in settings.items()})

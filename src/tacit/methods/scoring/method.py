@@ -125,8 +125,9 @@ class PrivateScoring(PrivateMethod):
     def check(self, model: Model, family: Family) -> None:
         if not isinstance(model, Scores):
             raise ConfigError(
-                f"method.kind = 'dp-scoring' with model {model.kind!r}; it serves generalised "
-                "linear models (logistic, softmax, linear, poisson): use method.kind = 'dp-sgd'"
+                f"method.kind = 'dp-scoring' with model {model.kind!r}, which has no score "
+                "likelihood (logistic, softmax, linear and poisson have one): use method.kind = "
+                "'dp-sgd'"
             )
         if not isinstance(family, GaussianFamily):
             raise ConfigError(
