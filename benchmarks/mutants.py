@@ -154,7 +154,7 @@ MUTANTS = (
     ),
     Mutant(
         "2C inside of a shard is C", UPDATE,
-        'return self.unit == "party" or self.relation == "substitute"', "return True",
+        'return self.unit == "party" or self.adjacency == "replace-one"', "return True",
         case("update, added"),
     ),
     Mutant(
@@ -228,14 +228,14 @@ MUTANTS = (
         (SETTLE,),
     ),
     Mutant(
-        "calibration ignores the relation", SETTLING,
-        "target, delta, privacy.relation, events", 'target, delta, "add-or-remove", events',
+        "calibration ignores the adjacency", SETTLING,
+        "target, delta, privacy.adjacency, events", 'target, delta, "add-or-remove-one", events',
         (SETTLE,),
     ),
     Mutant(
-        "ε ignores the relation", SETTLING,
-        "_together(answers, shape.visits), delta, privacy.relation,",
-        '_together(answers, shape.visits), delta, "add-or-remove",',
+        "ε ignores the adjacency", SETTLING,
+        "_together(answers, shape.visits), delta, privacy.adjacency,",
+        '_together(answers, shape.visits), delta, "add-or-remove-one",',
         (SETTLE,),
     ),
     Mutant(

@@ -316,7 +316,7 @@ def _our_calibration(rate: str, count: str) -> dict[str, Any]:
     targets = iter((1.0, 0.9, 1.1, 1.2))  # the answer to the same question would be remembered
 
     def work() -> None:
-        noise.append(calibrate(next(targets), 1e-5, "substitute", events))
+        noise.append(calibrate(next(targets), 1e-5, "replace-one", events))
 
     cold = cpu_s(work)
     process = time.process_time()

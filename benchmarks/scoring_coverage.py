@@ -1,7 +1,7 @@
 """Coverage of private scoring's intervals: benchmarks/scoring_coverage.py [REPEATS] [--model KIND].
 
 Weights from the prior, records from the model, ten parties, 24,000 records, nobody trusted; δ is
-1e-5, the unit a record, the relation substitution. Prints the share of true weights that lie in
+1e-5, the unit a record, the adjacency substitution. Prints the share of true weights that lie in
 their 95 % intervals with the standard error over repeats, and the root mean square of standardised
 errors, which should be 1.
 """

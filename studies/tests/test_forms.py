@@ -47,7 +47,7 @@ def parties(records):
 
 
 def plan_of(parties, method, *, rounds=30, damping=0.5, schedule=None, **privacy) -> Any:
-    asked = {"noise_multiplier": 2.0, "unit": "party", "relation": "add-or-remove"}
+    asked = {"noise_multiplier": 2.0, "unit": "party", "adjacency": "add-or-remove-one"}
     asked |= {"aggregation": "trusted", "insecure_noise_seed": 1, "accountant": "rdp"} | privacy
     return make_plan(
         LinearRegression(("x",), noise_sd=NOISE_SD, prior_sd=5.0),

@@ -76,7 +76,7 @@ def test_the_grid_has_every_method_epsilon_split_and_trust():
                 assert privacy == "none"
                 continue
             assert (privacy["epsilon"], privacy["delta"]) == (cell.epsilon, 1e-5)
-            assert (privacy["unit"], privacy["relation"]) == ("record", "substitute")
+            assert (privacy["unit"], privacy["adjacency"]) == ("record", "replace-one")
             assert privacy["insecure_noise_seed"] == cell.job.seed
             if cell.method != "central":
                 assert cell.job.config["partition"]["parties"] == parties
@@ -115,7 +115,7 @@ def test_it_runs_on_the_sweep_goes_on_and_writes_everything(tiny, tmp_path, monk
     with (tmp_path / "frontier.csv").open() as file:
         lines = list(csv.DictReader(file))
     private = [line for line in lines if line["epsilon"]]
-    assert all(line["delta"] and line["unit"] and line["relation"] for line in private)
+    assert all(line["delta"] and line["unit"] and line["adjacency"] for line in private)
     published = [line for line in lines if line["published_log_likelihood"]]
     assert [line["method"] for line in published] == ["dp-optimisation"]
     assert published[0]["published_epsilon_understated"] == "True"

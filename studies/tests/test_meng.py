@@ -283,7 +283,7 @@ def test_epsilon_is_the_accountant_s():
 
     def by_hand(count, sd=15.0, clip=3.0, sampling=None, accountant="pld"):
         event = GaussianEvent(clip=clip, noise_sd=sd, count=count, sampling=sampling)
-        return epsilon([event], DELTA, "add-or-remove", accountant=accountant)
+        return epsilon([event], DELTA, "add-or-remove-one", accountant=accountant)
 
     def ours(name, setting, accountant="pld"):
         return epsilon_of(FORMS[name], setting, parties=20, rounds=77, accountant=accountant)

@@ -28,7 +28,7 @@ def test_rows_say_what_was_guaranteed_and_figures_are_written(tmp_path, monkeypa
     assert [row["epsilon"] is None for row in rows] == [True, False, False]
     for row in rows[1:]:
         assert row["epsilon"] <= row["asked"] == 4.0
-        assert (row["unit"], row["relation"], row["delta"]) == ("record", "substitute", 1e-5)
+        assert (row["unit"], row["adjacency"], row["delta"]) == ("record", "replace-one", 1e-5)
         assert np.isfinite([row["bound"], row["sampled_bound"]]).all()
     assert rows[1]["trust"] != rows[2]["trust"]
     assert len(steps) == 3

@@ -416,7 +416,7 @@ def test_a_private_party_needs_a_budget_of_its_own(tacit, place):
     ):
         assert words in out
     assert "NOT PRIVATE" not in out
-    assert "budget that suffices: ε = 2 (δ = 0.0001, substitute a record)" in out
+    assert "budget that suffices: ε = 2 (δ = 0.0001, per record, replace-one)" in out
     assert f"to set it: tacit ledger budget {path} --epsilon 2 --delta 0.0001 --reason" in out
     refused(tacit("join", path), "tacit ledger budget party.toml", 3)
 

@@ -23,13 +23,13 @@ def ledger(tmp_path):
 def test_account_says_what_releases_cost(tacit, tmp_path):
     plot = tmp_path / "epsilon.png"
     code, out, _ = tacit(
-        "account", "--noise-multiplier", "10", "--rounds", "10", "--relation", "add-or-remove",
+        "account", "--noise-multiplier", "10", "--rounds", "10", "--adjacency", "add-or-remove-one",
         "--plot", str(plot),
     )  # fmt: skip
     assert code == 0
     assert re.search(r"pld\s*│\s*10\.0000\s*│\s*1\.199", out)
     assert re.search(r"rdp\s*│\s*10\.0000\s*│\s*1\.30", out)
-    assert "add-or-remove" in out
+    assert "add-or-remove-one" in out
     assert plot.stat().st_size > 5_000
 
 
@@ -38,7 +38,7 @@ def test_account_says_how_much_noise_a_target_needs(tacit):
     assert code == 0
     (noise, found) = re.search(r"pld\s*│\s*([\d.]+)\s*│\s*([\d.]+)", out).groups()
     assert float(found) <= 1.0
-    assert 23 < float(noise) < 24, "twice the noise of add-or-remove"
+    assert 23 < float(noise) < 24, "twice the noise of add-or-remove-one"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_account_says_how_much_noise_a_target_needs(tacit):
         (["--epsilon", "0"], "epsilon = 0"),
         (["--epsilon", "nan"], "nan"),
         (["--noise-multiplier", "1", "--delta", "0"], "--delta 0"),
-        (["--noise-multiplier", "1", "--relation", "replace"], "substitute"),
+        (["--noise-multiplier", "1", "--adjacency", "replace"], "replace-one"),
         (["--noise-multiplier", "1", "--batch", "5"], "--of"),
         (["--noise-multiplier", "1", "--rate", "2"], "rate = 2"),
         (["--noise-multiplier", "1", "--rounds", "0"], "count = 0"),
@@ -84,10 +84,10 @@ def test_operator_sets_a_budget_and_sees_what_was_spent(tacit, ledger, tmp_path)
     with Ledger(path) as opened:
         event = GaussianEvent(clip=1.0, noise_sd=40.0)
         identity = opened.identify({"columns": ["x", "y"]}, DATA)
-        opened.charge(identity, "run", "r0", [event], unit="record", relation="substitute")
+        opened.charge(identity, "run", "r0", [event], unit="record", adjacency="replace-one")
     code, out, _ = tacit("ledger", "show", "--ledger", path)
     assert code == 0
-    assert "substitute" in out
+    assert "replace-one" in out
     assert dataset not in out, "a short id will do"
     code, out, _ = tacit("ledger", "show", "--ledger", path, "--all")
     assert code == 0

@@ -96,7 +96,7 @@ BAD = {
     "delta 1": (["privacy.delta=1.0"], "privacy.delta = 1.0"),
     "delta nan": (["privacy.delta=nan"], "privacy.delta = nan"),
     "accountant": (["privacy.accountant=zcdp"], "'pld', 'rdp', 'moments', 'strong'"),
-    "relation": (["privacy.relation=replace"], "'add-or-remove', 'substitute'"),
+    "adjacency": (["privacy.adjacency=replace"], "'add-or-remove-one', 'replace-one'"),
     "unknown key": (["privacy.epsilom=1.0"], "did you mean epsilon"),
     "seed": (["privacy.insecure_noise_seed=-1"], "privacy.insecure_noise_seed = -1"),
     "clip 0": (["method.clip=0.0"], "method.clip = 0.0"),
@@ -130,7 +130,7 @@ BAD = {
     "unit of another method": (["privacy.unit=party"], "privacy.unit = 'party' with method.kind"),
     "sampling that tells the number": (
         ["method.sampling_rate=0.5", "method.sampling=without-replacement",
-         "privacy.relation=add-or-remove"],
+         "privacy.adjacency=add-or-remove-one"],
         "a batch of fixed size tells the number of records",
     ),
     "pooled scaling": (["data.scaling=pooled"], "needs a public schema"),

@@ -121,7 +121,7 @@ def test_what_a_party_keeps_goes_with_it(cluster, parties, method):
     unit = "party" if method.kind == "dp-updates" else "record"
     asked = Privacy(
         noise_multiplier=2.0, delta=1e-3, unit=unit, insecure_noise_seed=1, accountant="rdp",
-        relation="add-or-remove",
+        adjacency="add-or-remove-one",
     )  # fmt: skip
     schedule = Synchronous(rounds=4, damping=0.5)
     plan = make_plan(LINEAR, parties, method=method, schedule=schedule, privacy=asked)

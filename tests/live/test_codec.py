@@ -723,7 +723,7 @@ VALID = [
     m.JoinCluster(
         data_size=10,
         protocol=1,
-        guarantee=m.Promise(epsilon=1.0, delta=1e-5, unit="record", relation="remove", answers=9),
+        guarantee=m.Promise(epsilon=1.0, delta=1e-5, unit="record", adjacency="remove", answers=9),
     ),
     m.SelectedForTraining(
         current_posterior={

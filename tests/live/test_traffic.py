@@ -49,7 +49,7 @@ AGREED: dict[str, Any] = {
         "y": {"low": 0.0, "high": 10.0, "feature": False},
     },
 }
-ADDING = AGREED | {"privacy": AGREED["privacy"] | {"relation": "add-or-remove"}}
+ADDING = AGREED | {"privacy": AGREED["privacy"] | {"adjacency": "add-or-remove-one"}}
 LEAVING = {
     None,
     "this party's privacy budget allows no further answer",
@@ -74,10 +74,10 @@ def allow(federation: Federation, name: str, epsilon: float = 10.0) -> None:
     setup = federation.party_setup(name, 1)
     approve(setup)
     ready = prepare_party(setup)
-    relation = setup.agreed.federation.private.relation
+    adjacency = setup.agreed.federation.private.adjacency
     with Ledger(ready.ledger_path, create=True) as ledger:
         dataset = identify(ledger, ready.loaded, ready.loaded.raw[name])
-        budget = Budget(epsilon=epsilon, delta=DELTA, relation=relation, unit="record")
+        budget = Budget(epsilon=epsilon, delta=DELTA, adjacency=adjacency, unit="record")
         ledger.set_budget(dataset, budget, reason="test")
 
 
@@ -158,10 +158,10 @@ class Audit:
         assert heartbeat is True
         assert (protocol, configuration) == (m.PROTOCOL, self.digest)
         assert encodings == ["msgpack", "cbor", "json"]
-        assert set(guarantee) == {"epsilon", "delta", "unit", "relation", "answers"}
+        assert set(guarantee) == {"epsilon", "delta", "unit", "adjacency", "answers"}
         assert guarantee["epsilon"] <= EPSILON
         assert (guarantee["delta"], guarantee["unit"]) == (DELTA, "record")
-        assert guarantee["relation"] in ("substitute", "add-or-remove")
+        assert guarantee["adjacency"] in ("replace-one", "add-or-remove-one")
         assert guarantee["answers"] == self.answers
 
     def _UpdatedLikelihood(self, new_likelihood, delta, loss, request, factor_version) -> None:  # noqa: N802

@@ -136,12 +136,12 @@ def test_a_party_without_budget_waits_for_the_result(tmp_path):
             dataset = identify(ledger, ready.loaded, ready.loaded.raw["b"])
             for number in range(ROUNDS):
                 budget = ledger.check(
-                    dataset, settled.events_at(0), unit="record", relation="substitute"
+                    dataset, settled.events_at(0), unit="record", adjacency="replace-one"
                 )
                 if budget.fits:
                     ledger.charge(
                         dataset, "elsewhere", f"r{number}", settled.events_at(0),
-                        unit="record", relation="substitute",
+                        unit="record", adjacency="replace-one",
                     )  # fmt: skip
 
     def watch(line):

@@ -64,7 +64,9 @@ def test_a_value_without_a_meaning_is_refused(options, words):
 def test_a_family_or_a_relation_that_does_not_fit_is_refused():
     with pytest.raises(ConfigError, match="mean-field"):
         DPSGD().check(MODEL, FullGaussian(3))
-    subset = DPSGD(sampling_rate=0.5, sampling="without-replacement").bind(relation="add-or-remove")
+    subset = DPSGD(sampling_rate=0.5, sampling="without-replacement").bind(
+        adjacency="add-or-remove-one"
+    )
     with pytest.raises(ConfigError, match="tells the number of records"):
         subset.check(MODEL, FAMILY)
 
@@ -141,11 +143,13 @@ def test_a_step_that_needs_the_number_of_records_is_refused_where_that_is_secret
     assert model.dimension > 256, "a network this large keeps its precision"
     records = {"x": np.zeros((6, 9)), "y": np.ones(6)}
     with pytest.raises(ConfigError, match=r"method\.step_size is not given"):
-        plan_of({"a": records}, DPSGD(), model=model, relation="add-or-remove")
-    plan_of({"a": records}, DPSGD(step_size=0.05), model=model, relation="add-or-remove")
+        plan_of({"a": records}, DPSGD(), model=model, adjacency="add-or-remove-one")
+    plan_of({"a": records}, DPSGD(step_size=0.05), model=model, adjacency="add-or-remove-one")
 
 
 def test_the_number_of_records_is_not_used_under_add_or_remove(parties):
     fewer = {**parties, "site-0": {k: v[1:] for k, v in parties["site-0"].items()}}
-    methods = [plan_of(one, DPSGD(), relation="add-or-remove").method for one in (parties, fewer)]
+    methods = [
+        plan_of(one, DPSGD(), adjacency="add-or-remove-one").method for one in (parties, fewer)
+    ]
     assert methods[0] == methods[1]

@@ -51,7 +51,7 @@ TABLE = {
 }
 PIXELS = {"x": np.array([[0, 1, 1], [1, 0, 1], [0, 0, 1], [1, 1, 1], [0, 1, 0], [1, 0, 0.0]])}
 PARTY: dict[str, Any] = {"unit": "party"}
-OPEN: dict[str, Any] = {"relation": "add-or-remove"}
+OPEN: dict[str, Any] = {"adjacency": "add-or-remove-one"}
 
 
 @dataclass(frozen=True)

@@ -131,8 +131,8 @@ def test_no_substitution_moves_a_release_by_more_than_its_sensitivity(kind, like
             two = sums(kind, likelihood, other, label, np.random.default_rng(seed))
             moved = float(np.linalg.norm(np.asarray(one.value) - np.asarray(two.value)))
             event = GaussianEvent(clip=1.0, noise_sd=1.0, nonnegative=one.nonnegative)
-            assert moved <= event.sensitivity("substitute") * (1 + 1e-9)
-            farthest = max(farthest, moved / event.sensitivity("substitute"))
+            assert moved <= event.sensitivity("replace-one") * (1 + 1e-9)
+            farthest = max(farthest, moved / event.sensitivity("replace-one"))
     assert farthest > 0.4  # the attack would find a bound that is twice too small
 
 
@@ -195,7 +195,7 @@ def test_events_spend_the_budget_in_fixed_shares():
     spent = []
     for visit in range(20):
         (event,) = method.events(visit=visit, visits=20, clip=1.0, noise_sd=4.0, units=9)
-        spent.append((event.sensitivity("substitute") / event.noise_sd) ** 2 * 16.0)
+        spent.append((event.sensitivity("replace-one") / event.noise_sd) ** 2 * 16.0)
     assert spent[0] == pytest.approx(0.08)
     assert spent[1] == pytest.approx(0.04)
     assert sum(spent) == pytest.approx(1.0)

@@ -99,7 +99,7 @@ def test_no_substitution_moves_a_release_by_more_than_its_sensitivity(one, other
     ]
     for first, second in zip(*found, strict=True):
         moved = np.linalg.norm(np.asarray(first.value) - np.asarray(second.value))
-        assert moved <= first.sensitivity("substitute") * (1 + 1e-9)
+        assert moved <= first.sensitivity("replace-one") * (1 + 1e-9)
     assert [bounded.nonnegative for bounded in found[0]] == [True, True, False]
 
 

@@ -68,10 +68,10 @@ def test_one_unit_never_moves_the_moment_further_than_its_sensitivity(rows, othe
     assert np.all(np.isfinite(before.value))
     moved = float(jnp.linalg.norm(before.value - after.value))
     room = 1e-9 * (1.0 + float(jnp.linalg.norm(before.value)))
-    assert moved <= float(before.sensitivity("substitute")) + room
+    assert moved <= float(before.sensitivity("replace-one")) + room
     without = clip_moments(jnp.asarray(rows), bound**2, np.array([0.0, 1.0, 1.0]))
     moved = float(jnp.linalg.norm(before.value - without.value))
-    assert moved <= float(before.sensitivity("add-or-remove")) + room
+    assert moved <= float(before.sensitivity("add-or-remove-one")) + room
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -85,8 +85,8 @@ def test_the_sensitivity_is_reached(dtype):
     first, second = (moments(jnp.asarray(rows, dtype)) for rows in (one, other))
     moved = np.linalg.norm(first.value - second.value, axis=1)
     alone = np.linalg.norm(first.value, axis=1)
-    for relation, distance in (("substitute", moved), ("add-or-remove", alone)):
-        most = np.asarray(first.sensitivity(relation))
+    for adjacency, distance in (("replace-one", moved), ("add-or-remove-one", alone)):
+        most = np.asarray(first.sensitivity(adjacency))
         assert np.all(distance <= most)
         assert np.max(distance / most) >= 0.99
 
@@ -150,15 +150,15 @@ def test_the_law_of_the_first_release():
 
 
 @pytest.mark.parametrize(
-    ("inner", "relation"),
+    ("inner", "adjacency"),
     [
-        (DPSGD(steps=3, step_size=0.1), "substitute"),
-        (PrivateUpdate(shards=5), "add-or-remove"),
+        (DPSGD(steps=3, step_size=0.1), "replace-one"),
+        (PrivateUpdate(shards=5), "add-or-remove-one"),
     ],
 )
-def test_the_first_release_has_its_share_and_all_of_it_is_charged(inner, relation):
+def test_the_first_release_has_its_share_and_all_of_it_is_charged(inner, adjacency):
     method = Whitened(inner=inner, share=0.2, bound=3.0)
-    privacy = Privacy(epsilon=1.0, delta=1e-4, relation=relation, insecure_noise_seed=2)
+    privacy = Privacy(epsilon=1.0, delta=1e-4, adjacency=adjacency, insecure_noise_seed=2)
     plan = make_plan(
         LOGISTIC, parties(output="bernoulli"), method=method, privacy=privacy,
         schedule=Synchronous(rounds=5),
@@ -166,7 +166,9 @@ def test_the_first_release_has_its_share_and_all_of_it_is_charged(inner, relatio
     assert plan.guarantee.epsilon == pytest.approx(1.0, rel=1e-3)
     for one in plan.settled.values():
         squares = [
-            sum(e.count * (e.sensitivity(relation) / e.noise_sd) ** 2 for e in one.events_at(visit))
+            sum(
+                e.count * (e.sensitivity(adjacency) / e.noise_sd) ** 2 for e in one.events_at(visit)
+            )
             for visit in range(5)
         ]
         assert squares[0] / sum(squares) == pytest.approx(0.2)

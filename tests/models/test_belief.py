@@ -260,7 +260,7 @@ def test_what_it_cannot_be_is_refused():
 @pytest.mark.parametrize(
     "model", [MODEL, NeuralNetwork(("a", "b"), hidden=4)], ids=lambda model: model.kind
 )
-@pytest.mark.parametrize("terms", [{"relation": "add-or-remove"}, {"unit": "person"}], ids=str)
+@pytest.mark.parametrize("terms", [{"adjacency": "add-or-remove-one"}, {"unit": "person"}], ids=str)
 def test_a_unit_that_changes_the_shape_of_the_data_is_not_promised_to_be_hidden(model, terms):
     """Twenty pairs of units with opposite weights let ten sweeps make rounding of size 1: one
     record more, and another order of additions, moved a party's answer by 12 clips instead of 1; a
@@ -269,7 +269,7 @@ def test_a_unit_that_changes_the_shape_of_the_data_is_not_promised_to_be_hidden(
     """
     records = some_records(8) if model is MODEL else {"x": np.ones((8, 2)), "y": np.ones(8)}
     privacy = Privacy(noise_multiplier=1.0, delta=1e-3, **terms)
-    with pytest.raises(ConfigError, match="protect a 'record' with relation = 'substitute'"):
+    with pytest.raises(ConfigError, match="protect a 'record' with adjacency = 'replace-one'"):
         make_plan(
             model, {"a": records | {"person": np.arange(8)}}, method=DPSGD(step_size=0.05),
             schedule=Synchronous(rounds=2), privacy=privacy,

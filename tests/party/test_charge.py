@@ -44,9 +44,9 @@ def charging(plan, tmp_path):
             name: ledger.identify({"columns": ["a", "b"]}, records)
             for name, records in plan.parties.items()
         }
-        limit = Budget(epsilon=1.0, delta=1e-3, relation="substitute", unit="record")
+        limit = Budget(epsilon=1.0, delta=1e-3, adjacency="replace-one", unit="record")
         ledger.set_budgets(dict.fromkeys(datasets.values(), limit), reason="test")
-        yield Charging(ledger, "run-1", datasets, plan.settled, "record", "substitute")
+        yield Charging(ledger, "run-1", datasets, plan.settled, "record", "replace-one")
 
 
 def request(party, visit, key=None):

@@ -23,7 +23,7 @@ class Sums:
     kind: str = "sums"
     clip: float = 2.0
     unit: str = "record"
-    relation: str = "substitute"
+    adjacency: str = "replace-one"
     rate: float | None = None
     aggregations: tuple = field(default=("plain", "trusted"))
 
@@ -37,21 +37,21 @@ class Sums:
 
 def spent(settled, privacy, delta):
     """ε recomputed from the events that a party will be charged with."""
-    return epsilon(settled.all_events, delta, privacy.relation, accountant=privacy.accountant)
+    return epsilon(settled.all_events, delta, privacy.adjacency, accountant=privacy.accountant)
 
 
-@pytest.mark.parametrize("relation", ["add-or-remove", "substitute"])
+@pytest.mark.parametrize("adjacency", ["add-or-remove-one", "replace-one"])
 @pytest.mark.parametrize("rate", [None, 0.05])
 @pytest.mark.parametrize("target", [0.5, 8.0])
-def test_noise_is_calibrated_to_the_target_and_not_beyond(relation, rate, target):
-    privacy = Privacy(epsilon=target, delta=1e-6, relation=relation)
-    found = settle(privacy, Sums(rate=rate, relation=relation), SHAPES)
+def test_noise_is_calibrated_to_the_target_and_not_beyond(adjacency, rate, target):
+    privacy = Privacy(epsilon=target, delta=1e-6, adjacency=adjacency)
+    found = settle(privacy, Sums(rate=rate, adjacency=adjacency), SHAPES)
     assert set(found) == set(SHAPES)
     for name, party in found.items():
         own = spent(party, privacy, 1e-6)
         assert 0.995 * target <= own <= target
         assert party.guarantee.epsilon == own
-        assert (party.guarantee.delta, party.guarantee.relation) == (1e-6, relation)
+        assert (party.guarantee.delta, party.guarantee.adjacency) == (1e-6, adjacency)
         assert party.guarantee.trust == TRUST["plain"]
         assert party.guarantee.caveat is None
         assert (party.clip, party.shares, party.visits) == (2.0, 1, SHAPES[name].visits)
@@ -199,11 +199,11 @@ def test_a_seed_outside_of_its_range_is_refused(seed):
         ({}, Sums(), {"a": PartyShape(0, 10)}, 1, "party 'a' is never asked"),
         ({"accountant": "guess"}, Sums(), SHAPES, 1, "accountant = 'guess'; choose from 'pld'"),
         (
-            {"relation": "similar"},
-            Sums(relation="similar"),
+            {"adjacency": "similar"},
+            Sums(adjacency="similar"),
             SHAPES,
             1,
-            "relation = 'similar'; choose from",
+            "adjacency = 'similar'; choose from",
         ),
     ],
 )
@@ -213,9 +213,9 @@ def test_what_cannot_be_kept_is_refused(asked, method, shapes, shares, said):
 
 
 def test_an_accountant_that_has_no_answer_is_refused():
-    asked = {"noise_multiplier": 1e-4, "delta": 1e-6, "relation": "add-or-remove"}
+    asked = {"noise_multiplier": 1e-4, "delta": 1e-6, "adjacency": "add-or-remove-one"}
     with pytest.raises(ConfigError, match=r"party 'a': .* no finite ε for noise sd 0\.0002"):
-        settle(Privacy(**asked), Sums(rate=0.1, relation="add-or-remove"), SHAPES)
+        settle(Privacy(**asked), Sums(rate=0.1, adjacency="add-or-remove-one"), SHAPES)
     with pytest.raises(ConfigError, match=r"moments accountant has no bound .* use 'pld'"):
         settle(Privacy(epsilon=1.0, delta=1e-6, accountant="moments"), Sums(rate=0.1), SHAPES)
 

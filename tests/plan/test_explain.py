@@ -55,13 +55,13 @@ def cost(plan, share):
         msgspec.structs.replace(event, noise_sd=event.noise_sd * share)
         for event in settled.all_events
     ]
-    return epsilon(events, DELTA, plan.privacy.relation)
+    return epsilon(events, DELTA, plan.privacy.adjacency)
 
 
 def test_private_messages_protect_from_everybody_alike(plain):
     found = explain(plain)
     assert found.party in plain.parties
-    assert (found.unit, found.relation, found.delta) == ("record", "substitute", DELTA)
+    assert (found.unit, found.adjacency, found.delta) == ("record", "replace-one", DELTA)
     assert {row.adversary for row in found.rows} == {
         *OUTSIDE, "eavesdrops", "one curious party", "4 colluding parties", "the server",
     }  # fmt: skip
@@ -134,7 +134,7 @@ def test_groups_are_told_by_their_releases_and_by_the_general_rule(plain):
         moved = [
             msgspec.structs.replace(event, clip=event.clip * size) for event in settled.all_events
         ]
-        assert direct == pytest.approx(epsilon(moved, DELTA, "substitute"), rel=1e-9)
+        assert direct == pytest.approx(epsilon(moved, DELTA, "replace-one"), rel=1e-9)
     assert found[2][0] < found[5][0] < found[10][0]
 
 

@@ -205,7 +205,7 @@ def claim_of(path, plan):
     if path.rounds == 1:
         return plan.guarantee.epsilon
     events = plan.settled["clinic"].events_at(path.visit)
-    return epsilon(events, DELTA, "substitute")
+    return epsilon(events, DELTA, "replace-one")
 
 
 def lower_epsilon(one, other):

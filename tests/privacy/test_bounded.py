@@ -100,14 +100,14 @@ def test_no_unit_moves_the_sum_by_more_than_declared(dtype, nonnegative, units, 
     absent = clip_jit(units, clip, without, nonnegative=nonnegative)
     replaced = clip_jit(changed, clip, nonnegative=nonnegative)
     rounding = UNITS * clip * np.finfo(dtype).eps
-    for one, two, relation in (
-        (whole, absent, "add-or-remove"),
-        (replaced, absent, "add-or-remove"),
-        (whole, replaced, "substitute"),
+    for one, two, adjacency in (
+        (whole, absent, "add-or-remove-one"),
+        (replaced, absent, "add-or-remove-one"),
+        (whole, replaced, "replace-one"),
     ):
         moved = np.linalg.norm(value(one) - value(two))
         assert np.isfinite(moved)
-        assert moved <= float(whole.sensitivity(relation)) + rounding
+        assert moved <= float(whole.sensitivity(adjacency)) + rounding
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e200])
@@ -149,10 +149,10 @@ def test_nonnegative_units_are_at_most_root_two_apart():
     moved = np.linalg.norm(first - second)
     bounded = clip_units(-axes, 1.0, nonnegative=True)
     assert np.all(value(bounded) == 0.0)
-    assert 0.999 * np.sqrt(2.0) < moved <= float(bounded.sensitivity("substitute"))
+    assert 0.999 * np.sqrt(2.0) < moved <= float(bounded.sensitivity("replace-one"))
     signed = clip_units(axes, 1.0)
-    assert float(signed.sensitivity("substitute")) == 2.0
-    assert float(signed.sensitivity("add-or-remove")) == 1.0
+    assert float(signed.sensitivity("replace-one")) == 2.0
+    assert float(signed.sensitivity("add-or-remove-one")) == 1.0
 
 
 def test_parts_of_a_data_set_add_up_to_the_whole():
@@ -257,7 +257,7 @@ def test_a_closed_form_of_what_is_not_negative_keeps_the_smaller_sensitivity():
     records = {"x": np.abs(data()["x"])}
     found = shares(records, 0.5, np.ones(12))
     assert found.nonnegative
-    assert float(found.sensitivity("substitute")) == pytest.approx(0.5 * np.sqrt(2))
+    assert float(found.sensitivity("replace-one")) == pytest.approx(0.5 * np.sqrt(2))
     check_clipping(shares, lambda r: jnp.asarray(r["x"]), records, clip=0.5)
 
 

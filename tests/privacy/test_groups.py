@@ -47,22 +47,22 @@ def test_no_privacy_loss_adds_up_in_delta_alone():
     assert group_guarantee(0.0, 1e-6, 5) == (0.0, pytest.approx(5e-6))
 
 
-@pytest.mark.parametrize("relation", ["add-or-remove", "substitute"])
+@pytest.mark.parametrize("adjacency", ["add-or-remove-one", "replace-one"])
 @pytest.mark.parametrize("size", [2, 5])
 @pytest.mark.parametrize("noise", [3.0, 20.0])
-def test_a_group_of_an_unsampled_gaussian_is_bounded_from_both_sides(relation, size, noise):
+def test_a_group_of_an_unsampled_gaussian_is_bounded_from_both_sides(adjacency, size, noise):
     events = [GaussianEvent(clip=1.0, noise_sd=noise, count=4)]
     delta = 1e-5
-    direct = group_epsilon(events, delta, relation, size)
+    direct = group_epsilon(events, delta, adjacency, size)
     assert direct is not None
-    reach = size * events[0].sensitivity(relation)
+    reach = size * events[0].sensitivity(adjacency)
     truth = exact_epsilon(reach * math.sqrt(4) / noise, delta)
     assert truth * (1 - 1e-9) <= direct <= truth * 1.001 + 1e-6
     # The general bound at the δ that it gives: the group's own ε there is smaller.
-    one = epsilon(events, delta, relation)
+    one = epsilon(events, delta, adjacency)
     together, total = group_guarantee(one, delta, size)
     if total < 1:
-        at_total = group_epsilon(events, total, relation, size)
+        at_total = group_epsilon(events, total, adjacency, size)
         assert at_total is not None
         assert at_total <= together
 
@@ -72,7 +72,7 @@ def test_a_group_is_charged_for_several_events_together():
         GaussianEvent(clip=1.0, noise_sd=10.0),
         GaussianEvent(clip=2.0, noise_sd=10.0, count=2, nonnegative=True),
     ]
-    found = group_epsilon(events, 1e-5, "substitute", 3)
+    found = group_epsilon(events, 1e-5, "replace-one", 3)
     assert found is not None
     # Σ (sensitivity/noise)²: one of 2·1, two of √2·2, each for three units.
     mu = 3 * math.sqrt(2.0**2 + 2 * (math.sqrt(2.0) * 2.0) ** 2) / 10.0
@@ -82,16 +82,16 @@ def test_a_group_is_charged_for_several_events_together():
 def test_a_sampled_group_is_bounded_by_the_general_argument():
     events = [GaussianEvent(clip=1.0, noise_sd=4.0, count=5, sampling=Poisson(rate=0.1))]
     delta = 1e-5
-    one = group_epsilon(events, delta, "add-or-remove", 1)
-    assert one == epsilon(events, delta, "add-or-remove")
-    found = group_epsilon(events, delta, "add-or-remove", 2)
+    one = group_epsilon(events, delta, "add-or-remove-one", 1)
+    assert one == epsilon(events, delta, "add-or-remove-one")
+    found = group_epsilon(events, delta, "add-or-remove-one", 2)
     assert found is not None
     assert found > 2 * one, "δ of the group is larger, so ε at the same δ is too"
     # As if every batch held both of them: worse than any sampling can be.
     unsampled = [GaussianEvent(clip=1.0, noise_sd=4.0, count=5)]
-    assert found <= 20 * group_epsilon(unsampled, delta, "add-or-remove", 2)
+    assert found <= 20 * group_epsilon(unsampled, delta, "add-or-remove-one", 2)
 
 
 def test_a_group_that_cannot_be_bounded_has_no_number():
     events = [GaussianEvent(clip=1.0, noise_sd=1e-3)]
-    assert group_epsilon(events, 1e-5, "substitute", 10) is None
+    assert group_epsilon(events, 1e-5, "replace-one", 10) is None

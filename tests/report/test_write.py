@@ -125,7 +125,7 @@ PRIVACY = {
         "epsilon": 1.0,
         "delta": 1e-5,
         "unit": "record",
-        "relation": "add-or-remove",
+        "adjacency": "add-or-remove-one",
         "trust": "nobody",
         "caveat": None,
     },

@@ -42,7 +42,7 @@ def fitted():
 
 @pytest.fixture(scope="module")
 def private():
-    privacy = tacit.Privacy(epsilon=2.0, delta=1e-3, relation="add-or-remove")
+    privacy = tacit.Privacy(epsilon=2.0, delta=1e-3, adjacency="add-or-remove-one")
     how = {"method": DPSGD(), "schedule": Synchronous(rounds=2)}
     return tacit.fit(MODELS["logistic"], parties(), privacy=privacy, test=parties()["south"], **how)
 

@@ -90,7 +90,7 @@ def test_the_result_says_what_is_guaranteed(secret):
         "epsilon": pytest.approx(2.0, rel=1e-3),
         "delta": 1e-4,
         "unit": "record",
-        "relation": "substitute",
+        "adjacency": "replace-one",
         "trust": "nobody: what a party sends is already private",
         "caveat": None,
     }

@@ -93,21 +93,21 @@ def configuration(privacy, *, target="ill", **more):
 
 
 UPDATE = {"kind": "dp-updates", "shards": 5}
-ADDED = {"relation": "add-or-remove"}
+ADDED = {"adjacency": "add-or-remove-one"}
 TRUSTED = {"aggregation": "trusted"}
 SHORT = {"schedule": {"rounds": 2}}
 CASES = {
-    "scoring, substitute": (configuration({}), another),
+    "scoring, replace-one": (configuration({}), another),
     "scoring, add or remove": (configuration(ADDED), one_more),
-    "scoring, substitute, trusted": (configuration(TRUSTED), another),
+    "scoring, replace-one, trusted": (configuration(TRUSTED), another),
     "scoring, add or remove, trusted": (configuration(ADDED | TRUSTED), one_more),
     "scoring, persons": (
         configuration({"unit": "person"} | ADDED, data={"person": "patient"}),
         one_person_less,
     ),
-    "dpsgd, substitute": (configuration({}, method={"kind": "dp-sgd"}, **SHORT), another),
+    "dpsgd, replace-one": (configuration({}, method={"kind": "dp-sgd"}, **SHORT), another),
     "dpsgd, add or remove": (configuration(ADDED, method={"kind": "dp-sgd"}, **SHORT), one_more),
-    "update, substitute, trusted": (configuration(TRUSTED, method=UPDATE, **SHORT), another),
+    "update, replace-one, trusted": (configuration(TRUSTED, method=UPDATE, **SHORT), another),
     "update, add or remove": (configuration(ADDED, method=UPDATE, **SHORT), one_more),
     "update, whole parties, noise added by the server": (
         configuration(
@@ -123,7 +123,7 @@ CASES = {
         ),
         one_more,
     ),
-    "statistics, substitute": (
+    "statistics, replace-one": (
         configuration({}, target="pain", method={"kind": "dp-statistics"}, **SHORT),
         another,
     ),

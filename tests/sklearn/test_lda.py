@@ -130,7 +130,7 @@ def test_a_private_fit_says_what_it_promises(sampling):
     assert guarantee is not None
     assert settled is not None
     assert 7.9 < guarantee.epsilon <= 8.0
-    assert (guarantee.delta, guarantee.unit, guarantee.relation) == (1e-4, "record", "substitute")
+    assert (guarantee.delta, guarantee.unit, guarantee.adjacency) == (1e-4, "record", "replace-one")
     assert "known seed" in str(guarantee.caveat)
     assert settled.clip == 1.0  # in units of 0.05 · 30
     assert settled.all_events[0].count == model.n_batch_iter_ == 20
@@ -155,7 +155,7 @@ def test_noise_from_the_operating_system_differs_and_has_no_caveat():
 
 def test_the_four_accountants_side_by_side():
     privacy = Privacy(
-        noise_multiplier=1.0, delta=1e-4, relation="add-or-remove", insecure_noise_seed=0
+        noise_multiplier=1.0, delta=1e-4, adjacency="add-or-remove-one", insecure_noise_seed=0
     )
     model = LDA(**PRIVATE, privacy=privacy, total_samples=1000).fit(planted(950))
     found = model.epsilons()
@@ -166,7 +166,7 @@ def test_the_four_accountants_side_by_side():
 
 
 def test_under_add_or_remove_the_number_of_documents_is_declared():
-    privacy = Privacy(epsilon=3.0, delta=1e-4, relation="add-or-remove", insecure_noise_seed=0)
+    privacy = Privacy(epsilon=3.0, delta=1e-4, adjacency="add-or-remove-one", insecure_noise_seed=0)
     with pytest.raises(ConfigError, match="total_samples"):
         LDA(**PRIVATE, privacy=privacy).fit(planted(200))
     first = LDA(**PRIVATE, privacy=privacy, total_samples=300).fit(planted(280))
@@ -184,11 +184,11 @@ def test_every_private_partial_fit_is_counted():
     for calls in (1, 2, 3):
         model.partial_fit(planted(100, seed=calls))
         event = GaussianEvent(clip=1.5, noise_sd=6.0, count=calls, nonnegative=True)
-        assert model.guarantee_.epsilon == pytest.approx(epsilon([event], 1e-4, "substitute"))
+        assert model.guarantee_.epsilon == pytest.approx(epsilon([event], 1e-4, "replace-one"))
     model.set_params(privacy=Privacy(noise_multiplier=40.0, delta=1e-4, insecure_noise_seed=0))
     model.partial_fit(planted(100))
     quieter = GaussianEvent(clip=1.5, noise_sd=60.0, nonnegative=True)
-    assert model.guarantee_.epsilon == pytest.approx(epsilon([event, quieter], 1e-4, "substitute"))
+    assert model.guarantee_.epsilon == pytest.approx(epsilon([event, quieter], 1e-4, "replace-one"))
     assert model.epsilons()["pld"] == pytest.approx(model.guarantee_.epsilon)
     with pytest.raises(ConfigError, match="give noise_multiplier"):
         LDA(**PRIVATE, privacy=Privacy(epsilon=1.0), total_samples=9).partial_fit(planted(9))
@@ -200,7 +200,7 @@ def book(tmp_path):
     path = tmp_path / "ledger.sqlite"
     with Ledger(path, create=True) as ledger:
         dataset = identified(ledger, planted(400))
-        budget = Budget(epsilon=3.0, delta=1e-4, relation="substitute", unit="record")
+        budget = Budget(epsilon=3.0, delta=1e-4, adjacency="replace-one", unit="record")
         ledger.set_budget(dataset, budget, reason="test")
     return path, dataset
 

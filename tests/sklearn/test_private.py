@@ -81,11 +81,11 @@ def test_no_document_moves_the_statistics_by_more_than_is_declared(rows, other, 
     after = bounded(topics, neighbour, share)
     assert before.nonnegative
     moved = np.linalg.norm(after.value - before.value)
-    assert moved <= float(before.sensitivity("substitute")) * (1 + 1e-12)
+    assert moved <= float(before.sensitivity("replace-one")) * (1 + 1e-12)
     # Without the last one nobody else's draws change.
     without = bounded(topics, rows, share, np.array([1.0, 1.0, 1.0, 1.0, 0.0]))
     gone = np.linalg.norm(before.value - without.value)
-    assert gone <= float(before.sensitivity("add-or-remove")) * (1 + 1e-12)
+    assert gone <= float(before.sensitivity("add-or-remove-one")) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
@@ -100,10 +100,10 @@ def test_the_declared_sensitivity_is_reached(share):
     other[0, 1] = 1000
     before, after = bounded(topics, rows, share), bounded(topics, other, share)
     moved = np.linalg.norm(after.value - before.value)
-    assert float(before.sensitivity("substitute")) == math.sqrt(2)
+    assert float(before.sensitivity("replace-one")) == math.sqrt(2)
     assert 0.99 < moved / math.sqrt(2) <= 1
     # VIPS's own bound, without the root, is broken: the search above could have seen it.
-    assert moved > 1.4 * float(before.sensitivity("add-or-remove"))
+    assert moved > 1.4 * float(before.sensitivity("add-or-remove-one"))
     assert np.linalg.norm(bounded(topics, rows[:1], share).value) > 0.99
 
 
@@ -235,11 +235,11 @@ def test_the_published_setting_with_the_right_sensitivity():
     )
     settled = plan.settled["corpus"]
     guarantee, events = settled.guarantee, settled.all_events
-    assert (guarantee.unit, guarantee.relation) == ("record", "substitute")
-    rdp = epsilon(events, 1e-4, "substitute", accountant="rdp")
+    assert (guarantee.unit, guarantee.adjacency) == ("record", "replace-one")
+    rdp = epsilon(events, 1e-4, "replace-one", accountant="rdp")
     assert rdp == pytest.approx(3.48, abs=0.005)
-    assert epsilon(events, 1e-4, "substitute") == pytest.approx(2.16, abs=0.005)
-    assert epsilon(events, 1e-4, "substitute", accountant="strong") > 30
+    assert epsilon(events, 1e-4, "replace-one") == pytest.approx(2.16, abs=0.005)
+    assert epsilon(events, 1e-4, "replace-one", accountant="strong") > 30
 
 
 @pytest.mark.parametrize("unit", ["person", "party"])

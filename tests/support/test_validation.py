@@ -22,7 +22,10 @@ from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Asynchronous, Damping, PowerDamping, Sequential, Synchronous
 
 WRONG = {
-    "relation": (lambda: Privacy(epsilon=1.0, relation="replace"), "privacy.relation = 'replace'"),
+    "adjacency": (
+        lambda: Privacy(epsilon=1.0, adjacency="replace"),
+        "privacy.adjacency = 'replace'",
+    ),
     "unit": (lambda: Privacy(epsilon=1.0, unit="records"), "did you mean 'record'?"),
     "aggregation": (lambda: Privacy(epsilon=1.0, aggregation="secure"), "'plain', 'trusted'"),
     "accountant": (lambda: Privacy(epsilon=1.0, accountant="PLD"), "privacy.accountant = 'PLD'"),

@@ -15,9 +15,9 @@ from tacit.testing.privacy_loss import ExactGaussian, compose_below, oracles
 LOOSEST = {"pld": 1.000001, "rdp": 1.08, "moments": 1.15, "strong": 1.05}
 
 
-def moments(events, level, relation):
+def moments(events, level, adjacency):
     """The cheapest accountant with a bound for sampled releases, of which wrong ones are made."""
-    return epsilon(events, level, relation, accountant="moments")
+    return epsilon(events, level, adjacency, accountant="moments")
 
 
 def changed(events, **fields):
@@ -40,102 +40,102 @@ def test_the_oracles_reproduce_known_values():
     mnist = GaussianEvent(clip=1.0, noise_sd=noise, count=10_000, sampling=Poisson(rate=0.01))
     pair = (((0.99, 0.0), (0.01, 1 / noise)), ((1.0, 0.0),))
     lost = compose_below([(pair, 10_000)], grid=2e-6, size=2**21).epsilon(1e-5)
-    assert lost <= epsilon([mnist], 1e-5, "add-or-remove") <= 1.03 * lost
-    assert moments([mnist], 1e-5, "add-or-remove") == pytest.approx(1.26, abs=5e-3)
+    assert lost <= epsilon([mnist], 1e-5, "add-or-remove-one") <= 1.03 * lost
+    assert moments([mnist], 1e-5, "add-or-remove-one") == pytest.approx(1.26, abs=5e-3)
 
 
-def test_an_oracle_knows_the_directions_and_the_relations():
+def test_an_oracle_knows_the_directions_and_the_adjacencies():
     event = GaussianEvent(clip=1.0, noise_sd=1.0, sampling=Poisson(rate=0.1))
-    forward, backward = (one.epsilon(1e-3) for one in oracles([event], "add-or-remove"))
+    forward, backward = (one.epsilon(1e-3) for one in oracles([event], "add-or-remove-one"))
     assert forward > 1.2 * backward > 0
-    assert max(one.epsilon(1e-3) for one in oracles([event], "substitute")) > forward
+    assert max(one.epsilon(1e-3) for one in oracles([event], "replace-one")) > forward
 
 
-def without_sampling(events, level, relation):
+def without_sampling(events, level, adjacency):
     if any(event.sampling for event in events):
         raise ConfigError("no bound for sampled releases")
-    return epsilon(events, level, relation)
+    return epsilon(events, level, adjacency)
 
 
-def half_rate(events, level, relation):
+def half_rate(events, level, adjacency):
     halved = [
         msgspec.structs.replace(event, sampling=Poisson(rate=event.sampling.rate / 2))
         if event.sampling
         else event
         for event in events
     ]
-    return moments(halved, level, relation)
+    return moments(halved, level, adjacency)
 
 
-def without_root_two(events, level, relation):
-    return moments(changed(events, nonnegative=False), level, "add-or-remove") * math.sqrt(2)
+def without_root_two(events, level, adjacency):
+    return moments(changed(events, nonnegative=False), level, "add-or-remove-one") * math.sqrt(2)
 
 
-def one_step_fewer(events, level, relation):
+def one_step_fewer(events, level, adjacency):
     if events[0].count == 1:
         return 0.0
     fewer = [*changed(events[:1], count=events[0].count - 1), *events[1:]]
-    return moments(fewer, level, relation)
+    return moments(fewer, level, adjacency)
 
 
-def one_adjacency(events, level, relation):
-    moments(events, level, relation)
-    return moments(events, level, "add-or-remove")
+def one_adjacency(events, level, adjacency):
+    moments(events, level, adjacency)
+    return moments(events, level, "add-or-remove-one")
 
 
-def dearest_event(events, level, relation):
-    return max(moments([event], level, relation) for event in events)
+def dearest_event(events, level, adjacency):
+    return max(moments([event], level, adjacency) for event in events)
 
 
-def last_release(events, level, relation):
-    return moments(changed(events, count=1), level, relation)
+def last_release(events, level, adjacency):
+    return moments(changed(events, count=1), level, adjacency)
 
 
-def in_units_of_noise(events, level, relation):
-    return moments(events, level, relation) * max(event.noise_sd for event in events) ** 0.1
+def in_units_of_noise(events, level, adjacency):
+    return moments(events, level, adjacency) * max(event.noise_sd for event in events) ** 0.1
 
 
-def by_the_length_of_the_list(events, level, relation):
-    return moments(events, level, relation) * (1 + 0.01 * len(events))
+def by_the_length_of_the_list(events, level, adjacency):
+    return moments(events, level, adjacency) * (1 + 0.01 * len(events))
 
 
-def cheaper_when_larger(events, level, relation):
+def cheaper_when_larger(events, level, adjacency):
     rates = [event.sampling.rate for event in events if event.sampling]
-    return moments(events, level, relation) * (20 if rates and max(rates) <= 0.05 else 1)
+    return moments(events, level, adjacency) * (20 if rates and max(rates) <= 0.05 else 1)
 
 
-def any_delta(events, level, relation):
-    return moments(events, level if 0 < level < 1 else 0.5, relation)
+def any_delta(events, level, adjacency):
+    return moments(events, level if 0 < level < 1 else 0.5, adjacency)
 
 
-def fixed_batches(events, level, relation):
+def fixed_batches(events, level, adjacency):
     poisson = [
         msgspec.structs.replace(e, sampling=Poisson(rate=e.sampling.rate)) if e.sampling else e
         for e in events
     ]
-    return epsilon(poisson, level, relation, accountant="strong")
+    return epsilon(poisson, level, adjacency, accountant="strong")
 
 
-def far_too_much(events, level, relation):
-    return 50 * moments(events, level, relation)
+def far_too_much(events, level, adjacency):
+    return 50 * moments(events, level, adjacency)
 
 
-def nothing_known(events, level, relation):
+def nothing_known(events, level, adjacency):
     raise ConfigError("no bound")
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (half_rate, r"epsilon: .*, Poisson, add-or-remove, .*reported ε = .*was lost"),
-        (without_root_two, r"epsilon: .*substitute"),
+        (half_rate, r"epsilon: .*, Poisson, add-or-remove-one, .*reported ε = .*was lost"),
+        (without_root_two, r"epsilon: .*replace-one"),
         (one_step_fewer, r"epsilon: one release, no sampling, .*reported ε = 0"),
-        (one_adjacency, r"epsilon: .*substitute"),
+        (one_adjacency, r"epsilon: .*replace-one"),
         (dearest_event, r"epsilon: mixed events"),
         (last_release, r"epsilon: two releases"),
         (in_units_of_noise, r"epsilon: two releases, no sampling|another unit of clip and noise"),
         (by_the_length_of_the_list, r"composition: mixed events, .*with another grouping"),
-        (cheaper_when_larger, r"monotone in rate: Poisson, add-or-remove: ε falls from"),
+        (cheaper_when_larger, r"monotone in rate: Poisson, add-or-remove-one: ε falls from"),
         (any_delta, r"refusal: delta = 0.0: answered"),
         (fixed_batches, r"epsilon: .*WithoutReplacement|refusal: sampling without replacement"),
         (far_too_much, r"power: with .* would not show \(power=False accepts that\)"),

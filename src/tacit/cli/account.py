@@ -11,18 +11,18 @@ import msgspec
 
 from tacit.cli.options import print_json
 from tacit.errors import ConfigError
-from tacit.privacy.events import GaussianEvent, Poisson, Relation, Sampling, WithoutReplacement
+from tacit.privacy.events import Adjacency, GaussianEvent, Poisson, Sampling, WithoutReplacement
 
 POINTS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What was asked: `rounds` releases of a clipped sum under one sampling and one relation."""
+    """What was asked: `rounds` releases of a clipped sum under one sampling and one adjacency."""
 
     rounds: int
     delta: float
-    relation: Relation
+    adjacency: Adjacency
     sampling: Sampling | None
 
     def events(self, noise_multiplier: float, rounds: int | None = None) -> list[GaussianEvent]:
@@ -37,14 +37,16 @@ def make_question(
     *,
     rounds: int,
     delta: float,
-    relation: str,
+    adjacency: str,
     rate: float | None,
     batch: int | None,
     total: int | None,
 ) -> Question:
     """Refuse what contradicts itself."""
-    if relation not in get_args(Relation):
-        raise ConfigError(f"--relation {relation}; choose one of {', '.join(get_args(Relation))}")
+    if adjacency not in get_args(Adjacency):
+        raise ConfigError(
+            f"--adjacency {adjacency}; choose one of {', '.join(get_args(Adjacency))}"
+        )
     if (batch is None) != (total is None):
         raise ConfigError(
             "--batch and --of go together: a batch of how many records out of how many?"
@@ -61,7 +63,7 @@ def make_question(
     return Question(
         rounds=rounds,
         delta=delta,
-        relation=relation,  # pyright: ignore[reportArgumentType]
+        adjacency=adjacency,  # pyright: ignore[reportArgumentType]
         sampling=sampling,
     )
 
@@ -86,14 +88,14 @@ def account_command(
         print_json(_as_data(question, rows))
         return
     asked = f"ε at δ = {question.delta:g}" if epsilon is None else f"noise for ε = {epsilon:g}"
-    title = f"{asked}, {question.relation}, unit = whatever the clip bounds, {_how(question)}"
+    title = f"{asked}, {question.adjacency}, unit = whatever the clip bounds, {_how(question)}"
     show_table(
         title,
         ["accountant", "noise / clip", "ε", "δ at that ε", "remark"],
         [_shown_row(row) for row in rows],
     )
     console.print(
-        "The clip C bounds one unit's contribution; s / C means the same for both relations."
+        "The clip C bounds one unit's contribution; s / C means the same for both adjacencies."
     )
     if plot is not None:
         chosen = noise if noise is not None else _calibrated("pld", question, epsilon)
@@ -116,8 +118,8 @@ def _row(
     try:
         chosen = _calibrated(accountant, question, epsilon) if noise is None else noise
         events = question.events(chosen)
-        found = epsilon_of(events, question.delta, question.relation, accountant=accountant)
-        at = delta_of(events, found, question.relation, accountant=accountant)
+        found = epsilon_of(events, question.delta, question.adjacency, accountant=accountant)
+        at = delta_of(events, found, question.adjacency, accountant=accountant)
     except ConfigError as refused:
         if accountant == "pld":
             raise
@@ -140,7 +142,7 @@ def _as_data(question: Question, rows: list[list[Any]]) -> dict[str, Any]:
     return {
         "rounds": question.rounds,
         "delta": question.delta,
-        "relation": question.relation,
+        "adjacency": question.adjacency,
         "sampling": msgspec.to_builtins(question.sampling),
         "accountants": [dict(zip(keys, row, strict=True)) for row in rows],
     }
@@ -155,7 +157,7 @@ def _calibrated(
 
     assert epsilon is not None
     return calibrate(
-        epsilon, question.delta, question.relation, question.events, accountant=accountant
+        epsilon, question.delta, question.adjacency, question.events, accountant=accountant
     )
 
 
@@ -181,7 +183,7 @@ def _plot(question: Question, noise: float, path: Path) -> None:
     for accountant in _accountants():
         try:
             curve = epsilon_curve(
-                question.events(noise, 1), steps, question.delta, question.relation,
+                question.events(noise, 1), steps, question.delta, question.adjacency,
                 accountant=accountant,
             )  # fmt: skip
         except ConfigError:
@@ -194,6 +196,6 @@ def _plot(question: Question, noise: float, path: Path) -> None:
     axes.legend(frameon=False)
     plain(axes)
     title_and_subtitle(
-        axes, "Privacy spent", f"{question.relation}, noise / clip {noise:.3g}, {_how(question)}"
+        axes, "Privacy spent", f"{question.adjacency}, noise / clip {noise:.3g}, {_how(question)}"
     )
     figure.savefig(path)

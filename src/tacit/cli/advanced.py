@@ -105,9 +105,9 @@ def account(
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="A target: how much noise?")] = None,
     delta: Annotated[float, typer.Option(help="The δ.")] = 1e-5,
-    relation: Annotated[
-        str, typer.Option(help="add-or-remove or substitute one unit.")
-    ] = "substitute",
+    adjacency: Annotated[
+        str, typer.Option(help="replace-one or add-or-remove-one.")
+    ] = "replace-one",
     rate: Annotated[float | None, typer.Option(help="Poisson sampling rate.")] = None,
     batch: Annotated[int | None, typer.Option(help="Batch size without replacement …")] = None,
     of: Annotated[int | None, typer.Option("--of", help="… out of this many records.")] = None,
@@ -120,14 +120,14 @@ def account(
 
       tacit account --noise-multiplier 4 --rounds 1000 --rate 0.05
 
-      tacit account --epsilon 1 --rounds 1000 --rate 0.05 --relation add-or-remove
+      tacit account --epsilon 1 --rounds 1000 --rate 0.05 --adjacency add-or-remove-one
 
       tacit account --noise-multiplier 4 --rounds 1000 --batch 100 --of 2000 --plot epsilon.png
     """
     from tacit.cli.account import account_command, make_question
 
     question = make_question(
-        rounds=rounds, delta=delta, relation=relation, rate=rate, batch=batch, total=of
+        rounds=rounds, delta=delta, adjacency=adjacency, rate=rate, batch=batch, total=of
     )
     account_command(question, noise=noise_multiplier, epsilon=epsilon, plot=plot, as_json=json)
 

@@ -51,7 +51,7 @@ def budget_command(
     dataset: str,
     epsilon: float,
     delta: float,
-    relation: str | None,
+    adjacency: str | None,
     unit: str | None,
     *,
     reason: str,
@@ -61,19 +61,19 @@ def budget_command(
     """The operator's word on what may be spent, on one data set or on all of a configuration's."""
     from tacit.cli.show.results import console
 
-    def limit(own_relation: str, own_unit: str) -> Budget:
+    def limit(own_adjacency: str, own_unit: str) -> Budget:
         return Budget(
             epsilon=epsilon,
             delta=delta,
-            relation=relation or own_relation,  # pyright: ignore[reportArgumentType]
+            adjacency=adjacency or own_adjacency,  # pyright: ignore[reportArgumentType]
             unit=unit or own_unit,  # pyright: ignore[reportArgumentType]
         )
 
-    budget = limit("substitute", "record")
+    budget = limit("replace-one", "record")
     if dataset.endswith(".toml"):
         place, terms, name = _records_of(Path(dataset), path)
         if terms is not None:
-            budget = limit(terms.relation, terms.unit)
+            budget = limit(terms.adjacency, terms.unit)
         with Ledger(place, create=True) as ledger:
             found = name(ledger)
             wanted = dict.fromkeys(found.values(), budget)
@@ -91,7 +91,7 @@ def budget_command(
         return
     console.print(
         f"budget of {dataset}: ε = {budget.epsilon:g} at δ = {budget.delta:g}, "
-        f"{budget.relation}, unit = {budget.unit}; ledger: {place}",
+        f"{budget.adjacency}, unit = {budget.unit}; ledger: {place}",
         highlight=False,
     )
 

@@ -56,8 +56,9 @@ def ledger_budget(
     epsilon: Annotated[float, typer.Option(help="At most this ε in all.")],
     delta: Annotated[float, typer.Option(help="At this δ.")],
     reason: Reason,
-    relation: Annotated[
-        str | None, typer.Option(help="add-or-remove or substitute [default: the configuration's].")
+    adjacency: Annotated[
+        str | None,
+        typer.Option(help="add-or-remove-one or replace-one [default: the configuration's]."),
     ] = None,
     unit: Annotated[
         str | None, typer.Option(help="record, person or party [default: the configuration's].")
@@ -86,7 +87,7 @@ def ledger_budget(
         dataset,
         epsilon,
         delta,
-        relation,
+        adjacency,
         unit,
         reason=reason,
         raising=raising,

@@ -36,7 +36,7 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
     if not entries:
         console.print("the ledger is empty: nothing was released and no budget is set")
         return
-    columns = ["party", "data set", "ε spent", "budget", "remaining", "δ", "relation", "unit",
+    columns = ["party", "data set", "ε spent", "budget", "remaining", "δ", "adjacency", "unit",
                "releases"]  # fmt: skip
     rows = [_spent_row(row, names, whole=everything) for row in spent]
     show_table("Spent on each data set, all runs together", columns, rows)
@@ -91,7 +91,7 @@ def _spent_row(row: Spent, names: dict[str, str], *, whole: bool) -> list[Any]:
         f"{limit.epsilon:g}",
         f"{row.remaining:.4g}" if row.remaining is not None else "",
         f"{limit.delta:g}",
-        limit.relation,
+        limit.adjacency,
         limit.unit,
         row.releases,
     ]
@@ -135,7 +135,7 @@ def _epsilon_of(charges: Sequence[Row], budgets: dict[str, Budget | None], price
 def _paid(charges: Sequence[Row]) -> Counter[Any]:
     kind = list[GaussianEvent]
     return tally(
-        (msgspec.convert(row.detail, prepare(kind)), row.unit, row.relation)  # pyright: ignore[reportArgumentType]
+        (msgspec.convert(row.detail, prepare(kind)), row.unit, row.adjacency)  # pyright: ignore[reportArgumentType]
         for row in charges
     )
 
@@ -147,7 +147,7 @@ def _operator_rows(entries: Sequence[Row], names: dict[str, str]) -> list[list[A
         if row.kind == "budget":
             what = (
                 f"budget ε = {row.detail['epsilon']:g} at δ = {row.detail['delta']:g}, "
-                f"{row.relation} a {row.unit}"
+                f"per {row.unit}, {row.adjacency}"
             )
         elif row.kind == "link":
             what = f"continues {_short(row.detail)}"

@@ -502,6 +502,8 @@ def _charged(path: Path, run: str) -> tuple[int, dict[str, Any] | None]:
         "path": str(path),
         "epsilon": spent.epsilon,
         "budget": None if limit is None else limit.epsilon,
-        "terms": "" if limit is None else f"δ = {limit.delta:g}, {limit.relation} a {limit.unit}",
+        "terms": ""
+        if limit is None
+        else f"δ = {limit.delta:g}, per {limit.unit}, {limit.adjacency}",
     }
     return len({charge.request for charge in charges}), body

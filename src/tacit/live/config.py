@@ -93,9 +93,10 @@ class Federation(Table, frozen=True, kw_only=True):
         yield from self._outcome_faults()
         yield from self._document_faults()
         yield from model_faults(self.model, self.data)
-        if self.private and self.private.relation == "substitute" and self.records is None:
+        if self.private and self.private.adjacency == "replace-one" and self.records is None:
             yield (
-                "records is missing; under relation = 'substitute' the number of units is public: "
+                "records is missing; under adjacency = 'replace-one' the number of units is "
+                "public: "
                 "say about how many all parties have together, e.g. records = 900"
             )
 

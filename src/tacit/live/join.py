@@ -60,7 +60,7 @@ class ReadyParty:
         """What the server is told of the number of records."""
         join, privacy = self.setup.own.join, self.plan.privacy
         count = len_records(self.loaded.parties[self.name])
-        public = privacy is None or (privacy.relation, privacy.unit) == ("substitute", "record")
+        public = privacy is None or (privacy.adjacency, privacy.unit) == ("replace-one", "record")
         if not public:
             return 0  # only substituting a record leaves the number of records as it is
         return told_count(count, join.record_count)
@@ -76,7 +76,7 @@ class ReadyParty:
             epsilon=guarantee.epsilon,
             delta=guarantee.delta,
             unit=guarantee.unit,
-            relation=guarantee.relation,
+            adjacency=guarantee.adjacency,
             answers=settled.visits,
         )
 
@@ -174,7 +174,7 @@ def required_budget(ready: ReadyParty) -> float:
     """
     settled = ready.plan.settled[ready.name]
     guarantee, path = settled.guarantee, ready.ledger_path
-    terms: dict[str, Any] = {"unit": guarantee.unit, "relation": guarantee.relation}
+    terms: dict[str, Any] = {"unit": guarantee.unit, "adjacency": guarantee.adjacency}
     if path.exists():
         with Ledger(path) as ledger:
             dataset = identify(ledger, ready.loaded, ready.loaded.raw[ready.name])
@@ -182,7 +182,7 @@ def required_budget(ready: ReadyParty) -> float:
     else:
         from tacit.privacy.accounting import epsilon
 
-        found = epsilon(settled.all_events, guarantee.delta, guarantee.relation)
+        found = epsilon(settled.all_events, guarantee.delta, guarantee.adjacency)
     return rounded_up(found)
 
 
@@ -367,7 +367,7 @@ def _charging(ready: ReadyParty, ledger: Ledger, run: str) -> Charging:
     dataset = identify(ledger, ready.loaded, ready.loaded.raw[ready.name])
     settled = {ready.name: ready.plan.settled[ready.name]}
     name = run_in_ledger(ready.setup.agreed.digest, run)
-    return Charging(ledger, name, {ready.name: dataset}, settled, privacy.unit, privacy.relation)
+    return Charging(ledger, name, {ready.name: dataset}, settled, privacy.unit, privacy.adjacency)
 
 
 def run_in_ledger(digest: str, run: str) -> str:

@@ -240,7 +240,7 @@ class LiveParty:
             "budget": spent.budget.epsilon,
             "delta": spent.budget.delta,
             "unit": spent.budget.unit,
-            "relation": spent.budget.relation,
+            "adjacency": spent.budget.adjacency,
         }
 
     def _reply(self, session: AsyncSession, turn: Turn) -> Reply:

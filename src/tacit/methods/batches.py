@@ -14,7 +14,7 @@ from tacit.errors import ConfigError
 from tacit.methods.base import Array, Task
 from tacit.models import Records
 from tacit.privacy.bounded import Bounded
-from tacit.privacy.events import Poisson, Relation, Sampling, WithoutReplacement
+from tacit.privacy.events import Adjacency, Poisson, Sampling, WithoutReplacement
 from tacit.privacy.mechanisms import WHOLE, Drawn
 from tacit.privacy.sampling import (
     chunk_length,
@@ -78,13 +78,13 @@ class Batches:
                 "in (0, 1]"
             )
 
-    def check(self, relation: Relation) -> None:
-        """Raise a ConfigError if batches drawn this way do not fit the relation."""
-        if self.sampling == "without-replacement" and relation != "substitute":
+    def check(self, adjacency: Adjacency) -> None:
+        """Raise a ConfigError if batches drawn this way do not fit the adjacency."""
+        if self.sampling == "without-replacement" and adjacency != "replace-one":
             raise ConfigError(
-                "method.sampling = 'without-replacement' with privacy.relation = "
-                f"{relation!r}; a batch of fixed size tells the number of records: use "
-                "'poisson' or privacy.relation = 'substitute'"
+                "method.sampling = 'without-replacement' with privacy.adjacency = "
+                f"{adjacency!r}; a batch of fixed size tells the number of records: use "
+                "'poisson' or privacy.adjacency = 'replace-one'"
             )
 
     def accounted(self, units: int) -> Sampling | None:

@@ -13,7 +13,7 @@ from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, Natural
 from tacit.methods.base import Arranged, Array, LocalMethod, Task
 from tacit.models import Model, Records
-from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.events import Adjacency, GaussianEvent
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.settings import check_clip
 from tacit.server.combine import Combine, Run, floored_step
@@ -84,7 +84,7 @@ class RunSetting(NamedTuple):
     """What a plan binds a private method to."""
 
     unit: Unit = "record"
-    relation: Relation = "substitute"
+    adjacency: Adjacency = "replace-one"
     parties: int = 1
     total_units: int = 0
     """Number of units of all parties where it is public, else 0."""
@@ -98,7 +98,7 @@ UNBOUND = RunSetting()
 class PrivateMethod(LocalMethod, abc.ABC):
     """A local method that answers with a release.
 
-    A plan binds it to a run (`bind`): `unit` and `relation` decide how records are grouped and how
+    A plan binds it to a run (`bind`): `unit` and `adjacency` decide how records are grouped and how
     far one unit can move the answer.
 
     Parameters
@@ -146,9 +146,9 @@ class PrivateMethod(LocalMethod, abc.ABC):
         return self._run.unit
 
     @property
-    def relation(self) -> Relation:
+    def adjacency(self) -> Adjacency:
         """Which data sets the run's guarantee compares."""
-        return self._run.relation
+        return self._run.adjacency
 
     @property
     def parties(self) -> int:

@@ -98,10 +98,10 @@ class BrokenBound(NamedTuple):
     quantity: str
     value: float
     bound: float
-    relation: str = "at most"
+    adjacency: str = "at most"
 
     def __str__(self) -> str:
-        return f"{self.quantity} {self.value:.3g}, {self.relation} {self.bound:.3g}"
+        return f"{self.quantity} {self.value:.3g}, {self.adjacency} {self.bound:.3g}"
 
 
 def broken_bound(

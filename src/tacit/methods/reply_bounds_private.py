@@ -193,7 +193,7 @@ def _broken_update(
         shards = method.shards_of(0)
     elif math.isfinite(exchange.records):
         shards = method.shards_of(math.ceil(exchange.records))
-    # Under add-or-remove the event has 2C, twice what one shard contributes: the bound holds.
+    # Under add-or-remove-one the event has 2C, twice what one shard contributes: the bound holds.
     return _compared(
         "update", list(released.values()), _lost(exchange, spread), exchange, event, shards
     )

@@ -96,7 +96,7 @@ def broken_steps(steps: Steps) -> BrokenBound | None:
         precision = -2.0 * exchange.site["quadratic"]
         loose = LOOSE * np.maximum(np.abs(reach.least), np.abs(reach.most))
         loose = loose + 2.0 * exchange.slack("quadratic")
-        for sign, relation, bound in (
+        for sign, adjacency, bound in (
             (1.0, "at most", reach.most + loose),
             (-1.0, "at least", reach.least - loose),
         ):
@@ -104,7 +104,7 @@ def broken_steps(steps: Steps) -> BrokenBound | None:
             if len(over):
                 worst = int(over[np.argmax(sign * (precision - bound)[over])])
                 name = f"precision of {names[worst]!r}"
-                return BrokenBound(name, float(precision[worst]), float(bound[worst]), relation)
+                return BrokenBound(name, float(precision[worst]), float(bound[worst]), adjacency)
     return _broken_tally(steps)
 
 

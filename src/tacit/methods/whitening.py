@@ -221,7 +221,7 @@ class Whitened(PrivateMethod):
     def _square(self, event: GaussianEvent) -> float:
         """μ² of an event, about."""
         rate = 1.0 if event.sampling is None else event.sampling.rate
-        return event.count * (rate * event.sensitivity(self.relation) / event.noise_sd) ** 2
+        return event.count * (rate * event.sensitivity(self.adjacency) / event.noise_sd) ** 2
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
         if task.stage == MOMENT:

@@ -17,7 +17,7 @@ import msgspec
 
 from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.plan.calibrate import Settled
-from tacit.privacy.events import Relation
+from tacit.privacy.events import Adjacency
 from tacit.privacy.guarantee import Unit
 from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.privacy.ledger.ledger import Ask, Ledger
@@ -42,21 +42,21 @@ class Charging:
     datasets: dict[str, DatasetId]
     settled: dict[str, Settled]
     unit: Unit
-    relation: Relation
+    adjacency: Adjacency
 
     def require_budget(self) -> None:
         """Refuse the whole run now if it would pass a budget later. Spends nothing."""
         for party, dataset in self.datasets.items():
             settled = self.settled[party]
             found = self.ledger.check(
-                dataset, settled.all_events, unit=self.unit, relation=self.relation
+                dataset, settled.all_events, unit=self.unit, adjacency=self.adjacency
             )
             if not found.fits:
                 raise PrivacyBudgetError(
                     f"party {party!r}: this run asks for ε = {found.requested:.4g} after "
                     f"{found.spent:.4g} was spent, together {found.total:.4g} > budget "
                     f"{found.budget.epsilon:.4g} (δ = {found.budget.delta:g}, "
-                    f"{found.budget.relation} a {found.budget.unit}); ask for less, or have "
+                    f"per {found.budget.unit}, {found.budget.adjacency}); ask for less, or have "
                     "the operator raise it: tacit ledger budget CONFIG.toml --ledger "
                     f"{shlex.quote(str(self.ledger.path))} --epsilon … --delta … --reason … --raise"
                 )
@@ -141,7 +141,7 @@ class Charging:
             request=request.id,
             events=self.settled[request.party].events_at(request.visit),
             unit=self.unit,
-            relation=self.relation,
+            adjacency=self.adjacency,
             purpose=_purpose(request),
             content=request.content,
         )
@@ -166,7 +166,7 @@ def ledger_charging(
         )
     with Ledger(Path(privacy.ledger).expanduser()) as ledger:
         name = f"{run}-{secrets.token_hex(12)}"
-        terms = privacy.unit, privacy.relation
+        terms = privacy.unit, privacy.adjacency
         charging = Charging(ledger, name, datasets(ledger), settled, *terms)
         charging.require_budget()
         yield charging

@@ -15,7 +15,7 @@ import msgspec
 
 from tacit.errors import ConfigError
 from tacit.privacy.accounting import calibrate, epsilon
-from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.events import Adjacency, GaussianEvent
 from tacit.privacy.guarantee import TRUST, Aggregation, Guarantee, Unit
 from tacit.privacy.settings import Privacy, check_clip
 
@@ -46,7 +46,7 @@ class Releasing(Protocol):
         ...
 
     @property
-    def relation(self) -> Relation:
+    def adjacency(self) -> Adjacency:
         """What the unit's data set is compared with."""
         ...
 
@@ -130,7 +130,7 @@ def settle(
         key = (answers, shape.visits, delta)
         if key not in costs:
             costs[key] = epsilon(
-                _together(answers, shape.visits), delta, privacy.relation,
+                _together(answers, shape.visits), delta, privacy.adjacency,
                 accountant=privacy.accountant,
             )  # fmt: skip
         if not math.isfinite(costs[key]):
@@ -142,7 +142,7 @@ def settle(
             epsilon=costs[key],
             delta=delta,
             unit=privacy.unit,
-            relation=privacy.relation,
+            adjacency=privacy.adjacency,
             trust=trust or TRUST[privacy.aggregation],
             caveat=None if privacy.insecure_noise_seed is None else SEED_KNOWN,
         )
@@ -207,7 +207,7 @@ def _multiplier(
     key = (target, delta, events(1.0))
     if key not in known:
         known[key] = calibrate(
-            target, delta, privacy.relation, events, accountant=privacy.accountant
+            target, delta, privacy.adjacency, events, accountant=privacy.accountant
         )
     return known[key]
 
@@ -235,10 +235,10 @@ def _check(privacy: Privacy, method: Releasing, shapes: dict[str, PartyShape], s
                 f"party {name!r} is never asked in this schedule; raise schedule.rounds or "
                 "schedule.parties_per_round"
             )
-    if (method.unit, method.relation) != (privacy.unit, privacy.relation):
+    if (method.unit, method.adjacency) != (privacy.unit, privacy.adjacency):
         raise ConfigError(
-            f"the method protects a {method.unit} ({method.relation}), privacy asks for a "
-            f"{privacy.unit} ({privacy.relation}); the plan sets them alike"
+            f"the method protects a {method.unit} ({method.adjacency}), privacy asks for a "
+            f"{privacy.unit} ({privacy.adjacency}); the plan sets them alike"
         )
     name, units = max(
         ((name, shape.units) for name, shape in shapes.items()),

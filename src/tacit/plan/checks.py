@@ -194,13 +194,13 @@ def settled_method(
             f"{privacy.epsilon}; choose one of auto, {private}"
         )
     total = 0
-    if privacy.relation == "substitute":
+    if privacy.adjacency == "replace-one":
         total = sum(units.values())
         if live is not None and privacy.unit != "party":
             total = live.total_units
     return method.bind(
         unit=privacy.unit,
-        relation=privacy.relation,
+        adjacency=privacy.adjacency,
         aggregation=privacy.aggregation,
         parties=len(units),
         total_units=total,
@@ -215,11 +215,12 @@ def check_rounding(model: Model, method: LocalMethod) -> None:
     """
     if not (model.rounding_grows and isinstance(method, PrivateMethod)):
         return
-    if method.unit != "party" and (method.unit, method.relation) != ("record", "substitute"):
+    if method.unit != "party" and (method.unit, method.adjacency) != ("record", "replace-one"):
         raise ConfigError(
-            f"privacy.unit = {method.unit!r} and privacy.relation = {method.relation!r} with model "
+            f"privacy.unit = {method.unit!r} and privacy.adjacency = {method.adjacency!r} with "
+            f"model "
             f"{model.kind!r}, whose rounding can grow and differs with the number of records; "
-            "protect a 'record' with relation = 'substitute'"
+            "protect a 'record' with adjacency = 'replace-one'"
         )
 
 

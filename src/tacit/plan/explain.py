@@ -35,7 +35,7 @@ class Explanation:
     party: str
     unit: str
     delta: float
-    relation: str
+    adjacency: str
     rows: tuple[Row, ...]
     groups: tuple[tuple[int, float | None, tuple[float, float]], ...]
     """(t, ε at δ from the releases themselves, (ε, δ) by MEng eq. 3.8)."""
@@ -77,7 +77,7 @@ def explain(plan: Plan, *, colluding: int | None = None, central: bool = False) 
                 adversary=adversary,
                 sees=sees,
                 unit_epsilon=_bounded(
-                    epsilon(events, settled.guarantee.delta, plan.privacy.relation)
+                    epsilon(events, settled.guarantee.delta, plan.privacy.adjacency)
                 ),
                 party_epsilon=_whole_party(plan, settled, events),
                 remark=remark,
@@ -87,7 +87,7 @@ def explain(plan: Plan, *, colluding: int | None = None, central: bool = False) 
         party=party,
         unit=plan.privacy.unit,
         delta=settled.guarantee.delta,
-        relation=plan.privacy.relation,
+        adjacency=plan.privacy.adjacency,
         rows=tuple(rows),
         groups=_groups(plan, settled),
     )
@@ -141,7 +141,7 @@ def _whole_party(plan: Plan, settled: Settled, events: list[GaussianEvent]) -> f
     """All units of the party exchanged at once."""
     assert plan.privacy is not None
     size = min(settled.units, getattr(plan.method, "shards", None) or settled.units)
-    return _bounded(group_epsilon(events, settled.guarantee.delta, plan.privacy.relation, size))
+    return _bounded(group_epsilon(events, settled.guarantee.delta, plan.privacy.adjacency, size))
 
 
 def _bounded(value: float | None) -> float | None:
@@ -159,7 +159,7 @@ def _groups(
             continue
         reach = min(size, getattr(plan.method, "shards", None) or size)
         direct = group_epsilon(
-            settled.all_events, settled.guarantee.delta, plan.privacy.relation, reach
+            settled.all_events, settled.guarantee.delta, plan.privacy.adjacency, reach
         )
         general = group_guarantee(settled.guarantee.epsilon, settled.guarantee.delta, size)
         found.append((size, direct, general))
@@ -182,6 +182,6 @@ def _without(plan: Plan) -> Explanation:
         for name in names
     ]
     return Explanation(
-        party=next(iter(plan.parties)), unit="record", delta=0.0, relation="substitute",
+        party=next(iter(plan.parties)), unit="record", delta=0.0, adjacency="replace-one",
         rows=tuple(rows), groups=(),
     )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tacit.arrays import computed_once, kept_rows
-from tacit.privacy.events import Relation
+from tacit.privacy.events import Adjacency
 from tacit.support.compiler import jax, jnp
 
 Array = Any
@@ -48,9 +48,9 @@ class Bounded:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Bounded does not change; clip again instead of setting {name}")
 
-    def sensitivity(self, relation: Relation) -> Array:
+    def sensitivity(self, adjacency: Adjacency) -> Array:
         """How far one unit can move the value."""
-        if relation == "add-or-remove":
+        if adjacency == "add-or-remove-one":
             return self.clip
         return self.clip * (math.sqrt(2.0) if self.nonnegative else 2.0)
 

@@ -1,8 +1,8 @@
 """What was released, as plain data: accountants interpret it, ledgers store it.
 
 An event says how a number left a party: the norm bound C of one unit's contribution, the noise's
-standard deviation s, and how the batch was drawn. It does not say ε: that follows from a relation,
-a δ and an accountant. Sensitivity is derived here and nowhere else.
+standard deviation s, and how the batch was drawn. It does not say ε: that follows from an
+adjacency, a δ and an accountant. Sensitivity is derived here and nowhere else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from tacit.errors import ConfigError
 
-Relation = Literal["add-or-remove", "substitute"]
+Adjacency = Literal["add-or-remove-one", "replace-one"]
 
 
 class Poisson(msgspec.Struct, frozen=True, kw_only=True, tag="poisson", forbid_unknown_fields=True):
@@ -81,15 +81,16 @@ class GaussianEvent(
 
     @property
     def noise_multiplier(self) -> float:
-        """z = s / C, whatever the relation."""
+        """z = s / C, whatever the adjacency."""
         return self.noise_sd / self.clip
 
-    def sensitivity(self, relation: Relation) -> float:
-        """How far the sum can move: C for add-or-remove, 2C (√2·C if nonnegative) for substitute.
+    def sensitivity(self, adjacency: Adjacency) -> float:
+        """How far the sum can move: C for add-or-remove-one, 2C (√2·C if nonnegative) for
+        replace-one.
 
-        >>> GaussianEvent(clip=3.0, noise_sd=1.0).sensitivity("substitute")
+        >>> GaussianEvent(clip=3.0, noise_sd=1.0).sensitivity("replace-one")
         6.0
         """
-        if relation == "add-or-remove":
+        if adjacency == "add-or-remove-one":
             return self.clip
         return self.clip * (math.sqrt(2.0) if self.nonnegative else 2.0)

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from tacit.privacy.events import Relation
+from tacit.privacy.events import Adjacency
 
 Unit = Literal["record", "person", "party"]
 Aggregation = Literal["plain", "trusted", "server"]
@@ -21,18 +21,18 @@ TRUST = {
 
 
 class Guarantee(msgspec.Struct, frozen=True, kw_only=True):
-    """ε, δ, the unit, the relation and who must be trusted: none of them means much alone."""
+    """ε, δ, the unit, the adjacency and who must be trusted: none of them means much alone."""
 
     epsilon: float
     delta: float
     unit: Unit
-    relation: Relation
+    adjacency: Adjacency
     trust: str
     caveat: str | None = None
     """What makes it void or weaker than it looks, e.g. a known seed."""
 
     def __str__(self) -> str:
-        verb = "adding or removing" if self.relation == "add-or-remove" else "substituting"
+        verb = "adding or removing" if self.adjacency == "add-or-remove-one" else "substituting"
         text = (
             f"(ε = {self.epsilon:.4g}, δ = {self.delta:g}) for {verb} one {self.unit}; "
             f"trusted: {self.trust}"

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from tacit.errors import ConfigError, TacitError
-from tacit.privacy.events import Relation
+from tacit.privacy.events import Adjacency
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.support.tables import Table
 from tacit.support.validation import MAX_SEED, check_fields, choose_from
@@ -40,13 +40,16 @@ class Privacy(Table, frozen=True, kw_only=True):
     """The guarantee that every party wants for its own records.
 
     Either `epsilon` is given and the noise is calibrated to it, or `noise_multiplier` (noise sd
-    over clip) is given and ε follows. `unit` is what is protected, `relation` what it is compared
+    over clip) is given and ε follows. `unit` is what is protected, `adjacency` what it is compared
     with: a data set without it, or with another in its place. "trusted" aggregation has the parties
     share the noise, so that only a server that is trusted with single messages may add them up.
     """
 
     place: ClassVar[str] = "privacy"
-    renamed: ClassVar[Mapping[str, str]] = {"noise_seed": "insecure_noise_seed"}
+    renamed: ClassVar[Mapping[str, str]] = {
+        "noise_seed": "insecure_noise_seed",
+        "relation": "adjacency",
+    }
 
     epsilon: float | None = None
     """ε of the guarantee: the smaller, the more private."""
@@ -56,7 +59,7 @@ class Privacy(Table, frozen=True, kw_only=True):
     """Noise standard deviation over clip, instead of epsilon."""
     unit: Unit = "record"
     """What is protected: a record, all records of a person, or a whole party."""
-    relation: Relation = "substitute"
+    adjacency: Adjacency = "replace-one"
     """What a data set is compared with: one with another unit in place of one, or without it."""
     aggregation: Aggregation = "plain"
     """Who adds the noise: each party for itself, all together, or the server."""

@@ -116,7 +116,7 @@ class GuaranteeFacts(msgspec.Struct, frozen=True):
     epsilon: float
     delta: float
     unit: str
-    relation: str
+    adjacency: str
     trust: str
     caveat: str | None = None
 

@@ -8,8 +8,8 @@ from tacit.report.load import Privacy, Result
 from tacit.report.table import details, html_table, number
 
 ADJACENCY = {
-    "substitute": "substitute: one {unit} takes the place of another, their number is public",
-    "add-or-remove": "add or remove one {unit}: their number is protected, too",
+    "replace-one": "replace-one: one {unit} takes the place of another, their number is public",
+    "add-or-remove-one": "add or remove one {unit}: their number is protected, too",
 }
 EXCEPT = "This run was private, except for what this page lists as not covered"
 LONG = 12
@@ -50,7 +50,7 @@ def privacy_section(result: Result) -> str:
 def _facts(privacy: Privacy) -> str:
     guarantee = privacy.guarantee
     assert guarantee is not None
-    adjacency = ADJACENCY.get(guarantee.relation, guarantee.relation)
+    adjacency = ADJACENCY.get(guarantee.adjacency, guarantee.adjacency)
     rows = [
         ("ε", number(guarantee.epsilon)),
         ("δ", f"{guarantee.delta:g}"),

@@ -74,7 +74,7 @@ def counts_are_public(plan: Plan) -> bool:
     of records, takes the place of another.
     """
     privacy = plan.privacy
-    return privacy is None or (privacy.unit, privacy.relation) == ("record", "substitute")
+    return privacy is None or (privacy.unit, privacy.adjacency) == ("record", "replace-one")
 
 
 def not_covered(plan: Plan, *, publish: bool = False) -> list[str]:

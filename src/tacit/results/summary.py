@@ -142,7 +142,7 @@ def privacy_block(plan: Plan, *, publish: bool = False) -> dict[str, Any]:
             "epsilon": guarantee.epsilon,
             "delta": guarantee.delta,
             "unit": guarantee.unit,
-            "relation": guarantee.relation,
+            "adjacency": guarantee.adjacency,
             "trust": guarantee.trust,
             "caveat": guarantee.caveat,
         },

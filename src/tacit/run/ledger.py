@@ -178,7 +178,7 @@ def open_charging(
 def _charging(plan: Plan, federation: Federation, ledger: Ledger, run: str) -> Charging:
     assert plan.privacy is not None
     found = datasets(plan, federation, ledger)
-    return Charging(ledger, run, found, plan.settled, plan.privacy.unit, plan.privacy.relation)
+    return Charging(ledger, run, found, plan.settled, plan.privacy.unit, plan.privacy.adjacency)
 
 
 def set_own_budgets(charging: Charging, *, reason: str = SIMULATION) -> None:
@@ -188,7 +188,7 @@ def set_own_budgets(charging: Charging, *, reason: str = SIMULATION) -> None:
     wanted = {}
     for party, settled in charging.settled.items():
         dataset, guarantee = charging.datasets[party], settled.guarantee
-        terms = {"unit": charging.unit, "relation": charging.relation, "delta": guarantee.delta}
+        terms = {"unit": charging.unit, "adjacency": charging.adjacency, "delta": guarantee.delta}
         price = charging.ledger.price(dataset, settled.all_events, **terms)
         present = charging.ledger.budget(dataset)
         if present is None or not price <= present.epsilon:

@@ -205,7 +205,7 @@ class LDA:
         count = documents.shape[0]
         if self.total_samples is None and self._size_is_private:
             raise ConfigError(
-                "privacy.relation = 'add-or-remove' without total_samples; how many documents"
+                "privacy.adjacency = 'add-or-remove-one' without total_samples; how many documents"
                 " there are is then private: declare a public number"
             )
         total = count if self.total_samples is None else self.total_samples
@@ -255,7 +255,7 @@ class LDA:
                 f"privacy.epsilon = {self.privacy.epsilon} with partial_fit; how often it will be"
                 " called is not known: give noise_multiplier, and read guarantee_"
             )
-        # Under add-or-remove the batch's size is private and the scale uses the declared one.
+        # Under add-or-remove-one the batch's size is private and the scale uses the declared one.
         size = self.batch_size if self._size_is_private else documents.shape[0]
         before = self.n_batch_iter_ if started else 0
         # A call is a party of its own, whose name makes its seeded noise differ from the others'.
@@ -324,7 +324,7 @@ class LDA:
         (self.settled_,) = plan.settled.values()
         self._released = (*earlier, *self.settled_.all_events)
         if earlier:
-            terms = plan.privacy.delta, plan.privacy.relation
+            terms = plan.privacy.delta, plan.privacy.adjacency
             spent = epsilon(self._released, *terms, accountant=plan.privacy.accountant)
             self.guarantee_ = msgspec.structs.replace(self.guarantee_, epsilon=spent)
 
@@ -402,8 +402,8 @@ class LDA:
         guarantee, events = self.guarantee_, self._released
         return {
             name: None
-            if any(supported(event, guarantee.relation, name) for event in events)
-            else epsilon(events, guarantee.delta, guarantee.relation, accountant=name)
+            if any(supported(event, guarantee.adjacency, name) for event in events)
+            else epsilon(events, guarantee.delta, guarantee.adjacency, accountant=name)
             for name in ACCOUNTANTS
         }
 
@@ -437,7 +437,7 @@ class LDA:
 
     @property
     def _size_is_private(self) -> bool:
-        return isinstance(self.privacy, Privacy) and self.privacy.relation == "add-or-remove"
+        return isinstance(self.privacy, Privacy) and self.privacy.adjacency == "add-or-remove-one"
 
     def _fitted(self) -> int:
         if not hasattr(self, "components_"):

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import msgspec
 
 from tacit.errors import ConfigError
-from tacit.privacy.events import GaussianEvent, Poisson, Relation, Sampling, WithoutReplacement
+from tacit.privacy.events import Adjacency, GaussianEvent, Poisson, Sampling, WithoutReplacement
 from tacit.testing.privacy_loss import oracles
 
 Events = Sequence[GaussianEvent]
-EpsilonOf = Callable[[Events, float, Relation], float]
-DeltaOf = Callable[[Events, float, Relation], float]
+EpsilonOf = Callable[[Events, float, Adjacency], float]
+DeltaOf = Callable[[Events, float, Adjacency], float]
 
 DELTAS = (1e-5, 1e-2)
 GRID = 1e-3
@@ -25,7 +25,7 @@ class Case(NamedTuple):
     """Releases with a known lower bound of what they cost."""
 
     name: str
-    relation: Relation
+    adjacency: Adjacency
     events: tuple[GaussianEvent, ...]
 
 
@@ -43,17 +43,17 @@ def check_accountant(
 
     An accountant is a function from Gaussian events to privacy. The suite compares it with the
     closed form for releases without sampling, and with a numerically integrated privacy loss for
-    sampled ones, alone and mixed, under both relations. It also asserts that ε grows with the
+    sampled ones, alone and mixed, under both adjacencies. It also asserts that ε grows with the
     number of releases, the sampling rate and 1/δ and falls with the noise, that order, grouping and
     the unit of clip and noise change nothing, and that what has no guarantee is refused.
 
     Parameters
     ----------
     epsilon
-        `epsilon(events, delta, relation)`, an upper bound of ε. A `ConfigError` says that the
+        `epsilon(events, delta, adjacency)`, an upper bound of ε. A `ConfigError` says that the
         accountant has no bound for these events; it must have one without sampling.
     delta
-        `delta(events, epsilon, relation)`, an upper bound of δ; not checked if None.
+        `delta(events, epsilon, adjacency)`, an upper bound of δ; not checked if None.
     power
         Also hand the suite four accountants with a known error, made of this one: half of the
         sampling rate, a sensitivity too small by √2, one release too few, one event of several
@@ -91,36 +91,36 @@ def _event(
 
 
 _POISSON, _BATCH = Poisson(rate=0.05), WithoutReplacement(batch=5, total=100)
-_KINDS: tuple[tuple[Relation, Sampling | None], ...] = (
-    ("add-or-remove", None),
-    ("add-or-remove", _POISSON),
-    ("substitute", None),
-    ("substitute", _POISSON),
-    ("substitute", _BATCH),
+_KINDS: tuple[tuple[Adjacency, Sampling | None], ...] = (
+    ("add-or-remove-one", None),
+    ("add-or-remove-one", _POISSON),
+    ("replace-one", None),
+    ("replace-one", _POISSON),
+    ("replace-one", _BATCH),
 )
-Kinds = list[tuple[Relation, Sampling | None]]
+Kinds = list[tuple[Adjacency, Sampling | None]]
 
 
 def _supported(epsilon: EpsilonOf) -> Kinds:
-    """The relations and samplings that the accountant has a bound for."""
+    """The adjacencies and samplings that the accountant has a bound for."""
     kinds: Kinds = []
-    for relation, sampling in _KINDS:
+    for adjacency, sampling in _KINDS:
         try:
-            epsilon([_event(2.0, 1, sampling)], DELTAS[0], relation)
+            epsilon([_event(2.0, 1, sampling)], DELTAS[0], adjacency)
         except ConfigError as error:
             if sampling is None:
                 raise AssertionError(
-                    f"support: releases without sampling are refused under {relation} ({error}); "
+                    f"support: releases without sampling are refused under {adjacency} ({error}); "
                     "expected a bound, since there is a closed form"
                 ) from None
         else:
-            kinds.append((relation, sampling))
+            kinds.append((adjacency, sampling))
     return kinds
 
 
 def _cases(kinds: Kinds) -> list[Case]:
     cases = []
-    for relation, sampling in kinds:
+    for adjacency, sampling in kinds:
         how = "no sampling" if sampling is None else type(sampling).__name__
         noise = 2.0 if sampling is None else 1.2
         lists = {
@@ -134,29 +134,29 @@ def _cases(kinds: Kinds) -> list[Case]:
                 _event(noise, 3, sampling, nonnegative=True),
             ),
         }
-        cases += [Case(f"{name}, {how}", relation, events) for name, events in lists.items()]
+        cases += [Case(f"{name}, {how}", adjacency, events) for name, events in lists.items()]
     return cases
 
 
 def _check_bound(epsilon: EpsilonOf, delta: DeltaOf | None, case: Case, level: float) -> float:
     """ε and δ are not below the oracle's; returns ε over the oracle's."""
-    where = f"{case.name}, {case.relation}, δ = {level:g}"
-    reported = float(epsilon(case.events, level, case.relation))
+    where = f"{case.name}, {case.adjacency}, δ = {level:g}"
+    reported = float(epsilon(case.events, level, case.adjacency))
     assert reported >= 0, f"epsilon: {where}: reported {reported}, expected a number ≥ 0"
-    bounds = oracles(case.events, case.relation)
+    bounds = oracles(case.events, case.adjacency)
     least = max(bound.epsilon(level) for bound in bounds)
     assert reported >= least, (
         f"epsilon: {where}: reported ε = {reported:.6g}, but no less than {least:.6g} was lost"
     )
     if delta is not None:
         at = 0.9 * least
-        found, lost = delta(case.events, at, case.relation), max(one.delta(at) for one in bounds)
+        found, lost = delta(case.events, at, case.adjacency), max(one.delta(at) for one in bounds)
         assert lost <= found <= 1, (
             f"delta: {where}: reported δ = {found:.6g} at ε = {at:.6g}, expected between the "
             f"{lost:.6g} that was lost and 1"
         )
         if math.isfinite(reported):
-            back = delta(case.events, reported, case.relation)
+            back = delta(case.events, reported, case.adjacency)
             assert back <= level * (1 + GRID), (
                 f"inverse: {where}: δ at the reported ε is {back:.6g}, expected at most {level:g}"
             )
@@ -165,13 +165,13 @@ def _check_bound(epsilon: EpsilonOf, delta: DeltaOf | None, case: Case, level: f
 
 def _check_monotone(epsilon: EpsilonOf, kinds: Kinds) -> None:
     level = DELTAS[0]
-    for relation, sampling in kinds:
+    for adjacency, sampling in kinds:
         how = "no sampling" if sampling is None else type(sampling).__name__
-        here = epsilon([_event(2.0, 10, sampling)], level, relation)
+        here = epsilon([_event(2.0, 10, sampling)], level, adjacency)
         dearer = {
-            "releases": epsilon([_event(2.0, 11, sampling)], level, relation),
-            "1/noise": epsilon([_event(1.8, 10, sampling)], level, relation),
-            "1/δ": epsilon([_event(2.0, 10, sampling)], level / 2, relation),
+            "releases": epsilon([_event(2.0, 11, sampling)], level, adjacency),
+            "1/noise": epsilon([_event(1.8, 10, sampling)], level, adjacency),
+            "1/δ": epsilon([_event(2.0, 10, sampling)], level / 2, adjacency),
         }
         if sampling is not None:
             larger = (
@@ -179,11 +179,11 @@ def _check_monotone(epsilon: EpsilonOf, kinds: Kinds) -> None:
                 if isinstance(sampling, Poisson)
                 else WithoutReplacement(batch=sampling.batch + 1, total=sampling.total)
             )
-            dearer["rate"] = epsilon([_event(2.0, 10, larger)], level, relation)
-            dearer["rate up to 1"] = epsilon([_event(2.0, 10)], level, relation)
+            dearer["rate"] = epsilon([_event(2.0, 10, larger)], level, adjacency)
+            dearer["rate up to 1"] = epsilon([_event(2.0, 10)], level, adjacency)
         for what, more in dearer.items():
             assert more >= here * (1 - GRID), (
-                f"monotone in {what}: {how}, {relation}: ε falls from {here:.6g} to {more:.6g}"
+                f"monotone in {what}: {how}, {adjacency}: ε falls from {here:.6g} to {more:.6g}"
             )
 
 
@@ -193,8 +193,8 @@ def _check_composition(epsilon: EpsilonOf, cases: Sequence[Case]) -> None:
     for case in cases:
         if not case.name.startswith("mixed"):
             continue
-        where = f"{case.name}, {case.relation}"
-        whole = epsilon(case.events, level, case.relation)
+        where = f"{case.name}, {case.adjacency}"
+        whole = epsilon(case.events, level, case.adjacency)
         singles = [_changed(e, count=1) for e in case.events for _ in range(e.count)]
         scaled = [_changed(e, clip=8 * e.clip, noise_sd=8 * e.noise_sd) for e in case.events]
         for what, events in {
@@ -202,13 +202,13 @@ def _check_composition(epsilon: EpsilonOf, cases: Sequence[Case]) -> None:
             "grouping": singles[::2] + singles[1::2],
             "unit of clip and noise": scaled,
         }.items():
-            other = epsilon(events, level, case.relation)
+            other = epsilon(events, level, case.adjacency)
             assert abs(other - whole) <= GRID * whole, (
                 f"composition: {where}: ε = {whole:.6g} becomes {other:.6g} with another {what}"
             )
         for left_out in range(len(case.events)):
             rest = [event for place, event in enumerate(case.events) if place != left_out]
-            less = epsilon(rest, level, case.relation)
+            less = epsilon(rest, level, case.adjacency)
             assert less <= whole * (1 + GRID), (
                 f"composition: {where}: ε = {whole:.6g} of all events, but {less:.6g} without "
                 f"event {left_out}"
@@ -218,14 +218,14 @@ def _check_composition(epsilon: EpsilonOf, cases: Sequence[Case]) -> None:
 def _check_refusals(epsilon: EpsilonOf, delta: DeltaOf | None) -> None:
     event = _event(2.0)
     for bad in (0.0, 1.0, -1e-5, math.nan):
-        _refused(f"delta = {bad}", lambda bad=bad: epsilon([event], bad, "add-or-remove"))
+        _refused(f"delta = {bad}", lambda bad=bad: epsilon([event], bad, "add-or-remove-one"))
     _refused(
-        "sampling without replacement under add-or-remove, which tells the number of units",
-        lambda: epsilon([_event(2.0, 1, _BATCH)], DELTAS[0], "add-or-remove"),
+        "sampling without replacement under add-or-remove-one, which tells the number of units",
+        lambda: epsilon([_event(2.0, 1, _BATCH)], DELTAS[0], "add-or-remove-one"),
     )
     if delta is not None:
         for bad in (-0.1, math.nan):
-            _refused(f"epsilon = {bad}", lambda bad=bad: delta([event], bad, "add-or-remove"))
+            _refused(f"epsilon = {bad}", lambda bad=bad: delta([event], bad, "add-or-remove-one"))
 
 
 def _refused(what: str, call: Callable[[], float]) -> None:
@@ -242,8 +242,8 @@ def _check_power(epsilon: EpsilonOf, wrong: Wrong, cases: Sequence[Case], ratio:
         return  # it has no bound for sampled releases: there is no rate to get wrong
     for case in cases:
         changed = wrong.changed(case.events)
-        reported = epsilon(changed, DELTAS[0], case.relation) if changed else 0.0
-        bounds = oracles(case.events, case.relation)
+        reported = epsilon(changed, DELTAS[0], case.adjacency) if changed else 0.0
+        bounds = oracles(case.events, case.adjacency)
         if reported < max(bound.epsilon(DELTAS[0]) for bound in bounds):
             return
     raise AssertionError(

@@ -42,7 +42,7 @@ def check_clipping(
     what is clipped by if that is more than their norms. Units are then left out, and replaced by
     records whose `extreme` columns (all floating-point ones, if not given) hold anything from
     0 to 3e38, NaN and infinity, while the others hold what some record holds. No replacement may
-    move the sum by more than it declares for either relation, beyond the rounding of the sum, and
+    move the sum by more than it declares for either adjacency, beyond the rounding of the sum, and
     some unit must use 0.99 of the clip, since a sum that never reaches it pays for nothing.
 
     Parameters
@@ -120,7 +120,7 @@ def _check_left_out(clipped: ClippedSum, records: Columns, clip: float) -> float
     found = sums(np.concatenate([np.ones((1, count)), 1.0 - np.eye(count)]))
     whole: Bounded = jax.tree.map(lambda leaf: leaf[0], found)
     without: Bounded = jax.tree.map(lambda leaf: leaf[1:], found)
-    allowed = float(whole.sensitivity("add-or-remove")) + _rounding(whole, count)
+    allowed = float(whole.sensitivity("add-or-remove-one")) + _rounding(whole, count)
     moved = _distances(without.value, whole.value)
     _expect_within("unit {} left out", moved, allowed)
     return float(np.max(moved))
@@ -145,10 +145,10 @@ def _check_replaced(clipped: ClippedSum, records: Columns, clip: float, others: 
         absent = one(records, clip, rest).value
         present, masked = every(unit, others, np.ones(count)), every(unit, others, rest)
         what = f"unit {unit} replaced by {{}}"
-        for relation, compared in (("add-or-remove", absent), ("substitute", whole.value)):
+        for adjacency, compared in (("add-or-remove-one", absent), ("replace-one", whole.value)):
             moved = _distances(present.value, compared)
-            allowed = float(whole.sensitivity(relation)) + slack
-            _expect_within(f"{what} ({relation})", moved, allowed, shown)
+            allowed = float(whole.sensitivity(adjacency)) + slack
+            _expect_within(f"{what} ({adjacency})", moved, allowed, shown)
         _expect_within(f"{what}, without weight", _distances(masked.value, absent), slack, shown)
         reached = max(reached, float(np.max(_distances(present.value, absent))))
     return reached

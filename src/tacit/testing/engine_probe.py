@@ -194,18 +194,18 @@ def watched_charging(
     """Charging to a ledger whose budgets have room for so many rounds."""
     datasets = {name: ledger.identify({}, records) for name, records in plan.parties.items()}
     assert plan.privacy is not None
-    unit, relation, delta = plan.privacy.unit, plan.privacy.relation, plan.privacy.delta
+    unit, adjacency, delta = plan.privacy.unit, plan.privacy.adjacency, plan.privacy.delta
     budgets = {}
     for name, dataset in datasets.items():
         (event,) = plan.settled[name].events_at(0)
         noise_sd = event.noise_sd / math.sqrt(rounds)  # one release of what so many cost together
         together = [msgspec.structs.replace(event, noise_sd=noise_sd)]
-        most = ledger.price(dataset, together, unit=unit, relation=relation, delta=delta)
+        most = ledger.price(dataset, together, unit=unit, adjacency=adjacency, delta=delta)
         budgets[dataset] = Budget(
-            epsilon=most * (1 + 1e-6), delta=delta, relation=relation, unit=unit
+            epsilon=most * (1 + 1e-6), delta=delta, adjacency=adjacency, unit=unit
         )
     ledger.set_budgets(budgets, reason="check_engine")
-    return WatchedCharging(ledger, RUN, datasets, plan.settled, unit, relation, str(journal))
+    return WatchedCharging(ledger, RUN, datasets, plan.settled, unit, adjacency, str(journal))
 
 
 def _digest(words: Any) -> str:

@@ -9,14 +9,14 @@ import numpy as np
 
 from tacit.methods.private import PERSON
 from tacit.models import Records
-from tacit.privacy.events import Relation
+from tacit.privacy.events import Adjacency
 from tacit.privacy.guarantee import Unit
 
 SIZES = (0.0, 1e-30, 1e-2, 1.0, 50.0, 1e9, 1e18, 1e30)
 
 
 def neighbours_of(
-    records: Records, unit: Unit, relation: Relation, rng: np.random.Generator
+    records: Records, unit: Unit, adjacency: Adjacency, rng: np.random.Generator
 ) -> list[list[Records]]:
     """Groups of data sets; in each all differ from the first in one unit, and its number is kept.
 
@@ -24,8 +24,8 @@ def neighbours_of(
     """
     groups = []
     for rest in (records, _pulled(records, -1.0)):
-        sets = [rest] if relation == "substitute" else [_without(rest, unit)]
-        if relation != "substitute":
+        sets = [rest] if adjacency == "replace-one" else [_without(rest, unit)]
+        if adjacency != "replace-one":
             sets.append(rest)
         for row in _rows(records, rng):
             sets.append(_replaced(rest, row, unit))

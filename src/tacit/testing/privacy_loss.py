@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from tacit.privacy.events import GaussianEvent, Poisson, Relation, WithoutReplacement
+from tacit.privacy.events import Adjacency, GaussianEvent, Poisson, WithoutReplacement
 
 Mixture = tuple[tuple[float, float], ...]
 """Weights and means of unit normals."""
@@ -99,47 +99,50 @@ def compose_below(
     return LossBelow(numbers * grid, np.fft.irfft(spectrum, size)[(numbers - offset) % size])
 
 
-def oracles(events: Sequence[GaussianEvent], relation: Relation) -> list[ExactGaussian | LossBelow]:
+def oracles(
+    events: Sequence[GaussianEvent], adjacency: Adjacency
+) -> list[ExactGaussian | LossBelow]:
     """What the events leak of two neighbours, once for each direction in which they may differ."""
-    mu = math.sqrt(sum(e.count * distance(e, relation) ** 2 for e in events if not e.sampling))
+    mu = math.sqrt(sum(e.count * distance(e, adjacency) ** 2 for e in events if not e.sampling))
     sampled = [event for event in events if event.sampling]
     if not sampled:
         return [ExactGaussian(mu)]
-    return [_composed(tuple(sampled), mu, relation, reverse) for reverse in (False, True)]
+    return [_composed(tuple(sampled), mu, adjacency, reverse) for reverse in (False, True)]
 
 
 @functools.lru_cache(maxsize=64)
 def _composed(
-    sampled: tuple[GaussianEvent, ...], mu: float, relation: Relation, reverse: bool
+    sampled: tuple[GaussianEvent, ...], mu: float, adjacency: Adjacency, reverse: bool
 ) -> LossBelow:
-    pairs = [(worst_pair(event, relation), event.count) for event in sampled]
+    pairs = [(worst_pair(event, adjacency), event.count) for event in sampled]
     if mu > 0:
         pairs.append(((((1.0, 0.0),), ((1.0, mu),)), 1))
     return compose_below([((q, p) if reverse else (p, q), count) for (p, q), count in pairs])
 
 
-def worst_pair(event: GaussianEvent, relation: Relation) -> Pair:
+def worst_pair(event: GaussianEvent, adjacency: Adjacency) -> Pair:
     """Two neighbours that an accountant has to answer for, as one coordinate of their releases.
 
-    With s the noise and q the sampling rate. Poisson, add-or-remove: a unit that contributes C, or
-    none. Poisson, substitute: contributions C and −C (if nonnegative two orthogonal ones, seen
-    along their difference). Without replacement, substitute: all other units contribute what the
+    With s the noise and q the sampling rate. Poisson, add-or-remove-one: a unit that contributes
+    C, or
+    none. Poisson, replace-one: contributions C and −C (if nonnegative two orthogonal ones, seen
+    along their difference). Without replacement, replace-one: all other units contribute what the
     replacement does, at the full sensitivity from the unit.
     """
     assert event.sampling is not None, "an event without sampling has a closed form"
     rate, clip = event.sampling.rate, event.clip / event.noise_sd
     if isinstance(event.sampling, WithoutReplacement):
-        return ((1 - rate, 0.0), (rate, distance(event, relation))), ((1.0, 0.0),)
+        return ((1 - rate, 0.0), (rate, distance(event, adjacency))), ((1.0, 0.0),)
     assert isinstance(event.sampling, Poisson)
-    if relation == "add-or-remove":
+    if adjacency == "add-or-remove-one":
         return ((1 - rate, 0.0), (rate, clip)), ((1.0, 0.0),)
-    half = distance(event, relation) / 2
+    half = distance(event, adjacency) / 2
     return ((1 - rate, 0.0), (rate, half)), ((1 - rate, 0.0), (rate, -half))
 
 
-def distance(event: GaussianEvent, relation: Relation) -> float:
+def distance(event: GaussianEvent, adjacency: Adjacency) -> float:
     """How far one unit moves the sum, over the noise: C, and 2C or √2·C for two that differ."""
-    if relation == "add-or-remove":
+    if adjacency == "add-or-remove-one":
         return event.clip / event.noise_sd
     apart = math.hypot(event.clip, event.clip) if event.nonnegative else 2 * event.clip
     return apart / event.noise_sd

@@ -28,7 +28,7 @@ from tacit.models import Model, Records
 from tacit.party.compute import Update
 from tacit.plan.agreement import Agreement
 from tacit.plan.plan import Plan, first_factors, make_plan
-from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.events import Adjacency, GaussianEvent
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import check_released
 from tacit.privacy.settings import Privacy
@@ -55,7 +55,7 @@ def check_private_method(
     *,
     records: Records | None = None,
     unit: Unit = "record",
-    relation: Relation = "substitute",
+    adjacency: Adjacency = "replace-one",
     aggregation: Aggregation = "plain",
     rounds: int = 3,
     reach: float = 0.0,
@@ -64,7 +64,7 @@ def check_private_method(
     """Assert that a method's replies are releases, as sensitive and as noisy as is charged.
 
     `records` are a party's, made up for a model that takes x and y. Neighbours put records of all
-    sizes, signs and labels in the place of one unit, add it or leave it out, as `relation` says;
+    sizes, signs and labels in the place of one unit, add it or leave it out, as `adjacency` says;
     every visit of a run of that many `rounds` is asked with the first q and with q far from any
     data. Returns the largest movement found, as a share of the charged sensitivity, which must be
     at least `reach`: a check that cannot come near the bound proves little.
@@ -90,7 +90,7 @@ def check_private_method(
         A model that it serves.
     records
         Records of one party; made up for a model with x and y.
-    unit, relation, aggregation
+    unit, adjacency, aggregation
         Terms of the guarantee, as in `tacit.Privacy`.
     rounds
         Number of rounds of the run.
@@ -104,12 +104,12 @@ def check_private_method(
         raise TypeError(f"{kind} is not a private method: use tacit.testing.check_local_method")
     records = made_up_records(model, seed, count=6) if records is None else records
     records = with_persons(records) if unit == "person" else records
-    plan = _plan(method, model, records, unit, relation, aggregation, rounds, seed)
-    sets = neighbours_of(records, unit, relation, np.random.default_rng(seed))
+    plan = _plan(method, model, records, unit, adjacency, aggregation, rounds, seed)
+    sets = neighbours_of(records, unit, adjacency, np.random.default_rng(seed))
     reached = 0.0
     with noted():
         for group in sets:
-            reached = max(reached, _check_group(plan, group, relation, seed))
+            reached = max(reached, _check_group(plan, group, adjacency, seed))
         _check_noise(plan, records, seed)
     with counted() as count:
         _check_used(plan, sets[0], count)
@@ -125,7 +125,7 @@ def _plan(
     model: Model,
     records: Records,
     unit: Unit,
-    relation: Relation,
+    adjacency: Adjacency,
     aggregation: Aggregation,
     rounds: int,
     seed: int,
@@ -138,7 +138,11 @@ def _plan(
         schedule=Synchronous(rounds=rounds),
         seed=seed,
         privacy=Privacy(
-            noise_multiplier=1.0, delta=1e-3, unit=unit, relation=relation, aggregation=aggregation
+            noise_multiplier=1.0,
+            delta=1e-3,
+            unit=unit,
+            adjacency=adjacency,
+            aggregation=aggregation,
         ),
     )
 
@@ -150,7 +154,7 @@ def reply_of(update: Update) -> dict[str, np.ndarray]:
     return reply if update.loss is None else reply | {"loss": np.asarray(update.loss)}
 
 
-def _check_group(plan: Plan, sets: Sequence[Records], relation: Relation, seed: int) -> float:
+def _check_group(plan: Plan, sets: Sequence[Records], adjacency: Adjacency, seed: int) -> float:
     """All visits for one group of neighbours; the largest movement as a share of the charge.
 
     Each is compared with the first one in its own place of the batch: the same program does the
@@ -178,7 +182,7 @@ def _check_group(plan: Plan, sets: Sequence[Records], relation: Relation, seed: 
             if finite == {False}:
                 continue
             answered += 1
-            reached = max(reached, _check_movement(plan, updates, visit, relation, where))
+            reached = max(reached, _check_movement(plan, updates, visit, adjacency, where))
             _check_replies(updates, expected, where)
         assert answered, f"visit {visit}: no question has a finite answer: nothing was checked"
         memories = kept
@@ -186,27 +190,27 @@ def _check_group(plan: Plan, sets: Sequence[Records], relation: Relation, seed: 
 
 
 def _check_movement(
-    plan: Plan, updates: Sequence[Update], visit: int, relation: Relation, where: str
+    plan: Plan, updates: Sequence[Update], visit: int, adjacency: Adjacency, where: str
 ) -> float:
     """How far one unit moves the sums that are released, as a share of what is charged."""
     reached = 0.0
     for place, event in enumerate(_charged(plan, updates, visit, where)):
         sums = np.stack([update.cost.exact[place] for update in updates])
         if plan.privacy is not None and plan.privacy.unit == "party":
-            sums[0] = 0.0 if relation == "add-or-remove" else sums[0]  # it is not there
-        moved = _furthest(sums, relation)
-        allowed = event.sensitivity(relation)
+            sums[0] = 0.0 if adjacency == "add-or-remove-one" else sums[0]  # it is not there
+        moved = _furthest(sums, adjacency)
+        allowed = event.sensitivity(adjacency)
         assert moved <= allowed * (1.0 + 1e-9), (
             f"sensitivity: {where}: one unit moves the sum by {moved:.6g}, {allowed:.6g} is "
-            f"charged ({relation})"
+            f"charged ({adjacency})"
         )
         reached = max(reached, moved / allowed)
     return reached
 
 
-def _furthest(sums: np.ndarray, relation: Relation) -> float:
+def _furthest(sums: np.ndarray, adjacency: Adjacency) -> float:
     """Between the first and any other; under substitution all are each other's neighbours."""
-    first = sums[:1] if relation == "add-or-remove" else sums
+    first = sums[:1] if adjacency == "add-or-remove-one" else sums
     return float(max(np.max(np.linalg.norm(sums - one, axis=1)) for one in first))
 
 

@@ -153,7 +153,7 @@ def ledger_script() -> Script:
     def ask(store: Any, name: str) -> Ask:
         return Ask(
             dataset=store.identify({}, {"y": records[name]}), run="run-1", request=name,
-            events=[event], unit="record", relation="substitute", purpose=f"{name}, visit 0",
+            events=[event], unit="record", adjacency="replace-one", purpose=f"{name}, visit 0",
             content=f"question to {name}",
         )  # fmt: skip
 
@@ -161,7 +161,7 @@ def ledger_script() -> Script:
         return {name: type(value)(value) for name, value in now.items()}
 
     def allow(store: Any) -> Any:
-        limit = Budget(epsilon=50.0, delta=1e-5, relation="substitute", unit="record")
+        limit = Budget(epsilon=50.0, delta=1e-5, adjacency="replace-one", unit="record")
         store.set_budgets({ask(store, name).dataset: limit for name in records}, reason="check")
         return copied()
 

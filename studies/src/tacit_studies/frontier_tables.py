@@ -18,7 +18,7 @@ from tacit_studies.tmlr_tables import SPLITS, Mean, mean_of
 
 Row = Mapping[str, Any]
 ACCURACY, FIT = "held_out.accuracy", "held_out.log_predictive_density"
-RELATIONS = {"substitute": "substituting", "add-or-remove": "adding or removing"}
+ADJACENCIES = {"replace-one": "substituting", "add-or-remove-one": "adding or removing"}
 NO_PUBLISHED = Published(None, None)
 
 
@@ -48,7 +48,7 @@ class Series:
         row = max(self.rows, key=lambda row: row["guarantee.epsilon"])
         return (
             f"(ε = {row['guarantee.epsilon']:.4g}, δ = {row['guarantee.delta']:g}), "
-            f"{RELATIONS[row['guarantee.relation']]} one {row['guarantee.unit']}"
+            f"{ADJACENCIES[row['guarantee.adjacency']]} one {row['guarantee.unit']}"
         )
 
 
@@ -153,7 +153,7 @@ def as_csv(settings: Settings, found: Sequence[Series]) -> str:
     body = io.StringIO()
     writer = csv.writer(body, lineterminator="\n")
     writer.writerow(
-        ["figure", "parties", "split", "method", "trusted", "epsilon", "delta", "unit", "relation",
+        ["figure", "parties", "split", "method", "trusted", "epsilon", "delta", "unit", "adjacency",
          "seeds", "accuracy", "accuracy_se", "log_likelihood", "log_likelihood_se", "regret",
          "regret_se", "published_epsilon", "published_accuracy", "published_log_likelihood",
          "published_epsilon_understated"]
@@ -174,7 +174,7 @@ def as_csv(settings: Settings, found: Sequence[Series]) -> str:
         writer.writerow(
             [cell.figure, cell.job.config["partition"]["parties"], cell.split, cell.method,
              trusted, cell.epsilon, row.get("guarantee.delta"), row.get("guarantee.unit"),
-             row.get("guarantee.relation"), len(one.rows), accuracy.value, accuracy.error,
+             row.get("guarantee.adjacency"), len(one.rows), accuracy.value, accuracy.error,
              fit.value, fit.error, regret.value, regret.error, *theirs]
         )  # fmt: skip
     return body.getvalue()

@@ -42,11 +42,11 @@ def epsilon_of(
     accountant: Accountant = "pld",
     delta: float = DELTA,
 ) -> float | None:
-    """ε at δ of a run, add-or-remove of the form's unit; None for a form that has none."""
+    """ε at δ of a run, add-or-remove-one of the form's unit; None for a form that has none."""
     if form.events is None:
         return None
     events = form.events(setting, parties, rounds)
-    return epsilon(events, delta, "add-or-remove", accountant=accountant)
+    return epsilon(events, delta, "add-or-remove-one", accountant=accountant)
 
 
 def claimed_epsilon(
@@ -54,7 +54,7 @@ def claimed_epsilon(
 ) -> float:
     """The report's accounting: sensitivity C against noise σC in every round, whatever the form."""
     event = GaussianEvent(clip=1.0, noise_sd=noise, count=rounds)
-    return epsilon([event], delta, "add-or-remove", accountant=accountant)
+    return epsilon([event], delta, "add-or-remove-one", accountant=accountant)
 
 
 def rounds_within(budget: float, noise: float, accountant: Accountant = "pld") -> int:

@@ -2,7 +2,7 @@
 
 Every party's answer is Δ_m = s_m − t_m, s_m its statistic, t_m its factor (MEng 4.29). A neighbour
 has the same parties, but one of them contributes nothing and adds its share of the noise all the
-same: add-or-remove with a public number of parties M. R is what a round releases,
+same: add-or-remove-one with a public number of parties M. R is what a round releases,
 R = Σ clip(Δ_m, C) + σC·N(0, I), and α·R is applied.
 
 What a form needs for its ε: given the rounds before, R may differ between neighbours by no more
@@ -225,7 +225,7 @@ class Form:
     sensitivity: str
     trust: str
     events: Events | None
-    relation: str = "add-or-remove"
+    adjacency: str = "add-or-remove-one"
 
     @property
     def valid(self) -> bool:

@@ -113,7 +113,7 @@ def figure_1(context: Context) -> Made:
     event = GaussianEvent(
         clip=1.0, noise_sd=1.0, count=int(setting.local), sampling=Poisson(rate=0.1)
     )
-    spent = np.array(epsilon_curve([event], shown.tolist(), DELTA, "add-or-remove"))
+    spent = np.array(epsilon_curve([event], shown.tolist(), DELTA, "add-or-remove-one"))
     at = np.arange(1, rounds + 1)
     figure = plot_lines([
         ("Natural parameters, one seed", "Round", "over the exact value", {
@@ -147,13 +147,13 @@ def figure_2(context: Context) -> Made:
         for rate in (0.01, 0.05, 0.1, 0.5):
             event = GaussianEvent(clip=1.0, noise_sd=SIGMA, sampling=Poisson(rate=rate))
             steps = [round(number / rate) for number in epochs]
-            spent = epsilon_curve([event], steps, DELTA, "add-or-remove", accountant=accountant)
+            spent = epsilon_curve([event], steps, DELTA, "add-or-remove-one", accountant=accountant)
             lines[f"q = {rate:g}"] = (np.array(epochs), np.array(spent))
             rows += [(accountant, rate, e, v) for e, v in zip(epochs, spent, strict=True)]
         panels.append((f"{accountant}, σ = 5, δ = 1e−5", "Epochs", "ε", lines))
     caption = (
         "Figure 4.2. ε against epochs (1/q releases each) for sampling probabilities q; unit a "
-        "record, add-or-remove, Poisson sampling."
+        "record, add-or-remove-one, Poisson sampling."
     )
     columns = ("accountant", "sampling_probability", "epochs", "epsilon")
     figure = plot_lines(panels, log_x=True)

@@ -70,7 +70,7 @@ def accounting_table() -> Table:
         ]
         rows.append((form.label, form.unit, form.sensitivity, form.trust, *cells))
     note = (
-        f"{rounds} rounds, σ = 5 and σ = 10, δ = 1e−5, add-or-remove; 20 parties, α = 0.1; (e) "
+        f"{rounds} rounds, σ = 5 and σ = 10, δ = 1e−5, add-or-remove-one; 20 parties, α = 0.1; (e) "
         "with half of the parties a round; DP-SGD with 50 steps a round, each with a tenth of the "
         f"records. σ = 5 accounted as the report does: {rounds_within(BUDGET, SIGMA)} rounds at "
         f"ε ≤ 10 by PLD, {rounds_within(BUDGET, SIGMA, 'moments')} by moments; drawn at 10 and "
@@ -137,7 +137,7 @@ def coverage_rows(seed: int, seeds: int, targets: Sequence[float], clip: float) 
     sd, rows = np.asarray(records.noise_sd), []
     for target in targets:
         noise = calibrate(
-            target, DELTA, "add-or-remove", lambda z: [GaussianEvent(clip=1.0, noise_sd=z)]
+            target, DELTA, "add-or-remove-one", lambda z: [GaussianEvent(clip=1.0, noise_sd=z)]
         )
         sums = released_sums(records, keys, clip, noise)
         tau = noise * clip * math.sqrt(records.x.shape[1])
@@ -159,7 +159,8 @@ def coverage_table(context: Context) -> Table:
     error = math.sqrt(0.95 * 0.05 / seeds)
     note = (
         f"Statistics released once; {seeds:,} seeds, 20 parties of {COVER_RECORDS} records, x "
-        "uniform with variance 1, θ ~ N(0, 5²), σ_e = 0.5; unit a record, add-or-remove, δ = 1e−5. "
+        "uniform with variance 1, θ ~ N(0, 5²), σ_e = 0.5; unit a record, add-or-remove-one, δ = "
+        "1e−5. "
         f"The standard error of a coverage at 95 % is {error:.4f}."
     )
     columns = (
@@ -209,7 +210,7 @@ def _candidates() -> list[tuple[str, str, int, list[Setting]]]:
         return [Setting(clip=clip, **more) for clip in clips]
 
     half = calibrate(
-        BUDGET, DELTA, "add-or-remove",
+        BUDGET, DELTA, "add-or-remove-one",
         lambda z: DATASET_FORMS["random_subset"].events(  # type: ignore[misc]
             Setting(clip=1.0, noise=z, share=0.5), 20, rounds
         ),
@@ -253,7 +254,7 @@ def hybrid_runs(records: Records, keys: Array, clips: Sequence[float]) -> tuple[
     ).q[: len(clips)]  # fmt: skip
     events = [GaussianEvent(clip=1.0, noise_sd=1 / mu)]
     events.append(GaussianEvent(clip=1.0, noise_sd=math.sqrt(300) / mu, count=300))
-    return q, epsilon(events, DELTA, "add-or-remove")
+    return q, epsilon(events, DELTA, "add-or-remove-one")
 
 
 def figure_17(context: Context) -> Made:

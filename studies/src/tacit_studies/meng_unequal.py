@@ -53,7 +53,7 @@ def unequal_table(context: Context) -> Table:
     seeds, rows = SEEDS // 5 if context.quick else SEEDS, []
     for target in (1.0, 3.0, 10.0):
         noise = calibrate(
-            target, DELTA, "add-or-remove", lambda z: [GaussianEvent(clip=1.0, noise_sd=z)]
+            target, DELTA, "add-or-remove-one", lambda z: [GaussianEvent(clip=1.0, noise_sd=z)]
         )
         for label, power in (("C for all", 0.0), ("C × scale", 1.0), ("C × scale²", 2.0)):
             tried = [
@@ -65,7 +65,8 @@ def unequal_table(context: Context) -> Table:
             rows.append((target, label, best, *map(float, np.percentile(kl, (10, 50, 90)))))
     note = (
         f"{EACH} parties of {SIZES[0]} records with x ~ N(0, 1) and {EACH} of {SIZES[1]} with "
-        f"x ~ N(0, {SCALE:g}²), σ_e = 1; statistics released once; unit a record, add-or-remove, "
+        f"x ~ N(0, {SCALE:g}²), σ_e = 1; statistics released once; unit a record, "
+        f"add-or-remove-one, "
         f"δ = 1e−5, nobody trusted; {seeds:,} seeds, C chosen on other records."
     )
     columns = ("ε", "clip", "C", "KL 10 %", "KL median", "KL 90 %")

@@ -200,7 +200,7 @@ def job_plan(job: Job, federation: Federation) -> Plan:
             epsilon=job.epsilon,
             delta=job.delta,
             unit="record",
-            relation="substitute",
+            adjacency="replace-one",
             aggregation=recipe.aggregation,
             insecure_noise_seed=job.seed,
         )

@@ -169,7 +169,7 @@ def _learnt(
         plan = make_plan(model, parties, method=open_method, schedule=schedule, seed=seed)
         return carry_out(plan).posterior.natural, {}
     privacy = Privacy(
-        epsilon=epsilon, delta=DELTA, unit="record", relation="substitute",
+        epsilon=epsilon, delta=DELTA, unit="record", adjacency="replace-one",
         insecure_noise_seed=seed,
         aggregation="trusted" if place == "trusted" else "plain",
     )  # fmt: skip
@@ -196,7 +196,7 @@ def _row(model: BeliefNetwork, natural: Natural, images: Images, place: str) -> 
         "epsilon": None,
         "asked": None,
         "delta": DELTA,
-        "relation": "substitute",
+        "adjacency": "replace-one",
         "unit": "record",
         "place": place,
         "trust": "everybody",

@@ -106,7 +106,7 @@ def regression(
     for number, (way, epsilon, place) in enumerate(cells, start=len(OPEN)):
         tell(number, len(OPEN) + len(cells), f"{way.name}, ε = {epsilon:g}, {place}")
         privacy = Privacy(
-            epsilon=epsilon, delta=DELTA, unit="record", relation="substitute",
+            epsilon=epsilon, delta=DELTA, unit="record", adjacency="replace-one",
             insecure_noise_seed=seed,
             aggregation="trusted" if place == "trusted" else "plain",
         )  # fmt: skip
@@ -158,7 +158,7 @@ def _row(name: str, model: LogisticRegression, posterior: Any, test: Records) ->
         "epsilon": None,
         "asked": None,
         "delta": DELTA,
-        "relation": "substitute",
+        "adjacency": "replace-one",
         "unit": "record",
         "place": "federated, not private",
         "trust": "everybody",

@@ -122,7 +122,7 @@ def _fit(fit: Fit, scale: Scale, corpus: Corpus, seed: int) -> Result:
             "noise": settled.noise_multiplier,
             "steps": settled.releases,
             "delta": guarantee.delta,
-            "relation": guarantee.relation,
+            "adjacency": guarantee.adjacency,
             "trust": guarantee.trust,
         }
     return found
@@ -153,7 +153,7 @@ def _pass(articles: int, batch: int, noise: float, delta: float, accountant: Any
         sampling=WithoutReplacement(batch=batch, total=articles),
         nonnegative=True,
     )
-    return epsilon([event], delta, "substitute", accountant=accountant)
+    return epsilon([event], delta, "replace-one", accountant=accountant)
 
 
 def claims_table() -> Table:

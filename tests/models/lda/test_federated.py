@@ -146,7 +146,7 @@ def test_what_is_private_by_itself_is_chosen_and_says_so():
     assert plan.method._nonnegative
     guarantee = plan.guarantee
     assert guarantee is not None
-    assert (guarantee.unit, guarantee.relation) == ("record", "substitute")
+    assert (guarantee.unit, guarantee.adjacency) == ("record", "replace-one")
     event = plan.settled["p0"].all_events[0]
     assert event.nonnegative
     assert event.count == plan.schedule.rounds

@@ -103,7 +103,7 @@ def test_documents_of_ones_own_are_charged_as_what_the_estimator_calls_them(own,
     with Ledger(book, create=True) as ledger:
         (dataset,) = datasets(prepared.plan, prepared.federation, ledger).values()
         assert dataset == identified(ledger, planted(200))
-        budget = Budget(epsilon=3.0, delta=1e-4, relation="substitute", unit="record")
+        budget = Budget(epsilon=3.0, delta=1e-4, adjacency="replace-one", unit="record")
         ledger.set_budget(dataset, budget, reason="test")
     run(config, tmp_path / "run", ledger=book)
     with Ledger(book) as ledger:

@@ -31,23 +31,25 @@ def gaussian_delta(mu: float, eps: float) -> mpmath.mpf:
 @pytest.mark.parametrize("target", [1e-12, 1e-5, 0.1])
 def test_gaussian_is_exact(noise, target):
     event = GaussianEvent(clip=1.0, noise_sd=noise)
-    found = epsilon([event], target, "add-or-remove")
+    found = epsilon([event], target, "add-or-remove-one")
     assert gaussian_delta(1 / noise, found) <= target
     if found > 0:
         assert gaussian_delta(1 / noise, found * (1 - 1e-6)) > target
-        again = delta([event], found, "add-or-remove")
+        again = delta([event], found, "add-or-remove-one")
         assert again == pytest.approx(float(gaussian_delta(1 / noise, found)), rel=1e-6)
 
 
-@pytest.mark.parametrize(("relation", "distance"), [("add-or-remove", 1.0), ("substitute", 2.0)])
-def test_gaussian_releases_add_their_squares(relation, distance):
+@pytest.mark.parametrize(
+    ("adjacency", "distance"), [("add-or-remove-one", 1.0), ("replace-one", 2.0)]
+)
+def test_gaussian_releases_add_their_squares(adjacency, distance):
     events = [
         GaussianEvent(clip=1.0, noise_sd=4.0, count=3),
         GaussianEvent(clip=2.0, noise_sd=5.0),
     ]
     mu = distance * math.sqrt(3 / 16 + 4 / 25)
     exact = float(gaussian_delta(mu, 1.5))
-    assert delta(events, 1.5, relation) == pytest.approx(exact, rel=1e-9)
+    assert delta(events, 1.5, adjacency) == pytest.approx(exact, rel=1e-9)
 
 
 def pairs(rate: float, noise: float) -> dict[str, tuple[GaussianEvent, str, list]]:
@@ -65,19 +67,19 @@ def pairs(rate: float, noise: float) -> dict[str, tuple[GaussianEvent, str, list
     return {
         "poisson": (
             event(poisson),
-            "add-or-remove",
+            "add-or-remove-one",
             [(with_unit, out), (out, with_unit)],
         ),
-        "poisson-substitute": (event(poisson), "substitute", [(minus, plus)]),
-        "without-replacement": (event(fixed), "substitute", [(swapped, out), (out, swapped)]),
+        "poisson-replace-one": (event(poisson), "replace-one", [(minus, plus)]),
+        "without-replacement": (event(fixed), "replace-one", [(swapped, out), (out, swapped)]),
     }
 
 
-@pytest.mark.parametrize("scheme", ["poisson", "poisson-substitute", "without-replacement"])
+@pytest.mark.parametrize("scheme", ["poisson", "poisson-replace-one", "without-replacement"])
 @pytest.mark.parametrize(("rate", "noise"), [(0.1, 1.0), (0.5, 0.7), (0.01, 2.0)])
 @pytest.mark.parametrize("eps", [0.0, 0.05, 0.5])
 def test_one_step_equals_quadrature(scheme, rate, noise, eps):
-    event, relation, family = pairs(rate, noise)[scheme]
+    event, adjacency, family = pairs(rate, noise)[scheme]
 
     def stick(p, q):
         def gap(x):
@@ -91,16 +93,16 @@ def test_one_step_equals_quadrature(scheme, rate, noise, eps):
         return quad(gap, *taken, limit=400, epsabs=1e-14)[0]
 
     exact = max(stick(p, q) for p, q in family)
-    found = delta([event], eps, relation)
+    found = delta([event], eps, adjacency)
     assert exact - 1e-13 <= found <= exact * 1.001 + 1e-9
 
 
-@pytest.mark.parametrize("scheme", ["poisson", "poisson-substitute", "without-replacement"])
+@pytest.mark.parametrize("scheme", ["poisson", "poisson-replace-one", "without-replacement"])
 @pytest.mark.parametrize(("rate", "noise", "count"), [(0.1, 1.0, 50), (0.02, 1.5, 400)])
 def test_never_below_an_independent_composition(scheme, rate, noise, count):
-    event, relation, family = pairs(rate, noise)[scheme]
+    event, adjacency, family = pairs(rate, noise)[scheme]
     event = GaussianEvent(clip=1.0, noise_sd=noise, count=count, sampling=event.sampling)
-    found = epsilon([event], DELTA, relation)
+    found = epsilon([event], DELTA, adjacency)
 
     lost = [compose_below([(pair, count)], grid=2e-5, size=2**20) for pair in family]
 
@@ -117,7 +119,7 @@ def test_mixed_events_against_an_independent_composition():
     other, _, (remove_other, add_other) = pairs(0.02, 0.8)["poisson"]
     plain = ([(1.0, 0.0)], [(1.0, 0.25)])
     events = [sampled] * 20 + [GaussianEvent(clip=1.0, noise_sd=4.0)] * 3 + [other] * 40
-    found = epsilon(events, DELTA, "add-or-remove")
+    found = epsilon(events, DELTA, "add-or-remove-one")
 
     removed = compose_below([(remove, 20), (plain, 3), (remove_other, 40)])
     added = compose_below([(add, 20), (plain, 3), (add_other, 40)])

@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tacit.errors import TacitError
-from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.events import Adjacency, GaussianEvent
 from tacit.privacy.ledger.ledger import Ask, Budget, Ledger
 from tacit.privacy.ledger.store import Store, create_store
 
 
-def zcdp(events: Sequence[GaussianEvent], delta: float, relation: Relation) -> float:
+def zcdp(events: Sequence[GaussianEvent], delta: float, adjacency: Adjacency) -> float:
     """ε = ρ + 2√(ρ ln 1/δ), ρ = Σ Δ²/(2s²) (Bun and Steinke 2016, Prop. 1.3)."""
-    rho = sum(e.count * e.sensitivity(relation) ** 2 / (2 * e.noise_sd**2) for e in events)
+    rho = sum(e.count * e.sensitivity(adjacency) ** 2 / (2 * e.noise_sd**2) for e in events)
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
 EVENT = GaussianEvent(clip=1.0, noise_sd=40.0)
-TERMS = {"unit": "record", "relation": "add-or-remove"}
+TERMS = {"unit": "record", "adjacency": "add-or-remove-one"}
 
 
-def budget_of(epsilon=1.0, delta=1e-5, relation="add-or-remove", unit="record"):
-    return Budget(epsilon=epsilon, delta=delta, relation=relation, unit=unit)
+def budget_of(epsilon=1.0, delta=1e-5, adjacency="add-or-remove-one", unit="record"):
+    return Budget(epsilon=epsilon, delta=delta, adjacency=adjacency, unit=unit)
 
 
 def release(path: Path, line: str) -> None:

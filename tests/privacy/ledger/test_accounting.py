@@ -12,7 +12,7 @@ accounting = pytest.importorskip("tacit.privacy.accounting")
 
 def test_the_default_accountant_decides(path, ledger, dataset):
     step = GaussianEvent(clip=1.0, noise_sd=2.0, count=10, sampling=Poisson(rate=0.01))
-    cost = accounting.epsilon([step], 1e-5, "add-or-remove")
+    cost = accounting.epsilon([step], 1e-5, "add-or-remove-one")
     ledger.set_budget(dataset, budget_of(cost * 1.05), reason="test", raising=True)
     with Ledger(path) as real:
         assert real.charge(dataset, "run", "r1", [step], **TERMS).new
@@ -32,6 +32,7 @@ def test_what_fits_as_a_whole_fits_round_by_round(path, ledger, dataset):
             real.charge(dataset, "run", f"r{number}", [step], **TERMS)
             exact.append(real.spent(dataset).epsilon)
     direct = [
-        accounting.epsilon([step] * count, 1e-5, "add-or-remove") for count in range(1, rounds + 1)
+        accounting.epsilon([step] * count, 1e-5, "add-or-remove-one")
+        for count in range(1, rounds + 1)
     ]
     assert exact == direct == sorted(direct)

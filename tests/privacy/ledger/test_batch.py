@@ -26,7 +26,7 @@ def ask(dataset, request, events=(EVENT,), **others):
 def room_for(count):
     """A budget that allows so many EVENTs, exactly."""
     events = [msgspec.structs.replace(EVENT, count=count)]
-    return budget_of(zcdp(events, 1e-5, "add-or-remove"))
+    return budget_of(zcdp(events, 1e-5, "add-or-remove-one"))
 
 
 def test_a_batch_is_charged_in_the_order_of_the_asks(path, ledger, parties):
@@ -98,7 +98,7 @@ def test_terms_of_one_batch_may_differ(ledger, dataset):
     by_person = ask(dataset, "b", unit="person")
     ledger.charge_many([ask(dataset, "a"), by_person])
     both = [EVENT, GaussianEvent(clip=2.0, noise_sd=EVENT.noise_sd)]
-    assert ledger.spent(dataset).epsilon == pytest.approx(zcdp(both, 1e-5, "add-or-remove"))
+    assert ledger.spent(dataset).epsilon == pytest.approx(zcdp(both, 1e-5, "add-or-remove-one"))
 
 
 def test_a_request_twice_in_a_batch_is_refused(ledger, dataset):

@@ -102,7 +102,7 @@ def test_two_processes_with_whole_rounds_cannot_overspend_together(
     """The last party has room for 23 rounds: the 24th charges nobody, whoever asks for it."""
     room = 23
     events = [GaussianEvent(clip=1.0, noise_sd=EVENT.noise_sd, count=room)]
-    limit = zcdp(events, 1e-5, "add-or-remove")
+    limit = zcdp(events, 1e-5, "add-or-remove-one")
     ledger.set_budget(parties[-1], budget_of(limit), reason="less")
     side, gate = place / "released", processes.Event()
     children = [

@@ -24,7 +24,7 @@ def test_a_charge_is_there_after_reopening_and_adds_up_over_runs(path, ledger, d
     ledger.close()
     with Ledger(path, epsilon=zcdp) as again:
         spent = again.spent(dataset)
-    assert spent.epsilon == zcdp([EVENT, EVENT], 1e-5, "add-or-remove")
+    assert spent.epsilon == zcdp([EVENT, EVENT], 1e-5, "add-or-remove-one")
     assert (spent.charges, spent.releases, spent.family) == (2, 2, 1)
     assert spent.remaining == 1.0 - spent.epsilon
 
@@ -45,7 +45,7 @@ def test_what_would_pass_the_budget_is_refused_and_leaves_no_trace(ledger, datas
 
 def test_the_budget_itself_may_be_reached_exactly(ledger, path):
     some = ledger.identify([], {"y": np.ones(3)})
-    exact = zcdp([GaussianEvent(clip=1.0, noise_sd=40.0, count=3)], 1e-5, "add-or-remove")
+    exact = zcdp([GaussianEvent(clip=1.0, noise_sd=40.0, count=3)], 1e-5, "add-or-remove-one")
     ledger.set_budget(some, budget_of(exact), reason="all of it")
     for number in range(3):
         ledger.charge(some, "run", f"r{number}", [EVENT], **TERMS)
@@ -70,7 +70,7 @@ def test_check_spends_nothing_and_agrees_with_charge(ledger, dataset):
     budget = ledger.check(dataset, run, **TERMS)
     assert budget.fits
     assert budget.spent == 0.0
-    assert budget.total == budget.requested == zcdp(run, 1e-5, "add-or-remove")
+    assert budget.total == budget.requested == zcdp(run, 1e-5, "add-or-remove-one")
     assert not ledger.check(dataset, run * 3, **TERMS).fits
     assert ledger.receipt() == before
 
@@ -110,7 +110,7 @@ def test_another_release_under_the_same_request_is_refused(ledger, dataset):
     with pytest.raises(PrivacyBudgetError, match="another release"):
         ledger.charge(dataset, "run", "r1", [quieter], **TERMS)
     with pytest.raises(PrivacyBudgetError, match="another release"):
-        ledger.charge(dataset, "run", "r1", [EVENT], unit="party", relation="add-or-remove")
+        ledger.charge(dataset, "run", "r1", [EVENT], unit="party", adjacency="add-or-remove-one")
 
 
 def test_unknown_events_and_bad_names_are_refused(ledger, dataset):
@@ -126,9 +126,9 @@ def test_unknown_events_and_bad_names_are_refused(ledger, dataset):
     with pytest.raises(ConfigError, match="purpose"):
         ledger.charge(dataset, "run", "r1", [EVENT], purpose="\x07", **TERMS)
     with pytest.raises(ConfigError, match="unit"):
-        ledger.charge(dataset, "run", "r1", [EVENT], unit="house", relation="substitute")
-    with pytest.raises(ConfigError, match="relation"):
-        ledger.charge(dataset, "run", "r1", [EVENT], unit="record", relation="remove")
+        ledger.charge(dataset, "run", "r1", [EVENT], unit="house", adjacency="replace-one")
+    with pytest.raises(ConfigError, match="adjacency"):
+        ledger.charge(dataset, "run", "r1", [EVENT], unit="record", adjacency="remove")
 
 
 @given(
@@ -162,9 +162,9 @@ def test_equal_events_reach_the_accountant_merged(path, ledger, dataset):
         for number in range(5):
             other.charge(dataset, f"run{number}", "r1", [EVENT, EVENT], **TERMS)
         other.check(dataset, [EVENT], **TERMS)
-    events, delta, relation = seen[4]
+    events, delta, adjacency = seen[4]
     assert events == (GaussianEvent(clip=1.0, noise_sd=40.0, count=10),)
-    assert (delta, relation) == (1e-5, "add-or-remove")
+    assert (delta, adjacency) == (1e-5, "add-or-remove-one")
     assert len(seen) == 7, "what is known is not asked again"
 
 

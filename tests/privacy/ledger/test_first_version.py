@@ -35,10 +35,10 @@ def test_budgets_and_charges_are_read(old):
     with Ledger(old) as ledger:
         assert [str(one) for one in ledger.datasets()] == [NORTH, SOUTH]
         assert ledger.budget(NORTH) == Budget(
-            epsilon=3.0, delta=1e-5, relation="substitute", unit="record"
+            epsilon=3.0, delta=1e-5, adjacency="replace-one", unit="record"
         )
         assert ledger.budget(SOUTH) == Budget(
-            epsilon=2.0, delta=1e-6, relation="add-or-remove", unit="person"
+            epsilon=2.0, delta=1e-6, adjacency="add-or-remove-one", unit="person"
         )
         assert ledger.spent(NORTH).epsilon == pytest.approx(1.356467364457055)
         assert ledger.remaining(SOUTH) == pytest.approx(1.9237577029421356)
@@ -63,11 +63,11 @@ def test_new_entries_follow_old_ones(old):
     event = GaussianEvent(clip=1.0, noise_sd=8.0)
     with Ledger(old) as ledger:
         north = ledger.datasets()[0]
-        terms = {"unit": "record", "relation": "substitute"}
+        terms = {"unit": "record", "adjacency": "replace-one"}
         ledger.charge(north, "run-3", "north.1", [event], **terms)
         with pytest.raises(BudgetExceededError, match="budget"):
             ledger.charge(north, "run-3", "north.2", [event] * 50, **terms)
-        budget = Budget(epsilon=4.0, delta=1e-5, relation="substitute", unit="record")
+        budget = Budget(epsilon=4.0, delta=1e-5, adjacency="replace-one", unit="record")
         ledger.set_budget(north, budget, reason="board of 5 May", raising=True)
     with Ledger(old) as ledger:
         assert ledger.budget(NORTH) == budget

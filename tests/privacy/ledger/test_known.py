@@ -52,7 +52,9 @@ def test_after_a_check_the_rounds_of_a_run_ask_nothing(watched, dataset):
     assert len(accountant.asked) == before
     ledger.charge_many(asks_of([dataset], "run", "more", ROUND))
     assert len(accountant.asked) == before + 1, "beyond what was checked"
-    assert ledger.spent(dataset).epsilon == zcdp([EVENT, times(ROUND, 70)], 1e-5, "add-or-remove")
+    assert ledger.spent(dataset).epsilon == zcdp(
+        [EVENT, times(ROUND, 70)], 1e-5, "add-or-remove-one"
+    )
 
 
 def test_parties_with_the_same_events_are_one_question(watched, dataset):
@@ -71,7 +73,7 @@ def test_a_bound_is_never_reported_and_never_refuses(watched, dataset):
     ledger.charge(dataset, "run", "r1", [EVENT], **TERMS)
     assert ledger.check(dataset, [times(EVENT, 9)], **TERMS).fits
     ledger.charge(dataset, "run", "r2", [EVENT], **TERMS)
-    assert ledger.spent(dataset).epsilon == zcdp([times(EVENT, 2)], 1e-5, "add-or-remove")
+    assert ledger.spent(dataset).epsilon == zcdp([times(EVENT, 2)], 1e-5, "add-or-remove-one")
 
 
 @pytest.mark.parametrize(
@@ -79,18 +81,18 @@ def test_a_bound_is_never_reported_and_never_refuses(watched, dataset):
     [
         budget_of(delta=1e-6),
         budget_of(delta=1e-4),
-        budget_of(relation="substitute"),
+        budget_of(adjacency="replace-one"),
     ],
 )
 def test_a_bound_holds_in_its_own_terms_only(other):
     accountant = Watched()
     price = Price(accountant)
-    paid = lambda count: Counter({(EVENT, "record", "add-or-remove"): count})  # noqa: E731
+    paid = lambda count: Counter({(EVENT, "record", "add-or-remove-one"): count})  # noqa: E731
     assert price.fits(paid(20), budget_of())
     assert price.fits(paid(5), budget_of())
     assert len(accountant.asked) == 1
     price.fits(paid(5), other)
-    assert accountant.asked[1][1:] == (other.delta, other.relation)
+    assert accountant.asked[1][1:] == (other.delta, other.adjacency)
 
 
 # Few values, so that multisets often contain each other, or nearly.
@@ -100,7 +102,7 @@ _steps = st.tuples(
     st.sampled_from(["fits", "check"]),
     st.sampled_from([1.0, 2.0]),
     st.sampled_from([1e-5, 1e-5, 1e-5, 1e-6]),
-    st.sampled_from(["add-or-remove", "add-or-remove", "add-or-remove", "substitute"]),
+    st.sampled_from(["add-or-remove-one", "add-or-remove-one", "add-or-remove-one", "replace-one"]),
 )
 
 
@@ -110,9 +112,9 @@ def test_it_decides_as_the_accountant_asked_directly(steps, size):
     accountant = Watched()
     price = Price(accountant)
     price._known = Known(size)
-    for counts, what, epsilon, delta, relation in steps:
-        budget = budget_of(epsilon, delta=delta, relation=relation)
-        paid = Counter({(kind, "record", "add-or-remove"): n for kind, n in counts.items()})
+    for counts, what, epsilon, delta, adjacency in steps:
+        budget = budget_of(epsilon, delta=delta, adjacency=adjacency)
+        paid = Counter({(kind, "record", "add-or-remove-one"): n for kind, n in counts.items()})
         direct = Price(zcdp).of(paid, budget)
         if what == "check":
             assert price.of(paid, budget) == direct
@@ -126,7 +128,7 @@ def test_it_decides_as_the_accountant_asked_directly(steps, size):
 
 def test_a_multiset_larger_in_one_kind_only_is_no_bound():
     known, asked = (
-        Counter({(KINDS[i], "record", "add-or-remove"): n for i, n in enumerate(counts)})
+        Counter({(KINDS[i], "record", "add-or-remove-one"): n for i, n in enumerate(counts)})
         for counts in ((80, 1), (20, 400))
     )
     price = Price(zcdp)
@@ -137,11 +139,13 @@ def test_a_multiset_larger_in_one_kind_only_is_no_bound():
 
 def test_what_is_used_is_remembered_longest():
     known = Known(2)
-    large, small, other = (Question((times(EVENT, n),), 1e-5, "add-or-remove") for n in (9, 1, 20))
+    large, small, other = (
+        Question((times(EVENT, n),), 1e-5, "add-or-remove-one") for n in (9, 1, 20)
+    )
     known.learn(large, 0.5)
     known.learn(other, 0.9)
     assert known.at_most(small, 0.6), "by the smaller of two bounds"
-    known.learn(Question((ROUND,), 1e-5, "add-or-remove"), 0.1)
+    known.learn(Question((ROUND,), 1e-5, "add-or-remove-one"), 0.1)
     assert known.at_most(small, 0.6)
     assert known.value(other) is None
     assert known.value(small) is None, "a bound is not an answer"
@@ -149,12 +153,12 @@ def test_what_is_used_is_remembered_longest():
 
 def test_no_bound_says_nothing():
     known = Known()
-    one = Question((EVENT,), 1e-5, "add-or-remove")
+    one = Question((EVENT,), 1e-5, "add-or-remove-one")
     assert not known.at_most(one, 1.0)
-    known.learn(Question((times(EVENT, 5),), 1e-5, "add-or-remove"), math.inf)
+    known.learn(Question((times(EVENT, 5),), 1e-5, "add-or-remove-one"), math.inf)
     assert not known.at_most(one, 1.0)
-    mixed = Question((EVENT, ROUND), 1e-5, "add-or-remove")
-    known.learn(Question((times(EVENT, 5),), 1e-5, "add-or-remove"), 0.1)
+    mixed = Question((EVENT, ROUND), 1e-5, "add-or-remove-one")
+    known.learn(Question((times(EVENT, 5),), 1e-5, "add-or-remove-one"), 0.1)
     assert not known.at_most(mixed, 1.0), "another kind of event is in it"
 
 

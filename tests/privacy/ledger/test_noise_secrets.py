@@ -202,9 +202,9 @@ def test_a_file_that_others_can_read_is_refused(path, ledger):
 def test_the_price_of_a_run_is_the_lowest_budget_that_it_fits_under(ledger):
     fresh = ledger.identify(["other"], {"y": np.arange(7.0)})
     events = [GaussianEvent(clip=1.0, noise_sd=40.0, count=3)]
-    terms = {"unit": "record", "relation": "add-or-remove"}
+    terms = {"unit": "record", "adjacency": "add-or-remove-one"}
     price = ledger.price(fresh, events, delta=1e-5, **terms)
-    assert price == zcdp(events, 1e-5, "add-or-remove")
+    assert price == zcdp(events, 1e-5, "add-or-remove-one")
     ledger.set_budget(fresh, budget_of(price), reason="exactly that")
     opened(ledger, *(ask(fresh, f"r{n}") for n in range(3)))
     assert ledger.price(fresh, events, delta=1e-5, **terms) > price, "after what was spent"

@@ -52,7 +52,7 @@ def test_kill_at_random_moments_never_shows_less_than_was_released(processes, pl
         assert len(paid) - len(sent) <= trial + 1, "at most one lost charge a crash"
     assert len(released(side)) >= 24
     with Ledger(path, epsilon=zcdp) as ledger:
-        lower = zcdp([EVENT] * len(released(side)), 1e-5, "add-or-remove")
+        lower = zcdp([EVENT] * len(released(side)), 1e-5, "add-or-remove-one")
         epsilon = ledger.spent(dataset).epsilon
         assert epsilon is not None
         assert epsilon >= lower
@@ -86,7 +86,7 @@ def test_kill_while_a_ledger_is_made(processes, path, point):
 def test_two_processes_cannot_overspend_together(processes, place, path):
     """Room for 41 charges: whoever comes 42nd is refused, whichever process it is."""
     room = 41
-    limit = zcdp([GaussianEvent(clip=1.0, noise_sd=40.0, count=room)], 1e-5, "add-or-remove")
+    limit = zcdp([GaussianEvent(clip=1.0, noise_sd=40.0, count=room)], 1e-5, "add-or-remove-one")
     with Ledger(path, create=True, epsilon=zcdp) as ledger:
         dataset = ledger.identify([], {"y": np.ones(3)})
         ledger.set_budget(dataset, budget_of(limit), reason="test")

@@ -61,7 +61,7 @@ def test_a_lost_answer_is_made_again_for_the_same_charge(path, ledger, dataset):
         body = again.answer(dataset, "run", "r1", [EVENT], compute=lambda key: key, **TERMS)
     assert keys == [body, body]
     assert [row.attempt for row in ledger.entries() if row.kind == "charge"] == [1]
-    assert ledger.spent(dataset).epsilon == zcdp([EVENT], 1e-5, "add-or-remove")
+    assert ledger.spent(dataset).epsilon == zcdp([EVENT], 1e-5, "add-or-remove-one")
 
 
 def test_answer_computes_nothing_beyond_the_budget(ledger, dataset):

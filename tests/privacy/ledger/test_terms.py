@@ -1,4 +1,4 @@
-"""Budgets, units, relations and lineage: what counts how under what."""
+"""Budgets, units, adjacencies and lineage: what counts how under what."""
 
 import math
 
@@ -35,7 +35,7 @@ def test_a_budget_falls_freely_and_rises_only_when_told_to(ledger, dataset):
     for higher in (
         budget_of(0.6),
         budget_of(0.5, delta=1e-4),
-        budget_of(0.4, relation="substitute"),
+        budget_of(0.4, adjacency="replace-one"),
         budget_of(0.4, unit="person"),
     ):
         with pytest.raises(PrivacyBudgetError, match="--raise"):
@@ -54,17 +54,17 @@ def test_a_budget_needs_a_reason(ledger, dataset):
 
 def test_add_or_remove_counts_double_under_a_substitute_budget(ledger):
     some = other(ledger, 1)
-    ledger.set_budget(some, budget_of(relation="substitute"), reason="test")
+    ledger.set_budget(some, budget_of(adjacency="replace-one"), reason="test")
     ledger.charge(some, "run", "r1", [EVENT], **TERMS)
-    assert ledger.spent(some).epsilon == zcdp([EVENT], 1e-5, "substitute")
+    assert ledger.spent(some).epsilon == zcdp([EVENT], 1e-5, "replace-one")
 
 
 def test_substitute_does_not_count_under_add_or_remove(ledger, dataset):
     with pytest.raises(PrivacyBudgetError, match="number of records"):
-        ledger.charge(dataset, "run", "r1", [EVENT], unit="record", relation="substitute")
+        ledger.charge(dataset, "run", "r1", [EVENT], unit="record", adjacency="replace-one")
     for unit in ("record", "party"):
         with pytest.raises(PrivacyBudgetError, match="number of records"):
-            ledger.check(dataset, [EVENT], unit=unit, relation="substitute")
+            ledger.check(dataset, [EVENT], unit=unit, adjacency="replace-one")
 
 
 def worst_move(unit, budget, rng, *, nonnegative):
@@ -76,20 +76,20 @@ def worst_move(unit, budget, rng, *, nonnegative):
         return v / np.linalg.norm(v)
 
     # One record added changes one unit's contribution; one substituted may change two persons'.
-    changed = 2 if budget.relation == "substitute" and unit == "person" else 1
+    changed = 2 if budget.adjacency == "replace-one" and unit == "person" else 1
     return float(np.linalg.norm(sum(vector() - vector() for _ in range(changed))))
 
 
 @given(st.integers(0, 2**32), st.sampled_from(["person", "party"]), st.booleans(), st.booleans())
 def test_a_coarser_unit_is_counted_at_least_as_far_as_its_sum_can_move(seed, unit, substitute, pos):
-    relation = "substitute" if substitute else "add-or-remove"
-    budget = budget_of(relation=relation, unit="record")
+    adjacency = "replace-one" if substitute else "add-or-remove-one"
+    budget = budget_of(adjacency=adjacency, unit="record")
     event = GaussianEvent(clip=1.0, noise_sd=3.0, count=2, nonnegative=pos)
-    found = counted(event, unit, "add-or-remove", budget)
+    found = counted(event, unit, "add-or-remove-one", budget)
     rng = np.random.default_rng(seed)
     far = max(worst_move(unit, budget, rng, nonnegative=pos) for _ in range(50))
-    assert far <= found.sensitivity(relation) * (1 + 1e-12)
-    assert far > 0.2 * found.sensitivity(relation), "the bound is of the right size"
+    assert far <= found.sensitivity(adjacency) * (1 + 1e-12)
+    assert far > 0.2 * found.sensitivity(adjacency), "the bound is of the right size"
     assert (found.noise_sd, found.count) == (3.0, 2)
 
 
@@ -97,14 +97,14 @@ def test_finer_units_and_sampled_coarser_ones_are_refused():
     sampled = GaussianEvent(clip=1.0, noise_sd=3.0, sampling=Poisson(rate=0.1))
     for unit in UNITS:
         budget = budget_of(unit=unit)
-        assert counted(sampled, unit, "add-or-remove", budget) is sampled
+        assert counted(sampled, unit, "add-or-remove-one", budget) is sampled
         for charged in UNITS:
             if UNITS.index(charged) < UNITS.index(unit):
                 with pytest.raises(PrivacyBudgetError, match="says nothing about"):
-                    counted(EVENT, charged, "add-or-remove", budget)
+                    counted(EVENT, charged, "add-or-remove-one", budget)
             elif charged != unit:
                 with pytest.raises(PrivacyBudgetError, match="sampled"):
-                    counted(sampled, charged, "add-or-remove", budget)
+                    counted(sampled, charged, "add-or-remove-one", budget)
 
 
 def test_a_budget_in_terms_that_past_charges_do_not_have_is_refused(ledger, dataset):
@@ -148,7 +148,7 @@ def test_linked_data_sets_share_spending_both_ways_and_across_generations(ledger
         assert ledger.budget(name) == budget_of()
         spent = ledger.spent(name)
         assert (spent.charges, spent.family) == (3, 3)
-        assert spent.epsilon == zcdp([EVENT] * 3, 1e-5, "add-or-remove")
+        assert spent.epsilon == zcdp([EVENT] * 3, 1e-5, "add-or-remove-one")
     ledger.set_budget(third, budget_of(0.2), reason="for all of them")
     with pytest.raises(PrivacyBudgetError, match="budget"):
         ledger.charge(dataset, "run", "r4", [EVENT], **TERMS)

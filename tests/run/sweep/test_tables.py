@@ -43,7 +43,7 @@ def test_a_case_is_summed_over_its_seeds_and_counts_its_failures():
 
 
 def test_an_epsilon_is_never_summed_without_what_it_is_for():
-    told = {"delta": 1e-5, "unit": "record", "relation": "substitute", "trust": "nobody"}
+    told = {"delta": 1e-5, "unit": "record", "adjacency": "replace-one", "trust": "nobody"}
     jobs = [job(1), job(2)]
     rows = [
         start_row(one) | {"guarantee.epsilon": epsilon}

@@ -62,7 +62,9 @@ def _guarantee(ready: ReadyParty, path: Path) -> list[str]:
     settled = plan.settled[ready.name]
     guarantee = settled.guarantee
     shares = f", of which this party adds 1/√{settled.shares}" if settled.shares > 1 else ""
-    verb = "added or removed" if guarantee.relation == "add-or-remove" else "replaced by another"
+    verb = (
+        "added or removed" if guarantee.adjacency == "add-or-remove-one" else "replaced by another"
+    )
     rows = [
         f"(ε = {guarantee.epsilon:.4g}, δ = {guarantee.delta:g}): what is sent looks almost the "
         f"same if one {guarantee.unit} is {verb}",
@@ -88,7 +90,7 @@ def _budget(ready: ReadyParty, path: Path) -> list[str]:
     """The budget that suffices, and the command that sets it."""
     guarantee, needed = ready.plan.settled[ready.name].guarantee, required_budget(ready)
     present = spent_by(ready)
-    terms = f"δ = {guarantee.delta:g}, {guarantee.relation} a {guarantee.unit}"
+    terms = f"δ = {guarantee.delta:g}, per {guarantee.unit}, {guarantee.adjacency}"
     spent = present.epsilon if present is not None else None
     after = f", {spent:.4g} of which was spent before" if spent else ""
     rows = [

@@ -199,7 +199,7 @@ def _spent(line: Line) -> str:
         return ""
     return (
         f"; ε = {line['epsilon_spent']:.3g} of {line['budget']:g} spent "
-        f"(δ = {line['delta']:g}, {line['relation']} a {line['unit']})"
+        f"(δ = {line['delta']:g}, {line['adjacency']} a {line['unit']})"
     )
 
 
@@ -277,7 +277,7 @@ def _of_budget(spent: Spent | None) -> str:
         return "nothing spent"
     return (
         f"ε = {spent.epsilon:.4g} spent of {spent.budget.epsilon:g} (δ = {spent.budget.delta:g}, "
-        f"{spent.budget.relation} a {spent.budget.unit})"
+        f"per {spent.budget.unit}, {spent.budget.adjacency})"
     )
 
 
@@ -342,7 +342,7 @@ def _promised(guarantee: dict[str, Any] | None) -> str:
     if guarantee is None:
         return ""
     return (
-        f"{guarantee['epsilon']:.4g} (δ = {guarantee['delta']:g}, {guarantee['relation']} a "
+        f"{guarantee['epsilon']:.4g} (δ = {guarantee['delta']:g}, {guarantee['adjacency']} a "
         f"{guarantee['unit']})"
     )
 

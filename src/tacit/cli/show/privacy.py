@@ -25,7 +25,7 @@ def show_explanation(plan: Plan, found: Explanation) -> None:
     if plan.privacy is None:
         return
     console.print(
-        f"every ε is at δ = {found.delta:g}, relation {found.relation}; "
+        f"every ε is at δ = {found.delta:g}, adjacency {found.adjacency}; "
         "“not protected” means that no ε below 50 can be shown.",
         highlight=False,
     )

@@ -58,7 +58,7 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
     epsilon: float
     delta: float
     unit: Short
-    relation: Short
+    adjacency: Short
     answers: Count
 
 

@@ -163,11 +163,11 @@ class DPSGD(PrivateMethod):
         return {} if self.adaptive is None else {SCALE: ()}
 
     def check(self, model: Model, family: Family) -> None:
-        if self.adaptive is not None and self.relation != "substitute":
+        if self.adaptive is not None and self.adjacency != "replace-one":
             raise ConfigError(
-                f"method.adaptive = {self.adaptive} with privacy.relation = {self.relation!r}, "
+                f"method.adaptive = {self.adaptive} with privacy.adjacency = {self.adjacency!r}, "
                 "which keeps the number of records secret: a share of them cannot be told; use "
-                "'substitute' or a fixed clip"
+                "'replace-one' or a fixed clip"
             )
         if not isinstance(family, MeanFieldGaussian):
             raise ConfigError(
@@ -175,13 +175,13 @@ class DPSGD(PrivateMethod):
                 "covariance would release d² noisy numbers"
             )
         fixed = self._precision(model) == "fixed"
-        if fixed and self.step_size is None and self.relation != "substitute":
+        if fixed and self.step_size is None and self.adjacency != "replace-one":
             raise ConfigError(
                 f"method.step_size is not given for {model.kind!r}, whose precision is not learnt, "
-                f"and privacy.relation = {self.relation!r} keeps the number of records secret; "
+                f"and privacy.adjacency = {self.adjacency!r} keeps the number of records secret; "
                 "choose one, e.g. 0.05"
             )
-        self.batches.check(self.relation)
+        self.batches.check(self.adjacency)
 
     def arrange(self, party: str, records: Records, seed: int) -> Arranged:
         del seed

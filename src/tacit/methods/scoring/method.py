@@ -208,7 +208,7 @@ class PrivateScoring(PrivateMethod):
         """(sensitivity/noise)² is `noise_sd`⁻² times this visit's share, and shares add up to 1."""
         stage = self.stage_at(visit).name
         event = GaussianEvent(clip=clip, noise_sd=noise_sd, nonnegative=stage != SCORE)
-        ratio = event.sensitivity(self.relation) / clip
+        ratio = event.sensitivity(self.adjacency) / clip
         share = self.budget_share(visit, visits)
         return (
             GaussianEvent(

@@ -193,7 +193,7 @@ class PrivateStatistics(PrivateMethod):
 
     def check(self, model: Model, family: Family) -> None:
         _require_statistics(self, model, family)
-        self.batches.check(self.relation)
+        self.batches.check(self.adjacency)
         if self.unit != "record" and not model.traceable:
             raise ConfigError(
                 f"privacy.unit = {self.unit!r} with model {model.kind!r}, whose statistics are "

@@ -12,8 +12,8 @@ costs nothing: only its change is seen, and that is clipped.
 
 **Sensitivity.** One unit is in one shard, whose change is a vector of norm ≤ C before and after, so
 the sum moves by at most 2C: under substitution, where a unit keeps its number and with it its
-shard, and also under add-or-remove, where a shard's change is altered and none is added. As an
-event that is a clip of C under the one relation and of 2C under the other. (TMLR Theorems 7 and 12
+shard, and also under add-or-remove-one, where a shard's change is altered and none is added. As an
+event that is a clip of C under the one adjacency and of 2C under the other. (TMLR Theorems 7 and 12
 count C.) For `unit = "party"` the whole party is one contribution: C, and 2C under substitution.
 
 **The factor of a shard** is tₘₖ = tₘ/N, where tₘ is the party's factor at the server: public, like
@@ -80,7 +80,7 @@ class PrivateUpdate(PrivateMethod):
     """Release the clipped change of natural parameters, of one or of many shards.
 
     `shards` left out makes one for every two units, which needs the number of units to be public
-    (relation = "substitute"); "averaged" takes the same number at every party. `steps` and
+    (adjacency = "replace-one"); "averaged" takes the same number at every party. `steps` and
     `step_size` are those of the natural-gradient steps by which a shard of a generalised linear
     model answers: one whole step is enough, because the next round starts where it led.
     `precision_weight` is κ, the precision's share in the clip of the form "even".
@@ -166,9 +166,9 @@ class PrivateUpdate(PrivateMethod):
                 "the server keeps exactly would carry one shard's records into another's answers: "
                 "it is for privacy.unit = 'party'"
             )
-        if self.shards is None and self.relation != "substitute":
+        if self.shards is None and self.adjacency != "replace-one":
             raise ConfigError(
-                f"method.shards is not given and privacy.relation = {self.relation!r}; their "
+                f"method.shards is not given and privacy.adjacency = {self.adjacency!r}; their "
                 "number would tell how many records there are: choose one, e.g. shards = 500"
             )
         self._inner(model).check(model, family)
@@ -181,7 +181,7 @@ class PrivateUpdate(PrivateMethod):
         shards = self.shards_of(count)
         if shards == 1:
             shard = np.zeros(count, dtype=np.int64)
-        elif self.relation == "substitute":
+        elif self.adjacency == "replace-one":
             shard = shard_of_slots(party, count, shards, seed)
         else:
             shard = shard_of_content(party, contents(plain, codes, count), shards, seed)
@@ -204,7 +204,7 @@ class PrivateUpdate(PrivateMethod):
     @property
     def _adds(self) -> bool:
         """True when C bounds what the arrival of a unit, or half of what its exchange, can do."""
-        return self.unit == "party" or self.relation == "substitute"
+        return self.unit == "party" or self.adjacency == "replace-one"
 
     def starts_at_prior(self, model: Model) -> bool:
         """Under a wide prior there is next to no curvature, and a first step could go anywhere."""

@@ -23,7 +23,7 @@ from tacit.privacy.accounting.composition import (
     Composition,
     supported,
 )
-from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.events import Adjacency, GaussianEvent
 
 __all__ = [
     "ACCOUNTANTS",
@@ -40,46 +40,46 @@ __all__ = [
 def epsilon(
     events: Sequence[GaussianEvent],
     delta: float,
-    relation: Relation,
+    adjacency: Adjacency,
     *,
     accountant: Accountant = "pld",
 ) -> float:
-    """An ε such that the composition of the events is (ε, δ)-private under the relation.
+    """An ε such that the composition of the events is (ε, δ)-private under the adjacency.
 
     Formal guarantee: the sequence of releases, each chosen after seeing the ones before it but with
     noise, clip and sampling fixed in advance, is (ε, δ)-differentially private. The order of the
     events and their grouping into counts change nothing, not even the last bit.
 
     >>> event = GaussianEvent(clip=1.0, noise_sd=5.0, count=77)
-    >>> round(epsilon([event], 1e-5, "add-or-remove", accountant="moments"), 3)
+    >>> round(epsilon([event], 1e-5, "add-or-remove-one", accountant="moments"), 3)
     9.998
     """
-    return Composition(relation=relation, accountant=accountant).add(*events).epsilon(delta)
+    return Composition(adjacency=adjacency, accountant=accountant).add(*events).epsilon(delta)
 
 
 def delta(
     events: Sequence[GaussianEvent],
     epsilon: float,
-    relation: Relation,
+    adjacency: Adjacency,
     *,
     accountant: Accountant = "pld",
 ) -> float:
-    """A δ such that the composition of the events is (ε, δ)-private under the relation.
+    """A δ such that the composition of the events is (ε, δ)-private under the adjacency.
 
     Formal guarantee: as for `epsilon`; the answer is at most 1, which says nothing.
 
     >>> event = GaussianEvent(clip=1.0, noise_sd=1.0)
-    >>> round(delta([event], 1.0, "add-or-remove"), 6)
+    >>> round(delta([event], 1.0, "add-or-remove-one"), 6)
     0.126937
     """
-    return Composition(relation=relation, accountant=accountant).add(*events).delta(epsilon)
+    return Composition(adjacency=adjacency, accountant=accountant).add(*events).delta(epsilon)
 
 
 def epsilon_curve(
     events_per_round: Sequence[GaussianEvent],
     rounds: int | Sequence[int],
     delta: float,
-    relation: Relation,
+    adjacency: Adjacency,
     *,
     accountant: Accountant = "pld",
 ) -> list[float]:
@@ -89,9 +89,9 @@ def epsilon_curve(
     power and not composed one by one: for a long plot, give the rounds to draw.
 
     >>> event = GaussianEvent(clip=1.0, noise_sd=10.0)
-    >>> [round(e, 2) for e in epsilon_curve([event], [1, 10], 1e-5, "add-or-remove")]
+    >>> [round(e, 2) for e in epsilon_curve([event], [1, 10], 1e-5, "add-or-remove-one")]
     [0.34, 1.2]
     """
-    one = Composition(relation=relation, accountant=accountant).add(*events_per_round)
+    one = Composition(adjacency=adjacency, accountant=accountant).add(*events_per_round)
     numbers = range(1, rounds + 1) if isinstance(rounds, int) else rounds
     return [one.repeat(number).epsilon(delta) for number in numbers]

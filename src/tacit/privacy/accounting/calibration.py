@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tacit.errors import ConfigError
 from tacit.privacy.accounting.composition import Accountant, Composition
-from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.events import Adjacency, GaussianEvent
 
 _LEAST_NOISE = 1e-6
 _MOST_NOISE = 1e9
@@ -17,7 +17,7 @@ _TOLERANCE = 1e-4
 def calibrate(
     target_epsilon: float,
     delta: float,
-    relation: Relation,
+    adjacency: Adjacency,
     make_events: Callable[[float], Sequence[GaussianEvent]],
     *,
     accountant: Accountant = "pld",
@@ -30,7 +30,7 @@ def calibrate(
 
     >>> def rounds(z):
     ...     return [GaussianEvent(clip=1.0, noise_sd=z, count=10)]
-    >>> round(calibrate(1.0, 1e-5, "add-or-remove", rounds), 1)
+    >>> round(calibrate(1.0, 1e-5, "add-or-remove-one", rounds), 1)
     11.8
     """
     if not (target_epsilon > 0 and math.isfinite(target_epsilon)):
@@ -38,7 +38,7 @@ def calibrate(
 
     def excess(log_noise: float) -> float:
         """ln ε(z) − ln target, cut off at ±700: the sign decides, the size guides the secant."""
-        empty = Composition(relation=relation, accountant=accountant)
+        empty = Composition(adjacency=adjacency, accountant=accountant)
         spent = empty.add(*make_events(math.exp(log_noise))).epsilon(delta)
         if spent > target_epsilon:
             return min(math.log(spent) - math.log(target_epsilon), 700.0)

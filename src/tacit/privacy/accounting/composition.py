@@ -11,7 +11,7 @@ from typing import Literal, Protocol, cast, get_args
 
 from tacit.errors import ConfigError
 from tacit.privacy.accounting.steps import Step, refusal, to_step
-from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.events import Adjacency, GaussianEvent
 
 Accountant = Literal["pld", "rdp", "moments", "strong"]
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
@@ -37,51 +37,51 @@ def _module(accountant: Accountant) -> _Module:
     return cast(_Module, import_module(f"tacit.privacy.accounting.{accountant}"))
 
 
-def supported(event: GaussianEvent, relation: Relation, accountant: Accountant) -> str | None:
-    """Why the accountant cannot bound this event under this relation, or None if it can.
+def supported(event: GaussianEvent, adjacency: Adjacency, accountant: Accountant) -> str | None:
+    """Why the accountant cannot bound this event under this adjacency, or None if it can.
 
     >>> from tacit.privacy.events import Poisson
     >>> event = GaussianEvent(clip=1.0, noise_sd=1.0, sampling=Poisson(rate=0.1))
-    >>> supported(event, "substitute", "pld") is None
+    >>> supported(event, "replace-one", "pld") is None
     True
-    >>> supported(event, "substitute", "moments")
-    "the moments accountant has no bound for poisson sampling under substitute: use 'pld'"
+    >>> supported(event, "replace-one", "moments")
+    "the moments accountant has no bound for poisson sampling under replace-one: use 'pld'"
     """
     module = _module(accountant)
-    return refusal(event, relation) or module.refusal(to_step(event, relation))
+    return refusal(event, adjacency) or module.refusal(to_step(event, adjacency))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Composition:
-    """The releases so far under one relation: an immutable value that a ledger can extend.
+    """The releases so far under one adjacency: an immutable value that a ledger can extend.
 
     Equal steps are counted, not listed, and kept sorted: two compositions of the same releases are
     equal whatever the order and grouping in which they were added, and so are their answers.
 
     >>> event = GaussianEvent(clip=1.0, noise_sd=5.0)
-    >>> spent = Composition(relation="add-or-remove").add(event, event)
-    >>> spent == Composition(relation="add-or-remove").add(event).repeat(2)
+    >>> spent = Composition(adjacency="add-or-remove-one").add(event, event)
+    >>> spent == Composition(adjacency="add-or-remove-one").add(event).repeat(2)
     True
     """
 
-    relation: Relation
+    adjacency: Adjacency
     accountant: Accountant = "pld"
     steps: Steps = ()
 
     def __post_init__(self) -> None:
         _module(self.accountant)
-        if self.relation not in get_args(Relation):
+        if self.adjacency not in get_args(Adjacency):
             raise ConfigError(
-                f"relation = {self.relation!r}; choose one of {', '.join(get_args(Relation))}"
+                f"adjacency = {self.adjacency!r}; choose one of {', '.join(get_args(Adjacency))}"
             )
 
     def add(self, *events: GaussianEvent) -> Composition:
         """With the events added; a ConfigError if one of them cannot be bounded."""
         counts = dict(self.steps)
         for event in events:
-            if reason := supported(event, self.relation, self.accountant):
+            if reason := supported(event, self.adjacency, self.accountant):
                 raise ConfigError(reason)
-            step = to_step(event, self.relation)
+            step = to_step(event, self.adjacency)
             counts[step] = counts.get(step, 0) + int(event.count)
         return self._with(counts.items())
 
@@ -105,7 +105,7 @@ class Composition:
 
     def _with(self, counts: Iterable[tuple[Step, int]]) -> Composition:
         return Composition(
-            relation=self.relation, accountant=self.accountant, steps=tuple(sorted(counts))
+            adjacency=self.adjacency, accountant=self.accountant, steps=tuple(sorted(counts))
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tacit.privacy.accounting import epsilon
-from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.events import Adjacency, GaussianEvent
 
 MOST = 1e6
 
@@ -27,7 +27,7 @@ def group_guarantee(epsilon: float, delta: float, size: int) -> tuple[float, flo
 
 
 def group_epsilon(
-    events: Sequence[GaussianEvent], delta: float, relation: Relation, size: int
+    events: Sequence[GaussianEvent], delta: float, adjacency: Adjacency, size: int
 ) -> float | None:
     """ε at δ for t units at once, from the releases themselves; None if this cannot be bounded.
 
@@ -36,16 +36,16 @@ def group_epsilon(
     general argument is left: the smallest ε with t·ε₁ ≥ ε and δ(e^{tε₁} − 1)/(e^{ε₁} − 1) ≤ δ.
     """
     if size == 1:
-        return epsilon(events, delta, relation)
+        return epsilon(events, delta, adjacency)
     if all(event.sampling is None for event in events):
         moved = [msgspec.structs.replace(event, clip=event.clip * size) for event in events]
-        found = epsilon(moved, delta, relation)
+        found = epsilon(moved, delta, adjacency)
         return found if found < MOST else None
     # δ for one unit must be smaller for the group's to be δ; search on a few powers of ten.
     best: float | None = None
     for power in range(1, 300, 6):
         small = delta * 10.0**-power
-        one = epsilon(events, small, relation)
+        one = epsilon(events, small, adjacency)
         together, total = group_guarantee(one, small, size)
         if total <= delta and (best is None or together < best):
             best = together

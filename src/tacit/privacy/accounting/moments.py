@@ -28,11 +28,11 @@ _SMALLEST_NOISE = 0.02
 
 
 def refusal(step: Step) -> str | None:
-    """Its integrals are of one mixture against one Gaussian, which only add-or-remove has."""
+    """Its integrals are of one mixture against one Gaussian, which only add-or-remove-one has."""
     if step.scheme == "all" or (step.scheme == "poisson" and step.one_way):
         return None
     return (
-        f"the moments accountant has no bound for {step.scheme} sampling under substitute: "
+        f"the moments accountant has no bound for {step.scheme} sampling under replace-one: "
         "use 'pld'"
     )
 

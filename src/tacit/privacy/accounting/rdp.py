@@ -22,7 +22,7 @@ _ROUNDING = 1e-14
 def refusal(step: Step) -> str | None:
     """Poisson sampling under substitution has no published Rényi bound in the library."""
     if step.scheme == "poisson" and not step.one_way:
-        return "rdp has no bound for poisson sampling under substitute: use 'pld'"
+        return "rdp has no bound for poisson sampling under replace-one: use 'pld'"
     return None
 
 
@@ -66,17 +66,17 @@ def _divergences(step: Step) -> np.ndarray:
     if not (multiplier > 0 and math.isfinite(multiplier**2) and multiplier**2 > 0):
         return np.full_like(orders, math.inf)
     event = dp_accounting.GaussianDpEvent(multiplier)
-    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    adjacency = dp_accounting.NeighboringRelation.REPLACE_ONE
     if step.scheme == "all":
         return orders * step.far**2 / 2
     if step.scheme == "poisson":
-        relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+        adjacency = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
         event = dp_accounting.PoissonSampledDpEvent(step.rate, event)
     else:
         total = 2**53  # the library asks for two whole numbers and uses their ratio
         event = dp_accounting.SampledWithoutReplacementDpEvent(
             total, math.ceil(step.rate * total), event
         )
-    rdp = RdpAccountant(_orders(), relation).compose(event).rdp
+    rdp = RdpAccountant(_orders(), adjacency).compose(event).rdp
     floored = np.maximum(rdp, 0.0) + _ROUNDING / (orders - 1)
     return np.where(np.isnan(floored), math.inf, floored)

@@ -1,7 +1,7 @@
 """A release as every accountant sees it: a sampling scheme and distances in units of the noise.
 
-This is the one place where clip, noise and relation become numbers for an accountant. Distances are
-sensitivity / noise_sd, so that no library's own convention for a noise multiplier under
+This is the one place where clip, noise and adjacency become numbers for an accountant. Distances
+are sensitivity / noise_sd, so that no library's own convention for a noise multiplier under
 substitution (dp_accounting's PLD doubles the sensitivity, its RDP does not) can enter.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, get_args
 
 from tacit.errors import ConfigError
-from tacit.privacy.events import GaussianEvent, Poisson, Relation, WithoutReplacement
+from tacit.privacy.events import Adjacency, GaussianEvent, Poisson, WithoutReplacement
 
 Scheme = Literal["all", "poisson", "without-replacement"]
 
@@ -21,7 +21,8 @@ class Step(NamedTuple):
     `far` is the distance of the sums with the unit and with its replacement (or without it), `near`
     the distance of the sum with the unit from the one of a batch that the unit is not in.
     `one_way`: which of two neighbours has the unit is the same in every step, so that the two
-    directions of the privacy loss are composed apart (add-or-remove) and not mixed (substitute).
+    directions of the privacy loss are composed apart (add-or-remove-one) and not mixed
+    (replace-one).
     """
 
     scheme: Scheme
@@ -31,42 +32,42 @@ class Step(NamedTuple):
     one_way: bool
 
 
-def to_step(event: GaussianEvent, relation: Relation) -> Step:
-    """The step of an event under a relation; a rate of 1 is no sampling.
+def to_step(event: GaussianEvent, adjacency: Adjacency) -> Step:
+    """The step of an event under an adjacency; a rate of 1 is no sampling.
 
-    | sampling            | relation      | far            | near           |
-    |---------------------|---------------|----------------|----------------|
-    | none                | either        | sensitivity/s  | sensitivity/s  |
-    | Poisson             | add-or-remove | C/s            | C/s            |
-    | Poisson             | substitute    | sensitivity/s  | C/s            |
-    | without replacement | substitute    | sensitivity/s  | sensitivity/s  |
+    | sampling            | adjacency         | far            | near           |
+    |---------------------|-------------------|----------------|----------------|
+    | none                | either            | sensitivity/s  | sensitivity/s  |
+    | Poisson             | add-or-remove-one | C/s            | C/s            |
+    | Poisson             | replace-one       | sensitivity/s  | C/s            |
+    | without replacement | replace-one       | sensitivity/s  | sensitivity/s  |
 
-    >>> to_step(GaussianEvent(clip=1.0, noise_sd=4.0), "substitute").far
+    >>> to_step(GaussianEvent(clip=1.0, noise_sd=4.0), "replace-one").far
     0.5
     """
-    if reason := refusal(event, relation):
+    if reason := refusal(event, adjacency):
         raise ConfigError(reason)
-    far = event.sensitivity(relation) / event.noise_sd
+    far = event.sensitivity(adjacency) / event.noise_sd
     sampling = event.sampling
     if sampling is None or sampling.rate == 1:
         return Step("all", 1.0, far, far, False)
     if isinstance(sampling, Poisson):
         near = event.clip / event.noise_sd
-        return Step("poisson", sampling.rate, far, near, relation == "add-or-remove")
+        return Step("poisson", sampling.rate, far, near, adjacency == "add-or-remove-one")
     return Step("without-replacement", sampling.rate, far, far, False)
 
 
-def refusal(event: GaussianEvent, relation: Relation) -> str | None:
-    """Why no accountant bounds this event under this relation, or None."""
-    if relation not in get_args(Relation):
-        return f"relation = {relation!r}; it must be one of {', '.join(get_args(Relation))}"
+def refusal(event: GaussianEvent, adjacency: Adjacency) -> str | None:
+    """Why no accountant bounds this event under this adjacency, or None."""
+    if adjacency not in get_args(Adjacency):
+        return f"adjacency = {adjacency!r}; it must be one of {', '.join(get_args(Adjacency))}"
     if not isinstance(event, GaussianEvent):
         return f"{type(event).__name__} is not an event an accountant knows: use GaussianEvent"
     if event.count != int(event.count):
         return f"count = {event.count}; it must be a whole number of releases"
-    if isinstance(event.sampling, WithoutReplacement) and relation == "add-or-remove":
+    if isinstance(event.sampling, WithoutReplacement) and adjacency == "add-or-remove-one":
         return (
             "sampling without replacement tells the number of units, which is private under "
-            "add-or-remove: use Poisson sampling, or the relation 'substitute'"
+            "add-or-remove-one: use Poisson sampling, or the adjacency 'replace-one'"
         )
     return None

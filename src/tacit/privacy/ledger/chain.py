@@ -23,6 +23,7 @@ from tacit.support.type_info import prepare
 FORMAT = 1
 Kind = Literal["budget", "link", "charge", "reply"]
 OLD_KINDS = {"ceiling": "budget"}
+OLD_ADJACENCY = {"substitute": "replace-one", "add-or-remove": "add-or-remove-one"}
 """Words of ledgers that version 0.1 has written."""
 
 
@@ -49,7 +50,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     request: str = ""
     attempt: int = 0
     unit: str = ""
-    relation: str = ""
+    adjacency: str = ""
     purpose: str = ""
     body: str
     previous: bytes
@@ -65,8 +66,10 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     code: bytes
 
 
-COLUMNS = Entry.__struct_fields__
-_HASHED = COLUMNS[:-1]
+FIELDS = Entry.__struct_fields__
+COLUMNS = tuple({"adjacency": "relation"}.get(name, name) for name in FIELDS)
+"""Of the table of entries, in the order of `FIELDS`; one kept the name that 0.1 gave it."""
+_HASHED = FIELDS[:-1]
 
 
 def _hash(key: bytes, use: bytes, *fields: str | int | bytes) -> bytes:
@@ -135,15 +138,24 @@ def follow(key: bytes, rows: Iterable[tuple], count: int, last: bytes) -> Iterat
 
 def modern(entry: Entry) -> Entry:
     """A checked entry in today's words."""
+    adjacency = OLD_ADJACENCY.get(entry.adjacency, entry.adjacency)
     if entry.kind not in OLD_KINDS:
-        return entry
-    return msgspec.structs.replace(entry, kind=OLD_KINDS[entry.kind])
+        return msgspec.structs.replace(entry, adjacency=adjacency)
+    budget = msgspec.json.decode(entry.body)
+    old = budget.pop("relation", None)
+    budget["adjacency"] = OLD_ADJACENCY.get(old, old)
+    return msgspec.structs.replace(
+        entry,
+        kind=OLD_KINDS[entry.kind],
+        adjacency=adjacency,
+        body=msgspec.json.encode(budget).decode(),
+    )
 
 
 def read_row(row: tuple, place: int) -> Entry:
     """A row as an entry, or a refusal if it does not have an entry's types."""
     try:
-        return msgspec.convert(dict(zip(COLUMNS, row, strict=True)), prepare(Entry))
+        return msgspec.convert(dict(zip(FIELDS, row, strict=True)), prepare(Entry))
     except msgspec.ValidationError as error:
         raise DataError(f"ledger entry {place} cannot be read ({error}); {ADVICE}") from error
 

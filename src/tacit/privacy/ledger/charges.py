@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from tacit.errors import ConfigError
-from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.events import Adjacency, GaussianEvent
 from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.privacy.ledger.state import Charge, Unit, check_terms
 
@@ -33,12 +33,12 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     request: str
     events: Sequence[GaussianEvent]
     unit: Unit
-    relation: Relation
+    adjacency: Adjacency
     purpose: str = ""
     content: str = ""
 
     def __post_init__(self) -> None:
-        check_release(self.events, self.unit, self.relation)
+        check_release(self.events, self.unit, self.adjacency)
         check_id("run", self.run)
         check_id("request", self.request)
         check_text("purpose", self.purpose)
@@ -53,7 +53,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     def same_release(self, charge: Charge) -> bool:
         """Whether the charge pays for the same events on the same data set."""
-        parts = ("dataset", "unit", "relation", "events")
+        parts = ("dataset", "unit", "adjacency", "events")
         return all(getattr(self, part) == getattr(charge, part) for part in parts)
 
 
@@ -78,9 +78,9 @@ class Reply(NamedTuple):
         return (self.run, self.request)
 
 
-def check_release(events: Sequence[GaussianEvent], unit: str, relation: str) -> None:
+def check_release(events: Sequence[GaussianEvent], unit: str, adjacency: str) -> None:
     """Refuse what is not an event, and terms without a meaning."""
-    check_terms(unit, relation)
+    check_terms(unit, adjacency)
     for event in events:
         if not isinstance(event, GaussianEvent):
             raise ConfigError(

@@ -33,7 +33,7 @@ class BudgetCheck(msgspec.Struct, frozen=True, kw_only=True):
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """What the ledger knows of a data set and those it continues.
 
-    `epsilon` is at the budget's δ, relation and unit; None while nothing gives it those.
+    `epsilon` is at the budget's δ, adjacency and unit; None while nothing gives it those.
     """
 
     dataset: str
@@ -120,9 +120,11 @@ class Price:
 
 
 def _question(paid: Counter[Paid], budget: Budget) -> Question:
-    return Question(under(paid, budget), budget.delta, budget.relation)
+    return Question(under(paid, budget), budget.delta, budget.adjacency)
 
 
 def shown(budget: Budget) -> str:
     """A budget in one phrase."""
-    return f"ε = {budget.epsilon:.6g} at δ = {budget.delta:g} ({budget.relation} a {budget.unit})"
+    return (
+        f"ε = {budget.epsilon:.6g} at δ = {budget.delta:g} (per {budget.unit}, {budget.adjacency})"
+    )

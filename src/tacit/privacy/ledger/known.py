@@ -2,7 +2,7 @@
 
 Leaving releases out is a function of the rest, so it cannot reveal more. The answer for a multiset
 of events is therefore an upper bound for every multiset that it contains, at the same δ and under
-the same relation.
+the same adjacency.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import NamedTuple
 
 import msgspec
 
-from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.events import Adjacency, GaussianEvent
 
 _REMEMBERED = 16_384
 """Enough for thousands of data sets of different sizes, whose events therefore differ."""
 
-_Kind = tuple[GaussianEvent, float, Relation]
+_Kind = tuple[GaussianEvent, float, Adjacency]
 
 
 class Question(NamedTuple):
-    """What an accountant is asked: merged events in a fixed order, δ and the relation."""
+    """What an accountant is asked: merged events in a fixed order, δ and the adjacency."""
 
     events: tuple[GaussianEvent, ...]
     delta: float
-    relation: Relation
+    adjacency: Adjacency
 
     def counts(self) -> dict[_Kind, int]:
         """How often there is each kind of event, in these terms."""
         return {
-            (msgspec.structs.replace(event, count=1), self.delta, self.relation): event.count
+            (msgspec.structs.replace(event, count=1), self.delta, self.adjacency): event.count
             for event in self.events
         }
 

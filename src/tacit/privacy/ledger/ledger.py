@@ -8,7 +8,8 @@ made again, the same, for the same charge. docs/ledger.md says what an attacker 
     with Ledger(path) as ledger:
         dataset = ledger.identify(schema, records)
         body = ledger.answer(
-            dataset, run, request, events, unit="record", relation="add-or-remove", compute=noised
+            dataset, run, request, events, unit="record", adjacency="add-or-remove-one",
+            compute=noised
         )  # noised(key) draws its noise with that key
 
 What is asked of many data sets at once goes through `charge_many`, `store_replies`, `recall_many`
@@ -26,7 +27,7 @@ import msgspec
 import numpy as np
 
 from tacit.errors import ConfigError, PrivacyBudgetError
-from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.events import Adjacency, GaussianEvent
 from tacit.privacy.ledger.chain import Entry, follow, reply_hash
 from tacit.privacy.ledger.charges import (
     Ask,
@@ -173,7 +174,7 @@ class Ledger:
                     warn_of_lookalikes(state, dataset)
                 said[family] = budget
             drafts = (
-                draft("budget", d, c, unit=c.unit, relation=c.relation, purpose=reason)
+                draft("budget", d, c, unit=c.unit, adjacency=c.adjacency, purpose=reason)
                 for d, c in budgets.items()
             )
             self._book.append(state, drafts)
@@ -223,7 +224,12 @@ class Ledger:
         self._book.publish()
 
     def check(
-        self, dataset: DatasetId, events: Sequence[GaussianEvent], *, unit: Unit, relation: Relation
+        self,
+        dataset: DatasetId,
+        events: Sequence[GaussianEvent],
+        *,
+        unit: Unit,
+        adjacency: Adjacency,
     ) -> BudgetCheck:
         """Whether `events`, say those of a whole run, would fit. Spends nothing.
 
@@ -236,11 +242,11 @@ class Ledger:
             The data set, as `identify` names it.
         events
             Gaussian releases with their clip, noise and sampling.
-        unit, relation
+        unit, adjacency
             What the release protects, and against which neighbours.
         """
-        check_release(events, unit, relation)
-        asked = tally([(events, unit, relation)])
+        check_release(events, unit, adjacency)
+        asked = tally([(events, unit, adjacency)])
         with self._book.writing() as state:
             budget = required_budget(state, dataset)
             return self._price.compare(state.paid(dataset), asked, budget)
@@ -251,7 +257,7 @@ class Ledger:
         events: Sequence[GaussianEvent],
         *,
         unit: Unit,
-        relation: Relation,
+        adjacency: Adjacency,
         delta: float,
     ) -> float:
         """The lowest ε of a budget in these terms under which `events` fit. Spends nothing.
@@ -262,15 +268,15 @@ class Ledger:
             The data set, as `identify` names it.
         events
             Gaussian releases with their clip, noise and sampling.
-        unit, relation
+        unit, adjacency
             What the release protects, and against which neighbours.
         delta
             δ of the budget.
         """
-        check_release(events, unit, relation)
-        terms = Budget(epsilon=1.0, delta=delta, relation=relation, unit=unit)
+        check_release(events, unit, adjacency)
+        terms = Budget(epsilon=1.0, delta=delta, adjacency=adjacency, unit=unit)
         with self._book.writing() as state:
-            return self._price.of(state.paid(dataset) + tally([(events, unit, relation)]), terms)
+            return self._price.of(state.paid(dataset) + tally([(events, unit, adjacency)]), terms)
 
     def charge(
         self,
@@ -280,7 +286,7 @@ class Ledger:
         events: Sequence[GaussianEvent],
         *,
         unit: Unit,
-        relation: Relation,
+        adjacency: Adjacency,
         purpose: str = "",
     ) -> Charge:
         """Pay for one release: see `charge_many`.
@@ -293,14 +299,14 @@ class Ledger:
             Ids of the run and of the request.
         events
             Gaussian releases with their clip, noise and sampling.
-        unit, relation
+        unit, adjacency
             What the release protects, and against which neighbours.
         purpose
             A few words for readers of the ledger.
         """
         ask = Ask(
             dataset=dataset, run=run, request=request, events=events,
-            unit=unit, relation=relation, purpose=purpose,
+            unit=unit, adjacency=adjacency, purpose=purpose,
         )  # fmt: skip
         return self.charge_many([ask])[0]
 
@@ -339,12 +345,12 @@ class Ledger:
         for shared in together.values():
             dataset = shared[0].dataset
             budget = required_budget(state, dataset)
-            asked = tally([(ask.events, ask.unit, ask.relation) for ask in shared])
+            asked = tally([(ask.events, ask.unit, ask.adjacency) for ask in shared])
             self._price.require_budget(dataset.short, state.paid(dataset), asked, budget)
         drafts = [
             draft(
                 "charge", ask.dataset, ask.events, run=ask.run, request=ask.request,
-                attempt=state.next_attempt(ask.place), unit=ask.unit, relation=ask.relation,
+                attempt=state.next_attempt(ask.place), unit=ask.unit, adjacency=ask.adjacency,
                 purpose=ask.purpose,
             )
             for ask in wanted
@@ -421,7 +427,7 @@ class Ledger:
         events: Sequence[GaussianEvent],
         *,
         unit: Unit,
-        relation: Relation,
+        adjacency: Adjacency,
         compute: Callable[[bytes], bytes],
         purpose: str = "",
         content: str = "",
@@ -436,7 +442,7 @@ class Ledger:
             Ids of the run and of the request.
         events
             Gaussian releases with their clip, noise and sampling.
-        unit, relation
+        unit, adjacency
             What the release protects, and against which neighbours.
         compute
             A function of the noise key that returns the reply.
@@ -447,7 +453,7 @@ class Ledger:
         """
         ask = Ask(
             dataset=dataset, run=run, request=request, events=events,
-            unit=unit, relation=relation, purpose=purpose, content=content,
+            unit=unit, adjacency=adjacency, purpose=purpose, content=content,
         )  # fmt: skip
         return self.answer_many([ask], lambda opened: [compute(opened[0].key)])[0]
 

@@ -3,9 +3,9 @@
 The state is only ever made by reading the verified chain, entry after entry. Which events count
 how under which budget is decided here; what they cost together, by the accountant.
 
-**Relation.** An event stores a clip and a noise, so its sensitivity under the budget's relation is
-derived. A charge under add-or-remove counts under a substitute budget (its sum moves by at
-most 2C). The reverse is refused: a run under substitute may treat the number of records as public.
+**Adjacency.** An event stores a clip and a noise, so its sensitivity under the budget's adjacency
+is derived. A charge under add-or-remove-one counts under a replace-one budget (its sum moves by at
+most 2C). The reverse is refused: a run under replace-one may treat the number of records as public.
 
 **Unit.** A charge for a coarser unit (record < person < party) counts under a finer budget, not
 at its own number: one record more *changes* its person's contribution, by up to 2C, where one
@@ -25,15 +25,15 @@ from typing import Literal, get_args
 import msgspec
 
 from tacit.errors import ConfigError, DataError, PrivacyBudgetError
-from tacit.privacy.events import GaussianEvent, Relation
+from tacit.privacy.events import Adjacency, GaussianEvent
 from tacit.privacy.ledger.chain import ADVICE, Entry
 from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.support.type_info import prepare
 
 Unit = Literal["record", "person", "party"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
-Epsilon = Callable[[Sequence[GaussianEvent], float, Relation], float]
-"""ε of some events at a δ under a relation: an upper bound; infinite when there is none."""
+Epsilon = Callable[[Sequence[GaussianEvent], float, Adjacency], float]
+"""ε of some events at a δ under an adjacency: an upper bound; infinite when there is none."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,7 +41,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     epsilon: float
     delta: float
-    relation: Relation
+    adjacency: Adjacency
     unit: Unit
 
     def __post_init__(self) -> None:
@@ -49,11 +49,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError(f"budget epsilon = {self.epsilon}; it must be a finite number > 0")
         if not 0 < self.delta < 1:
             raise ConfigError(f"budget delta = {self.delta}; it must be between 0 and 1")
-        check_terms(self.unit, self.relation)
+        check_terms(self.unit, self.adjacency)
 
     def within(self, other: Budget) -> bool:
         """Whether everything this allows, `other` allows too."""
-        same = (self.relation, self.unit) == (other.relation, other.unit)
+        same = (self.adjacency, self.unit) == (other.adjacency, other.unit)
         return same and self.epsilon <= other.epsilon and self.delta <= other.delta
 
 
@@ -71,7 +71,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     request: str
     attempt: int
     unit: Unit
-    relation: Relation
+    adjacency: Adjacency
     events: tuple[GaussianEvent, ...]
     purpose: str = ""
     new: bool = False
@@ -85,29 +85,33 @@ class Answer(msgspec.Struct, frozen=True):
     size: int
 
 
-Paid = tuple[GaussianEvent, Unit, Relation]
+Paid = tuple[GaussianEvent, Unit, Adjacency]
 
 
-def check_terms(unit: str, relation: str) -> None:
-    """Refuse a unit or a relation that has no meaning here."""
+def check_terms(unit: str, adjacency: str) -> None:
+    """Refuse a unit or an adjacency that has no meaning here."""
     if unit not in UNITS:
         raise ConfigError(f'unit = "{unit}"; choose from {", ".join(UNITS)}')
-    if relation not in get_args(Relation):
-        raise ConfigError(f'relation = "{relation}"; choose from {", ".join(get_args(Relation))}')
+    if adjacency not in get_args(Adjacency):
+        raise ConfigError(
+            f'adjacency = "{adjacency}"; choose from {", ".join(get_args(Adjacency))}'
+        )
 
 
-def counted(event: GaussianEvent, unit: Unit, relation: Relation, budget: Budget) -> GaussianEvent:
+def counted(
+    event: GaussianEvent, unit: Unit, adjacency: Adjacency, budget: Budget
+) -> GaussianEvent:
     """The event whose sensitivity under the budget's terms bounds what this one reveals.
 
-    >>> person = Budget(epsilon=1, delta=1e-6, relation="add-or-remove", unit="record")
-    >>> counted(GaussianEvent(clip=1, noise_sd=5), "person", "add-or-remove", person).clip
+    >>> person = Budget(epsilon=1, delta=1e-6, adjacency="add-or-remove-one", unit="record")
+    >>> counted(GaussianEvent(clip=1, noise_sd=5), "person", "add-or-remove-one", person).clip
     2.0
     """
-    if relation == "substitute" and budget.relation == "add-or-remove":
+    if adjacency == "replace-one" and budget.adjacency == "add-or-remove-one":
         raise PrivacyBudgetError(
-            "a charge under substitute cannot count under an add-or-remove budget: the run may"
-            " treat the number of records as public; run under add-or-remove, or have the operator"
-            " set a substitute budget"
+            "a charge under replace-one cannot count under an add-or-remove-one budget: the run may"
+            " treat the number of records as public; run under add-or-remove-one, or have the"
+            " operator set a replace-one budget"
         )
     if unit == budget.unit:
         return event
@@ -121,27 +125,27 @@ def counted(event: GaussianEvent, unit: Unit, relation: Relation, budget: Budget
             f"a charge with sampled batches of unit {unit} cannot count under a budget for a"
             f" {budget.unit}; run with unit = {budget.unit} or without sampling"
         )
-    moves_two = budget.relation == "substitute" and unit != "party"
-    distance = event.sensitivity("substitute") * (2.0 if moves_two else 1.0)
-    clip = distance if budget.relation == "add-or-remove" else distance / 2.0
+    moves_two = budget.adjacency == "replace-one" and unit != "party"
+    distance = event.sensitivity("replace-one") * (2.0 if moves_two else 1.0)
+    clip = distance if budget.adjacency == "add-or-remove-one" else distance / 2.0
     return GaussianEvent(clip=clip, noise_sd=event.noise_sd, count=event.count)
 
 
-def tally(charges: Iterable[tuple[Iterable[GaussianEvent], Unit, Relation]]) -> Counter[Paid]:
+def tally(charges: Iterable[tuple[Iterable[GaussianEvent], Unit, Adjacency]]) -> Counter[Paid]:
     """Equal events merged, so that an accountant sees each once, with its count."""
     total: Counter[Paid] = Counter()
-    for events, unit, relation in charges:
+    for events, unit, adjacency in charges:
         for event in events:
             one = msgspec.structs.replace(event, count=1)
-            total[one, unit, relation] += event.count
+            total[one, unit, adjacency] += event.count
     return total
 
 
 def under(paid: Counter[Paid], budget: Budget) -> tuple[GaussianEvent, ...]:
     """What has been paid for, in the budget's terms, merged and in a fixed order."""
     merged: Counter[GaussianEvent] = Counter()
-    for (event, unit, relation), count in paid.items():
-        merged[counted(event, unit, relation, budget)] += count
+    for (event, unit, adjacency), count in paid.items():
+        merged[counted(event, unit, adjacency, budget)] += count
     events = [msgspec.structs.replace(event, count=n) for event, n in merged.items()]
     return tuple(sorted(events, key=msgspec.json.encode))
 
@@ -183,7 +187,7 @@ class State:
         elif entry.kind == "charge":
             charge = as_charge(entry, dataset)
             self.charges.setdefault(place, []).append(charge)
-            terms = (charge.events, charge.unit, charge.relation)
+            terms = (charge.events, charge.unit, charge.adjacency)
             self._paid.setdefault(dataset.content, Counter()).update(tally([terms]))
         else:
             digest, size = msgspec.json.decode(entry.body, type=tuple[str, int])
@@ -226,7 +230,7 @@ def as_charge(entry: Entry, dataset: DatasetId) -> Charge:
     return msgspec.convert(
         {
             **{n: getattr(entry, n) for n in ("seq", "time", "run", "request", "attempt")},
-            **{n: getattr(entry, n) for n in ("unit", "relation", "purpose")},
+            **{n: getattr(entry, n) for n in ("unit", "adjacency", "purpose")},
             "dataset": dataset,
             "events": msgspec.json.decode(entry.body, type=prepare(tuple[GaussianEvent, ...])),
         },

@@ -36,6 +36,7 @@ from tacit.errors import ConfigError, DataError
 from tacit.privacy.ledger.chain import (
     ADVICE,
     COLUMNS,
+    FIELDS,
     FORMAT,
     Entry,
     Head,
@@ -256,7 +257,7 @@ class Store:
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Write sealed entries and the head that covers them, in the caller's transaction."""
-        self.db.executemany(_INSERT, ([getattr(e, name) for name in COLUMNS] for e in entries))
+        self.db.executemany(_INSERT, ([getattr(e, name) for name in FIELDS] for e in entries))
         head = make_head(self.key, self.header.salt, entries[-1].seq, entries[-1].hash)
         row = (head.count, head.hash, head.code)
         self.db.execute("UPDATE head SET count = ?, hash = ?, code = ? WHERE id = 0", row)

@@ -45,7 +45,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     request: str
     attempt: int
     unit: str
-    relation: str
+    adjacency: str
     purpose: str
     detail: Any
     hash: str

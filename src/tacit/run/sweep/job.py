@@ -83,7 +83,7 @@ def columns_of(result: dict[str, Any]) -> Row:
     row |= {key: result[key] for key in ("kl_to_exact", "kl_to_reference") if key in result}
     privacy = result["privacy"]
     if "guarantee" in privacy:  # an ε never goes without what it is for
-        named = ("epsilon", "delta", "unit", "relation", "trust", "caveat")
+        named = ("epsilon", "delta", "unit", "adjacency", "trust", "caveat")
         row |= {f"guarantee.{key}": privacy["guarantee"][key] for key in named}
     if "ledger" in privacy:
         row["ledger.epsilon_spent"] = privacy["ledger"]["epsilon_spent"]

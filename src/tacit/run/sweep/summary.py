@@ -32,7 +32,7 @@ def _case(group: Sequence[Job], rows: Sequence[Row]) -> Row:
     private = [row for row in done if "guarantee.epsilon" in row]
     if private:
         weakest = max(private, key=lambda row: row["guarantee.epsilon"])
-        for key in ("epsilon", "delta", "unit", "relation", "trust"):
+        for key in ("epsilon", "delta", "unit", "adjacency", "trust"):
             summary[f"guarantee.{key}"] = weakest[f"guarantee.{key}"]
     for key in dict.fromkeys(key for row in done for key in row):
         if key in group[0].case or key in COUNTS or key.startswith(LEFT_OUT):
