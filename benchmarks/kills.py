@@ -50,7 +50,7 @@ def make(base: Path, rounds: int) -> tuple[Fed, dict[str, float]]:
         "method": {"kind": "dp-sgd"},
         "schedule": {"kind": "synchronous", "rounds": rounds, "tolerance": 0.0},
     }
-    fed = Fed(base, NAMES, agreed, ledgers=True, serve={"linger_s": 30.0})
+    fed = Fed(base, NAMES, agreed, ledgers=True, serve={"keep_result_for": "30.0s"})
     fed.approve()
     budgets = {}
     for name in NAMES:

@@ -105,7 +105,12 @@ async def _federation(base: Path, encoding: str) -> dict[str, Any]:
     (base / "state").mkdir()
     live = LiveRun(base / "state", rules, {}, "bench", private=False)
     settings = Serve(
-        certificate="", key="", authority="", state="", listen="127.0.0.1:0", linger_s=30.0
+        certificate="",
+        key="",
+        authority="",
+        state="",
+        listen="127.0.0.1:0",
+        keep_result_for="30.0s",
     )
     clock: dict[str, float] = {}
     total = [0, 0]

@@ -109,7 +109,7 @@ def make_organisations(out: Path, names: tuple[str, ...], *, private: bool) -> N
     for name in names:
         party = (HERE / "party.toml").read_text(encoding="utf-8")
         party = party.replace("localhost:7443", f"localhost:{port}").replace("hospital-1", name)
-        party = party.replace("give_up_after_s = 3600", "give_up_after_s = 60")
+        party = party.replace('retry_for = "1h"', 'retry_for = "60s"')
         if private:
             party = party.replace("# ledger =", "ledger =")
         (out / name / "party.toml").write_text(party, encoding="utf-8")

@@ -55,8 +55,8 @@ key = "server-localhost.key"
 authority = "ca.pem"
 revoked = "revoked.pem"
 state = "state"
-return_in_s = 1
-linger_s = 5
+restart_delay = "1s"
+keep_result_for = "5s"
 [serve.start]
 command = {command}
 """
@@ -69,7 +69,7 @@ certificate = "party-{name}.pem"
 key = "party-{name}.key"
 authority = "ca.pem"
 state = "state"
-give_up_after_s = 1
+retry_for = "1s"
 [data]
 path = "records.csv"
 """
@@ -191,7 +191,7 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
     for words in (
         "NOT PRIVATE. NO NOISE IS ADDED.",
         "two registries",
-        "linear with 2 parameters: bias, age",
+        "linear with 2 parameters: intercept, age",
         "3 answers if all rounds take place",
         "6 numbers",
         "told as fewer than 100",
@@ -207,7 +207,7 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
     assert not (base / "server" / "state").exists(), "checking writes nothing"
 
     serving = start("serve", server)
-    joining = [start("join", base / name / "party.toml", "--set", "join.give_up_after_s=60")
+    joining = [start("join", base / name / "party.toml", "--set", "join.retry_for=60s")
                for name in PARTIES]  # fmt: skip
     _until(lambda: _connected(base / "server") == 2, serving, *joining)
     assert _status(base / "server")["round"] == 0, "nobody has said start"
@@ -261,11 +261,11 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
     code, _, err = tacit("server", "stop", str(server))
     assert code == 2
     assert "no server runs" in err
-    code, out, err = tacit("join", str(party), "--set", "join.give_up_after_s=0.5")
+    code, out, err = tacit("join", str(party), "--set", "join.retry_for=0.5s")
     assert (code, err) == (0, "")
     assert "has ended, and this party has its result" in out
     assert "posterior.npz" in out.replace("\n", "")
-    code, out, _ = tacit("join", str(party), "--json", "--set", "join.give_up_after_s=0.5")
+    code, out, _ = tacit("join", str(party), "--json", "--set", "join.retry_for=0.5s")
     assert code == 0
     assert json.loads(out)["event"] == "end"
 
@@ -279,7 +279,7 @@ def test_stopping_leaving_closing_and_going_on(tacit, place, start):
         assert tacit("approve", path, "--yes")[0] == 0
         allow = ("--epsilon", "2", "--delta", "1e-4", "--reason", "board")
         assert tacit("ledger", "budget", path, *allow)[0] == 0
-    patient = ("--set", "join.give_up_after_s=60")
+    patient = ("--set", "join.retry_for=60s")
     serving = start("serve", server)
     north = start("join", base / "north" / "party.toml", "--json", *patient)
     south = start("join", base / "south" / "party.toml", *patient)
@@ -503,7 +503,7 @@ def test_a_ledger_on_a_full_disk_ends_a_party_with_its_path_and_loses_nothing(ta
         assert tacit("approve", path, "--yes")[0] == 0
         allow = ("--epsilon", "2", "--delta", "1e-4", "--reason", "board")
         assert tacit("ledger", "budget", path, *allow)[0] == 0
-    patient = ("--set", "join.give_up_after_s=60")
+    patient = ("--set", "join.retry_for=60s")
     serving = start("serve", base / "server" / "server.toml")
     north = start("join", base / "north" / "party.toml", *patient)
     ledger = base / "south" / "ledger.sqlite"

@@ -210,7 +210,7 @@ class Federation:
         return made
 
     def _write_server(self) -> None:
-        own = {"listen": "127.0.0.1:0", "state": "state", "linger_s": 5.0} | self.serve
+        own = {"listen": "127.0.0.1:0", "state": "state", "keep_result_for": "5.0s"} | self.serve
         files = _files(self.pki.server) | {"revoked": str(self.pki.directory / "revoked.pem")}
         _write(self.base / "server.toml", {"federation": "federation.toml", "serve": files | own})
 

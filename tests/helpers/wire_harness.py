@@ -126,7 +126,7 @@ class Fed:
             "key": "pki/server-127.0.0.1.key",
             "authority": "pki/ca.pem",
             "revoked": "pki/revoked.pem",
-            "linger_s": 10.0,
+            "keep_result_for": "10.0s",
             **self.serve,
             **changes,
         }
@@ -142,7 +142,7 @@ class Fed:
             "key": f"pki/party-{name}.key",
             "authority": "pki/ca.pem",
             "encoding": self.encodings[number % len(self.encodings)],
-            "give_up_after_s": 60.0,
+            "retry_for": "60.0s",
             **self.join,
             **changes,
         }

@@ -204,7 +204,7 @@ async def over(table: Table) -> None:
 @pytest.mark.parametrize("side", SIDES, ids=lambda side: side.value)
 def test_the_server(side, name, tmp_path, pki):
     federation = Federation.make(
-        tmp_path, pki, rounds=1, serve={"accept_returned": True, "linger_s": 2.0}
+        tmp_path, pki, rounds=1, serve={"accept_returned": True, "keep_result_for": "2.0s"}
     )
     run_async(one_pair(federation, side, name))
 

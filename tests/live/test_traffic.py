@@ -62,7 +62,7 @@ LEAVING = {
 def make(base: Path, pki: harness.Pki, agreed: Any = None, **join: Any) -> Federation:
     """A private federation, approved, with a ledger and a budget for each party."""
     base.mkdir(exist_ok=True)
-    own = {"ledger": "ledger.sqlite", "give_up_after_s": 5.0} | join
+    own = {"ledger": "ledger.sqlite", "retry_for": "5.0s"} | join
     federation = Federation.make(base, pki, rows=ROWS, join=own, **(agreed or AGREED))
     for name in federation.parties:
         allow(federation, name)
@@ -426,7 +426,7 @@ async def turn_away(hostile: Hostile, _number: int) -> None:
     ],
 )
 def test_the_number_of_records_is_told_as_the_operator_chose(how, agreed, told, tmp_path, pki):
-    federation = make(tmp_path, pki, agreed, record_count=how)
+    federation = make(tmp_path, pki, agreed, report_records=how)
     hostile = meet(federation, turn_away)
     audit = audit_of(federation, "north", told)
     for payload in hostile.sent:
@@ -437,7 +437,7 @@ def test_the_number_of_records_is_told_as_the_operator_chose(how, agreed, told, 
 
 def test_a_rounded_number(tmp_path, pki):
     federation = make(tmp_path, pki)
-    federation.write_party("north", [5.0] * 1234, ledger="other.sqlite", record_count="rounded")
+    federation.write_party("north", [5.0] * 1234, ledger="other.sqlite", report_records="rounded")
     allow(federation, "north")
     hostile = meet(federation, turn_away)
     assert msgspec.msgpack.decode(hostile.sent[0])["JoinCluster"]["data_size"] == 1200
@@ -625,7 +625,7 @@ def test_a_budget_below_the_run_keeps_a_party_from_joining(tmp_path, pki):
 def test_a_server_whose_certificate_is_revoked_meanwhile_gets_no_answer(tmp_path):
     own = harness.Pki.make(tmp_path / "own")
     revoked = str(own.directory / "revoked.pem")
-    federation = make(tmp_path / "f", own, revoked=revoked, give_up_after_s=0.5)
+    federation = make(tmp_path / "f", own, revoked=revoked, retry_for="0.5s")
 
     async def script(hostile: Hostile, number: int) -> None:
         if number == 1:
@@ -643,7 +643,7 @@ def test_a_server_whose_certificate_is_revoked_meanwhile_gets_no_answer(tmp_path
 
 
 def test_a_server_that_never_makes_sense_is_given_up(tmp_path, pki):
-    federation = make(tmp_path, pki, give_up_after_s=1.0)
+    federation = make(tmp_path, pki, retry_for="1.0s")
 
     async def script(hostile: Hostile, _number: int) -> None:
         await hostile.welcome()
@@ -659,7 +659,7 @@ def test_a_server_that_never_makes_sense_is_given_up(tmp_path, pki):
 
 
 def test_the_time_to_give_up_counts_from_the_last_message_that_made_sense(tmp_path, pki):
-    federation = make(tmp_path, pki, give_up_after_s=1.0)
+    federation = make(tmp_path, pki, retry_for="1.0s")
 
     async def script(hostile: Hostile, number: int) -> None:
         await hostile.welcome()

@@ -48,7 +48,7 @@ def worker(tmp_path_factory):
 
 def make(base, **changes):
     """A federation whose operators set the budgets that `tacit approve` names."""
-    fed = Fed(base, NAMES, {**AGREED, **changes}, ledgers=True, serve={"linger_s": 30.0})
+    fed = Fed(base, NAMES, {**AGREED, **changes}, ledgers=True, serve={"keep_result_for": "30.0s"})
     fed.approve()
     for name in NAMES:
         file = fed.base / f"{name}.toml"

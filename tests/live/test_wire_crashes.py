@@ -139,7 +139,7 @@ def test_kill_9_of_anybody_at_any_moment_loses_nothing(worker, tmp_path, kind):
         schedule = {**schedule, "rounds": rounds, "tolerance": 0.0}
         fed = Fed(
             tmp_path / str(number), NAMES, {**agreed, "schedule": schedule},
-            encodings=("msgpack", "cbor", "json"), serve={"linger_s": 4.0},
+            encodings=("msgpack", "cbor", "json"), serve={"keep_result_for": "4.0s"},
         )  # fmt: skip
         fed.approve()
         if kind == "private":  # so that there is one to look at, whenever a party is killed
@@ -485,7 +485,7 @@ def test_a_result_that_was_heard_survives_the_party(tmp_path):
     assert (fed.base / "state-a" / "public" / "result.json").exists()
     # A new approval is for a new run: nothing of the last one is said again.
     approve(fed.party("a"))
-    fed.write_party("a", give_up_after_s=0.5)
+    fed.write_party("a", retry_for="0.5s")
     with pytest.raises(PeerError, match="no server"):
         asyncio.run(join(fed.party("a")))
 
@@ -496,7 +496,7 @@ def test_a_party_that_has_the_result_dials_nobody(tmp_path):
     fed = Fed(tmp_path / "fed", NAMES, {**EXACT, "schedule": {"rounds": 2}})
     fed.approve()
     results = dict(zip(("server", *NAMES), asyncio.run(run_all(fed)), strict=True))
-    fed.write_party("a", give_up_after_s=0.5)
+    fed.write_party("a", retry_for="0.5s")
     lines = len(fed.journal("state-a"))
     found = finished_run(fed.party("a"))
     assert found is not None
@@ -519,7 +519,7 @@ def test_a_finished_server_that_is_started_again_hands_out_the_result(tmp_path):
     before = fed.natural("state-a")
     shutil.rmtree(fed.base / "state-a")
     approve(fed.party("a"))
-    fed.write_server(linger_s=3.0)
+    fed.write_server(keep_result_for="3.0s")
 
     async def main():
         server = await started(fed)

@@ -164,7 +164,7 @@ def test_who_is_slow_but_here_is_asked_again(tmp_path):
 
 
 def test_a_run_finishes_without_who_never_answers(tmp_path):
-    fed = federation(tmp_path, serve={"deadline_s": 0.3, "linger_s": 0.5}, quorum=2)
+    fed = federation(tmp_path, serve={"deadline_s": 0.3, "keep_result_for": "0.5s"}, quorum=2)
 
     async def main():
         async with running(fed, "a", "b") as tasks:
@@ -203,7 +203,7 @@ def test_without_a_quorum_the_server_waits(tmp_path):
 
 
 def test_below_the_quorum_the_server_waits(tmp_path):
-    fed = federation(tmp_path, serve={"deadline_s": 0.2, "linger_s": 0.5}, quorum=3)
+    fed = federation(tmp_path, serve={"deadline_s": 0.2, "keep_result_for": "0.5s"}, quorum=3)
 
     async def main():
         async with running(fed, "a", "b") as tasks:
@@ -354,7 +354,7 @@ def test_who_leaves_for_good(tmp_path, kind, on_leave):
 
 
 def test_everybody_leaves(tmp_path):
-    fed = federation(tmp_path, serve={"linger_s": 0.5})
+    fed = federation(tmp_path, serve={"keep_result_for": "0.5s"})
 
     async def main():
         async with running(fed) as tasks:
@@ -419,7 +419,7 @@ def test_a_close_for_good_ends_the_parties(tmp_path):
 
 
 def test_the_result_is_held_for_who_is_away(tmp_path):
-    fed = federation(tmp_path, rounds=2, serve={"linger_s": 30.0})
+    fed = federation(tmp_path, rounds=2, serve={"keep_result_for": "30.0s"})
 
     async def main():
         async with running(fed, "a", "b") as tasks:
@@ -441,7 +441,7 @@ def test_the_result_is_held_for_who_is_away(tmp_path):
 
 
 def test_the_result_is_not_held_for_ever(tmp_path):
-    fed = federation(tmp_path, rounds=1, serve={"linger_s": 0.5})
+    fed = federation(tmp_path, rounds=1, serve={"keep_result_for": "0.5s"})
 
     async def main():
         async with running(fed, "a", "b") as tasks:

@@ -527,3 +527,21 @@ def test_a_bad_file_is_answered_without_the_array_libraries():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["ConfigError", "False"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"method": {"kind": "dpsgd"}}, 'method.kind = "dpsgd"; did you mean "dp-sgd"?'),
+        ({"method": {"kind": "hybrid"}}, 'method.kind = "hybrid"; did you mean "dp-hybrid"?'),
+        ({"model": {"kind": "bnn"}}, 'model.kind = "bnn"; did you mean "neural-network"?'),
+        ({"data": {"source": "gaussian-mean"}}, 'did you mean "normal-mean"?'),
+        ({"method": {"kind": "dp-sgd", "rate": 0.1}}, "did you mean sampling_rate?"),
+        ({"method": {"kind": "dp-sgd", "averaged_share": 0.1}}, "did you mean average_last?"),
+        ({"model": {"kind": "poisson", "largest": 9}}, "did you mean max_count?"),
+        ({"privacy": {"epsilon": 1.0, "noise_seed": 1}}, "did you mean insecure_noise_seed?"),
+    ],
+)
+def test_kinds_and_keys_of_earlier_versions_are_named_as_they_are_now(raw, message):
+    (told,) = all_refused({**GOOD, **raw})
+    assert message in told

@@ -124,7 +124,7 @@ def server_stop(
     config: ServerFile,
     return_in: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="When parties shall be back [serve.return_in_s]."),
+        typer.Option(metavar="SECONDS", help="When parties shall be back [serve.restart_delay]."),
     ] = None,
     reason: Annotated[str, typer.Option(help="A reason for the parties.")] = "planned close",
     for_good: Annotated[

@@ -63,7 +63,7 @@ class ReadyParty:
         public = privacy is None or (privacy.adjacency, privacy.unit) == ("replace-one", "record")
         if not public:
             return 0  # only substituting a record leaves the number of records as it is
-        return told_count(count, join.record_count)
+        return told_count(count, join.report_records)
 
     @property
     def promise(self) -> Promise | None:

@@ -102,10 +102,10 @@ class LiveParty:
                     self.received_bytes += session.received_bytes
                     await session.close()
                 heard_at = time.monotonic()
-            if time.monotonic() - heard_at > self.settings.give_up_after_s:
+            if time.monotonic() - heard_at > self.settings.retry_for_s:
                 raise PeerError(
                     f"no server of {', '.join(self.settings.servers)} has answered for "
-                    f"{self.settings.give_up_after_s:g} s; see log.jsonl, then join again"
+                    f"{self.settings.retry_for_s:g} s; see log.jsonl, then join again"
                 )
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
             wait_s = min(2.0 * wait_s, LONGEST_WAIT_S)

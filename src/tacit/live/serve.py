@@ -140,7 +140,7 @@ def _prior(plan: Plan) -> Callable[[Request], Reply] | None:
 
 def _close_on_signal(server: WireServer, setup: ServerSetup) -> None:
     loop = asyncio.get_running_loop()
-    back = setup.own.serve.return_in_s
+    back = setup.own.serve.restart_delay_s
     for number in (signal.SIGINT, signal.SIGTERM):
         try:
             loop.add_signal_handler(number, server.close, "the server is stopped", back)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -16,6 +17,9 @@ from tacit.support.validation import Count, Positive
 
 DEFAULT_PORT = 7443
 LEAST_HEARTBEAT_S, LONGEST_HEARTBEAT_S = 0.1, 3600.0
+Duration = str
+UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+DURATION = r"\d+(\.\d+)?(s|min|h|d)"
 RecordCount = Literal["exact", "rounded", "withheld"]
 FEWEST_TOLD = 100
 """Rounded, a smaller number of records is told as "fewer than" this."""
@@ -62,15 +66,19 @@ class Serve(_Own, frozen=True, kw_only=True):
     """The server's own settings: no party needs to know or agree to them."""
 
     place: ClassVar[str] = "serve"
+    renamed: ClassVar[Mapping[str, str]] = {
+        "return_in_s": "restart_delay",
+        "linger_s": "keep_result_for",
+    }
 
     listen: str = f"127.0.0.1:{DEFAULT_PORT}"
     """Address and port to listen on."""
     start: Start = Start()
     deadline_s: Positive | None = None
     """After so long a round goes on without late parties, if a quorum has answered."""
-    return_in_s: Positive = 60.0
-    """When parties shall be back after a planned close."""
-    linger_s: Positive = 60.0
+    restart_delay: Duration = "60s"
+    """When parties shall be back after a planned close, e.g. "60s", "10min" or "1h"."""
+    keep_result_for: Duration = "60s"
     """How long the result is held for parties that are not connected at the end."""
     metrics: str | None = None
     """Where to serve Prometheus metrics, e.g. "127.0.0.1:9464"; None: nowhere."""
@@ -90,7 +98,18 @@ class Serve(_Own, frozen=True, kw_only=True):
     future_training: datetime | None = None
     """When the next training is planned, which parties are told."""
 
+    @property
+    def restart_delay_s(self) -> float:
+        """`restart_delay` in seconds."""
+        return in_seconds(self.restart_delay)
+
+    @property
+    def keep_result_for_s(self) -> float:
+        """`keep_result_for` in seconds."""
+        return in_seconds(self.keep_result_for)
+
     def faults(self) -> Iterator[str | TacitError]:
+        yield from duration_faults(self, "restart_delay", "keep_result_for")
         yield from address_faults(self.listen, "serve.listen")
         if self.metrics is not None:
             yield from address_faults(self.metrics, "serve.metrics")
@@ -100,6 +119,10 @@ class Join(_Own, frozen=True, kw_only=True):
     """A party's own settings."""
 
     place: ClassVar[str] = "join"
+    renamed: ClassVar[Mapping[str, str]] = {
+        "record_count": "report_records",
+        "give_up_after_s": "retry_for",
+    }
 
     servers: tuple[str, ...]
     """Addresses, tried in this order: the server, then its stand-bys."""
@@ -107,26 +130,53 @@ class Join(_Own, frozen=True, kw_only=True):
     """How messages are encoded."""
     minimum_parties: Count = 2
     """Take part only if at least so many parties are on the list."""
-    record_count: RecordCount = "rounded"
+    report_records: RecordCount = "rounded"
     """What the server is told of the number of records: it, two digits of it, or nothing."""
     send_loss: bool = True
     """Whether the loss is sent with an update; a private run never sends it."""
     unannounced: bool = False
     """Accept a server that does not announce which configuration it follows, as one written from
     the thesis alone. What is computed and charged is what was approved here, whatever it says."""
-    give_up_after_s: Positive = 3600.0
-    """How long to go on trying when no server answers."""
+    retry_for: Duration = "1h"
+    """How long to go on trying when no server answers, e.g. "60s", "10min" or "1h"."""
     silence_s: Positive | None = None
     """After so long without a word from a server that sends no heartbeats, dial again; None: never.
     With heartbeats, dial again after three that did not come."""
     return_likelihood: bool = False
     """Whether to send the last factor to a server that asks for it because it has lost its own."""
 
+    @property
+    def retry_for_s(self) -> float:
+        """`retry_for` in seconds."""
+        return in_seconds(self.retry_for)
+
     def faults(self) -> Iterator[str | TacitError]:
+        yield from duration_faults(self, "retry_for")
         if not self.servers:
             yield 'join.servers is empty; name at least one, e.g. "host:7443"'
         for server in self.servers:
             yield from address_faults(server, "join.servers")
+
+
+def in_seconds(duration: str) -> float:
+    """A duration in seconds.
+
+    >>> in_seconds("1h"), in_seconds("0.5s"), in_seconds("10min")
+    (3600.0, 0.5, 600.0)
+    """
+    number = duration.rstrip("".join(UNITS))
+    return float(number) * UNITS[duration.removeprefix(number)]
+
+
+def duration_faults(table: Table, *keys: str) -> Iterator[str]:
+    """What is wrong with durations, if anything."""
+    for key in keys:
+        value = getattr(table, key)
+        if not re.fullmatch(DURATION, value) or not in_seconds(value) > 0:
+            yield (
+                f'{table.place}.{key} = "{value}"; write a positive number and a unit '
+                f'({", ".join(UNITS)}), e.g. "10min"'
+            )
 
 
 def address_faults(text: str, key: str) -> Iterator[TacitError]:

@@ -20,10 +20,9 @@ T = TypeVar("T", bound=Table)
 def read_table(raw: Any, table: type[T], path: str = "") -> T:
     """A plain dictionary as a table; raises the first fault with the others in its `also`.
 
-    >>> from tacit.support.validation import Count
     >>> class Point(Table, frozen=True, kw_only=True):
     ...     x: float
-    ...     count: Count = 1
+    ...     count: int = 1
     >>> read_table({"x": 1, "count": 2}, Point)
     Point(x=1.0, count=2)
     >>> read_table({"x": 1, "cuont": 2}, Point)
@@ -87,6 +86,10 @@ class _Reader:
         for name, field in fields.items():
             if name in raw:
                 value, below = self.value(raw[name], field.type, self.join(path, name))
+                new = _renamed_value(table, name, raw[name])
+                if below and new:
+                    key = self.key(path, name)
+                    below = [ConfigError(f'{key} = "{raw[name]}"; did you mean "{new}"?')]
                 faults += below
                 if below:
                     suspect.add(name)
@@ -234,6 +237,12 @@ def _variants(table: type[Table]) -> _Variants | None:
         lambda _: table,
         table.keys_of.__getitem__,
     )
+
+
+def _renamed_value(table: type[Table], key: str, value: Any) -> str:
+    """What a value of an earlier version is called now; empty: it is none."""
+    renamed = table.renamed_values.get(key, {})
+    return renamed.get(value, "") if isinstance(value, str) else ""
 
 
 def _is_table(hint: Any) -> bool:

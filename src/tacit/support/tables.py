@@ -38,6 +38,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Keys that earlier versions had, each with what to write instead."""
     renamed_kinds: ClassVar[Mapping[str, str]] = {}
     """The same for kinds, in a table that has `keys_of`."""
+    renamed_values: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    """The same for the values of keys."""
     placeholders: ClassVar[Mapping[str, Any]] = {}
     """What stands for a required key that has a fault while the other keys are checked."""
     advice: ClassVar[Mapping[str, str]] = {}

@@ -117,7 +117,7 @@ def _leaves(ready: ReadyParty) -> list[str]:
     return [
         f"{_answers(ready)}, each of {numbers:,} {noisy}numbers: changes of natural parameters",
         f"the number of records: {'not told' if told == 0 else f'told as {_count(told)}'}"
-        f" (join.record_count = {join.record_count!r})",
+        f" (join.report_records = {join.report_records!r})",
         "the loss with each answer: "
         + (
             "not sent"

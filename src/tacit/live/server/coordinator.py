@@ -126,7 +126,7 @@ class WireServer:
             self.journal.write("cannot go on", reason=str(error))
             # A full disk, say, the operator can clear: the parties are to come back.
             passing = isinstance(error, StoppedTaskError | DataError)
-            back = self.settings.return_in_s if passing else None
+            back = self.settings.restart_delay_s if passing else None
             await self._say_goodbye("the run cannot go on; its operator has been told why", back)
             raise
         finally:
@@ -255,7 +255,7 @@ class WireServer:
     def _all_told(self) -> bool:
         assert self._over_at is not None
         waited = time.monotonic() - self._over_at
-        if waited > self.settings.linger_s:
+        if waited > self.settings.keep_result_for_s:
             return True
         if self._reopened:
             return False
