@@ -42,9 +42,8 @@ DELTA = 1e-4
 
 def make(base: Path, rounds: int) -> tuple[Fed, dict[str, float]]:
     """A private federation whose budgets are those that `tacit approve` names."""
-    agreed = {
+    agreed = BINARY | {
         "privacy": {"noise_multiplier": 40.0, "delta": DELTA},
-        "data": BINARY,
         "records": 72,
         "model": {"kind": "logistic"},
         "method": {"kind": "dp-sgd"},

@@ -26,6 +26,7 @@ from tacit.models.prior import PRIOR_PARTY
 from tacit.plan.calibrate import PartyShape, Settled
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Schedule, resolved_damping
+from tacit.support.compiler import jax
 
 FULL_UP_TO = 256
 CONVERGED = 1e-5  # nats a round; 0.005 sd in one coordinate. `Exact` can do better and goes on.
@@ -329,11 +330,13 @@ def _check_shapes(model: Model, party: str, form: dict[str, tuple[int, ...]]) ->
 
 
 def _check_readable(model: Model, records: Records) -> None:
-    import jax
-
     example = {key: np.asarray(column[:1]) for key, column in records.items()}
+    theta = np.zeros(model.dimension)
     try:
-        answer = jax.eval_shape(model.log_likelihood, np.zeros(model.dimension), example)
+        if isinstance(model, LinearPredictor):  # NumPy arrays need no compiler there
+            shape = np.shape(model.log_likelihood(theta, example))
+        else:
+            shape = jax.eval_shape(model.log_likelihood, theta, example).shape
     except (KeyError, TypeError, ValueError, IndexError) as error:
         columns = ", ".join(f"{key} {np.shape(column)[1:]}" for key, column in records.items())
         raise DataError(
@@ -341,8 +344,8 @@ def _check_readable(model: Model, records: Records) -> None:
             f"{columns} ({type(error).__name__}: {str(error).splitlines()[0]}); choose another "
             "model or add what it needs"
         ) from error
-    if answer.shape != (1,):
+    if shape != (1,):
         raise ConfigError(
-            f"model {model.kind!r} answers shape {answer.shape} for 1 record; log_likelihood must "
+            f"model {model.kind!r} answers shape {shape} for 1 record; log_likelihood must "
             "give one number a record"
         )
