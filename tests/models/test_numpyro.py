@@ -275,7 +275,7 @@ def test_wrapped_models_are_models():
 
 def test_keys_the_model_does_not_take_are_left_out_and_static_is_passed():
     records = {"x": X, "group": GROUP + 2, "y": Y, "name": np.array(list("abcde"))}
-    model = from_numpyro(hierarchical, records, static={"groups": 5})
+    model = from_numpyro(hierarchical, records, arguments={"groups": 5})
     assert model.dimension == 9
     assert model.log_likelihood(np.zeros(9), records).shape == (N,)
 
@@ -491,7 +491,7 @@ def reads_nothing(z=1):
         (masked_latent, "handlers.mask"),
         (sphere, "handlers.reparam"),
         (delta, "Delta"),
-        (python_value, "static="),
+        (python_value, "arguments="),
         (wrong_axis, "give the observation the distribution's shape"),
         (sites_change, "other sites for 6 records"),
         (scanned, "jax.lax.scan"),
@@ -510,9 +510,9 @@ def test_refusals_say_what_to_change(model, message):
 
 
 @pytest.mark.parametrize(
-    ("static", "message"),
+    ("arguments", "message"),
     [({"y": 1}, "also a key of the records"), ({"z": 1}, "not an argument of the model")],
 )
-def test_static_that_does_not_fit_is_refused(static, message):
+def test_arguments_that_do_not_fit_is_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
-        from_numpyro(no_plate, {"y": Y}, static=static)
+        from_numpyro(no_plate, {"y": Y}, arguments=arguments)

@@ -43,7 +43,7 @@ class Hybrid(PrivateMethod):
         Norm to which the contribution of each unit is clipped.
     clip_end, noise_end
         Factor of the clip and of the noise multiplier at the last visit relative to the first.
-    share
+    statistics_share
         Share of the budget for the statistics, in (0, 1).
     precision_weight
         Share of the second moments in the clip of the statistics.
@@ -51,7 +51,7 @@ class Hybrid(PrivateMethod):
         Clip of the gradients; that of the statistics if left out.
     steps
         Released gradients per round.
-    rate
+    sampling_rate
         Share of the units that each step samples.
     step_size, step_end
         Length of the steps, and its factor at the last visit.

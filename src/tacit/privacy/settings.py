@@ -98,7 +98,13 @@ class Privacy(Table, frozen=True, kw_only=True):
         yield from _target_faults("privacy", self.epsilon, self.noise_multiplier, needed=True)
 
     def of(self, party: str) -> tuple[float | None, float | None, float]:
-        """(ε, noise multiplier, δ) that a party asks for; exactly one of the first two is given."""
+        """(ε, noise multiplier, δ) that a party asks for; exactly one of the first two is given.
+
+        Parameters
+        ----------
+        party
+            Name of the party.
+        """
         own = self.parties.get(party)
         if own is None:
             return self.epsilon, self.noise_multiplier, self.delta

@@ -81,7 +81,7 @@ class DPSGD(PrivateMethod):
         Factor of the clip and of the noise multiplier at the last visit relative to the first.
     steps
         Released gradients per round.
-    rate
+    sampling_rate
         Share of the units that each release samples; 1 uses all of them.
     sampling
         How a batch is drawn: "poisson" or "without-replacement".

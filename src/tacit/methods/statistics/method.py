@@ -65,7 +65,7 @@ class ExpectedStatistics(LocalMethod):
 
     Parameters
     ----------
-    rate
+    sampling_rate
         Share of the records in each batch; 1 uses all of them.
     batches
         "poisson", or "shuffled" for passes in which every record is in one batch.
@@ -143,7 +143,7 @@ class PrivateStatistics(PrivateMethod):
         Norm to which the contribution of each unit is clipped.
     clip_end, noise_end
         Factor of the clip and of the noise multiplier at the last visit relative to the first.
-    rate
+    sampling_rate
         Share of the units that each release samples; 1 uses all of them.
     sampling
         How a batch is drawn: "poisson" or "without-replacement".
@@ -153,7 +153,7 @@ class PrivateStatistics(PrivateMethod):
         What is done to a noisy sum that no records can have: "none" or "truncate".
     noise_aware
         Whether the posterior accounts for the noise.
-    once
+    one_shot
         Release at the first visit only.
     dtype
         Floating-point type of the records, "float32" or "float64".

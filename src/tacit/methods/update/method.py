@@ -105,7 +105,7 @@ class PrivateUpdate(PrivateMethod):
         Number and length of the natural-gradient steps of a shard.
     form
         Coordinates in which the change is clipped; chosen by the unit if left out.
-    rate
+    sampling_rate
         Probability that a party takes part in a round, with unit = "party".
     average_last
         Share of the rounds, the last ones, over which the server averages the posterior.

@@ -31,6 +31,19 @@ class PoissonRegression(GeneralisedLinear):
     not limit the rates. Beyond `largest_rate`, which is `RATE_FACTOR` times as large and which no
     record with y ≤ `max_count` supports, log p(y | η) goes on along its tangent: it stays concave,
     its slope is bounded, and nothing overflows.
+
+    Parameters
+    ----------
+    names
+        Names of the columns of x, the constant included.
+    max_count
+        The largest count that a record may hold; public.
+    prior_mean
+        Prior mean of the coefficients: one number, or one per coefficient.
+    prior_sd
+        Prior standard deviation of the coefficients: one number, or one per coefficient.
+    layout
+        What each column of x is by the public schema; left out, nothing is declared.
     """
 
     kind: ClassVar[str] = "poisson"

@@ -118,7 +118,7 @@ def _trace(program: Program, size: int, failure: str) -> list[_Site]:
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
         raise ConfigError(
             f"{failure}: it reads the records' values in Python ({type(error).__name__}); "
-            "use jax.numpy on them, and pass sizes such as a number of groups in static={…}"
+            "use jax.numpy on them, and pass sizes such as a number of groups in arguments={…}"
         ) from error
     except NotImplementedError as error:
         raise ConfigError(

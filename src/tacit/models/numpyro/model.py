@@ -41,18 +41,33 @@ START_SD = 0.1
 
 
 def from_numpyro(
-    model: Callable[..., Any],
+    function: Callable[..., Any],
     example: Records,
     *,
-    static: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> NumPyroModel:
-    """The federated model of a NumPyro function.
+    """Make a federated model of a NumPyro function with one plate over records.
 
-    `example` holds a few records, real or made up, by the names of the function's arguments; keys
-    the function does not take are left out. `static` holds arguments that are not records, such
-    as a number of groups. The same `seed` gives every party the same starting point.
+    Parameters
+    ----------
+    function
+        The NumPyro model. Its arguments are columns of the records.
+    example
+        A few records, real or made up, by the names of the function's arguments; columns that the
+        function does not take are left out.
+    arguments
+        Arguments of the function that are not records, such as a number of groups.
+    seed
+        Seed of the starting point, which all parties share.
 
+    Returns
+    -------
+    Model
+        A model that `tacit.fit` takes.
+
+    Examples
+    --------
     >>> import numpyro, numpyro.distributions as dist
     >>> def regression(x, y=None):
     ...     slope = numpyro.sample("slope", dist.Normal(0.0, 2.0))
@@ -63,7 +78,7 @@ def from_numpyro(
     >>> adapted.names, adapted.output, adapted.has_site_prior
     (('slope', 'noise'), 'gaussian', True)
     """
-    return NumPyroModel(model, example, static=static or {}, seed=seed)
+    return NumPyroModel(function, example, arguments=arguments or {}, seed=seed)
 
 
 class NumPyroModel(Model):
@@ -77,13 +92,13 @@ class NumPyroModel(Model):
 
     def __init__(
         self,
-        model: Callable[..., Any],
+        function: Callable[..., Any],
         example: Records,
         *,
-        static: Mapping[str, Any],
+        arguments: Mapping[str, Any],
         seed: int,
     ) -> None:
-        self.program = Program(model, example, static)
+        self.program = Program(function, example, arguments)
         records = self.program.batch(example)
         size = len(next(iter(records.values())))
         self.layout = find_layout(self.program, size)
@@ -107,7 +122,7 @@ class NumPyroModel(Model):
     @classmethod
     def build(cls, settings: NumPyroSettings, schema: ModelSchema) -> NumPyroModel:
         function = load_program(settings.function)
-        return cls(function, schema.example(), static=settings.arguments, seed=schema.seed)
+        return cls(function, schema.example(), arguments=settings.arguments, seed=schema.seed)
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
         return self._log_likelihood(jnp.asarray(theta), self.program.batch(records))
@@ -275,7 +290,7 @@ def _shared_sites(model: NumPyroModel, thetas: Array, records: Records) -> tuple
     if not same(blank_prior, prior):
         raise ConfigError(
             "the prior changes with the records; a prior shared by all parties cannot read them, "
-            "so pass the numbers it needs in static={…}"
+            "so pass the numbers it needs in arguments={…}"
         )
     latents = [latent.name for latent in model.layout.latents]
     return tuple(

@@ -68,17 +68,17 @@ class Latent(NamedTuple):
 
 
 class Program:
-    """A NumPyro model, the record keys it takes and its static arguments."""
+    """A NumPyro model, the record keys it takes and its further arguments."""
 
     def __init__(
-        self, model: Callable[..., Any], example: Records, static: Mapping[str, Any]
+        self, model: Callable[..., Any], example: Records, arguments: Mapping[str, Any]
     ) -> None:
         if not callable(model):
             raise ConfigError(
                 f"model is a {type(model).__name__}; pass the NumPyro model function itself"
             )
-        self.model, self.static = model, dict(static)
-        self.keys, self.optional = _accepted(model, tuple(example), tuple(static))
+        self.model, self.arguments = model, dict(arguments)
+        self.keys, self.optional = _accepted(model, tuple(example), tuple(arguments))
         arrays = {key: _as_array(key, example[key]) for key in self.keys}
         self.shapes = {key: array.shape[1:] for key, array in arrays.items()}
         self.dtypes = {key: array.dtype for key, array in arrays.items()}
@@ -134,7 +134,7 @@ class Program:
         substitute = _FromUnconstrained(latents, theta)
         key = jax.random.key(0) if key is None else key
         with _LOCK, handlers.trace() as sites, handlers.seed(rng_seed=key), substitute:
-            model(**records, **self.static)
+            model(**records, **self.arguments)
         return dict(sites), substitute.log_det
 
 
@@ -178,7 +178,7 @@ def _as_array(key: str, value: Array) -> Array:
 
 
 def _accepted(
-    model: Callable[..., Any], keys: tuple[str, ...], static: tuple[str, ...]
+    model: Callable[..., Any], keys: tuple[str, ...], arguments: tuple[str, ...]
 ) -> tuple[tuple[str, ...], frozenset[str]]:
     """The record keys that the model takes, and those of them it can do without."""
     parameters = inspect.signature(model).parameters
@@ -190,15 +190,15 @@ def _accepted(
         if value.default is inspect.Parameter.empty
         and value.kind in (*_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
     ]
-    for name in static:
+    for name in arguments:
         if name in keys or not (name in named or takes_any):
             where = "also a key of the records" if name in keys else "not an argument of the model"
-            raise ConfigError(f"static[{name!r}] is {where}; rename or remove it")
-    missing = [name for name in required if name not in named or name not in (*keys, *static)]
+            raise ConfigError(f"arguments[{name!r}] is {where}; rename or remove it")
+    missing = [name for name in required if name not in named or name not in (*keys, *arguments)]
     if missing:
         raise ConfigError(
-            f"the model needs {missing}, but the records have {sorted(keys)} and static has "
-            f"{sorted(static)}; add a column or static value of that name, or give it a default"
+            f"the model needs {missing}, but the records have {sorted(keys)} and arguments has "
+            f"{sorted(arguments)}; add a column or argument of that name, or give it a default"
         )
     accepted = tuple(key for key in keys if takes_any or key in named)
     if not accepted:
