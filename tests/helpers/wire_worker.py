@@ -42,17 +42,19 @@ def die_at(place: str, visit: int, leave: str) -> None:
         if request.visit >= visit:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    rehearse, answer, store = Seat.rehearse, Seat.answer, Charging.store
+    rehearse, compute, store = Seat.rehearse, Seat.compute, Charging.store
 
-    def rehearsed(self: Seat, request: Any, *others: Any) -> None:
+    def rehearsed(self: Seat, requests: Any) -> None:
         if place == "compiling":
-            killed(request)
-        rehearse(self, request, *others)
+            for request in requests:
+                killed(request)
+        rehearse(self, requests)
 
-    def answered(self: Seat, request: Any, *others: Any) -> Any:
+    def computed(self: Seat, requests: Any, keys: Any) -> Any:
         if place == "computing":
-            killed(request)
-        return answer(self, request, *others)
+            for request in requests:
+                killed(request)
+        return compute(self, requests, keys)
 
     def stored(self: Charging, requests: Any, replies: Any) -> Any:
         for request in requests:
@@ -61,7 +63,7 @@ def die_at(place: str, visit: int, leave: str) -> None:
                 killed(request)
         return store(self, requests, replies)
 
-    Seat.rehearse, Seat.answer, Charging.store = rehearsed, answered, stored  # pyright: ignore
+    Seat.rehearse, Seat.compute, Charging.store = rehearsed, computed, stored  # pyright: ignore
 
 
 def child(command: dict[str, Any]) -> int:
