@@ -163,7 +163,7 @@ def test_a_person_that_is_named_is_the_unit(tacit, config):
 def test_a_table_without_bounds_is_refused(tacit, tmp_path):
     rows = "\n".join(f"{20 + i},{'yes' if i % 3 else 'no'}" for i in range(40))
     (tmp_path / "table.csv").write_text(f"age,ill\n{rows}\n")
-    asked = "epsilon = 1.0\ndelta = 1e-3\nnoise_seed = 1"
+    asked = "epsilon = 1.0\ndelta = 1e-3\ninsecure_noise_seed = 1"
     (tmp_path / "c.toml").write_text(TABLE.format(bounds="", privacy=asked))
     answer = tacit("check", "c.toml")
     assert answer[0] == 2

@@ -291,7 +291,7 @@ def test_what_it_cannot_serve_is_refused():
     shared = PrivateStatistics(repair="truncate").bind(aggregation="trusted")
     with pytest.raises(ConfigError, match="lacks the noise"):
         shared.check(MODEL, FAMILIES["full"])
-    with pytest.raises(ConfigError, match=r"method\.share = 1\.0"):
+    with pytest.raises(ConfigError, match=r"method\.statistics_share = 1\.0"):
         Hybrid(statistics_share=1.0)
     with pytest.raises(ConfigError, match=r"method\.noise_end = 0"):
         PrivateStatistics(noise_end=0.0)

@@ -540,6 +540,8 @@ def test_a_bad_file_is_answered_without_the_array_libraries():
         ({"method": {"kind": "dp-sgd", "averaged_share": 0.1}}, "did you mean average_last?"),
         ({"model": {"kind": "poisson", "largest": 9}}, "did you mean max_count?"),
         ({"privacy": {"epsilon": 1.0, "noise_seed": 1}}, "did you mean insecure_noise_seed?"),
+        ({"privacy": {"epsilon": 1.0, "relation": "substitute"}}, "did you mean adjacency?"),
+        ({"privacy": {"epsilon": 1.0, "adjacency": "substitute"}}, 'did you mean "replace-one"?'),
     ],
 )
 def test_kinds_and_keys_of_earlier_versions_are_named_as_they_are_now(raw, message):

@@ -2,7 +2,8 @@
 
 A key that is left out takes the default of the method itself. No array library is imported here:
 `MethodSettings.make` imports the method. A further method needs its own subclass of
-`MethodSettings` and one line in `METHOD_SETTINGS` (or `METHOD_SETTINGS.register`).
+`MethodSettings` and one line: in `METHOD_SETTINGS`, as an entry point of the group "tacit.methods"
+in another package, or `METHOD_SETTINGS.register` for one process.
 """
 
 from __future__ import annotations
@@ -151,6 +152,7 @@ METHOD_SETTINGS: Kinds[MethodSettings] = Kinds(
         "dp-hybrid": "tacit.methods.statistics.settings:HybridSettings",
     },
     default="auto",
+    group="tacit.methods",
     renamed={
         "dpsgd": "dp-sgd",
         "private-scoring": "dp-scoring",

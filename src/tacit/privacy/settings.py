@@ -50,6 +50,9 @@ class Privacy(Table, frozen=True, kw_only=True):
         "noise_seed": "insecure_noise_seed",
         "relation": "adjacency",
     }
+    renamed_values: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "adjacency": {"substitute": "replace-one", "add-or-remove": "add-or-remove-one"}
+    }
 
     epsilon: float | None = None
     """ε of the guarantee: the smaller, the more private."""

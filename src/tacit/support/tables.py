@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -65,7 +66,8 @@ class Kinds(Generic[T]):
     """The tables of one family by kind: where each is, imported when it is first used.
 
     `key` is the key of the TOML file that names the kind, `default` the kind of a table without it,
-    and `renamed` maps the kinds of earlier versions to today's.
+    and `renamed` maps the kinds of earlier versions to today's. Installed packages add kinds by
+    entry points of `group`, each naming a table.
     """
 
     def __init__(
@@ -75,11 +77,13 @@ class Kinds(Generic[T]):
         *,
         default: str | None = None,
         renamed: Mapping[str, str] | None = None,
+        group: str = "",
     ) -> None:
         self.base = base
         self.key = base.__struct_config__.tag_field or "kind"
         self.default = default
         self.renamed = dict(renamed or {})
+        self.group = group
         self._places: dict[str, str | type[T]] = dict(places)
         _FAMILIES[base] = self
 
@@ -89,23 +93,37 @@ class Kinds(Generic[T]):
         return settings
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(dict.fromkeys((*self._places, *sorted(self._installed()))))
 
     def __contains__(self, kind: object) -> bool:
-        return kind in self._places
+        return kind in self._places or kind in self._installed()
+
+    def _installed(self) -> dict[str, str]:
+        """Kinds of other packages; looked for only where no kind of this one is meant."""
+        found = entry_points(group=self.group) if self.group else ()
+        return {one.name: one.value for one in found if one.name not in self._places}
 
     def __getitem__(self, kind: str) -> type[T]:
-        place = self._places[kind]
+        place = self._places.get(kind) or self._installed()[kind]
         if not isinstance(place, str):
             return place
         module, _, name = place.partition(":")
-        table: type[T] = getattr(import_module(module), name)
+        try:
+            table: type[T] = getattr(import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f'{self.base.place}.{self.key} = "{kind}": {place} cannot be loaded ({error}); '
+                "repair or uninstall that package"
+            ) from error
         self._places[kind] = table
         return table
 
     def keys(self, kind: str) -> tuple[str, ...]:
-        """The keys of that kind's table."""
-        return tuple(fields_of(self[kind]))
+        """The keys of that kind's table; none where it cannot be loaded."""
+        try:
+            return tuple(fields_of(self[kind]))
+        except ConfigError:
+            return ()
 
 
 _FAMILIES: dict[type[Table], Kinds[Any]] = {}
