@@ -303,7 +303,7 @@ def test_the_noise_of_each_release_has_the_law_that_was_charged():
     square, numbers = 0.0, 0
     for name, visit, unit in (("counts", 0, math.sqrt(3.0)), ("moment", 1, 1.0)):
         noise_sd = unit * one.plan.settled["0"].answers[visit][0].noise_sd
-        gap = (one.state.q[name] - two.state.q[name]) / (math.sqrt(2.0 * 2) * noise_sd)
+        gap = (one.state.memory[name] - two.state.memory[name]) / (math.sqrt(2.0 * 2) * noise_sd)
         square, numbers = square + gap @ gap, numbers + len(gap)
     for run in (one, two):
         noise_sd = run.plan.settled["0"].answers[2][0].noise_sd * math.sqrt(2.0)
