@@ -289,7 +289,8 @@ def test_stopping_leaving_closing_and_going_on(tacit, place, start):
     code, said = _end(south)
     assert code == 130, said
     assert "join again with the same command: tacit join" in said
-    for words in ("private: (ε = 2, δ = 0.0001)", "ε = 0 spent of 2", "5000 answers at most"):
+    expected = ("private: ε = 2, δ = 0.0001 per record", "ε = 0 spent of 2", "5000 answers at most")
+    for words in expected:
         assert words in said
     path = str(base / "south" / "party.toml")
     code, out, _ = tacit("status", path, "--json")

@@ -157,7 +157,7 @@ def test_a_person_that_is_named_is_the_unit(tacit, config):
     settings = ("--set", "privacy.unit=person", "--set", "data.person=patient")
     code, out, _ = tacit("check", str(config), *settings)
     assert code == 0
-    assert "substituting one person" in out
+    assert "per person (replace-one)" in out
 
 
 def test_a_table_without_bounds_is_refused(tacit, tmp_path):
@@ -188,8 +188,7 @@ def test_check_shows_the_price_and_spends_nothing(tacit, secret, tmp_path):
     code, out, err = tacit("check", secret)
     assert (code, err) == (0, "")
     for words in (
-        "Differential privacy: (ε = 2, δ = 0.0001)",
-        "substituting one record",
+        "Differential privacy: ε = 2, δ = 0.0001 per record (replace-one)",
         "trusted: nobody",
         "noise sd",
         "signal to noise",
@@ -294,7 +293,7 @@ def test_an_operator_allows_one_run_and_no_second(tacit, secret, tmp_path):
 
     code, out, _ = tacit(*run)
     assert code == 0
-    assert "privacy: Differential privacy: (ε = 2, δ = 0.0001)" in out
+    assert "privacy: Differential privacy: ε = 2, δ = 0.0001 per record" in out
     assert "training" not in out, "metrics of the training records are a release"
     book = tmp_path / "state" / "ledger.sqlite"
     assert f"ledger: {book}" in out

@@ -120,7 +120,7 @@ def test_a_bare_run_still_has_a_report_that_owns_up_to_its_silence(make_run, res
 
 PRIVACY = {
     "private": True,
-    "statement": "Differential privacy: (ε = 1, δ = 1e-05).",
+    "statement": "Differential privacy: ε = 1, δ = 1e-05 per record (replace-one).",
     "guarantee": {
         "epsilon": 1.0,
         "delta": 1e-5,

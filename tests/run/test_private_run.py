@@ -85,7 +85,7 @@ def test_the_result_says_what_is_guaranteed(secret):
     folder, result, _ = secret
     privacy = result["privacy"]
     assert privacy["private"] is True
-    assert privacy["statement"].startswith("Differential privacy: (ε = 2, δ = 0.0001)")
+    assert privacy["statement"].startswith("Differential privacy: ε = 2, δ = 0.0001 per record")
     assert privacy["guarantee"] == {
         "epsilon": pytest.approx(2.0, rel=1e-3),
         "delta": 1e-4,

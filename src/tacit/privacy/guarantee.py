@@ -21,7 +21,7 @@ TRUST = {
 
 
 class Guarantee(msgspec.Struct, frozen=True, kw_only=True):
-    """ε, δ, the unit, the adjacency and who must be trusted: none of them means much alone."""
+    """A differential privacy guarantee: ε, δ, protected unit, adjacency and trust assumption."""
 
     epsilon: float
     delta: float
@@ -32,9 +32,8 @@ class Guarantee(msgspec.Struct, frozen=True, kw_only=True):
     """What makes it void or weaker than it looks, e.g. a known seed."""
 
     def __str__(self) -> str:
-        verb = "adding or removing" if self.adjacency == "add-or-remove-one" else "substituting"
         text = (
-            f"(ε = {self.epsilon:.4g}, δ = {self.delta:g}) for {verb} one {self.unit}; "
+            f"ε = {self.epsilon:.4g}, δ = {self.delta:g} per {self.unit} ({self.adjacency}); "
             f"trusted: {self.trust}"
         )
         return text if self.caveat is None else f"{text}. {self.caveat}"
