@@ -42,7 +42,7 @@ def drawn(count=240, seed=0, levels=3):
 
 
 def test_the_likelihood_is_scipys_and_its_coordinates_have_names():
-    assert MODEL.names == ("u: bias", "u: a", "v: bias", "v: a", "w: bias", "w: a")
+    assert MODEL.names == ("u: intercept", "u: a", "v: intercept", "v: a", "w: intercept", "w: a")
     eta = X @ THETA.reshape(3, 2).T
     records = {"x": X, "y": Y}
     expected = log_softmax(eta, axis=1)[np.arange(30), Y.astype(int)]
@@ -172,11 +172,15 @@ def asked(path, levels=("home", "ward", "icu", "moon"), *, privacy="none", **mor
 
 def test_a_declared_file_of_levels_is_learnt_from(clinic):
     result = simulate(asked(clinic))
-    assert result["model"] == {"kind": "softmax", "dimension": 8, "output": "categorical"}
-    assert result["posterior"]["names"][:2] == ["home: bias", "home: age"]
+    model = result["model"]
+    assert (model["kind"], model["dimension"], model["output"]) == ("softmax", 8, "categorical")
+    assert model["settings"]["levels"] == ["home", "ward", "icu", "moon"]
+    assert result["posterior"]["names"][:2] == ["home: intercept", "home: age"]
     means = dict(zip(result["posterior"]["names"], result["posterior"]["mean"], strict=True))
     assert means["ward: age"] - means["home: age"] == pytest.approx(2.0, abs=0.4)
-    assert means["moon: bias"] < min(means[f"{level}: bias"] for level in ("home", "ward", "icu"))
+    assert means["moon: intercept"] < min(
+        means[f"{level}: intercept"] for level in ("home", "ward", "icu")
+    )
     assert result["metrics"]["held_out"]["accuracy"] > 0.5
     assert result["parties"][0]["positive_fraction"] is None
     schema = public_schema(asked(clinic).data)
@@ -225,7 +229,7 @@ def test_the_family_of_a_small_model_is_full_and_of_a_large_one_mean_field():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (tacit.models.PoissonRegression, r"PoissonRegression\(names, largest=20\)"),
+        (tacit.models.PoissonRegression, r"PoissonRegression\(names, max_count=20\)"),
         (SoftmaxRegression, r"SoftmaxRegression\(columns, levels="),
     ],
 )
