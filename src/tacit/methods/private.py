@@ -118,7 +118,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
     """Whether a server that adds the noise itself keeps each party's exact factor; otherwise
     every party is given an equal part of what was released."""
     wants_full: ClassVar[bool] = False
-    """Whether family = "auto" is a full covariance all the same: d² noisy numbers, used at once."""
+    """Whether posterior = "auto" is a full covariance although d² noisy numbers are released."""
     clip: float
     clip_end: float = 1.0
     noise_end: float = 1.0

@@ -55,8 +55,8 @@ def choose_family(kind: str, model: Model, *, private: bool = False) -> Family:
     if model.own_family is not None:
         if kind not in ("auto", model.own_family.kind):
             raise ConfigError(
-                f"family = {kind!r} with model {model.kind!r}, whose posterior is "
-                f"{model.own_family.kind!r}; leave family out"
+                f"posterior = {kind!r} with model {model.kind!r}, whose posterior is "
+                f"{model.own_family.kind!r}; leave posterior out"
             )
         return model.own_family
     if kind == "auto":

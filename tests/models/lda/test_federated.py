@@ -267,7 +267,7 @@ def test_bad_documents_are_refused_in_one_line(what, said, privacy):
         ({"model": {"kind": "topics", "topic_word_prior": 0.0}}, "topic_word_prior = 0.0"),
         ({"model": {"kind": "logistic"}}, "the records are documents"),
         ({"model": {"kind": "topics"}, "data": {"source": "normal-mean"}}, "no documents"),
-        ({"posterior": "full"}, "family = 'full'"),
+        ({"posterior": "full"}, "posterior = 'full'"),
         ({"method": {"kind": "dp-sgd"}}, "needs gradients"),
         ({"partition": {"kind": "skew"}}, "partition.kind"),
         ({"data": {"source": "synthetic-topics", "keep": ["a"]}}, "data.keep"),

@@ -171,8 +171,8 @@ class DPSGD(PrivateMethod):
             )
         if not isinstance(family, MeanFieldGaussian):
             raise ConfigError(
-                f"method.kind = 'dp-sgd' needs family = 'mean-field', not {family.kind!r}: a full "
-                "covariance would release d² noisy numbers"
+                f"method.kind = 'dp-sgd' needs posterior = 'mean-field', not {family.kind!r}: a "
+                "full covariance would release d² noisy numbers"
             )
         fixed = self._precision(model) == "fixed"
         if fixed and self.step_size is None and self.adjacency != "replace-one":

@@ -216,7 +216,7 @@ class PrivateStatistics(PrivateMethod):
                 f"method.one_shot = true with model {model.kind!r}, family {family.kind!r} and "
                 f"method.sampling_rate = {self.sampling_rate}; statistics that are released "
                 "once must not depend on "
-                "q or on a batch: use a conjugate model with family = 'full' and rate 1"
+                "q or on a batch: use a conjugate model with posterior = 'full' and sampling_rate 1"
             )
 
     def numbers(self, dimension: int) -> int:

@@ -146,7 +146,7 @@ class PrivateUpdate(PrivateMethod):
     def check(self, model: Model, family: Family) -> None:
         if not isinstance(family, MeanFieldGaussian):
             raise ConfigError(
-                f"method.kind = 'dp-updates' needs family = 'mean-field', not {family.kind!r}: "
+                f"method.kind = 'dp-updates' needs posterior = 'mean-field', not {family.kind!r}: "
                 "a full covariance would release d² noisy numbers"
             )
         if self.unit == "party" and self.shards != 1:

@@ -217,7 +217,7 @@ def _mean_field(family: Family) -> MeanFieldGaussian:
     if not isinstance(family, MeanFieldGaussian):
         raise ConfigError(
             f"model 'belief-network' with family {family.kind!r}; its q has independent weights: "
-            "set family = 'mean-field'"
+            "set posterior = 'mean-field'"
         )
     return family
 
