@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO := runs/demo
 # Most of the tests' time is compilation, and a quarter of it with these. Tests of what a compiler
 # can change, such as norms and bits, are marked and run as users compile; pytest alone runs all so.
-QUICK := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
+QUICK := --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo live-demo test lint bench clean

@@ -197,7 +197,7 @@ def test_the_noise_in_q_has_the_law_that_was_told(parties, form, aggregation):
 
 
 def test_now_and_then_is_what_is_accounted(parties):
-    plan = plan_of(parties, one("log-precision", 0.1, rate=0.5))
+    plan = plan_of(parties, one("log-precision", 0.1, sampling_rate=0.5))
     event = plan.settled["p0"].events_at(0)[0]
     assert event == GaussianEvent(clip=0.1, noise_sd=0.2, sampling=Poisson(rate=0.5))
     always = plan_of(parties, one("log-precision", 0.1))
@@ -209,7 +209,7 @@ def test_now_and_then_is_what_is_accounted(parties):
     ("method", "changes", "words"),
     [
         (one("log-precision"), {"unit": "record"}, "for whole parties"),
-        (one(None, rate=0.5), {"unit": "record"}, "for whole parties"),
+        (one(None, sampling_rate=0.5), {"unit": "record"}, "for whole parties"),
         (one(None), {"unit": "record", "aggregation": "server"}, "unit = 'party'"),
         (
             one("log-precision"),
@@ -238,7 +238,7 @@ def test_what_would_be_wrong_is_refused(parties, method, changes, words):
 
 
 def test_a_rate_without_a_meaning_is_refused():
-    with pytest.raises(ConfigError, match=r"method\.rate = 0"):
+    with pytest.raises(ConfigError, match=r"method\.sampling_rate = 0"):
         PrivateUpdate(sampling_rate=0.0)
 
 

@@ -20,6 +20,7 @@ from tacit.models import LogisticRegression
 from tacit.results.posterior import posterior_of
 from tacit.run.config import parse_config
 from tacit.run.run import prepare, simulate
+from tacit.server.combine import RoundSum, Shared
 from tacit_studies import STUDIES, frontier
 from tacit_studies.frontier_ablation import VARIANTS, PlainClip, UniformBudget, run_job
 from tacit_studies.frontier_settings import (
@@ -204,14 +205,15 @@ def test_servers_without_a_part_differ(tiny):
     means = {}
     for name in ("whole", "last-round", "uniform-marginals", "plain-map", "no-moment"):
         plan = prepare(config, VARIANTS[name][1]()).plan
-        combine, q, memory = plan.rules.combine, plan.rules.prior, None
-        assert combine is not None
-        draws = np.random.default_rng(5)
-        for number, released in enumerate(("counts", "moment", "score", "score"), start=1):
-            size = np.shape(q[released])[0]
-            update = dict.fromkeys(q, np.zeros(1)) | {released: 20.0 * draws.random(size)}
-            q, memory = combine(q, [update] * 3, memory, number)
-        means[name] = posterior_of(plan, q).mean
+        rules, draws = plan.rules, np.random.default_rng(5)
+        shared = Shared(rules.prior, rules.first_public)
+        assert rules.combine is not None
+        assert rules.released is not None
+        for number in range(1, 5):
+            shapes = rules.released(rules.stage_at(number - 1).name)
+            total = {key: 60.0 * draws.random(shape) for key, shape in shapes.items()}
+            shared = rules.combine(shared, RoundSum(total, 3, number))
+        means[name] = posterior_of(plan, shared.q, shared.public).mean
     for name, mean in means.items():
         assert np.all(np.isfinite(mean))
         assert name == "whole" or not np.allclose(mean, means["whole"], rtol=1e-3)

@@ -20,7 +20,7 @@ from tacit.live.server.membership import Member, Roster, load_roster, save_roste
 from tacit.party.store import PartyStore
 from tacit.run.sweep.store import Store
 from tacit.server.checkpoint import Checkpoint
-from tacit.server.messages import Reply
+from tacit.server.messages import Reply, Request
 from tacit.server.schedule import Synchronous
 from tacit.server.state import Rules, initial_state, open_requests
 from tacit.server.step import begin, step
@@ -31,11 +31,16 @@ FULL = Path("/dev/full")
 DIGEST = "0" * 64
 
 
+ASKED = Request(
+    "r1", "a", 0, 0, None, {"linear": np.zeros(2), "quadratic": np.zeros((2, 2))}, 1.0, initial=True
+)
+
+
 def a_store(path: Path) -> PartyStore:
     store = PartyStore(path, DIGEST)
     store.joined("run-1")
     delta = {"linear": np.array([1.0, 2.0]), "quadratic": -np.eye(2)}
-    store.keep("r1", Reply("r1", "a", 0, delta, 1.5), {name: 0 * x for name, x in delta.items()})
+    store.keep_reply(ASKED, Reply("r1", "a", 0, delta, 1.5))
     return store
 
 
@@ -55,7 +60,7 @@ def test_no_flipped_bit_of_a_party_s_state_is_used(tmp_path):
         with pytest.raises(DataError, match=rf"{path} cannot be read \(.*; restore it"):
             PartyStore(path, DIGEST)
     path.write_bytes(whole)
-    assert PartyStore(path, DIGEST).recall("r1") is not None
+    assert PartyStore(path, DIGEST).recall(ASKED) is not None
 
 
 def test_no_flipped_bit_of_a_roster_is_used(tmp_path):
@@ -183,7 +188,7 @@ def test_a_checkpoint_that_cannot_be_written_names_its_file(tmp_path):
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "path = Path(sys.argv[1])\n"
         "checkpoint = Checkpoint(path, digest=DIGEST)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
         "try:\n"
         "    played(checkpoint, rules_of(18, 3, 50), 40)\n"
         "except DataError as error:\n"
