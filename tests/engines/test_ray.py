@@ -206,7 +206,7 @@ def test_a_sweep_is_spread_over_actors_and_survives_a_deadly_run(cluster, tacit,
     base.write_text(WORDS)
     file.write_text(
         'base = "base.toml"\nseeds = 1\n[[runs]]\nschedule.rounds = 1\n[[runs]]\n'
-        f'model.kind = "numpyro"\nmodel.program = "{tmp_path}/deadly.py:model"\n'
+        f'model.kind = "numpyro"\nmodel.function = "{tmp_path}/deadly.py:model"\n'
     )
     code, _, errors = tacit("sweep", str(file), "--engine", "ray", "--workers", "1", "--out", "out")
     assert code == 5
@@ -312,8 +312,8 @@ def test_without_ray_it_says_what_to_install(monkeypatch, tacit, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["engine.actors=2"], 'it is for engine.kind = "ray"'),
-        (["engine.kind=ray", "engine.actors=0"], "at least 1 is needed"),
+        (["engine.actors=2"], 'is not a key of kind = "in-process" (ray has it)'),
+        (["engine.kind=ray", "engine.actors=0"], "must be a whole number of at least 1"),
         (["engine.kind=ray", "engine.address=nowhere"], "write HOST:PORT"),
     ],
 )
