@@ -108,7 +108,8 @@ def test_the_declared_sensitivity_is_reached(share):
 
 
 def method(**changes):
-    return PrivateStatistics(**{"sampling_rate": 0.125, "nonnegative": True, **changes})
+    chosen = {"sampling_rate": 0.125, **changes}
+    return PrivateStatistics(**chosen).suited(TopicModel(2, words=3, document_words=8))
 
 
 def task(records, weights, noise_sd, key):
