@@ -532,6 +532,7 @@ def test_a_bad_file_is_answered_without_the_array_libraries():
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
+        ({"outcom": "y"}, "did you mean outcome?"),
         ({"method": {"kind": "dpsgd"}}, 'method.kind = "dpsgd"; did you mean "dp-sgd"?'),
         ({"method": {"kind": "hybrid"}}, 'method.kind = "hybrid"; did you mean "dp-hybrid"?'),
         ({"model": {"kind": "bnn"}}, 'model.kind = "bnn"; did you mean "neural-network"?'),

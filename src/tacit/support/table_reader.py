@@ -169,7 +169,8 @@ class _Reader:
         self, key: str, table: type[Any], variant: tuple[_Variants, str] | None, path: str
     ) -> tuple[str, str]:
         """What to say of a key that the table does not have, and which one may be meant."""
-        keys, of, others = list(fields_of(table)), "is not a known key", []
+        keys = [*table.shown_as.values(), *fields_of(table)]
+        of, others = "is not a known key", []
         if variant is not None:
             variants, kind = variant
             keys, of = list(variants.keys(kind)), f'is not a key of {variants.key} = "{kind}"'
