@@ -37,7 +37,7 @@ def check_store(
     """Assert that a store holds what was written, whole, whenever the process is killed.
 
     The suite writes what a run writes and reads it back from a copy of the store's folder that is
-    opened anew: when a write has returned, all of it must be there, to the last bit. At every
+    opened again: when a write has returned, all of it must be there, to the last bit. At every
     point in between at which the store has touched a file, the copy must hold what was there
     before the write or after it. Files that were cut short or in which a bit was changed must be
     refused, or read as before; the store of another configuration must be refused or found empty.
