@@ -34,6 +34,7 @@ from tacit.plan.arguments import (
 from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.settings import Privacy
 from tacit.results.check import Check, describe
+from tacit.results.diagnostics import diagnostics_block
 from tacit.results.evaluation import Attempts, EvaluationWarning, measure
 from tacit.results.fit import Fit
 from tacit.results.published import public_result
@@ -273,6 +274,7 @@ def _fit_of(prepared: _Prepared, outcome: Outcome) -> Fit:
         **result_block(
             plan, posterior, outcome.state, outcome.verdict, prepared.layout, outcome.clipped
         ),
+        "diagnostics": diagnostics_block(plan, outcome.state, outcome.log),
         "metrics": metrics,
         "parties": [party_row(plan, name) for name in plan.parties],
         "data": data_block(federation),

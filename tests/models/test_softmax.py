@@ -12,10 +12,10 @@ from tacit.data import load_federation
 from tacit.data.schema.public import public_schema
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import FullGaussian, MeanFieldGaussian
+from tacit.expfam.quadrature import normal_points
 from tacit.methods.base import Task
-from tacit.methods.natural import likelihood_site
+from tacit.methods.natural.local import likelihood_site
 from tacit.models import LogisticRegression, SoftmaxRegression
-from tacit.models.quadrature import normal_points
 from tacit.plan.checks import check_parties
 from tacit.results import evaluate, predict
 from tacit.run.build import make_model

@@ -103,7 +103,7 @@ def test_auto_means_what_is_documented(parties, labelled):
     plan = make_plan(LOGISTIC, labelled)
     assert (plan.family.kind, plan.method, plan.schedule.kind) == (
         "full",
-        NaturalVI(_together=True),
+        NaturalVI(_together=True, _parties=len(labelled)),
         "synchronous",
     )
     assert plan.schedule.damping == 1.0

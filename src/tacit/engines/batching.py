@@ -15,7 +15,7 @@ from tacit.data.records import len_records
 from tacit.engines.padding import bench_size, bucket_lengths
 from tacit.errors import DataError
 from tacit.expfam import Natural
-from tacit.methods import Arranged, GradientVI
+from tacit.methods import Arranged, GradientVI, NaturalVI
 from tacit.models import Records
 from tacit.models.prior import PRIOR_PARTY, PriorAsLikelihood, prior_records
 from tacit.party import compute as party_side
@@ -134,6 +134,6 @@ def prior_agreement(agreement: Agreement) -> Agreement:
     return Agreement(
         PriorAsLikelihood(agreement.model),
         agreement.family,
-        method if isinstance(method, GradientVI) else GradientVI(),
+        method if isinstance(method, GradientVI | NaturalVI) else GradientVI(),
         agreement.seed,
     )

@@ -298,20 +298,17 @@ def finished_run(setup: PartySetup) -> FinishedRun | None:
         return None
 
 
-def _public_shapes(plan: Plan, visit: int) -> dict[str, tuple[int, ...]]:
-    stage = plan.method.stage_at(visit).name
-    return plan.method.public_shapes(plan.model, plan.family, stage)
-
-
 def _result_shapes(plan: Plan) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the arrays with which the final posterior is read."""
-    return _public_shapes(plan, plan.schedule.rounds) if plan.method.reads_public else {}
+    return plan.method.result_shapes(plan.model, plan.family)
 
 
 def _largest_public(plan: Plan) -> int:
-    """How many numbers a request publishes at most."""
-    shapes = (_public_shapes(plan, visit) for visit in range(plan.schedule.rounds))
-    return max((sum(math.prod(s) for s in one.values()) for one in shapes), default=0)
+    """How many numbers a request, or the result, publishes at most."""
+    stages = plan.method.stages(plan.schedule.rounds)
+    shapes = [plan.method.public_shapes(plan.model, plan.family, stage) for stage in stages]
+    each = (sum(math.prod(s) for s in one.values()) for one in (*shapes, _result_shapes(plan)))
+    return max(each, default=0)
 
 
 def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> LiveParty:

@@ -270,7 +270,10 @@ class LiveParty:
 
     def _check_request(self, charging: Charging | None, request: Request) -> None:
         """Refuse a request that the agreed method does not have, before anything is charged."""
-        stage = self.seat.agreement.method.stage_at(request.visit)
+        method = self.seat.agreement.method
+        stage = method.stage_at(request.visit)
+        if charging is None:  # without a charge the server may choose among the method's stages
+            stage = method.stages(request.visit + 1).get(request.stage, stage)
         if request.stage != stage.name:
             raise PeerError(
                 f"asked for stage {request.stage!r} at visit {request.visit}, which is for "

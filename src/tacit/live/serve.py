@@ -132,7 +132,7 @@ def reply_rules(setup: ServerSetup, plan: Plan) -> ReplyRules:
 
 def _prior(plan: Plan) -> Callable[[Request], Reply] | None:
     """Answers for a prior that is not in the family; it has no records."""
-    if not plan.model.has_site_prior:
+    if not plan.has_prior_party:
         return None
     seat = Seat(prior_agreement(plan.agreement), PRIOR_PARTY, prior_records(), rows=1)
     return lambda request: conclude(request, seat.compute([request], {})[request.id])

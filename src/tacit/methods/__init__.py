@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tacit.methods.gradient import GradientVI
     from tacit.methods.hybrid import Hybrid
     from tacit.methods.kinds import METHODS
-    from tacit.methods.natural import NaturalVI
+    from tacit.methods.natural.method import NaturalVI
     from tacit.methods.private import Clipped, PrivateMethod, Terms
     from tacit.methods.scoring.method import PrivateScoring
     from tacit.methods.statistics.method import ExpectedStatistics, PrivateStatistics
@@ -33,7 +33,7 @@ _HOME = {
     "Hybrid": "hybrid",
     "LocalMethod": "base",
     "METHODS": "kinds",
-    "NaturalVI": "natural",
+    "NaturalVI": "natural.method",
     "PrivateMethod": "private",
     "PrivateScoring": "scoring.method",
     "PrivateStatistics": "statistics.method",

@@ -42,7 +42,7 @@ from tacit.arrays import Arrays
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.methods.base import LocalMethod
 from tacit.methods.exact import Exact
-from tacit.methods.natural import NaturalVI
+from tacit.methods.natural.method import NaturalVI
 from tacit.methods.reply_bounds_local import Terms, score_limit
 from tacit.methods.statistics.method import ExpectedStatistics
 from tacit.models import LinearPredictor, Model
@@ -112,6 +112,10 @@ def broken_bound(
         from tacit.methods.reply_bounds_private import broken_private_bound
 
         return broken_private_bound(model, family, method, exchange)
+    if exchange.q is None:
+        from tacit.methods.natural.reply_bounds import broken_sum_bound
+
+        return broken_sum_bound(model, exchange)
     return (
         _improper_alone(family, exchange)
         or _broken_site(model, family, method, exchange)
@@ -235,10 +239,8 @@ def _broken_linear(
     """|linear − P m|_j ≤ n b_j S where m is known, otherwise what the steps can have led to."""
     if isinstance(method, NaturalVI):
         assert isinstance(model, GaussianSites)
-        if method.starts_at_q and not method.whole_steps(family):
-            return _broken_walk(model, family, method, exchange, curve)
         if method.starts_at_q:
-            return _broken_step(model, family, method, exchange, curve)
+            return _broken_walk(model, family, method, exchange, curve)
         steps, length = method.steps_of(model, family), method.length_of(model, family)
         if steps > 1:
             return _broken_path(model, family, method, exchange, curve)
@@ -270,21 +272,6 @@ def _broken_walk(
     centre, limit = found
     score, slack = _score_at(exchange, exchange.site, centre, 1.0)
     return _first_over(model, "gradient at the cavity's mean of", score, limit + slack)
-
-
-def _broken_step(
-    model: Model, family: Gaussian, method: NaturalVI, exchange: Exchange, curve: DerivativeBounds
-) -> BrokenBound | None:
-    """One whole step: from q, or, the first, from predictors η₀ that the outcomes suggest.
-
-    Those are bounded by the model (`DataStart`), and linear = Xᵀ(g + h η₀).
-    """
-    if not exchange.initial:
-        mean = family.location_scale(exchange.q)[0]
-        return _broken_score(model, method, exchange, curve, exchange.site, mean, 1.0)
-    curve = curve._replace(slope=curve.slope + curve.data_start.pull)
-    nothing = np.zeros(model.dimension)
-    return _broken_score(model, method, exchange, curve, exchange.site, nothing, 1.0)
 
 
 def _broken_score(

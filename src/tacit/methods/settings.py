@@ -67,10 +67,10 @@ class ExactSettings(MethodSettings, frozen=True, kw_only=True, tag="exact"):
     """Floating-point type of the records."""
 
 
-class NaturalVISettings(MethodSettings, frozen=True, kw_only=True, tag="natural-vi"):
-    """Natural-gradient steps on all records of a party. Not private."""
+class NaturalVISettings(MethodSettings, frozen=True, kw_only=True, tag="natural"):
+    """Natural-gradient inference for any model of up to 256 parameters. Not private."""
 
-    builds = "tacit.methods.natural:NaturalVI"
+    builds = "tacit.methods.natural.method:NaturalVI"
     steps: Count | None = None
     """Steps per round, without a safeguard; left out together with step_size: safeguarded steps."""
     step_size: UpToOne | None = None
@@ -142,7 +142,7 @@ METHOD_SETTINGS: Kinds[MethodSettings] = Kinds(
     {
         "auto": "tacit.methods.settings:AutoMethod",
         "exact": "tacit.methods.settings:ExactSettings",
-        "natural-vi": "tacit.methods.settings:NaturalVISettings",
+        "natural": "tacit.methods.settings:NaturalVISettings",
         "gradient-vi": "tacit.methods.settings:GradientVISettings",
         "expected-statistics": "tacit.methods.statistics.settings:ExpectedStatisticsSettings",
         "dp-sgd": "tacit.methods.dpsgd.settings:DPSGDSettings",
@@ -154,6 +154,7 @@ METHOD_SETTINGS: Kinds[MethodSettings] = Kinds(
     default="auto",
     group="tacit.methods",
     renamed={
+        "natural-vi": "natural",
         "dpsgd": "dp-sgd",
         "private-scoring": "dp-scoring",
         "private-update": "dp-updates",

@@ -131,6 +131,10 @@ class Model(abc.ABC):
     has_site_prior: bool = False
     """True when the prior is not in the family: the server then keeps it as a first factor that
     it refines like a party's (`log_prior`), starting from `prior`."""
+    is_prior: ClassVar[bool] = False
+    """True for the pseudo-party that stands for a prior outside the family."""
+    multimodal: ClassVar[bool] = False
+    """True when the posterior has many equivalent modes, as a neural network's has."""
     traceable: ClassVar[bool] = True
     """False when its arithmetic is NumPy's: parties are then answered one after the other."""
     ties_at_prior: ClassVar[bool] = False

@@ -55,6 +55,7 @@ class NeuralNetwork(GaussianPriorModel):
     serves: ClassVar[tuple[Output, ...]] = ("bernoulli", "gaussian")
     seeded: ClassVar[bool] = True
     rounding_grows: ClassVar[bool] = True
+    multimodal: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ log-likelihood.
 | `ConjugateGaussian` | the exact update, reference posteriors |
 | `GaussianExpectations` | gradient-vi, DP-SGD: no Monte Carlo noise |
 | `GaussianSites` | natural-vi |
+| `WhitenedExpectations` | natural: no cubature over draws of θ |
 | `GradientNorms` | DP-SGD: clips without writing gradients down |
 | `BoundedDerivatives` | a server that checks replies of parties that it does not control |
 | `Scores` | private scoring |
@@ -83,6 +84,25 @@ class GaussianSites(Protocol):
 
         Of a mean-field family the precision alone.
         """
+        ...
+
+
+class WhitenedDerivatives(NamedTuple):
+    """E[log p] of all records and its derivatives in z, θ = mean + root·z."""
+
+    value: Array
+    gradient: Array
+    hessian: Array
+
+
+@runtime_checkable
+class WhitenedExpectations(Protocol):
+    """Expected log-likelihood and derivatives under a Gaussian in closed form or by quadrature."""
+
+    def whitened_derivatives(
+        self, mean: Array, root: Array, spread: Array, records: Records, weights: Array
+    ) -> WhitenedDerivatives:
+        """Σ w E[log p(record | mean + root·z)], z ~ N(0, spread²·I), with derivatives in z."""
         ...
 
 
@@ -211,6 +231,7 @@ def abilities(model: Any) -> tuple[str, ...]:
         ConjugateGaussian,
         GaussianExpectations,
         GaussianSites,
+        WhitenedExpectations,
         GradientNorms,
         BoundedDerivatives,
         Scores,

@@ -24,6 +24,7 @@ class PriorAsLikelihood(Model):
     """log p(θ) of another model in the place of a likelihood, with one pretended record."""
 
     kind: ClassVar[str] = "prior"
+    is_prior: ClassVar[bool] = True
     output = "other"
 
     def __init__(self, model: Model) -> None:

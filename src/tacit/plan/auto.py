@@ -9,7 +9,7 @@ from tacit.methods.base import LocalMethod
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.exact import Exact
 from tacit.methods.gradient import GradientVI
-from tacit.methods.natural import NaturalVI
+from tacit.methods.natural.method import SOLVED_UP_TO, NaturalVI
 from tacit.methods.private import PrivateMethod
 from tacit.methods.scoring.method import LEAST_ROUNDS, PrivateScoring
 from tacit.methods.statistics.method import ExpectedStatistics, PrivateStatistics
@@ -83,11 +83,16 @@ def choose_method(
     if isinstance(model, ConjugateGaussian):
         return Exact(), f"model {model.kind!r} has its posterior in closed form"
     if isinstance(model, GaussianSites):
-        return (
-            NaturalVI(),
-            f"model {model.kind!r} is generalised linear: quadrature",
+        return NaturalVI(), f"model {model.kind!r} is generalised linear: quadrature"
+    if model.traceable and not model.multimodal and model.dimension <= SOLVED_UP_TO:
+        return NaturalVI(), (
+            f"model {model.kind!r} has {model.dimension} parameters, at most {SOLVED_UP_TO}: "
+            "natural gradients with a full covariance"
         )
-    return GradientVI(), f"model {model.kind!r} is known by its log-likelihood only"
+    return GradientVI(), (
+        f"model {model.kind!r} has several modes or more than {SOLVED_UP_TO} parameters: "
+        "stochastic gradients"
+    )
 
 
 def _private(case: Case) -> tuple[PrivateMethod, str]:

@@ -17,7 +17,6 @@ from tacit.expfam import Family, make_family
 from tacit.methods import METHODS, Exact, LocalMethod, PrivateMethod
 from tacit.methods.base import RunFacts
 from tacit.models import (
-    ConjugateGaussian,
     LinearPredictor,
     Model,
     Records,
@@ -45,12 +44,12 @@ class Live:
 
 
 def choose_family(kind: str, model: Model, *, private: bool = False) -> Family:
-    """The family of that name; "auto" is full covariance for a (generalised) linear model.
+    """The family of that name; "auto" is full covariance up to `FULL_UP_TO` parameters.
 
     Mean-field intervals are too narrow wherever coordinates are correlated, and many parties that
     correct a mean-field q at once converge slowly; up to 256 coordinates a full covariance costs
-    little. Other models get the mean-field family, and so does a private run: d² noisy numbers
-    instead of 2d would drown in their noise.
+    little. Larger models and neural networks get the mean-field family, and so does a private run:
+    d² noisy numbers instead of 2d would drown in their noise.
     """
     if model.own_family is not None:
         if kind not in ("auto", model.own_family.kind):
@@ -60,8 +59,9 @@ def choose_family(kind: str, model: Model, *, private: bool = False) -> Family:
             )
         return model.own_family
     if kind == "auto":
-        linear = not private and isinstance(model, LinearPredictor | ConjugateGaussian)
-        kind = "full" if linear and model.dimension <= FULL_UP_TO else "mean-field"
+        several = model.multimodal or model.ties_at_prior
+        full = not private and not several and model.dimension <= FULL_UP_TO
+        kind = "full" if full else "mean-field"
     return make_family(kind, model.dimension)
 
 
@@ -146,7 +146,14 @@ def check_in_step(settled: dict[str, Settled], schedule: Schedule, live: Live | 
         )
 
 
-def facts(schedule: Schedule, privacy: Privacy | None, live: Live | None = None) -> RunFacts:
+def facts(
+    schedule: Schedule,
+    privacy: Privacy | None,
+    live: Live | None = None,
+    *,
+    parties: int = 1,
+    dimension: int = 1,
+) -> RunFacts:
     """What a method is told of a run whose schedule is resolved."""
     assert schedule.tolerance is not None
     clips = [] if privacy is None else [own.clip for own in privacy.parties.values()]
@@ -157,6 +164,8 @@ def facts(schedule: Schedule, privacy: Privacy | None, live: Live | None = None)
         tolerance=schedule.tolerance,
         one_noise=privacy is not None and privacy.aggregation != "plain" and any(clips),
         quorum=live is not None and live.quorum is not None,
+        parties=parties,
+        dimension=dimension,
     )
 
 

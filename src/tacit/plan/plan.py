@@ -86,20 +86,21 @@ class Plan:
     @property
     def rules(self) -> Rules:
         """The server's side of the plan."""
-        site, rounds = self.model.has_site_prior, self.schedule.rounds
+        site, rounds = self.has_prior_party, self.schedule.rounds
         return Rules(
             family=self.family,
             schedule=self.schedule,
             parties=((PRIOR_PARTY,) if site else ()) + tuple(self.parties),
             seed=self.seed,
             prior=self.family.zero() if site else self.model.prior(self.family),
+            solver=self.method.solver(self.model, self.family),
+            stages=self.method.stages(rounds),
             site_prior=site,
             average_last=math.ceil(self.method.average_last * self.schedule.rounds),
             combine=self._combine,
             own_factors=self._server_adds_noise and self._own_factors,
             most_visits=self.schedule.rounds if self.settled else None,
             quorum=self._quorum,
-            line_search=self.method.whole_steps(self.family),
             divide_out=self.live is not None and self.live.divide_out,
             leave_out=self.live is not None,
             report_steps=self.report_steps,
@@ -109,6 +110,11 @@ class Plan:
             stage_at=self.method.stage_at,
             released=lambda stage: self.method.released_shapes(self.model, self.family, stage),
         )
+
+    @property
+    def has_prior_party(self) -> bool:
+        """Whether a prior outside the family is kept by the server like a party's factor."""
+        return self.model.has_site_prior and not self.method.divides_prior
 
     @property
     def agreement(self) -> Agreement:
@@ -230,7 +236,7 @@ def make_plan(
     method.check(model, chosen_family)
     schedule = resolved_schedule(schedule, method, model, chosen_family, len(parties))
     check_memory(method, model, chosen_family, schedule, live)
-    run_facts = facts(schedule, privacy, live)
+    run_facts = facts(schedule, privacy, live, parties=len(parties), dimension=model.dimension)
     method.check_run(run_facts)
     method = method.for_run(run_facts)
     plan = Plan(
@@ -258,7 +264,7 @@ def first_factors(plan: Plan) -> dict[str, Natural]:
     is given an equal share of start/prior, which is public.
     """
     prior = plan.model.prior(plan.family)
-    factors = {PRIOR_PARTY: prior} if plan.model.has_site_prior else {}
+    factors = {PRIOR_PARTY: prior} if plan.has_prior_party else {}
     if not plan.method.starts_at_prior(plan.model):
         start = plan.model.start(plan.family) or prior
         share = power(divide(start, prior), 1.0 / len(plan.parties))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.expfam import Gaussian
+from tacit.expfam import FullGaussian, Gaussian
 from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScoring
 from tacit.methods.scoring.method import ScoringServer, counted_outside
 from tacit.plan.plan import Plan
@@ -18,8 +18,10 @@ from tacit.results.verdict import (
     clipping_caution,
     convergence_caution,
     judge,
+    judge_solved,
     learned,
     learning_caution,
+    narrow_caution,
     rounding_trouble,
     unknown_clipping_caution,
 )
@@ -38,6 +40,8 @@ def run_verdict(
         trouble = _counting_trouble(plan, state)
     if trouble is not None:
         return Verdict(False, trouble)
+    if plan.rules.solver is not None:
+        return judge_solved(state, log, full=isinstance(plan.family, FullGaussian))
     return judge(
         plan.family,
         state,
@@ -47,6 +51,25 @@ def run_verdict(
         gradient_step=step,
         exact_loss=plan.schedule.kind == "synchronous" and plan.schedule.parties_per_round is None,
     )
+
+
+def diagnostics_block(
+    plan: Plan, state: ServerState, log: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Numbers behind a verdict; without weights where the server did not control the steps."""
+    rounds = [line for line in log if line["event"] == "round"]
+    energies = [None if line["loss"] is None else -line["loss"] for line in rounds]
+    changes = [line["step_kl"] for line in rounds if line.get("step_kl") is not None]
+    found: dict[str, Any] = {"last_change": changes[-1] if changes else None, "elbo": energies}
+    memory = state.memory or {}
+    if plan.rules.solver is None or "pareto_k" not in memory:
+        return found
+    return found | {
+        "pareto_k": float(memory["pareto_k"]),
+        "effective_share": float(memory["effective_share"]),
+        "skewness": dict(zip(plan.model.names, memory["skewness"].tolist(), strict=True)),
+        "corrected_by_weights": bool(state.public["weighted"]),
+    }
 
 
 def _counting_trouble(plan: Plan, state: ServerState) -> str | None:
@@ -73,7 +96,9 @@ def cautions_of(
 ) -> list[Caution]:
     """Why not to believe the numbers of a run as they stand; empty: no reason is known."""
     share = learned_share(plan, posterior)
-    doubts = [] if verdict is None else convergence_caution(verdict)
+    doubts = []
+    if verdict is not None:
+        doubts = [*convergence_caution(verdict), *narrow_caution(verdict.effective_share)]
     return [*doubts, *learning_caution(share, posterior.names), *_clipping_cautions(plan, clipped)]
 
 

@@ -23,7 +23,7 @@ from tacit.server.messages import Reply, Stage, pack_natural, unpack_natural
 from tacit.server.state import Factor, Log, Open, Published, ServerState
 from tacit.support.storage import writing
 
-FORMAT = 2
+FORMAT = 3
 """Of the file; 0.1 wrote format 0, in which replies and posteriors had other contents."""
 _SCHEMA = """
 CREATE TABLE scalars (id INTEGER PRIMARY KEY CHECK (id = 0), body BLOB NOT NULL);
@@ -40,10 +40,10 @@ PAGE_BYTES = 32768
 LOG_PAGES = 32
 """How many pages SQLite's write-ahead log may have before it is copied into the file: 1 MB."""
 _BULKY = (
-    "q", "factors", "open", "issued", "arrived", "previous", "total", "memory", "base", "public",
+    "q", "factors", "open", "issued", "arrived", "previous", "total", "memory", "public",
 )  # fmt: skip
 _SCALARS = tuple(f.name for f in fields(ServerState) if f.name not in _BULKY)
-_NAMED = {-1: "q", -2: "previous", -3: "total", -4: "memory", -5: "base", -6: "public"}
+_NAMED = {-1: "q", -2: "previous", -3: "total", -4: "memory", -6: "public"}
 """What a state has by name, and the numbers under which it is kept."""
 Kept = tuple[Natural, int | None, Natural | None]
 """What a party keeps, the visit that made it, and what it had kept before that visit."""
@@ -169,9 +169,8 @@ class Checkpoint:
         visits = {p: _unkeyed(p, b) for p, b in db.execute("SELECT party, body FROM visits")}
         factors = {}
         for party, body in db.execute("SELECT party, body FROM factors ORDER BY rowid"):
-            natural, base = (one and unpack_natural(one) for one in _unkeyed(party, body))
             version, count = visits[party]
-            factors[party] = Factor(natural, version, count, base)
+            factors[party] = Factor(unpack_natural(_unkeyed(party, body)), version, count)
         requests = []
         for (body,) in db.execute("SELECT body FROM requests ORDER BY place"):
             *parts, stage, factor = _unpack(body)
@@ -190,7 +189,6 @@ class Checkpoint:
             previous=named.get(-2),
             total=named.get(-3),
             memory=named.get(-4),
-            base=named.get(-5),
             public=named[-6],
             issued=issued,
             factors=factors,
@@ -226,12 +224,9 @@ class Checkpoint:
                 continue
             counts = _keyed(party, [factor.version, factor.visits])
             self._db.execute("REPLACE INTO visits VALUES (?, ?)", (party, counts))
-            same = known is not None and known.natural is factor.natural
-            if known is None or not same or known.base is not factor.base:
-                parts = [pack_natural(factor.natural), factor.base and pack_natural(factor.base)]
-                self._db.execute(
-                    "REPLACE INTO factors VALUES (?, ?)", (party, _keyed(party, parts))
-                )
+            if known is None or known.natural is not factor.natural:
+                body = _keyed(party, pack_natural(factor.natural))
+                self._db.execute("REPLACE INTO factors VALUES (?, ?)", (party, body))
 
     def _put_replies(self, state: ServerState, old: ServerState | None) -> None:
         before = {} if old is None else old.arrived

@@ -29,6 +29,16 @@ class Shared(NamedTuple):
     """Published with every request of the next round."""
     memory: Arrays | None = None
     """Stays at the server, from one round to the next."""
+    stage: str | None = None
+    """The stage of the next round, where a solver chooses it."""
+    finished: str | None = None
+    """Why a solver ended the run."""
+    energy: float | None = None
+    """Evidence lower bound at the last accepted q, up to a constant."""
+    moved: float | None = None
+    """Nats by which a whole step would move that q."""
+    note: str = ""
+    """For the log."""
 
 
 class RoundSum(NamedTuple):

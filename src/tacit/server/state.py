@@ -21,15 +21,11 @@ Log = tuple[dict[str, Any], ...]
 
 
 class Factor(NamedTuple):
-    """tₘ with the number of updates it has had and of requests its party has had.
-
-    `base` is tₘ at the point from which the last step was made, where step lengths are searched.
-    """
+    """tₘ with the number of updates it has had and of requests its party has had."""
 
     natural: Natural
     version: int = 0
     visits: int = 0
-    base: Natural | None = None
 
 
 class Open(NamedTuple):
@@ -83,13 +79,15 @@ class Rules:
     """How often a party may be asked, whatever its pace; None: no limit."""
     quorum: int | None = None
     """With how many answers a round may do when others are late; None: everybody's."""
-    line_search: bool = False
-    """True: updates add up to a natural-gradient step, and a step that raised the free energy is
-    halved (`tacit.server.line_search`)."""
+    solver: Combine | None = None
+    """Chooses stage and contents of every round from the sums of the one before, where the server
+    controls the steps of a method (`tacit.server.solve`)."""
     first_public: Arrays = field(default_factory=dict)
     """What the first requests publish besides q."""
     reads_public: bool = False
     """Whether the posterior is read with the public arrays."""
+    stages: dict[str, Stage] = field(default_factory=dict)
+    """Every stage that a solver can ask for, by name."""
     stage_at: Callable[[int], Stage] = _only_stage
     """The stage of a party's visit, which every request names."""
     released: Callable[[str], dict[str, tuple[int, ...]]] | None = None
@@ -136,12 +134,8 @@ class ServerState:
     totalled: int = 0
     memory: Arrays | None = None
     """What `Rules.combine` keeps from one round to the next."""
-    base: Natural | None = None
-    """The q from which the last step was made, where step lengths are searched."""
-    base_energy: float | None = None
-    """Its free energy; None: not known, or somebody has come or gone since."""
-    shortened: int = 0
-    """How many steps were halved since one was last taken."""
+    stage: str | None = None
+    """The stage of the open round, where a solver has chosen it."""
     round: int = 0
     exchanges: int = 0
     applied: int = 0

@@ -121,9 +121,7 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
     ),
     "metrics": lambda line: f"metrics at http://{line['address']}/metrics",
     "begin": lambda line: f"training begins with {line['parties']} parties",
-    "round": lambda line: (
-        f"round {line['round']}: {_loss(line)}q moved by {line['step_kl']:.3g} nats"
-    ),
+    "round": lambda line: f"round {line['round']}: {_loss(line)}{_change(line)}",
     "skipped": lambda line: f"round {line['round']}: passed over {line['party']}, which is late",
     "waiting": lambda line: (
         f"past the deadline, but no quorum without {', '.join(line['late'])}: waiting"
@@ -292,6 +290,12 @@ def _clock(line: Line) -> str:
 
 def _loss(line: Line) -> str:
     return "" if line.get("loss") is None else f"loss {line['loss']:.4f}, "
+
+
+def _change(line: dict[str, Any]) -> str:
+    if line.get("step_kl") is None:
+        return f"stage {line.get('stage', 'update')}"
+    return f"q moved by {line['step_kl']:.3g} nats"
 
 
 # Status -----------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from tacit.expfam import Family, MeanFieldGaussian, Natural
 from tacit.methods.base import Answer, Arranged, Array, LocalMethod, Task
 from tacit.methods.exact import Exact
 from tacit.methods.gradient import GradientVI
-from tacit.methods.natural import NaturalVI
+from tacit.methods.natural.method import NaturalVI
 from tacit.methods.private import (
     PrivateMethod,
     contents,

@@ -17,6 +17,7 @@ from tacit.data.schema.layout import Layout, unknown_layout
 from tacit.errors import ConfigError
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.gaussian import Free
+from tacit.expfam.quadrature import hermite
 from tacit.models.base import (
     GaussianPriorModel,
     Model,
@@ -25,9 +26,8 @@ from tacit.models.base import (
     checked_names,
     gaussian_natural,
 )
-from tacit.models.capabilities import ClippingParts
+from tacit.models.capabilities import ClippingParts, WhitenedDerivatives
 from tacit.models.predictive import Prediction, quadrature_predictive
-from tacit.models.quadrature import hermite
 from tacit.models.settings import ModelSettings, PriorSettings
 
 TINY_VARIANCE = 1e-12
@@ -92,6 +92,12 @@ class LinearPredictor(GaussianPriorModel):
     @abc.abstractmethod
     def data_site(self, family: Family, records: Records, weights: Array) -> Natural:
         """As `tacit.models.capabilities.GaussianSites`."""
+
+    @abc.abstractmethod
+    def whitened_derivatives(
+        self, mean: Array, root: Array, spread: Array, records: Records, weights: Array
+    ) -> WhitenedDerivatives:
+        """As `tacit.models.capabilities.WhitenedExpectations`."""
 
     @abc.abstractmethod
     def gradient_norms(
@@ -236,6 +242,23 @@ class GeneralisedLinear(LinearPredictor):
             form = curvature @ (x * x)
             site = _as_site(slope @ x + form * usual["mean"].astype(x.dtype), form)
         return site, -jnp.sum(weights * value)
+
+    def whitened_derivatives(
+        self, mean: Array, root: Array, spread: Array, records: Records, weights: Array
+    ) -> WhitenedDerivatives:
+        import jax.numpy as jnp
+
+        x, y = records["x"], records["y"]
+        reach = x @ root.astype(x.dtype)
+        variance = jnp.square(spread) * jnp.sum(jnp.square(reach), axis=1)
+        eta = x @ mean.astype(x.dtype)
+        value, slope, curvature = self.expected_derivatives(eta, variance, y)
+        bent = reach * (weights * curvature)[:, None]
+        return WhitenedDerivatives(
+            jnp.sum(weights * value).astype(jnp.float64),
+            (reach.T @ (weights * slope)).astype(jnp.float64),
+            -(bent.T @ reach).astype(jnp.float64),
+        )
 
     def data_site(self, family: Family, records: Records, weights: Array) -> Natural:
         import jax.numpy as jnp

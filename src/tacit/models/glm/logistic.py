@@ -11,11 +11,11 @@ import numpy as np
 from tacit.arrays import Array, namespace
 from tacit.data.schema.layout import Layout
 from tacit.expfam import Family, Gaussian, Natural
+from tacit.expfam.quadrature import hermite
 from tacit.models.base import Output, Records
 from tacit.models.capabilities import DataStart, DerivativeBounds
 from tacit.models.glm.base import GeneralisedLinear
 from tacit.models.polya_gamma import expected_weight
-from tacit.models.quadrature import hermite
 from tacit.models.scores import ScoreLikelihood
 from tacit.models.settings import LogisticSettings
 from tacit.models.simulate import bernoulli_outcomes

@@ -13,12 +13,17 @@ from tacit.data.schema.layout import Layout, unknown_layout
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.gaussian import Free
+from tacit.expfam.quadrature import normal_points
 from tacit.models.base import ModelSchema, Output, Records, checked_names
-from tacit.models.capabilities import ClippingParts, DataStart, DerivativeBounds
+from tacit.models.capabilities import (
+    ClippingParts,
+    DataStart,
+    DerivativeBounds,
+    WhitenedDerivatives,
+)
 from tacit.models.glm.base import TINY_VARIANCE, LinearPredictor
 from tacit.models.glm.logistic import LogisticRegression
 from tacit.models.predictive import BLOCK, Prediction, gaussian_average, require_gaussian
-from tacit.models.quadrature import normal_points
 from tacit.models.scores import ScoreLikelihood
 from tacit.models.settings import SoftmaxSettings
 from tacit.models.simulate import LOGIT_SD, at_most
@@ -165,15 +170,7 @@ class SoftmaxRegression(LinearPredictor):
         width = len(self.layout)
         whole = spread.reshape(len(self.levels), width, len(self.levels), width)
         blocks = xp.einsum("kr,kilj,ls->rsij", basis, whole, basis).astype(x.dtype)
-        size = basis.shape[1]
-        pairs = [
-            [xp.sum((x @ blocks[r, s]) * x, axis=-1) for s in range(r + 1)] for r in range(size)
-        ]
-        rows = [
-            xp.stack([pairs[max(r, s)][min(r, s)] for s in range(size)], axis=-1)
-            for r in range(size)
-        ]
-        return location, xp.stack(rows, axis=-2)
+        return location, block_covariances(blocks, x)
 
     def expected(self, mean: Array, covariance: Array, y: Array) -> Expected:
         """Averages over ξ ~ N(mean, covariance), point by point of the rule. JAX only.
@@ -241,6 +238,13 @@ class SoftmaxRegression(LinearPredictor):
         from tacit.models.glm.softmax_gradients import softmax_site
 
         return softmax_site(self, family, usual, records, weights)
+
+    def whitened_derivatives(
+        self, mean: Array, root: Array, spread: Array, records: Records, weights: Array
+    ) -> WhitenedDerivatives:
+        from tacit.models.glm.softmax_gradients import softmax_whitened
+
+        return softmax_whitened(self, mean, root, spread, records, weights)
 
     def data_site(self, family: Family, records: Records, weights: Array) -> Natural:
         from tacit.models.glm.softmax_gradients import softmax_data_site
@@ -325,6 +329,16 @@ class SoftmaxRegression(LinearPredictor):
             f"rounding has changed the variance that all levels share by {math.expm1(ratio):.1%}; "
             "bring the columns to a similar scale, or use a narrower prior"
         )
+
+
+def block_covariances(blocks: Array, x: Array) -> Array:
+    """xᵀB_rs x for each row of x, (n, K − 1, K − 1), of blocks (K − 1, K − 1, d, d)."""
+    xp, size = namespace(blocks, x), blocks.shape[0]
+    pairs = [[xp.sum((x @ blocks[r, s]) * x, axis=-1) for s in range(r + 1)] for r in range(size)]
+    rows = [
+        xp.stack([pairs[max(r, s)][min(r, s)] for s in range(size)], axis=-1) for r in range(size)
+    ]
+    return xp.stack(rows, axis=-2)
 
 
 def one_hot(model: SoftmaxRegression, y: Array) -> Array:

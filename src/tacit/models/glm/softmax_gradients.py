@@ -15,8 +15,13 @@ from tacit.arrays import Array, computed_once, kept_rows, unit_rows
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.gaussian import Free
 from tacit.models.base import Records
-from tacit.models.capabilities import ClippingParts
-from tacit.models.glm.softmax import SoftmaxRegression, one_hot
+from tacit.models.capabilities import ClippingParts, WhitenedDerivatives
+from tacit.models.glm.softmax import (
+    SoftmaxRegression,
+    block_covariances,
+    contrasts,
+    one_hot,
+)
 from tacit.support.compiler import jnp
 
 
@@ -42,6 +47,31 @@ def softmax_site(
     form = form.reshape(-1).astype(jnp.float64)
     linear = (slope.T @ x).reshape(-1).astype(jnp.float64) + form * usual["mean"]
     return {"linear": linear, "quadratic": -0.5 * form}, loss
+
+
+def softmax_whitened(
+    model: SoftmaxRegression, mean: Array, root: Array, spread: Array, records: Records,
+    weights: Array,
+) -> WhitenedDerivatives:  # fmt: skip
+    """`whitened_derivatives`, through contrasts of levels.
+
+    What all levels share is taken out of the root first: there the curvature is 0, and its rounding
+    errors could exceed the precision of a wide prior.
+    """
+    x, y, levels = records["x"], records["y"], len(model.levels)
+    basis, width = jnp.asarray(contrasts(levels)), len(model.layout)
+    within = jnp.einsum("kr,kim->rim", basis, root.reshape(levels, width, -1))
+    within = within.reshape((levels - 1) * width, -1)
+    covariance = jnp.square(spread) * within @ within.T
+    blocks = covariance.reshape(levels - 1, width, levels - 1, width).transpose(0, 2, 1, 3)
+    location = x @ (model.rows(mean).T @ basis).astype(x.dtype)
+    found = model.expected(location, block_covariances(blocks.astype(x.dtype), x), y)
+    slope = weights[:, None] * ((one_hot(model, y).astype(x.dtype) - found.probability) @ basis)
+    bent = jnp.einsum("kr,nkl,ls->nrs", basis, found.curvature, basis)
+    form = _kronecker_sum(weights[:, None, None] * bent, x).astype(jnp.float64)
+    gradient = (slope.T @ x).reshape(-1).astype(jnp.float64)
+    value = jnp.sum(weights * found.value).astype(jnp.float64)
+    return WhitenedDerivatives(value, within.T @ gradient, -(within.T @ form @ within))
 
 
 def softmax_data_site(

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from tacit.arrays import Array, namespace
+from tacit.expfam.quadrature import normal_points
 from tacit.models.glm.softmax import contrasts, root_of
-from tacit.models.quadrature import normal_points
 from tacit.models.scores import ExpectedScores, ScoreLikelihood
 
 POINTS = 32

@@ -113,7 +113,9 @@ class NumPyroModel(Model):
             jax.eval_shape(self.log_likelihood, noise[0], self.program.blank(probe))
         self.reported = _shared_sites(self, noise, records)
         keys = jax.random.split(jax.random.key(seed), DRAWS)
-        self.median, spread = robust_quantiles(jax.vmap(self._draw)(keys), self.names)
+        median, spread = robust_quantiles(jax.vmap(self._draw)(keys), self.names)
+        # A median that the draws do not tell from 0 is 0: the start then has no units.
+        self.median = np.where(np.abs(median) < 0.2 * spread, 0.0, median)
         _check_independence(self, self.median + 0.1 * noise[0], records)
         exact = independent_normals(self.log_prior, self.median + 2.0 * spread * noise)
         self.has_site_prior = exact is None
@@ -238,7 +240,7 @@ class NumPyroModel(Model):
     @partial(jax.jit, static_argnums=0)
     def _draw(self, key: Array) -> Array:
         """One draw of θ from the prior."""
-        sites, _ = self.program.run(self.program.blank(1), key=key)
+        sites, _ = self.program.run(self.program.blank(1), key=key, blank=True)
         parts = (sites[latent.name] for latent in self.layout.latents)
         return jnp.concatenate(
             [jnp.ravel(biject_to(site["fn"].support).inv(site["value"])) for site in parts]
