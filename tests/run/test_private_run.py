@@ -91,7 +91,7 @@ def test_the_result_says_what_is_guaranteed(secret):
         "delta": 1e-4,
         "unit": "record",
         "adjacency": "replace-one",
-        "trust": "nobody: what a party sends is already private",
+        "trust": "No trusted server: each party adds its own noise",
         "caveat": None,
     }
     assert privacy["guarantee"]["epsilon"] <= 2.0

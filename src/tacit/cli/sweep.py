@@ -90,7 +90,7 @@ def show_summary(name: str, swept: Any) -> None:
     show_table(f"{name}: mean ± standard error over seeds", titles, table)
     said = {
         f"(ε above, δ = {case['guarantee.delta']:g}) a {case['guarantee.unit']}, "
-        f"{case['guarantee.adjacency']}; trusted: {case['guarantee.trust']}"
+        f"{case['guarantee.adjacency']}. {case['guarantee.trust']}"
         for case in cases
         if "guarantee.epsilon" in case
     }

@@ -15,7 +15,7 @@ from tacit.methods.base import Array, Task
 from tacit.models import Records
 from tacit.privacy.bounded import Bounded
 from tacit.privacy.events import Adjacency, Poisson, Sampling, WithoutReplacement
-from tacit.privacy.mechanisms import WHOLE, Drawn
+from tacit.privacy.mechanisms import UNSAMPLED, Drawn
 from tacit.privacy.sampling import (
     chunk_length,
     poisson_mask,
@@ -107,7 +107,7 @@ class Batches:
         Without `traced` the units are picked in NumPy, for a model that is written in it.
         """
         if self.rate == 1:
-            return clipped(task.records, task.weights), WHOLE
+            return clipped(task.records, task.weights), UNSAMPLED
         present = task.weights if task.weights.ndim == 1 else jnp.max(task.weights, axis=1)
         padded = present.shape[0]
 

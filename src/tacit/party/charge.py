@@ -20,7 +20,7 @@ from tacit.plan.calibrate import Settled
 from tacit.privacy.events import Adjacency
 from tacit.privacy.guarantee import Unit
 from tacit.privacy.ledger.fingerprint import DatasetId
-from tacit.privacy.ledger.ledger import Ask, Ledger
+from tacit.privacy.ledger.ledger import Ledger, ReleaseRequest
 from tacit.privacy.ledger.ledger import Reply as Kept
 from tacit.privacy.settings import Privacy
 from tacit.server.messages import Reply, Request, decode_reply, encode_reply
@@ -118,7 +118,7 @@ class Charging:
             if body is not None
         }
         wanted = [request for request in requests if request.id not in stored]
-        return stored, wanted, {one.ask.request: one.key for one in opened}
+        return stored, wanted, {one.release.request: one.key for one in opened}
 
     def store(self, requests: Sequence[Request], replies: dict[str, Reply]) -> dict[str, Reply]:
         """Keep the answers to opened requests; what is sent is what was kept, by request id.
@@ -134,8 +134,8 @@ class Charging:
     def _costs(self, request: Request) -> bool:
         return bool(self.settled[request.party].events_at(request.visit))
 
-    def _ask(self, request: Request) -> Ask:
-        return Ask(
+    def _ask(self, request: Request) -> ReleaseRequest:
+        return ReleaseRequest(
             dataset=self.datasets[request.party],
             run=self.run,
             request=request.id,
