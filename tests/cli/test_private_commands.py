@@ -106,7 +106,7 @@ BAD = {
     "trusted, one party": ([*TRUSTED, "method.shards=1", "partition.parties=1"], "with 1 party"),
     "trusted, one a round": (
         [*TRUSTED, "schedule.parties_per_round=1"],
-        "privacy.aggregation = 'trusted' with 1 party a round",
+        "privacy.aggregation = 'trusted' with 1 party per round",
     ),
     "trusted, dpsgd": (
         ["privacy.aggregation=trusted"],
@@ -118,7 +118,7 @@ BAD = {
     ),
     "trusted, asynchronous": ([*TRUSTED, "schedule.kind=asynchronous"], "asynchronous"),
     "private method, no privacy": (["privacy=none"], "method.kind = 'dp-sgd' is private"),
-    "privacy, exact method": (["method.kind=natural-vi"], "sends exact updates and cannot keep"),
+    "privacy, exact method": (["method.kind=natural-vi"], "sends exact updates and cannot meet"),
     "full covariance": (["posterior=full"], "needs posterior = 'mean-field'"),
     "unknown party": (["privacy.parties.party-9.epsilon=1.0"], "'party-9', which is not a party"),
     "a party's epsilon": (["privacy.parties.party-1.epsilon=0.0"], "\"party-1\".epsilon = 0.0"),
@@ -133,8 +133,8 @@ BAD = {
          "privacy.adjacency=add-or-remove-one"],
         "a batch of fixed size tells the number of records",
     ),
-    "pooled scaling": (["data.scaling=pooled"], "needs a public schema"),
-    "never asked": (["schedule.parties_per_round=1", "schedule.rounds=1"], "is never asked"),
+    "pooled scaling": (["data.scaling=pooled"], "needs public bounds"),
+    "never visited": (["schedule.parties_per_round=1", "schedule.rounds=1"], "is never visited"),
 }  # fmt: skip
 
 

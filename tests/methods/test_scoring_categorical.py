@@ -26,7 +26,7 @@ from tacit.models.glm.softmax_scores import (
     rms_log_odds,
     width_of,
 )
-from tacit.plan.auto import MOST_COLUMNS, choose_method
+from tacit.plan.auto import MAX_COLUMNS, choose_method
 from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Synchronous
@@ -228,12 +228,12 @@ def test_auto_is_private_scoring_up_to_as_many_weights_as_it_can_hear():
     assert isinstance(method, PrivateScoring)
     assert "'softmax' is generalised linear" in why
     levels = tuple(map(str, range(MOST_LEVELS)))
-    numbers = [f"v{i}" for i in range(MOST_COLUMNS // MOST_LEVELS)]
+    numbers = [f"v{i}" for i in range(MAX_COLUMNS // MOST_LEVELS)]
     layout = (INTERCEPT, *(Feature("numeric", name, -1.0, 1.0) for name in numbers))
     many = SoftmaxRegression(("intercept", *numbers), levels=levels, layout=layout)
     method, why = choose_method(many, privacy=privacy)
     assert isinstance(method, DPSGD)
-    assert f"{many.dimension} columns of x, times the levels of y" in why
+    assert f"{many.dimension} columns (of x, times the levels of y)" in why
     with pytest.raises(ConfigError, match=f"21 levels; at most {MOST_LEVELS} are served"):
         SoftmaxRegression(NAMES, levels=(*levels, "more"))
 

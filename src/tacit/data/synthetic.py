@@ -26,7 +26,7 @@ from tacit.errors import ConfigError
 RECORDS_A_PERSON = 2
 MISSING = 0.1
 """The share of missing values in a numeric column that declares an indicator for them."""
-EVERYONE = "everyone"
+POOLED_PARTY = "everyone"
 
 Bounds = tuple[float, float] | None
 Outcome = Callable[[Records, Bounds, np.random.Generator], np.ndarray]
@@ -75,8 +75,8 @@ def made_up_federation(
     )
     held = np.arange(size) >= records
     plain = msgspec.structs.replace(data, held_out=0.0)
-    all_rows = {EVERYONE: np.arange(size)}
-    whole = assemble(read, plain, all_rows, np.zeros(size, dtype=bool), ()).parties[EVERYONE]
+    all_rows = {POOLED_PARTY: np.arange(size)}
+    whole = assemble(read, plain, all_rows, np.zeros(size, dtype=bool), ()).parties[POOLED_PARTY]
     bounds = target_bounds(schema)
     y = outcome({k: v for k, v in whole.items() if k != "person"}, bounds, rng)
     y = y if bounds is None else np.clip(y, *bounds)

@@ -297,7 +297,7 @@ def test_a_model_that_differs_in_its_vocabulary_is_refused():
     with pytest.raises(DataError, match="a vocabulary of 20"):
         make_plan(TopicModel(3, words=20), parties)
     other = {**parties, "p2": document_records(planted(10), width=40)}
-    with pytest.raises(DataError, match="every party must hold the same columns"):
+    with pytest.raises(DataError, match="give every party the same columns"):
         make_plan(MODEL, other)
 
 
