@@ -131,7 +131,7 @@ BAD = {
     "sampling that tells the number": (
         ["method.sampling_rate=0.5", "method.sampling=without-replacement",
          "privacy.adjacency=add-or-remove-one"],
-        "a batch of fixed size tells the number of records",
+        "a batch of fixed size reveals the number of records",
     ),
     "pooled scaling": (["data.scaling=pooled"], "needs public bounds"),
     "never visited": (["schedule.parties_per_round=1", "schedule.rounds=1"], "is never visited"),

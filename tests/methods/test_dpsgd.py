@@ -67,7 +67,7 @@ def test_a_family_or_a_relation_that_does_not_fit_is_refused():
     subset = DPSGD(sampling_rate=0.5, sampling="without-replacement").bind(
         adjacency="add-or-remove-one"
     )
-    with pytest.raises(ConfigError, match="tells the number of records"):
+    with pytest.raises(ConfigError, match="reveals the number of records"):
         subset.check(MODEL, FAMILY)
 
 

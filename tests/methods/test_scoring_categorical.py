@@ -226,7 +226,7 @@ def test_auto_is_private_scoring_up_to_as_many_weights_as_it_can_hear():
     privacy = Privacy(epsilon=1.0, delta=1e-5)
     method, why = choose_method(MODEL, privacy=privacy)
     assert isinstance(method, PrivateScoring)
-    assert "'softmax' is generalised linear" in why
+    assert "'softmax' is a GLM" in why
     levels = tuple(map(str, range(MOST_LEVELS)))
     numbers = [f"v{i}" for i in range(MAX_COLUMNS // MOST_LEVELS)]
     layout = (INTERCEPT, *(Feature("numeric", name, -1.0, 1.0) for name in numbers))

@@ -196,9 +196,7 @@ def test_a_server_that_does_not_count_meets_the_budget(charging):
 def test_a_run_that_will_not_fit_is_refused_at_once(charging):
     charging.require_budget()
     answer(charging, [request("site-1", 0)], made_up)
-    with pytest.raises(
-        PrivacyBudgetError, match=r"party 'site-1': .*this run ε = 1, .*--raise"
-    ):
+    with pytest.raises(PrivacyBudgetError, match=r"party 'site-1': .*this run ε = 1, .*--raise"):
         charging.require_budget()
     assert len(charges(charging.ledger)) == 1, "asking spends nothing"
 

@@ -172,7 +172,7 @@ def test_under_add_or_remove_the_number_of_documents_is_declared():
     first = LDA(**PRIVATE, privacy=privacy, total_samples=300).fit(planted(280))
     second = LDA(**PRIVATE, privacy=privacy, total_samples=300).fit(planted(320))
     assert first.settled_ == second.settled_
-    with pytest.raises(ConfigError, match="tells the number of records"):
+    with pytest.raises(ConfigError, match="reveals the number of records"):
         LDA(**PRIVATE, privacy=privacy, total_samples=300, sampling="without-replacement").fit(
             planted(300)
         )
