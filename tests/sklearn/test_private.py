@@ -276,5 +276,5 @@ def test_one_very_long_document_does_not_fill_the_memory():
 def test_words_that_are_listed_and_words_that_are_searched_for_are_the_same(monkeypatch):
     rows = check_documents(np.random.default_rng(3).integers(1, 9, (7, 11)))
     listed = resampled(rows, 40, np.random.default_rng(5)).toarray()
-    monkeypatch.setattr("tacit.models.lda.resample.LISTED", 0)
+    monkeypatch.setattr("tacit.models.lda.resample.MAX_LISTED_WORDS", 0)
     assert np.array_equal(resampled(rows, 40, np.random.default_rng(5)).toarray(), listed)
