@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tacit.data.bags import WHOLE, check_document_records, documents_of, one_word_each
+from tacit.data.bags import DOCUMENTS_COLUMN, check_document_records, documents_of, one_word_each
 from tacit.data.documents import Documents, check_vocabulary
 from tacit.errors import ConfigError
 from tacit.expfam import Dirichlets, Family, Natural
@@ -209,10 +209,10 @@ class TopicModel(Model):
 
     def stand_in(self, records: Records) -> Records:
         """Documents with one word each."""
-        if WHOLE in records:
-            found = np.empty(len(records[WHOLE]), object)
-            found[:] = [one_word_each(*matrix.shape) for matrix in records[WHOLE]]
-            return {WHOLE: found}
+        if DOCUMENTS_COLUMN in records:
+            found = np.empty(len(records[DOCUMENTS_COLUMN]), object)
+            found[:] = [one_word_each(*matrix.shape) for matrix in records[DOCUMENTS_COLUMN]]
+            return {DOCUMENTS_COLUMN: found}
         blank = {name: np.zeros(one.shape, one.dtype) for name, one in records.items()}
         blank["counts"][..., 0] = 1
         return blank
