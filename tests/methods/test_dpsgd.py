@@ -67,7 +67,7 @@ def test_a_family_or_a_relation_that_does_not_fit_is_refused():
     subset = DPSGD(sampling_rate=0.5, sampling="without-replacement").bind(
         adjacency="add-or-remove-one"
     )
-    with pytest.raises(ConfigError, match="tells the number of records"):
+    with pytest.raises(ConfigError, match="reveals the number of records"):
         subset.check(MODEL, FAMILY)
 
 
@@ -142,7 +142,7 @@ def test_a_step_that_needs_the_number_of_records_is_refused_where_that_is_secret
     model = SmoothNetwork(tuple("abcdefghi"), hidden=25)
     assert model.dimension > 256, "a network this large keeps its precision"
     records = {"x": np.zeros((6, 9)), "y": np.ones(6)}
-    with pytest.raises(ConfigError, match=r"method\.step_size is not given"):
+    with pytest.raises(ConfigError, match=r"method\.step_size is not set"):
         plan_of({"a": records}, DPSGD(), model=model, adjacency="add-or-remove-one")
     plan_of({"a": records}, DPSGD(step_size=0.05), model=model, adjacency="add-or-remove-one")
 

@@ -82,11 +82,11 @@ def of(x=X, y=Y):
 @pytest.mark.parametrize(
     ("parties", "words"),
     [
-        ([PARTIES["a"]], "the parties are a list; give a dictionary from a party's name"),
+        ([PARTIES["a"]], "the parties are a list; give a dictionary from party names"),
         (None, "the parties are a None; give a dictionary"),
         (pl.DataFrame(X), "the parties are a DataFrame; give a dictionary"),
         ({"a": pl.DataFrame(X)}, "party 'a' has a DataFrame for records; give a dictionary"),
-        ({1: PARTIES["a"]}, "a party is called 1; its name must be a string"),
+        ({1: PARTIES["a"]}, "party name 1 is not a string"),
         ({"a": (X, Y)}, "party 'a' has a tuple for records"),
         ({"a": {"x": X}}, "party 'a' has no column 'y' (it has x)"),
         (of(y=np.where(Y, "yes", "no")), "column 'y' holds text; give numbers: recode"),
@@ -97,7 +97,7 @@ def of(x=X, y=Y):
         (of(x=X[:, 0]), "x has shape (n,), but model 'logistic' has 2 names"),
         (of(x=X[..., None]), "x has shape (n, 2, 1), but model 'logistic' has 2 names"),
         (of(x=X[:, :1]), "x has shape (n, 1), but model 'logistic' has 2 names; give x the shape"),
-        (of(y=Y[:, None]), "y has rows of shape (1,); give one number for each record"),
+        (of(y=Y[:, None]), "y has rows of shape (1,); give one number per record"),
         (of(x=np.where(X > 0, X, np.nan)), "column 'x': a value is not finite"),
         (of(y=np.where(Y, Y, np.nan)), "column 'y': a value is not finite"),
         (of(y=Y[:-1]), "columns of unequal length"),

@@ -1,4 +1,4 @@
-"""Points and weights for averages over a normal vector: public, fixed, the same everywhere."""
+"""Deterministic quadrature rules for normal vectors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-PRODUCT_UP_TO = 2
-"""Dimensions in which a product of one-dimensional rules is the better one."""
+MAX_PRODUCT_DIMENSION = 2
+"""Up to this dimension a product of one-dimensional rules is used."""
 
 
 @functools.cache
@@ -22,16 +22,16 @@ def hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
 def normal_points(dimension: int, count: int = 64) -> tuple[np.ndarray, np.ndarray]:
     """(points (S, dimension), weights (S,)) of a rule for N(0, I), S about `count`.
 
-    One dimension: Gauss-Hermite, of a quarter of the points. Two: a product of such rules. More: a
-    Sobol sequence, moved by half of a cell away from the ends and mapped to normals, both signs of
-    each point, and the whole made to have second moment I, so that polynomials of degree 3 are
-    exact. Nothing is drawn.
+    One dimension: Gauss-Hermite with a quarter of the points. Two: a product of such rules. More: a
+    Sobol sequence, shifted by half a cell and mapped to normals, with both signs of each point,
+    rescaled to second moment I, so that polynomials of degree 3 are exact. The rule is
+    deterministic.
 
     >>> points, weights = normal_points(3)
     >>> bool(np.allclose((points.T * weights) @ points, np.eye(3)))
     True
     """
-    if dimension <= PRODUCT_UP_TO:
+    if dimension <= MAX_PRODUCT_DIMENSION:
         size = count // 4 if dimension == 1 else round(count**0.5)
         nodes, weights = hermite(size)
         grid = np.meshgrid(*[nodes] * dimension, indexing="ij")
@@ -39,7 +39,7 @@ def normal_points(dimension: int, count: int = 64) -> tuple[np.ndarray, np.ndarr
         points = np.stack([axis.ravel() for axis in grid], axis=1)
         return points, np.prod([share.ravel() for share in shares], axis=0)
     from scipy.special import ndtri
-    from scipy.stats import qmc  # a second to import, and needed in few models
+    from scipy.stats import qmc  # slow to import, and needed by few models
 
     half = max(count // 2, 2 * dimension)
     power = int(np.ceil(np.log2(half)))
@@ -65,7 +65,7 @@ def normal_rule(dimension: int) -> tuple[np.ndarray, np.ndarray]:
     >>> bool(np.allclose((points.T * weights) @ points, np.eye(5)))
     True
     """
-    if dimension <= PRODUCT_UP_TO:
+    if dimension <= MAX_PRODUCT_DIMENSION:
         return normal_points(dimension)
     from scipy.special import gammaincinv
 

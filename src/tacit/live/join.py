@@ -27,7 +27,7 @@ from tacit.live.settings import told_count
 from tacit.live.state_dir import held, make_private
 from tacit.live.transport.tls import Credentials, name_of
 from tacit.party.charge import Charging
-from tacit.party.compute import Seat
+from tacit.party.compute import SinglePartyComputer
 from tacit.party.store import PartyStore
 from tacit.plan.plan import Plan
 from tacit.privacy.ledger.ledger import Ledger, Spent
@@ -127,7 +127,7 @@ def check_budget(ready: ReadyParty) -> Any:
     with Ledger(path) as ledger:
         refuse_simulated(ledger, path)
         charging = _charging(ready, ledger, joined_run(ready) or "check")
-        left = charging.unpaid(ready.name)
+        left = charging.uncharged(ready.name)
         if left.releases > 0:
             replace(charging, settled={ready.name: left}).require_budget()
         return ledger.spent(charging.datasets[ready.name])
@@ -317,7 +317,9 @@ def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> L
     store = PartyStore(setup.state / "party", setup.agreed.digest)
     return LiveParty(
         name=name,
-        seat=Seat(plan.agreement, name, plan.parties[name], settled, store.memory_at),
+        computer=SinglePartyComputer(
+            plan.agreement, name, plan.parties[name], settled, store.memory_at
+        ),
         settings=setup.own.join,
         credentials=ready.credentials,
         introduction=Introduction(

@@ -1,6 +1,6 @@
-"""Local methods: how a party answers a round.
+"""Local methods: how a party computes its update.
 
-The names are imported on first use: a server needs `tacit.server.combine` and no compiler.
+Names are imported on first use, so that a server does not load a compiler.
 """
 
 from __future__ import annotations

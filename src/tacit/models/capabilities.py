@@ -1,19 +1,19 @@
-"""Optional abilities of a model, each a protocol: a method asks for the ability, not for a class.
+"""Optional abilities of a model, as protocols that methods check for.
 
-A model has an ability if it has its methods; nothing is declared. A new likelihood is one file that
-implements those it can. `tacit.testing.check_model` holds every one that it finds against the
+A model has an ability if it has its methods; no declaration is needed. A new likelihood is one file
+that implements the abilities it supports. `tacit.testing.check_model` compares each with the
 log-likelihood.
 
 | ability | what uses it |
 | --- | --- |
 | `ConjugateGaussian` | the exact update, reference posteriors |
 | `GaussianExpectations` | gradient-vi, DP-SGD: no Monte Carlo noise |
-| `GaussianSites` | natural-vi |
+| `GaussianSites` | natural, where a party optimises alone |
 | `WhitenedExpectations` | natural: no cubature over draws of θ |
-| `GradientNorms` | DP-SGD: clips without writing gradients down |
+| `GradientNorms` | DP-SGD: clips without forming gradients |
 | `BoundedDerivatives` | a server that checks replies of parties that it does not control |
 | `Scores` | private scoring |
-| `Simulates` | tune, made-up records |
+| `Simulates` | tune, synthetic records |
 | `TopicTables` | `Fit.topics` |
 """
 
@@ -59,30 +59,30 @@ class GaussianExpectations(Protocol):
 
 @runtime_checkable
 class GaussianSites(Protocol):
-    """The likelihood seen from q as a Gaussian factor: what a natural-gradient step needs."""
+    """Gaussian approximation of the likelihood at q, for natural-gradient steps."""
 
     mean_field_step: float
-    """The length of a step where q is mean-field."""
+    """Step length for a mean-field q."""
     first_step_whole: bool
-    """Whether the first step of all, from the model's start, may have length 1."""
+    """True if the first step, from the model's start, may have length 1."""
 
     def start(self, family: Family) -> Natural | None:
-        """Where local work starts while q is the prior."""
+        """Starting point while q is the prior."""
         ...
 
     def expected_site(
         self, family: Family, usual: dict[str, Array], records: Records, weights: Array
     ) -> tuple[Natural, Array]:
-        """(b, −½P) at the q of those usual parameters, and −E_q[log p(records | θ)].
+        """(b, −½P) at the q with these parameters, and −E_q[log p(records | θ)].
 
         P = Σ w E_q[−∇²ℓ] and b = Σ w E_q[∇ℓ] + P m, P's diagonal for a mean-field q.
         """
         ...
 
     def data_site(self, family: Family, records: Records, weights: Array) -> Natural:
-        """The same at predictors that each record's own outcome suggests; it depends on no q.
+        """The site at predictors based on each record's outcome, independent of q.
 
-        Of a mean-field family the precision alone.
+        For a mean-field family only the precision.
         """
         ...
 
@@ -107,14 +107,14 @@ class WhitenedExpectations(Protocol):
 
 
 class ClippingParts(NamedTuple):
-    """Gradients of some records, not written down: their norms and how to add them up."""
+    """Norms and weighted sums of per-record gradients that are never formed."""
 
     norms: Array
-    """Of each record's gradient (label-agnostic: the largest over the labels), float64."""
+    """Norm of each record's gradient (label-agnostic: the largest over the labels), float64."""
     weighted_sum: Callable[[Array], Free]
-    """Σ wᵢ·gradientᵢ of (n,) weights. Looks at no record of weight 0."""
+    """Σ wᵢ·gradientᵢ for (n,) weights. Ignores records of weight 0."""
     unit_sums: Callable[[Array], Free] | None = None
-    """The gradient of each unit of (units, records) weights, where units have several records."""
+    """Gradient of each unit for (units, records) weights, if units have several records."""
 
 
 @runtime_checkable
@@ -122,26 +122,26 @@ class GradientNorms(Protocol):
     """Norms of the gradients of E_q[log p] in closed form, q a mean-field Gaussian."""
 
     sums_units: bool
-    """Whether the parts have `unit_sums`."""
+    """True if the parts have `unit_sums`."""
 
     def gradient_norms(
         self, family: Gaussian, free: Free, records: Records, maps: Free, *, label_agnostic: bool
     ) -> ClippingParts:
-        """Of the gradient in (location, scale) and the information, each times its `maps`."""
+        """Parts of the gradient in (location, scale) and the information, times their `maps`."""
         ...
 
 
 class DataStart(NamedTuple):
-    """Bounds at the predictor η₀ that a record's outcome suggests (`GaussianSites.data_site`)."""
+    """Bounds at the predictor η₀ based on a record's outcome (`GaussianSites.data_site`)."""
 
     predictor: float
-    """|η₀| at most."""
+    """Upper bound on |η₀|."""
     slope: float
-    """|ℓ'(η₀)| at most."""
+    """Upper bound on |ℓ'(η₀)|."""
     least_curvature: float | None
-    """−ℓ''(η₀) at least; None: it vanishes in some direction."""
+    """Lower bound on −ℓ''(η₀); None if it vanishes in some direction."""
     pull: float
-    """|ℓ''(η₀) η₀| at most."""
+    """Upper bound on |ℓ''(η₀) η₀|."""
 
 
 class DerivativeBounds(NamedTuple):
@@ -153,18 +153,18 @@ class DerivativeBounds(NamedTuple):
     slope: float
     curvature: float
     range_at_zero: float
-    """max ℓ − ℓ(0) at most; of a quadratic ℓ it is not used."""
+    """Upper bound on max ℓ − ℓ(0); not used for a quadratic ℓ."""
     data_start: DataStart
     slope_per_reach: float = 0.0
-    """Not 0 where ℓ is quadratic: then slope/slope_per_reach is the largest |y|."""
+    """Nonzero if ℓ is quadratic; slope/slope_per_reach is then the largest |y|."""
     nonnegative_loss: bool = False
-    """Whether ℓ ≤ 0: a probability of finitely many outcomes."""
+    """True if ℓ ≤ 0, as for finitely many outcomes."""
     loss_at_zero: float | None = None
     """−ℓ(η) ≤ loss_at_zero + slope·|η|; None: no such bound."""
 
 
 def quadratic_bounds(largest: float, noise_sd: float) -> DerivativeBounds:
-    """Of y ~ N(η, noise_sd²) with |y| ≤ largest: ℓ' = (y − η)/σ² and −ℓ'' = 1/σ²; η₀ is 0."""
+    """Bounds for y ~ N(η, σ²) with |y| ≤ largest: ℓ' = (y − η)/σ² and −ℓ'' = 1/σ²; η₀ is 0."""
     scale = noise_sd**-2.0
     return DerivativeBounds(
         slope=largest * scale,
@@ -180,7 +180,7 @@ class BoundedDerivatives(Protocol):
     """A log-likelihood of η = x·θ with bounded slope and curvature."""
 
     def derivative_bounds(self) -> DerivativeBounds | None:
-        """What every honest reply satisfies; None: this instance has no bounds."""
+        """Bounds that every honest reply satisfies, or None."""
         ...
 
 
@@ -200,7 +200,7 @@ class Scores(Protocol):
 
 @runtime_checkable
 class Simulates(Protocol):
-    """Draws outcomes for records that have none."""
+    """Simulates outcomes of records."""
 
     def simulate(
         self,
@@ -209,9 +209,9 @@ class Simulates(Protocol):
         rng: np.random.Generator,
         bounds: tuple[float, float] | None = None,
     ) -> np.ndarray:
-        """y for each record given θ; predictors that vary by more than is usual are shrunk.
+        """Simulate y for each record given θ; unusually variable predictors are shrunk.
 
-        `bounds` are those of a numeric target, where it has any.
+        `bounds` are those of a numeric target, if declared.
         """
         ...
 
@@ -226,7 +226,7 @@ class TopicTables(Protocol):
 
 
 def abilities(model: Any) -> tuple[str, ...]:
-    """The names of the abilities that a model has."""
+    """Names of the abilities of a model."""
     every = (
         ConjugateGaussian,
         GaussianExpectations,

@@ -1,4 +1,4 @@
-"""The target: 0/1 for a named positive level, the place of its level, or a number."""
+"""The target as y: 0/1 for a positive level, the code of a level, or a number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tacit.errors import DataError
 
 
 def read_target(table: Table) -> Column:
-    """The values of y; a number is clipped if it has bounds, and rescaled only if told how.
+    """Read the target; a number is clipped to its bounds and rescaled only if declared.
 
     The target is never rescaled by pooled statistics, so a prediction keeps its unit.
     """
@@ -35,13 +35,13 @@ def read_target(table: Table) -> Column:
 
 
 def target_config(schema: Schema) -> ColumnConfig:
-    """The target's column as it is declared, or as a column without a declaration is."""
+    """The target's declared column, or a default one."""
     kind = "numeric" if schema.positive is None else "categorical"
     return schema.declared(schema.target) or ColumnConfig(name=schema.target, kind=kind)
 
 
 def target_bounds(schema: Schema) -> tuple[float, float] | None:
-    """Least and largest y by the schema, in the unit that a model sees; None: not declared."""
+    """Smallest and largest y by the schema, in the model's unit; None if undeclared."""
     config = target_config(schema)
     if schema.positive is not None or config.low is None or config.high is None:
         return None
@@ -51,12 +51,12 @@ def target_bounds(schema: Schema) -> tuple[float, float] | None:
 
 
 def target_levels(schema: Schema) -> tuple[str, ...]:
-    """The levels of a target that is one of several, in the order of y; none for any other."""
+    """Levels of a categorical target, in the order of y; otherwise empty."""
     return target_config(schema).levels if schema.positive is None else ()
 
 
 def as_y(column: Column, positive: str | None) -> np.ndarray:
-    """What a target that was read is as y: 0/1, a level's place, or a number in its unit."""
+    """Convert a target to y: 0/1, a level's code, or a number in its unit."""
     config = column.config
     if positive is not None:
         return (column.values == config.levels.index(positive)).astype(np.float64)
@@ -68,7 +68,7 @@ def as_y(column: Column, positive: str | None) -> np.ndarray:
 
 
 def _two_levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
-    """Levels of an undeclared binary target; a third would quietly become y = 0: refused."""
+    """Levels of an undeclared binary target; more than two are refused."""
     text = as_text(series)
     found = text.set(text.is_in(config.missing_values), None).drop_nulls().unique().sort().to_list()
     if len(found) > 2:
