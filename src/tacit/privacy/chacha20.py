@@ -31,35 +31,42 @@ _MAX_BLOCKS = 2**32
 Array = Any
 
 
-# Compiled once per number of blocks even if the caller is not compiled; inlined if it is.
+# Compiled once per number of blocks even if the caller is not compiled; inlined if it is. The four
+# columns of a state are mixed together, as arrays of shape (4, blocks): one operation per word would
+# take several times longer to compile.
 @functools.partial(jax.jit, static_argnames="nonce", inline=True)
 def chacha_blocks(key: Array, counter: Array, nonce: tuple[int, int, int]) -> Array:
     """ChaCha20 blocks for a vector of 32-bit counters: shape (len(counter), 16), 32-bit words."""
     counter = jnp.asarray(counter, jnp.uint32)
-    start = [
-        *(jnp.full_like(counter, int(word)) for word in _CONSTANTS),
-        *(jnp.broadcast_to(key[i], counter.shape) for i in range(WORDS)),
-        counter,
-        *(jnp.full_like(counter, word) for word in nonce),
-    ]
-    mixed = jax.lax.fori_loop(0, 10, lambda _, state: _double_round(state), tuple(start))
-    return jnp.stack([a + b for a, b in zip(mixed, start, strict=True)], axis=-1)
+    fixed = jnp.concatenate([_CONSTANTS, key, jnp.zeros(1, jnp.uint32), np.uint32(nonce)])
+    start = jnp.broadcast_to(fixed[:, None], (_BLOCK, len(counter))).at[12].set(counter)
+    start = start.reshape((4, 4, len(counter)))
+    mixed = jax.lax.fori_loop(0, 10, lambda _, rows: _double_round(rows), tuple(start))
+    return (jnp.stack(mixed) + start).reshape((_BLOCK, len(counter))).T
 
 
-def _double_round(state: tuple[Array, ...]) -> tuple[Array, ...]:
-    x = list(state)
-    for offset in (0, 1, 2, 3):
-        _quarter_round(x, offset, 4 + offset, 8 + offset, 12 + offset)
-    for offset in (0, 1, 2, 3):
-        _quarter_round(x, offset, 4 + (offset + 1) % 4, 8 + (offset + 2) % 4, 12 + (offset + 3) % 4)
-    return tuple(x)
+def _double_round(rows: tuple[Array, ...]) -> tuple[Array, ...]:
+    """A round of the columns and one of the diagonals, which are columns of the turned rows."""
+    a, b, c, d = _quarter_rounds(*rows)
+    a, b, c, d = _quarter_rounds(a, _turned(b, 1), _turned(c, 2), _turned(d, 3))
+    return a, _turned(b, 3), _turned(c, 2), _turned(d, 1)
 
 
-def _quarter_round(x: list[Array], a: int, b: int, c: int, d: int) -> None:
-    for first, second, third, bits in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
-        x[first] = x[first] + x[second]
-        mixed = x[third] ^ x[first]
-        x[third] = (mixed << bits) | (mixed >> (32 - bits))
+def _turned(row: Array, by: int) -> Array:
+    return jnp.concatenate([row[by:], row[:by]])
+
+
+def _quarter_rounds(a: Array, b: Array, c: Array, d: Array) -> tuple[Array, Array, Array, Array]:
+    for left, right in ((16, 12), (8, 7)):
+        a = a + b
+        d = _rotated(d ^ a, left)
+        c = c + d
+        b = _rotated(b ^ c, right)
+    return a, b, c, d
+
+
+def _rotated(words: Array, bits: int) -> Array:
+    return (words << bits) | (words >> (32 - bits))
 
 
 def _seed(_: Array) -> Array:
