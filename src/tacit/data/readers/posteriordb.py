@@ -224,7 +224,7 @@ def summarise_draws(chains: Any, origin: str) -> dict[str, Any]:
             [np.concatenate([np.asarray(chain[name], float) for chain in chains]) for name in names]
         )
     except (TypeError, KeyError, IndexError, ValueError):
-        draws = np.empty(0)
+        draws = np.empty((0, 0))
         names = []
     if draws.ndim != 2 or draws.shape[1] < 2 or not np.all(np.isfinite(draws)):
         raise DataError(f"{origin} is no list of chains with finite draws by name; get a good copy")
