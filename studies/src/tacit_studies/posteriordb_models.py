@@ -5,6 +5,7 @@ records. A parameter for which the Stan file has no prior is flat on its support
 a number of groups are arguments; transformed data are columns (tacit_studies.posteriordb_data).
 """
 # ruff: noqa: D103 - the name of each model is that of its Stan file
+# pyright: reportIndexIssue=false, reportAssignmentType=false
 
 from __future__ import annotations
 
