@@ -178,6 +178,8 @@ def run_svi(
                 right_s, right_step = spent, step
             if at_end:
                 errors = {**now, "cpu_s": spent}
+            if not now["finite"]:
+                break  # Adam does not come back from there
         if step >= min(STEPS, most) and (right_s is not None or step >= most):
             break
     errors = errors or {**now, "cpu_s": spent}
