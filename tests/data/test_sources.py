@@ -17,13 +17,14 @@ def sizes(federation: Federation) -> dict[str, int]:
 
 def test_every_source_is_listed():
     listed = {info.name: info for info in datasets.list()}
-    assert tuple(listed) == SOURCES
+    assert tuple(listed) == (*SOURCES, "posteriordb")
     assert {name for name, info in listed.items() if info.file_based} == {
         "adult",
         "rugged",
         "heart",
         "mimic3",
         "wikipedia",
+        "posteriordb",
     }
     assert {name for name, info in listed.items() if info.sites} == {"synthetic-cohort", "heart"}
 

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacit.data.config import WITH_SITES, DataConfig
-from tacit.data.readers import adult, breast_cancer, cohort, corpus, download, heart, rugged
+from tacit.data.readers import (
+    adult,
+    breast_cancer,
+    cohort,
+    corpus,
+    download,
+    heart,
+    posteriordb,
+    rugged,
+)
 from tacit.data.readers import files as user_file
 from tacit.data.readers import normal_mean as gaussian_mean
 from tacit.data.readers.mimic3 import files as mimic3_files
@@ -126,6 +135,13 @@ _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
         "data.path",
         "your own",
     ),
+    "posteriordb": (
+        "19 data sets of statistical models with reference posteriors; for load_reference",
+        None,
+        "as the model says",
+        "Magnusson et al., posteriordb, github.com/stan-dev/posteriordb",
+        "BSD-3-Clause",
+    ),
 }
 
 
@@ -139,7 +155,7 @@ def sources() -> list[SourceInfo]:
             target=target,
             origin=origin,
             licence=licence,
-            file_based=name in download.REGISTRY or name in ("mimic3", "wikipedia"),
+            file_based=name in download.REGISTRY or name in ("mimic3", "wikipedia", "posteriordb"),
             present=_present(name),
             sites=name in WITH_SITES,
         )
@@ -157,6 +173,8 @@ def _present(name: str) -> bool:
         return mimic3_files.locate() is not None
     if name == "wikipedia":
         return corpus.present()
+    if name == "posteriordb":
+        return posteriordb.locate() is not None
     return name not in download.REGISTRY or download.locate(name) is not None
 
 

@@ -151,9 +151,14 @@ def fetch(name: str, *, progress: Progress | None = None) -> Path:
         from tacit.data.readers import corpus
 
         return corpus.folder()
+    if name == "posteriordb":
+        from tacit.data.readers import posteriordb
+
+        return posteriordb.fetch_posteriordb(progress)
     if name not in REGISTRY:
         raise ConfigError(
-            f'"{name}" has no files to fetch; the sources with files are {", ".join(REGISTRY)}'
+            f'"{name}" has no files to fetch; the sources with files are'
+            f" {', '.join((*REGISTRY, 'posteriordb'))}"
         )
     if locate(name) is None:
         folder = cache_folder() / name
@@ -219,6 +224,25 @@ def _download(file: PublicFile, folder: Path, progress: Progress | None, *, sour
         ) from error
     finally:
         Path(temporary).unlink(missing_ok=True)
+
+
+def read_url(url: str, *, limit: int, source: str) -> bytes:
+    """The body at an address, at most `limit` bytes of it; the caller checks what it says."""
+    body = bytearray()
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
+            while chunk := response.read(CHUNK_BYTES):
+                body += chunk
+                if len(body) > limit:
+                    raise DataError(f"{url} has more than {limit:,} bytes; nothing was kept")
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+        raise DataError(
+            f"could not download {url} ({error}); try again, or put the files of {source} in"
+            f" $TACIT_DATA/{source}"
+        ) from error
+    return bytes(body)
 
 
 def _stream(file: PublicFile, write: Callable[[bytes], int], progress: Progress | None) -> None:
