@@ -15,6 +15,7 @@ from tacit.data.readers.catalogue import SourceInfo
 from tacit.data.readers.catalogue import sources as list
 from tacit.data.readers.corpus import Corpus, load_corpus
 from tacit.data.readers.download import fetch
+from tacit.data.schema.schema import Schema
 from tacit.errors import ConfigError
 from tacit.support.tables import fields_of
 from tacit.support.validation import near_word
@@ -30,6 +31,7 @@ def load(
     party: str | None = None,
     size_skew: float = 0.0,
     label_skew: float = 0.0,
+    schema: Schema | None = None,
     seed: int = 0,
     **data: Any,
 ) -> Federation:
@@ -48,11 +50,13 @@ def load(
         The column that names the party of each record.
     size_skew, label_skew
         How much parties differ in size and in their share of positive outcomes.
+    schema
+        The public schema of the columns of a file.
     seed
         Seed of the split, and of generated records.
     **data
         Further keys of the [data] table of a configuration file, such as `held_out`, `records`,
-        `path`, `outcome`, `columns` or `person`.
+        `path`, `outcome`, `positive` or `person`.
 
     Returns
     -------
@@ -77,10 +81,12 @@ def load(
         size_skew=size_skew,
         label_skew=label_skew,
     )
-    known = {*fields_of(DataConfig)} - {"source", "party"}
+    known = {*fields_of(DataConfig)} - {"source", "party", "columns"}
     for key in data.keys() - known:
-        taken = [*known, "parties", "kind", "party", "size_skew", "label_skew", "seed"]
+        taken = [*known, "parties", "kind", "party", "size_skew", "label_skew", "schema", "seed"]
         near = near_word(key, taken)
         advice = f"did you mean {near!r}?" if near else f"known: {', '.join(sorted(taken))}"
         raise ConfigError(f"tacit.datasets.load takes no argument {key!r}; {advice}")
-    return load_federation(DataConfig(source=name, party=party, **data), partition, seed)
+    columns = () if schema is None else schema.columns
+    given = DataConfig(source=name, party=party, columns=columns, **data)
+    return load_federation(given, partition, seed)

@@ -207,7 +207,7 @@ def test_steps_are_halved_where_whole_ones_raise_the_free_energy():
     assert together._outcome.state.finished == "converged"
     gap = np.abs(together.posterior.mean - in_turn.posterior.mean) / in_turn.posterior.sd
     assert np.max(gap) < 0.01
-    taken = [line["loss"] for line in together.history]
+    taken = [line["negative_elbo"] for line in together.history]
     assert taken[-1] <= min(taken) + 1e-3
 
 

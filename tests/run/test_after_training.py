@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from json_results import run
 
 from tacit import Privacy, fit
 from tacit.errors import ConfigError, DataError
@@ -19,7 +20,7 @@ from tacit.report import write_report
 from tacit.results.evaluation import EvaluationWarning
 from tacit.results.figures import BLUE
 from tacit.run.config import parse_config, read_config, resolved_toml
-from tacit.run.run import prepare, run
+from tacit.run.run import prepare
 
 PROGRAM = """
 import numpyro

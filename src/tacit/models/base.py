@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 Records = dict[str, Array]
 Output = Literal["bernoulli", "gaussian", "categorical", "other"]
-TARGETS = {"bernoulli": "yes/no", "gaussian": "numeric", "categorical": "one of several levels"}
-"""What a target is, in words."""
+OUTCOMES = {"bernoulli": "yes/no", "gaussian": "numeric", "categorical": "one of several levels"}
+"""What an outcome is, in words."""
 
 
 def checked_names(names: Sequence[str], argument: str = "names") -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class ModelSchema:
     ----------
     names
         Names of the columns of x.
-    target
+    outcome
         Name of the outcome.
     layout
         What each column of x is; None without a schema.
@@ -80,8 +80,8 @@ class ModelSchema:
 
     names: tuple[str, ...]
     output: Output
-    """What the target is: yes or no, a number, one of several levels, or none ("other")."""
-    target: str | None = None
+    """What the outcome is: yes or no, a number, one of several levels, or none ("other")."""
+    outcome: str | None = None
     layout: Layout | None = None
     y_bounds: tuple[float, float] | None = None
     levels: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class ModelSchema:
         return cls(
             names=federation.names,
             output=federation.output,
-            target=federation.target,
+            outcome=federation.outcome,
             layout=federation.layout,
             y_bounds=federation.y_bounds,
             levels=federation.levels,

@@ -1,4 +1,4 @@
-"""Who is protected from whom: the adversaries of MEng §3.1 against one plan."""
+"""Who is protected from whom: the attackers of MEng §3.1 against one plan."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ GROUPS = (2, 5, 10)
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One adversary: what he sees, and ε against him for one unit and for a whole party."""
+    """One attacker: what it sees, and ε against it for one unit and for a whole party."""
 
-    adversary: str
+    attacker: str
     sees: str
     unit_epsilon: float | None
     party_epsilon: float | None
@@ -59,11 +59,11 @@ def explain(plan: Plan, *, colluding: int | None = None, central: bool = False) 
         _server(settled, central=central),
     ]
     rows = []
-    for adversary, sees, share, remark in watchers:
+    for attacker, sees, share, remark in watchers:
         if share == 0.0:
             rows.append(
                 Row(
-                    adversary=adversary,
+                    attacker=attacker,
                     sees=sees,
                     unit_epsilon=None,
                     party_epsilon=None,
@@ -74,7 +74,7 @@ def explain(plan: Plan, *, colluding: int | None = None, central: bool = False) 
         events = _with_noise(settled, share)
         rows.append(
             Row(
-                adversary=adversary,
+                attacker=attacker,
                 sees=sees,
                 unit_epsilon=_bounded(
                     epsilon(events, settled.guarantee.delta, plan.privacy.adjacency)
@@ -173,7 +173,7 @@ def _without(plan: Plan) -> Explanation:
     )  # fmt: skip
     rows = [
         Row(
-            adversary=name,
+            attacker=name,
             sees="exact numbers",
             unit_epsilon=None,
             party_epsilon=None,

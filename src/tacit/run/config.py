@@ -25,7 +25,7 @@ from tacit.models.settings import AutoModel, ModelSettings
 from tacit.privacy.settings import Privacy
 from tacit.run.study_file import SHOWN_AS, lowered, raised
 from tacit.server.settings import ScheduleSettings, SynchronousSettings
-from tacit.support.table_reader import find_faults
+from tacit.support.table_reader import find_faults, read_toml_file
 from tacit.support.tables import Table, given, plain, raise_all, shown
 from tacit.support.validation import MAX_SEED, Count, Seed
 
@@ -131,16 +131,7 @@ def read_config(path: Path, overrides: tuple[str, ...] = (), seed: int | None = 
 
 def read_toml(path: Path, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
     """A TOML file as it is, with `--set key=value` applied."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"File not found: {path}; give the path of a TOML file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); give the path of a TOML file") from None
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}; fix that line") from None
+    raw = read_toml_file(path)
     for asked in overrides:
         override(raw, asked)
     return raw

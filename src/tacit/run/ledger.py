@@ -14,7 +14,6 @@ import math
 import secrets
 import shlex
 from pathlib import Path
-from typing import Any
 
 from tacit.data import Federation
 from tacit.data.config import GENERATED
@@ -27,6 +26,7 @@ from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.privacy.ledger.ledger import Budget, Ledger
 from tacit.privacy.ledger.paths import LEDGER_NAME, own_ledger
 from tacit.privacy.settings import RUN_DIRECTORY
+from tacit.results.summary import LedgerFacts
 from tacit.run.config import Config
 from tacit.run.directory import checkpoint_path, private_part
 from tacit.support.storage import write_text
@@ -103,7 +103,7 @@ def datasets(plan: Plan, federation: Federation, ledger: Ledger) -> dict[str, Da
 
 def identify(ledger: Ledger, federation: Federation, raw: Records) -> DatasetId:
     """The name of a party's records under the ledger's key, in whatever run they are used."""
-    form = federation.known_by or {"columns": sorted(raw), "target": federation.target}
+    form = federation.known_by or {"columns": sorted(raw), "target": federation.outcome}
     return ledger.identify(form, raw)
 
 
@@ -206,12 +206,12 @@ def run_name(out: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-def spent(charging: Charging, path: Path) -> dict[str, Any]:
+def spent(charging: Charging, path: Path) -> LedgerFacts:
     """What the ledger says after the run."""
     left = [charging.ledger.spent(dataset) for dataset in charging.datasets.values()]
-    return {
-        "path": str(path),
-        "run": charging.run,
-        "epsilon_spent": max((one.epsilon or 0.0 for one in left), default=0.0),
-        "receipt": charging.ledger.receipt(),
-    }
+    return LedgerFacts(
+        path=str(path),
+        run=charging.run,
+        epsilon_spent=max((one.epsilon or 0.0 for one in left), default=0.0),
+        receipt=charging.ledger.receipt(),
+    )

@@ -122,7 +122,7 @@ class ServerState:
     heard: frozenset[str] = frozenset()
     """Parties whose updates were taken since a round last moved q by `tolerance` or more."""
     moved_since: dict[str, float] = field(default_factory=dict)
-    """For each party that has contributed: Σ √step_kl of the rounds since, that one included."""
+    """For each party that has contributed: Σ √last_change of the rounds since, inclusive."""
     absent: frozenset[str] = frozenset()
     """Parties that were late and are not asked until they are back."""
     left: frozenset[str] = frozenset()
