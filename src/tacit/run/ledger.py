@@ -16,7 +16,6 @@ import shlex
 from pathlib import Path
 
 from tacit.data import Federation
-from tacit.data.config import GENERATED
 from tacit.data.records import pooled
 from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.models import Records
@@ -61,9 +60,9 @@ def operators_ledger(config: Config) -> Path:
 def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
     """Whether a run has a ledger of its own in its directory, and charges no other.
 
-    One on real records may not have it there: it would allow itself what it likes, and --overwrite
-    would delete what was spent. A simulation in a ledger that counts would be a finite ε in it for
-    a release that has none.
+    `tacit.run.config.ledger_faults` refuses it for real records: --overwrite would delete what was
+    spent. A simulation in a ledger that counts would be a finite ε in it for a release that has
+    none.
     """
     assert config.private is not None
     within = out.resolve() in path.resolve().parents
@@ -73,13 +72,6 @@ def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
             f"ledger {path}; noise from "
             "a known seed guarantees nothing and is charged in the run directory only: leave out "
             "one of the two"
-        )
-    generated = config.data.source in GENERATED
-    if config.private.ledger == RUN_DIRECTORY and not generated:
-        raise ConfigError(
-            f'privacy.ledger = "{RUN_DIRECTORY}" with data.source = "{config.data.source}"; what '
-            "is spent on real records has to outlive the run: name a file elsewhere or leave the "
-            f"key out (generated records: {', '.join(GENERATED)})"
         )
     if (
         within
