@@ -159,7 +159,7 @@ class ThesisClient:
             "UpdatedLikelihood",
             new_likelihood=usual(*self.factor),
             delta=usual(*delta, nothing=self.style.nothing, null_mean=self.style.null_mean),
-            loss=0.5 * sum((y - current_posterior.mean) ** 2 for y in self.records),
+            loss=0.5 * sum((y - current_posterior["mean"]) ** 2 for y in self.records),
         )
 
     def train(self, line: Line, turns: int | None = None) -> None:
