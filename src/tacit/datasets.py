@@ -16,6 +16,9 @@ from tacit.data.readers.catalogue import SourceInfo
 from tacit.data.readers.catalogue import sources as list
 from tacit.data.readers.corpus import Corpus, load_corpus
 from tacit.data.readers.download import fetch
+<<<<<<< src/tacit/datasets.py
+from tacit.data.schema.schema import Schema
+=======
 from tacit.data.readers.posteriordb import (
     SOURCE,
     ReferenceStatistics,
@@ -23,6 +26,7 @@ from tacit.data.readers.posteriordb import (
     load_posterior_data,
     load_reference,
 )
+>>>>>>> /tmp/ds_pdb.py
 from tacit.errors import ConfigError
 from tacit.support.tables import fields_of
 from tacit.support.validation import near_word
@@ -50,6 +54,7 @@ def load(
     party: str | None = None,
     size_skew: float = 0.0,
     label_skew: float = 0.0,
+    schema: Schema | None = None,
     seed: int = 0,
     **data: Any,
 ) -> Federation:
@@ -68,11 +73,13 @@ def load(
         The column that names the party of each record.
     size_skew, label_skew
         How much parties differ in size and in their share of positive outcomes.
+    schema
+        The public schema of the columns of a file.
     seed
         Seed of the split, and of generated records.
     **data
         Further keys of the [data] table of a configuration file, such as `held_out`, `records`,
-        `path`, `outcome`, `columns` or `person`.
+        `path`, `outcome`, `positive` or `person`.
 
     Returns
     -------
@@ -97,15 +104,21 @@ def load(
         size_skew=size_skew,
         label_skew=label_skew,
     )
+<<<<<<< src/tacit/datasets.py
+    known = {*fields_of(DataConfig)} - {"source", "party", "columns"}
+=======
     if name == SOURCE:
         raise ConfigError(
             'tacit.datasets.load takes no "posteriordb", which has a model per data set; use'
             " load_posterior_data and load_reference"
         )
     known = {*fields_of(DataConfig)} - {"source", "party"}
+>>>>>>> /tmp/ds_pdb.py
     for key in data.keys() - known:
-        taken = [*known, "parties", "kind", "party", "size_skew", "label_skew", "seed"]
+        taken = [*known, "parties", "kind", "party", "size_skew", "label_skew", "schema", "seed"]
         near = near_word(key, taken)
         advice = f"did you mean {near!r}?" if near else f"known: {', '.join(sorted(taken))}"
         raise ConfigError(f"tacit.datasets.load takes no argument {key!r}; {advice}")
-    return load_federation(DataConfig(source=name, party=party, **data), partition, seed)
+    columns = () if schema is None else schema.columns
+    given = DataConfig(source=name, party=party, columns=columns, **data)
+    return load_federation(given, partition, seed)

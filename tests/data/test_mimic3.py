@@ -220,7 +220,7 @@ def test_files_are_found_in_tacit_data(tmp_path, mimic3, monkeypatch, inner):
     assert np.abs(x).max() <= 15
     y = np.concatenate([federation.test["y"], *(r["y"] for r in federation.parties.values())])
     assert y.sum() == sum(stays.values())
-    assert federation.preparation == "public"
+    assert federation.scaling == "public"
     assert federation.unbounded == ()
 
 

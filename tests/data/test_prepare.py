@@ -159,7 +159,7 @@ def test_pooled_preparation_is_written_down(load_table):
     undeclared = (ColumnConfig(name="age"), ColumnConfig(name="colour", kind="categorical"))
     federation = load_table(None, *undeclared, scaling="pooled")
     x = federation.parties["party-1"]["x"]
-    assert federation.preparation == "pooled"
+    assert federation.scaling == "pooled"
     assert federation.names == ("intercept", "age", "colour=blue", "colour=red")
     assert x[:, 1].mean() == pytest.approx(0, abs=1e-12)
     assert x[:, 1].std() == pytest.approx(1)

@@ -19,7 +19,7 @@ from tacit.models.registry import (
 )
 from tacit.support.table_reader import read_table
 
-SCHEMA = ModelSchema(names=("intercept", "a"), output="bernoulli", target="yes")
+SCHEMA = ModelSchema(names=("intercept", "a"), output="bernoulli", outcome="yes")
 
 
 class ProbeSettings(PriorSettings, frozen=True, tag="probe"):

@@ -172,17 +172,17 @@ def asked(path, levels=("home", "ward", "icu", "moon"), *, privacy="none", **mor
 
 def test_a_declared_file_of_levels_is_learnt_from(clinic):
     result = simulate(asked(clinic))
-    model = result["model"]
-    assert (model["kind"], model["dimension"], model["output"]) == ("softmax", 8, "categorical")
-    assert model["settings"]["levels"] == ["home", "ward", "icu", "moon"]
-    assert result["posterior"]["names"][:2] == ["home: intercept", "home: age"]
-    means = dict(zip(result["posterior"]["names"], result["posterior"]["mean"], strict=True))
+    model = result.model
+    assert (model.kind, model.dimension, model.output) == ("softmax", 8, "categorical")
+    assert model.settings["levels"] == ["home", "ward", "icu", "moon"]
+    assert result.posterior.names[:2] == ["home: intercept", "home: age"]
+    means = dict(zip(result.posterior.names, result.posterior.mean, strict=True))
     assert means["ward: age"] - means["home: age"] == pytest.approx(2.0, abs=0.4)
     assert means["moon: intercept"] < min(
         means[f"{level}: intercept"] for level in ("home", "ward", "icu")
     )
-    assert result["metrics"]["held_out"]["accuracy"] > 0.5
-    assert result["parties"][0]["positive_fraction"] is None
+    assert result.metrics["held_out"]["accuracy"] > 0.5
+    assert result.parties[0].positive_fraction is None
     schema = public_schema(asked(clinic).data)
     assert (schema.output, schema.levels) == ("categorical", ("home", "ward", "icu", "moon"))
     assert isinstance(make_model(asked(clinic), schema), SoftmaxRegression)

@@ -26,7 +26,7 @@ def surplus(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     larger, smaller = sorted((positive, negative), key=len, reverse=True)
     if not len(smaller):
         raise DataError(
-            f"data.balance = true, but all {len(y)} records have one class; check the target, or"
+            f"data.balance = true, but all {len(y)} records have one class; check the outcome, or"
             " leave balance out"
         )
     out = np.zeros(len(y), dtype=bool)

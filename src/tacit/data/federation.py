@@ -15,8 +15,8 @@ from tacit.data.readers.catalogue import read_table
 from tacit.data.rows import ReadRows, read_rows
 from tacit.data.schema.checks import unbounded_columns
 from tacit.data.schema.layout import Layout, layout_of
-from tacit.data.schema.table import Schema
-from tacit.data.schema.target import target_bounds, target_levels
+from tacit.data.schema.outcome import outcome_bounds, outcome_levels
+from tacit.data.schema.table import SourceSchema
 from tacit.errors import ConfigError, DataError
 from tacit.support.tables import raise_all
 
@@ -44,11 +44,11 @@ class Federation:
         Held-out records, if there are any.
     names
         Names of the columns of x.
-    target
+    outcome
         Name of the outcome.
     output
         Kind of outcome: "bernoulli", "gaussian", "categorical" or "other".
-    preparation
+    scaling
         "public", or "pooled" if statistics of all records were used.
     notes
         Descriptions of preparation beyond the schema.
@@ -57,9 +57,9 @@ class Federation:
     parties: dict[str, Records] = field(repr=False)  # records are not for notebooks and logs
     test: Records | None = field(repr=False)
     names: tuple[str, ...]
-    target: str
+    outcome: str
     output: Literal["bernoulli", "gaussian", "categorical", "other"]
-    preparation: str
+    scaling: str
     notes: tuple[str, ...]
     raw: dict[str, Records] = field(default_factory=dict, repr=False)
     """The records before scaling and encoding. A ledger identifies data sets by these, so that
@@ -70,15 +70,15 @@ class Federation:
     unbounded: tuple[str, ...] = ()
     """Columns without public bounds (`tacit.data.unbounded`)."""
     known_by: dict[str, Any] | None = None
-    """Schema for the ledger's fingerprint; None: columns and target."""
+    """Schema for the ledger's fingerprint; None: columns and outcome."""
     layout: Layout | None = field(default=None, repr=False)
     """Description of each column of x by the schema; None without x."""
     y_bounds: tuple[float, float] | None = None
     """Smallest and largest y by the schema, in the unit of y; None if undeclared or yes/no."""
-    schema: Schema | None = field(default=None, repr=False)
+    schema: SourceSchema | None = field(default=None, repr=False)
     """The public schema; None for documents, which have no columns."""
     levels: tuple[str, ...] = ()
-    """Levels of a categorical target, in the order of y; otherwise empty."""
+    """Levels of a categorical outcome, in the order of y; otherwise empty."""
 
 
 def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> Federation:
@@ -110,7 +110,7 @@ def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> 
     y = read.y[train]
     if schema.positive is not None and (y == y[0]).all():
         raise DataError(
-            f'column "{schema.target}": all {len(y)} training records have y = {y[0]:g}; one class'
+            f'column "{schema.outcome}": all {len(y)} training records have y = {y[0]:g}; one class'
             f' is not enough: check positive = "{schema.positive}" and the file'
         )
     if read.groups is not None:
@@ -239,7 +239,7 @@ def assemble(
     if data.held_out > 0 and not held.any():
         notes = (*notes, f"data.held_out = {data.held_out} rounds to no record: there is no test")
     parties = {name: _take(records, part) for name, part in rows.items()}
-    raw: Records = {"target " + read.schema.target: read.y}
+    raw: Records = {"target " + read.schema.outcome: read.y}
     for column in (*features, *kept):
         raw[column.config.name] = np.where(column.missing, np.nan, column.values)
     if read.persons is not None:
@@ -250,20 +250,20 @@ def assemble(
         raw={name: _take(raw, part) for name, part in rows.items()},
         test=_take(records, np.flatnonzero(held)) if held.any() else None,
         names=names,
-        target=read.schema.target,
+        outcome=read.schema.outcome,
         output=_output(read.schema),
-        preparation=data.scaling,
+        scaling=data.scaling,
         notes=(*read.notes, *notes),
         true_values=read.true_values,
         unbounded=unbounded_columns(read.schema, data),
         schema=read.schema,
         layout=layout,
-        y_bounds=target_bounds(read.schema),
-        levels=target_levels(read.schema),
+        y_bounds=outcome_bounds(read.schema),
+        levels=outcome_levels(read.schema),
     )
 
 
-def _output(schema: Schema) -> Literal["bernoulli", "gaussian", "categorical"]:
+def _output(schema: SourceSchema) -> Literal["bernoulli", "gaussian", "categorical"]:
     if schema.positive is not None:
         return "bernoulli"
-    return "categorical" if target_levels(schema) else "gaussian"
+    return "categorical" if outcome_levels(schema) else "gaussian"

@@ -92,7 +92,7 @@ def skew(
         chosen = rng.permutation(n)[: small * small_size].reshape(small, small_size)
     else:
         raise ConfigError(
-            f"partition.label_skew = {label_skew}; it needs a target with two classes: set it to 0"
+            f"partition.label_skew = {label_skew}; it needs an outcome of two classes: set it to 0"
         )
     rest = rng.permutation(np.setdiff1d(np.arange(n), chosen))
     rows = named("small", list(chosen)) | named("large", np.array_split(rest, large))

@@ -18,9 +18,9 @@ from tacit.data.partition import Rows, by_label
 from tacit.data.prepare import Column
 from tacit.data.readers.catalogue import declared
 from tacit.data.rows import ReadRows, check_keep
-from tacit.data.schema.public import declared_range, known_target
-from tacit.data.schema.table import Schema, listed
-from tacit.data.schema.target import target_bounds
+from tacit.data.schema.outcome import outcome_bounds
+from tacit.data.schema.public import declared_range, known_outcome
+from tacit.data.schema.table import SourceSchema, listed
 from tacit.errors import ConfigError
 
 RECORDS_PER_PERSON = 2
@@ -48,13 +48,13 @@ def synthetic_federation(
     schema makes it a level). A number is normal around its declared centre with its scale, or
     around the middle of its bounds with a quarter of their width, and truncated to the bounds.
     Columns are independent; persons have two records each. `outcome` makes y, which is truncated to
-    the target's bounds. Parties are named as in the partition; if a column names them, they have
+    the outcome's bounds. Parties are named as in the partition; if a column names them, they have
     equal sizes.
     """
     sites = partition.parties if partition.kind == "source" else None
     schema = declared(data, sites=sites)
     check_keep(schema, data)
-    known_target(schema)
+    known_outcome(schema)
     rng = np.random.default_rng(seed)
     size = records + test
     columns = {config.name: _drawn(config, size, rng) for config in schema.columns}
@@ -77,7 +77,7 @@ def synthetic_federation(
     plain = msgspec.structs.replace(data, held_out=0.0)
     all_rows = {POOLED_PARTY: np.arange(size)}
     whole = assemble(read, plain, all_rows, np.zeros(size, dtype=bool), ()).parties[POOLED_PARTY]
-    bounds = target_bounds(schema)
+    bounds = outcome_bounds(schema)
     y = outcome({k: v for k, v in whole.items() if k != "person"}, bounds, rng)
     y = y if bounds is None else np.clip(y, *bounds)
     rows = groups
@@ -122,12 +122,16 @@ def _law(config: ColumnConfig) -> tuple[float, float, float, float]:
 
 
 def _parties(
-    schema: Schema, columns: dict[str, Column], label: str, records: int, rng: np.random.Generator
+    schema: SourceSchema,
+    columns: dict[str, Column],
+    label: str,
+    records: int,
+    rng: np.random.Generator,
 ) -> tuple[Column, Rows]:
     """Column that names the parties, and their training rows in equal numbers."""
     config = schema.declared(label)
     if config is None or not config.levels:
-        known = [c.name for c in schema.columns if c.levels and c.name != schema.target]
+        known = [c.name for c in schema.columns if c.levels and c.name != schema.outcome]
         raise ConfigError(
             f'data.party = "{label}" has no declared levels, so the parties are unknown'
             f' without records: declare "{label}" in [columns] with its levels, or name one of'

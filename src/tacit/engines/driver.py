@@ -28,9 +28,8 @@ from tacit.party.store import ProcessStore
 from tacit.plan.agreement import Agreement
 from tacit.plan.calibrate import Settled
 from tacit.server import state as server_state
-from tacit.server import step as server_step
-from tacit.server.checkpoint import Checkpoint
 from tacit.server.messages import Reply, Request
+from tacit.server.run import ServerRun
 from tacit.server.state import Log, Open, Rules, ServerState
 
 Observer = Callable[[ServerState, Log], None]
@@ -72,29 +71,19 @@ class Driver(abc.ABC):
     def rehearse(self, requests: Sequence[Request]) -> None:  # noqa: B027 - optional
         """Compile and test what these requests need, before anything is charged."""
 
-    def run(
-        self,
-        state: ServerState,
-        *,
-        checkpoint: Checkpoint | None = None,
-        observe: Observer | None = None,
-    ) -> ServerState:
-        """Run the schedule to its end from `state`, which may come from a checkpoint."""
+    def run(self, server: ServerRun, *, observe: Observer | None = None) -> None:
+        """Run the schedule to its end from the server's state, which may come from a checkpoint."""
+        assert server.state is not None
         self.prepare()
-        if checkpoint is not None and self._remembers:
-            self.store.use(checkpoint)
-        clock = max((request.issued_at for request in state.open.values()), default=0.0)
-        if not state.open and not state.finished:
-            state = server_step.begin(self.rules, state)
-            _save(checkpoint, state, ())
-        while not state.finished:
-            batch, clock = self.following(state, clock)
-            replies = self.answer(batch)
-            state, log = server_step.step_together(self.rules, state, replies, clock)
-            _save(checkpoint, state, log)
+        if server.checkpoint is not None and self._remembers:
+            self.store.use(server.checkpoint)
+        clock = max((request.issued_at for request in server.state.open.values()), default=0.0)
+        server.begin(server.state)
+        while not server.finished:
+            batch, clock = self.following(server.state, clock)
+            log = server.take(self.answer(batch), clock)
             if observe is not None:
-                observe(state, log)
-        return state
+                observe(server.state, log)
 
     def following(self, state: ServerState, clock: float) -> tuple[list[Request], float]:
         """The requests to answer next, and the simulated arrival time of their replies."""
@@ -131,8 +120,3 @@ class Driver(abc.ABC):
         pace = np.random.default_rng([self.rules.seed, word, 0xA5]).lognormal(0.0, 0.5)
         rng = np.random.default_rng([self.rules.seed, word, request.visit, 0xA6])
         return request.issued_at + pace * rng.lognormal(0.0, 0.25)
-
-
-def _save(checkpoint: Checkpoint | None, state: ServerState, log: Log) -> None:
-    if checkpoint is not None:
-        checkpoint.save(state, log)

@@ -26,6 +26,7 @@ from tacit.results.verdict import (
     Verdict,
 )
 from tacit.server.checkpoint import Checkpoint
+from tacit.server.run import ServerRun
 from tacit.server.state import Log, ServerState, initial_state
 from tacit.support.blas import one_blas_thread
 
@@ -97,27 +98,18 @@ def _carried_out(
     secret = (secrets.randbits(128),) if checkpoint is None else checkpoint.secret()
     plan = replace(plan, noise_key=secret)
     rules = plan.rules
-    lines: list[dict[str, Any]] = []
-
-    def watch(state: ServerState, log: Log) -> None:
-        lines.extend(log)
-        if observe is not None:
-            observe(state, log)
-
-    saved = checkpoint.load() if checkpoint is not None else None
-    if saved is not None:
-        state, log = saved
-        lines.extend(log)
-    else:
-        state = start or initial_state(rules, first_factors(plan))
+    server = ServerRun(rules, checkpoint)
+    if server.state is None:
+        server.state = start or initial_state(rules, first_factors(plan))
     driver = engine(
         plan.agreement, rules, dict(plan.parties), plan.batch_parties, plan.settled, charging
     )
-    state = driver.run(state, checkpoint=checkpoint, observe=watch)
+    driver.run(server, observe=observe)
+    state = server.state
     return Outcome(
         plan.without_records(),
         state,
-        tuple(lines),
+        tuple(server.history),
         time.perf_counter() - started,
         compilations().since(before).plus(driver.elsewhere),
         driver.report,

@@ -1,4 +1,8 @@
-"""The [engine] table of a configuration: one struct per kind. No array library is needed."""
+"""The [engine] table of a configuration: one struct per kind. No array library is needed.
+
+A further engine is a subclass of `EngineSettings` and one line: an entry point of the group
+"tacit.engines" in its package, or `ENGINE_SETTINGS.register` for one process.
+"""
 
 from __future__ import annotations
 
@@ -69,4 +73,5 @@ ENGINE_SETTINGS: Kinds[EngineSettings] = Kinds(
         "ray": "tacit.engines.settings:RaySettings",
     },
     default="in-process",
+    group="tacit.engines",
 )

@@ -16,7 +16,7 @@ from msgspec import to_builtins
 
 from tacit.data import Federation as Loaded
 from tacit.data.records import len_records
-from tacit.errors import ConfigError, PrivacyBudgetError
+from tacit.errors import ConfigError, DataError, PrivacyBudgetError
 from tacit.live.config import PartySetup
 from tacit.live.journal import Journal, Watch
 from tacit.live.party import LiveParty
@@ -32,11 +32,12 @@ from tacit.party.store import PartyStore
 from tacit.plan.plan import Plan
 from tacit.privacy.ledger.ledger import Ledger, Spent
 from tacit.privacy.ledger.paths import LEDGER_NAME, own_ledger
+from tacit.results.compose import posterior_table, verdict_facts
 from tacit.results.evaluation import Attempts, measure
 from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.saved import write_posterior
-from tacit.results.statements import intervals_block, statement
-from tacit.results.summary import verdict_block
+from tacit.results.statements import interval_note, statement
+from tacit.results.summary import Intervals, PartyEvaluation, PartyResult, read_part, write_result
 from tacit.run.directory import EVALUATION, private_part, public_part
 from tacit.run.ledger import identify, refuse_simulated, set_own_budgets
 from tacit.support.public_files import POSTERIOR, RESULT
@@ -90,12 +91,19 @@ class ReadyParty:
         return own_ledger() if named is None else self.setup.base / Path(named).expanduser()
 
 
+class PartyEnd(NamedTuple):
+    """What a party has at the end: the result, and what was measured on its records."""
+
+    result: PartyResult
+    evaluation: PartyEvaluation
+
+
 class FinishedRun(NamedTuple):
     """A run that has ended for this party, and where its posterior is."""
 
     run: str
     posterior: Path
-    result: dict[str, Any]
+    end: PartyEnd
 
 
 def prepare_party(setup: PartySetup) -> ReadyParty:
@@ -247,7 +255,7 @@ async def join(
     setup: PartySetup,
     watch: Watch | None = None,
     prepared: Callable[[ReadyParty], None] | None = None,
-) -> dict[str, Any]:
+) -> PartyEnd:
     """Take part until the end; the result, also left in the state directory.
 
     `prepared` is called once everything here is in order, before the first connection.
@@ -255,7 +263,7 @@ async def join(
     require_approval(setup)
     finished = finished_run(setup)
     if finished is not None:
-        return finished.result
+        return finished.end
     ready = prepare_party(setup)
     short = _short_of_budget(ready)
     if prepared is not None:
@@ -289,13 +297,15 @@ def finished_run(setup: PartySetup) -> FinishedRun | None:
     if store.run is None or store.result is None or not posterior.exists():
         return None
     try:
-        shared = json.loads((public_part(setup.state) / RESULT).read_text(encoding="utf-8"))
-        local = json.loads((private_part(setup.state) / EVALUATION).read_text(encoding="utf-8"))
-        if (shared["run"], shared["configuration"]) != (store.run, setup.agreed.digest):
-            return None
-        return FinishedRun(store.run, posterior, shared | local)
-    except (OSError, ValueError, KeyError, TypeError):
+        end = PartyEnd(
+            read_part(public_part(setup.state) / RESULT, PartyResult),
+            read_part(private_part(setup.state) / EVALUATION, PartyEvaluation),
+        )
+    except DataError:
         return None
+    if (end.result.run, end.result.configuration) != (store.run, setup.agreed.digest):
+        return None
+    return FinishedRun(store.run, posterior, end)
 
 
 def _result_shapes(plan: Plan) -> dict[str, tuple[int, ...]]:
@@ -381,7 +391,7 @@ def answers_charged(ledger: Ledger, run: str) -> int:
 
 def _result(
     ready: ReadyParty, posterior: Posterior, party: LiveParty, ledger: Ledger | None
-) -> dict[str, Any]:
+) -> PartyEnd:
     """The posterior, and how it does on this party's own held-out records; all stays here.
 
     Metrics, bytes and the number of answers are in the private part of the state directory.
@@ -397,28 +407,26 @@ def _result(
         lambda: measure(posterior, None, ready.loaded.test, 100, ready.plan.seed),
         otherwise=({"training": None, "held_out": None}, None),
     )
-    shared = {
-        "schema": "tacit/party-result/1",
-        "name": setup.agreed.federation.name,
-        "party": ready.name,
-        "run": party.store.run,
-        "configuration": setup.agreed.digest,
-        "privacy": statement(ready.plan),
-        "intervals": intervals_block(ready.plan),
-        **verdict_block(ready.plan, posterior, None, ready.loaded.layout),
-        "posterior": posterior.table(),
-    }
-    local = {
-        "answers": party.store.visits
+    shared = PartyResult(
+        name=setup.agreed.federation.name,
+        party=ready.name,
+        run=party.store.run,
+        configuration=setup.agreed.digest,
+        privacy=statement(ready.plan),
+        intervals=Intervals(warning=interval_note(ready.plan)),
+        posterior=posterior_table(posterior),
+        **verdict_facts(ready.plan, posterior, None, ready.loaded.layout),
+    )
+    local = PartyEvaluation(
+        answers=party.store.visits
         if ledger is None
         else answers_charged(ledger, run_in_ledger(setup.agreed.digest, party.store.run or "")),
-        "stopped": None if party.store.stopped is None else to_builtins(party.store.stopped),
-        "sent_bytes": party.sent_bytes,
-        "received_bytes": party.received_bytes,
-        "metrics": metrics,
-    }
-    if attempts.failed:
-        local["not_evaluated"] = attempts.failed
-    write_text(private / EVALUATION, json.dumps(local, indent=1))
-    write_text(public / RESULT, json.dumps(shared, indent=1))
-    return shared | local
+        stopped=None if party.store.stopped is None else to_builtins(party.store.stopped),
+        sent_bytes=party.sent_bytes,
+        received_bytes=party.received_bytes,
+        metrics=metrics,
+        not_evaluated=attempts.failed,
+    )
+    write_result(private / EVALUATION, local)
+    write_result(public / RESULT, shared)
+    return PartyEnd(shared, local)

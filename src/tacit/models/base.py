@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 Records = dict[str, Array]
 Output = Literal["bernoulli", "gaussian", "categorical", "other"]
-TARGETS = {"bernoulli": "yes/no", "gaussian": "numeric", "categorical": "one of several levels"}
-"""Descriptions of the kinds of target."""
+OUTCOMES = {"bernoulli": "yes/no", "gaussian": "numeric", "categorical": "one of several levels"}
+"""Descriptions of the kinds of outcome."""
 
 
 def checked_names(names: Sequence[str], argument: str = "names") -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class ModelSchema:
     ----------
     names
         Names of the columns of x.
-    target
+    outcome
         Name of the outcome.
     layout
         Description of each column of x; None without a schema.
@@ -79,8 +79,8 @@ class ModelSchema:
 
     names: tuple[str, ...]
     output: Output
-    """Kind of target: yes/no, a number, one of several levels, or none ("other")."""
-    target: str | None = None
+    """Kind of outcome: yes/no, a number, one of several levels, or none ("other")."""
+    outcome: str | None = None
     layout: Layout | None = None
     y_bounds: tuple[float, float] | None = None
     levels: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class ModelSchema:
         return cls(
             names=federation.names,
             output=federation.output,
-            target=federation.target,
+            outcome=federation.outcome,
             layout=federation.layout,
             y_bounds=federation.y_bounds,
             levels=federation.levels,

@@ -14,7 +14,7 @@ from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
 from tacit.expfam.gaussian import LOG_2PI
 from tacit.models.base import (
-    TARGETS,
+    OUTCOMES,
     GaussianPriorModel,
     ModelSchema,
     Output,
@@ -92,8 +92,8 @@ class NeuralNetwork(GaussianPriorModel):
     def build(cls, settings: NeuralNetworkSettings, schema: ModelSchema) -> NeuralNetwork:
         if schema.output != "gaussian" and settings.noise_sd != 1.0:
             raise ConfigError(
-                f"model.noise_sd = {settings.noise_sd} has no effect: target {schema.target!r} is "
-                f"{TARGETS[schema.output]}; leave it out"
+                f"model.noise_sd = {settings.noise_sd} has no effect: outcome {schema.outcome!r} "
+                f"is {OUTCOMES[schema.output]}; leave it out"
             )
         return cls(
             schema.names,

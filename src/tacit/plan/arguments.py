@@ -82,7 +82,7 @@ def as_parties(parties: Any) -> dict[str, Records]:
     if not isinstance(parties, dict):
         raise DataError(
             f"the parties are a {_shown(parties)}; give a dictionary from party names to "
-            f"records, {RECORDS}, or a federation: tacit.datasets.load('file', path=…, target=…, "
+            f"records, {RECORDS}, or a federation: tacit.datasets.load('file', path=…, outcome=…, "
             "columns=…)"
         )
     for name, records in parties.items():
@@ -207,6 +207,6 @@ def _check_fits(model: type[Model], federation: Federation) -> None:
     needed = getattr(model, "output", None)
     if needed in ("bernoulli", "gaussian", "categorical") and needed != federation.output:
         raise ConfigError(
-            f"model = {model.__name__} has a {needed} output, but target {federation.target!r} is "
-            f"{federation.output}; choose another model"
+            f"model = {model.__name__} has a {needed} output, but outcome {federation.outcome!r} "
+            f"is {federation.output}; choose another model"
         )

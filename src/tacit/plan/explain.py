@@ -21,7 +21,7 @@ GROUP_SIZES = (2, 5, 10)
 class Row:
     """One attacker: what they see, and ε for one unit and for a whole party."""
 
-    adversary: str
+    attacker: str
     sees: str
     unit_epsilon: float | None
     party_epsilon: float | None
@@ -59,11 +59,11 @@ def explain(plan: Plan, *, colluding: int | None = None, central: bool = False) 
         _server(settled, central=central),
     ]
     rows = []
-    for adversary, sees, share, remark in watchers:
+    for attacker, sees, share, remark in watchers:
         if share == 0.0:
             rows.append(
                 Row(
-                    adversary=adversary,
+                    attacker=attacker,
                     sees=sees,
                     unit_epsilon=None,
                     party_epsilon=None,
@@ -74,7 +74,7 @@ def explain(plan: Plan, *, colluding: int | None = None, central: bool = False) 
         events = _with_noise(settled, share)
         rows.append(
             Row(
-                adversary=adversary,
+                attacker=attacker,
                 sees=sees,
                 unit_epsilon=_bounded(
                     epsilon(events, settled.guarantee.delta, plan.privacy.adjacency)
@@ -173,7 +173,7 @@ def _without(plan: Plan) -> Explanation:
     )  # fmt: skip
     rows = [
         Row(
-            adversary=name,
+            attacker=name,
             sees="exact numbers",
             unit_epsilon=None,
             party_epsilon=None,

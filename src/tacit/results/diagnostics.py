@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,13 +54,11 @@ def run_verdict(
 
 
 def diagnostics_block(
-    plan: Plan, state: ServerState, log: Sequence[dict[str, Any]]
+    plan: Plan, state: ServerState, rounds: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Numbers behind a verdict; without weights where the server did not control the steps."""
-    rounds = [line for line in log if line["event"] == "round"]
-    energies = [None if line["loss"] is None else -line["loss"] for line in rounds]
-    changes = [line["step_kl"] for line in rounds if line.get("step_kl") is not None]
-    found: dict[str, Any] = {"last_change": changes[-1] if changes else None, "elbo": energies}
+    energies = [line["negative_elbo"] for line in rounds]
+    found: dict[str, Any] = {"elbo": [None if one is None else -one for one in energies]}
     memory = state.memory or {}
     if plan.rules.solver is None or "pareto_k" not in memory:
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from tacit.expfam.quadrature import standardised
 from tacit.expfam.rooted import RootedGaussian
 from tacit.models import Model
 from tacit.results.posterior import Posterior
+from tacit.results.summary import Result, Site
 
 NORMAL_95 = 1.959963984540054
 """Half-width, in standard deviations, of a normal's central 95 % interval."""
@@ -68,7 +69,7 @@ class Shown(NamedTuple):
         return mean, sd, low, high
 
 
-def site_summary(posterior: Posterior, seed: int) -> dict[str, dict[str, Any]]:
+def site_summary(posterior: Posterior, seed: int) -> dict[str, Site]:
     """Mean, sd and central 95 % of each of the model's own quantities, element by element.
 
     `real` says that a quantity is a coordinate of θ as it is, so that it can have either sign; a
@@ -89,13 +90,13 @@ def site_summary(posterior: Posterior, seed: int) -> dict[str, dict[str, Any]]:
             label = f"{name}[{','.join(map(str, index))}]" if index else name
             low, high = weighted_quantiles(column, weights, (0.025, 0.975))
             mean = float(weights @ column)
-            summary[label] = {
-                "mean": mean,
-                "sd": math.sqrt(float(weights @ np.square(column - mean))),
-                "low": float(low),
-                "high": float(high),
-                "real": label in place and bool(np.allclose(column, theta[:, place[label]])),
-            }
+            summary[label] = Site(
+                mean=mean,
+                sd=math.sqrt(float(weights @ np.square(column - mean))),
+                low=low,
+                high=high,
+                real=label in place and bool(np.allclose(column, theta[:, place[label]])),
+            )
     return summary
 
 
@@ -132,7 +133,7 @@ def shown_rows(posterior: Posterior) -> list[Shown]:
     """What a table or figure shows: a model's sites in their own space, or its coefficients."""
     sites = site_summary(posterior, seed=0)
     if sites:
-        return [Shown(name, **site) for name, site in sites.items()]
+        return site_rows(sites)
     low, high = posterior.interval()
     return [
         Shown(name, float(m), float(s), float(a), float(b))
@@ -140,3 +141,20 @@ def shown_rows(posterior: Posterior) -> list[Shown]:
             posterior.names, posterior.mean, posterior.sd, low, high, strict=True
         )
     ]
+
+
+def site_rows(sites: dict[str, Site]) -> list[Shown]:
+    """The rows of a model's sites."""
+    return [
+        Shown(name, site.mean, site.sd, site.low, site.high, site.real)
+        for name, site in sites.items()
+    ]
+
+
+def result_rows(result: Result) -> list[Shown]:
+    """The rows of a stored result: its sites, or else its coefficients."""
+    if result.sites:
+        return site_rows(result.sites)
+    table = result.posterior
+    columns = zip(table.names, table.mean, table.sd, strict=True)
+    return [Shown(n, m, s, m - NORMAL_95 * s, m + NORMAL_95 * s) for n, m, s in columns]

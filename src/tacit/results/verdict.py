@@ -118,7 +118,7 @@ def judge(
     rounds = [line for line in log if line["event"] == "round"]
     if state.finished not in ("converged", "rounds") or not rounds:
         return Verdict(False, f"the run ended early: {state.finished or 'no round was completed'}")
-    moved, damping = float(rounds[-1]["step_kl"]), float(rounds[-1]["damping"])
+    moved, damping = float(rounds[-1]["last_change"]), float(rounds[-1]["damping"])
     number = f"{state.round} round{'' if state.round == 1 else 's'}"
     if state.refused_in_a_row and private:
         return Verdict(
@@ -187,7 +187,7 @@ def judge_solved(
     silent = [name for name in _expected(state) if name not in state.moved_since]
     if silent:
         return Verdict(False, _silent(silent, state, "contributed; use more schedule.rounds"))
-    step, shape = float(memory["step_kl"]), float(memory["pareto_k"])
+    step, shape = float(memory["last_change"]), float(memory["pareto_k"])
     share = float(memory["effective_share"])
     weights = f"importance weights: {share:.0%} effective draws, Pareto k̂ = {shape:.2f}"
     if not bool(memory["settled"]):
@@ -256,7 +256,7 @@ def _dimension(family: Family) -> int:
 
 def _risen(rounds: Sequence[dict[str, Any]]) -> float | None:
     """By how much the free energy rose in the last round, if by more than rounding."""
-    losses = [line["loss"] for line in rounds if line.get("loss") is not None]
+    losses = [line["negative_elbo"] for line in rounds if line.get("negative_elbo") is not None]
     if len(losses) < 3:  # the first may be at another point than q
         return None
     risen = losses[-1] - losses[-2]

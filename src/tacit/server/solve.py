@@ -29,8 +29,8 @@ def solve_round(
         "round": number,
         "stage": stage,
         "exchanges": state.exchanges,
-        "loss": None if shared.energy is None else -shared.energy,
-        "step_kl": shared.moved,
+        "negative_elbo": None if shared.energy is None else -shared.energy,
+        "last_change": shared.moved,
         "damping": 1.0,
         "refused": state.refused,
     }

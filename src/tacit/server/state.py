@@ -120,7 +120,7 @@ class ServerState:
     heard: frozenset[str] = frozenset()
     """Parties with an update applied since a round last moved q by `tolerance` or more."""
     moved_since: dict[str, float] = field(default_factory=dict)
-    """For each contributing party: Σ √step_kl of the rounds since its last update, inclusive."""
+    """For each contributing party: Σ √last_change of the rounds since its last update."""
     absent: frozenset[str] = frozenset()
     """Parties that were late and get no requests until they return."""
     left: frozenset[str] = frozenset()

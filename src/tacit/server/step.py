@@ -495,8 +495,8 @@ def _close_round(rules: Rules, state: ServerState) -> tuple[ServerState, Log]:
         "event": "round",
         "round": number,
         "exchanges": state.exchanges,
-        "loss": negative_elbo(rules, state),
-        "step_kl": moved,
+        "negative_elbo": negative_elbo(rules, state),
+        "last_change": moved,
         "damping": rules.schedule.damping_at(number) * state.caution,
         "refused": state.refused,
     }

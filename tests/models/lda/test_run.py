@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+from json_results import run
 from planted_documents import identified, planted
 from scipy import sparse
 
@@ -20,7 +21,7 @@ from tacit.privacy.ledger.ledger import Budget, Ledger
 from tacit.report import write_report
 from tacit.run.config import parse_config
 from tacit.run.ledger import datasets
-from tacit.run.run import Prepared, prepare, run
+from tacit.run.run import Prepared, prepare
 
 RAW = {
     "name": "themes",
@@ -67,7 +68,7 @@ def test_a_run_leaves_topics_perplexities_and_a_report(tmp_path):
     result = run(parse_config(RAW), tmp_path / "run")
     assert len(result["topics"]) == 5
     assert sum(row["share"] for row in result["topics"]) == pytest.approx(1.0)
-    assert result["posterior"] == {"names": [], "mean": [], "sd": []}
+    assert result["posterior"] == {"family": "dirichlets", "names": [], "mean": [], "sd": []}
     assert result["metrics"]["training"] is None
     test = result["metrics"]["held_out"]
     assert 1 < test["completion_perplexity"] < test["bound_perplexity"] < 70

@@ -6,7 +6,7 @@ import polars as pl
 
 from tacit.data.config import ColumnConfig
 from tacit.data.readers.download import local_files
-from tacit.data.schema.table import Schema, Table
+from tacit.data.schema.table import SourceSchema, Table
 
 _ORDER = [
     "age",
@@ -75,7 +75,7 @@ COLUMNS = (
     ),
     ColumnConfig(name="income", kind="categorical", levels=("<=50K", ">50K")),
 )
-SCHEMA = Schema(columns=COLUMNS, target="income", positive=">50K")
+SCHEMA = SourceSchema(columns=COLUMNS, outcome="income", positive=">50K")
 
 
 def read() -> Table:

@@ -22,7 +22,7 @@ from tacit.data.readers import normal_mean as gaussian_mean
 from tacit.data.readers.mimic3 import files as mimic3_files
 from tacit.data.readers.mimic3 import schema as mimic3_schema
 from tacit.data.readers.mimic3 import table as mimic3
-from tacit.data.schema.table import Schema, Table, listed
+from tacit.data.schema.table import SourceSchema, Table, listed
 from tacit.errors import ConfigError
 
 
@@ -34,7 +34,7 @@ class SourceInfo:
     ----------
     name, description
         Name for `tacit.datasets.load`, and content.
-    target
+    outcome
         Its outcome.
     origin, licence
         Origin, and terms of use.
@@ -44,7 +44,7 @@ class SourceInfo:
     description: str
     records: int | None
     """Number of records; None: that of the user's file."""
-    target: str
+    outcome: str
     origin: str
     licence: str
     file_based: bool
@@ -59,7 +59,7 @@ _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
     "synthetic-cohort": (
         "hospital stays at unequal sites; readmission within 30 days",
         cohort.DEFAULT_RECORDS,
-        cohort.TARGET,
+        cohort.OUTCOME,
         "generated from the seed; the true weights are known",
         "that of this project",
     ),
@@ -80,7 +80,7 @@ _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
     "rugged": (
         "countries' terrain ruggedness and income; a regression",
         170,
-        rugged.TARGET,
+        rugged.OUTCOME,
         "Nunn and Puga, Review of Economics and Statistics 94(1), 2012",
         "none stated; published for replication",
     ),
@@ -102,7 +102,7 @@ _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
     "mimic3": (
         "intensive-care stays, 48 hours of 17 channels; death in hospital",
         mimic3.RECORDS,
-        mimic3_schema.TARGET,
+        mimic3_schema.OUTCOME,
         "Johnson et al., MIMIC-III v1.4, PhysioNet, doi 10.13026/C2XW26, prepared by the benchmark"
         " of Harutyunyan et al., Scientific Data 6, 2019",
         "PhysioNet Credentialed Health Data License 1.5.0; access on application",
@@ -152,14 +152,14 @@ def sources() -> list[SourceInfo]:
             name=name,
             description=description,
             records=records,
-            target=target,
+            outcome=outcome,
             origin=origin,
             licence=licence,
             file_based=name in download.REGISTRY or name in ("mimic3", "wikipedia", "posteriordb"),
             present=_present(name),
             sites=name in WITH_SITES,
         )
-        for name, (description, records, target, origin, licence) in _ABOUT.items()
+        for name, (description, records, outcome, origin, licence) in _ABOUT.items()
     ]
 
 
@@ -178,7 +178,7 @@ def _present(name: str) -> bool:
     return name not in download.REGISTRY or download.locate(name) is not None
 
 
-def declared(data: DataConfig, *, sites: int | None = None) -> Schema:
+def declared(data: DataConfig, *, sites: int | None = None) -> SourceSchema:
     """Public schema of a source, without opening its files."""
     match data.source:
         case "synthetic-cohort":

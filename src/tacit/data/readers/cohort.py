@@ -14,7 +14,7 @@ import polars as pl
 
 from tacit.data.config import ColumnConfig
 from tacit.data.prepare import encode, read_column
-from tacit.data.schema.table import Schema, Table
+from tacit.data.schema.table import SourceSchema, Table
 from tacit.errors import ConfigError
 
 DEFAULT_RECORDS = 10_000
@@ -25,7 +25,7 @@ GENERATE, PATIENTS = 0, 4
 """Ids of random streams; patients are drawn independently of all other numbers."""
 FIRST_STAY = 0.7
 
-TARGET = "readmitted"
+OUTCOME = "readmitted"
 
 FEATURES = (
     ColumnConfig(name="age", low=18, high=105, center=65, scale=15),
@@ -79,7 +79,7 @@ _WEIGHTS = {
 }
 
 
-def schema(sites: int = DEFAULT_SITES) -> Schema:
+def schema(sites: int = DEFAULT_SITES) -> SourceSchema:
     """Public schema; only the site names depend on the number of sites."""
     if not sites >= 1:
         raise ConfigError(f"sites = {sites}; it must be at least 1")
@@ -88,9 +88,9 @@ def schema(sites: int = DEFAULT_SITES) -> Schema:
     columns = (
         *FEATURES,
         ColumnConfig(name="site", kind="categorical", levels=names, feature=False),
-        ColumnConfig(name=TARGET, kind="categorical", levels=("no", "yes")),
+        ColumnConfig(name=OUTCOME, kind="categorical", levels=("no", "yes")),
     )
-    return Schema(columns=columns, target=TARGET, positive="yes", site="site")
+    return SourceSchema(columns=columns, outcome=OUTCOME, positive="yes", site="site")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ def synthetic_cohort(
     frame = frame.with_columns(
         pl.Series("patient", _patients(frame, site, np.random.default_rng([seed, PATIENTS]))),
         pl.Series("site", np.array(named.levels)[site], dtype=pl.String),
-        pl.Series(TARGET, np.where(returned, "yes", "no"), dtype=pl.String),
+        pl.Series(OUTCOME, np.where(returned, "yes", "no"), dtype=pl.String),
     )
     return Cohort(frame=frame, columns=public.columns, true_values=truth)
 

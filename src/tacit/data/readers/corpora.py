@@ -22,7 +22,7 @@ from tacit.data.readers.corpus import load_corpus
 from tacit.errors import DataError
 
 DEFAULT_DOCUMENTS = 600
-TARGET = "words"
+OUTCOME = "words"
 COUNTS_FILE, VOCABULARY_FILE = "counts.npz", "vocabulary.txt"
 THEMES = {
     "weather": "rain wind cloud storm snow frost sun thunder mist breeze drizzle hail",
@@ -142,9 +142,9 @@ def assembled(
         parties={name: records(part) for name, part in rows.items()},
         test=records(np.flatnonzero(held)) if held.any() else None,
         names=vocabulary,
-        target=TARGET,
+        outcome=OUTCOME,
         output="other",
-        preparation=data.scaling,
+        scaling=data.scaling,
         notes=notes,
         raw={name: document_texts(documents[part]) for name, part in rows.items()},
         known_by=ledger_form(len(vocabulary)),

@@ -8,14 +8,14 @@ import polars as pl
 from polars.exceptions import PolarsError
 
 from tacit.data.config import DataConfig
-from tacit.data.schema.table import Schema, Table
+from tacit.data.schema.table import SourceSchema, Table
 from tacit.errors import DataError
 
 
-def schema(data: DataConfig) -> Schema:
+def schema(data: DataConfig) -> SourceSchema:
     """Declared schema; opens no file."""
     assert data.outcome is not None, "DataConfig requires it for a file"
-    return Schema(columns=data.columns, target=data.outcome, positive=data.positive)
+    return SourceSchema(columns=data.columns, outcome=data.outcome, positive=data.positive)
 
 
 def read(data: DataConfig) -> Table:

@@ -12,7 +12,7 @@ import polars as pl
 
 from tacit.data.config import ColumnConfig
 from tacit.data.readers.download import local_files
-from tacit.data.schema.table import Schema, Table
+from tacit.data.schema.table import SourceSchema, Table
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 
@@ -73,7 +73,7 @@ COLUMNS = (
     ColumnConfig(name="hospital", kind="categorical", levels=HOSPITALS, feature=False),
     ColumnConfig(name="disease", kind="categorical", levels=("no", "yes")),
 )
-SCHEMA = Schema(columns=COLUMNS, target="disease", positive="yes", site="hospital")
+SCHEMA = SourceSchema(columns=COLUMNS, outcome="disease", positive="yes", site="hospital")
 
 
 def _plain_code(name: str) -> pl.Expr:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from tacit.data.config import CORPORA, DataConfig
 from tacit.data.readers.catalogue import declared
-from tacit.data.schema.table import Schema
+from tacit.data.schema.table import SourceSchema
 
 
 def unbounded(data: DataConfig) -> tuple[str, ...]:
     """Columns of x and kept columns that the schema does not bound.
 
     These are numbers without low and high and, if scaling is "pooled", all numbers and every
-    category without declared levels. The target is not included. Opens no file.
+    category without declared levels. The outcome is not included. Opens no file.
 
     >>> unbounded(DataConfig(source="breast-cancer"))
     ()
@@ -25,13 +25,13 @@ def unbounded(data: DataConfig) -> tuple[str, ...]:
     return unbounded_columns(declared(data), data)
 
 
-def unbounded_columns(schema: Schema, data: DataConfig) -> tuple[str, ...]:
+def unbounded_columns(schema: SourceSchema, data: DataConfig) -> tuple[str, ...]:
     """As `unbounded`, for a given schema."""
     pooled = data.scaling == "pooled"
     return tuple(
         column.name
         for column in schema.columns
-        if column.name != schema.target
+        if column.name != schema.outcome
         and (column.feature or column.name in data.keep)
         and (not column.bounded or (pooled and column.kind == "numeric"))
     )

@@ -16,8 +16,8 @@ from tacit.data.federation import Federation, assemble
 from tacit.data.prepare import Column
 from tacit.data.readers.catalogue import declared
 from tacit.data.rows import ReadRows, check_keep
-from tacit.data.schema.table import Schema
-from tacit.data.schema.target import as_y, target_config
+from tacit.data.schema.outcome import as_y, outcome_config
+from tacit.data.schema.table import SourceSchema
 from tacit.errors import ConfigError
 
 EXAMPLE = "example"
@@ -27,7 +27,7 @@ ROWS = 8
 def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
     """Federation of a configuration without its records; opens no file.
 
-    Names, target, output and unbounded columns are those that `load_federation` and `load_party`
+    Names, outcome, output and unbounded columns are those that `load_federation` and `load_party`
     give. The one party, "example", has 8 synthetic rows within the declared bounds and levels, with
     the same columns, types and shapes as real ones; `raw` is empty, so that no ledger identifies
     them as records. `sites` is the number of sites of the synthetic cohort, for a kept column
@@ -48,13 +48,13 @@ def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
         return corpus_schema(data)
     schema = declared(data, sites=sites)
     check_keep(schema, data)
-    target = known_target(schema)
+    outcome = known_outcome(schema)
     made_up = {c.name: _made_up(c, number) for number, c in enumerate(schema.columns, start=1)}
     read = ReadRows(
         schema=schema,
         features=[made_up[column.name] for column in schema.features],
         kept=[made_up[name] for name in data.keep],
-        y=as_y(_made_up(target, 0), schema.positive),
+        y=as_y(_made_up(outcome, 0), schema.positive),
         groups=None,
         # Two rows per person.
         persons=None if data.person is None else np.arange(ROWS) // 2,
@@ -65,14 +65,14 @@ def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
     return replace(example, raw={})
 
 
-def known_target(schema: Schema) -> ColumnConfig:
-    """The target's column, which must have declared levels."""
-    config = target_config(schema)
+def known_outcome(schema: SourceSchema) -> ColumnConfig:
+    """The outcome's column, which must have declared levels."""
+    config = outcome_config(schema)
     if schema.positive is not None and not config.levels:
         raise ConfigError(
-            f'outcome = "{schema.target}" has no levels, and there are no records to read them '
+            f'outcome = "{schema.outcome}" has no levels, and there are no records to read them '
             "from:"
-            f" declare them as columns.{schema.target}.levels"
+            f" declare them as columns.{schema.outcome}.levels"
         )
     return config
 

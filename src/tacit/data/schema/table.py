@@ -1,4 +1,4 @@
-"""Raw tables and their public schema."""
+"""What every reader hands over: raw cells and the public schema that will prepare them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ NAMES_SHOWN = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schema:
-    """Public schema of a source, known before any record is read."""
+class SourceSchema:
+    """What is public about a source: known to everybody before anyone opens a record."""
 
     columns: tuple[ColumnConfig, ...]
     """The public facts about each column."""
-    target: str
-    """The outcome column."""
+    outcome: str
+    """The column that is learned to be predicted."""
     positive: str | None = None
-    """Level of the target that is y = 1; None: the target is a number, or one of its declared
-    levels.
-    """
+    """The level of the outcome that is y = 1; None: the outcome is a number, or, where levels of it
+    are declared, one of these."""
     site: str | None = None
-    """Column that names the natural party of a row, if any."""
+    """The column that says which party a row belongs to by nature, where there is one."""
     design: bool = True
-    """False: the records have y but no x."""
+    """False: the records are y alone, with no x."""
 
     def declared(self, name: str) -> ColumnConfig | None:
         """The column of that name; None if it is not declared.
@@ -41,23 +40,23 @@ class Schema:
 
     @property
     def features(self) -> list[ColumnConfig]:
-        """Feature columns."""
-        return [column for column in self.columns if column.name != self.target and column.feature]
+        """The columns that become x."""
+        return [column for column in self.columns if column.name != self.outcome and column.feature]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Raw rows and their schema. Columns of `frame` without a declaration are not used."""
+    """Rows as they were read. Columns of `frame` that the schema does not name are not used."""
 
     frame: pl.DataFrame
-    schema: Schema
+    schema: SourceSchema
     true_values: dict[str, float] | None = None
-    """For generated data: the true weights by prepared column."""
+    """For generated data: the weights, by name of the prepared column, that made y."""
     notes: tuple[str, ...] = ()
-    """Notes of the reader: values clipped, records dropped."""
+    """What the reader itself did to the data: values clipped, records left out."""
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for an error message, truncated if there are many."""
+    """Names for an error, the first of them if there are many."""
     more = f", … ({len(names)} in all)" if len(names) > NAMES_SHOWN else ""
     return ", ".join(names[:NAMES_SHOWN]) + more

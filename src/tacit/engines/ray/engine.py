@@ -27,8 +27,8 @@ from tacit.models.prior import PRIOR_PARTY
 from tacit.party.charge import Keys
 from tacit.party.compute import Update, check_start
 from tacit.server import state as server_state
-from tacit.server.checkpoint import Checkpoint
 from tacit.server.messages import Reply, Request
+from tacit.server.run import ServerRun
 from tacit.server.state import ServerState
 
 
@@ -52,23 +52,16 @@ class RayEngine(Driver):
     _ready: dict[str, Reply] = field(default_factory=dict, init=False)
     """Asynchronous replies that are not yet applied."""
 
-    def run(
-        self,
-        state: ServerState,
-        *,
-        checkpoint: Checkpoint | None = None,
-        observe: Observer | None = None,
-    ) -> ServerState:
+    def run(self, server: ServerRun, *, observe: Observer | None = None) -> None:
         """Run the schedule to its end on a cluster."""
         with connected(self.address) as self._cluster:
             try:
-                state = super().run(state, checkpoint=checkpoint, observe=observe)
+                super().run(server, observe=observe)
                 self._report_actors()
             finally:
                 if self._pool is not None:
                     self._pool.close()
                 self._pool = None
-        return state
 
     def prepare(self) -> None:
         """Distribute the parties over the actors by number of records, and start the actors."""

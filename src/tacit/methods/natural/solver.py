@@ -269,7 +269,7 @@ class NaturalSolver:
         move = self._move(place)
         divergence = move.divergence
         steps = int(memory["steps"]) + 1
-        memory |= place.pack() | {"steps": np.asarray(steps), "step_kl": np.asarray(divergence)}
+        memory |= place.pack() | {"steps": np.asarray(steps), "last_change": np.asarray(divergence)}
         if divergence < self.settled_kl and move.definite:
             mean, root = move.taken(place, 1.0)
             return self._finish(shared, memory, mean, root, place, settled=True)
@@ -298,7 +298,7 @@ class NaturalSolver:
             memory=memory,
             stage=WEIGH,
             energy=place.energy,
-            moved=float(memory["step_kl"]),
+            moved=float(memory["last_change"]),
         )
 
     def _after_weights(self, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
@@ -324,7 +324,7 @@ class NaturalSolver:
         return Shared(q, public, memory, finished="converged" if settled else "rounds")
 
     def _give_up(self, shared: Shared, memory: Arrays, note: str) -> Shared:
-        memory |= {"settled": np.asarray(0.0), "step_kl": np.asarray(1e300)}
+        memory |= {"settled": np.asarray(0.0), "last_change": np.asarray(1e300)}
         return shared._replace(memory=memory, finished="no density", note=note)
 
     # Requests

@@ -184,7 +184,7 @@ def _count_bounds(settings: PoissonSettings, schema: ModelSchema) -> tuple[float
         return 0.0, largest
     if largest not in (None, declared[1]):
         raise ConfigError(
-            f"model.max_count = {largest:g}, but target {schema.target!r} is declared up to "
+            f"model.max_count = {largest:g}, but outcome {schema.outcome!r} is declared up to "
             f"{declared[1]:g}; leave model.max_count out"
         )
     return declared

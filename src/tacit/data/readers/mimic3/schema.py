@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from tacit.data.config import ColumnConfig
-from tacit.data.schema.table import Schema
+from tacit.data.schema.table import SourceSchema
 
-TARGET = "died"
+OUTCOME = "died"
 PERSON = "subject"
 HOURS = 48.0
 
@@ -116,5 +116,5 @@ def _column(channel: str, span: str, statistic: str) -> ColumnConfig:
 
 
 FEATURES = tuple(_column(*which) for which in product(CHANNELS, SPANS, STATISTICS))
-COLUMNS = (*FEATURES, ColumnConfig(name=TARGET, kind="categorical", levels=("no", "yes")))
-SCHEMA = Schema(columns=COLUMNS, target=TARGET, positive="yes")
+COLUMNS = (*FEATURES, ColumnConfig(name=OUTCOME, kind="categorical", levels=("no", "yes")))
+SCHEMA = SourceSchema(columns=COLUMNS, outcome=OUTCOME, positive="yes")

@@ -21,11 +21,11 @@ from tacit.data.readers.mimic3.files import (
 from tacit.data.readers.mimic3.schema import (
     CHANNELS,
     FEATURES,
+    OUTCOME,
     PERSON,
     SCHEMA,
     SPANS,
     STATISTICS,
-    TARGET,
     Channel,
     column_name,
 )
@@ -70,7 +70,7 @@ def _frame(stays: list[Stay], statistics: dict[str, np.ndarray]) -> pl.DataFrame
         columns[config.name] = pl.Series(config.name, filled)
     columns[PERSON] = pl.Series(PERSON, [stay.subject for stay in stays], dtype=pl.String)
     died = ["yes" if stay.died else "no" for stay in stays]
-    columns[TARGET] = pl.Series(TARGET, died, dtype=pl.String)
+    columns[OUTCOME] = pl.Series(OUTCOME, died, dtype=pl.String)
     return pl.DataFrame(columns)
 
 
