@@ -22,7 +22,7 @@ from tacit.models import LinearPredictor
 from tacit.models.prior import PRIOR_PARTY, prior_records
 from tacit.party.agent import conclude
 from tacit.party.compute import Seat
-from tacit.plan.plan import Plan, first_factors
+from tacit.plan.plan import Plan, first_factors, keeps_prior_factor
 from tacit.results.dependence import dependence_cautions
 from tacit.results.diagnostics import run_verdict
 from tacit.results.evaluation import Attempts
@@ -132,7 +132,7 @@ def reply_rules(setup: ServerSetup, plan: Plan) -> ReplyRules:
 
 def _prior(plan: Plan) -> Callable[[Request], Reply] | None:
     """Answers for a prior that is not in the family; it has no records."""
-    if not plan.model.has_site_prior:
+    if not keeps_prior_factor(plan):
         return None
     seat = Seat(prior_agreement(plan.agreement), PRIOR_PARTY, prior_records(), rows=1)
     return lambda request: conclude(request, seat.compute([request], {})[request.id])

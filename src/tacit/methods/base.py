@@ -160,6 +160,9 @@ class LocalMethod(abc.ABC):
     """The share of the rounds, the last ones, over which the server averages q."""
     reads_public: ClassVar[bool] = False
     """Whether `read` needs the public arrays of the server."""
+    holds_prior: ClassVar[bool] = False
+    """True when the server's half applies a prior outside the family itself: none is kept as a
+    first factor."""
     variable_axis: ClassVar[int] = 0
     """The leading axis of `arrange` that grows with the records and may be padded."""
 

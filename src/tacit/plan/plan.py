@@ -86,7 +86,7 @@ class Plan:
     @property
     def rules(self) -> Rules:
         """The server's side of the plan."""
-        site, rounds = self.model.has_site_prior, self.schedule.rounds
+        site, rounds = keeps_prior_factor(self), self.schedule.rounds
         return Rules(
             family=self.family,
             schedule=self.schedule,
@@ -248,7 +248,13 @@ def make_plan(
     )
     if privacy.aggregation != "plain":
         check_in_step(settled, schedule, live)
+    method.check_settled(model, settled)
     return replace(plan, privacy=privacy, settled=settled)
+
+
+def keeps_prior_factor(plan: Plan) -> bool:
+    """Whether a prior outside the family is refined as a first factor."""
+    return plan.model.has_site_prior and not plan.method.holds_prior
 
 
 def first_factors(plan: Plan) -> dict[str, Natural]:
@@ -258,7 +264,7 @@ def first_factors(plan: Plan) -> dict[str, Natural]:
     is given an equal share of start/prior, which is public.
     """
     prior = plan.model.prior(plan.family)
-    factors = {PRIOR_PARTY: prior} if plan.model.has_site_prior else {}
+    factors = {PRIOR_PARTY: prior} if keeps_prior_factor(plan) else {}
     if not plan.method.starts_at_prior(plan.model):
         start = plan.model.start(plan.family) or prior
         share = power(divide(start, prior), 1.0 / len(plan.parties))
