@@ -58,6 +58,10 @@ class OnePartyWarning(UserWarning):
     """The posterior would be elsewhere without one of the parties."""
 
 
+class MisfitWarning(UserWarning):
+    """The records do not look like records of the model."""
+
+
 class MissingIndicatorWarning(UserWarning):
     """Missing values were filled with a constant beside an indicator."""
 
@@ -67,6 +71,8 @@ class Verdict(NamedTuple):
 
     converged: bool
     why: str
+    misfit: str | None = None
+    """How the records differ from what the model says, where a charged release shows it."""
 
 
 class Caution(NamedTuple):
@@ -80,6 +86,7 @@ CATEGORIES: dict[str, type[UserWarning]] = {
     "not-converged": NotConvergedWarning,
     "little-learned": LittleLearnedWarning,
     "clipping": ClippingWarning,
+    "misfit": MisfitWarning,
     "missing-indicator": MissingIndicatorWarning,
     "one-party": OnePartyWarning,
 }
@@ -234,6 +241,19 @@ def convergence_caution(verdict: Verdict) -> list[Caution]:
     if verdict.converged:
         return []
     return [Caution("not-converged", f"This fit did not converge: {verdict.why}.")]
+
+
+def misfit_caution(verdict: Verdict) -> list[Caution]:
+    """A caution where a charged release shows that the model does not fit."""
+    if verdict.misfit is None:
+        return []
+    return [
+        Caution(
+            "misfit",
+            f"The model does not fit the records: {verdict.misfit}; coefficients and intervals "
+            "assume that it does.",
+        )
+    ]
 
 
 def learning_caution(learned: np.ndarray | None, names: Sequence[str] = ()) -> list[Caution]:

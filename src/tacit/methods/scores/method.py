@@ -256,14 +256,22 @@ class PrivateScores(PrivateMethod):
         del family, key
         assert isinstance(model, SimulatesOutcomes)
         clip = task.terms.clips[0]
-        bounded, unit = self._bounded(model, task, clip)
+        bounded, unit = self._bounded(model, task, clip), self.bound_of(model, task.stage)
         mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
         release = mechanism.release(task.secret, bounded)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
         return Answer(None, None, costs, released={task.stage: release.value * (unit / clip)})
 
-    def _bounded(self, model: Model, task: Task, clip: Array) -> tuple[Bounded, float]:
-        """The sum of this stage, and the bound of one record's contribution to it."""
+    def bound_of(self, model: Model, stage: str) -> float:
+        """The largest norm of one record's contribution to that stage's sum."""
+        assert isinstance(model, SimulatesOutcomes)
+        if stage == COUNTS:
+            return math.sqrt(_design(model).counted.columns)
+        bounds = {CURVATURE: trace_bound, SCORE: score_bound}
+        return bounds[stage](model.dimension) if stage in bounds else 1.0
+
+    def _bounded(self, model: Model, task: Task, clip: Array) -> Bounded:
+        """The sum of this stage, in units of that bound."""
         assert isinstance(model, SimulatesOutcomes)
         law, public = model.outcome_law(), task.public
         records, weights = task.records, task.weights
@@ -272,21 +280,15 @@ class PrivateScores(PrivateMethod):
             if self._columns > x.shape[1]:
                 x = jnp.concatenate([x, jnp.ones((x.shape[0], 1))], axis=1)
             if task.stage == MOMENT:
-                return moment_sum(x, public["centre"], public["scale"], weights, clip), 1.0
-            what = _design(model).counted
-            return counts_sum(what, {"x": x}, weights, clip), math.sqrt(what.columns)
+                return moment_sum(x, public["centre"], public["scale"], weights, clip)
+            return counts_sum(_design(model).counted, {"x": x}, weights, clip)
         key, point = draws_key(task.secret), public["point"]
         if task.stage == RANK:
             edges = public["edges"]
-            return rank_sum(law, records, weights, clip, point=point, edges=edges, key=key), 1.0
-        mapping, size = public["map"], model.dimension
-        if task.stage == CURVATURE:
-            found = curvature_sum(
-                law, records, weights, clip, point=point, mapping=mapping, key=key
-            )
-            return found, trace_bound(size)
-        found = score_sum(law, records, weights, clip, point=point, mapping=mapping, key=key)
-        return found, score_bound(size)
+            return rank_sum(law, records, weights, clip, point=point, edges=edges, key=key)
+        mapping = public["map"]
+        summed = curvature_sum if task.stage == CURVATURE else score_sum
+        return summed(law, records, weights, clip, point=point, mapping=mapping, key=key)
 
     def clipping_biases(self, model: Model, stage: str) -> bool:
         """False: a centred score still has expectation 0 at the true θ."""
