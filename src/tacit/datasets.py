@@ -16,9 +16,6 @@ from tacit.data.readers.catalogue import SourceInfo
 from tacit.data.readers.catalogue import sources as list
 from tacit.data.readers.corpus import Corpus, load_corpus
 from tacit.data.readers.download import fetch
-<<<<<<< src/tacit/datasets.py
-from tacit.data.schema.schema import Schema
-=======
 from tacit.data.readers.posteriordb import (
     SOURCE,
     ReferenceStatistics,
@@ -26,7 +23,7 @@ from tacit.data.readers.posteriordb import (
     load_posterior_data,
     load_reference,
 )
->>>>>>> /tmp/ds_pdb.py
+from tacit.data.schema.schema import Schema
 from tacit.errors import ConfigError
 from tacit.support.tables import fields_of
 from tacit.support.validation import near_word
@@ -104,16 +101,12 @@ def load(
         size_skew=size_skew,
         label_skew=label_skew,
     )
-<<<<<<< src/tacit/datasets.py
-    known = {*fields_of(DataConfig)} - {"source", "party", "columns"}
-=======
     if name == SOURCE:
         raise ConfigError(
             'tacit.datasets.load takes no "posteriordb", which has a model per data set; use'
             " load_posterior_data and load_reference"
         )
-    known = {*fields_of(DataConfig)} - {"source", "party"}
->>>>>>> /tmp/ds_pdb.py
+    known = {*fields_of(DataConfig)} - {"source", "party", "columns"}
     for key in data.keys() - known:
         taken = [*known, "parties", "kind", "party", "size_skew", "label_skew", "schema", "seed"]
         near = near_word(key, taken)

@@ -224,7 +224,7 @@ def test_auto_is_the_cheapest_method_that_serves():
         "natural-vi",
         "gradient-vi",
     ]
-    private = {"dp-sgd", "dp-scoring", "dp-updates", "dp-statistics", "dp-hybrid"}
+    private = {"dp-sgd", "dp-scoring", "dp-scores", "dp-updates", "dp-statistics", "dp-hybrid"}
     plain = {"exact", "natural-vi", "gradient-vi", "expected-statistics"}
     assert set(METHODS) == {*plain, *private}
 
@@ -269,4 +269,4 @@ def test_dpsgd_as_auto_takes_it_is_blind_to_labels_damped_and_averaged():
     assert isinstance(method, DPSGD)
     assert method.label_agnostic
     assert method.average_last == 0.5
-    assert method.step_size is None, "4.4/d: all the damping that there is"
+    assert method.step_size is None, "left to the method: all the damping that there is"

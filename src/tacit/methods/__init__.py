@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tacit.methods.kinds import METHODS
     from tacit.methods.natural.method import NaturalVI
     from tacit.methods.private import Clipped, PrivateMethod, Terms
+    from tacit.methods.scores.method import PrivateScores
     from tacit.methods.scoring.method import PrivateScoring
     from tacit.methods.statistics.method import ExpectedStatistics, PrivateStatistics
     from tacit.methods.update.method import PrivateUpdate
@@ -35,6 +36,7 @@ _HOME = {
     "METHODS": "kinds",
     "NaturalVI": "natural.method",
     "PrivateMethod": "private",
+    "PrivateScores": "scores.method",
     "PrivateScoring": "scoring.method",
     "PrivateStatistics": "statistics.method",
     "PrivateUpdate": "update.method",
@@ -56,6 +58,7 @@ __all__ = [
     "LocalMethod",
     "NaturalVI",
     "PrivateMethod",
+    "PrivateScores",
     "PrivateScoring",
     "PrivateStatistics",
     "PrivateUpdate",

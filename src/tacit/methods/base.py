@@ -164,6 +164,9 @@ class LocalMethod(abc.ABC):
     """The share of the rounds, the last ones, over which the server averages q."""
     reads_public: ClassVar[bool] = False
     """Whether `read` needs the public arrays of the server."""
+    holds_prior: ClassVar[bool] = False
+    """True when the server's half applies a prior outside the family itself: none is kept as a
+    first factor."""
     variable_axis: ClassVar[int] = 0
     """The leading axis of `arrange` that grows with the records and may be padded."""
 
@@ -255,11 +258,6 @@ class LocalMethod(abc.ABC):
         """What chooses the stages and contents of rounds, where the server controls the steps."""
         del model, family
         return None
-
-    @property
-    def divides_prior(self) -> bool:
-        """Whether the parties add shares of a prior that is not in the family to their replies."""
-        return False
 
     @property
     def step_share(self) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -248,6 +249,13 @@ class PrivateMethod(LocalMethod, abc.ABC):
     def check_schedule(self, schedule: Schedule, parties: int) -> None:
         """Raise a ConfigError if this method cannot be run on that schedule."""
         del schedule, parties
+
+    def check_settled(self, model: Model, settled: Mapping[str, Any]) -> None:
+        """Raise a ConfigError if the noise of that plan is more than this method can contain.
+
+        Called before anything is charged; `settled` has every party's events.
+        """
+        del model, settled
 
     def count_units(self, party: str, records: Records) -> int:
         """Number of units of a party."""

@@ -25,6 +25,7 @@ from tacit.methods.hybrid import Hybrid
 from tacit.methods.private import PrivateMethod, Terms
 from tacit.methods.reply_bounds import BrokenBound, Exchange
 from tacit.methods.reply_bounds_steps import Steps, broken_steps
+from tacit.methods.scores.method import PrivateScores
 from tacit.methods.scoring.method import COUNTS, PrivateScoring, _counted
 from tacit.methods.statistics.method import PrivateStatistics
 from tacit.methods.update.method import PrivateUpdate
@@ -68,6 +69,8 @@ def _broken_by(
         event, exact = _with_most_noise(exchange, event), False
     if isinstance(method, PrivateScoring):
         return _broken_scoring(model, method, exchange, event)
+    if isinstance(method, PrivateScores):
+        return _broken_scores(model, method, exchange, event)
     if isinstance(method, PrivateStatistics):
         return _broken_statistics(model, family, method, exchange, event)
     if isinstance(method, PrivateUpdate):
@@ -142,6 +145,17 @@ def _broken_scoring(
     unit = event.clip
     if stage == COUNTS:
         unit /= math.sqrt(_counted(model).columns)
+    lost = unit * float(np.linalg.norm(exchange.slack(stage)))
+    released = [exchange.released[stage] * unit]
+    return _compared(stage, released, lost, exchange, event, exchange.records)
+
+
+def _broken_scores(
+    model: Model, method: PrivateScores, exchange: Exchange, event: GaussianEvent
+) -> BrokenBound | None:
+    """Each stage is released in units of the bound of one record's contribution."""
+    stage = method.stage_at(exchange.visit).name
+    unit = event.clip / method.bound_of(model, stage)
     lost = unit * float(np.linalg.norm(exchange.slack(stage)))
     released = [exchange.released[stage] * unit]
     return _compared(stage, released, lost, exchange, event, exchange.records)
@@ -225,9 +239,12 @@ def _broken_gradient(
     task = Task({}, None, q, factor, q, exchange.initial, exchange.visit, terms)
     length = np.asarray(method._length(model, np.mean(precision - least), number, task), np.float64)
     length = length * method.step_end**terms.progress * np.square(np.asarray(model.clip_scales()))
-    length = np.broadcast_to(length, mean.shape)
     change = power(delta, 1.0 / exchange.damping)
     added, old = -2.0 * change["quadratic"], -2.0 * factor["quadratic"]
+    information = old + (number + 1.0) * added
+    if method._precision(model) != "fixed":
+        length = length * np.asarray(method.lag(old + added, information))
+    length = np.broadcast_to(length, mean.shape)
     moved = change["linear"] - added * mean
     # A step of length 0 only moves by rounding and reveals nothing about the gradient.
     still = length < np.finfo(np.float64).tiny
@@ -241,7 +258,6 @@ def _broken_gradient(
     }
     unit = method.sampling_rate / scale
     released = [maps["location"] * gradient * unit]
-    information = old + (number + 1.0) * added
     if "information" in maps:
         released.append(maps["information"] * np.mean(information) * unit)
     if "scale" in maps:

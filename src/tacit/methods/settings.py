@@ -148,6 +148,7 @@ METHOD_SETTINGS: Kinds[MethodSettings] = Kinds(
         "expected-statistics": "tacit.methods.statistics.settings:ExpectedStatisticsSettings",
         "dp-sgd": "tacit.methods.dpsgd.settings:DPSGDSettings",
         "dp-scoring": "tacit.methods.scoring.settings:PrivateScoringSettings",
+        "dp-scores": "tacit.methods.scores.settings:PrivateScoresSettings",
         "dp-updates": "tacit.methods.update.settings:PrivateUpdateSettings",
         "dp-statistics": "tacit.methods.statistics.settings:PrivateStatisticsSettings",
         "dp-hybrid": "tacit.methods.statistics.settings:HybridSettings",

@@ -14,6 +14,7 @@ log-likelihood.
 | `BoundedDerivatives` | a server that checks replies of parties that it does not control |
 | `Scores` | private scoring |
 | `Simulates` | tune, synthetic records |
+| `SimulatesOutcomes` | private scores: centres clipped scores without bias |
 | `TopicTables` | `Fit.topics` |
 """
 
@@ -33,6 +34,7 @@ from tacit.models.base import Records
 
 if TYPE_CHECKING:
     from tacit.models.lda.table import TopicTable
+    from tacit.models.outcomes import OutcomeLaw
     from tacit.models.scores import ScoreLikelihood
 
 
@@ -217,6 +219,15 @@ class Simulates(Protocol):
 
 
 @runtime_checkable
+class SimulatesOutcomes(Protocol):
+    """The law of one record's outcome given its covariates and θ: draws, scores and ranks."""
+
+    def outcome_law(self) -> OutcomeLaw:
+        """The law; a ConfigError says why this instance has none."""
+        ...
+
+
+@runtime_checkable
 class TopicTables(Protocol):
     """Topics over a vocabulary."""
 
@@ -236,6 +247,7 @@ def abilities(model: Any) -> tuple[str, ...]:
         BoundedDerivatives,
         Scores,
         Simulates,
+        SimulatesOutcomes,
         TopicTables,
     )
     return tuple(one.__name__ for one in every if isinstance(model, one))

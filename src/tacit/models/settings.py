@@ -101,6 +101,8 @@ class NumPyroSettings(ModelSettings, frozen=True, kw_only=True, tag="numpyro"):
     """"package.module:function" or "path/to/file.py:function"."""
     arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     """Further keyword arguments that are not records."""
+    columns: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Public facts about columns: a number of levels, or the least and largest value."""
 
 
 class TopicSettings(ModelSettings, frozen=True, kw_only=True, tag="topics"):

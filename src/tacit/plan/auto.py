@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from tacit.errors import ConfigError
 from tacit.methods.base import LocalMethod
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.exact import Exact
 from tacit.methods.gradient import GradientVI
 from tacit.methods.natural.method import SOLVED_UP_TO, NaturalVI
 from tacit.methods.private import PrivateMethod
+from tacit.methods.scores.method import LEAST_ROUNDS as LEAST_SCORES
+from tacit.methods.scores.method import MOST_PARAMETERS, PrivateScores
 from tacit.methods.scoring.method import LEAST_ROUNDS, PrivateScoring
 from tacit.methods.statistics.method import ExpectedStatistics, PrivateStatistics
 from tacit.models import ConjugateGaussian, Model
-from tacit.models.capabilities import GaussianSites, Scores
+from tacit.models.capabilities import GaussianSites, Scores, SimulatesOutcomes
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Schedule, Synchronous
 
@@ -65,6 +68,39 @@ REASONS: tuple[tuple[Callable[[Case], bool], str], ...] = (
 """Reasons against private scoring as (test, text); the first that applies is shown."""
 
 
+def _no_outcomes(model: Model) -> str:
+    """Why a model cannot simulate outcomes; empty: it can."""
+    if not isinstance(model, SimulatesOutcomes):
+        return f"model {model.kind!r} cannot simulate outcomes"
+    try:
+        model.outcome_law()
+    except ConfigError as refused:
+        return str(refused)
+    return ""
+
+
+SCORES_REASONS: tuple[tuple[Callable[[Case], bool], str], ...] = (
+    (lambda case: bool(_no_outcomes(case.model)), "{outcomes}"),
+    (lambda case: case.model.dimension > MOST_PARAMETERS,
+     "{columns} parameters; curvatures of more than {most_parameters} are mostly noise"),
+    (lambda case: case.privacy.unit not in PrivateScores.units,
+     "privacy.unit = {unit}; scores are clipped record by record"),
+    (lambda case: case.privacy.aggregation not in PrivateScores.aggregations,
+     "privacy.aggregation = {aggregation}; scores are noised by the parties"),
+    (lambda case: case.schedule.kind != "synchronous",
+     "schedule.kind = {schedule}; scores of one round are added up"),
+    (lambda case: (case.schedule.parties_per_round or case.parties) != case.parties,
+     "schedule.parties_per_round is set; all parties are asked for scores"),
+    (lambda case: not case.steady, "a quorum is set; a sum of scores needs every party"),
+    (lambda case: case.schedule.rounds < LEAST_SCORES,
+     "schedule.rounds = {rounds}; its stages need at least {least_scores}"),
+    (lambda case: case.schedule.damping not in (None, 1.0),
+     "schedule.damping is set; scores find the length of their steps themselves"),
+)  # fmt: skip
+"""Why private scores will not do, for models that private scoring does not serve."""
+LACKS = "intervals of dp-sgd contain neither the noise nor what clipping does"
+
+
 def choose_method(
     model: Model,
     *,
@@ -95,19 +131,38 @@ def choose_method(
 
 
 def _private(case: Case) -> tuple[PrivateMethod, str]:
-    for refused, words in REASONS:
-        if refused(case):
-            told = words.format(
+    kind = repr(case.model.kind)
+    scoring = _refusal(case, REASONS)
+    if scoring is None:
+        return PrivateScoring(), (
+            f"model {kind} is generalised linear and its rounds are everybody's: noisy "
+            "scores know their curvature and their noise"
+        )
+    if isinstance(case.model, Scores):
+        return DPSGD(), f"not dp-scoring: {scoring}; {LACKS}"
+    scores = _refusal(case, SCORES_REASONS)
+    if scores is None:
+        return PrivateScores(), (
+            f"model {kind} can simulate outcomes: centred scores are not biased by clipping and "
+            "their noise is known"
+        )
+    return DPSGD(), f"not dp-scoring: {scoring}; not dp-scores: {scores}; {LACKS}"
+
+
+def _refusal(case: Case, reasons: tuple[tuple[Callable[[Case], bool], str], ...]) -> str | None:
+    """The first reason that applies, in words."""
+    for applies, words in reasons:
+        if applies(case):
+            return words.format(
                 model=repr(case.model.kind),
                 columns=case.model.dimension,
                 most=MAX_COLUMNS,
+                most_parameters=MOST_PARAMETERS,
+                least_scores=LEAST_SCORES,
+                outcomes=_no_outcomes(case.model),
                 unit=repr(case.privacy.unit),
                 aggregation=repr(case.privacy.aggregation),
                 schedule=repr(case.schedule.kind),
                 rounds=case.schedule.rounds,
             )
-            return DPSGD(), f"not dp-scoring: {told}"
-    return PrivateScoring(), (
-        f"model {case.model.kind!r} is a GLM with all parties in every round; intervals include "
-        "the noise"
-    )
+    return None

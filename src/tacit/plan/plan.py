@@ -15,15 +15,16 @@ import msgspec
 import numpy as np
 
 from tacit.arrays import Natural
+from tacit.errors import ConfigError
 from tacit.expfam import Family
-from tacit.methods import LocalMethod, PrivateMethod
+from tacit.methods import DPSGD, LocalMethod, PrivateMethod
 from tacit.models import (
     Model,
     Records,
 )
 from tacit.models.prior import PRIOR_PARTY
 from tacit.plan.agreement import Agreement
-from tacit.plan.auto import choose_method
+from tacit.plan.auto import LACKS, choose_method
 from tacit.plan.calibrate import Settled, settle
 from tacit.plan.checks import (
     Live,
@@ -115,7 +116,7 @@ class Plan:
     @property
     def has_prior_party(self) -> bool:
         """Whether a prior outside the family is kept by the server like a party's factor."""
-        return self.model.has_site_prior and not self.method.divides_prior
+        return self.model.has_site_prior and not self.method.holds_prior
 
     @property
     def agreement(self) -> Agreement:
@@ -220,7 +221,7 @@ def make_plan(
     an empty dictionary.
     """
     check_parties(model, parties, seed, live)
-    schedule = schedule or Synchronous()
+    given = schedule = schedule or Synchronous()
     why = ""
     if method is None:
         steady = live is None or live.quorum is None
@@ -255,6 +256,16 @@ def make_plan(
     )
     if privacy.aggregation != "plain":
         check_in_step(settled, schedule, live)
+    try:
+        method.check_settled(model, settled)
+    except ConfigError as refused:
+        if not why:
+            raise
+        other = make_plan(
+            model, parties, family=family, method=DPSGD(), schedule=given, seed=seed,
+            batch_parties=batch_parties, privacy=privacy, trust=trust, live=live,
+        )  # fmt: skip
+        return replace(other, why=f"not {method.kind}: {refused}; {LACKS}")
     return replace(plan, privacy=privacy, settled=settled)
 
 

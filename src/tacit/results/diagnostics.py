@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from tacit.expfam import FullGaussian, Gaussian
-from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScoring
+from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScores, PrivateScoring
+from tacit.methods.scores.server import SIGNIFICANT, fit_of
+from tacit.methods.scores.server import trouble as burn_in_trouble
 from tacit.methods.scoring.method import ScoringServer, counted_outside
 from tacit.plan.plan import Plan
 from tacit.results.posterior import Posterior, posterior_of
@@ -21,6 +23,7 @@ from tacit.results.verdict import (
     judge_solved,
     learned,
     learning_caution,
+    misfit_caution,
     narrow_caution,
     rounding_trouble,
     unknown_clipping_caution,
@@ -38,11 +41,13 @@ def run_verdict(
         trouble = plan.model.posterior_fault(posterior.family, posterior.natural)
     if trouble is None and isinstance(plan.method, PrivateScoring):
         trouble = _counting_trouble(plan, state)
+    if trouble is None and isinstance(plan.method, PrivateScores):
+        trouble = burn_in_trouble(state.memory or {})
     if trouble is not None:
         return Verdict(False, trouble)
     if plan.rules.solver is not None:
         return judge_solved(state, log, full=isinstance(plan.family, FullGaussian))
-    return judge(
+    verdict = judge(
         plan.family,
         state,
         log,
@@ -51,6 +56,15 @@ def run_verdict(
         gradient_step=step,
         exact_loss=plan.schedule.kind == "synchronous" and plan.schedule.parties_per_round is None,
     )
+    return verdict._replace(misfit=_misfit(plan, state))
+
+
+def _misfit(plan: Plan, state: ServerState) -> str | None:
+    """What the released rank histogram says against the model, if it does."""
+    fit = fit_of(state.memory or {}) if isinstance(plan.method, PrivateScores) else None
+    if fit is None or fit.p_value >= SIGNIFICANT:
+        return None
+    return f"{fit.words} (ranks of outcomes, p = {fit.p_value:.1g})"
 
 
 def diagnostics_block(
@@ -96,7 +110,11 @@ def cautions_of(
     share = learned_share(plan, posterior)
     doubts = []
     if verdict is not None:
-        doubts = [*convergence_caution(verdict), *narrow_caution(verdict.effective_share)]
+        doubts = [
+            *convergence_caution(verdict),
+            *narrow_caution(verdict.effective_share),
+            *misfit_caution(verdict),
+        ]
     return [*doubts, *learning_caution(share, posterior.names), *_clipping_cautions(plan, clipped)]
 
 

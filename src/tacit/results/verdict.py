@@ -68,6 +68,10 @@ class TooNarrowWarning(UserWarning):
     """Intervals of a fit are too narrow by construction."""
 
 
+class MisfitWarning(UserWarning):
+    """The records do not look like records of the model."""
+
+
 class MissingIndicatorWarning(UserWarning):
     """Missing values were filled with a constant beside an indicator."""
 
@@ -79,6 +83,8 @@ class Verdict(NamedTuple):
     why: str
     effective_share: float | None = None
     """Of the draws that weigh a mean-field q against the exact posterior, where there are any."""
+    misfit: str | None = None
+    """How the records differ from what the model says, where a charged release shows it."""
 
 
 class Caution(NamedTuple):
@@ -92,6 +98,7 @@ CATEGORIES: dict[str, type[UserWarning]] = {
     "not-converged": NotConvergedWarning,
     "little-learned": LittleLearnedWarning,
     "clipping": ClippingWarning,
+    "misfit": MisfitWarning,
     "missing-indicator": MissingIndicatorWarning,
     "one-party": OnePartyWarning,
     "too-narrow": TooNarrowWarning,
@@ -305,6 +312,19 @@ def narrow_caution(share: float | None) -> list[Caution]:
             "Intervals are too narrow: the mean-field posterior leaves out correlations, and only "
             f"{share:.0%} of its draws count as draws of the exact posterior; use "
             'posterior="full".',
+        )
+    ]
+
+
+def misfit_caution(verdict: Verdict) -> list[Caution]:
+    """A caution where a charged release shows that the model does not fit."""
+    if verdict.misfit is None:
+        return []
+    return [
+        Caution(
+            "misfit",
+            f"The model does not fit the records: {verdict.misfit}; coefficients and intervals "
+            "assume that it does.",
         )
     ]
 

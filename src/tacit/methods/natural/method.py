@@ -127,7 +127,8 @@ class NaturalVI(LocalMethod):
         return self._together
 
     @property
-    def divides_prior(self) -> bool:
+    def holds_prior(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The parties add shares of a prior that is not in the family to their replies."""
         return self._together
 
     def solver(self, model: Model, family: Family) -> NaturalSolver | None:

@@ -16,6 +16,7 @@ from tacit.expfam.gaussian import LOG_2PI
 from tacit.models.base import ModelSchema, Output, Records
 from tacit.models.capabilities import ConjugateGaussian, DerivativeBounds, quadratic_bounds
 from tacit.models.glm.base import GeneralisedLinear
+from tacit.models.glm.outcomes import NormalLaw
 from tacit.models.predictive import Prediction, normal_predictive
 from tacit.models.scores import ScoreLikelihood
 from tacit.models.settings import LinearSettings
@@ -110,6 +111,10 @@ class LinearRegression(GeneralisedLinear, ConjugateGaussian):
         if self.bounds is None:
             return GaussianLikelihood(self.noise_sd)
         return GaussianLikelihood(self.noise_sd, *self.bounds)
+
+    def outcome_law(self) -> NormalLaw:
+        """p(y | x, θ), for private scores."""
+        return NormalLaw(self.layout, self.pointwise, self.noise_sd)
 
     def simulate(
         self,

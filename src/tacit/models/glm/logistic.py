@@ -15,6 +15,7 @@ from tacit.expfam.quadrature import hermite
 from tacit.models.base import Output, Records
 from tacit.models.capabilities import DataStart, DerivativeBounds
 from tacit.models.glm.base import GeneralisedLinear
+from tacit.models.glm.outcomes import BernoulliLaw
 from tacit.models.polya_gamma import expected_weight
 from tacit.models.scores import ScoreLikelihood
 from tacit.models.settings import LogisticSettings
@@ -132,6 +133,10 @@ class LogisticRegression(GeneralisedLinear):
 
     def score_likelihood(self) -> ScoreLikelihood:
         return BernoulliLikelihood()
+
+    def outcome_law(self) -> BernoulliLaw:
+        """p(y | x, θ), for private scores."""
+        return BernoulliLaw(self.layout, self.pointwise)
 
     def simulate(
         self,

@@ -14,6 +14,7 @@ from tacit.errors import ConfigError, DataError
 from tacit.models.base import ModelSchema, Output, Records
 from tacit.models.capabilities import DataStart, DerivativeBounds
 from tacit.models.glm.base import GeneralisedLinear
+from tacit.models.glm.outcomes import PoissonLaw
 from tacit.models.scores import ScoreLikelihood
 from tacit.models.settings import PoissonSettings
 from tacit.models.simulate import LOG_RATE_SD, at_most
@@ -125,6 +126,10 @@ class PoissonRegression(GeneralisedLinear):
 
     def score_likelihood(self) -> ScoreLikelihood:
         return PoissonLikelihood(self.max_count)
+
+    def outcome_law(self) -> PoissonLaw:
+        """p(y | x, θ), for private scores."""
+        return PoissonLaw(self.layout, self.pointwise)
 
     def simulate(
         self,

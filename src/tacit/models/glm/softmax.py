@@ -23,6 +23,7 @@ from tacit.models.capabilities import (
 )
 from tacit.models.glm.base import TINY_VARIANCE, LinearPredictor
 from tacit.models.glm.logistic import LogisticRegression
+from tacit.models.glm.outcomes import CategoricalLaw, category_log_prob
 from tacit.models.predictive import BLOCK, Prediction, gaussian_average, require_gaussian
 from tacit.models.scores import ScoreLikelihood
 from tacit.models.settings import SoftmaxSettings
@@ -274,6 +275,10 @@ class SoftmaxRegression(LinearPredictor):
         from tacit.models.glm.softmax_scores import CategoricalLikelihood
 
         return CategoricalLikelihood(len(self.levels))
+
+    def outcome_law(self) -> CategoricalLaw:
+        """p(y | x, θ), for private scores."""
+        return CategoricalLaw(self.layout, category_log_prob, len(self.levels))
 
     def simulate(
         self,
