@@ -118,7 +118,7 @@ BAD = {
     ),
     "trusted, asynchronous": ([*TRUSTED, "schedule.kind=asynchronous"], "asynchronous"),
     "private method, no privacy": (["privacy=none"], "method.kind = 'dp-sgd' is private"),
-    "privacy, exact method": (["method.kind=natural-vi"], "sends exact updates and cannot meet"),
+    "privacy, exact method": (["method.kind=natural"], "sends exact updates and cannot meet"),
     "full covariance": (["posterior=full"], "needs posterior = 'mean-field'"),
     "unknown party": (["privacy.parties.party-9.epsilon=1.0"], "'party-9', which is not a party"),
     "a party's epsilon": (["privacy.parties.party-1.epsilon=0.0"], "\"party-1\".epsilon = 0.0"),

@@ -39,7 +39,7 @@ POISSON = PoissonRegression(NAMES, max_count=9)
 NETWORK = NeuralNetwork(("a",), hidden=2)
 
 COMPILED = {
-    "natural-vi": (NaturalVI(steps=20), LOGISTIC, MeanFieldGaussian(2), 0.0),
+    "natural": (NaturalVI(steps=20), LOGISTIC, MeanFieldGaussian(2), 0.0),
     "gradient-vi, full batch": (GradientVI(steps=30), LINEAR, FullGaussian(2), 0.1),
     "gradient-vi, minibatches and draws": (
         GradientVI(steps=30, batch_size=10, draws=3),
@@ -54,7 +54,7 @@ QUICK = {
     "exact, mean of a normal": (Exact(), NormalMean(), FullGaussian(1)),
     "expected statistics": (ExpectedStatistics(), LINEAR, FullGaussian(2)),
     "expected statistics, augmented": (ExpectedStatistics(), LOGISTIC, FullGaussian(2)),
-    "natural-vi, conjugate": (NaturalVI(dtype="float64"), LINEAR, FullGaussian(2)),
+    "natural, conjugate": (NaturalVI(dtype="float64"), LINEAR, FullGaussian(2)),
 }
 
 
@@ -221,11 +221,11 @@ def test_auto_is_the_cheapest_method_that_serves():
     assert [choose_method(m)[0].kind for m in (LINEAR, NormalMean(), LOGISTIC, NETWORK)] == [
         "exact",
         "exact",
-        "natural-vi",
+        "natural",
         "gradient-vi",
     ]
     private = {"dp-sgd", "dp-scoring", "dp-scores", "dp-updates", "dp-statistics", "dp-hybrid"}
-    plain = {"exact", "natural-vi", "gradient-vi", "expected-statistics"}
+    plain = {"exact", "natural", "gradient-vi", "expected-statistics"}
     assert set(METHODS) == {*plain, *private}
 
 

@@ -501,10 +501,10 @@ def test_methods_and_schedules_are_built_from_their_tables():
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ({"steps": 3}, 'method.steps = 3 is not a key of kind = "auto" (natural-vi, gradient-vi, '),
+        ({"steps": 3}, 'method.steps = 3 is not a key of kind = "auto" (natural, gradient-vi, '),
         ({"kind": "exact", "steps": 3}, 'method.steps = 3 is not a key of kind = "exact" ('),
         (
-            {"kind": "natural-vi", "draws": 3},
+            {"kind": "natural", "draws": 3},
             "its keys are steps, step_size, dtype: choose another",
         ),
         ({"kind": "gradient-vi", "steps": 0}, "method.steps = 0"),

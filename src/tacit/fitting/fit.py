@@ -96,7 +96,7 @@ def fit(
         Family of the posterior: "mean-field", "full" (Gaussian with full covariance) or "auto".
     method
         How parties compute their updates: a method of `tacit.methods`, the name of one such as
-        "natural-vi", or "auto".
+        "natural", or "auto".
     schedule
         Which parties are asked when: a schedule of `tacit.schedules`, or "synchronous",
         "sequential" or "asynchronous".

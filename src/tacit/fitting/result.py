@@ -58,8 +58,9 @@ class Fit:
 
         `elbo` is the evidence lower bound by round, None where a round does not evaluate it. Where
         the server controlled the steps there are `pareto_k` and `effective_share` of importance
-        weights against the exact posterior, `skewness` of each parameter, and whether the weights
-        corrected the moments (`corrected_by_weights`). Empty with privacy.
+        weights against the exact posterior, `skewness` of each parameter, whether the weights
+        corrected the moments (`corrected_by_weights`), and the parameter along which the posterior
+        is a mixture of normals (`split_along`). Empty with privacy.
         """
         return self._result.diagnostics
 

@@ -379,11 +379,11 @@ class AsyncSession:
         family = self.introduction.family
         if family is not None and not family.is_proper(final):
             raise PeerError("final_posterior is not a proper distribution; ask the operator")
-        public = numbers.unpack_arrays(
-            {} if message.public is UNSET else message.public,
-            self.introduction.result_shapes,
-            "public",
-        )
+        arrays = {} if message.public is UNSET else message.public
+        shapes = self.introduction.result_shapes
+        if shapes is not None and "draws" not in arrays:  # only a posterior that is not normal
+            shapes = {name: shape for name, shape in shapes.items() if name != "draws"}
+        public = numbers.unpack_arrays(arrays, shapes, "public")
         self.keep_result(final, public)
         self.final_posterior, self.final_public = final, public
         with contextlib.suppress(HangupError):

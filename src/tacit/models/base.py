@@ -179,6 +179,11 @@ class Model(abc.ABC):
         return 2
 
     @property
+    def scale_coordinates(self) -> tuple[int, ...]:
+        """Coordinates of θ that are logarithms of scales, along which a posterior may be skewed."""
+        return ()
+
+    @property
     def compiled_as(self) -> Model:
         """The model that serves as compilation key.
 

@@ -46,7 +46,8 @@ def run_verdict(
     if trouble is not None:
         return Verdict(False, trouble)
     if plan.rules.solver is not None:
-        return judge_solved(state, log, full=isinstance(plan.family, FullGaussian))
+        full = isinstance(plan.family, FullGaussian)
+        return judge_solved(state, log, full=full, names=plan.model.names)
     verdict = judge(
         plan.family,
         state,
@@ -81,6 +82,9 @@ def diagnostics_block(
         "effective_share": float(memory["effective_share"]),
         "skewness": dict(zip(plan.model.names, memory["skewness"].tolist(), strict=True)),
         "corrected_by_weights": bool(state.public["weighted"]),
+        "split_along": plan.model.names[int(memory["split.axis"])]
+        if "split.axis" in memory
+        else None,
     }
 
 

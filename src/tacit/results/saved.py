@@ -177,7 +177,8 @@ def _family(model: Model, result: Result, natural: Natural) -> Family:
     expected = {key: value.shape for key, value in family.zero().items()}
     if isinstance(family, FullGaussian) and "root" in natural:
         family = RootedGaussian(family.dimension)
-        expected |= family.stored_shapes
+        stored = family.stored_shapes
+        expected |= {key: stored[key] for key in stored if key in natural or key != "draws"}
     if {key: value.shape for key, value in natural.items()} != expected:
         raise DataError(
             f"{POSTERIOR}: the arrays do not have the shapes {expected} of a {family.kind} "
