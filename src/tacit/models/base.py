@@ -20,6 +20,7 @@ from tacit.data.records import len_records
 from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural
+from tacit.models.equal import first_equal
 from tacit.models.predictive import Prediction, average_over_draws
 from tacit.models.settings import ModelSettings
 from tacit.models.statistics import Quadratic, Statistics, Working, gaussian_factor
@@ -178,10 +179,11 @@ class Model(abc.ABC):
     def compiled_as(self) -> Model:
         """The model under which functions of it are compiled.
 
-        Models that differ in `start` alone have one in common: a start is an argument of what is
-        compiled. Then a sweep over seeds compiles once and not once a seed.
+        Equal models of this library have one in common, so that a second fit compiles nothing; see
+        `tacit.models.equal`. So may models that differ in `start` alone: a start is an argument of
+        what is compiled, and a sweep over seeds then compiles once and not once per seed.
         """
-        return self
+        return first_equal(self)
 
     @property
     def own_family(self) -> Family | None:
