@@ -48,10 +48,14 @@ def test_hierarchical_cases_are_whole_and_judged_by_both_bands():
             assert len(np.bincount(records["group"])) == groups
     truth = {"mean": [0.0, 1.0, 2.0, 3.0], "sd": [1.0, 2.0, 1.0, 1.0]}
     mean, sd = np.array(truth["mean"]), np.array(truth["sd"])
-    near = hierarchical.judge({"mean": mean + [0, 0.18, 0, 5], "sd": sd * [1, 1, 0.9, 3]}, truth)
+    near = hierarchical.judge(
+        {"mean": mean + np.array([0, 0.18, 0, 5]), "sd": sd * [1, 1, 0.9, 3]}, truth
+    )
     assert near["right"], "tau is reported, not judged"
     assert (near["error"], near["tau_error"]) == pytest.approx((0.09, 5.0))
-    assert not hierarchical.judge({"mean": mean + [0.2, 0, 0, 0], "sd": sd}, truth)["right"]
+    assert not hierarchical.judge({"mean": mean + np.array([0.2, 0, 0, 0]), "sd": sd}, truth)[
+        "right"
+    ]
     assert not hierarchical.judge({"mean": mean, "sd": sd * [1, 1.2, 1, 1]}, truth)["right"]
-    shifted = [{"mean": mean}, {"mean": mean + [0, 1.0, 0, 0]}]
+    shifted = [{"mean": mean}, {"mean": mean + np.array([0, 1.0, 0, 0])}]
     assert hierarchical.apart(shifted, truth) == pytest.approx(0.5)
