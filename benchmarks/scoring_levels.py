@@ -72,7 +72,7 @@ def report(raw: dict[str, Any], seed: int) -> None:
 
 
 def fitted(config: Any) -> float:
-    return simulate(config)["metrics"]["held_out"]["log_predictive_density"]
+    return (simulate(config).metrics["held_out"] or {})["log_predictive_density"]
 
 
 def main() -> None:

@@ -79,27 +79,27 @@ if TYPE_CHECKING:
     from tacit import sklearn as sklearn
     from tacit import testing as testing
     from tacit.data.federation import Federation
-    from tacit.data.schema.table import Schema
+    from tacit.data.schema.schema import Schema
     from tacit.errors import TacitError
-    from tacit.fitting import check, fit, load
+    from tacit.fitting.fit import check, fit, load
+    from tacit.fitting.result import Fit
     from tacit.live.client import connect, serve
     from tacit.models.numpyro.model import from_numpyro
     from tacit.privacy.ledger.ledger import Ledger
     from tacit.privacy.settings import Privacy
-    from tacit.results.fit import Fit
 
 _HOMES = {
     "Federation": "data.federation",
-    "Fit": "results.fit",
+    "Fit": "fitting.result",
     "Ledger": "privacy.ledger.ledger",
     "Privacy": "privacy.settings",
-    "Schema": "data.schema.table",
+    "Schema": "data.schema.schema",
     "TacitError": "errors",
-    "check": "fitting",
+    "check": "fitting.fit",
     "connect": "live.client",
-    "fit": "fitting",
+    "fit": "fitting.fit",
     "from_numpyro": "models.numpyro.model",
-    "load": "fitting",
+    "load": "fitting.fit",
     "serve": "live.client",
 }
 _PACKAGES = ("datasets", "families", "methods", "models", "schedules", "sklearn", "testing")

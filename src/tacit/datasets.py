@@ -23,6 +23,7 @@ from tacit.data.readers.posteriordb import (
     load_posterior_data,
     load_reference,
 )
+from tacit.data.schema.schema import Schema
 from tacit.errors import ConfigError
 from tacit.support.tables import fields_of
 from tacit.support.validation import near_word
@@ -50,6 +51,7 @@ def load(
     party: str | None = None,
     size_skew: float = 0.0,
     label_skew: float = 0.0,
+    schema: Schema | None = None,
     seed: int = 0,
     **data: Any,
 ) -> Federation:
@@ -68,11 +70,13 @@ def load(
         The column that names the party of each record.
     size_skew, label_skew
         How much parties differ in size and in their share of positive outcomes.
+    schema
+        The public schema of the columns of a file.
     seed
         Seed of the split, and of generated records.
     **data
         Further keys of the [data] table of a configuration file, such as `held_out`, `records`,
-        `path`, `outcome`, `columns` or `person`.
+        `path`, `outcome`, `positive` or `person`.
 
     Returns
     -------
@@ -102,10 +106,12 @@ def load(
             'tacit.datasets.load takes no "posteriordb", which has a model per data set; use'
             " load_posterior_data and load_reference"
         )
-    known = {*fields_of(DataConfig)} - {"source", "party"}
+    known = {*fields_of(DataConfig)} - {"source", "party", "columns"}
     for key in data.keys() - known:
-        taken = [*known, "parties", "kind", "party", "size_skew", "label_skew", "seed"]
+        taken = [*known, "parties", "kind", "party", "size_skew", "label_skew", "schema", "seed"]
         near = near_word(key, taken)
         advice = f"did you mean {near!r}?" if near else f"known: {', '.join(sorted(taken))}"
         raise ConfigError(f"tacit.datasets.load takes no argument {key!r}; {advice}")
-    return load_federation(DataConfig(source=name, party=party, **data), partition, seed)
+    columns = () if schema is None else schema.columns
+    given = DataConfig(source=name, party=party, columns=columns, **data)
+    return load_federation(given, partition, seed)

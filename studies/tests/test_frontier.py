@@ -174,7 +174,7 @@ def test_a_simulation_writes_nothing_and_equals_a_run(tiny, tmp_path, monkeypatc
     found = run_job(open_.job)
     assert not list(tmp_path.iterdir())
     kept = run(parse_config(open_.job.config), tmp_path / "run")
-    for name, value in kept["metrics"]["held_out"].items():
+    for name, value in kept.metrics["held_out"].items():
         assert found[f"held_out.{name}"] == value
     secret = parse_config(private.job.config)
     privacy = msgspec.structs.replace(secret.private, insecure_noise_seed=None)

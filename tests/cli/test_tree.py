@@ -87,6 +87,15 @@ def test_a_run_is_checked_run_explained_and_shown_as_json(tacit, tmp_path):
     assert all(row["unit_epsilon"] is None for row in rows)
     fit = package.load("out")
     assert fit.posterior.mean.tolist() == result["posterior"]["mean"]
-    assert fit.schema.target == "y"
+    assert fit.schema == package.Schema()
+    tacit("run", str(config), "--out", "other", "--set", "seed=2")
+    both = json.loads(tacit("compare", "out", "other", "--json")[1])
+    assert both["runs"] == ["out", "other"]
+    assert both["facts"]["converged"] == [True, True]
+    (first, second), *_ = both["posterior"].values()
+    assert first[0] == result["posterior"]["mean"][0] != second[0]
+    code, out, _ = tacit("compare", "out", "other")
+    assert (code, "held_out.rmse" in out, "privacy" in out) == (0, True, True)
+    assert tacit("compare", "out")[0] == 2
     code, _, err = tacit("show", "nowhere")
     assert (code, "result.json is missing" in err) == (4, True)

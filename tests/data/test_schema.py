@@ -83,10 +83,10 @@ def with_files(
 
 def same_form(schema: Federation, loaded: Federation) -> None:
     assert schema.names == loaded.names
-    assert schema.target == loaded.target
+    assert schema.outcome == loaded.outcome
     assert schema.output == loaded.output
     assert schema.unbounded == loaded.unbounded
-    assert schema.preparation == loaded.preparation
+    assert schema.scaling == loaded.scaling
     (example,) = schema.parties.values()
     for records in loaded.parties.values():
         assert list(example) == list(records)
@@ -131,11 +131,11 @@ def test_made_up_rows_are_inside_bounds_and_levels(source, no_files):
         **{name: getattr(CONFIGS[source], name) for name in ("source", "path", "outcome")},
         columns=COLUMNS if source == "file" else (),
         positive=CONFIGS[source].positive,
-        keep=tuple(column.name for column in schema.columns if column.name != schema.target),
+        keep=tuple(column.name for column in schema.columns if column.name != schema.outcome),
     )
     records = public_schema(config).parties["example"]
     for column in schema.columns:
-        if column.name == schema.target:
+        if column.name == schema.outcome:
             continue
         values = records[column.name]
         if column.kind == "categorical":

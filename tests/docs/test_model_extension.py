@@ -1,6 +1,6 @@
-"""The model of docs/extending.md as its reader would add it: one file and one line.
+"""Model and engine of docs/extending.md as a reader would add them: one file and one line each.
 
-The file, the line and the configuration are those of the page, to the letter.
+The files, the lines and the configurations are those of the page, to the letter.
 """
 
 import json
@@ -14,7 +14,7 @@ from pages import blocks
 from tacit.models.registry import model_kinds
 
 PAGE = "docs/extending.md"
-METADATA = "Metadata-Version: 2.1\nName: probit\nVersion: 1.0\n"
+METADATA = "Metadata-Version: 2.1\nName: {}\nVersion: 1.0\n"
 
 
 def block(language: str, words: str) -> str:
@@ -23,18 +23,22 @@ def block(language: str, words: str) -> str:
     return found
 
 
+def install(folder: Path, module: str, source: str, group: str) -> None:
+    """A package of the page, as `pip install` leaves it: a module and its entry points."""
+    information = folder / f"{module}-1.0.dist-info"
+    information.mkdir(parents=True)
+    (folder / f"{module}.py").write_text(source)
+    (information / "METADATA").write_text(METADATA.format(module))
+    _, line = block("toml", f'entry-points."{group}"').strip().splitlines()
+    name, place = (part.strip(' "') for part in line.split("="))
+    (information / "entry_points.txt").write_text(f"[{group}]\n{name} = {place}\n")
+
+
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """The package of the page, as `pip install` leaves it: a module and its entry points."""
-    packages = tmp_path / "packages"
-    information = packages / "probit-1.0.dist-info"
-    information.mkdir(parents=True)
-    (packages / "probit.py").write_text(block("python", "class ProbitRegression"))
-    (information / "METADATA").write_text(METADATA)
-    _, line = block("toml", "entry-points").strip().splitlines()
-    name, place = (part.strip(' "') for part in line.split("="))
-    (information / "entry_points.txt").write_text(f"[tacit.models]\n{name} = {place}\n")
-    monkeypatch.syspath_prepend(packages)
+    source = block("python", "class ProbitRegression")
+    install(tmp_path / "packages", "probit", source, "tacit.models")
+    monkeypatch.syspath_prepend(tmp_path / "packages")
     monkeypatch.delitem(sys.modules, "probit", raising=False)
     path = tmp_path / "study.toml"
     path.write_text(block("toml", 'kind = "probit"'))
@@ -72,3 +76,31 @@ def test_a_kind_that_is_not_installed_is_refused(tacit, tmp_path):
     assert code == 2
     assert "probit" in err
     assert "logistic" in err
+
+
+def test_an_engine_of_another_package_is_named_in_a_study(tacit, tmp_path, monkeypatch):
+    path = tmp_path / "study.toml"
+    path.write_text(block("toml", 'kind = "threads"'))
+    code, _, err = tacit("check", str(path))
+    assert code == 2
+    assert 'engine.kind = "threads"' in err
+    install(tmp_path / "packages", "threads", block("python", "class Threads"), "tacit.engines")
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    monkeypatch.delitem(sys.modules, "threads", raising=False)
+    assert tacit("check", str(path))[0] == 0
+    code, _, err = tacit("run", str(path), "--out", "out")
+    assert code == 0, err
+    code, _, err = tacit("run", str(path), "--out", "same", "--engine", "in-process",
+                         "--set", "engine.workers=2")  # fmt: skip
+    assert code == 2, "a key of another engine"
+    alone = path.read_text().replace('kind = "threads"\nworkers = 2', "batch_parties = false")
+    path.write_text(alone)
+    assert tacit("run", str(path), "--out", "same")[0] == 0
+    found, expected = (
+        json.loads(Path(out, "public/result.json").read_text()) for out in ("out", "same")
+    )
+    assert (found["engine"], expected["engine"]) == ("threads", "in-process")
+    assert found["posterior"] == expected["posterior"]
+    path.write_text(block("toml", 'kind = "threads"').replace("workers = 2", "workers = 0"))
+    code, _, err = tacit("check", str(path))
+    assert (code, "engine.workers = 0" in err) == (2, True)

@@ -20,6 +20,7 @@ from tacit.plan.agreement import Agreement
 from tacit.plan.plan import make_plan
 from tacit.results import evaluate
 from tacit.server import step as server_step
+from tacit.server.run import ServerRun
 from tacit.server.schedule import Asynchronous, Sequential, Synchronous
 from tacit.server.state import initial_state, open_requests
 
@@ -165,7 +166,7 @@ def test_a_party_that_is_asked_again_is_not_computed_again(parties, monkeypatch)
     plan = make_plan(LINEAR, parties, schedule=Synchronous(rounds=2))
     agreement = Agreement(plan.model, plan.family, plan.method, plan.seed)
     engine = InProcess(agreement, plan.rules, dict(parties))
-    engine.seat()
+    engine.prepare()
     state = server_step.begin(plan.rules, initial_state(plan.rules))
     first = engine.answer(open_requests(state))
     monkeypatch.setattr(party_side, "answer_many", None)
@@ -178,5 +179,7 @@ def test_an_empty_party_is_refused_by_name(parties):
     agreement = Agreement(plan.model, plan.family, plan.method, plan.seed)
     empty = {"x": np.zeros((0, 3)), "y": np.zeros(0)}
     engine = InProcess(agreement, plan.rules, {**parties, "nobody": empty})
+    server = ServerRun(plan.rules)
+    server.state = initial_state(plan.rules)
     with pytest.raises(DataError, match="party 'nobody' has no records"):
-        engine.run(initial_state(plan.rules))
+        engine.run(server)

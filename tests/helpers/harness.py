@@ -31,7 +31,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tacit.live import serve as live_serve
 from tacit.live.config import PartySetup, ServerSetup, read_party, read_server
-from tacit.live.join import approve, join
+from tacit.live.join import PartyEnd, approve, join
 from tacit.live.journal import Journal
 from tacit.live.plan import server_plan
 from tacit.live.protocol import messages as m
@@ -283,7 +283,7 @@ class Federation:
 
     async def join(
         self, name: str, server: str | int, *overrides: str, watch: Any = None
-    ) -> dict[str, Any]:
+    ) -> PartyEnd:
         """One of our own parties, from its files to the posterior."""
         setup = self.party_setup(name, server, *overrides)
         if not (setup.state / "approved.json").exists():

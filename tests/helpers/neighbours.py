@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from json_results import run
+
 from tacit.cli.ledger import budget_command
 from tacit.engines.in_process import InProcess
 from tacit.party.compute import Update
 from tacit.report import write_report
 from tacit.run.config import parse_config, resolved_toml
-from tacit.run.run import run
 
 SECRET = (20260101,)
 """Stands for the server's own noise, which is the same in both runs, too."""

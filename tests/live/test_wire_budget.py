@@ -164,15 +164,16 @@ def test_a_party_without_budget_waits_for_the_result(tmp_path):
     one, two, whole = asyncio.run(main())
     state = fed.state()
     assert (state.finished, state.round, state.left) == ("rounds", ROUNDS, {"b"})
-    assert one["stopped"] is None
-    assert two["stopped"]["round"] == two["stopped"]["visit"] + 1 == 3
-    assert "privacy budget" in two["stopped"]["reason"]
-    assert (one["answers"], two["answers"]) == (ROUNDS, 2)
-    assert whole["exchanges"] == ROUNDS + 2
+    assert one.evaluation.stopped is None
+    stopped = two.evaluation.stopped
+    assert stopped["round"] == stopped["visit"] + 1 == 3
+    assert "privacy budget" in stopped["reason"]
+    assert (one.evaluation.answers, two.evaluation.answers) == (ROUNDS, 2)
+    assert whole.exchanges == ROUNDS + 2
     for place in ("server", "state-a", "state-b"):
         assert_same_bits(fed.natural(place), state.result)
     written = json.loads((private_part(fed.base / "state-b") / EVALUATION).read_text())
-    assert written["stopped"] == two["stopped"]
+    assert written["stopped"] == stopped
     found, _ = spent(fed, "b")
     assert found.epsilon <= found.budget.epsilon
     assert [line["event"] for line in lines if line["event"] == "budget"] == ["budget"]

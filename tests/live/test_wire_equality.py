@@ -161,8 +161,8 @@ def assert_equal(fed, plan, results):
         assert (ours.version, ours.visits) == (theirs.version, theirs.visits)
         assert_same_bits(ours.natural, theirs.natural)
     assert state.losses == outcome.state.losses
-    assert all(one["posterior"] == results[0]["posterior"] for one in results[1:])
-    assert [one["answers"] for one in results[1:]] == [
+    assert all(one.result.posterior == results[0].posterior for one in results[1:])
+    assert [one.evaluation.answers for one in results[1:]] == [
         sum(
             name not in plan.settled or bool(plan.settled[name].events_at(visit))
             for visit in range(state.factors[name].visits)
@@ -239,11 +239,11 @@ def test_an_asynchronous_run_arrives(tmp_path, what):
     plan = server_plan(fed.server.agreed)
     assert_identity(plan, state)
     assert state.finished == "rounds"
-    assert results[0]["finished"] == "rounds"
+    assert results[0].finished == "rounds"
     if plan.settled:
         assert max(factor.visits for factor in state.factors.values()) <= 3
     for name in NAMES:
         assert_same_bits(fed.natural(f"state-{name}"), state.result)
     if what == "gaussian mean":
         alone = carry_out(fed.alone()).posterior
-        np.testing.assert_allclose(results[0]["posterior"]["mean"], alone.mean, rtol=0.1)
+        np.testing.assert_allclose(results[0].posterior.mean, alone.mean, rtol=0.1)

@@ -16,12 +16,12 @@ from tacit.live.protocol.state_tables import PartySide
 from tacit.live.server.status import give_command
 from tacit.live.session import AsyncSession
 from tacit.live.transport.frames import write_frame
-from tacit.party.compute import Seat
+from tacit.party.compute import SinglePartyComputer
 
 PRIVATE = {"epsilon": 2.0, "insecure_noise_seed": 5}
 
 
-class Corrupt(Seat):
+class Corrupt(SinglePartyComputer):
     """Party "b", whose updates are `factor` times what they should be from visit `since` on."""
 
     factor, since = 1e6, 0
@@ -63,7 +63,7 @@ def summary(fed: Fed, key: str) -> Any:
 @pytest.mark.parametrize(("factor", "since"), [(1e6, 0), (1e6, 3), (-40.0, 0)])
 def test_one_party_does_not_decide_a_run(factor, since, tmp_path, monkeypatch):
     """The result is that of the other two, whether it starts lying at once or at the end."""
-    monkeypatch.setattr(live_join, "Seat", Corrupt)
+    monkeypatch.setattr(live_join, "SinglePartyComputer", Corrupt)
     monkeypatch.setattr(Corrupt, "factor", factor)
     monkeypatch.setattr(Corrupt, "since", since)
     fed = federation(tmp_path)
@@ -72,14 +72,14 @@ def test_one_party_does_not_decide_a_run(factor, since, tmp_path, monkeypatch):
     assert (line["party"], line["round"], line["factor"]) == ("b", since + 1, "divided out")
     assert "breaks a bound (" in line["reason"]
     assert "at most" in line["reason"] or "at least" in line["reason"]
-    assert set(results[0]["left_out"]) == set(summary(fed, "left_out")) == {"b"}
-    assert summary(fed, "step_kl") >= 0.0
+    assert set(results[0].left_out) == set(summary(fed, "left_out")) == {"b"}
+    assert summary(fed, "last_change") >= 0.0
     status = json.loads((fed.base / "server" / "status.json").read_text())
     assert status["left_out"]["b"]["reason"] == line["reason"]
     assert status["parties"]["b"]["left_out"] == status["left_out"]["b"]
-    mean = np.array(results[0]["posterior"]["mean"])
+    mean = np.array(results[0].posterior.mean)
     assert np.all(np.abs(mean) < 5)
-    assert all(np.allclose(one["posterior"]["mean"], mean) for one in results[1:])
+    assert all(np.allclose(one.result.posterior.mean, mean) for one in results[1:])
     assert fed.state().factors["b"].natural["linear"] == pytest.approx(0.0)
 
 
@@ -123,24 +123,24 @@ def test_an_answer_that_cannot_be_used_does_not_hold_up_the_others(wrong, tmp_pa
     (line,) = left_out(fed)
     assert (line["party"], line["round"], line["factor"]) == ("b", 2, "divided out")
     assert "its update cannot be used (" in line["reason"]
-    assert set(results[0]["left_out"]) == {"b"}
-    mean = np.array(results[0]["posterior"]["mean"])
-    assert all(np.allclose(one["posterior"]["mean"], mean) for one in results[1:])
+    assert set(results[0].left_out) == {"b"}
+    mean = np.array(results[0].posterior.mean)
+    assert all(np.allclose(one.result.posterior.mean, mean) for one in results[1:])
     complaints = [one for one in fed.journal() if one["event"] == "refused"]
     assert len(complaints) == 2, "it is asked three times"
 
 
 @pytest.mark.parametrize("kind", ["dp-scoring", "dp-sgd", "dp-updates", "dp-statistics"])
 def test_one_party_does_not_decide_a_private_run(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(live_join, "Seat", Corrupt)
+    monkeypatch.setattr(live_join, "SinglePartyComputer", Corrupt)
     monkeypatch.setattr(Corrupt, "since", 2)
     fed = federation(tmp_path, method={"kind": kind}, privacy=PRIVATE, records=72)
     results = asyncio.run(run_all(fed))
     (line,) = left_out(fed)
     assert (line["party"], line["round"]) == ("b", 3)
     assert "only the noisy sum" in line["factor"]
-    assert np.all(np.abs(results[0]["posterior"]["mean"]) < 20)
-    answers = {one["party"]: one["answers"] for one in results[1:]}
+    assert np.all(np.abs(results[0].posterior.mean) < 20)
+    answers = {one.result.party: one.evaluation.answers for one in results[1:]}
     assert answers == {"a": 4, "b": 3, "c": 4}, "what b has sent stays paid for"
 
 
@@ -154,12 +154,12 @@ def test_nobody_is_left_out_of_an_honest_run(agreed, tmp_path):
     fed = federation(tmp_path, **agreed)
     results = asyncio.run(run_all(fed))
     assert left_out(fed) == []
-    assert results[0]["left_out"] == {}
+    assert results[0].left_out == {}
 
 
 def test_an_operator_readmits_a_party(tmp_path, monkeypatch):
     """It lies once, at its second visit; readmitted, it is asked for the rest of the run."""
-    monkeypatch.setattr(live_join, "Seat", Corrupt)
+    monkeypatch.setattr(live_join, "SinglePartyComputer", Corrupt)
     monkeypatch.setattr(Corrupt, "since", 1)
     fed = federation(tmp_path, schedule={"rounds": 400, "tolerance": 0.0})
 
@@ -177,17 +177,17 @@ def test_an_operator_readmits_a_party(tmp_path, monkeypatch):
     events = [line["event"] for line in fed.journal() if line["event"] != "round"]
     assert events.index("left out") < events.index("readmitted")
     assert [line["wanted"] for line in fed.journal() if line["event"] == "not readmitted"] == ["c"]
-    assert result["left_out"] == {}
+    assert result.left_out == {}
     assert fed.state().factors["b"].visits > 2
     assert np.any(fed.state().factors["b"].natural["linear"])
 
 
 def test_a_quorum_that_is_lost_is_said_with_the_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(live_join, "Seat", Corrupt)
+    monkeypatch.setattr(live_join, "SinglePartyComputer", Corrupt)
     monkeypatch.setattr(Corrupt, "since", 1)
     fed = federation(tmp_path, quorum=3)
     results = asyncio.run(run_all(fed))
-    assert results[0]["finished"] == "too few parties"
+    assert results[0].finished == "too few parties"
     (line,) = [line for line in fed.journal() if line["event"] == "too few"]
     assert line["left_out"] == ["b"]
 

@@ -131,7 +131,7 @@ def test_a_late_party_is_passed_over_and_taken_back(tmp_path, kind):
 
     turn, results = asyncio.run(main())
     state = fed.state()
-    assert results[0]["finished"] == "rounds"
+    assert results[0].finished == "rounds"
     assert turn.request == events(fed, "skipped")[0]["id"]
     assert 1 < state.factors["c"].visits < rounds
     assert state.factors["c"].version == state.factors["c"].visits - 1, "one answer was ignored"
@@ -140,7 +140,7 @@ def test_a_late_party_is_passed_over_and_taken_back(tmp_path, kind):
     fed.assert_identity()
     # The exact posterior does not mind who came late.
     alone = carry_out(fed.alone()).posterior
-    np.testing.assert_allclose(results[0]["posterior"]["mean"], alone.mean, rtol=1e-9)
+    np.testing.assert_allclose(results[0].posterior.mean, alone.mean, rtol=1e-9)
 
 
 def test_who_is_slow_but_here_is_asked_again(tmp_path):
@@ -175,7 +175,7 @@ def test_a_run_finishes_without_who_never_answers(tmp_path):
 
     results = asyncio.run(main())
     state = fed.state()
-    assert (results[0]["finished"], state.round) == ("rounds", 6)
+    assert (results[0].finished, state.round) == ("rounds", 6)
     assert len(events(fed, "skipped", party="c")) == 1
     assert state.absent == {"c"}
     assert [state.factors[name].version for name in NAMES] == [6, 6, 0]
@@ -349,8 +349,8 @@ def test_who_leaves_for_good(tmp_path, kind, on_leave):
         del records["c"]
     pooled = np.concatenate([one["y"] for one in records.values()])
     precision = 1.0 + len(pooled)
-    np.testing.assert_allclose(results[0]["posterior"]["mean"], [pooled.sum() / precision])
-    np.testing.assert_allclose(results[0]["posterior"]["sd"], [precision**-0.5])
+    np.testing.assert_allclose(results[0].posterior.mean, [pooled.sum() / precision])
+    np.testing.assert_allclose(results[0].posterior.sd, [precision**-0.5])
 
 
 def test_everybody_leaves(tmp_path):
@@ -365,8 +365,8 @@ def test_everybody_leaves(tmp_path):
             return await tasks["server"]
 
     result = asyncio.run(main())
-    assert result["finished"] == "everybody left"
-    assert result["exchanges"] == 0
+    assert result.finished == "everybody left"
+    assert result.exchanges == 0
 
 
 # The server closes.
@@ -391,7 +391,7 @@ def test_a_planned_close_changes_no_bit(tmp_path, kind):
             return await asyncio.gather(*tasks.values())
 
     results = asyncio.run(main())
-    assert results[0]["exchanges"] == 120
+    assert results[0].exchanges == 120
     assert_undisturbed(fed)
     for name in NAMES:
         told = [line for line in fed.journal(f"state-{name}") if line["event"] == "server closes"]

@@ -62,17 +62,17 @@ SEEDED = {"epsilon": 4.0, "delta": 1e-5, "insecure_noise_seed": 1}
 
 def test_counts_are_learnt_from_a_declared_file(clinic):
     exact = simulate(config(clinic, "falls", {"low": 0, "high": 30}, model=POISSON))
-    assert exact["model"]["kind"] == "poisson"
-    np.testing.assert_allclose(exact["posterior"]["mean"], [0.8, -0.9], atol=0.06)
+    assert exact.model.kind == "poisson"
+    np.testing.assert_allclose(exact.posterior.mean, [0.8, -0.9], atol=0.06)
     private = config(clinic, "falls", {"low": 0, "high": 30}, model=POISSON, privacy=SEEDED)
     plan = prepare(private).plan
     assert plan.method.kind == "dp-scoring"
     assert "'poisson'" in plan.why
     found = simulate(private)
-    assert found["privacy"]["guarantee"]["epsilon"] <= 4.0
-    np.testing.assert_allclose(found["posterior"]["mean"], [0.8, -0.9], atol=0.2)
-    fit = exact["metrics"]["held_out"]["log_predictive_density"]
-    assert found["metrics"]["held_out"]["log_predictive_density"] > fit - 0.02
+    assert found.privacy.guarantee.epsilon <= 4.0
+    np.testing.assert_allclose(found.posterior.mean, [0.8, -0.9], atol=0.2)
+    fit = exact.metrics["held_out"]["log_predictive_density"]
+    assert found.metrics["held_out"]["log_predictive_density"] > fit - 0.02
 
 
 def test_the_largest_count_is_declared_once(clinic):
@@ -87,9 +87,9 @@ def test_the_largest_count_is_declared_once(clinic):
     assert largest({"low": 0, "high": 30}, max_count=30) == 30
     with pytest.raises(ConfigError, match="is declared up to 30; leave"):
         largest({"low": 0, "high": 30}, max_count=40)
-    with pytest.raises(ConfigError, match=r"needs the largest count.*low = 0 and high"):
+    with pytest.raises(ConfigError, match=r"needs an upper bound on the counts.*low = 0 and high"):
         largest()
-    with pytest.raises(ConfigError, match="a count is not negative"):
+    with pytest.raises(ConfigError, match="counts are not negative"):
         largest({"low": -1, "high": 30})
     with pytest.raises(ConfigError, match="is not a key of kind"):
         config(clinic, "falls", model={"kind": "linear", "max_count": 3})

@@ -19,7 +19,7 @@ from tacit.models.registry import (
 )
 from tacit.support.table_reader import read_table
 
-SCHEMA = ModelSchema(names=("intercept", "a"), output="bernoulli", target="yes")
+SCHEMA = ModelSchema(names=("intercept", "a"), output="bernoulli", outcome="yes")
 
 
 class ProbeSettings(PriorSettings, frozen=True, tag="probe"):
@@ -109,7 +109,7 @@ def test_a_kind_of_tacit_is_not_registered_again():
     class Logistic(Probe):
         kind = "logistic"
 
-    with pytest.raises(ConfigError, match="'logistic' is tacit's own"):
+    with pytest.raises(ConfigError, match="'logistic' is reserved by tacit"):
         register(Logistic)
 
 

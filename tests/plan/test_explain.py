@@ -45,7 +45,7 @@ def trusted():
 
 
 def rows_of(plan, **how):
-    return {row.adversary: row for row in explain(plan, **how).rows}
+    return {row.attacker: row for row in explain(plan, **how).rows}
 
 
 def cost(plan, share):
@@ -62,7 +62,7 @@ def test_private_messages_protect_from_everybody_alike(plain):
     found = explain(plain)
     assert found.party in plain.parties
     assert (found.unit, found.adjacency, found.delta) == ("record", "replace-one", DELTA)
-    assert {row.adversary for row in found.rows} == {
+    assert {row.attacker for row in found.rows} == {
         *OUTSIDE, "eavesdrops", "one curious party", "4 colluding parties", "the server",
     }  # fmt: skip
     values = {row.unit_epsilon for row in found.rows}

@@ -126,7 +126,7 @@ def test_natural_gradients_find_the_exact_answer_too(linear):
 def test_the_loss_falls_to_the_negative_log_evidence(linear):
     """At the exact posterior the ELBO is log p(y); parties and records cannot change that."""
     outcome = federate(LINEAR, linear, "full", Synchronous(rounds=3))
-    loss = [line["loss"] for line in outcome.log if line["event"] == "round"][-1]
+    loss = [line["negative_elbo"] for line in outcome.log if line["event"] == "round"][-1]
     x = np.concatenate([records["x"] for records in linear.values()])
     y = np.concatenate([records["y"] for records in linear.values()])
     spread = LINEAR.noise_sd**2 * np.eye(len(y)) + (x * LINEAR.prior_sd**2) @ x.T

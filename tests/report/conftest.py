@@ -4,18 +4,24 @@ import json
 import pytest
 
 RESULT = {
-    "schema": "tacit/result/1",
+    "schema": "tacit/result/2",
     "name": "Ten <b>hospitals</b>",
     "seed": 7,
     "engine": "in-process",
     "model": {"kind": "logistic", "dimension": 3, "output": "bernoulli"},
-    "family": "mean-field",
     "method": "quadrature",
-    "schedule": {"kind": "synchronous", "damping": 0.5},
+    "schedule": "synchronous",
     "rounds": 2,
     "exchanges": 4,
     "refused": 1,
+    "finished": "rounds",
+    "converged": None,
+    "why": "",
+    "learned": None,
+    "cautions": [],
+    "intervals": {"level": 0.95, "warning": None},
     "posterior": {
+        "family": "mean-field",
         "names": ["intercept", "<script>alert(1)</script>", "price $a$ & $b"],
         "mean": [0.5, -1.25, 0.01],
         "sd": [0.1, 0.2, 0.3],
@@ -41,7 +47,7 @@ RESULT = {
         ]
     },
     "kl_to_reference": 0.0125,
-    "reference": "NUTS",
+    "reference": {"kind": "nuts"},
     "timing": {"wall_s": 1.5, "compile_s": 0.5},
     "compilations": 2,
     "parties": [
@@ -50,20 +56,47 @@ RESULT = {
     ],
     "data": {
         "source": "a <source>",
-        "preparation": "standardised",
-        "target": "y",
+        "scaling": "standardised",
+        "outcome": "y",
         "notes": ["two rows <dropped>"],
     },
     "privacy": {"private": False, "statement": "This run was not private: no noise was added."},
     "true_values": {"intercept": 0.4},
 }
 
+
+def _round(number, elbo, change, refused):
+    row = {"event": "round", "round": number, "negative_elbo": elbo, "last_change": change}
+    return row | {"refused": refused, "wall_s": 0.2}
+
+
 EVENTS = [
     {"event": "start", "name": "x", "parties": 2, "dimension": 3},
-    {"event": "round", "round": 1, "loss": 12.5, "step_kl": 0.5, "refused": 0, "wall_s": 0.2},
-    {"event": "round", "round": 2, "loss": None, "step_kl": 0.9, "refused": 1, "wall_s": 0.2},
+    {
+        "event": "round",
+        "round": 1,
+        "negative_elbo": 12.5,
+        "last_change": 0.5,
+        "refused": 0,
+        "wall_s": 0.2,
+    },
+    {
+        "event": "round",
+        "round": 2,
+        "negative_elbo": None,
+        "last_change": 0.9,
+        "refused": 1,
+        "wall_s": 0.2,
+    },
     {"event": "refused", "round": 2, "party": None, "reason": "precision <= 0"},
-    {"event": "round", "round": 2, "loss": 11.0, "step_kl": 0.05, "refused": 1, "wall_s": 0.2},
+    {
+        "event": "round",
+        "round": 2,
+        "negative_elbo": 11.0,
+        "last_change": 0.05,
+        "refused": 1,
+        "wall_s": 0.2,
+    },
     {"event": "end", "reason": "rounds", "wall_s": 1.5},
 ]
 

@@ -12,10 +12,11 @@ from tacit.report import (
     plot_calibration,
     plot_coefficients,
     plot_convergence,
-    plot_loss,
+    plot_negative_elbo,
     plot_parties,
 )
 from tacit.results.figures import _wilson
+from tacit.results.summary import CalibrationBin, PartyRow, Round
 
 
 def words(figure):
@@ -54,17 +55,18 @@ def test_names_are_taken_literally():
     assert "$\\frac{$" in words(plot_coefficients(["$\\frac{$", "x" * 50], [1.0, 2.0], [1.0, 1.0]))
 
 
-def test_loss_leaves_out_rounds_without_one():
-    figure = plot_loss([{"round": 1, "loss": 3.0}, {"round": 2, "loss": None}, {"round": 3}])
+def test_negative_elbo_leaves_out_rounds_without_one():
+    rounds = [Round(round=1, negative_elbo=3.0), Round(round=2, negative_elbo=None), Round(round=3)]
+    figure = plot_negative_elbo(rounds)
     np.testing.assert_allclose(figure.axes[0].lines[0].get_xydata(), [[1.0, 3.0]])
     assert "3.0 nats at the start of round 1" in words(figure)
 
 
 def test_convergence_is_logarithmic_and_marks_refusals():
     rounds = [
-        {"round": 1, "step_kl": 1.0, "refused": 0},
-        {"round": 2, "step_kl": 0.1, "refused": 2},
-        {"round": 3, "step_kl": 0.0},
+        Round(round=1, last_change=1.0, refused=0),
+        Round(round=2, last_change=0.1, refused=2),
+        Round(round=3, last_change=0.0),
     ]
     axes = plot_convergence(rounds).axes[0]
     assert axes.get_yscale() == "log"
@@ -72,15 +74,15 @@ def test_convergence_is_logarithmic_and_marks_refusals():
     np.testing.assert_allclose(axes.lines[1].get_xydata(), [[2.0, 0.1]])
 
 
-@pytest.mark.parametrize("plot", [plot_loss, plot_convergence])
+@pytest.mark.parametrize("plot", [plot_negative_elbo, plot_convergence])
 def test_no_rounds_still_give_a_figure(plot):
     assert "None was recorded" in words(plot([]))
 
 
 def test_reliability_shows_points_counts_and_error():
     bins = [
-        {"low": 0.0, "high": 0.5, "predicted": 0.2, "observed": 0.3, "count": 10},
-        {"low": 0.5, "high": 1.0, "predicted": 0.8, "observed": 0.8, "count": 30},
+        CalibrationBin(low=0.0, high=0.5, predicted=0.2, observed=0.3, count=10),
+        CalibrationBin(low=0.5, high=1.0, predicted=0.8, observed=0.8, count=30),
     ]
     figure = plot_calibration(bins)
     np.testing.assert_allclose(figure.axes[0].lines[1].get_xydata(), [[0.2, 0.3], [0.8, 0.8]])
@@ -97,18 +99,18 @@ def test_wilson_equals_scipy():
 
 def test_parties_with_and_without_a_positive_fraction():
     parties = [
-        {"name": "a", "records": 30, "positive_fraction": 0.5},
-        {"name": "b", "records": 10, "positive_fraction": 0.1},
-        {"name": "c", "records": 5, "positive_fraction": None},
+        PartyRow(name="a", records=30, positive_fraction=0.5),
+        PartyRow(name="b", records=10, positive_fraction=0.1),
+        PartyRow(name="c", records=5),
     ]
     figure = plot_parties(parties)
     assert [bar.get_width() for bar in figure.axes[0].patches] == [5, 10, 30]
     assert "Dashed: 40.0 %" in words(figure)
-    assert len(plot_parties([{"name": "a", "records": 3}]).axes) == 1
+    assert len(plot_parties([PartyRow(name="a", records=3)]).axes) == 1
 
 
 def test_many_parties_are_cut_and_the_cut_is_told():
-    parties = [{"name": f"p{i}", "records": i, "positive_fraction": None} for i in range(50)]
+    parties = [PartyRow(name=f"p{i}", records=i) for i in range(50)]
     assert "The 40 largest of 50" in words(plot_parties(parties))
 
 

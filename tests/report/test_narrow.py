@@ -23,7 +23,7 @@ page.onload = () => { found.textContent = page.contentDocument.body.textContent;
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
 def test_no_column_is_cut_off_at_390_pixels(make_run, result, tmp_path):
     names = ["intercept", "diabetes_medication=insulin", "antihypertensives"]
-    result["posterior"] = {
+    result["posterior"] |= {
         "names": names,
         "mean": [-1.7509, -0.0090, 6.9e-6],
         "sd": [0.0211, 0.0122, 3.6e-6],

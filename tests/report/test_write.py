@@ -107,15 +107,23 @@ def test_every_field_that_a_run_can_hold_is_escaped(make_run, result):
     assert "script" not in without_figures(make_run(poisoned, events)).tags
 
 
-def test_a_bare_run_still_has_a_report_that_owns_up_to_its_silence(make_run, result):
-    bare = {key: result[key] for key in ("schema", "name", "model", "posterior")}
-    page = write_report(make_run(bare, events=[]))
+def test_a_run_without_metrics_parties_or_rounds_has_a_report(make_run, result):
+    optional = ("calibration", "kl_to_reference", "reference", "timing", "compilations")
+    bare = {key: value for key, value in result.items() if key not in (*optional, "true_values")}
+    empty = {"metrics": {"training": None, "held_out": None}, "parties": [], "data": {}}
+    page = write_report(make_run(bare | empty, events=[]))
     text = read(page).text
-    assert "treat this run as not private" in text
-    assert "A logistic model with 3 parameters was learnt." in text
+    assert "A logistic model with 3 parameters was learnt in 2 rounds and 4 exchanges." in text
     assert [path.name for path in page.parent.glob("figures/*")] == ["coefficients.png"]
-    for heading in ("Held-out performance", "Parties", "Refused updates", "The data"):
+    for heading in ("Held-out performance", "Parties", "Reason", "The data"):
         assert heading not in text
+
+
+@pytest.mark.parametrize("key", ["privacy", "converged", "cautions", "intervals"])
+def test_a_result_that_does_not_say_how_far_to_trust_it_is_refused(make_run, result, key):
+    del result[key]
+    with pytest.raises(DataError, match=f"missing required field `{key}`"):
+        write_report(make_run(result))
 
 
 PRIVACY = {
@@ -203,7 +211,7 @@ def test_warnings_come_before_convergence(make_run, result):
 
 
 def test_small_coefficients_have_the_digits_of_their_sd(make_run, result):
-    result["posterior"] = {"names": ["income"], "mean": [6.9e-6], "sd": [3.6e-6]}
+    result["posterior"] = {"family": "full", "names": ["income"], "mean": [6.9e-6], "sd": [3.6e-6]}
     text = parse(render(load_run(make_run(result)), [])).text
     assert "6.90e−06" in text
     assert "3.60e−06" in text
@@ -215,7 +223,7 @@ def test_sites_are_shown_in_their_own_space(make_run, result):
         "slope": {"mean": 1.5, "sd": 0.1, "low": 1.3, "high": 1.7, "real": True},
         "spread": {"mean": 0.1255, "sd": 0.02, "low": 0.09, "high": 0.17, "real": False},
     }
-    result["posterior"] = {"names": ["slope", "spread"], "mean": [1.5, -2.149], "sd": [0.1, 0.1]}
+    result["posterior"] |= {"names": ["slope", "spread"], "mean": [1.5, -2.149], "sd": [0.1, 0.1]}
     page = render(load_run(make_run(result)), [])
     text = parse(page).text
     assert "0.1255" in text
@@ -254,7 +262,7 @@ def test_where_a_run_can_be_repeated_and_what_is_charged(make_run, result):
 
 
 def test_a_live_federation_is_not_repeated_by_one_process(make_run, result):
-    text = without_figures(make_run(result | {"engine": "wire"})).text
+    text = without_figures(make_run(result | {"engine": "live"})).text
     assert "tacit serve and tacit join" in text
     assert "--out" not in text
 
@@ -266,7 +274,7 @@ def test_what_could_not_be_computed_is_listed(make_run, result):
 
 def test_missing_metrics_of_an_empty_test_set(make_run, result):
     result["metrics"]["held_out"] = None
-    result["calibration"] = {"held_out": None}
+    del result["calibration"]
     text = without_figures(make_run(result)).text
     assert "On the training records it has" in text
     assert "–" in text
@@ -274,7 +282,7 @@ def test_missing_metrics_of_an_empty_test_set(make_run, result):
 
 def test_long_tables_start_closed(make_run, result):
     count = 60
-    result["posterior"] = {
+    result["posterior"] |= {
         "names": [f"x{i}" for i in range(count)],
         "mean": [0.1 * i for i in range(count)],
         "sd": [1.0] * count,
@@ -287,7 +295,7 @@ def test_long_tables_start_closed(make_run, result):
 
 def test_a_round_told_twice_counts_once_and_the_last_time_holds(make_run, result):
     run = load_run(make_run(result))
-    assert [(row["round"], row["loss"]) for row in run.rounds] == [(1, 12.5), (2, 11.0)]
+    assert [(row.round, row.negative_elbo) for row in run.rounds] == [(1, 12.5), (2, 11.0)]
 
 
 @pytest.mark.parametrize("name", ["result.json", "events.jsonl", "config.toml"])
@@ -304,7 +312,8 @@ def test_a_missing_file_is_named(make_run, result, name):
     [
         ("result.json", "{", r"result\.json: .*truncated"),
         ("result.json", "[]", r"result\.json: Expected `object`"),
-        ("result.json", '{"name": "x"}', r"missing required field `schema`"),
+        ("result.json", '{"name": "x"}', r"schema None, this version reads 'tacit/result/2'"),
+        ("result.json", '{"schema": "tacit/result/2"}', r"missing required field `converged`"),
         ("events.jsonl", '{"event": "start"}\nnot json', r"events\.jsonl, line 2: "),
         ("events.jsonl", '{"event": "round", "round": "1"}', r"line 1: Expected `int`.*round"),
         ("events.jsonl", "3", r"line 1: Expected `object`"),

@@ -18,6 +18,7 @@ from tacit.models import LinearRegression, LogisticRegression
 from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
 from tacit.report import write_report
+from tacit.results.summary import builtins_of
 from tacit.results.verdict import ClippingWarning
 from tacit.run.config import parse_config
 from tacit.run.directory import EVALUATION, private_part, public_part
@@ -212,7 +213,7 @@ def test_of_many_records_a_random_choice_is_measured(make_parties, monkeypatch):
         privacy=ALMOST_EXACT,
     )
     whole = carry_out(plan).clipped
-    monkeypatch.setattr("tacit.party.clipping.MOST_UNITS", 400)
+    monkeypatch.setattr("tacit.party.clipping.MAX_UNITS", 400)
     part = carry_out(plan).clipped
     assert whole is not None
     assert part is not None
@@ -247,7 +248,7 @@ CONFIG = {
 def test_files_page_and_terminal_of_a_simulation_show_the_share(tmp_path):
     result = run(parse_config(CONFIG), tmp_path / "out")
     written = json.loads((public_part(tmp_path / "out") / RESULT).read_text())
-    assert written["clipped"] == result["clipped"]
+    assert written["clipped"] == builtins_of(result)["clipped"]
     assert written["clipped"]["share"] > 0.5
     assert "clipping" in [one["kind"] for one in written["cautions"]]
     page = write_report(tmp_path / "out").read_text()
@@ -274,9 +275,9 @@ def test_a_private_run_measures_and_shows_no_share(tmp_path, monkeypatch, make_p
         monkeypatch.setattr(method, "contributions", fail)
     privacy = {"epsilon": 50.0, "delta": 1e-4, "ledger": "run-directory"}
     result = run(parse_config({**CONFIG, "privacy": privacy}), tmp_path / "out")
-    assert result["privacy"]["private"] is True
+    assert result.privacy.private is True
     for body in (
-        result,
+        builtins_of(result),
         json.loads((public_part(tmp_path / "out") / RESULT).read_text()),
         json.loads((private_part(tmp_path / "out") / EVALUATION).read_text()),
     ):

@@ -117,17 +117,17 @@ def test_reliability_bins_partition_the_records():
     probability = np.r_[rng.random(500), 0.0, 1.0, 1 / 15, np.nan]
     y = (rng.random(504) < 0.5).astype(float)
     rows = calibration_bins(probability, y)
-    assert sum(row["count"] for row in rows) == 503
-    assert all(row["low"] <= row["predicted"] <= row["high"] for row in rows)
+    assert sum(row.count for row in rows) == 503
+    assert all(row.low <= row.predicted <= row.high for row in rows)
     assert len(rows) == 15
-    assert rows[0]["low"] == 0.0
-    assert rows[-1]["high"] == 1.0
-    assert json.loads(json.dumps(rows)) == rows
+    assert rows[0].low == 0.0
+    assert rows[-1].high == 1.0
+    assert all(type(row.predicted) is float for row in rows)
 
 
 def test_empty_bins_are_left_out():
     rows = calibration_bins(np.array([0.01, 0.99]), np.array([0, 1]))
-    assert [row["count"] for row in rows] == [1, 1]
+    assert [row.count for row in rows] == [1, 1]
 
 
 def test_labels_other_than_zero_and_one_are_refused():

@@ -11,6 +11,7 @@ import tacit
 from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.errors import ConfigError, DataError
 from tacit.methods import DPSGD
+from tacit.results.compose import model_facts
 from tacit.results.saved import StoredModel, model_settings, read_model
 from tacit.schedules import Synchronous
 
@@ -51,7 +52,7 @@ def private():
 def test_every_model_comes_back_from_its_settings(name):
     model = MODELS[name]
     settings = json.loads(json.dumps(model_settings(model), allow_nan=False))
-    again = read_model({"kind": model.kind, "settings": settings}, ())
+    again = read_model(model_facts(model), ())
     assert type(again) is type(model)
     assert model_settings(again) == settings
     assert again.names == model.names
@@ -134,3 +135,52 @@ def test_check_prints_the_plan_and_trains_nothing():
     assert checked.as_dict()["parties"][1]["parties"] == "south"
     with pytest.raises(ConfigError, match="privacy = 1"):
         tacit.check(MODELS["logistic"], parties(), privacy=1)
+
+
+# Reports and attackers.
+
+
+def test_a_report_of_a_fit_shows_its_public_part_only(fitted, private, tmp_path):
+    page = fitted.report(tmp_path / "open")
+    assert page == tmp_path / "open" / "report.html"
+    text = page.read_text(encoding="utf-8")
+    assert "Held-out performance" in text
+    assert "Do it again" not in text, "there is no study file"
+    names = {path.name for path in (tmp_path / "open" / "figures").iterdir()}
+    assert names == {"coefficients.png", "calibration.png", "negative_elbo.png",
+                     "convergence.png", "parties.png"}  # fmt: skip
+    shared = private.report(tmp_path / "private").read_text(encoding="utf-8")
+    assert "This run was private:" in shared
+    assert "Held-out performance" not in shared
+    assert not (tmp_path / "private" / "figures" / "parties.png").exists(), "counts are protected"
+    loaded = tacit.load(private.save(tmp_path / "saved"))
+    assert loaded.report(tmp_path / "again").read_text(encoding="utf-8") == shared
+
+
+def test_threats_are_a_table_with_the_terms_of_each_epsilon(private, fitted, tmp_path):
+    table = private.privacy.threats()
+    assert table.columns == [
+        "attacker", "sees", "epsilon", "party_epsilon", "delta", "unit", "adjacency", "remark",
+    ]  # fmt: skip
+    rows = {row["attacker"]: row for row in table.iter_rows(named=True)}
+    final = rows["reads the final model"]
+    assert final["epsilon"] == pytest.approx(private.privacy.epsilon, rel=1e-3)
+    assert final["party_epsilon"] > final["epsilon"]
+    assert (final["delta"], final["unit"], final["adjacency"]) == (
+        1e-3, "record", "add-or-remove-one",
+    )  # fmt: skip
+    assert fitted.privacy.threats()["epsilon"].is_infinite().all()
+    with pytest.raises(ConfigError, match="colluding = 0; at least 1"):
+        private.privacy.threats(colluding=0)
+    loaded = tacit.load(private.save(tmp_path / "fit"))
+    with pytest.raises(ConfigError, match="tacit explain"):
+        loaded.privacy.threats()
+
+
+def test_results_of_version_01_are_refused_in_one_line(fitted, tmp_path):
+    folder = fitted.save(tmp_path / "fit")
+    stored = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(stored | {"schema": "tacit/result/1"}))
+    with pytest.raises(DataError, match="schema 'tacit/result/1', this version reads") as caught:
+        tacit.load(folder)
+    assert "\n" not in str(caught.value)

@@ -2,12 +2,14 @@
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
 import tacit
 from tacit.cli.show.results import console, show_coefficients, show_verdict
 from tacit.results.shown import to_precision
+from tacit.results.summary import CautionNote, Intervals, PartyResult, PosteriorTable
 
 
 @pytest.mark.parametrize(
@@ -51,16 +53,23 @@ def test_a_summary_shows_coefficients_of_large_columns():
 
 
 def test_the_terminal_shows_them_too_and_warnings_before_convergence():
-    result = {
-        "name": "run",
-        "posterior": {"names": ["income"], "mean": [6.9e-6], "sd": [3.6e-6]},
-        "converged": False,
-        "why": "it stood still",
-        "cautions": [{"kind": "little-learned", "text": "Little was learned."}],
-    }
+    table = PosteriorTable(family="full", names=["income"], mean=[6.9e-6], sd=[3.6e-6])
+    result = PartyResult(
+        name="run",
+        party="north",
+        run="r",
+        configuration="c",
+        privacy="none",
+        intervals=Intervals(),
+        posterior=table,
+        converged=False,
+        why="it stood still",
+        learned=None,
+        cautions=[CautionNote(kind="little-learned", text="Little was learned.")],
+    )
     with console.capture() as printed:
         show_coefficients(result)
-        show_verdict(result | {"converged": True})
+        show_verdict(msgspec.structs.replace(result, converged=True))
     text = printed.get()
     assert "6.90e-06" in text
     assert "NOT CONVERGED" in text

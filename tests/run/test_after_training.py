@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from json_results import run
 
 from tacit import Privacy, fit
 from tacit.errors import ConfigError, DataError
@@ -19,7 +20,7 @@ from tacit.report import write_report
 from tacit.results.evaluation import EvaluationWarning
 from tacit.results.figures import BLUE
 from tacit.run.config import parse_config, read_config, resolved_toml
-from tacit.run.run import prepare, run
+from tacit.run.run import prepare
 
 PROGRAM = """
 import numpyro
@@ -274,15 +275,21 @@ def test_the_private_demo_is_private_and_keeps_its_ledger_with_it(tacit, monkeyp
     assert tacit("run", str(DEMO), "--out", "demo", "--resume")[0] == 0
 
 
-def test_real_records_have_their_ledger_elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_real_records_have_their_ledger_elsewhere(tmp_path, tacit):
     raw = {
         "privacy": {"epsilon": 1.0, "ledger": "run-directory"},
         "data": {"source": "breast-cancer"},
         "partition": {"parties": 2},
     }
     with pytest.raises(ConfigError, match="has to outlive the run"):
-        run(parse_config(raw), tmp_path / "run")
+        parse_config(raw)
+    Path("study.toml").write_text(
+        'privacy = { epsilon = 1.0, ledger = "run-directory" }\n[data]\nsource = "breast-cancer"\n'
+    )
+    for command in (("run", "study.toml", "--out", "run"), ("check", "study.toml")):
+        code, out, err = tacit(*command)
+        assert (code, out) == (2, "")
+        assert "has to outlive the run" in err
     assert not (tmp_path / "run").exists()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from json_results import run
 
 import tacit.party.compute as party_side
 from tacit.cli.ledger import budget_command
@@ -24,7 +25,7 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.run.config import config_digest, parse_config, resolved_toml
 from tacit.run.directory import checkpoint_path
 from tacit.run.ledger import open_charging, set_own_budgets
-from tacit.run.run import fingerprint, prepare, run
+from tacit.run.run import fingerprint, prepare
 from tacit.server.checkpoint import Checkpoint
 from tacit.server.messages import Request, decode_reply
 from tacit.server.state import initial_state, open_requests
@@ -91,7 +92,7 @@ def test_the_result_says_what_is_guaranteed(secret):
         "delta": 1e-4,
         "unit": "record",
         "adjacency": "replace-one",
-        "trust": "nobody: what a party sends is already private",
+        "trust": "No trusted server: each party adds its own noise",
         "caveat": None,
     }
     assert privacy["guarantee"]["epsilon"] <= 2.0
@@ -136,7 +137,7 @@ def test_what_nobody_has_paid_for_is_withheld(seeded):
     ]
     rounds = [line for line in lines if line["event"] == "round"]
     assert len(rounds) == ROUNDS
-    assert all(line["loss"] is None for line in rounds)
+    assert all(line["negative_elbo"] is None for line in rounds)
     assert "kl_to_exact" not in result
 
 
@@ -470,7 +471,7 @@ def test_a_simulation_that_loses_every_answer_three_times_costs_itself_once(tmp_
             assert spent.charges == plan.schedule.rounds
             assert spent.epsilon <= spent.budget.epsilon
             assert spent.budget.epsilon == pytest.approx(settled.guarantee.epsilon, rel=1e-3)
-            assert charging.unpaid(party).visits == 0
+            assert charging.uncharged(party).visits == 0
         other = replace(charging, run="run-2")
         set_own_budgets(other)
         other.require_budget()

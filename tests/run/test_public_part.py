@@ -10,12 +10,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from json_results import run
 from neighbours import contains, differing, files, run_pair
 
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.run.config import parse_config
 from tacit.run.directory import checkpoint_path
-from tacit.run.run import prepare, run
+from tacit.run.run import prepare
 
 HEAD = "clinic,patient,dose,cholesterol,ill,pain\n"
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from json_results import run
 
 from tacit.errors import ConfigError, DataError, TacitError
 from tacit.run.config import parse_config, read_config
 from tacit.run.directory import Events, check_out
-from tacit.run.run import run
 from tacit.support.storage import write_text
 
 LINEAR = {
@@ -93,18 +93,19 @@ def test_the_result_has_every_field(cohort_run):
     out, result = cohort_run
     on_disk = json.loads((out / "public" / "result.json").read_text(encoding="utf-8"))
     assert on_disk == result
-    assert result["schema"] == "tacit/result/1"
+    assert result["schema"] == "tacit/result/2"
     assert (result["name"], result["seed"], result["engine"]) == ("run", 0, "in-process")
     assert result["model"]["kind"] == "logistic"
-    assert (result["family"], result["method"], result["schedule"]) == (
+    assert (result["posterior"]["family"], result["method"], result["schedule"]) == (
         "full",
         "natural-vi",
         "synchronous",
     )
     assert (result["rounds"], result["exchanges"], result["refused"]) == (3, 9, 0)
     posterior = result["posterior"]
-    assert set(posterior) == {"names", "mean", "sd"}
-    assert {len(values) for values in posterior.values()} == {result["model"]["dimension"]}
+    assert set(posterior) == {"family", "names", "mean", "sd"}
+    sizes = {len(posterior[key]) for key in ("names", "mean", "sd")}
+    assert sizes == {result["model"]["dimension"]}
     assert all(sd > 0 for sd in posterior["sd"])
     for split in ("training", "held_out"):
         assert set(result["metrics"][split]) >= {

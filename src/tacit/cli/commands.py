@@ -42,16 +42,18 @@ def run_command(
             resume=resume, overwrite=overwrite, ledger=ledger, observe=progress.watch,
         )  # fmt: skip
     if as_json:
+        from tacit.results.summary import builtins_of
+
         written = {"directory": str(out)}
         if report:
             from tacit.report import write_report
 
             written["report"] = str(write_report(out))
-        print_json(result | written)
+        print_json(builtins_of(result) | written)
         return
     show_result(result)
     console.print(f"run directory: {out}", highlight=False)
-    if result["privacy"]["private"]:
+    if result.privacy.private:
         console.print(
             f"to share: {out / 'public'}; keep {out / 'private'} with those who may see the "
             "records",
@@ -116,15 +118,35 @@ def explain_command(
 
 def show_command(run_dir: Path, *, as_json: bool) -> None:
     """`tacit show`."""
-    from tacit.results.saved import read_saved
+    from tacit.results.summary import builtins_of, public_of, read_result
 
-    result, _, _ = read_saved(run_dir)
+    result = read_result(public_of(run_dir))
     if as_json:
-        print_json(result)
+        print_json(builtins_of(result))
         return
     from tacit.cli.show.results import show_result
 
     show_result(result)
+
+
+def compare_command(run_dirs: list[Path], *, as_json: bool) -> None:
+    """`tacit compare`."""
+    if len(run_dirs) < 2:
+        raise ConfigError("one directory; name at least two runs to compare")
+    from tacit.cli.show.comparison import coefficients, compared, show_comparison
+    from tacit.results.summary import public_of, read_result
+
+    results = [read_result(public_of(path)) for path in run_dirs]
+    if as_json:
+        print_json(
+            {
+                "runs": [str(path) for path in run_dirs],
+                "facts": compared(results),
+                "posterior": coefficients(results),
+            }
+        )
+        return
+    show_comparison(run_dirs, results)
 
 
 def report_command(run_dir: Path, *, as_json: bool = False) -> None:

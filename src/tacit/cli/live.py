@@ -67,7 +67,7 @@ def serve_command(path: Path, overrides: list[str] | None, *, standby: bool, as_
         elif not as_json:
             say("closed for good: the parties were told not to come back")
     elif as_json:
-        say_json({"event": "end", "reason": result["finished"], "state": str(setup.state)})
+        say_json({"event": "end", "reason": result.finished, "state": str(setup.state)})
     else:
         show_server_end(setup, result)
 
@@ -89,7 +89,7 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
         show_party_end,
         show_party_start,
     )
-    from tacit.live.join import ReadyParty, join, spent_by
+    from tacit.live.join import PartyEnd, ReadyParty, join, spent_by
     from tacit.support.blas import one_blas_thread
 
     federation = setup.agreed.federation
@@ -103,14 +103,14 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
         if not as_json:
             show_party_start(ready, spent_by(ready))
 
-    async def until_stopped() -> dict[str, Any]:
+    async def until_stopped() -> PartyEnd:
         _leave_on_signal(signals, quiet=as_json)
         return await join(setup, say_json if as_json else PartyLines(bar), prepared)
 
     with nullcontext() if as_json else bar:
         try:
             with one_blas_thread():
-                result = asyncio.run(until_stopped())
+                end = asyncio.run(until_stopped())
         except (KeyboardInterrupt, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and not signals:
                 raise _cancelled(path, "join") from error
@@ -118,9 +118,9 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
                 f"left for now; join again with the same command: tacit join {path}"
             ) from None
     if as_json:
-        say_json({"event": "end", "run": result["run"], "state": str(setup.state)})
+        say_json({"event": "end", "run": end.result.run, "state": str(setup.state)})
     else:
-        show_party_end(seen[0], result, spent_by(seen[0]))
+        show_party_end(seen[0], end, spent_by(seen[0]))
 
 
 def _show_finished(path: Path, setup: PartySetup, finished: Any, *, as_json: bool) -> None:
@@ -132,7 +132,7 @@ def _show_finished(path: Path, setup: PartySetup, finished: Any, *, as_json: boo
         say_json({"event": "end", "run": finished.run, "state": str(setup.state)})
         return
     say(f"{finished.run} has ended, and this party has its result: {finished.posterior}")
-    show_verdict(finished.result)
+    show_verdict(finished.end.result)
     say(f"nothing was sent; to take part in a further run: tacit approve {path}, then join again")
 
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "explain": study.explain,
     "show": study.show,
     "report": study.report,
+    "compare": study.compare,
     "ledger": ledger_app,
     "serve": network.serve,
     "join": network.join,

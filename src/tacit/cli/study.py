@@ -1,4 +1,4 @@
-"""Commands of one study: check, run, explain, show, report."""
+"""Commands of one study: check, run, explain, show, report, compare."""
 
 from __future__ import annotations
 
@@ -141,6 +141,23 @@ def report(
     from tacit.cli.commands import report_command
 
     report_command(run_dir, as_json=json)
+
+
+def compare(
+    run_dirs: Annotated[
+        list[Path], typer.Argument(metavar="DIR DIR…", help="Two or more run directories.")
+    ],
+    json: Json = False,
+) -> None:
+    """Show two or more finished runs side by side, from the public parts of their directories.
+
+    Example:
+
+      tacit compare runs/private runs/not-private
+    """
+    from tacit.cli.commands import compare_command
+
+    compare_command(run_dirs, as_json=json)
 
 
 def schema(

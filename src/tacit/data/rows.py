@@ -1,4 +1,4 @@
-"""From a raw table to checked rows: what is read, what is dropped, and whose each row is."""
+"""Read a raw table into checked rows with parties and persons."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from tacit.data.config import DataConfig, PartitionConfig
 from tacit.data.partition import Rows, by_label
 from tacit.data.persons import read_persons
 from tacit.data.prepare import Column, as_text, read_column
-from tacit.data.schema.table import Schema, Table, listed
-from tacit.data.schema.target import read_target
+from tacit.data.schema.outcome import read_outcome
+from tacit.data.schema.table import SourceSchema, Table, listed
 from tacit.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRows:
-    """A table after reading and after the rows that a policy drops are gone."""
+    """A table after reading, without dropped rows."""
 
-    schema: Schema
+    schema: SourceSchema
     features: list[Column]
     kept: list[Column]
     y: np.ndarray
     groups: Rows | None
     persons: np.ndarray | None
-    """Whose each row is, as a code; None without data.person."""
+    """Person code of each row; None without data.person."""
     true_values: dict[str, float] | None = None
     notes: tuple[str, ...] = ()
 
 
 def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, seed: int) -> ReadRows:
-    """Read the columns that are used, drop the rows whose policy says so, and find the sites."""
+    """Read the used columns, drop rows with missing values by policy, and find the sites."""
     schema = table.schema
     label = schema.site if partition.kind == "source" else data.party
     wanted = {column.name for column in schema.features}
     check_keep(schema, data)
     _refuse_unknown(table, data, label, wanted)
     wanted.update(name for name in (*data.keep, label) if name and schema.declared(name))
-    target = read_target(table)
+    outcome = read_outcome(table)
     columns = {
         config.name: read_column(table.frame[config.name], config, pooled=data.scaling == "pooled")
         for config in schema.columns
-        if config.name in wanted and config.name != schema.target
+        if config.name in wanted and config.name != schema.outcome
     }
-    there, notes = _remaining(target, columns, data, seed)
+    there, notes = _remaining(outcome, columns, data, seed)
     columns = {name: column.rows(there) for name, column in columns.items()}
-    columns_notes = [note for column in (target, *columns.values()) for note in column.notes]
+    columns_notes = [note for column in (outcome, *columns.values()) for note in column.notes]
     return ReadRows(
         schema=schema,
         features=[columns[config.name] for config in schema.features],
         kept=[columns[name] for name in data.keep],
-        y=target.values[there].astype(np.float64),
+        y=outcome.values[there].astype(np.float64),
         groups=_groups(table, label, columns, there) if label else None,
         persons=_persons(table, data.person, there) if data.person else None,
         true_values=table.true_values,
@@ -61,43 +61,43 @@ def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, see
 
 
 def _remaining(
-    target: Column, columns: dict[str, Column], data: DataConfig, seed: int
+    outcome: Column, columns: dict[str, Column], data: DataConfig, seed: int
 ) -> tuple[np.ndarray, list[str]]:
-    """Mark the rows that no policy drops, and say which ones did."""
-    gone = np.zeros(len(target.values), dtype=bool)
+    """Mark the rows to keep, with notes about dropped ones."""
+    gone = np.zeros(len(outcome.values), dtype=bool)
     notes: list[str] = []
-    for column in (target, *columns.values()):
+    for column in (outcome, *columns.values()):
         if column.config.missing == "drop" and column.missing.any():
             gone |= column.missing
             notes.append(
-                f'column "{column.config.name}": rows dropped for want of a value:'
+                f'column "{column.config.name}": rows dropped because of missing values:'
                 f" {column.missing.sum()}"
             )
     if gone.all():
         raise DataError(f"no rows are left after dropping {len(gone)} with missing values")
     if data.balance:
         left = np.flatnonzero(~gone)
-        over = left[surplus(target.values[left], balance_rng(seed))]
+        over = left[surplus(outcome.values[left], balance_rng(seed))]
         gone[over] = True
         if len(over):
             notes.append(surplus_note(len(over), len(left) - len(over)))
     return ~gone, notes
 
 
-def check_keep(schema: Schema, data: DataConfig) -> None:
+def check_keep(schema: SourceSchema, data: DataConfig) -> None:
     """Refuse to keep what the schema does not declare: nobody would know what it holds."""
     for name in data.keep:
-        if name == schema.target or schema.declared(name) is None:
-            others = [c.name for c in schema.columns if c.name != schema.target]
+        if name == schema.outcome or schema.declared(name) is None:
+            others = [c.name for c in schema.columns if c.name != schema.outcome]
             raise ConfigError(
                 f'data.keep names "{name}"; the columns that can be kept are {listed(others)}'
             )
 
 
 def _refuse_unknown(table: Table, data: DataConfig, label: str | None, wanted: set[str]) -> None:
-    """Refuse a name that the configuration uses and the data has not."""
+    """Refuse a column that the configuration uses but the data lacks."""
     reasons = {
-        "[columns] or outcome names it": [*sorted(wanted), *data.keep, table.schema.target],
+        "[columns] or outcome names it": [*sorted(wanted), *data.keep, table.schema.outcome],
         "data.party names it": [label] if label else [],
         "data.person names it": [data.person] if data.person else [],
     }
@@ -118,7 +118,7 @@ def _persons(table: Table, name: str, there: np.ndarray) -> np.ndarray:
 
 
 def _groups(table: Table, label: str, columns: dict[str, Column], there: np.ndarray) -> Rows:
-    """Rows of each natural party, in the declared order of levels, else in that of the text."""
+    """Rows of each natural party, in the declared order of levels, else alphabetically."""
     column = columns.get(label)
     if column is not None and column.config.kind == "categorical":
         order = list(column.config.levels)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tacit.expfam import Family, Natural
+from tacit.fitting.result import Fit
 from tacit.live.protocol.codec import Encoding
 from tacit.live.session import AsyncSession, Introduction, Turn, open_session
 from tacit.live.transport.tls import Credentials
-from tacit.results.fit import Fit
 
 
 class Session:
@@ -187,7 +187,7 @@ def serve(
     Fit or None
         The result, also left in the state directory; None if the server was stopped before.
     """
-    from tacit.fitting import load
+    from tacit.fitting.fit import load
     from tacit.live.config import read_server
     from tacit.live.serve import serve as serve_async
     from tacit.support.blas import one_blas_thread

@@ -16,7 +16,7 @@ from msgspec import to_builtins
 
 from tacit.data import Federation as Loaded
 from tacit.data.records import len_records
-from tacit.errors import ConfigError, PrivacyBudgetError
+from tacit.errors import ConfigError, DataError, PrivacyBudgetError
 from tacit.live.config import PartySetup
 from tacit.live.journal import Journal, Watch
 from tacit.live.party import LiveParty
@@ -27,16 +27,17 @@ from tacit.live.settings import told_count
 from tacit.live.state_dir import held, make_private
 from tacit.live.transport.tls import Credentials, name_of
 from tacit.party.charge import Charging
-from tacit.party.compute import Seat
+from tacit.party.compute import SinglePartyComputer
 from tacit.party.store import PartyStore
 from tacit.plan.plan import Plan
 from tacit.privacy.ledger.ledger import Ledger, Spent
 from tacit.privacy.ledger.paths import LEDGER_NAME, own_ledger
+from tacit.results.compose import posterior_table, verdict_facts
 from tacit.results.evaluation import Attempts, measure
 from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.saved import write_posterior
-from tacit.results.statements import intervals_block, statement
-from tacit.results.summary import verdict_block
+from tacit.results.statements import interval_note, statement
+from tacit.results.summary import Intervals, PartyEvaluation, PartyResult, read_part, write_result
 from tacit.run.directory import EVALUATION, private_part, public_part
 from tacit.run.ledger import identify, refuse_simulated, set_own_budgets
 from tacit.support.public_files import POSTERIOR, RESULT
@@ -90,12 +91,19 @@ class ReadyParty:
         return own_ledger() if named is None else self.setup.base / Path(named).expanduser()
 
 
+class PartyEnd(NamedTuple):
+    """What a party has at the end: the result, and what was measured on its records."""
+
+    result: PartyResult
+    evaluation: PartyEvaluation
+
+
 class FinishedRun(NamedTuple):
     """A run that has ended for this party, and where its posterior is."""
 
     run: str
     posterior: Path
-    result: dict[str, Any]
+    end: PartyEnd
 
 
 def prepare_party(setup: PartySetup) -> ReadyParty:
@@ -127,7 +135,7 @@ def check_budget(ready: ReadyParty) -> Any:
     with Ledger(path) as ledger:
         refuse_simulated(ledger, path)
         charging = _charging(ready, ledger, joined_run(ready) or "check")
-        left = charging.unpaid(ready.name)
+        left = charging.uncharged(ready.name)
         if left.releases > 0:
             replace(charging, settled={ready.name: left}).require_budget()
         return ledger.spent(charging.datasets[ready.name])
@@ -247,7 +255,7 @@ async def join(
     setup: PartySetup,
     watch: Watch | None = None,
     prepared: Callable[[ReadyParty], None] | None = None,
-) -> dict[str, Any]:
+) -> PartyEnd:
     """Take part until the end; the result, also left in the state directory.
 
     `prepared` is called once everything here is in order, before the first connection.
@@ -255,7 +263,7 @@ async def join(
     require_approval(setup)
     finished = finished_run(setup)
     if finished is not None:
-        return finished.result
+        return finished.end
     ready = prepare_party(setup)
     short = _short_of_budget(ready)
     if prepared is not None:
@@ -289,29 +297,28 @@ def finished_run(setup: PartySetup) -> FinishedRun | None:
     if store.run is None or store.result is None or not posterior.exists():
         return None
     try:
-        shared = json.loads((public_part(setup.state) / RESULT).read_text(encoding="utf-8"))
-        local = json.loads((private_part(setup.state) / EVALUATION).read_text(encoding="utf-8"))
-        if (shared["run"], shared["configuration"]) != (store.run, setup.agreed.digest):
-            return None
-        return FinishedRun(store.run, posterior, shared | local)
-    except (OSError, ValueError, KeyError, TypeError):
+        end = PartyEnd(
+            read_part(public_part(setup.state) / RESULT, PartyResult),
+            read_part(private_part(setup.state) / EVALUATION, PartyEvaluation),
+        )
+    except DataError:
         return None
-
-
-def _public_shapes(plan: Plan, visit: int) -> dict[str, tuple[int, ...]]:
-    stage = plan.method.stage_at(visit).name
-    return plan.method.public_shapes(plan.model, plan.family, stage)
+    if (end.result.run, end.result.configuration) != (store.run, setup.agreed.digest):
+        return None
+    return FinishedRun(store.run, posterior, end)
 
 
 def _result_shapes(plan: Plan) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the arrays with which the final posterior is read."""
-    return _public_shapes(plan, plan.schedule.rounds) if plan.method.reads_public else {}
+    return plan.method.result_shapes(plan.model, plan.family)
 
 
 def _largest_public(plan: Plan) -> int:
-    """How many numbers a request publishes at most."""
-    shapes = (_public_shapes(plan, visit) for visit in range(plan.schedule.rounds))
-    return max((sum(math.prod(s) for s in one.values()) for one in shapes), default=0)
+    """How many numbers a request, or the result, publishes at most."""
+    stages = plan.method.stages(plan.schedule.rounds)
+    shapes = [plan.method.public_shapes(plan.model, plan.family, stage) for stage in stages]
+    each = (sum(math.prod(s) for s in one.values()) for one in (*shapes, _result_shapes(plan)))
+    return max(each, default=0)
 
 
 def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> LiveParty:
@@ -320,7 +327,9 @@ def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> L
     store = PartyStore(setup.state / "party", setup.agreed.digest)
     return LiveParty(
         name=name,
-        seat=Seat(plan.agreement, name, plan.parties[name], settled, store.memory_at),
+        computer=SinglePartyComputer(
+            plan.agreement, name, plan.parties[name], settled, store.memory_at
+        ),
         settings=setup.own.join,
         credentials=ready.credentials,
         introduction=Introduction(
@@ -382,7 +391,7 @@ def answers_charged(ledger: Ledger, run: str) -> int:
 
 def _result(
     ready: ReadyParty, posterior: Posterior, party: LiveParty, ledger: Ledger | None
-) -> dict[str, Any]:
+) -> PartyEnd:
     """The posterior, and how it does on this party's own held-out records; all stays here.
 
     Metrics, bytes and the number of answers are in the private part of the state directory.
@@ -398,28 +407,26 @@ def _result(
         lambda: measure(posterior, None, ready.loaded.test, 100, ready.plan.seed),
         otherwise=({"training": None, "held_out": None}, None),
     )
-    shared = {
-        "schema": "tacit/party-result/1",
-        "name": setup.agreed.federation.name,
-        "party": ready.name,
-        "run": party.store.run,
-        "configuration": setup.agreed.digest,
-        "privacy": statement(ready.plan),
-        "intervals": intervals_block(ready.plan),
-        **verdict_block(ready.plan, posterior, None, ready.loaded.layout),
-        "posterior": posterior.table(),
-    }
-    local = {
-        "answers": party.store.visits
+    shared = PartyResult(
+        name=setup.agreed.federation.name,
+        party=ready.name,
+        run=party.store.run,
+        configuration=setup.agreed.digest,
+        privacy=statement(ready.plan),
+        intervals=Intervals(warning=interval_note(ready.plan)),
+        posterior=posterior_table(posterior),
+        **verdict_facts(ready.plan, posterior, None, ready.loaded.layout),
+    )
+    local = PartyEvaluation(
+        answers=party.store.visits
         if ledger is None
         else answers_charged(ledger, run_in_ledger(setup.agreed.digest, party.store.run or "")),
-        "stopped": None if party.store.stopped is None else to_builtins(party.store.stopped),
-        "sent_bytes": party.sent_bytes,
-        "received_bytes": party.received_bytes,
-        "metrics": metrics,
-    }
-    if attempts.failed:
-        local["not_evaluated"] = attempts.failed
-    write_text(private / EVALUATION, json.dumps(local, indent=1))
-    write_text(public / RESULT, json.dumps(shared, indent=1))
-    return shared | local
+        stopped=None if party.store.stopped is None else to_builtins(party.store.stopped),
+        sent_bytes=party.sent_bytes,
+        received_bytes=party.received_bytes,
+        metrics=metrics,
+        not_evaluated=attempts.failed,
+    )
+    write_result(private / EVALUATION, local)
+    write_result(public / RESULT, shared)
+    return PartyEnd(shared, local)

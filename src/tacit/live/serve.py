@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from tacit.engines.batching import prior_agreement
 from tacit.live.config import ServerSetup
 from tacit.live.journal import Journal, Watch
@@ -21,17 +23,17 @@ from tacit.methods.reply_bounds import BrokenBound, Exchange, broken_bound
 from tacit.models import LinearPredictor
 from tacit.models.prior import PRIOR_PARTY, prior_records
 from tacit.party.agent import conclude
-from tacit.party.compute import Seat
+from tacit.party.compute import SinglePartyComputer
 from tacit.plan.plan import Plan, first_factors
+from tacit.results.compose import compose_result, privacy_facts
 from tacit.results.dependence import dependence_cautions
 from tacit.results.diagnostics import run_verdict
 from tacit.results.evaluation import Attempts
 from tacit.results.posterior import posterior_of
-from tacit.results.published import local_result, public_result
-from tacit.results.saved import SCHEMA, write_posterior
+from tacit.results.published import NOTHING_MEASURED, local_result, public_result
+from tacit.results.saved import write_posterior
 from tacit.results.shown import site_summary
-from tacit.results.statements import intervals_block
-from tacit.results.summary import model_block, privacy_block, verdict_block
+from tacit.results.summary import CautionNote, DataFacts, PartyRow, Result, write_result
 from tacit.run.config import resolved_toml
 from tacit.run.directory import CONFIG, EVALUATION, Events, private_part, public_part
 from tacit.server.messages import Reply, Request
@@ -48,7 +50,7 @@ async def serve(
     observe: Callable[[Any], None] | None = None,
     ready: Callable[[int], None] | None = None,
     standby: bool = False,
-) -> dict[str, Any] | None:
+) -> Result | None:
     """Serve until the end; the result, or None when the server was told to close before it."""
     credentials = setup.own.serve.credentials(setup.base)
     credentials.check()
@@ -79,7 +81,7 @@ async def _take_over(
 
 async def _serve(
     setup: ServerSetup, plan: Plan, credentials: Any, watch: Any, observe: Any, ready: Any
-) -> dict[str, Any] | None:
+) -> Result | None:
     started = time.perf_counter()
     journal = Journal(setup.state / "log.jsonl", watch)
     live = LiveRun(
@@ -132,10 +134,12 @@ def reply_rules(setup: ServerSetup, plan: Plan) -> ReplyRules:
 
 def _prior(plan: Plan) -> Callable[[Request], Reply] | None:
     """Answers for a prior that is not in the family; it has no records."""
-    if not plan.model.has_site_prior:
+    if not plan.has_prior_party:
         return None
-    seat = Seat(prior_agreement(plan.agreement), PRIOR_PARTY, prior_records(), rows=1)
-    return lambda request: conclude(request, seat.compute([request], {})[request.id])
+    computer = SinglePartyComputer(
+        prior_agreement(plan.agreement), PRIOR_PARTY, prior_records(), rows=1
+    )
+    return lambda request: conclude(request, computer.compute([request], {})[request.id])
 
 
 def _close_on_signal(server: WireServer, setup: ServerSetup) -> None:
@@ -159,70 +163,50 @@ def _start_line(setup: ServerSetup, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dict[str, Any]:
+def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> Result:
     """The result as in a run directory; what only the parties could measure is not in it."""
     state = live.state
     assert state is not None
     posterior = posterior_of(plan, state.result, state.public)
     write_posterior(public_part(setup.state) / POSTERIOR, posterior)
-    result: dict[str, Any] = {
-        "schema": SCHEMA,
-        "name": setup.agreed.federation.name,
-        "seed": plan.seed,
-        "engine": "wire",
-        "run": live.run,
-        "configuration": live.digest,
-        "model": model_block(plan.model),
-        "family": posterior.family.kind,
-        "method": plan.method.kind,
-        "schedule": plan.schedule.kind,
-        "rounds": state.round,
-        "finished": state.finished,
-        "exchanges": state.exchanges,
-        "refused": state.refused,
-        **verdict_block(
-            plan,
-            posterior,
-            run_verdict(plan, state, live.history),
-            plan.model.layout if isinstance(plan.model, LinearPredictor) else None,
-        ),
-        "step_kl": next(
-            (line["step_kl"] for line in reversed(live.history) if line["event"] == "round"), None
-        ),
-        "left_out": state.left_out,
-        "posterior": posterior.table(),
-        "intervals": intervals_block(plan),
-        "metrics": {"training": None, "held_out": None},
-        "parties": [
-            {
-                "name": name,
-                "records": live.members[name].data_size or None if name in live.members else None,
-                "positive_fraction": None,
-            }
+    attempts = Attempts()
+    sites = attempts.attempt("summary", lambda: site_summary(posterior, plan.seed), otherwise={})
+    federation = setup.agreed.federation
+    result = compose_result(
+        plan,
+        posterior,
+        state,
+        live.history,
+        run_verdict(plan, state, live.history),
+        plan.model.layout if isinstance(plan.model, LinearPredictor) else None,
+        name=federation.name,
+        engine="live",
+        run=live.run,
+        configuration=live.digest,
+        left_out=state.left_out,
+        metrics=NOTHING_MEASURED,
+        parties=[
+            PartyRow(
+                name=name,
+                records=live.members[name].data_size or None if name in live.members else None,
+            )
             for name in live.parties
         ],
-        "data": {
-            "source": setup.agreed.federation.data.source,
-            "preparation": "public",
-            "target": setup.agreed.federation.data.outcome,
-            "notes": [],
-        },
-        "privacy": privacy_block(plan),
-        "timing": {"train_s": wall_s},
-    }
-    attempts = Attempts()
+        data=DataFacts(
+            source=federation.data.source, outcome=federation.data.outcome, scaling="public"
+        ),
+        privacy=privacy_facts(plan),
+        timing={"train_s": wall_s},
+        sites=sites,
+        not_evaluated=attempts.failed,
+    )
     if plan.privacy is None:
         factors = {name: state.factors[name].natural for name in live.parties}
         depends = dependence_cautions(plan.family, state.q, factors, plan.model.names)
-        result["cautions"] += [{"kind": one.kind, "text": one.text} for one in depends]
-    sites = attempts.attempt("summary", lambda: site_summary(posterior, plan.seed), otherwise={})
-    if sites:
-        result["sites"] = sites
-    if attempts.failed:
-        result["not_evaluated"] = attempts.failed
-    shared = public_result(result, plan, publish=False)
+        notes = [CautionNote(kind=one.kind, text=one.text) for one in depends]
+        result = msgspec.structs.replace(result, cautions=[*result.cautions, *notes])
     private = private_part(setup.state)
     private.mkdir(mode=0o700, exist_ok=True)
     write_text(private / EVALUATION, json.dumps(local_result(result), indent=1, allow_nan=False))
-    write_text(public_part(setup.state) / RESULT, json.dumps(shared, indent=1, allow_nan=False))
+    write_result(public_part(setup.state) / RESULT, public_result(result, plan, publish=False))
     return result

@@ -5,7 +5,7 @@ from tacit.results.figures import (
     plot_calibration,
     plot_coefficients,
     plot_convergence,
-    plot_loss,
+    plot_negative_elbo,
     plot_parties,
 )
 
@@ -13,7 +13,7 @@ __all__ = [
     "plot_calibration",
     "plot_coefficients",
     "plot_convergence",
-    "plot_loss",
+    "plot_negative_elbo",
     "plot_parties",
     "write_report",
 ]

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tacit.privacy.settings import RUN_DIRECTORY
-from tacit.report.load import Result, Run
+from tacit.report.load import Run
 from tacit.report.privacy import privacy_section, privacy_statement
 from tacit.report.style import CSS
 from tacit.report.table import breakable, details, html_table, number, percent
 from tacit.results.shown import to_precision
+from tacit.results.summary import Result
 
 METRICS = {
     "accuracy": ("an accuracy of", "share of records whose likeliest outcome came true"),
@@ -64,7 +65,7 @@ def render(run: Run, pictures: Sequence[Picture]) -> str:
         ("Refused updates", refusal_table(run)),
         ("The data", data_notes(result)),
         ("The run", facts_table(result)),
-        ("Configuration", details("config.toml", f"<pre>{escape(run.config)}</pre>")),
+        ("Configuration", configuration(run)),
         ("Do it again", reproduction(run)),
     ]
     body = "".join(
@@ -77,8 +78,7 @@ def render(run: Run, pictures: Sequence[Picture]) -> str:
         f'<p class="kicker">tacit · federated Bayesian inference</p>\n'
         f"<h1>{escape(result.name)}</h1>\n<p>{escape(summary(result))}</p>\n"
         f"{verdict_statement(result)}\n{privacy_statement(result)}\n{body}"
-        "<footer>Made from config.toml, events.jsonl and result.json in public/ alone."
-        "</footer>\n</body>\n</html>\n"
+        "<footer>Made from what may be shared of this run alone.</footer>\n</body>\n</html>\n"
     )
 
 
@@ -87,15 +87,11 @@ def summary(result: Result) -> str:
     size = result.model.dimension
     text = f"A {result.model.kind} model with {_count(size, 'parameter')} was learnt"
     if result.parties:
-        sizes = [party.get("records") for party in result.parties]
+        sizes = [party.records for party in result.parties]
         held = [size for size in sizes if size is not None]
         known = f"{_count(sum(held), 'record')} held by " if len(held) == len(sizes) else ""
         text += f" from {known}{_several(len(result.parties))}"
-    if result.rounds is not None:
-        text += f" in {_count(result.rounds, 'round')}"
-    if result.exchanges is not None:
-        text += f" and {_count(result.exchanges, 'exchange')}"
-    text += "."
+    text += f" in {_count(result.rounds, 'round')} and {_count(result.exchanges, 'exchange')}."
     for part in ("held_out", "training"):
         found = result.metrics.get(part) or {}
         said = [
@@ -131,9 +127,9 @@ def verdict_statement(result: Result) -> str:
             f"{escape(result.why)}.</p>"
         )
     if result.clipped is not None:
-        said = escape(result.clipped["statement"])
+        said = escape(result.clipped.statement)
         lead += f'<p class="verdict"><strong>Clipping:</strong> {said}</p>'
-    others = [one["text"] for one in result.cautions if one["kind"] != "not-converged"]
+    others = [one.text for one in result.cautions if one.kind != "not-converged"]
     warnings = "".join(
         f'<p class="verdict doubtful"><strong>Warning:</strong> {escape(text)}</p>'
         for text in others
@@ -160,7 +156,7 @@ def coefficient_table(run: Run) -> str:
     Colour says that a sign is clear. It needs a quantity that can have either sign, a fit that
     converged, and intervals that are not known to be too narrow.
     """
-    truth, warning = run.result.true_values or {}, run.result.intervals.warning
+    truth, warning = run.result.true_values, run.result.intervals.warning
     rows = []
     for shown in run.rows:
         texts = [*shown.texts]
@@ -204,7 +200,7 @@ def failure_list(result: Result) -> str:
 def topic_table(result: Result) -> str:
     """Every topic's top words, the largest topic first; a long table starts closed."""
     rows = [
-        (str(topic["number"]), percent(topic["share"]), escape(" ".join(topic["words"])))
+        (str(topic.number), percent(topic.share), escape(" ".join(topic.words)))
         for topic in result.topics
     ]
     if not rows:
@@ -216,12 +212,12 @@ def topic_table(result: Result) -> str:
 def party_table(result: Result) -> str:
     """Who took part; a column that nobody has a value for is left out."""
     columns: list[tuple[str, list[str | None]]] = [
-        ("Records", [_grouped(p.get("records")) for p in result.parties]),
-        ("With y = 1", [_share(p.get("positive_fraction")) for p in result.parties]),
+        ("Records", [_grouped(p.records) for p in result.parties]),
+        ("With y = 1", [_share(p.positive_fraction) for p in result.parties]),
     ]
     known = [(title, values) for title, values in columns if any(values)]
     rows = [
-        (escape(party["name"]), *(values[place] or "–" for _, values in known))
+        (escape(party.name), *(values[place] or "–" for _, values in known))
         for place, party in enumerate(result.parties)
     ]
     if not rows:
@@ -241,7 +237,7 @@ def _share(value: float | None) -> str | None:
 def refusal_table(run: Run) -> str:
     """Which updates were refused and why."""
     rows = [
-        (str(r.get("round") or "–"), escape(r.get("party") or "–"), escape(r["reason"]))
+        (str(r.round or "–"), escape(r.party or "–"), escape(r.reason))
         for r in run.refused[:MOST_REFUSALS]
     ]
     if not rows:
@@ -255,8 +251,8 @@ def data_notes(result: Result) -> str:
     """Where the records came from and what was done to them before any party saw them."""
     facts = (
         ("Source", result.data.source),
-        ("Target", result.data.target),
-        ("Preparation", result.data.preparation),
+        ("Outcome", result.data.outcome),
+        ("Scaling", result.data.scaling),
     )
     rows = [(label, escape(value)) for label, value in facts if value]
     notes = "".join(f"<li>{escape(note)}</li>" for note in result.data.notes)
@@ -268,7 +264,7 @@ def facts_table(result: Result) -> str:
     """How the run was done and what it cost."""
     facts: list[tuple[str, Any]] = [
         ("Model", f"{result.model.kind}, {result.model.output} output"),
-        ("Family", result.family),
+        ("Posterior", result.posterior.family),
         ("Local method", result.method),
         ("Schedule", result.schedule),
         ("Engine", result.engine),
@@ -287,9 +283,16 @@ def facts_table(result: Result) -> str:
     return html_table(None, rows, numbers=False)
 
 
+def configuration(run: Run) -> str:
+    """The study file, folded; a fit of `tacit.fit` has none."""
+    return details("config.toml", f"<pre>{escape(run.config)}</pre>") if run.config else ""
+
+
 def reproduction(run: Run) -> str:
     """The command that repeats the run, and where it works."""
-    if run.result.engine == "wire":
+    if not run.config:
+        return ""
+    if run.result.engine == "live":
         return (
             "<p>The parties of this federation hold their own records: the run is repeated by "
             "approving the same agreed file again and by tacit serve and tacit join.</p>"
@@ -301,7 +304,7 @@ def reproduction(run: Run) -> str:
     command = f"tacit run {shlex.quote(str(source))} --out {shlex.quote(str(out))}"
     settings = _settings(run.config)
     what = "The configuration above has every setting and the seed."
-    if run.result.privacy is not None and run.result.privacy.private:
+    if run.result.privacy.private:
         own = settings.get("privacy.ledger") == RUN_DIRECTORY
         charged = (
             "it is charged to a new ledger in its own run directory"

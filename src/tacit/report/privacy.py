@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from tacit.report.load import Privacy, Result
 from tacit.report.table import details, html_table, number
+from tacit.results.summary import PrivacyFacts, Result
 
 ADJACENCY = {
     "replace-one": "replace-one: one {unit} takes the place of another, their number is public",
@@ -16,13 +16,8 @@ LONG = 12
 
 
 def privacy_statement(result: Result) -> str:
-    """The first thing to know about a run; one that does not say counts as not private."""
+    """The first thing to know about a run."""
     privacy = result.privacy
-    if privacy is None:
-        return (
-            '<p class="privacy"><strong>Privacy is not stated:</strong> result.json says nothing '
-            "of it; treat this run as not private.</p>"
-        )
     lead = "This run was private" if privacy.private else "This run was not private"
     rest = privacy.statement.strip().removeprefix(lead).removeprefix("Not private")
     rest = rest.lstrip(":.;, ")
@@ -37,7 +32,7 @@ def privacy_statement(result: Result) -> str:
 def privacy_section(result: Result) -> str:
     """ε, δ, unit, adjacency, trust, what was spent and what is not covered."""
     privacy = result.privacy
-    if privacy is None or privacy.guarantee is None:
+    if privacy.guarantee is None:
         return ""
     if not privacy.private:
         return (
@@ -47,7 +42,7 @@ def privacy_section(result: Result) -> str:
     return _facts(privacy) + _terms(privacy) + _not_covered(privacy)
 
 
-def _facts(privacy: Privacy) -> str:
+def _facts(privacy: PrivacyFacts) -> str:
     guarantee = privacy.guarantee
     assert guarantee is not None
     adjacency = ADJACENCY.get(guarantee.adjacency, guarantee.adjacency)
@@ -56,7 +51,7 @@ def _facts(privacy: Privacy) -> str:
         ("δ", f"{guarantee.delta:g}"),
         ("Protected unit", f"one {guarantee.unit}"),
         ("Adjacency", adjacency.format(unit=guarantee.unit)),
-        ("Who must be trusted", guarantee.trust),
+        ("Trust", guarantee.trust),
         ("Accountant", privacy.accountant or "–"),
     ]
     if privacy.private:
@@ -69,14 +64,14 @@ def _facts(privacy: Privacy) -> str:
     return html_table(None, [(label, escape(value)) for label, value in rows], numbers=False)
 
 
-def _terms(privacy: Privacy) -> str:
+def _terms(privacy: PrivacyFacts) -> str:
     rows = [
         (
-            escape(party["name"]),
-            number(party["epsilon"]),
-            f"{party['delta']:g}",
-            number(party.get("noise_multiplier")),
-            str(party.get("releases") or "–"),
+            escape(party.name),
+            number(party.epsilon),
+            f"{party.delta:g}",
+            number(party.noise_multiplier),
+            str(party.releases or "–"),
         )
         for party in privacy.parties
     ]
@@ -87,7 +82,7 @@ def _terms(privacy: Privacy) -> str:
     return details(f"All {len(rows)} parties", table) if len(rows) > LONG else table
 
 
-def _not_covered(privacy: Privacy) -> str:
+def _not_covered(privacy: PrivacyFacts) -> str:
     if not privacy.not_covered:
         return "<p><strong>Not covered:</strong> not stated by result.json.</p>"
     items = "".join(f"<li>{escape(item)}</li>" for item in privacy.not_covered)

@@ -14,9 +14,10 @@ from tacit.results.figures import (
     plot_calibration,
     plot_coefficients,
     plot_convergence,
-    plot_loss,
+    plot_negative_elbo,
     plot_parties,
 )
+from tacit.results.summary import builtins_of
 
 FIGURES = "figures"
 
@@ -24,7 +25,11 @@ FIGURES = "figures"
 def write_report(run_dir: Path) -> Path:
     """Write `run_dir/public/report.html` and its figures; answer the path of the page."""
     run = load_run(run_dir)
-    folder = run.directory / "public"
+    return write_page(run, run.directory / "public")
+
+
+def write_page(run: Run, folder: Path) -> Path:
+    """Write report.html and its figures into a folder; answer the path of the page."""
     (folder / FIGURES).mkdir(exist_ok=True)
     pictures = []
     for picture, figure in draw(run):
@@ -56,7 +61,7 @@ def draw(run: Run) -> list[tuple[Picture, Figure]]:
         found.append((Picture(f"{FIGURES}/coefficients.png", caption), figure))
     if result.topics:
         caption = "The most probable words of each topic, and how probable they are."
-        figure = TopicTable.from_rows([dict(topic) for topic in result.topics]).plot()
+        figure = TopicTable.from_rows([builtins_of(topic) for topic in result.topics]).plot()
         found.append((Picture(f"{FIGURES}/topics.png", caption), figure))
     bins = result.calibration.get("held_out")
     if bins:
@@ -67,13 +72,15 @@ def draw(run: Run) -> list[tuple[Picture, Figure]]:
         found.append(
             (Picture(f"{FIGURES}/calibration.png", caption, narrow=True), plot_calibration(bins))
         )
-    if any(row.get("loss") is not None for row in run.rounds):
+    if any(row.negative_elbo is not None for row in run.rounds):
         caption = "Negative evidence lower bound of the q that each round started from."
-        found.append((Picture(f"{FIGURES}/loss.png", caption), plot_loss(run.rounds)))
-    if any((row.get("step_kl") or 0.0) > 0 for row in run.rounds):
+        found.append(
+            (Picture(f"{FIGURES}/negative_elbo.png", caption), plot_negative_elbo(run.rounds))
+        )
+    if any((row.last_change or 0.0) > 0 for row in run.rounds):
         caption = "How far each round moved q: KL divergence on a log scale."
         found.append((Picture(f"{FIGURES}/convergence.png", caption), plot_convergence(run.rounds)))
-    if result.parties and all(party.get("records") is not None for party in result.parties):
+    if result.parties and all(party.records is not None for party in result.parties):
         caption = "What each party holds."
         found.append((Picture(f"{FIGURES}/parties.png", caption), plot_parties(result.parties)))
     return found

@@ -1,7 +1,7 @@
 """Predictive metrics, calibration and the distance to a reference posterior."""
 
 from tacit.models.predictive import Prediction
-from tacit.results.metrics import Bin, Metrics, calibration_bins, calibration_error, evaluate, score
+from tacit.results.metrics import calibration_bins, calibration_error, evaluate, score
 from tacit.results.predict import predict
 from tacit.results.reference import (
     check_nuts,
@@ -14,8 +14,6 @@ from tacit.results.reference import (
 from tacit.results.stationarity import gradient_step
 
 __all__ = [
-    "Bin",
-    "Metrics",
     "Prediction",
     "calibration_bins",
     "calibration_error",

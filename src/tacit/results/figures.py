@@ -16,6 +16,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from tacit.results.shown import NORMAL_95
+from tacit.results.summary import CalibrationBin, PartyRow, Round
 
 BLUE, VERMILION, INK, GREY, FAINT = "#0072B2", "#D55E00", "#222222", "#7A7A7A", "#E4E4E4"
 MOST_COEFFICIENTS, MOST_PARTIES = 30, 40
@@ -88,32 +89,32 @@ def _mark_true_values(axes: Axes, labels: Sequence[str], true_values: Mapping[st
     axes.legend(frameon=False, loc="lower right", fontsize=9)
 
 
-def plot_loss(rounds: Sequence[Mapping[str, Any]]) -> Figure:
+def plot_negative_elbo(rounds: Sequence[Round]) -> Figure:
     """Negative evidence lower bound of the q a round started from; rounds without are left out."""
-    number, loss = _series(rounds, "loss")
+    number, value = _series(rounds, "negative_elbo")
     figure, axes = _panel(3.6)
-    axes.plot(number, loss, **_line(number))
+    axes.plot(number, value, **_line(number))
     axes.set_ylabel("Negative ELBO (nats)")
     _round_axis(axes)
     last = (
-        f"{loss[-1]:,.1f} nats at the start of round {number[-1]}"
-        if len(loss)
+        f"{value[-1]:,.1f} nats at the start of round {number[-1]}"
+        if len(value)
         else "None was recorded"
     )
-    title_and_subtitle(axes, "Loss", f"{last}; lower is better")
+    title_and_subtitle(axes, "Negative ELBO", f"{last}; lower is better")
     return figure
 
 
-def plot_convergence(rounds: Sequence[Mapping[str, Any]]) -> Figure:
+def plot_convergence(rounds: Sequence[Round]) -> Figure:
     """KL between the q of one round and the next, on a log scale; zeros cannot be drawn."""
-    number, step = _series(rounds, "step_kl")
+    number, step = _series(rounds, "last_change")
     positive = step > 0
     number, step = number[positive], step[positive]
     figure, axes = _panel(3.6)
     axes.set_yscale("log")
     axes.minorticks_off()
     axes.plot(number, step, **_line(number))
-    refused = {row["round"] for row in rounds if row.get("refused")}
+    refused = {row.round for row in rounds if row.refused}
     marked = np.isin(number, sorted(refused))
     if marked.any():
         axes.plot(
@@ -132,12 +133,12 @@ def plot_convergence(rounds: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def plot_calibration(bins: Sequence[Mapping[str, Any]]) -> Figure:
+def plot_calibration(bins: Sequence[CalibrationBin]) -> Figure:
     """Observed frequency against predicted probability, with 95 % Wilson intervals and counts."""
     figure = canvas(5.4, 5.6)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
     predicted, observed, count, low, high = (
-        np.array([row[key] for row in bins], np.float64)
+        np.array([getattr(row, key) for row in bins], np.float64)
         for key in ("predicted", "observed", "count", "low", "high")
     )
     lower, upper = _wilson(observed, count)
@@ -157,14 +158,14 @@ def plot_calibration(bins: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def plot_parties(parties: Sequence[Mapping[str, Any]]) -> Figure:
+def plot_parties(parties: Sequence[PartyRow]) -> Figure:
     """Records and share of positive outcomes of each party; of more than 40, the 40 largest.
 
     Every party needs a number of records: what is not known, or not to be shared, is not drawn.
     """
-    shown = sorted(parties, key=lambda party: party["records"])[-MOST_PARTIES:]
-    records = np.array([party["records"] for party in shown], np.float64)
-    share = np.array([_number(party.get("positive_fraction")) for party in shown], np.float64)
+    shown = sorted(parties, key=lambda party: party.records or 0)[-MOST_PARTIES:]
+    records = np.array([party.records for party in shown], np.float64)
+    share = np.array([_number(party.positive_fraction) for party in shown], np.float64)
     known = np.isfinite(share)
     columns = 2 if known.any() else 1
     figure = canvas(7.2, 1.4 + 0.235 * len(shown))
@@ -186,7 +187,7 @@ def plot_parties(parties: Sequence[Mapping[str, Any]]) -> Figure:
     panels[0].xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     for panel in panels:
         plain(panel)
-    _name_rows(panels[0], [party["name"] for party in shown])
+    _name_rows(panels[0], [party.name for party in shown])
     few = len(shown) == len(parties)
     which = f"All {len(shown)}" if few else f"The {len(shown)} largest of {len(parties)}"
     title_and_subtitle(panels[0], "Parties", f"{which}, by size")
@@ -260,9 +261,9 @@ def _line(number: np.ndarray) -> dict[str, Any]:
     return {"color": BLUE, "linewidth": 1.8, "marker": marker, "markersize": 4}
 
 
-def _series(rounds: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
+def _series(rounds: Sequence[Round], key: str) -> tuple[np.ndarray, np.ndarray]:
     """(round numbers, values) of the rounds that have a finite value."""
-    pairs = [(row["round"], _number(row.get(key))) for row in rounds]
+    pairs = [(row.round, _number(getattr(row, key))) for row in rounds]
     kept = [(number, value) for number, value in pairs if math.isfinite(value)]
     return np.array([n for n, _ in kept], int), np.array([v for _, v in kept], np.float64)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TypedDict
 
 import numpy as np
 
@@ -12,24 +11,13 @@ from tacit.expfam import Family, Natural
 from tacit.models import Model, Records
 from tacit.models.predictive import Prediction, count_records
 from tacit.results.predict import predict
+from tacit.results.summary import CalibrationBin, Metrics
 
 BINS = 15
 """Equal-width bins of the calibration plot (Guo et al. 2017, §4, use 15)."""
 
 NORMAL_90 = 1.6448536269514722
 """Half-width, in standard deviations, of a normal's central 90 % interval."""
-
-Metrics = dict[str, float | None]
-
-
-class Bin(TypedDict):
-    """One bar of a calibration plot: the records whose probability is in [low, high)."""
-
-    low: float
-    high: float
-    predicted: float
-    observed: float
-    count: int
 
 
 def evaluate(
@@ -94,7 +82,9 @@ def likeliest(probabilities: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.
     return np.max(probabilities, axis=1), right.astype(np.float64)
 
 
-def calibration_bins(probability: np.ndarray, y: np.ndarray, *, bins: int = BINS) -> list[Bin]:
+def calibration_bins(
+    probability: np.ndarray, y: np.ndarray, *, bins: int = BINS
+) -> list[CalibrationBin]:
     """Mean predicted probability beside the observed frequency of y = 1, bin by bin.
 
     Bins have equal width on [0, 1], include their lower edge (the last one its upper edge too)
@@ -108,11 +98,11 @@ def calibration_bins(probability: np.ndarray, y: np.ndarray, *, bins: int = BINS
     probability, y = probability[finite], y[finite]
     edges = np.linspace(0.0, 1.0, bins + 1)
     index = np.clip(np.searchsorted(edges, probability, side="right") - 1, 0, bins - 1)
-    rows: list[Bin] = []
+    rows: list[CalibrationBin] = []
     for k in np.unique(index):
         member = index == k
         rows.append(
-            Bin(
+            CalibrationBin(
                 low=float(edges[k]),
                 high=float(edges[k + 1]),
                 predicted=float(probability[member].mean()),
@@ -134,8 +124,8 @@ def calibration_error(probability: np.ndarray, y: np.ndarray, *, bins: int = BIN
     if not np.all(np.isfinite(probability)):
         return math.nan
     rows = calibration_bins(probability, y, bins=bins)
-    total = sum(row["count"] for row in rows)
-    gap = sum(row["count"] * abs(row["observed"] - row["predicted"]) for row in rows)
+    total = sum(row.count for row in rows)
+    gap = sum(row.count * abs(row.observed - row.predicted) for row in rows)
     return gap / total if total else math.nan
 
 

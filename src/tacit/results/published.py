@@ -10,24 +10,25 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from tacit.plan.plan import Plan
+from tacit.results.summary import DataFacts, PartyRow, Result, builtins_of
 
 SAFE = (
-    "schema",
     "name",
     "seed",
     "engine",
     "run",
     "configuration",
     "model",
-    "family",
     "method",
     "schedule",
     "rounds",
     "finished",
     "exchanges",
     "refused",
-    "step_kl",
+    "last_change",
     "left_out",
     "converged",
     "why",
@@ -87,33 +88,35 @@ def not_covered(plan: Plan, *, publish: bool = False) -> list[str]:
     return [*exceptions, PRIVATE_PART, CHOICES]
 
 
-def public_result(result: dict[str, Any], plan: Plan, *, publish: bool) -> dict[str, Any]:
+def public_result(result: Result, plan: Plan, *, publish: bool) -> Result:
     """The part of a result that may be shared; all of it where no guarantee is claimed."""
     if not covered(plan):
         return result
-    shared = {key: result[key] for key in SAFE if key in result}
-    shared["metrics"] = NOTHING_MEASURED
+    measured: dict[str, Any] = {"metrics": NOTHING_MEASURED}
     if publish:
-        shared |= {key: result[key] for key in MEASURED if key in result}
+        measured = {key: getattr(result, key) for key in MEASURED}
     known = counts_are_public(plan)
-    shared["parties"] = [
-        {
-            "name": row["name"],
-            "records": row["records"] if known else None,
-            "positive_fraction": None,
-        }
-        for row in result["parties"]
-    ]
-    shared["data"] = {
-        key: value for key, value in result["data"].items() if key in ("source", "target", "schema")
-    } | {"preparation": result["data"]["preparation"], "notes": []}
-    shared["privacy"] = {key: value for key, value in result["privacy"].items() if key != "ledger"}
-    return shared
+    return Result(
+        **{key: getattr(result, key) for key in SAFE},
+        **measured,
+        parties=[
+            PartyRow(name=row.name, records=row.records if known else None)
+            for row in result.parties
+        ],
+        data=DataFacts(
+            source=result.data.source,
+            outcome=result.data.outcome,
+            scaling=result.data.scaling,
+            columns=result.data.columns,
+        ),
+        privacy=msgspec.structs.replace(result.privacy, ledger=None),
+    )
 
 
-def local_result(result: dict[str, Any]) -> dict[str, Any]:
+def local_result(result: Result) -> dict[str, Any]:
     """What was measured on records or on this machine: for evaluation.json in the private part."""
-    privacy = result["privacy"]
-    local = {key: value for key, value in result.items() if key not in SAFE}
+    every = builtins_of(result)
+    privacy = every["privacy"]
+    local = {key: value for key, value in every.items() if key not in ("schema", *SAFE)}
     local["privacy"] = {key: privacy[key] for key in ("ledger",) if key in privacy}
-    return {"schema": "tacit/evaluation/1", "name": result["name"], **local}
+    return {"schema": "tacit/evaluation/2", "name": result.name, **local}

@@ -11,7 +11,6 @@ import inspect
 import json
 import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,21 @@ import numpy as np
 from tacit.arrays import Array
 from tacit.data.schema.layout import Feature
 from tacit.errors import ConfigError, DataError
-from tacit.expfam import Family, Natural, make_family
+from tacit.expfam import Family, FullGaussian, Natural, make_family
+from tacit.expfam.rooted import RootedGaussian
 from tacit.models import Model, Records
 from tacit.models.registry import model_class
 from tacit.results.posterior import Posterior
+from tacit.results.summary import (
+    ModelFacts,
+    Result,
+    public_of,
+    read_result,
+    read_text,
+    write_result,
+)
 from tacit.support.public_files import EVENTS, POSTERIOR, RESULT
 from tacit.support.storage import sync_directory, write_text, writing
-
-SCHEMA = "tacit/result/1"
 
 
 class StoredModel(Model):
@@ -93,7 +99,7 @@ def _as_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def read_model(facts: Mapping[str, Any], names: tuple[str, ...]) -> Model:
+def read_model(facts: ModelFacts, names: tuple[str, ...]) -> Model:
     """The model that a result describes, or its names where it could not be stored.
 
     Parameters
@@ -103,13 +109,13 @@ def read_model(facts: Mapping[str, Any], names: tuple[str, ...]) -> Model:
     names
         Names of the coordinates, for a model that could not be stored.
     """
-    settings = facts.get("settings")
+    settings = facts.settings
     if settings is None:
-        return StoredModel(facts["kind"], names, bool(names))
+        return StoredModel(facts.kind, names, bool(names))
     try:
-        made = model_class(facts["kind"])
+        made = model_class(facts.kind)
     except ConfigError:  # a package that is not installed here
-        return StoredModel(facts["kind"], names, bool(names))
+        return StoredModel(facts.kind, names, bool(names))
     return made(**{name: _as_argument(name, value) for name, value in settings.items()})
 
 
@@ -136,7 +142,7 @@ def write_posterior(path: Path, posterior: Posterior) -> None:
         sync_directory(path.parent)
 
 
-def write_saved(folder: Path, result: dict[str, Any], posterior: Posterior, history: Any) -> None:
+def write_saved(folder: Path, result: Result, posterior: Posterior, history: Any) -> None:
     """Write a fit's public part into a new or empty folder."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists and is not an empty directory; choose another path")
@@ -144,23 +150,17 @@ def write_saved(folder: Path, result: dict[str, Any], posterior: Posterior, hist
         folder.mkdir(parents=True, exist_ok=True)
     write_posterior(folder / POSTERIOR, posterior)
     write_text(folder / EVENTS, "".join(json.dumps(line) + "\n" for line in history))
-    write_text(folder / RESULT, json.dumps(result, indent=1, allow_nan=False))
+    write_result(folder / RESULT, result)
 
 
 def read_saved(
     path: Path, model: Model | None = None
-) -> tuple[dict[str, Any], Posterior, list[dict[str, Any]]]:
+) -> tuple[Result, Posterior, list[dict[str, Any]]]:
     """Result, posterior and rounds of a saved fit or of a run directory's public part."""
-    folder = path / "public" if (path / "public").is_dir() else path
-    result = _read_json(folder / RESULT)
-    if not isinstance(result, dict) or result.get("schema") != SCHEMA:
-        found = result.get("schema") if isinstance(result, dict) else type(result).__name__
-        raise DataError(
-            f"{folder / RESULT}: schema {found!r}, this version reads {SCHEMA!r}; load it with the "
-            "version of tacit that wrote it"
-        )
-    names = tuple(result["posterior"]["names"])
-    model = read_model(result["model"], names) if model is None else model
+    folder = public_of(path)
+    result = read_result(folder)
+    names = tuple(result.posterior.names)
+    model = read_model(result.model, names) if model is None else model
     if names and model.names != names:
         raise ConfigError(
             f"model has the coordinates {', '.join(model.names[:5])} …, the fit in {folder} has "
@@ -170,11 +170,14 @@ def read_saved(
     return result, Posterior(model, _family(model, result, natural), natural), _rounds(folder)
 
 
-def _family(model: Model, result: dict[str, Any], natural: Natural) -> Family:
+def _family(model: Model, result: Result, natural: Natural) -> Family:
     if not isinstance(model, StoredModel) and model.own_family is not None:
         return model.own_family
-    family = make_family(result["family"], result["model"]["dimension"])
+    family = make_family(result.posterior.family, result.model.dimension)
     expected = {key: value.shape for key, value in family.zero().items()}
+    if isinstance(family, FullGaussian) and "root" in natural:
+        family = RootedGaussian(family.dimension)
+        expected |= family.stored_shapes
     if {key: value.shape for key, value in natural.items()} != expected:
         raise DataError(
             f"{POSTERIOR}: the arrays do not have the shapes {expected} of a {family.kind} "
@@ -196,19 +199,12 @@ def _read_natural(path: Path) -> Natural:
 
 
 def _rounds(folder: Path) -> list[dict[str, Any]]:
+    path = folder / EVENTS
     try:
-        text = (folder / EVENTS).read_text(encoding="utf-8")
-        rounds = [json.loads(line) for line in text.splitlines() if line.strip()]
-    except (OSError, ValueError) as error:
-        raise _unreadable(folder / EVENTS, error) from None
-    return list({row["round"]: row for row in rounds if row.get("event") == "round"}.values())
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        rounds = [json.loads(line) for line in read_text(path).splitlines() if line.strip()]
+    except ValueError as error:
         raise _unreadable(path, error) from None
+    return list({row["round"]: row for row in rounds if row.get("event") == "round"}.values())
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:

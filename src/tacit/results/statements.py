@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import msgspec
 
 from tacit.methods import Clipped, PrivateMethod, PrivateScoring
 from tacit.plan.plan import Plan
-from tacit.privacy.guarantee import Guarantee
-from tacit.support.type_info import prepare
 
 NOT_PRIVATE = (
     "Not private: parties send exact updates. Records stay where they are, but the updates and the "
@@ -37,30 +32,6 @@ LEARNT_SCALE = (
     " The prior's scale was learnt from the same releases and is taken for known: where little was "
     "heard, intervals are far too narrow."
 )
-
-
-class FitPrivacy(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fit guarantees. `str()` says it in words; `guarantee` is None without privacy."""
-
-    guarantee: Guarantee | None
-    statement: str
-    private: bool
-    """Whether differential privacy holds: not in a simulation with a known noise seed."""
-
-    def __str__(self) -> str:
-        return self.statement
-
-    @property
-    def epsilon(self) -> float:
-        """ε of this fit on its own; infinite without differential privacy."""
-        return math.inf if self.guarantee is None else self.guarantee.epsilon
-
-    @classmethod
-    def from_block(cls, block: dict[str, Any]) -> FitPrivacy:
-        """From the "privacy" block of a result."""
-        found = block.get("guarantee")
-        guarantee = None if found is None else msgspec.convert(found, prepare(Guarantee))
-        return cls(guarantee=guarantee, statement=block["statement"], private=block["private"])
 
 
 def statement(plan: Plan) -> str:
@@ -92,11 +63,6 @@ def clipping_statement(clipped: Clipped) -> str:
     )
 
 
-def clipped_block(clipped: Clipped) -> dict[str, Any]:
-    """What the result.json of a simulation says about its clip."""
-    return {**clipped._asdict(), "statement": clipping_statement(clipped)}
-
-
 def interval_note(plan: Plan) -> str | None:
     """Why the intervals of a run are known to be too narrow; None: they are not known to be."""
     if plan.guarantee is None:
@@ -105,8 +71,3 @@ def interval_note(plan: Plan) -> str | None:
     if not plan.method.knows_noise(plan.family):
         return TOO_NARROW
     return LEARNT_SCALE.strip() if _learns_scale(plan) else None
-
-
-def intervals_block(plan: Plan) -> dict[str, Any]:
-    """What result.json says about its intervals: their level and what is known to be wrong."""
-    return {"level": 0.95, "warning": interval_note(plan)}

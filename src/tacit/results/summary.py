@@ -1,165 +1,351 @@
-"""The blocks of result.json that a run, a server and a fit write in the same way."""
+"""The schema of result.json: one set of structs that runs, servers and fits write and all read.
+
+`tacit run`, `tacit serve` and `Fit.save` write a `Result`; `tacit show`, `tacit compare`, `tacit
+report` and `tacit.load` read one. `Round` and `Refusal` are lines of events.jsonl. A key that is
+missing or has another type is refused with the file and the key.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 
-from tacit.data.federation import Federation
-from tacit.data.records import len_records
-from tacit.data.schema.layout import Layout, indicated_columns
-from tacit.methods import Clipped
-from tacit.models import Model
-from tacit.models.prior import PRIOR_PARTY
-from tacit.plan.plan import Plan
-from tacit.results.diagnostics import cautions_of, learned_share
-from tacit.results.posterior import Posterior
-from tacit.results.published import not_covered
-from tacit.results.saved import model_settings
-from tacit.results.statements import clipped_block, intervals_block, statement
-from tacit.results.verdict import Verdict, missing_caution
-from tacit.server.state import ServerState
+from tacit.errors import DataError
+from tacit.support.public_files import EVENTS, RESULT
+from tacit.support.storage import write_text
+from tacit.support.type_info import prepare
+
+SCHEMA = "tacit/result/2"
+PARTY_SCHEMA = "tacit/party-result/2"
+AGAIN = "run it again with `tacit run`, or give the directory of a finished run"
+
+T = TypeVar("T")
+Metrics = dict[str, float | None]
 
 
-def result_block(
-    plan: Plan,
-    posterior: Posterior,
-    state: ServerState,
-    verdict: Verdict,
-    layout: Layout | None,
-    clipped: Clipped | None = None,
-) -> dict[str, Any]:
-    """Posterior, verdict and what was run. The parameters are those of `verdict_block`, and the
-    server's last state.
-    """
-    return {
-        "model": model_block(plan.model),
-        "family": posterior.family.kind,
-        "method": plan.method.kind,
-        "schedule": plan.schedule.kind,
-        "rounds": state.round,
-        "finished": state.finished,
-        "exchanges": state.exchanges - _visits_of_the_prior(state),
-        "refused": state.refused,
-        **verdict_block(plan, posterior, verdict, layout, clipped),
-        "posterior": posterior.table(),
-        "intervals": intervals_block(plan),
-    }
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a result."""
 
 
-def data_block(federation: Federation | None, source: str | None = None) -> dict[str, Any]:
-    """Where the records came from and how they were prepared; `notes` are for those who see them.
+class ModelFacts(Part, frozen=True, kw_only=True):
+    """Which model was fitted, with the arguments that make it again where they have a JSON form."""
 
-    Parameters
-    ----------
-    federation
-        The prepared records; None for plain arrays.
-    source
-        The data set's name in a configuration.
-    """
-    if federation is None:
-        return {"source": source, "preparation": None, "target": None, "notes": []}
-    return {
-        "source": source,
-        "preparation": federation.preparation,
-        "target": federation.target,
-        "schema": msgspec.json.decode(msgspec.json.encode(federation.schema)),
-        "notes": list(federation.notes),
-    }
+    kind: str
+    dimension: int
+    output: str
+    settings: dict[str, Any] | None = None
 
 
-def model_block(model: Model) -> dict[str, Any]:
-    """The model, with the arguments that make it again where they have a JSON form."""
-    return {
-        "kind": model.kind,
-        "dimension": model.dimension,
-        "output": model.output,
-        "settings": model_settings(model),
-    }
+class PosteriorTable(Part, frozen=True, kw_only=True):
+    """Mean and sd of each coordinate of θ; no rows where there are too many to list."""
+
+    family: str
+    names: list[str]
+    mean: list[float]
+    sd: list[float]
+
+    def __post_init__(self) -> None:
+        sizes = len(self.names), len(self.mean), len(self.sd)
+        if len(set(sizes)) > 1:
+            raise ValueError("posterior has {} names, {} means and {} sds".format(*sizes))
+        if not all(value > 0 for value in self.sd):
+            raise ValueError(f"a posterior sd is {min(self.sd)}; it must be > 0")
 
 
-def verdict_block(
-    plan: Plan,
-    posterior: Posterior,
-    verdict: Verdict | None,
-    layout: Layout | None,
-    clipped: Clipped | None = None,
-) -> dict[str, Any]:
-    """Whether a run converged, and every reason not to believe its numbers.
+class Intervals(Part, frozen=True, kw_only=True):
+    """The level of the intervals, and what is known to be wrong with them."""
 
-    Parameters
-    ----------
-    plan
-        The plan of the run.
-    posterior
-        Its result.
-    verdict
-        None at a party, which has not seen the rounds: `converged` is then None.
-    layout
-        The columns of x by the public schema, if they are declared.
-    clipped
-        The share of clipped contributions, measured in simulations only.
-    """
-    cautions = [
-        *cautions_of(plan, posterior, verdict, clipped),
-        *missing_caution(indicated_columns(layout)),
-    ]
-    learned = learned_share(plan, posterior)
-    return {
-        "converged": None if verdict is None else verdict.converged,
-        "why": "only the server's result says it" if verdict is None else verdict.why,
-        "learned": None if learned is None else learned.tolist(),
-        "cautions": [{"kind": one.kind, "text": one.text} for one in cautions],
-        **({} if clipped is None else {"clipped": clipped_block(clipped)}),
-    }
+    level: float = 0.95
+    warning: str | None = None
 
 
-def _visits_of_the_prior(state: ServerState) -> int:
-    """A prior kept as a factor is visited like a party, but that is no exchange with one."""
-    return state.factors[PRIOR_PARTY].visits if PRIOR_PARTY in state.factors else 0
+class Site(Part, frozen=True, kw_only=True):
+    """One of the model's own quantities, in its own space."""
+
+    mean: float
+    sd: float
+    low: float
+    high: float
+    real: bool = True
+    """Whether it can have either sign."""
 
 
-def party_row(plan: Plan, name: str) -> dict[str, Any]:
-    """Size and share of positive outcomes of one party; the latter only without privacy."""
-    records = plan.parties[name]
-    # An exact fraction would be a release that nobody has paid for.
-    told = plan.model.output == "bernoulli" and plan.privacy is None
-    positive = float(np.mean(records["y"])) if told else None
-    return {"name": name, "records": len_records(records), "positive_fraction": positive}
+class Topic(Part, frozen=True, kw_only=True):
+    """A topic: its number in q, its share of all words, its top words and their probabilities."""
+
+    number: int
+    share: float
+    words: list[str]
+    chances: list[float]
 
 
-def privacy_block(plan: Plan, *, publish: bool = False) -> dict[str, Any]:
-    """What result.json says about privacy; `publish`: with exact metrics of held-out records."""
-    guarantee = plan.guarantee
-    if guarantee is None or plan.privacy is None:
-        return {"private": False, "statement": statement(plan)}
-    return {
-        "private": guarantee.caveat is None,
-        "statement": statement(plan),
-        "guarantee": {
-            "epsilon": guarantee.epsilon,
-            "delta": guarantee.delta,
-            "unit": guarantee.unit,
-            "adjacency": guarantee.adjacency,
-            "trust": guarantee.trust,
-            "caveat": guarantee.caveat,
-        },
-        "accountant": plan.privacy.accountant,
-        "aggregation": plan.privacy.aggregation,
-        "parties": [
-            {
-                "name": name,
-                "epsilon": one.guarantee.epsilon,
-                "delta": one.guarantee.delta,
-                "clip": one.clip,
-                "noise_sd": one.noise_sd,
-                "noise_multiplier": one.noise_multiplier,
-                "answers": one.visits,
-                "releases": one.releases,
-            }
-            for name, one in plan.settled.items()
-        ],
-        "not_covered": not_covered(plan, publish=publish),
-    }
+class CautionNote(Part, frozen=True, kw_only=True):
+    """A reason not to believe the numbers as they stand."""
+
+    kind: str
+    text: str
+
+
+class ClippedShare(Part, frozen=True, kw_only=True):
+    """In a simulation: the share of units whose contribution the clip shortened."""
+
+    biases: bool
+    share: float
+    setting: str
+    statement: str
+
+
+class CalibrationBin(Part, frozen=True, kw_only=True):
+    """The held-out records whose predicted probability is in [low, high)."""
+
+    low: float
+    high: float
+    predicted: float
+    observed: float
+    count: int
+
+
+class PartyRow(Part, frozen=True, kw_only=True):
+    """A party; numbers that the guarantee does not cover are None in the public part."""
+
+    name: str
+    records: int | None = None
+    positive_fraction: float | None = None
+
+
+class DataFacts(Part, frozen=True, kw_only=True):
+    """Where the records came from and how they were scaled; `notes` only for those who see them."""
+
+    source: str | None = None
+    outcome: str | None = None
+    scaling: str | None = None
+    columns: list[dict[str, Any]] | None = None
+    """The public schema of the columns, as in the [columns] table of a study file."""
+    notes: list[str] = []
+
+
+class GuaranteeFacts(Part, frozen=True, kw_only=True):
+    """ε and δ with their unit, adjacency and trust."""
+
+    epsilon: float
+    delta: float
+    unit: str
+    adjacency: str
+    trust: str
+    caveat: str | None = None
+
+
+class PartyTerms(Part, frozen=True, kw_only=True):
+    """What the answers of one party cost."""
+
+    name: str
+    epsilon: float
+    delta: float
+    clip: float | None = None
+    noise_sd: float | None = None
+    noise_multiplier: float | None = None
+    answers: int | None = None
+    releases: int | None = None
+
+
+class LedgerFacts(Part, frozen=True, kw_only=True):
+    """What the ledger of a private run says after it."""
+
+    path: str
+    run: str
+    epsilon_spent: float
+    receipt: Any = None
+
+
+class PrivacyFacts(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """What a run guarantees, and what its guarantee does not cover."""
+
+    private: bool
+    """Whether a guarantee holds: not without privacy, and not if the seed of the noise is known."""
+    statement: str
+    guarantee: GuaranteeFacts | None = None
+    accountant: str | None = None
+    aggregation: str | None = None
+    parties: list[PartyTerms] = []
+    not_covered: list[str] = []
+    ledger: LedgerFacts | None = None
+
+
+class VerdictFacts(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether a run converged, and every reason not to believe its numbers."""
+
+    converged: bool | None
+    """None at a party, which has not seen the rounds."""
+    why: str
+    learned: list[float] | None
+    """1 − (posterior sd / prior sd)² of each coefficient; None where the prior has no sd."""
+    cautions: list[CautionNote]
+    clipped: ClippedShare | None = None
+
+
+class Result(
+    VerdictFacts, frozen=True, kw_only=True, omit_defaults=True, tag_field="schema", tag=SCHEMA
+):
+    """result.json of a run, a server or a saved fit."""
+
+    name: str
+    seed: int
+    engine: str
+    run: str | None = None
+    """Of a live federation: the run, and the digest of the agreed configuration."""
+    configuration: str | None = None
+    diagnostics: dict[str, Any] = {}
+    """Numbers behind the verdict, without privacy (`tacit.results.diagnostics`)."""
+    model: ModelFacts
+    method: str
+    schedule: str
+    rounds: int
+    finished: str | None
+    """What ended the run."""
+    exchanges: int
+    refused: int
+    last_change: float | None = None
+    """How far the last round moved q, in nats (KL)."""
+    left_out: dict[str, Any] = {}
+    """Parties that a live server left out, with the bound that their update broke."""
+    posterior: PosteriorTable
+    intervals: Intervals
+    sites: dict[str, Site] = {}
+    topics: list[Topic] = []
+    true_values: dict[str, float] = {}
+    metrics: dict[str, Metrics | None]
+    """By "training" and "held_out"."""
+    calibration: dict[str, list[CalibrationBin]] = {}
+    not_evaluated: dict[str, str] = {}
+    """What could not be computed after training, and why."""
+    kl_to_exact: float | None = None
+    kl_to_reference: float | None = None
+    reference: dict[str, Any] | None = None
+    parties: list[PartyRow]
+    data: DataFacts
+    privacy: PrivacyFacts
+    timing: dict[str, float] = {}
+    compilations: int | None = None
+    cluster: dict[str, Any] = {}
+    """What the engine measured of itself."""
+
+
+class PartyResult(
+    VerdictFacts,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="schema",
+    tag=PARTY_SCHEMA,
+):
+    """result.json of a party of a live federation; it does not say how the rounds went."""
+
+    name: str
+    party: str
+    run: str | None
+    configuration: str
+    privacy: str
+    intervals: Intervals
+    posterior: PosteriorTable
+
+
+class PartyEvaluation(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """evaluation.json of a party: what was measured on its records, which stays there."""
+
+    answers: int
+    stopped: dict[str, Any] | None
+    sent_bytes: int
+    received_bytes: int
+    metrics: dict[str, Metrics | None]
+    not_evaluated: dict[str, str] = {}
+
+
+class Round(Part, frozen=True, kw_only=True):
+    """A line of events.jsonl with event "round"; further keys are ignored."""
+
+    round: int
+    exchanges: int | None = None
+    negative_elbo: float | None = None
+    """Of the q that the round started from; None in a private run."""
+    last_change: float | None = None
+    refused: int | None = None
+
+
+class Refusal(Part, frozen=True, kw_only=True):
+    """A line of events.jsonl with event "refused"."""
+
+    reason: str
+    round: int | None = None
+    party: str | None = None
+
+
+def builtins_of(result: Part) -> dict[str, Any]:
+    """A result as JSON types, for `--json` and files."""
+    return msgspec.to_builtins(result)
+
+
+def write_result(path: Path, result: Part) -> None:
+    """Write a result as JSON, durably. A number that is not finite is refused."""
+    write_text(path, json.dumps(builtins_of(result), indent=1, allow_nan=False))
+
+
+def public_of(path: Path) -> Path:
+    """The folder with the public files: of a run directory its public part."""
+    return path / "public" if (path / "public").is_dir() else path
+
+
+def read_result(folder: Path) -> Result:
+    """Read result.json of a folder, or raise a `DataError` that names the file and the key."""
+    path = folder / RESULT
+    text = read_text(path)
+    found = decode(text, dict[str, Any], path).get("schema")
+    if found != SCHEMA:
+        raise DataError(
+            f"{path}: schema {found!r}, this version reads {SCHEMA!r}; read it with the version of "
+            "tacit that wrote it, or run again"
+        )
+    return decode(text, Result, path)
+
+
+def read_events(folder: Path) -> tuple[list[Round], list[Refusal]]:
+    """Rounds in order and refusals. A resumed run may repeat a round: the last line counts."""
+    path = folder / EVENTS
+    rounds: dict[int, Round] = {}
+    refused: list[Refusal] = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        event = decode(line, dict[str, Any], where).get("event")
+        if event == "round":
+            row = decode(line, Round, where)
+            rounds[row.round] = row
+        elif event == "refused":
+            refused.append(decode(line, Refusal, where))
+    return [rounds[number] for number in sorted(rounds)], refused
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of a run, or a `DataError` that says what to do."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing; {AGAIN}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read ({error}); {AGAIN}") from error
+
+
+def read_part(path: Path, kind: type[T]) -> T:
+    """A file with one of these structs, or a `DataError`."""
+    return decode(read_text(path), kind, path)
+
+
+def decode(text: str, kind: type[T], where: Path | str) -> T:
+    """JSON as that type, or a `DataError` that says where it is not."""
+    try:
+        return msgspec.json.decode(text, type=prepare(kind))
+    except msgspec.DecodeError as error:
+        raise DataError(f"{where}: {error}; {AGAIN}") from error

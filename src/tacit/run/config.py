@@ -15,17 +15,17 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
-from tacit.data.config import CORPORA, DataConfig, faults_together
+from tacit.data.config import CORPORA, GENERATED, DataConfig, faults_together
 from tacit.data.partition_settings import PartitionConfig
 from tacit.engines.settings import EngineSettings, InProcessSettings
 from tacit.errors import ConfigError, DataError, TacitError
 from tacit.methods.settings import AutoMethod, MethodSettings
 from tacit.models.registry import MODEL_SETTINGS
 from tacit.models.settings import AutoModel, ModelSettings
-from tacit.privacy.settings import Privacy
+from tacit.privacy.settings import RUN_DIRECTORY, Privacy
 from tacit.run.study_file import SHOWN_AS, lowered, raised
 from tacit.server.settings import ScheduleSettings, SynchronousSettings
-from tacit.support.table_reader import find_faults
+from tacit.support.table_reader import find_faults, read_toml_file
 from tacit.support.tables import Table, given, plain, raise_all, shown
 from tacit.support.validation import MAX_SEED, Count, Seed
 
@@ -103,6 +103,7 @@ class Config(Table, frozen=True, kw_only=True):
     def faults(self) -> Iterator[str | TacitError]:
         yield from faults_together(self.data, self.partition)
         yield from model_faults(self.model, self.data)
+        yield from ledger_faults(self.private, self.data)
 
 
 def model_faults(model: ModelSettings, data: DataConfig) -> Iterator[str]:
@@ -113,6 +114,17 @@ def model_faults(model: ModelSettings, data: DataConfig) -> Iterator[str]:
                 f'model.{key} = {shown(value)} has no effect: data.source = "{data.source}" has '
                 "documents, whose topics have no such prior; leave it out"
             )
+
+
+def ledger_faults(private: Privacy | None, data: DataConfig) -> Iterator[str]:
+    """A ledger in the run directory would be deleted with the run, budget and all."""
+    own = private is not None and private.ledger == RUN_DIRECTORY
+    if own and data.source not in GENERATED:
+        yield (
+            f'privacy.ledger = "{RUN_DIRECTORY}" with data.source = "{data.source}"; what is spent'
+            " on real records has to outlive the run: name a file elsewhere or leave the key out"
+            f" (generated records: {', '.join(GENERATED)})"
+        )
 
 
 def read_config(path: Path, overrides: tuple[str, ...] = (), seed: int | None = None) -> Config:
@@ -131,16 +143,7 @@ def read_config(path: Path, overrides: tuple[str, ...] = (), seed: int | None = 
 
 def read_toml(path: Path, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
     """A TOML file as it is, with `--set key=value` applied."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"File not found: {path}; give the path of a TOML file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); give the path of a TOML file") from None
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}; fix that line") from None
+    raw = read_toml_file(path)
     for asked in overrides:
         override(raw, asked)
     return raw

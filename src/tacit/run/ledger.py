@@ -14,10 +14,8 @@ import math
 import secrets
 import shlex
 from pathlib import Path
-from typing import Any
 
 from tacit.data import Federation
-from tacit.data.config import GENERATED
 from tacit.data.records import pooled
 from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.models import Records
@@ -27,6 +25,7 @@ from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.privacy.ledger.ledger import Budget, Ledger
 from tacit.privacy.ledger.paths import LEDGER_NAME, own_ledger
 from tacit.privacy.settings import RUN_DIRECTORY
+from tacit.results.summary import LedgerFacts
 from tacit.run.config import Config
 from tacit.run.directory import checkpoint_path, private_part
 from tacit.support.storage import write_text
@@ -61,9 +60,9 @@ def operators_ledger(config: Config) -> Path:
 def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
     """Whether a run has a ledger of its own in its directory, and charges no other.
 
-    One on real records may not have it there: it would allow itself what it likes, and --overwrite
-    would delete what was spent. A simulation in a ledger that counts would be a finite ε in it for
-    a release that has none.
+    `tacit.run.config.ledger_faults` refuses it for real records: --overwrite would delete what was
+    spent. A simulation in a ledger that counts would be a finite ε in it for a release that has
+    none.
     """
     assert config.private is not None
     within = out.resolve() in path.resolve().parents
@@ -73,13 +72,6 @@ def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
             f"ledger {path}; noise from "
             "a known seed guarantees nothing and is charged in the run directory only: leave out "
             "one of the two"
-        )
-    generated = config.data.source in GENERATED
-    if config.private.ledger == RUN_DIRECTORY and not generated:
-        raise ConfigError(
-            f'privacy.ledger = "{RUN_DIRECTORY}" with data.source = "{config.data.source}"; what '
-            "is spent on real records has to outlive the run: name a file elsewhere or leave the "
-            f"key out (generated records: {', '.join(GENERATED)})"
         )
     if (
         within
@@ -103,7 +95,7 @@ def datasets(plan: Plan, federation: Federation, ledger: Ledger) -> dict[str, Da
 
 def identify(ledger: Ledger, federation: Federation, raw: Records) -> DatasetId:
     """The name of a party's records under the ledger's key, in whatever run they are used."""
-    form = federation.known_by or {"columns": sorted(raw), "target": federation.target}
+    form = federation.known_by or {"columns": sorted(raw), "target": federation.outcome}
     return ledger.identify(form, raw)
 
 
@@ -206,12 +198,12 @@ def run_name(out: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-def spent(charging: Charging, path: Path) -> dict[str, Any]:
+def spent(charging: Charging, path: Path) -> LedgerFacts:
     """What the ledger says after the run."""
     left = [charging.ledger.spent(dataset) for dataset in charging.datasets.values()]
-    return {
-        "path": str(path),
-        "run": charging.run,
-        "epsilon_spent": max((one.epsilon or 0.0 for one in left), default=0.0),
-        "receipt": charging.ledger.receipt(),
-    }
+    return LedgerFacts(
+        path=str(path),
+        run=charging.run,
+        epsilon_spent=max((one.epsilon or 0.0 for one in left), default=0.0),
+        receipt=charging.ledger.receipt(),
+    )

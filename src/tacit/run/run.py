@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tacit.data import Federation, load_federation
@@ -32,12 +33,13 @@ from tacit.plan.baselines import as_baseline
 from tacit.plan.checks import check_likelihood
 from tacit.plan.plan import Plan, make_plan
 from tacit.results import check_nuts, exact_posterior, kl_to, nuts_reference
+from tacit.results.compose import compose_result, data_facts, party_row, privacy_facts
 from tacit.results.evaluation import Attempts, measure
 from tacit.results.posterior import Posterior
-from tacit.results.published import covered, local_result, public_result
-from tacit.results.saved import SCHEMA, write_posterior
+from tacit.results.published import NOTHING_MEASURED, covered, local_result, public_result
+from tacit.results.saved import write_posterior
 from tacit.results.shown import site_summary
-from tacit.results.summary import data_block, party_row, privacy_block, result_block
+from tacit.results.summary import Result, Topic, write_result
 from tacit.run.build import make_engine, make_method, make_model, make_schedule
 from tacit.run.config import Config, config_digest, resolved_toml
 from tacit.run.directory import (
@@ -61,6 +63,7 @@ from tacit.run.ledger import (
 from tacit.server.checkpoint import Checkpoint
 from tacit.support.public_files import EVENTS, POSTERIOR, RESULT
 from tacit.support.storage import write_text
+from tacit.support.type_info import prepare as prepare_type
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,7 @@ def run(
     overwrite: bool = False,
     ledger: Path | None = None,
     observe: Callable[[Prepared], Observer | None] | None = None,
-) -> dict[str, Any]:
+) -> Result:
     """Carry a configuration out and leave a run directory; the result with all that was measured.
 
     A private run is charged to `ledger`, or where the configuration says, or to the user's own. Of
@@ -220,20 +223,22 @@ def run(
         write_posterior(public_part(out) / POSTERIOR, outcome.posterior)
         result = _result(prepared, outcome)
         if charging is not None and book is not None:
-            result["privacy"]["ledger"] = spent(charging, book)
-    result["timing"]["wall_s"] = time.perf_counter() - started
-    result["timing"]["cpu_s"] = time.process_time() - cpu
+            privacy = msgspec.structs.replace(result.privacy, ledger=spent(charging, book))
+            result = msgspec.structs.replace(result, privacy=privacy)
+    result = _timed(result, started, cpu)
     shared = public_result(result, plan, publish=config.evaluate.publish)
-    write_text(private_part(out) / EVALUATION, _as_json(local_result(result)))
-    write_text(public_part(out) / RESULT, _as_json(shared))
+    local = json.dumps(local_result(result), indent=1, allow_nan=False)
+    write_text(private_part(out) / EVALUATION, local)
+    write_result(public_part(out) / RESULT, shared)
     return result
 
 
-def _as_json(body: dict[str, Any]) -> str:
-    return json.dumps(body, indent=1, allow_nan=False)
+def _timed(result: Result, started: float, cpu: float) -> Result:
+    times = {"wall_s": time.perf_counter() - started, "cpu_s": time.process_time() - cpu}
+    return msgspec.structs.replace(result, timing=result.timing | times)
 
 
-def simulate(config: Config, method: LocalMethod | None = None) -> dict[str, Any]:
+def simulate(config: Config, method: LocalMethod | None = None) -> Result:
     """What `run` answers, with nothing written: for studies of many runs that count nowhere."""
     if config.private is not None and config.private.insecure_noise_seed is None:
         raise ConfigError(
@@ -243,13 +248,10 @@ def simulate(config: Config, method: LocalMethod | None = None) -> dict[str, Any
         )
     cpu, started = time.process_time(), time.perf_counter()
     prepared = prepare(config, method)
-    result = _result(prepared, carry_out(prepared.plan))
-    result["timing"]["wall_s"] = time.perf_counter() - started
-    result["timing"]["cpu_s"] = time.process_time() - cpu
-    return result
+    return _timed(_result(prepared, carry_out(prepared.plan)), started, cpu)
 
 
-def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
+def _result(prepared: Prepared, outcome: Outcome) -> Result:
     config, federation, plan = prepared.config, prepared.federation, prepared.plan
     posterior, state = outcome.posterior, outcome.state
     started = time.perf_counter()
@@ -259,53 +261,53 @@ def _result(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
     metrics, bins = attempts.attempt(
         "metrics",
         lambda: measure(posterior, measured, federation.test, config.evaluate.draws, config.seed),
-        otherwise=({"training": None, "held_out": None}, None),
+        otherwise=(NOTHING_MEASURED, None),
     )
-    result: dict[str, Any] = {
-        "schema": SCHEMA,
-        "name": config.name,
-        "seed": config.seed,
-        "engine": config.engine.kind,
-        **result_block(plan, posterior, state, outcome.verdict, federation.layout, outcome.clipped),
-        "metrics": metrics,
-        "parties": [party_row(plan, name) for name in plan.parties],
-        "data": data_block(federation, config.data.source),
-        "privacy": privacy_block(plan, publish=config.evaluate.publish),
-    }
-    if bins is not None:
-        result["calibration"] = {"held_out": bins}
-    if federation.true_values is not None and set(federation.true_values) == set(posterior.names):
-        result["true_values"] = {key: float(value) for key, value in federation.true_values.items()}
-    result |= attempts.attempt("summary", lambda: _summary(prepared, posterior), otherwise={})
-    result |= attempts.attempt(
+    true_values = {key: float(value) for key, value in (federation.true_values or {}).items()}
+    tables = attempts.attempt("summary", lambda: _tables(prepared, posterior), otherwise={})
+    references = attempts.attempt(
         "reference", lambda: _references(config, plan, posterior, train), otherwise={}
     )
-    if attempts.failed:
-        result["not_evaluated"] = attempts.failed
-    result["timing"] = {
-        "data_s": prepared.data_s,
-        "train_s": outcome.train_s,
-        "evaluate_s": time.perf_counter() - started,
-        "compile_s": outcome.compiled.seconds,
-    }
-    result["compilations"] = outcome.compiled.count
-    if outcome.report:
-        result["cluster"] = outcome.report
-    return result
+    return compose_result(
+        plan,
+        posterior,
+        state,
+        outcome.log,
+        outcome.verdict,
+        federation.layout,
+        outcome.clipped,
+        name=config.name,
+        engine=config.engine.kind,
+        metrics=metrics,
+        calibration={} if bins is None else {"held_out": bins},
+        parties=[party_row(plan, name) for name in plan.parties],
+        data=data_facts(federation, config.data.source),
+        privacy=privacy_facts(plan, publish=config.evaluate.publish),
+        true_values=true_values if set(true_values) == set(posterior.names) else {},
+        not_evaluated=attempts.failed,
+        timing={
+            "data_s": prepared.data_s,
+            "train_s": outcome.train_s,
+            "evaluate_s": time.perf_counter() - started,
+            "compile_s": outcome.compiled.seconds,
+        },
+        compilations=outcome.compiled.count,
+        cluster=outcome.report,
+        **tables,
+        **references,
+    )
 
 
-def _summary(prepared: Prepared, posterior: Posterior) -> dict[str, Any]:
+def _tables(prepared: Prepared, posterior: Posterior) -> dict[str, Any]:
     """A posterior in the terms its user thinks in: topics, a NumPyro model's sites."""
     names = prepared.federation.names
-    found = prepared.plan.model.result_tables(posterior.natural, names)
-    sites = site_summary(posterior, prepared.config.seed)
-    if sites:
-        found["sites"] = sites
-    return found
+    tables = prepared.plan.model.result_tables(posterior.natural, names)
+    topics = msgspec.convert(tables.get("topics", []), prepare_type(list[Topic]))
+    return {"topics": topics, "sites": site_summary(posterior, prepared.config.seed)}
 
 
 def _references(config: Config, plan: Plan, posterior: Posterior, train: Records) -> dict[str, Any]:
-    """KL from q to the exact posterior, or to NUTS on the pooled records, where asked."""
+    """KL from q to the exact posterior, or to NUTS on the pooled records, where requested."""
     found: dict[str, Any] = {}
     how = config.evaluate.reference
     secret = plan.privacy is not None and plan.privacy.insecure_noise_seed is None

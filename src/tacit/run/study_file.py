@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tacit.data.schema.schema import column_rows
 from tacit.support.tables import short
 
 TOP = ("outcome", "positive", "columns")
@@ -52,7 +53,7 @@ def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     elif data["source"] == "file":
         faults.append('data.source = "file"; leave it out: data.path says that it is a file')
     if "columns" in data:
-        data["columns"], wrong = _as_rows(data["columns"])
+        data["columns"], wrong = column_rows(data["columns"])
         faults += wrong
     return result | {"data": data}, faults
 
@@ -92,21 +93,3 @@ def raised_schema(schema: dict[str, Any]) -> dict[str, Any]:
         "additionalProperties": column,
     }
     return schema | {"properties": top | schema["properties"]}
-
-
-def _as_rows(columns: Any) -> tuple[Any, list[str]]:
-    """[columns] as a list of tables with names."""
-    example = "age = { low = 18, high = 105 }"
-    if not isinstance(columns, dict):
-        return [], [f"columns = {short(columns)}; it must be a table of columns, e.g. {example}"]
-    rows, faults = [], []
-    for name, row in columns.items():
-        if isinstance(row, dict) and "name" not in row:
-            rows.append({"name": name, **row})
-        elif isinstance(row, dict):
-            faults.append(
-                f"columns.{name}.name = {short(row['name'])}; the key is the name: drop it"
-            )
-        else:
-            faults.append(f"columns.{name} = {short(row)}; it must be a table, e.g. {example}")
-    return rows, faults

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import re
+import tomllib
 import typing
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from tacit.errors import ConfigError, TacitError
+from tacit.errors import ConfigError, DataError, TacitError
 from tacit.support.tables import Table, family_of, fields_of, raise_all, short, shown
 from tacit.support.type_info import prepare
 from tacit.support.validation import fits, near_word, options, words_of
 
 T = TypeVar("T", bound=Table)
+
+
+def read_toml_file(path: Path) -> dict[str, Any]:
+    """A TOML file as a dictionary, or one line that says why not."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"File not found: {path}; give the path of a TOML file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); give the path of a TOML file") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}; fix that line") from None
 
 
 def read_table(raw: Any, table: type[T], path: str = "") -> T:

@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+from json_results import run
 from planted_documents import identified, planted
 from scipy import sparse
 
@@ -20,7 +21,7 @@ from tacit.privacy.ledger.ledger import Budget, Ledger
 from tacit.report import write_report
 from tacit.run.config import parse_config
 from tacit.run.ledger import datasets
-from tacit.run.run import Prepared, prepare, run
+from tacit.run.run import Prepared, prepare
 
 RAW = {
     "name": "themes",
@@ -67,7 +68,7 @@ def test_a_run_leaves_topics_perplexities_and_a_report(tmp_path):
     result = run(parse_config(RAW), tmp_path / "run")
     assert len(result["topics"]) == 5
     assert sum(row["share"] for row in result["topics"]) == pytest.approx(1.0)
-    assert result["posterior"] == {"names": [], "mean": [], "sd": []}
+    assert result["posterior"] == {"family": "dirichlets", "names": [], "mean": [], "sd": []}
     assert result["metrics"]["training"] is None
     test = result["metrics"]["held_out"]
     assert 1 < test["completion_perplexity"] < test["bound_perplexity"] < 70
@@ -125,10 +126,13 @@ def test_documents_of_ones_own_are_charged_as_what_the_estimator_calls_them(own,
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda own: (own / "vocabulary.txt").write_text("a b"), "over 30 words, but there are 2 "),
+        (
+            lambda own: (own / "vocabulary.txt").write_text("a b"),
+            "over 30 words, but the vocabulary has 2;",
+        ),
         (lambda own: (own / "vocabulary.txt").write_text("a " * 30), "the word 'a' more than once"),
         (lambda own: (own / "vocabulary.txt").unlink(), "cannot be read"),
-        (lambda own: (own / "counts.npz").write_bytes(b"no"), "is no sparse matrix"),
+        (lambda own: (own / "counts.npz").write_bytes(b"no"), "is not a sparse matrix"),
         (lambda own: (own / "counts.npz").unlink(), "there is no file"),
     ],
 )

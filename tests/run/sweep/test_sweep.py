@@ -91,10 +91,10 @@ def test_a_sweep_killed_half_way_goes_on_without_repeating_a_run(tmp_path, tacit
 
     row = table.row(7, named=True)  # any run is what `tacit run` makes of the same file
     alone = run(parse_config(expand(read_sweep(file))[7].config), tmp_path / "alone")
-    assert row["kl_to_exact"] == alone["kl_to_exact"]
+    assert row["kl_to_exact"] == alone.kl_to_exact
     assert (
         row["held_out.log_predictive_density"]
-        == alone["metrics"]["held_out"]["log_predictive_density"]
+        == alone.metrics["held_out"]["log_predictive_density"]
     )
 
 

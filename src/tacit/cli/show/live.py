@@ -19,9 +19,10 @@ from tacit.cli.show.results import (
 )
 from tacit.data.records import len_records
 from tacit.live.config import ServerSetup
-from tacit.live.join import ReadyParty
+from tacit.live.join import PartyEnd, ReadyParty
 from tacit.live.settings import FEWEST_TOLD
 from tacit.privacy.ledger.ledger import Spent
+from tacit.results.summary import Result
 
 Line = dict[str, Any]
 MOST_NAMES = 12
@@ -83,7 +84,7 @@ class ServerLines:
             if not self._records_agreed:  # after the first line, which programs wait for
                 say(f"note: {NO_RECORDS}")
         if line["event"] == "round":
-            self._progress.at(line["round"], _loss(line).rstrip(", "))
+            self._progress.at(line["round"], _elbo(line).rstrip(", "))
 
     def _words(self, line: Line) -> str | None:
         event, party = line["event"], line.get("party", "")
@@ -121,9 +122,7 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
     ),
     "metrics": lambda line: f"metrics at http://{line['address']}/metrics",
     "begin": lambda line: f"training begins with {line['parties']} parties",
-    "round": lambda line: (
-        f"round {line['round']}: {_loss(line)}q moved by {line['step_kl']:.3g} nats"
-    ),
+    "round": lambda line: f"round {line['round']}: {_elbo(line)}{_change(line)}",
     "skipped": lambda line: f"round {line['round']}: passed over {line['party']}, which is late",
     "waiting": lambda line: (
         f"past the deadline, but no quorum without {', '.join(line['late'])}: waiting"
@@ -162,7 +161,7 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
 }
 
 
-def show_server_end(setup: ServerSetup, result: dict[str, Any]) -> None:
+def show_server_end(setup: ServerSetup, result: Result) -> None:
     """The posterior and where it lies."""
     from tacit.cli.show.results import show_result
 
@@ -249,19 +248,20 @@ def records_here(ready: ReadyParty) -> int:
     return len_records(ready.loaded.parties[ready.name])
 
 
-def show_party_end(ready: ReadyParty, result: dict[str, Any], spent: Spent | None) -> None:
+def show_party_end(ready: ReadyParty, end: PartyEnd, spent: Spent | None) -> None:
     """The posterior, the party's own metrics and what it all cost."""
+    result, measured = end
     show_coefficients(result)
     show_verdict(result)
-    show_metrics(result["metrics"])
+    show_metrics(measured.metrics)
     say(
-        f"{result['answers']} answers in {result['run']}; {result['sent_bytes']:,} bytes sent, "
-        f"{result['received_bytes']:,} received"
+        f"{measured.answers} answers in {result.run}; {measured.sent_bytes:,} bytes sent, "
+        f"{measured.received_bytes:,} received"
     )
-    say(f"privacy: {result['privacy']}")
+    say(f"privacy: {result.privacy}")
     if ready.plan.privacy is not None:
         say(f"ledger {ready.ledger_path}: {_of_budget(spent)}")
-    stopped = result["stopped"]
+    stopped = measured.stopped
     if stopped is not None:
         say(
             f"WARNING: this party has not contributed from round {stopped['round']} on; the "
@@ -290,8 +290,15 @@ def _clock(line: Line) -> str:
     return f"{moment.astimezone():%H:%M:%S}"
 
 
-def _loss(line: Line) -> str:
-    return "" if line.get("loss") is None else f"loss {line['loss']:.4f}, "
+def _elbo(line: Line) -> str:
+    value = line.get("negative_elbo")
+    return "" if value is None else f"negative ELBO {value:.4f}, "
+
+
+def _change(line: dict[str, Any]) -> str:
+    if line.get("last_change") is None:
+        return f"stage {line.get('stage', 'update')}"
+    return f"q moved by {line['last_change']:.3g} nats"
 
 
 # Status -----------------------------------------------------------------------------------------
@@ -305,10 +312,10 @@ def show_server_status(status: dict[str, Any], *, running: bool) -> None:
         f"{status['rounds']}; the server {'runs' if running else 'does not run'} (process "
         f"{status['process']}{where}, written {status['updated']})"
     )
-    if status["loss"] is not None:
-        say(f"loss {status['loss']:.4f}")
-    if status["step_kl"] is not None:
-        say(f"the last round moved q by {status['step_kl']:.3g} nats")
+    if status["negative_elbo"] is not None:
+        say(f"negative ELBO {status['negative_elbo']:.4f}")
+    if status["last_change"] is not None:
+        say(f"the last round moved q by {status['last_change']:.3g} nats")
     rows = [
         [name, _presence(one, running=running), one["visits"], _told(one["data_size"]),
          _promised(one["guarantee"]), one["bytes_in"], one["bytes_out"]]

@@ -9,11 +9,11 @@ from tacit.results.statements import statement
 
 
 def show_explanation(plan: Plan, found: Explanation) -> None:
-    """The table of adversaries."""
+    """The table of attackers."""
     unit = found.unit if found.unit != "party" else "party (the unit)"
-    columns = ["an adversary who", "sees", f"ε for one {unit}", "ε for a whole party", "remark"]
+    columns = ["attacker", "sees", f"ε for one {unit}", "ε for a whole party", "remark"]
     rows = [
-        [row.adversary, row.sees, _epsilon(row.unit_epsilon), _epsilon(row.party_epsilon),
+        [row.attacker, row.sees, _epsilon(row.unit_epsilon), _epsilon(row.party_epsilon),
          row.remark]
         for row in found.rows
     ]  # fmt: skip

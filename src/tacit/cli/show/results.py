@@ -13,6 +13,7 @@ from rich.table import Table
 from tacit.engines.execute import Observer
 from tacit.results.check import NOTHING_SPENT, TERMS, Check
 from tacit.results.shown import NORMAL_95, to_precision
+from tacit.results.summary import PartyResult, Result, VerdictFacts
 from tacit.run.run import Prepared
 
 # Names of columns, levels, parties and files are printed as they are: "[age,0]" is no markup.
@@ -76,30 +77,30 @@ class _Bar:
 
 
 class RunProgress(_Bar):
-    """Round, loss and time left of a run."""
+    """Round, negative ELBO and time left of a run."""
 
     def __init__(self) -> None:
         super().__init__(
-            plain_column("round {task.fields[round]}"), plain_column("{task.fields[loss]}")
+            plain_column("round {task.fields[round]}"), plain_column("{task.fields[elbo]}")
         )
 
     def watch(self, prepared: Prepared) -> Observer:
         """An observer that draws the bar."""
         schedule = prepared.plan.schedule
         visited = schedule.parties_per_round or len(prepared.plan.rules.parties)
-        loss = ""
+        elbo = ""
 
         def observe(state: Any, log: Any) -> None:
-            nonlocal loss
+            nonlocal elbo
             for line in log:
-                if line["event"] == "round" and line["loss"] is not None:
-                    loss = f"loss {line['loss']:.1f}"
+                if line["event"] == "round" and line["negative_elbo"] is not None:
+                    elbo = f"negative ELBO {line['negative_elbo']:.1f}"
             self._at(
                 state.exchanges,
                 schedule.rounds * visited,
                 prepared.config.name,
                 round=f"{state.round}/{schedule.rounds}",
-                loss=loss,
+                elbo=elbo,
             )
 
         return observe
@@ -142,62 +143,57 @@ def show_table(
     console.print(table)
 
 
-def show_result(result: dict[str, Any]) -> None:
+def show_result(result: Result) -> None:
     """What `tacit run` says at the end."""
-    warning = result.get("intervals", {}).get("warning")
-    if "sites" in result:
+    warning = result.intervals.warning
+    if result.sites:
         rows = [
-            [name, *(to_precision(site[key], site["sd"]) for key in ("mean", "low", "high"))]
-            for name, site in list(result["sites"].items())[:MOST_ROWS]
+            [name, *(to_precision(v, site.sd) for v in (site.mean, site.low, site.high))]
+            for name, site in list(result.sites.items())[:MOST_ROWS]
         ]
-        title = f"{result['name']}: posterior of the model's sites with {_intervals(result)}"
+        title = f"{result.name}: posterior of the model's sites with {_intervals(result)}"
         show_table(title, ["site", *POSTERIOR_COLUMNS], rows, formatted=POSTERIOR_COLUMNS)
-    elif "topics" in result:
-        rows = [
-            [row["number"], f"{row['share']:.1%}", " ".join(row["words"])]
-            for row in result["topics"]
-        ]
-        show_table(f"{result['name']}: topics", ["topic", "share", "top words"], rows)
-    elif result["posterior"]["names"]:
+    elif result.topics:
+        rows = [[row.number, f"{row.share:.1%}", " ".join(row.words)] for row in result.topics]
+        show_table(f"{result.name}: topics", ["topic", "share", "top words"], rows)
+    elif result.posterior.names:
         show_coefficients(result)
-    if warning is not None and (result.get("sites") or result["posterior"]["names"]):
+    if warning is not None and (result.sites or result.posterior.names):
         console.print(f"warning: {warning}", highlight=False)
-    private = result["privacy"]["private"]
-    show_metrics(result["metrics"], local=private)
-    for what, why in result.get("not_evaluated", {}).items():
+    show_metrics(result.metrics, local=result.privacy.private)
+    for what, why in result.not_evaluated.items():
         console.print(f"note: {what} could not be computed: {why}", highlight=False, markup=False)
-    for key, words in (
-        ("kl_to_exact", "KL(q ‖ exact posterior)"),
-        ("kl_to_reference", "KL(q ‖ NUTS)"),
+    for value, words in (
+        (result.kl_to_exact, "KL(q ‖ exact posterior)"),
+        (result.kl_to_reference, "KL(q ‖ NUTS)"),
     ):
-        if key in result:
-            console.print(f"{words}: {result[key]:.3g}")
+        if value is not None:
+            console.print(f"{words}: {value:.3g}")
     console.print(
-        f"{len(result['parties'])} parties, {result['schedule']}, {result['rounds']} rounds "
-        f"({_ended(result['finished'])}), {result['exchanges']} exchanges, "
-        f"{result['refused']} refused{_took(result.get('timing'))}",
+        f"{len(result.parties)} parties, {result.schedule}, {result.rounds} rounds "
+        f"({_ended(result.finished)}), {result.exchanges} exchanges, "
+        f"{result.refused} refused{_took(result.timing)}",
         highlight=False,
     )
     show_verdict(result)
-    privacy = result["privacy"]
-    console.print(f"privacy: {privacy['statement']}", highlight=False)
-    if "ledger" in privacy:
-        book = privacy["ledger"]
+    console.print(f"privacy: {result.privacy.statement}", highlight=False)
+    book = result.privacy.ledger
+    if book is not None:
         console.print(
-            f"ledger: {book['path']}, at most ε = {book['epsilon_spent']:.4g} spent on any party's "
+            f"ledger: {book.path}, at most ε = {book.epsilon_spent:.4g} spent on any party's "
             "records so far",
             highlight=False,
         )
 
 
-def show_verdict(result: dict[str, Any]) -> None:
+def show_verdict(result: VerdictFacts) -> None:
     """Every reason not to believe the numbers of a run, then whether it converged."""
-    for caution in result["cautions"]:
-        console.print(f"WARNING: {printable(caution['text'])}", style="bold red", highlight=False)
-    if "clipped" in result:
-        console.print(f"clipping: {printable(result['clipped']['statement'])}", highlight=False)
-    if result["converged"]:
-        console.print(f"converged: {printable(result['why'])}", highlight=False)
+    for caution in result.cautions:
+        console.print(f"WARNING: {printable(caution.text)}", style="bold red", highlight=False)
+    if result.clipped is not None:
+        console.print(f"clipping: {printable(result.clipped.statement)}", highlight=False)
+    if result.converged:
+        console.print(f"converged: {printable(result.why)}", highlight=False)
 
 
 def show_metrics(measured: dict[str, Any], *, local: bool = False) -> None:
@@ -230,34 +226,35 @@ def show_check(check: Check) -> None:
         console.print(NOTHING_SPENT, highlight=False)
 
 
-def show_coefficients(result: dict[str, Any]) -> None:
+def show_coefficients(result: Result | PartyResult) -> None:
     """Every coefficient with its interval; of many, those whose sign is surest."""
-    posterior, truth = result["posterior"], result.get("true_values")
+    posterior = result.posterior
+    truth = result.true_values if isinstance(result, Result) else {}
     rows = []
-    order = range(len(posterior["names"]))
+    order = range(len(posterior.names))
     hidden = 0
-    if len(posterior["names"]) > MOST_ROWS:
-        strength = [abs(m) / s for m, s in zip(posterior["mean"], posterior["sd"], strict=True)]
+    if len(posterior.names) > MOST_ROWS:
+        strength = [abs(m) / s for m, s in zip(posterior.mean, posterior.sd, strict=True)]
         order = sorted(order, key=lambda i: -strength[i])[:SHOWN_ROWS]
         hidden = len(strength) - SHOWN_ROWS
     for i in order:
-        mean, sd = posterior["mean"][i], posterior["sd"][i]
+        mean, sd = posterior.mean[i], posterior.sd[i]
         values = [mean, mean - NORMAL_95 * sd, mean + NORMAL_95 * sd]
-        row = [posterior["names"][i], *(to_precision(value, sd) for value in values)]
+        row = [posterior.names[i], *(to_precision(value, sd) for value in values)]
         if truth:
-            known = truth.get(posterior["names"][i])
+            known = truth.get(posterior.names[i])
             row.append("" if known is None else to_precision(known, sd))
         rows.append(row)
     columns = [*POSTERIOR_COLUMNS, *(["true value"] if truth else [])]
-    title = f"{result['name']}: posterior with {_intervals(result)}"
+    title = f"{result.name}: posterior with {_intervals(result)}"
     show_table(title, ["coefficient", *columns], rows, formatted=columns)
     if hidden:
         console.print(f"… and {hidden} more, less sure of their sign, in the report")
 
 
-def _intervals(result: dict[str, Any]) -> str:
-    narrow = result.get("intervals", {}).get("warning") is not None
-    failed = result.get("converged") is False
+def _intervals(result: Result | PartyResult) -> str:
+    narrow = result.intervals.warning is not None
+    failed = result.converged is False
     return (
         f"95 % intervals{' that are too narrow' if narrow else ''}"
         f"{'; NOT CONVERGED, do not use' if failed else ''}"
@@ -270,9 +267,9 @@ def _text(cell: Any) -> str:
     return "" if cell is None else printable(str(cell))
 
 
-def _took(timing: dict[str, float] | None) -> str:
+def _took(timing: dict[str, float]) -> str:
     """How long it took; the public part of a private run does not say."""
-    if timing is None:
+    if not timing:
         return ""
     if "wall_s" not in timing:
         return f"; {timing['train_s']:.1f} s since the server was started"

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from tacit.data.config import ColumnConfig
-from tacit.data.schema.table import Schema, Table
+from tacit.data.schema.table import SourceSchema, Table
 
 _FEATURES: dict[str, tuple[float, float, float, float]] = {
     # low, high, center, scale: rounded from the ranges, means and deviations of this public set.
@@ -50,7 +50,7 @@ COLUMNS = (
     ),
     ColumnConfig(name="diagnosis", kind="categorical", levels=("benign", "malignant")),
 )
-SCHEMA = Schema(columns=COLUMNS, target="diagnosis", positive="malignant")
+SCHEMA = SourceSchema(columns=COLUMNS, outcome="diagnosis", positive="malignant")
 
 
 def read() -> Table:

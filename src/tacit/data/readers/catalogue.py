@@ -1,4 +1,4 @@
-"""The sources there are, and the one place that maps a source's name to its reader."""
+"""Catalogue of data sources and their readers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tacit.data.readers import normal_mean as gaussian_mean
 from tacit.data.readers.mimic3 import files as mimic3_files
 from tacit.data.readers.mimic3 import schema as mimic3_schema
 from tacit.data.readers.mimic3 import table as mimic3
-from tacit.data.schema.table import Schema, Table, listed
+from tacit.data.schema.table import SourceSchema, Table, listed
 from tacit.errors import ConfigError
 
 
@@ -33,33 +33,33 @@ class SourceInfo:
     Parameters
     ----------
     name, description
-        What `tacit.datasets.load` calls it, and what it contains.
-    target
+        Name for `tacit.datasets.load`, and content.
+    outcome
         Its outcome.
     origin, licence
-        Where it comes from, and how it may be used.
+        Origin, and terms of use.
     """
 
     name: str
     description: str
     records: int | None
-    """None: as many as the user's file has."""
-    target: str
+    """Number of records; None: that of the user's file."""
+    outcome: str
     origin: str
     licence: str
     file_based: bool
-    """True: it needs files, which `tacit data fetch` gets, or says how to get."""
+    """True: needs files (`tacit data fetch`)."""
     present: bool
-    """True: it can be loaded now without a download."""
+    """True: can be loaded without a download."""
     sites: bool
-    """True: it has parties of its own, partition.kind = "source"."""
+    """True: has natural parties, for partition.kind = "source"."""
 
 
 _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
     "synthetic-cohort": (
         "hospital stays at unequal sites; readmission within 30 days",
         cohort.DEFAULT_RECORDS,
-        cohort.TARGET,
+        cohort.OUTCOME,
         "generated from the seed; the true weights are known",
         "that of this project",
     ),
@@ -80,7 +80,7 @@ _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
     "rugged": (
         "countries' terrain ruggedness and income; a regression",
         170,
-        rugged.TARGET,
+        rugged.OUTCOME,
         "Nunn and Puga, Review of Economics and Statistics 94(1), 2012",
         "none stated; published for replication",
     ),
@@ -102,13 +102,13 @@ _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
     "mimic3": (
         "intensive-care stays, 48 hours of 17 channels; death in hospital",
         mimic3.RECORDS,
-        mimic3_schema.TARGET,
+        mimic3_schema.OUTCOME,
         "Johnson et al., MIMIC-III v1.4, PhysioNet, doi 10.13026/C2XW26, prepared by the benchmark"
         " of Harutyunyan et al., Scientific Data 6, 2019",
         "PhysioNet Credentialed Health Data License 1.5.0; access on application",
     ),
     "file": (
-        "a CSV or Parquet table of your own with a declared schema",
+        "your own CSV or Parquet table with a declared schema",
         None,
         "as declared",
         "data.path",
@@ -125,7 +125,7 @@ _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
         "English Wikipedia articles of late 2008 as counts of 7,702 words; for topic models",
         145_647,
         "words",
-        "nobody publishes the counts: put the files in TACIT_DATA/wiki",
+        "the counts are not published: put the files in TACIT_DATA/wiki",
         "that of Wikipedia's text",
     ),
     "documents": (
@@ -152,19 +152,19 @@ def sources() -> list[SourceInfo]:
             name=name,
             description=description,
             records=records,
-            target=target,
+            outcome=outcome,
             origin=origin,
             licence=licence,
             file_based=name in download.REGISTRY or name in ("mimic3", "wikipedia", "posteriordb"),
             present=_present(name),
             sites=name in WITH_SITES,
         )
-        for name, (description, records, target, origin, licence) in _ABOUT.items()
+        for name, (description, records, outcome, origin, licence) in _ABOUT.items()
     ]
 
 
 def public_records(data: DataConfig) -> int | None:
-    """How many records a source has, as far as that is public; None: only its file knows."""
+    """Public number of records of a source; None if it depends on a file."""
     return data.records or _ABOUT[data.source][1]
 
 
@@ -178,8 +178,8 @@ def _present(name: str) -> bool:
     return name not in download.REGISTRY or download.locate(name) is not None
 
 
-def declared(data: DataConfig, *, sites: int | None = None) -> Schema:
-    """The public schema of a source, known before any record is read and without its files."""
+def declared(data: DataConfig, *, sites: int | None = None) -> SourceSchema:
+    """Public schema of a source, without opening its files."""
     match data.source:
         case "synthetic-cohort":
             return cohort.schema(cohort.DEFAULT_SITES if sites is None else sites)
@@ -199,7 +199,7 @@ def declared(data: DataConfig, *, sites: int | None = None) -> Schema:
 
 
 def _check_site(data: DataConfig, sites: int | None) -> None:
-    """Refuse a site that the source has not."""
+    """Refuse an unknown site."""
     if data.site is None:
         return
     schema = declared(data, sites=sites)
@@ -213,7 +213,7 @@ def _check_site(data: DataConfig, sites: int | None) -> None:
 
 
 def read_table(data: DataConfig, *, sites: int | None, seed: int) -> Table:
-    """The raw table of a source, or of its data.site alone.
+    """Raw table of a source, or of its data.site only.
 
     `sites` is for the synthetic cohort, `seed` for generated data.
     """

@@ -1,14 +1,14 @@
-"""Draws of one normal: the data of the smallest model with an exact posterior."""
+"""Draws from a normal distribution, for the normal-mean model."""
 
 from __future__ import annotations
 
 import numpy as np
 import polars as pl
 
-from tacit.data.schema.table import Schema, Table
+from tacit.data.schema.table import SourceSchema, Table
 
 DEFAULT_RECORDS = 10_000
-SCHEMA = Schema(columns=(), target="y", design=False)
+SCHEMA = SourceSchema(columns=(), outcome="y", design=False)
 
 
 def read(*, records: int, mean: float, sd: float, rng: np.random.Generator) -> Table:

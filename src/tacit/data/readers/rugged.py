@@ -6,27 +6,27 @@ import polars as pl
 
 from tacit.data.config import ColumnConfig
 from tacit.data.readers.download import local_files
-from tacit.data.schema.table import Schema, Table
+from tacit.data.schema.table import SourceSchema, Table
 
-TARGET = "log(rgdppc_2000)"
+OUTCOME = "log(rgdppc_2000)"
 
 COLUMNS = (
-    # Left in their own units, so that the coefficients are those of the literature.
+    # Unscaled, so that the coefficients match the literature.
     ColumnConfig(name="cont_africa", low=0, high=1, center=0, scale=1),
     ColumnConfig(name="rugged", low=0, high=10, center=0, scale=1),
     ColumnConfig(name="cont_africa*rugged", low=0, high=10, center=0, scale=1),
-    ColumnConfig(name=TARGET, missing="drop"),
+    ColumnConfig(name=OUTCOME, missing="drop"),
 )
-SCHEMA = Schema(columns=COLUMNS, target=TARGET)
+SCHEMA = SourceSchema(columns=COLUMNS, outcome=OUTCOME)
 
 
 def read() -> Table:
-    """Countries without an income of the year 2000 are left out by the target's policy."""
+    """Read the table; countries without an income for 2000 are dropped."""
     frame = pl.read_csv(
         local_files("rugged") / "rugged_data.csv", separator=";", infer_schema=False
     ).with_columns(pl.col("cont_africa", "rugged", "rgdppc_2000").cast(pl.Float64))
     frame = frame.with_columns(
         (pl.col("cont_africa") * pl.col("rugged")).alias("cont_africa*rugged"),
-        pl.col("rgdppc_2000").log().alias(TARGET),
+        pl.col("rgdppc_2000").log().alias(OUTCOME),
     )
     return Table(frame=frame, schema=SCHEMA)

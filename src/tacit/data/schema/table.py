@@ -13,15 +13,15 @@ NAMES_SHOWN = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schema:
+class SourceSchema:
     """What is public about a source: known to everybody before anyone opens a record."""
 
     columns: tuple[ColumnConfig, ...]
     """The public facts about each column."""
-    target: str
+    outcome: str
     """The column that is learned to be predicted."""
     positive: str | None = None
-    """The level of the target that is y = 1; None: the target is a number, or, where levels of it
+    """The level of the outcome that is y = 1; None: the outcome is a number, or, where levels of it
     are declared, one of these."""
     site: str | None = None
     """The column that says which party a row belongs to by nature, where there is one."""
@@ -41,7 +41,7 @@ class Schema:
     @property
     def features(self) -> list[ColumnConfig]:
         """The columns that become x."""
-        return [column for column in self.columns if column.name != self.target and column.feature]
+        return [column for column in self.columns if column.name != self.outcome and column.feature]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Table:
     """Rows as they were read. Columns of `frame` that the schema does not name are not used."""
 
     frame: pl.DataFrame
-    schema: Schema
+    schema: SourceSchema
     true_values: dict[str, float] | None = None
     """For generated data: the weights, by name of the prepared column, that made y."""
     notes: tuple[str, ...] = ()

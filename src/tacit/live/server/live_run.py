@@ -1,13 +1,12 @@
-"""A live run without its network: who may take part, what is asked, what is kept on disk.
+"""A live run without its network: who may take part, and which replies are accepted.
 
-Every change is on the disk before anything that follows from it is sent. A server that is killed
-at any moment finds here what it had asked and applied, and asks again what is still open.
+The state and its durable copy are `tacit.server.run`'s; members are kept beside it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,12 +24,12 @@ from tacit.live.settings import FEWEST_TOLD, rounding_step
 from tacit.live.transport.tls import Peer
 from tacit.methods.reply_bounds import BrokenBound, Exchange
 from tacit.pvi import multiply
-from tacit.server import attendance
 from tacit.server import state as server_state
 from tacit.server import step as server_step
 from tacit.server.checkpoint import Checkpoint
-from tacit.server.messages import Reply, Request, pack_natural, unpack_natural
-from tacit.server.state import Log, Rules, ServerState
+from tacit.server.messages import Reply, pack_natural, unpack_natural
+from tacit.server.run import ServerRun
+from tacit.server.state import Log, Rules
 
 CONSISTENT = 1e-6
 """How far a peer's new factor may be from the old one times its ratio, relatively."""
@@ -69,8 +68,8 @@ class ReplyRules(msgspec.Struct, frozen=True, kw_only=True):
     """How many one party has at most, whatever it announces."""
 
 
-class LiveRun:
-    """The durable state of one run and the rules by which it changes."""
+class LiveRun(ServerRun):
+    """A server's run with its members: who may take part, and which replies are accepted."""
 
     def __init__(
         self,
@@ -83,29 +82,19 @@ class LiveRun:
         accept_returned: bool = False,
         reply_rules: ReplyRules | None = None,
     ) -> None:
-        self.directory, self.rules, self.digest = directory, rules, digest
+        self.directory, self.digest = directory, digest
         self.private, self.accept_returned = private, accept_returned
         self._reply_rules = reply_rules
         self._first_factors = first_factors
         self._roster_path = directory / "roster"
         self.roster: Roster = load_roster(self._roster_path, digest)
-        self.checkpoint = Checkpoint(directory / "server.sqlite", digest=digest)
-        saved = self.checkpoint.load()
-        self.state: ServerState | None = None if saved is None else saved[0]
-        self.history: list[dict[str, Any]] = [] if saved is None else list(saved[1])
+        super().__init__(rules, Checkpoint(directory / "server.sqlite", digest=digest))
         self.parties = rules.parties[1:] if rules.site_prior else rules.parties
-        self._held: dict[str, Reply] = {}
-        self._asked: tuple[ServerState | None, dict[str, Request]] = (None, {})
 
     @property
     def run(self) -> str:
         """The run's name."""
         return self.roster.run
-
-    @property
-    def finished(self) -> str | None:
-        """Why it ended, or None."""
-        return None if self.state is None else self.state.finished
 
     @property
     def members(self) -> dict[str, Member]:
@@ -179,9 +168,8 @@ class LiveRun:
         return known, factor.natural, factor.version
 
     def welcome(self, party: str, now: float) -> None:
-        """Ask a party again that was passed over and has shown itself."""
-        if self.state is not None and not self.state.finished and party in self.members:
-            self._commit(attendance.welcome(self.rules, self.state, party, now), ())
+        if party in self.members:
+            super().welcome(party, now)
 
     def start(self, now: float) -> Log:
         """Begin training; parties that have not joined are taken in when they come."""
@@ -190,20 +178,9 @@ class LiveRun:
         state = server_state.initial_state(self.rules, self._first_factors | returned)
         if self.rules.quorum is not None:
             state = replace(state, absent=frozenset(set(self.parties) - set(self.members)))
-        state = server_step.begin(self.rules, state, now)
         line: dict[str, Any] = {"event": "begin", "parties": len(self.members)}
-        self._commit(state, (line,))
+        self.begin(state, now, (line,))
         return (line,)
-
-    def requests(self) -> dict[str, Request]:
-        """What is asked of each party now and not answered yet."""
-        if self.state is None or self.state.finished:
-            return {}
-        if self._asked[0] is not self.state:
-            asked = {one.party: one for one in server_state.open_requests(self.state)}
-            self._asked = (self.state, asked)
-        asked = self._asked[1]
-        return {party: one for party, one in asked.items() if one.id not in self._held}
 
     def check(self, reply: Reply) -> Reply:
         """A reply to an open request, checked; PeerError says what is wrong with it."""
@@ -242,11 +219,6 @@ class LiveRun:
             return float(min(told + math.ceil(rounding_step(told) / 2), most))
         return float(min(MARGIN * total, most) if total else most)
 
-    def is_open(self, key: str, party: str) -> bool:
-        """Whether that request of that party still waits for its answer."""
-        request = None if self.state is None else self.state.open.get(key)
-        return request is not None and request.party == party and key not in self._held
-
     def check_consistent(self, party: str, delta: Natural, new: Natural) -> None:
         """A peer that keeps its own factor must mean the same one as we do."""
         assert self.state is not None
@@ -259,41 +231,6 @@ class LiveRun:
                     "last_likelihood"
                 )
 
-    def take(self, replies: Sequence[Reply], now: float) -> Log:
-        """Apply checked replies in one durable write.
-
-        Those of an unfinished synchronous round are held until it is complete: a server that is
-        killed meanwhile asks again, and hears the same.
-        """
-        assert self.state is not None
-        for reply in replies:
-            self._held.setdefault(reply.id, reply)
-        if (
-            self.rules.schedule.kind == "synchronous"
-            and not self._held.keys() >= self.state.open.keys()
-        ):
-            return ()
-        return self._apply_held(now)
-
-    def _apply_held(self, now: float) -> Log:
-        if self.state is None or not self._held:
-            return ()
-        held, self._held = list(self._held.values()), {}
-        state, log = server_step.step_together(self.rules, self.state, held, now)
-        self._commit(state, log)
-        return log
-
-    def skip(self, late: Sequence[str], now: float) -> Log:
-        """Go on without late parties, if a quorum is left."""
-        if self.state is None or self.rules.quorum is None:
-            return ()
-        log = self._apply_held(now)
-        if not attendance.may_skip(self.rules, self.state, late):
-            return log
-        state, more = attendance.skip(self.rules, self.state, late, now)
-        self._commit(state, more)
-        return (*log, *more)
-
     def part(self, party: str, *, for_good: bool, now: float, listening: bool = False) -> Log:
         """A party has said good-bye; one that will be back is waited for.
 
@@ -305,36 +242,17 @@ class LiveRun:
             members = {name: one for name, one in self.members.items() if name != party}
             self._save(self.roster.having(members=members))
             return ()
-        log = self._apply_held(now)
+        log = self.apply_held(now)
         if listening:
             member = msgspec.structs.replace(self.members[party], listening=True)
             self._save(self.roster.having(members=self.members | {party: member}))
-        state, more = attendance.leave(self.rules, self.state, party, now)
-        self._commit(state, more)
-        return (*log, *more)
+        return (*log, *self.leave(party, now))
 
     def _has_gone(self, party: str) -> bool:
         """Whether it has left for good and does not listen either."""
         member = self.members.get(party)
         left = self.state is not None and party in self.state.left
         return left and not (member is not None and member.listening)
-
-    def leave_out(self, party: str, reason: str, now: float) -> Log:
-        """Go on without a party whose update breaks a bound."""
-        assert self.state is not None
-        log = self._apply_held(now)
-        state, more = attendance.leave_out(self.rules, self.state, party, reason, now)
-        self._commit(state, more)
-        return (*log, *more)
-
-    def readmit(self, party: str, now: float) -> Log:
-        """Ask a party again that was left out."""
-        if self.state is None:
-            return ()
-        log = self._apply_held(now)
-        state, more = attendance.readmit(self.rules, self.state, party, now)
-        self._commit(state, more)
-        return (*log, *more)
 
     def restore(self, party: str, factor: Natural) -> str:
         """What becomes of a factor that a party returns."""
@@ -365,10 +283,6 @@ class LiveRun:
         """Members that still have to hear the result."""
         waiting = [name for name, one in self.members.items() if not one.delivered]
         return {name for name in waiting if not self._has_gone(name)}
-
-    def close(self) -> None:
-        """Close the files."""
-        self.checkpoint.close()
 
     def _check_listed(self, peer: Peer) -> None:
         if peer.name not in self.parties:
@@ -413,12 +327,6 @@ class LiveRun:
             _refuse_plain("this run is private")
         if not is_scalar_normal(self.rules.prior):
             _refuse_plain("its posterior is not a scalar normal")
-
-    def _commit(self, state: ServerState, log: Log) -> None:
-        if state is not self.state:
-            self.checkpoint.save(state, log)
-            self.state = state
-            self.history.extend(log)
 
     def _save(self, roster: Roster) -> None:
         if roster != self.roster:

@@ -109,8 +109,8 @@ def describe(server: WireServer) -> dict[str, Any]:
         "rounds": live.rules.schedule.rounds,
         "exchanges": 0 if state is None else state.exchanges,
         "updates_refused": 0 if state is None else state.refused,
-        "loss": last.get("loss"),
-        "step_kl": last.get("step_kl"),
+        "negative_elbo": last.get("negative_elbo"),
+        "last_change": last.get("last_change"),
         "left_out": left_out,
         "parties": parties,
         "turned_away": dict(server.journal.refusals),
@@ -155,8 +155,8 @@ def metrics_text(server: WireServer) -> str:
         ("tacit_cpu_seconds_total", "counter", "", usage.ru_utime + usage.ru_stime),
         ("tacit_resident_bytes", "gauge", "", _resident_bytes(usage.ru_maxrss)),
     ]
-    if now["loss"] is not None:
-        rows.append(("tacit_loss", "gauge", "", now["loss"]))
+    if now["negative_elbo"] is not None:
+        rows.append(("tacit_negative_elbo", "gauge", "", now["negative_elbo"]))
     for kind, count in sorted(now["turned_away"].items()):
         rows.append(("tacit_turned_away_total", "counter", f'kind="{kind}"', count))
     for key in ("joined", "connected", "asked", "visits", "bytes_in", "bytes_out"):

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tacit.errors import TacitError
+from tacit.results.summary import Result
 from tacit.run.config import parse_config
 from tacit.run.directory import is_run
 from tacit.run.run import run
@@ -75,20 +76,22 @@ def failed_row(job: Job, message: str, code: int) -> Row:
     return start_row(job) | {"status": "failed", "error": words, "exit_code": code}
 
 
-def columns_of(result: dict[str, Any]) -> Row:
+def columns_of(result: Result) -> Row:
     """The numbers of result.json, one a column."""
-    row: Row = {key: result[key] for key in ("rounds", "finished", "exchanges", "refused")}
-    for split, metrics in result["metrics"].items():
+    row: Row = {key: getattr(result, key) for key in ("rounds", "finished", "exchanges", "refused")}
+    for split, metrics in result.metrics.items():
         row |= {f"{split}.{name}": value for name, value in (metrics or {}).items()}
-    row |= {key: result[key] for key in ("kl_to_exact", "kl_to_reference") if key in result}
-    privacy = result["privacy"]
-    if "guarantee" in privacy:  # an ε never goes without what it is for
+    for key in ("kl_to_exact", "kl_to_reference"):
+        if getattr(result, key) is not None:
+            row[key] = getattr(result, key)
+    privacy = result.privacy
+    if privacy.guarantee is not None:  # an ε never goes without what it is for
         named = ("epsilon", "delta", "unit", "adjacency", "trust", "caveat")
-        row |= {f"guarantee.{key}": privacy["guarantee"][key] for key in named}
-    if "ledger" in privacy:
-        row["ledger.epsilon_spent"] = privacy["ledger"]["epsilon_spent"]
-    row |= {f"timing.{key}": value for key, value in result["timing"].items()}
-    row["compilations"] = result["compilations"]
+        row |= {f"guarantee.{key}": getattr(privacy.guarantee, key) for key in named}
+    if privacy.ledger is not None:
+        row["ledger.epsilon_spent"] = privacy.ledger.epsilon_spent
+    row |= {f"timing.{key}": value for key, value in result.timing.items()}
+    row["compilations"] = result.compilations
     return row
 
 

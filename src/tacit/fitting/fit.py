@@ -5,16 +5,18 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from tacit.data import Federation
+from tacit.data.config import ColumnConfig
 from tacit.data.records import pooled
 from tacit.data.schema.layout import Layout
-from tacit.data.schema.table import Schema
+from tacit.data.schema.schema import Schema
 from tacit.engines.execute import Observer, Outcome, carry_out
 from tacit.errors import ConfigError
+from tacit.fitting.result import Fit
 from tacit.methods import LocalMethod, PrivateScoring
 from tacit.methods.scoring.method import check_units
 from tacit.models import Model, ModelSchema, Records
@@ -34,13 +36,13 @@ from tacit.plan.arguments import (
 from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.settings import Privacy
 from tacit.results.check import Check, describe
+from tacit.results.compose import compose_result, data_facts, party_row, privacy_facts
 from tacit.results.evaluation import Attempts, EvaluationWarning, measure
-from tacit.results.fit import Fit
-from tacit.results.published import public_result
-from tacit.results.saved import SCHEMA, read_saved
+from tacit.results.published import NOTHING_MEASURED, public_result
+from tacit.results.saved import read_saved
 from tacit.results.shown import site_summary
 from tacit.results.statements import NOT_DECLARED
-from tacit.results.summary import data_block, party_row, privacy_block, result_block
+from tacit.results.summary import Result
 from tacit.results.verdict import Caution, warn
 from tacit.server.schedule import Schedule
 from tacit.support.type_info import prepare
@@ -125,7 +127,7 @@ def fit(
     prepared = _prepare(model, data, privacy, test, posterior, method, schedule, seed)
     outcome = carry_out(prepared.plan, observe=callback)
     fitted = _fit_of(prepared, outcome)
-    warn([Caution(one["kind"], one["text"]) for one in fitted._result["cautions"]])
+    warn([Caution(one.kind, one.text) for one in fitted._result.cautions])
     return fitted
 
 
@@ -186,12 +188,7 @@ def load(path: str | Path, *, model: Model | None = None) -> Fit:
         The fit, without metrics or history that are not public.
     """
     result, posterior, history = read_saved(Path(path), model)
-    return Fit(posterior, history, _read_schema(result), result, result)
-
-
-def _read_schema(result: dict[str, Any]) -> Schema | None:
-    stored = result.get("data", {}).get("schema")
-    return None if stored is None else msgspec.convert(stored, prepare(Schema))
+    return Fit(posterior, history, _schema_of(result), result, result)
 
 
 def _prepare(
@@ -260,33 +257,40 @@ def _fit_of(prepared: _Prepared, outcome: Outcome) -> Fit:
     metrics, bins = attempts.attempt(
         "metrics",
         lambda: measure(posterior, train, prepared.test, PREDICTIVE_DRAWS, plan.seed),
-        otherwise=({"training": None, "held_out": None}, None),
+        otherwise=(NOTHING_MEASURED, None),
     )
     sites = attempts.attempt("summary", lambda: site_summary(posterior, plan.seed), otherwise={})
     for what, why in attempts.failed.items():
         warnings.warn(f"{what} could not be computed: {why}", EvaluationWarning, stacklevel=3)
-    result: dict[str, Any] = {
-        "schema": SCHEMA,
-        "name": "fit",
-        "seed": plan.seed,
-        "engine": "in-process",
-        **result_block(
-            plan, posterior, outcome.state, outcome.verdict, prepared.layout, outcome.clipped
-        ),
-        "metrics": metrics,
-        "parties": [party_row(plan, name) for name in plan.parties],
-        "data": data_block(federation),
-        "privacy": privacy_block(plan),
-    }
+    privacy = privacy_facts(plan)
     if prepared.undeclared:
-        result["privacy"]["statement"] += f" {NOT_DECLARED}"
-    optional = {
-        "calibration": None if bins is None else {"held_out": bins},
-        "sites": sites,
-        "not_evaluated": attempts.failed,
-    }
-    result |= {key: value for key, value in optional.items() if value}
+        said = f"{privacy.statement} {NOT_DECLARED}"
+        privacy = msgspec.structs.replace(privacy, statement=said)
+    result = compose_result(
+        plan,
+        posterior,
+        outcome.state,
+        outcome.log,
+        outcome.verdict,
+        prepared.layout,
+        outcome.clipped,
+        name="fit",
+        engine="in-process",
+        metrics=metrics,
+        calibration={} if bins is None else {"held_out": bins},
+        sites=sites,
+        not_evaluated=attempts.failed,
+        parties=[party_row(plan, name) for name in plan.parties],
+        data=data_facts(federation),
+        privacy=privacy,
+    )
     rounds = [line for line in outcome.log if line["event"] == "round"]
     public = public_result(result, plan, publish=False)
-    schema = None if federation is None else federation.schema
-    return Fit(posterior, rounds, schema, result, public, outcome)
+    return Fit(posterior, rounds, _schema_of(result), result, public, outcome)
+
+
+def _schema_of(result: Result) -> Schema | None:
+    columns = result.data.columns
+    if columns is None:
+        return None
+    return Schema.of(msgspec.convert(columns, prepare(list[ColumnConfig])))

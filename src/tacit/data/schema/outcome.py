@@ -1,4 +1,4 @@
-"""The target: 0/1 for a named positive level, the place of its level, or a number."""
+"""The outcome as y: 0/1 for a positive level, the code of a level, or a number."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ import polars as pl
 
 from tacit.data.config import ColumnConfig
 from tacit.data.prepare import Column, as_text, read_column
-from tacit.data.schema.table import Schema, Table
+from tacit.data.schema.table import SourceSchema, Table
 from tacit.errors import DataError
 
 
-def read_target(table: Table) -> Column:
-    """The values of y; a number is clipped if it has bounds, and rescaled only if told how.
+def read_outcome(table: Table) -> Column:
+    """Read the outcome; a number is clipped to its bounds and rescaled only if declared.
 
-    The target is never rescaled by pooled statistics, so a prediction keeps its unit.
+    The outcome is never rescaled by pooled statistics, so a prediction keeps its unit.
     """
     schema = table.schema
-    config = target_config(schema)
-    series = table.frame[schema.target]
+    config = outcome_config(schema)
+    series = table.frame[schema.outcome]
     if schema.positive is not None and not config.levels:
         config = msgspec.structs.replace(config, levels=_two_levels(series, config))
     column = read_column(series, config, pooled=False)
     if schema.positive is not None and schema.positive not in config.levels:
         raise DataError(
-            f'positive = "{schema.positive}" does not occur in column "{schema.target}", whose'
+            f'positive = "{schema.positive}" does not occur in column "{schema.outcome}", whose'
             f" values are {', '.join(config.levels)}; name one of them, or"
             " declare the levels of the outcome in [columns]"
         )
     return replace(column, values=as_y(column, schema.positive))
 
 
-def target_config(schema: Schema) -> ColumnConfig:
-    """The target's column as it is declared, or as a column without a declaration is."""
+def outcome_config(schema: SourceSchema) -> ColumnConfig:
+    """The outcome's declared column, or a default one."""
     kind = "numeric" if schema.positive is None else "categorical"
-    return schema.declared(schema.target) or ColumnConfig(name=schema.target, kind=kind)
+    return schema.declared(schema.outcome) or ColumnConfig(name=schema.outcome, kind=kind)
 
 
-def target_bounds(schema: Schema) -> tuple[float, float] | None:
-    """Least and largest y by the schema, in the unit that a model sees; None: not declared."""
-    config = target_config(schema)
+def outcome_bounds(schema: SourceSchema) -> tuple[float, float] | None:
+    """Smallest and largest y by the schema, in the model's unit; None if undeclared."""
+    config = outcome_config(schema)
     if schema.positive is not None or config.low is None or config.high is None:
         return None
     center = 0.0 if config.center is None else config.center
@@ -50,13 +50,13 @@ def target_bounds(schema: Schema) -> tuple[float, float] | None:
     return (config.low - center) / scale, (config.high - center) / scale
 
 
-def target_levels(schema: Schema) -> tuple[str, ...]:
-    """The levels of a target that is one of several, in the order of y; none for any other."""
-    return target_config(schema).levels if schema.positive is None else ()
+def outcome_levels(schema: SourceSchema) -> tuple[str, ...]:
+    """Levels of a categorical outcome, in the order of y; otherwise empty."""
+    return outcome_config(schema).levels if schema.positive is None else ()
 
 
 def as_y(column: Column, positive: str | None) -> np.ndarray:
-    """What a target that was read is as y: 0/1, a level's place, or a number in its unit."""
+    """Convert an outcome to y: 0/1, a level's code, or a number in its unit."""
     config = column.config
     if positive is not None:
         return (column.values == config.levels.index(positive)).astype(np.float64)
@@ -68,7 +68,7 @@ def as_y(column: Column, positive: str | None) -> np.ndarray:
 
 
 def _two_levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
-    """Levels of an undeclared binary target; a third would quietly become y = 0: refused."""
+    """Levels of an undeclared binary outcome; more than two are refused."""
     text = as_text(series)
     found = text.set(text.is_in(config.missing_values), None).drop_nulls().unique().sort().to_list()
     if len(found) > 2:

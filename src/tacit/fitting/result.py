@@ -7,18 +7,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from tacit.data.schema.table import Schema
+from tacit.data.schema.schema import Schema
 from tacit.errors import ConfigError
+from tacit.fitting.privacy import FitPrivacy
 from tacit.models import Records
 from tacit.models.capabilities import TopicTables
 from tacit.models.lda.table import TopicTable
 from tacit.results.evaluation import _predict
 from tacit.results.posterior import Posterior
 from tacit.results.saved import write_saved
-from tacit.results.shown import Shown, shown_rows
-from tacit.results.statements import FitPrivacy
+from tacit.results.shown import Shown, shown_rows, site_rows
+from tacit.results.summary import Result, Round
+from tacit.support.storage import writing
+from tacit.support.type_info import prepare
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,33 +35,44 @@ class Fit:
     posterior: Posterior
     """The posterior distribution of the parameters."""
     history: list[dict[str, Any]] = field(repr=False)
-    """One entry per round: loss (negative ELBO), change of the posterior (KL), damping."""
+    """One entry per round: `negative_elbo` (None with privacy), `last_change` (KL), `damping`."""
     schema: Schema | None
     """The public schema of the records, where they came with one."""
-    _result: dict[str, Any] = field(repr=False)  # in the form of result.json
-    _public: dict[str, Any] = field(repr=False)  # the part of it that may be shared
+    _result: Result = field(repr=False)
+    _public: Result = field(repr=False)  # the part of it that may be shared
     _outcome: Any = field(default=None, repr=False)
 
     @property
     def converged(self) -> bool:
         """Whether the posterior is the one that model and records imply; `why` gives the reason."""
-        return bool(self._result["converged"])
+        return bool(self._result.converged)
 
     @property
     def why(self) -> str:
         """The reason for `converged`, in one sentence."""
-        return self._result["why"]
+        return self._result.why
+
+    @property
+    def diagnostics(self) -> dict[str, Any]:
+        """Numbers behind the verdict.
+
+        `elbo` is the evidence lower bound by round, None where a round does not evaluate it. Where
+        the server controlled the steps there are `pareto_k` and `effective_share` of importance
+        weights against the exact posterior, `skewness` of each parameter, and whether the weights
+        corrected the moments (`corrected_by_weights`). Empty with privacy.
+        """
+        return self._result.diagnostics
 
     @property
     def learned(self) -> dict[str, float] | None:
         """1 − (posterior sd / prior sd)² of each coefficient; None where the prior has no sd."""
-        share = self._result["learned"]
+        share = self._result.learned
         return None if share is None else dict(zip(self.posterior.names, share, strict=True))
 
     @property
     def cautions(self) -> list[str]:
         """Known reasons not to rely on these numbers as they stand."""
-        return [one["text"] for one in self._result["cautions"]]
+        return [one.text for one in self._result.cautions]
 
     @property
     def clipped(self) -> float | None:
@@ -66,24 +81,26 @@ class Fit:
         Measured only with `Privacy.insecure_noise_seed`: with secret noise this exact share would
         be a further release. None then, and without privacy.
         """
-        return self._result["clipped"]["share"] if "clipped" in self._result else None
+        return None if self._result.clipped is None else self._result.clipped.share
 
     @property
     def metrics(self) -> dict[str, dict[str, float | None] | None]:
         """Metrics on the training records (without privacy) and on held-out records."""
-        return self._result["metrics"]
+        return self._result.metrics
 
     @property
     def privacy(self) -> FitPrivacy:
         """What this fit guarantees; `str(fit.privacy)` says it in words."""
-        return FitPrivacy.from_block(self._result["privacy"])
+        return FitPrivacy.of(
+            self._result.privacy, None if self._outcome is None else self._outcome.plan
+        )
 
     def __repr__(self) -> str:
         """Never the records: they would end up in saved notebooks."""
         privacy = self.privacy
         return (
-            f"Fit({self.posterior!r}, {len(self._result['parties'])} parties, "
-            f"{self._result['rounds']} rounds, "
+            f"Fit({self.posterior!r}, {len(self._result.parties)} parties, "
+            f"{self._result.rounds} rounds, "
             f"{'converged' if self.converged else 'NOT CONVERGED'}, "
             f"{'not private' if privacy.guarantee is None else privacy.guarantee}"
             f"{'' if self.clipped is None else f', {self.clipped:.0%} of units clipped'})"
@@ -117,9 +134,7 @@ class Fit:
         return "\n".join([*lines, *self._metric_lines(), *self._remarks(), str(self.privacy)])
 
     def _rows(self) -> list[Shown]:
-        if "sites" in self._result:
-            return [Shown(name, **site) for name, site in self._result["sites"].items()]
-        return shown_rows(self.posterior)
+        return site_rows(self._result.sites) or shown_rows(self.posterior)
 
     def _table(self) -> list[str]:
         rows = self._rows()
@@ -130,13 +145,13 @@ class Fit:
             f"{row.name:<{width}}  {mean:>{digits}}  [{low:>{digits}}, {high:>{digits}}]"
             for row, (mean, _, low, high) in zip(rows, texts, strict=True)
         ]
-        note = self._result["intervals"]["warning"]
+        note = self._result.intervals.warning
         return lines if note is None else [*lines, f"warning: {note}"]
 
     def _remarks(self) -> list[str]:
         lines = [f"Warning: {text}" for text in self.cautions]
-        if "clipped" in self._result:
-            lines.append(f"Clipping: {self._result['clipped']['statement']}")
+        if self._result.clipped is not None:
+            lines.append(f"Clipping: {self._result.clipped.statement}")
         return [*lines, f"Converged: {self.why}."] if self.converged else lines
 
     def _metric_lines(self) -> list[str]:
@@ -170,11 +185,34 @@ class Fit:
         from tacit.results.figures import plot_coefficients
 
         names, mean, sd, low, high, real = zip(*self._rows(), strict=True)
-        warning = self._result["intervals"]["warning"]
+        warning = self._result.intervals.warning
         return plot_coefficients(
             names, mean, sd,
             low=low, high=high, real=real, warning=warning, converged=self.converged,
         )  # fmt: skip
+
+    def report(self, path: str | Path) -> Path:
+        """Write an HTML report with figures, from the public part of this fit.
+
+        Parameters
+        ----------
+        path
+            A folder, which is made if need be. report.html and figures/ in it are replaced.
+
+        Returns
+        -------
+        pathlib.Path
+            The page.
+        """
+        from tacit.report.load import Run
+        from tacit.report.write import write_page
+
+        rounds = msgspec.convert(self.history, prepare(list[Round]))
+        folder = Path(path)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        run = Run(directory=folder, config="", result=self._public, rounds=rounds, refused=[])
+        return write_page(run, folder)
 
     def save(self, path: str | Path) -> Path:
         """Write the public part of this fit to a folder that `tacit.load` reads.

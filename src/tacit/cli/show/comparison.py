@@ -1,0 +1,78 @@
+"""`tacit compare`: two or more runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tacit.cli.show.results import MOST_ROWS, console, show_table
+from tacit.results.shown import result_rows
+from tacit.results.summary import Result
+
+
+def compared(results: Sequence[Result]) -> dict[str, list[Any]]:
+    """One row per fact, with one entry per run; a fact that no run has is left out."""
+    rows: dict[str, list[Any]] = {
+        "model": [one.model.kind for one in results],
+        "posterior": [one.posterior.family for one in results],
+        "method": [one.method for one in results],
+        "schedule": [one.schedule for one in results],
+        "rounds": [one.rounds for one in results],
+        "parties": [len(one.parties) for one in results],
+        "converged": [one.converged for one in results],
+        "warnings": [len(one.cautions) for one in results],
+        "privacy": [_privacy(one) for one in results],
+    }
+    for split in ("training", "held_out"):
+        measured = [one.metrics.get(split) or {} for one in results]
+        for name in dict.fromkeys(name for one in measured for name in one):
+            rows[f"{split}.{name}"] = [one.get(name) for one in measured]
+    return rows
+
+
+def coefficients(results: Sequence[Result]) -> dict[str, list[tuple[float, float] | None]]:
+    """(mean, sd) of every coefficient or site, one entry per run; None where a run lacks it."""
+    tables = [{row.name: (row.mean, row.sd) for row in result_rows(one)} for one in results]
+    names = dict.fromkeys(name for table in tables for name in table)
+    return {name: [table.get(name) for table in tables] for name in names}
+
+
+def show_comparison(paths: Sequence[Path], results: Sequence[Result]) -> None:
+    """Both tables, and every warning of a run."""
+    heads = [str(path) for path in paths]
+    facts = [[name, *map(_cell, row)] for name, row in compared(results).items()]
+    show_table("Runs", ["", *heads], facts)
+    known = coefficients(results)
+    rows = [[name, *map(_estimate, row)] for name, row in list(known.items())[:MOST_ROWS]]
+    if rows:
+        show_table("Posterior: mean ± sd", ["", *heads], rows, formatted=heads)
+    if len(known) > MOST_ROWS:
+        console.print(f"… and {len(known) - MOST_ROWS} more: tacit show RUN", highlight=False)
+    for head, result in zip(heads, results, strict=True):
+        for caution in result.cautions:
+            console.print(f"WARNING: {head}: {caution.text}", style="bold red", highlight=False)
+
+
+def _privacy(result: Result) -> str:
+    """ε never without δ, unit and adjacency."""
+    found = result.privacy.guarantee
+    if found is None:
+        return "none"
+    simulated = "" if result.privacy.private else ", simulated: not private"
+    return (
+        f"ε = {found.epsilon:.4g}, δ = {found.delta:g} per {found.unit}, {found.adjacency}"
+        f"{simulated}"
+    )
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _estimate(value: tuple[float, float] | None) -> str:
+    return "–" if value is None else f"{value[0]:.4g} ± {value[1]:.2g}"

@@ -1,0 +1,91 @@
+"""What a fit guarantees, as `Fit.privacy` gives it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tacit.errors import ConfigError
+from tacit.plan.plan import Plan
+from tacit.privacy.guarantee import Guarantee
+from tacit.results.summary import PrivacyFacts
+from tacit.support.type_info import prepare
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitPrivacy:
+    """What a fit guarantees. `str()` says it in words; `guarantee` is None without privacy."""
+
+    guarantee: Guarantee | None
+    statement: str
+    private: bool
+    """Whether differential privacy holds: not in a simulation with a known noise seed."""
+    _plan: Plan | None = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return self.statement
+
+    @property
+    def epsilon(self) -> float:
+        """ε of this fit on its own; infinite without differential privacy."""
+        return math.inf if self.guarantee is None else self.guarantee.epsilon
+
+    def threats(self, colluding: int | None = None) -> pl.DataFrame:
+        """ε against each kind of attacker, for the party with the weakest guarantee.
+
+        Parameters
+        ----------
+        colluding
+            How many parties combine what they know; all others, if left out.
+
+        Returns
+        -------
+        polars.DataFrame
+            One row per attacker: what it sees, ε for one unit and for a whole party. ε is infinite
+            where no bound below 50 can be shown.
+        """
+        import polars as pl
+
+        from tacit.plan.explain import explain
+
+        if self._plan is None:
+            raise ConfigError(
+                "this fit was loaded, and its files do not describe every release; call threats "
+                "on the fit that tacit.fit returned, or use `tacit explain` on the study file"
+            )
+        if colluding is not None and not colluding >= 1:
+            raise ConfigError(f"colluding = {colluding}; at least 1 party")
+        found = explain(self._plan, colluding=colluding)
+        return pl.DataFrame(
+            {
+                "attacker": [row.attacker for row in found.rows],
+                "sees": [row.sees for row in found.rows],
+                "epsilon": [_or_infinite(row.unit_epsilon) for row in found.rows],
+                "party_epsilon": [_or_infinite(row.party_epsilon) for row in found.rows],
+                "delta": found.delta,
+                "unit": found.unit,
+                "adjacency": found.adjacency,
+                "remark": [row.remark for row in found.rows],
+            }
+        )
+
+    @classmethod
+    def of(cls, facts: PrivacyFacts, plan: Plan | None) -> FitPrivacy:
+        """From a result and, where the fit was made here, its plan."""
+        guarantee = None
+        if facts.guarantee is not None:
+            plain = msgspec.to_builtins(facts.guarantee)
+            guarantee = msgspec.convert(plain, prepare(Guarantee))
+        return cls(
+            guarantee=guarantee, statement=facts.statement, private=facts.private, _plan=plan
+        )
+
+
+def _or_infinite(value: float | None) -> float:
+    return math.inf if value is None else value

@@ -1,0 +1,206 @@
+"""Results from plans: what a run, a server and a fit say in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tacit.data.federation import Federation
+from tacit.data.records import len_records
+from tacit.data.schema.layout import Layout, indicated_columns
+from tacit.methods import Clipped
+from tacit.models import Model
+from tacit.models.prior import PRIOR_PARTY
+from tacit.plan.plan import Plan
+from tacit.results.diagnostics import cautions_of, diagnostics_block, learned_share
+from tacit.results.posterior import Posterior
+from tacit.results.published import not_covered
+from tacit.results.saved import model_settings
+from tacit.results.statements import clipping_statement, interval_note, statement
+from tacit.results.summary import (
+    CautionNote,
+    ClippedShare,
+    DataFacts,
+    GuaranteeFacts,
+    Intervals,
+    ModelFacts,
+    PartyRow,
+    PartyTerms,
+    PosteriorTable,
+    PrivacyFacts,
+    Result,
+)
+from tacit.results.verdict import Verdict, missing_caution
+from tacit.server.state import ServerState
+
+
+def compose_result(
+    plan: Plan,
+    posterior: Posterior,
+    state: ServerState,
+    history: Iterable[Mapping[str, Any]],
+    verdict: Verdict,
+    layout: Layout | None,
+    clipped: Clipped | None = None,
+    **more: Any,
+) -> Result:
+    """The result of a run: posterior, verdict and what was done.
+
+    Parameters
+    ----------
+    plan, posterior, verdict, layout, clipped
+        As for `verdict_facts`.
+    state, history
+        The server's last state, and the log of all rounds.
+    **more
+        The other fields of `Result`.
+    """
+    history = list(history)
+    rounds = [line for line in history if line["event"] == "round"]
+    changes = [line["last_change"] for line in rounds if line["last_change"] is not None]
+    return Result(
+        seed=plan.seed,
+        model=model_facts(plan.model),
+        method=plan.method.kind,
+        schedule=plan.schedule.kind,
+        rounds=state.round,
+        finished=state.finished,
+        exchanges=state.exchanges - _visits_of_the_prior(state),
+        refused=state.refused,
+        last_change=changes[-1] if changes else None,
+        diagnostics={} if plan.privacy is not None else diagnostics_block(plan, state, rounds),
+        posterior=posterior_table(posterior),
+        intervals=Intervals(warning=interval_note(plan)),
+        **verdict_facts(plan, posterior, verdict, layout, clipped),
+        **more,
+    )
+
+
+def posterior_table(posterior: Posterior) -> PosteriorTable:
+    """Mean and sd of every coordinate; natural parameters of all are in posterior.npz."""
+    return PosteriorTable(family=posterior.family.kind, **posterior.table())
+
+
+def data_facts(federation: Federation | None, source: str | None = None) -> DataFacts:
+    """Where the records came from and how they were prepared.
+
+    Parameters
+    ----------
+    federation
+        The prepared records; None for plain arrays.
+    source
+        The data set's name in a configuration.
+    """
+    if federation is None:
+        return DataFacts(source=source)
+    return DataFacts(
+        source=source,
+        outcome=federation.outcome,
+        scaling=federation.scaling,
+        columns=None if federation.schema is None else _as_json(federation.schema.columns),
+        notes=list(federation.notes),
+    )
+
+
+def _as_json(value: Any) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def model_facts(model: Model) -> ModelFacts:
+    """The model, with the arguments that make it again where they have a JSON form."""
+    return ModelFacts(
+        kind=model.kind,
+        dimension=model.dimension,
+        output=model.output,
+        settings=model_settings(model),
+    )
+
+
+def verdict_facts(
+    plan: Plan,
+    posterior: Posterior,
+    verdict: Verdict | None,
+    layout: Layout | None,
+    clipped: Clipped | None = None,
+) -> dict[str, Any]:
+    """The fields of `VerdictFacts`.
+
+    Parameters
+    ----------
+    plan
+        The plan of the run.
+    posterior
+        Its result.
+    verdict
+        None at a party, which has not seen the rounds: `converged` is then None.
+    layout
+        The columns of x by the public schema, if they are declared.
+    clipped
+        The share of clipped contributions, measured in simulations only.
+    """
+    cautions = [
+        *cautions_of(plan, posterior, verdict, clipped),
+        *missing_caution(indicated_columns(layout)),
+    ]
+    learned = learned_share(plan, posterior)
+    return {
+        "converged": None if verdict is None else verdict.converged,
+        "why": "only the server's result says it" if verdict is None else verdict.why,
+        "learned": None if learned is None else learned.tolist(),
+        "cautions": [CautionNote(kind=one.kind, text=one.text) for one in cautions],
+        "clipped": None
+        if clipped is None
+        else ClippedShare(**clipped._asdict(), statement=clipping_statement(clipped)),
+    }
+
+
+def _visits_of_the_prior(state: ServerState) -> int:
+    """A prior kept as a factor is visited like a party, but that is no exchange with one."""
+    return state.factors[PRIOR_PARTY].visits if PRIOR_PARTY in state.factors else 0
+
+
+def party_row(plan: Plan, name: str) -> PartyRow:
+    """Size and share of positive outcomes of one party; the latter only without privacy."""
+    records = plan.parties[name]
+    # An exact fraction would be a release that was not charged.
+    told = plan.model.output == "bernoulli" and plan.privacy is None
+    positive = float(np.mean(records["y"])) if told else None
+    return PartyRow(name=name, records=len_records(records), positive_fraction=positive)
+
+
+def privacy_facts(plan: Plan, *, publish: bool = False) -> PrivacyFacts:
+    """What a result says about privacy; `publish`: with exact metrics of held-out records."""
+    guarantee = plan.guarantee
+    if guarantee is None or plan.privacy is None:
+        return PrivacyFacts(private=False, statement=statement(plan))
+    return PrivacyFacts(
+        private=guarantee.caveat is None,
+        statement=statement(plan),
+        guarantee=GuaranteeFacts(
+            epsilon=guarantee.epsilon,
+            delta=guarantee.delta,
+            unit=guarantee.unit,
+            adjacency=guarantee.adjacency,
+            trust=guarantee.trust,
+            caveat=guarantee.caveat,
+        ),
+        accountant=plan.privacy.accountant,
+        aggregation=plan.privacy.aggregation,
+        parties=[
+            PartyTerms(
+                name=name,
+                epsilon=one.guarantee.epsilon,
+                delta=one.guarantee.delta,
+                clip=one.clip,
+                noise_sd=one.noise_sd,
+                noise_multiplier=one.noise_multiplier,
+                answers=one.visits,
+                releases=one.releases,
+            )
+            for name, one in plan.settled.items()
+        ],
+        not_covered=not_covered(plan, publish=publish),
+    )

@@ -1,0 +1,138 @@
+"""The server's state with its durable copy: what every engine and the live server change.
+
+Every change is in the checkpoint before anything that follows from it is sent: a server that is
+killed at any moment finds there what it had asked and applied, and asks again what is still open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tacit.server import attendance
+from tacit.server import state as server_state
+from tacit.server import step as server_step
+from tacit.server.checkpoint import Checkpoint
+from tacit.server.messages import Reply, Request
+from tacit.server.state import Log, Rules, ServerState
+
+
+class ServerRun:
+    """One run of the server: `step` and `attendance` applied, kept and logged.
+
+    Parameters
+    ----------
+    rules
+        The server's side of a plan.
+    checkpoint
+        Where the state is kept, and where it is taken from; None: it is not kept.
+    """
+
+    def __init__(self, rules: Rules, checkpoint: Checkpoint | None = None) -> None:
+        self.rules, self.checkpoint = rules, checkpoint
+        saved = None if checkpoint is None else checkpoint.load()
+        self.state: ServerState | None = None if saved is None else saved[0]
+        """None before the first round."""
+        self.history: list[dict[str, Any]] = [] if saved is None else list(saved[1])
+        self._held: dict[str, Reply] = {}
+        self._asked: tuple[ServerState | None, dict[str, Request]] = (None, {})
+
+    @property
+    def finished(self) -> str | None:
+        """Why it ended, or None."""
+        return None if self.state is None else self.state.finished
+
+    def begin(self, state: ServerState, now: float = 0.0, log: Log = ()) -> None:
+        """Open the first round of a new state; one with open requests or an end is only kept."""
+        if not state.open and not state.finished:
+            state = server_step.begin(self.rules, state, now)
+            self.commit(state, log)
+        self.state = state
+
+    def requests(self) -> dict[str, Request]:
+        """What is asked of each party now and not answered yet."""
+        if self.state is None or self.state.finished:
+            return {}
+        if self._asked[0] is not self.state:
+            asked = {one.party: one for one in server_state.open_requests(self.state)}
+            self._asked = (self.state, asked)
+        asked = self._asked[1]
+        return {party: one for party, one in asked.items() if one.id not in self._held}
+
+    def is_open(self, key: str, party: str) -> bool:
+        """Whether that request of that party still waits for its answer."""
+        request = None if self.state is None else self.state.open.get(key)
+        return request is not None and request.party == party and key not in self._held
+
+    def take(self, replies: Sequence[Reply], now: float) -> Log:
+        """Apply checked replies in one durable write.
+
+        Those of an unfinished synchronous round are held until it is complete: a server that is
+        killed meanwhile asks again, and receives the same.
+        """
+        assert self.state is not None
+        for reply in replies:
+            self._held.setdefault(reply.id, reply)
+        if (
+            self.rules.schedule.kind == "synchronous"
+            and not self._held.keys() >= self.state.open.keys()
+        ):
+            return ()
+        return self.apply_held(now)
+
+    def apply_held(self, now: float) -> Log:
+        """Apply the replies of a round that will not be complete."""
+        if self.state is None or not self._held:
+            return ()
+        held, self._held = list(self._held.values()), {}
+        state, log = server_step.step_together(self.rules, self.state, held, now)
+        self.commit(state, log)
+        return log
+
+    def skip(self, late: Sequence[str], now: float) -> Log:
+        """Go on without late parties, if a quorum is left."""
+        if self.state is None or self.rules.quorum is None:
+            return ()
+        log = self.apply_held(now)
+        if not attendance.may_skip(self.rules, self.state, late):
+            return log
+        return (*log, *self._attend(attendance.skip, late, now))
+
+    def leave(self, party: str, now: float) -> Log:
+        """Go on without a party that has left for good."""
+        return (*self.apply_held(now), *self._attend(attendance.leave, party, now))
+
+    def leave_out(self, party: str, reason: str, now: float) -> Log:
+        """Go on without a party whose update breaks a bound."""
+        return (*self.apply_held(now), *self._attend(attendance.leave_out, party, reason, now))
+
+    def readmit(self, party: str, now: float) -> Log:
+        """Ask a party again that was left out."""
+        if self.state is None:
+            return ()
+        return (*self.apply_held(now), *self._attend(attendance.readmit, party, now))
+
+    def welcome(self, party: str, now: float) -> None:
+        """Ask a party again that was passed over and is back."""
+        if self.state is not None and not self.state.finished:
+            self.commit(attendance.welcome(self.rules, self.state, party, now), ())
+
+    def close(self) -> None:
+        """Close the checkpoint."""
+        if self.checkpoint is not None:
+            self.checkpoint.close()
+
+    def commit(self, state: ServerState, log: Log) -> None:
+        """Keep a new state and what was logged on the way to it."""
+        if state is self.state:
+            return
+        if self.checkpoint is not None:
+            self.checkpoint.save(state, log)
+        self.state = state
+        self.history.extend(log)
+
+    def _attend(self, change: Callable[..., tuple[ServerState, Log]], *arguments: Any) -> Log:
+        assert self.state is not None
+        state, log = change(self.rules, self.state, *arguments)
+        self.commit(state, log)
+        return log
