@@ -1,7 +1,8 @@
 """Built-in data sets and files, read into federations.
 
 `load` returns a `tacit.Federation`, `list` describes every data set, and `fetch` downloads the
-files of a public one.
+files of a public one. `load_posterior_data` and `load_reference` read posteriordb: records of
+published models and long NUTS runs to compare a posterior with.
 """
 
 from __future__ import annotations
@@ -15,12 +16,31 @@ from tacit.data.readers.catalogue import SourceInfo
 from tacit.data.readers.catalogue import sources as list
 from tacit.data.readers.corpus import Corpus, load_corpus
 from tacit.data.readers.download import fetch
+from tacit.data.readers.posteriordb import (
+    SOURCE,
+    ReferenceStatistics,
+    list_posteriors,
+    load_posterior_data,
+    load_reference,
+)
 from tacit.data.schema.schema import Schema
 from tacit.errors import ConfigError
 from tacit.support.tables import fields_of
 from tacit.support.validation import near_word
 
-__all__ = ["Corpus", "SourceInfo", "document_records", "fetch", "list", "load", "load_corpus"]
+__all__ = [
+    "Corpus",
+    "ReferenceStatistics",
+    "SourceInfo",
+    "document_records",
+    "fetch",
+    "list",
+    "list_posteriors",
+    "load",
+    "load_corpus",
+    "load_posterior_data",
+    "load_reference",
+]
 
 
 def load(
@@ -81,6 +101,11 @@ def load(
         size_skew=size_skew,
         label_skew=label_skew,
     )
+    if name == SOURCE:
+        raise ConfigError(
+            'tacit.datasets.load takes no "posteriordb", which has a model per data set; use'
+            " load_posterior_data and load_reference"
+        )
     known = {*fields_of(DataConfig)} - {"source", "party", "columns"}
     for key in data.keys() - known:
         taken = [*known, "parties", "kind", "party", "size_skew", "label_skew", "schema", "seed"]

@@ -214,19 +214,19 @@ def test_now_and_then_is_what_is_accounted(parties):
         (
             one("log-precision"),
             {"schedule": Synchronous(rounds=3, parties_per_round=3)},
-            "rounds of everybody",
+            "all parties in every round",
         ),
         (
             one("log-precision"),
             {"schedule": Sequential(rounds=3), "aggregation": "plain"},
-            "rounds of everybody",
+            "all parties in every round",
         ),
         (one(None), {"schedule": Sequential(rounds=3), "aggregation": "server"}, "'synchronous'"),
         *(
             (
                 one(None, noise_end=2.0),
                 {"schedule": Synchronous(rounds=40, parties_per_round=k), "aggregation": how},
-                "less noise than one of them needs",
+                "less noise than a party needs",
             )
             for k, how in ((3, "trusted"), (3, "server"), (1, "server"))
         ),

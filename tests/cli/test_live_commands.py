@@ -409,7 +409,7 @@ def test_a_private_party_needs_a_budget_of_its_own(tacit, place):
     assert code == 0
     for words in (
         "(ε = 2, δ = 0.0001): what is sent looks almost the same if one record is replaced",
-        "trusted: nobody",
+        "No trusted server",
         "standard deviation",
         "at most 3 answers, whatever a server asks for",
         "the loss with each answer: not sent",

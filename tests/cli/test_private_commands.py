@@ -90,7 +90,7 @@ BAD = {
     "noise negative": ([NO_EPSILON % "-2.0"], "privacy.noise_multiplier = -2.0"),
     "noise nan": ([NO_EPSILON % "nan"], "privacy.noise_multiplier = nan"),
     "noise infinite": ([NO_EPSILON % "inf"], "privacy.noise_multiplier = inf"),
-    "both": (["privacy.noise_multiplier=3.0"], "one follows from the other"),
+    "both": (["privacy.noise_multiplier=3.0"], "each determines the other"),
     "neither": (["privacy={delta=1e-4}"], "neither epsilon nor noise_multiplier"),
     "delta 0": (["privacy.delta=0.0"], "privacy.delta = 0.0; it must be in (0, 1)"),
     "delta 1": (["privacy.delta=1.0"], "privacy.delta = 1.0"),
@@ -106,7 +106,7 @@ BAD = {
     "trusted, one party": ([*TRUSTED, "method.shards=1", "partition.parties=1"], "with 1 party"),
     "trusted, one a round": (
         [*TRUSTED, "schedule.parties_per_round=1"],
-        "privacy.aggregation = 'trusted' with 1 party a round",
+        "privacy.aggregation = 'trusted' with 1 party per round",
     ),
     "trusted, dpsgd": (
         ["privacy.aggregation=trusted"],
@@ -118,23 +118,23 @@ BAD = {
     ),
     "trusted, asynchronous": ([*TRUSTED, "schedule.kind=asynchronous"], "asynchronous"),
     "private method, no privacy": (["privacy=none"], "method.kind = 'dp-sgd' is private"),
-    "privacy, exact method": (["method.kind=natural-vi"], "sends exact updates and cannot keep"),
+    "privacy, exact method": (["method.kind=natural-vi"], "sends exact updates and cannot meet"),
     "full covariance": (["posterior=full"], "needs posterior = 'mean-field'"),
     "unknown party": (["privacy.parties.party-9.epsilon=1.0"], "'party-9', which is not a party"),
     "a party's epsilon": (["privacy.parties.party-1.epsilon=0.0"], "\"party-1\".epsilon = 0.0"),
     "a party's both": (
         ["privacy.parties.party-1={epsilon=1.0, noise_multiplier=1.0}"],
-        "one follows from the other",
+        "each determines the other",
     ),
     "unit": (["privacy.unit=hospital"], "'record', 'person', 'party'"),
     "unit of another method": (["privacy.unit=party"], "privacy.unit = 'party' with method.kind"),
     "sampling that tells the number": (
         ["method.sampling_rate=0.5", "method.sampling=without-replacement",
          "privacy.adjacency=add-or-remove-one"],
-        "a batch of fixed size tells the number of records",
+        "a batch of fixed size reveals the number of records",
     ),
-    "pooled scaling": (["data.scaling=pooled"], "needs a public schema"),
-    "never asked": (["schedule.parties_per_round=1", "schedule.rounds=1"], "is never asked"),
+    "pooled scaling": (["data.scaling=pooled"], "needs public bounds"),
+    "never visited": (["schedule.parties_per_round=1", "schedule.rounds=1"], "is never visited"),
 }  # fmt: skip
 
 
@@ -189,7 +189,7 @@ def test_check_shows_the_price_and_spends_nothing(tacit, secret, tmp_path):
     assert (code, err) == (0, "")
     for words in (
         "Differential privacy: ε = 2, δ = 0.0001 per record (replace-one)",
-        "trusted: nobody",
+        "No trusted server",
         "noise sd",
         "signal to noise",
         "No budget has been spent.",
@@ -275,7 +275,7 @@ def test_explain_of_a_central_run_trusts_who_holds_the_records(tacit, config):
     assert code == 0
     row = next(line for line in out.splitlines() if "the server" in line)
     assert row.count("not protected") == 2
-    assert "whoever holds all the records in one place" in out
+    assert "Trusted data holder: all records are in one place" in out
 
 
 def test_an_operator_allows_one_run_and_no_second(tacit, secret, tmp_path):

@@ -85,8 +85,8 @@ def test_bad_data_is_refused_by_key_value_and_advice(keys, message):
         ({"kind": "numeric", "levels": ("a",)}, r"levels = .*numeric"),
         ({"missing": "level"}, r'missing = "level"; a numeric column takes'),
         ({"kind": "categorical", "missing": "indicator"}, r"a categorical column takes"),
-        ({"levels": ("a",), "low": 0.0}, r"low = 0\.0; a column with levels has none"),
-        ({"levels": ("a", "a")}, r"'a' is there twice"),
+        ({"levels": ("a",), "low": 0.0}, r"low = 0\.0; a column with levels cannot have it"),
+        ({"levels": ("a", "a")}, r"'a' occurs twice"),
         ({"levels": (" a",)}, r"' a' is empty or has spaces"),
         ({"levels": ("?",), "missing_values": ("?",)}, r"'\?' is also one of missing_values"),
     ],
@@ -123,7 +123,7 @@ def test_bad_partition_is_refused(keys, message):
         ({"source": "adult"}, {"kind": "source"}, 'data.source = "adult" has no sites'),
         ({"records": 9}, {}, "partition.parties = 10, but data.records = 9"),
         ({"party": "ward"}, {"kind": "skew"}, 'data.party = "ward" and partition.kind = "skew"'),
-        ({"source": "wikipedia"}, {"kind": "skew"}, "has documents, which are dealt at random"),
+        ({"source": "wikipedia"}, {"kind": "skew"}, "has documents: choose"),
     ],
 )
 def test_data_and_partition_are_checked_together(data, partition, message):

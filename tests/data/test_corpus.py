@@ -46,7 +46,7 @@ def test_what_is_missing_changed_or_unknown_is_refused(wiki, monkeypatch, tmp_pa
     folder, _ = wiki
     with pytest.raises(ConfigError, match="held_out = 20"):
         load_corpus(held_out=20)
-    with pytest.raises(ConfigError, match="no corpus"):
+    with pytest.raises(ConfigError, match="not a corpus"):
         load_corpus("dewiki")
     (folder / "dictnostops.txt").write_text("a\nb\nc\nd\nf\n")
     with pytest.raises(DataError, match="SHA-256"):

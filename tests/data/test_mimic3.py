@@ -153,7 +153,7 @@ def test_a_missing_channel_is_named(one_stay, mimic3):
 
 def test_a_listfile_must_be_the_benchmarks(tmp_path, mimic3):
     for name, label, message in (
-        ("7_episode1.csv", "1", r'line 2: stay "7_episode1\.csv" is no <subject>_episode'),
+        ("7_episode1.csv", "1", r'line 2: stay "7_episode1\.csv" is not <subject>_episode'),
         (STAY, "2", r'line 2: y_true = "2"; it must be 0 or 1'),
     ):
         mimic3.write_listfile(tmp_path / "train", {name: label})
@@ -167,7 +167,7 @@ def test_a_listfile_must_be_the_benchmarks(tmp_path, mimic3):
     with pytest.raises(DataError, match='column "y_true" is missing'):
         datasets.load("mimic3", path=str(tmp_path))
     (tmp_path / "train" / "listfile.csv").write_text(f"stay,y_true\n{STAY},1\n{STAY},0\n")
-    with pytest.raises(DataError, match=r"line 3: .*is there twice"):
+    with pytest.raises(DataError, match=r"line 3: .*occurs twice"):
         datasets.load("mimic3", path=str(tmp_path))
 
 

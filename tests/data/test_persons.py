@@ -119,7 +119,7 @@ def test_a_record_of_nobody_is_named(load_table):
 def test_a_person_of_two_parties_is_refused(load_table, keys):
     with pytest.raises(DataError, match=r"gives \d of 5 persons to more than one party") as caught:
         load_table(EIGHT, person="who", **keys)
-    assert "each would protect only its part" in str(caught.value)
+    assert "each would protect only its own records" in str(caught.value)
     assert 'partition.kind = "balanced"' in str(caught.value)
 
 
@@ -141,7 +141,7 @@ def test_one_party_loads_its_persons(tmp_path):
     keys = {"source": "file", "path": str(path), "outcome": "ill", "positive": "yes"}
     config = DataConfig(**keys, columns=columns, person="who", held_out=0)
     assert load_party(config, "here").parties["here"]["person"].tolist() == [0, 1, 0, 2, 3, 3, 1, 4]
-    with pytest.raises(ConfigError, match=r"data\.balance = true; one party alone"):
+    with pytest.raises(ConfigError, match=r"data\.balance = true; a single party"):
         load_party(DataConfig(**keys, columns=columns, balance=True), "here")
 
 
@@ -173,7 +173,7 @@ def test_balance_leaves_out_records_of_the_larger_class(load_table):
     assert federation.notes[0].startswith("balance: 4 records of the larger class left out, 4 rec")
     assert "no privacy guarantee covers" in federation.notes[0]
     assert load_table(EIGHT, balance=True).notes == ()
-    with pytest.raises(DataError, match=r"all 8 records are of one class"):
+    with pytest.raises(DataError, match=r"all 8 records have one class"):
         load_table({**EIGHT, "ill": ["yes"] * 8}, balance=True)
 
 

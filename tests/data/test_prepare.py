@@ -105,8 +105,8 @@ def test_dropped_rows_are_counted_by_column(load_table):
     )
     assert len(federation.parties["party-1"]["y"]) == 2
     assert federation.notes == (
-        'column "ill": rows dropped for want of a value: 1',
-        'column "age": rows dropped for want of a value: 1',
+        'column "ill": rows dropped because of missing values: 1',
+        'column "age": rows dropped because of missing values: 1',
     )
     with pytest.raises(DataError, match="no rows are left"):
         load_table({"age": [""] * 4}, age)
@@ -166,7 +166,7 @@ def test_pooled_preparation_is_written_down(load_table):
     text = " | ".join(federation.notes)
     assert "no privacy guarantee covers" in text
     assert 'column "age": centre 55 and scale 11.1803 are pooled statistics' in text
-    assert 'column "colour": its 2 levels were taken from pooled data' in text
+    assert 'column "colour": its 2 levels come from pooled data' in text
 
 
 def test_pooled_statistics_come_from_training_rows_only():
@@ -279,7 +279,7 @@ def test_one_party_alone_may_have_one_class_but_nothing_to_pool(tmp_path: Path):
     columns = (ColumnConfig(name="age", low=0, high=100), ill)
     federation = load_party(DataConfig(columns=columns, held_out=0, **keys), "here")
     assert not federation.parties["here"]["y"].any()
-    with pytest.raises(ConfigError, match="nothing to pool"):
+    with pytest.raises(ConfigError, match="cannot pool"):
         load_party(DataConfig(columns=columns, scaling="pooled", **keys), "here")
 
 

@@ -105,7 +105,7 @@ def test_without_a_site_all_records_are_one_partys():
         ),
         ({"site": "hospital-1"}, None, r'data\.site = "hospital-1"; .* hospital-01, hospital-02'),
         ({"site": ""}, 100, r'data\.site = ""; .*hospital-050, … \(100 in all\)'),
-        ({}, 0, r"sites = 0; it must be at least 1|0 sites cannot share"),
+        ({}, 0, r"sites = 0; it must be at least 1|0 sites with"),
     ],
 )
 def test_unknown_sites_are_refused_with_those_there_are(keys, sites, message):
@@ -125,5 +125,5 @@ def test_only_sources_with_sites_take_one(source):
 
 @pytest.mark.parametrize("kind", ["balanced", "source"])
 def test_a_whole_federation_has_no_site(kind):
-    with pytest.raises(ConfigError, match=r'data\.site = "hospital-1"; it is for one party'):
+    with pytest.raises(ConfigError, match=r'data\.site = "hospital-1"; it is for a single party'):
         load_federation(DataConfig(site="hospital-1"), PartitionConfig(kind=kind), 0)

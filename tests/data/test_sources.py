@@ -17,13 +17,14 @@ def sizes(federation: Federation) -> dict[str, int]:
 
 def test_every_source_is_listed():
     listed = {info.name: info for info in datasets.list()}
-    assert tuple(listed) == SOURCES
+    assert tuple(listed) == (*SOURCES, "posteriordb")
     assert {name for name, info in listed.items() if info.file_based} == {
         "adult",
         "rugged",
         "heart",
         "mimic3",
         "wikipedia",
+        "posteriordb",
     }
     assert {name for name, info in listed.items() if info.sites} == {"synthetic-cohort", "heart"}
 
@@ -90,7 +91,9 @@ def test_rugged_least_squares_is_the_published_one(need):
     assert federation.names == ("intercept", "cont_africa", "rugged", "cont_africa*rugged")
     assert solution == pytest.approx([9.223, -1.948, -0.203, 0.393], abs=5e-4)
     assert federation.output == "gaussian"
-    assert federation.notes == ('column "log(rgdppc_2000)": rows dropped for want of a value: 64',)
+    assert federation.notes == (
+        'column "log(rgdppc_2000)": rows dropped because of missing values: 64',
+    )
 
 
 def test_heart_parties_are_its_hospitals(need):
@@ -228,7 +231,7 @@ def test_bad_arguments_are_refused():
         data.split({"y": np.zeros(3)}, held_out=1.0)
     with pytest.raises(ConfigError, match=r'data\.keep names "wing"; the columns that can be kept'):
         datasets.load(keep=("wing",))
-    with pytest.raises(ConfigError, match="3 sites cannot share 2 records"):
+    with pytest.raises(ConfigError, match="3 sites with 2 records"):
         data.synthetic_cohort(records=2, sites=3)
 
 

@@ -1,4 +1,4 @@
-"""Padded lengths are the best there are; benches waste few seats."""
+"""Padded lengths are the best there are; batches waste few size."""
 
 import itertools
 
@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.engines.padding import (
-    BEARABLE_WASTE,
-    ROWS_A_CALL,
-    ROWS_FOR_A_CALL,
-    bench_size,
+    CALL_COST_ROWS,
+    MAX_PADDING_RATIO,
+    ROWS_PER_CALL,
+    batch_size,
     bucket_lengths,
 )
 
@@ -35,7 +35,7 @@ def test_lengths_are_the_fewest_that_do_and_waste_least(sizes, most):
     assert len(lengths) <= most
     assert lengths[-1] == max(sizes)
     assert rows(sizes, lengths) == best(sizes, len(lengths))
-    bearable = max(BEARABLE_WASTE * sum(sizes), best(sizes, most))
+    bearable = max(MAX_PADDING_RATIO * sum(sizes), best(sizes, most))
     assert rows(sizes, lengths) <= bearable
     if len(lengths) > 1:
         assert best(sizes, len(lengths) - 1) > bearable, "one length fewer would have done"
@@ -45,10 +45,10 @@ def test_lengths_are_the_fewest_that_do_and_waste_least(sizes, most):
 def test_a_bench_is_the_cheapest_that_fits(parties, length):
     def cost(size):
         calls = -(-parties // size)
-        return calls * (size * length + ROWS_FOR_A_CALL)
+        return calls * (size * length + CALL_COST_ROWS)
 
-    size = bench_size(parties, length)
-    allowed = range(1, max(1, min(parties, ROWS_A_CALL // length)) + 1)
+    size = batch_size(parties, length)
+    allowed = range(1, max(1, min(parties, ROWS_PER_CALL // length)) + 1)
     assert size in allowed
     assert cost(size) == min(map(cost, allowed))
 

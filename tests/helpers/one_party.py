@@ -1,7 +1,7 @@
 """One party that answers alone, as over a network, without a ledger."""
 
 from tacit.party.agent import PartyAgent
-from tacit.party.compute import Seat
+from tacit.party.compute import SinglePartyComputer
 from tacit.party.store import ProcessStore
 
 
@@ -10,9 +10,9 @@ class OneParty:
 
     def __init__(self, agreement, party, records, settled=None):
         store = ProcessStore()
-        seat = Seat(agreement, party, records, settled, store.memory_at)
+        computer = SinglePartyComputer(agreement, party, records, settled, store.memory_at)
         terms = {} if settled is None else {party: settled}
-        self._agent = PartyAgent(agreement, seat, store, terms)
+        self._agent = PartyAgent(agreement, computer, store, terms)
 
     def answer(self, request):
         return self._agent.answer([request])[0]

@@ -20,7 +20,7 @@ from tacit.live.config import read_party, read_server
 from tacit.live.join import join
 from tacit.live.serve import serve
 from tacit.party.charge import Charging
-from tacit.party.compute import Seat
+from tacit.party.compute import SinglePartyComputer
 from tacit.server.messages import encode_reply
 
 
@@ -42,15 +42,19 @@ def die_at(place: str, visit: int, leave: str) -> None:
         if request.visit >= visit:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    rehearse, compute, store = Seat.rehearse, Seat.compute, Charging.store
+    rehearse, compute, store = (
+        SinglePartyComputer.rehearse,
+        SinglePartyComputer.compute,
+        Charging.store,
+    )
 
-    def rehearsed(self: Seat, requests: Any) -> None:
+    def rehearsed(self: SinglePartyComputer, requests: Any) -> None:
         if place == "compiling":
             for request in requests:
                 killed(request)
         rehearse(self, requests)
 
-    def computed(self: Seat, requests: Any, keys: Any) -> Any:
+    def computed(self: SinglePartyComputer, requests: Any, keys: Any) -> Any:
         if place == "computing":
             for request in requests:
                 killed(request)
@@ -63,7 +67,11 @@ def die_at(place: str, visit: int, leave: str) -> None:
                 killed(request)
         return store(self, requests, replies)
 
-    Seat.rehearse, Seat.compute, Charging.store = rehearsed, computed, stored  # pyright: ignore
+    SinglePartyComputer.rehearse, SinglePartyComputer.compute, Charging.store = (
+        rehearsed,
+        computed,
+        stored,
+    )  # pyright: ignore
 
 
 def child(command: dict[str, Any]) -> int:

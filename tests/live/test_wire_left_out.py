@@ -16,12 +16,12 @@ from tacit.live.protocol.state_tables import PartySide
 from tacit.live.server.status import give_command
 from tacit.live.session import AsyncSession
 from tacit.live.transport.frames import write_frame
-from tacit.party.compute import Seat
+from tacit.party.compute import SinglePartyComputer
 
 PRIVATE = {"epsilon": 2.0, "insecure_noise_seed": 5}
 
 
-class Corrupt(Seat):
+class Corrupt(SinglePartyComputer):
     """Party "b", whose updates are `factor` times what they should be from visit `since` on."""
 
     factor, since = 1e6, 0
@@ -63,7 +63,7 @@ def summary(fed: Fed, key: str) -> Any:
 @pytest.mark.parametrize(("factor", "since"), [(1e6, 0), (1e6, 3), (-40.0, 0)])
 def test_one_party_does_not_decide_a_run(factor, since, tmp_path, monkeypatch):
     """The result is that of the other two, whether it starts lying at once or at the end."""
-    monkeypatch.setattr(live_join, "Seat", Corrupt)
+    monkeypatch.setattr(live_join, "SinglePartyComputer", Corrupt)
     monkeypatch.setattr(Corrupt, "factor", factor)
     monkeypatch.setattr(Corrupt, "since", since)
     fed = federation(tmp_path)
@@ -132,7 +132,7 @@ def test_an_answer_that_cannot_be_used_does_not_hold_up_the_others(wrong, tmp_pa
 
 @pytest.mark.parametrize("kind", ["dp-scoring", "dp-sgd", "dp-updates", "dp-statistics"])
 def test_one_party_does_not_decide_a_private_run(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(live_join, "Seat", Corrupt)
+    monkeypatch.setattr(live_join, "SinglePartyComputer", Corrupt)
     monkeypatch.setattr(Corrupt, "since", 2)
     fed = federation(tmp_path, method={"kind": kind}, privacy=PRIVATE, records=72)
     results = asyncio.run(run_all(fed))
@@ -159,7 +159,7 @@ def test_nobody_is_left_out_of_an_honest_run(agreed, tmp_path):
 
 def test_an_operator_readmits_a_party(tmp_path, monkeypatch):
     """It lies once, at its second visit; readmitted, it is asked for the rest of the run."""
-    monkeypatch.setattr(live_join, "Seat", Corrupt)
+    monkeypatch.setattr(live_join, "SinglePartyComputer", Corrupt)
     monkeypatch.setattr(Corrupt, "since", 1)
     fed = federation(tmp_path, schedule={"rounds": 400, "tolerance": 0.0})
 
@@ -183,7 +183,7 @@ def test_an_operator_readmits_a_party(tmp_path, monkeypatch):
 
 
 def test_a_quorum_that_is_lost_is_said_with_the_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(live_join, "Seat", Corrupt)
+    monkeypatch.setattr(live_join, "SinglePartyComputer", Corrupt)
     monkeypatch.setattr(Corrupt, "since", 1)
     fed = federation(tmp_path, quorum=3)
     results = asyncio.run(run_all(fed))

@@ -10,7 +10,7 @@ from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError
 from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.methods import DPSGD, NaturalVI
-from tacit.models import LogisticRegression, Model, NeuralNetwork
+from tacit.models import LinearRegression, LogisticRegression, Model, NeuralNetwork
 from tacit.plan.agreement import Agreement
 from tacit.plan.plan import make_plan
 from tacit.privacy.events import Poisson, WithoutReplacement
@@ -67,7 +67,7 @@ def test_a_family_or_a_relation_that_does_not_fit_is_refused():
     subset = DPSGD(sampling_rate=0.5, sampling="without-replacement").bind(
         adjacency="add-or-remove-one"
     )
-    with pytest.raises(ConfigError, match="tells the number of records"):
+    with pytest.raises(ConfigError, match="reveals the number of records"):
         subset.check(MODEL, FAMILY)
 
 
@@ -142,7 +142,7 @@ def test_a_step_that_needs_the_number_of_records_is_refused_where_that_is_secret
     model = SmoothNetwork(tuple("abcdefghi"), hidden=25)
     assert model.dimension > 256, "a network this large keeps its precision"
     records = {"x": np.zeros((6, 9)), "y": np.ones(6)}
-    with pytest.raises(ConfigError, match=r"method\.step_size is not given"):
+    with pytest.raises(ConfigError, match=r"method\.step_size is not set"):
         plan_of({"a": records}, DPSGD(), model=model, adjacency="add-or-remove-one")
     plan_of({"a": records}, DPSGD(step_size=0.05), model=model, adjacency="add-or-remove-one")
 
@@ -153,3 +153,31 @@ def test_the_number_of_records_is_not_used_under_add_or_remove(parties):
         plan_of(one, DPSGD(), adjacency="add-or-remove-one").method for one in (parties, fewer)
     ]
     assert methods[0] == methods[1]
+
+
+def steep_parties(rng, columns=8):
+    """Columns that are almost one and the same: one direction has all the curvature."""
+    common = rng.normal(size=(400, 1))
+    x = common + 0.05 * rng.normal(size=(400, columns))
+    y = x @ np.full(columns, 0.3) + rng.normal(size=400)
+    return {name: {"x": x[i::2], "y": y[i::2]} for i, name in enumerate(("a", "b"))}
+
+
+def farthest(step_size):
+    """The largest coordinate of the last θ, not averaged, of a run with next to no noise."""
+    parties = steep_parties(np.random.default_rng(4))
+    model = LinearRegression(tuple("abcdefgh"))
+    privacy = Privacy(noise_multiplier=0.01, delta=1e-5, insecure_noise_seed=1)
+    plan = make_plan(
+        model,
+        parties,
+        method=DPSGD(clip=100.0, step_size=step_size, average_last=0.0),
+        schedule=Synchronous(rounds=15),
+        privacy=privacy,
+    )
+    return float(np.max(np.abs(carry_out(plan).posterior.mean)))
+
+
+def test_the_default_step_does_not_diverge_where_one_direction_has_all_the_curvature():
+    assert farthest(None) < 1.0
+    assert farthest(4.4 / 8) > 2.0, "steps beyond 2(1 + momentum)/d diverge here"

@@ -26,7 +26,7 @@ from tacit.models import (
     NormalMean,
     PoissonRegression,
 )
-from tacit.plan.auto import MOST_COLUMNS, REASONS, choose_method
+from tacit.plan.auto import MAX_COLUMNS, REASONS, choose_method
 from tacit.privacy.settings import Privacy
 from tacit.pvi import multiply
 from tacit.server.schedule import Sequential, Synchronous
@@ -224,7 +224,7 @@ def test_auto_is_the_cheapest_method_that_serves():
         "natural-vi",
         "gradient-vi",
     ]
-    private = {"dp-sgd", "dp-scoring", "dp-updates", "dp-statistics", "dp-hybrid"}
+    private = {"dp-sgd", "dp-scoring", "dp-scores", "dp-updates", "dp-statistics", "dp-hybrid"}
     plain = {"exact", "natural-vi", "gradient-vi", "expected-statistics"}
     assert set(METHODS) == {*plain, *private}
 
@@ -243,13 +243,13 @@ def test_auto_with_privacy_is_scoring_where_it_will_do_and_says_why_not_elsewher
             kind, why = auto(model, aggregation=aggregation)
             assert kind == "dp-scoring"
             assert repr(model.kind) in why
-    wide = LogisticRegression(tuple(f"x{k}" for k in range(MOST_COLUMNS + 1)))
+    wide = LogisticRegression(tuple(f"x{k}" for k in range(MAX_COLUMNS + 1)))
     told = []
     for (kind, why), word in (
         (auto(NETWORK), "'neural-network'"),
         (auto(NormalMean()), "'normal-mean'"),
-        (auto(LogisticRegression(("intercept",))), "count"),
-        (auto(wide), f"{MOST_COLUMNS + 1} columns"),
+        (auto(LogisticRegression(("intercept",))), "besides its constant"),
+        (auto(wide), f"{MAX_COLUMNS + 1} columns"),
         (auto(LOGISTIC, unit="person"), "privacy.unit = 'person'"),
         (auto(LOGISTIC, aggregation="server"), "privacy.aggregation = 'server'"),
         (auto(LOGISTIC, Sequential()), "schedule.kind = 'sequential'"),
@@ -269,4 +269,4 @@ def test_dpsgd_as_auto_takes_it_is_blind_to_labels_damped_and_averaged():
     assert isinstance(method, DPSGD)
     assert method.label_agnostic
     assert method.average_last == 0.5
-    assert method.step_size is None, "4.4/d: all the damping that there is"
+    assert method.step_size is None, "left to the method: all the damping that there is"

@@ -15,7 +15,7 @@ from tacit.methods import DPSGD, Answer, PrivateStatistics, PrivateUpdate
 from tacit.models import LinearRegression, LogisticRegression
 from tacit.privacy.bounded import clip_units
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.mechanisms import WHOLE, Gaussian
+from tacit.privacy.mechanisms import UNSAMPLED, Gaussian
 from tacit.testing import check_private_method
 from tacit.testing.laws import moment_faults
 
@@ -115,7 +115,7 @@ class QuietCoordinates(Gaussian):
 
     factor: Any = 1.0
 
-    def release(self, key, bounded, drawn=WHOLE):
+    def release(self, key, bounded, drawn=UNSAMPLED):
         found = super().release(key, bounded, drawn)
         noise = found.value - bounded.value
         return found._replace(value=bounded.value + self.factor * noise)

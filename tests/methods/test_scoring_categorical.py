@@ -19,14 +19,14 @@ from tacit.methods import DPSGD, PrivateScoring
 from tacit.methods.scoring.marginals import marginals
 from tacit.methods.scoring.party import KNOTS, counted, counts_sum, moment_sum, score_sum
 from tacit.models import SoftmaxRegression
-from tacit.models.glm.softmax import MOST_LEVELS, contrasts
+from tacit.models.glm.softmax import MAX_LEVELS, contrasts
 from tacit.models.glm.softmax_scores import (
     CategoricalLikelihood,
     curvature_doubt,
     rms_log_odds,
     width_of,
 )
-from tacit.plan.auto import MOST_COLUMNS, choose_method
+from tacit.plan.auto import MAX_COLUMNS, choose_method
 from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Synchronous
@@ -226,15 +226,15 @@ def test_auto_is_private_scoring_up_to_as_many_weights_as_it_can_hear():
     privacy = Privacy(epsilon=1.0, delta=1e-5)
     method, why = choose_method(MODEL, privacy=privacy)
     assert isinstance(method, PrivateScoring)
-    assert "'softmax' is generalised linear" in why
-    levels = tuple(map(str, range(MOST_LEVELS)))
-    numbers = [f"v{i}" for i in range(MOST_COLUMNS // MOST_LEVELS)]
+    assert "'softmax' is a GLM" in why
+    levels = tuple(map(str, range(MAX_LEVELS)))
+    numbers = [f"v{i}" for i in range(MAX_COLUMNS // MAX_LEVELS)]
     layout = (INTERCEPT, *(Feature("numeric", name, -1.0, 1.0) for name in numbers))
     many = SoftmaxRegression(("intercept", *numbers), levels=levels, layout=layout)
     method, why = choose_method(many, privacy=privacy)
     assert isinstance(method, DPSGD)
-    assert f"{many.dimension} columns of x, times the levels of y" in why
-    with pytest.raises(ConfigError, match=f"21 levels; at most {MOST_LEVELS} are served"):
+    assert f"{many.dimension} columns (of x, times the levels of y)" in why
+    with pytest.raises(ConfigError, match=f"21 levels; at most {MAX_LEVELS} are supported"):
         SoftmaxRegression(NAMES, levels=(*levels, "more"))
 
 

@@ -219,7 +219,7 @@ def test_a_party_that_lost_what_it_kept_does_not_answer_wrongly(parties):
     plan = plan_of(parties, PrivateStatistics(one_shot=True), rounds=3)
     q = MODEL.prior(plan.family)
     request = Request("r9", "site-0", 1, 0, q, plan.family.zero(), 1.0, initial=False)
-    with pytest.raises(DataError, match="is lost"):
+    with pytest.raises(DataError, match="is missing"):
         answer_once(plan.agreement, parties["site-0"], request, plan.settled["site-0"])
 
 
@@ -289,7 +289,7 @@ def test_what_it_cannot_serve_is_refused():
     with pytest.raises(ConfigError, match="depend on q"):
         PrivateStatistics(one_shot=True).check(MODEL, FAMILIES["mean-field"])
     shared = PrivateStatistics(repair="truncate").bind(aggregation="trusted")
-    with pytest.raises(ConfigError, match="lacks the noise"):
+    with pytest.raises(ConfigError, match="less noise than is charged"):
         shared.check(MODEL, FAMILIES["full"])
     with pytest.raises(ConfigError, match=r"method\.statistics_share = 1\.0"):
         Hybrid(statistics_share=1.0)

@@ -487,7 +487,6 @@ def reads_nothing(z=1):
         (outside_factor, "numpyro.factor 'penalty' is in no plate"),
         (two_plates, "different record plates"),
         (square, "2 plates of the batch's length"),
-        (improper, "proper prior"),
         (masked_latent, "handlers.mask"),
         (sphere, "handlers.reparam"),
         (delta, "Delta"),

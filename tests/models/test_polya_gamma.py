@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tacit.expfam import FullGaussian, MeanFieldGaussian
+from tacit.expfam.quadrature import hermite
 from tacit.models import LogisticRegression
 from tacit.models.polya_gamma import expected_weight, log_scale
-from tacit.models.quadrature import hermite
 
 
 @pytest.mark.parametrize("c", [0.0, 1e-9, 9.99e-4, 1.01e-3, 0.3, 2.0, 40.0, 1e4])

@@ -109,7 +109,7 @@ def test_a_kind_of_tacit_is_not_registered_again():
     class Logistic(Probe):
         kind = "logistic"
 
-    with pytest.raises(ConfigError, match="'logistic' is tacit's own"):
+    with pytest.raises(ConfigError, match="'logistic' is reserved by tacit"):
         register(Logistic)
 
 

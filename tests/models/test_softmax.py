@@ -12,10 +12,10 @@ from tacit.data import load_federation
 from tacit.data.schema.public import public_schema
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import FullGaussian, MeanFieldGaussian
+from tacit.expfam.quadrature import normal_points
 from tacit.methods.base import Task
-from tacit.methods.natural import likelihood_site
+from tacit.methods.natural.local import likelihood_site
 from tacit.models import LogisticRegression, SoftmaxRegression
-from tacit.models.quadrature import normal_points
 from tacit.plan.checks import check_parties
 from tacit.results import evaluate, predict
 from tacit.run.build import make_model
@@ -210,7 +210,7 @@ def test_what_does_not_fit_is_told_in_one_line(clinic):
     cohort = {"source": "synthetic-cohort"}
     with pytest.raises(ConfigError, match=r"model\.kind = 'softmax', but target .* is yes/no"):
         simulate(parse_config({"privacy": "none", "data": cohort, "model": {"kind": "softmax"}}))
-    with pytest.raises(ConfigError, match="a category has two or more"):
+    with pytest.raises(ConfigError, match="at least two are needed"):
         SoftmaxRegression(NAMES, levels=("one",))
     with pytest.raises(DataError, match="y holds values other than 0 … 2"):
         check_parties(MODEL, {"one": {"x": X, "y": Y + 0.5}}, 0, None)

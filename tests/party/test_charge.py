@@ -12,7 +12,7 @@ from tacit.methods import DPSGD
 from tacit.models import LogisticRegression
 from tacit.party.agent import PartyAgent, conclude
 from tacit.party.charge import Charging
-from tacit.party.compute import Seat, Update
+from tacit.party.compute import SinglePartyComputer, Update
 from tacit.party.store import ProcessStore
 from tacit.plan.agreement import Agreement
 from tacit.plan.plan import make_plan
@@ -105,7 +105,7 @@ def test_an_answer_that_is_lost_is_made_again_for_the_same_charge(charging):
         answer(charging, [request("site-0", 0)], fail)
     assert [row.state for row in charges(charging.ledger)] == ["charged"]
     assert charging.ledger.recall("run-1", "site-0-0") is None
-    assert charging.unpaid("site-0").visits == ROUNDS - 1, "it is paid for"
+    assert charging.uncharged("site-0").visits == ROUNDS - 1, "it is paid for"
     answer(charging, [request("site-0", 0)], compute)
     assert given[0] == given[1]
     assert [row.attempt for row in charges(charging.ledger)] == [1]
@@ -176,7 +176,7 @@ def test_no_server_gets_more_answers_than_agreed(charging, visit):
         raise AssertionError("computed")
 
     with pytest.raises(
-        PrivacyBudgetError, match=f"'site-1' is asked for answer {visit + 1}; 3 were"
+        PrivacyBudgetError, match=f"'site-1' received request {visit + 1}, but 3 were"
     ):
         answer(charging, [request("site-0", 0), request("site-1", visit)], refuse)
     assert charges(charging.ledger) == [], "nobody is charged for a batch that is refused"
@@ -196,9 +196,7 @@ def test_a_server_that_does_not_count_meets_the_budget(charging):
 def test_a_run_that_will_not_fit_is_refused_at_once(charging):
     charging.require_budget()
     answer(charging, [request("site-1", 0)], made_up)
-    with pytest.raises(
-        PrivacyBudgetError, match=r"party 'site-1': this run asks for ε = 1 .*--raise"
-    ):
+    with pytest.raises(PrivacyBudgetError, match=r"party 'site-1': .*this run ε = 1, .*--raise"):
         charging.require_budget()
     assert len(charges(charging.ledger)) == 1, "asking spends nothing"
 
@@ -260,20 +258,20 @@ def test_an_id_used_again_is_not_handed_what_others_paid_for(charging):
 def test_answers_are_counted_whatever_visit_a_server_says(charging):
     for number in range(ROUNDS):
         asked = request("site-0", number, key=f"r{number}")
-        charging.require_turn(asked)
+        charging.require_planned_visit(asked)
         answer(charging, [asked], made_up)
-    charging.require_turn(request("site-0", 0, key="r0"))
-    with pytest.raises(PrivacyBudgetError, match="no server may ask for more"):
-        charging.require_turn(request("site-0", ROUNDS, key="one-more"))
+    charging.require_planned_visit(request("site-0", 0, key="r0"))
+    with pytest.raises(PrivacyBudgetError, match="must not request more"):
+        charging.require_planned_visit(request("site-0", ROUNDS, key="one-more"))
 
 
 def test_a_visit_is_answered_under_one_id(charging):
     """Visits may differ in their cost: nobody is to be asked for the dearest again and again."""
     answer(charging, [request("site-0", 0, key="r0")], made_up)
-    charging.require_turn(request("site-0", 0, key="r0"))
-    with pytest.raises(PrivacyBudgetError, match="a visit is one answer"):
-        charging.require_turn(request("site-0", 0, key="r1"))
-    charging.require_turn(request("site-0", 1, key="r1"))
+    charging.require_planned_visit(request("site-0", 0, key="r0"))
+    with pytest.raises(PrivacyBudgetError, match="a visit is answered once"):
+        charging.require_planned_visit(request("site-0", 0, key="r1"))
+    charging.require_planned_visit(request("site-0", 1, key="r1"))
 
 
 class Journal(ProcessStore):
@@ -284,15 +282,17 @@ class Journal(ProcessStore):
         self.ledger, self.lines, self.fails = ledger, [], False
         agreement = Agreement(MODEL, FAMILY, plan.method, seed=0)
         settled = plan.settled["site-0"]
-        self.seat = Seat(agreement, "site-0", plan.parties["site-0"], settled, self.memory_at)
+        self.computer = SinglePartyComputer(
+            agreement, "site-0", plan.parties["site-0"], settled, self.memory_at
+        )
 
     def rehearse(self, requests):
         self.lines.append(("rehearse", len(charges(self.ledger))))
-        self.seat.rehearse(requests)
+        self.computer.rehearse(requests)
 
     def compute(self, requests, keys):
         self.lines.append(("compute", [row.state for row in charges(self.ledger)]))
-        found = self.seat.compute(requests, keys)
+        found = self.computer.compute(requests, keys)
         if self.fails:
             raise MemoryError("killed")
         return found
@@ -300,7 +300,7 @@ class Journal(ProcessStore):
 
 def agent_of(journal, charging, check=None):
     return PartyAgent(
-        journal.seat.agreement, journal, journal, charging.settled, charging, check=check
+        journal.computer.agreement, journal, journal, charging.settled, charging, check=check
     )
 
 
@@ -317,14 +317,14 @@ def test_an_agent_rehearses_charges_computes_and_keeps(plan, charging):
 
 def test_an_answer_lost_by_an_agent_is_drawn_again_with_the_same_noise(plan, charging):
     journal, asked = Journal(plan, charging.ledger), request("site-0", 0)
-    sure = agent_of(journal, charging).computer.seat.compute
+    sure = agent_of(journal, charging).computer.computer.compute
     keys = []
 
     def noted(requests, given):
         keys.append(given[asked.id])
         return sure(requests, given)
 
-    journal.seat.compute = noted
+    journal.computer.compute = noted
     journal.fails = True
     with pytest.raises(MemoryError):
         agent_of(journal, charging).answer([asked])

@@ -155,11 +155,11 @@ def test_no_noise_and_no_bound_are_refused(key, bad):
 
 
 def test_both_and_neither_are_refused():
-    with pytest.raises(ConfigError, match="give one"):
+    with pytest.raises(ConfigError, match="give only one"):
         Privacy(epsilon=1.0, noise_multiplier=1.0)
     with pytest.raises(ConfigError, match="neither epsilon nor noise_multiplier"):
         Privacy()
-    with pytest.raises(ConfigError, match="give one"):
+    with pytest.raises(ConfigError, match="give only one"):
         Privacy(epsilon=1.0, parties={"a": {"epsilon": 1.0, "noise_multiplier": 1.0}})
 
 
@@ -187,16 +187,16 @@ def test_a_seed_outside_of_its_range_is_refused(seed):
     ("asked", "method", "shapes", "shares", "said"),
     [
         ({"parties": {"z": {}}}, Sums(), SHAPES, 1, "'z', which is not a party"),
-        ({"aggregation": "trusted"}, Sums(), SHAPES, 1, "nobody to share the noise with"),
+        ({"aggregation": "trusted"}, Sums(), SHAPES, 1, "the noise cannot be shared"),
         (
             {"aggregation": "trusted"},
             Sums(aggregations=("plain",)),
             SHAPES,
             2,
-            "privacy.aggregation = 'trusted' with method.kind = 'sums'; it can do plain",
+            "privacy.aggregation = 'trusted' with method.kind = 'sums'; the method supports plain",
         ),
         ({}, Sums(unit="party"), SHAPES, 1, "the method protects a party"),
-        ({}, Sums(), {"a": PartyShape(0, 10)}, 1, "party 'a' is never asked"),
+        ({}, Sums(), {"a": PartyShape(0, 10)}, 1, "party 'a' is never visited"),
         ({"accountant": "guess"}, Sums(), SHAPES, 1, "accountant = 'guess'; choose from 'pld'"),
         (
             {"adjacency": "similar"},

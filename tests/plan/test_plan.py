@@ -52,8 +52,8 @@ def bad_parties(parties):
         "a hole": (with_column(parties, "site-0", "x", hole), "'site-0', column 'x': a value is"),
         "infinity": (with_column(parties, "site-0", "y", huge), "'site-0', column 'y': a value is"),
         "unequal columns": (with_column(parties, "site-0", "y", y[:4]), "columns of unequal"),
-        "another width": (with_column(parties, "site-0", "x", x[:, :2]), "every party must hold"),
-        "a missing column": ({**parties, "site-1": {"y": y}}, "every party must hold the same"),
+        "another width": (with_column(parties, "site-0", "x", x[:, :2]), "give every party"),
+        "a missing column": ({**parties, "site-1": {"y": y}}, "give every party the same"),
         "no x": ({"site-0": {"y": y}}, "has no column 'x' \\(it has y\\)"),
         "x too narrow": (
             {"site-0": {"x": x[:, :2], "y": y}},
@@ -94,7 +94,7 @@ def test_a_plan_that_cannot_work_is_refused(parties, options, message):
 
 
 def test_the_priors_name_is_taken(parties):
-    with pytest.raises(ConfigError, match="that name is the prior's"):
+    with pytest.raises(ConfigError, match="is reserved for the prior"):
         make_plan(LINEAR, {"(prior)": parties["site-0"]})
 
 
@@ -103,7 +103,7 @@ def test_auto_means_what_is_documented(parties, labelled):
     plan = make_plan(LOGISTIC, labelled)
     assert (plan.family.kind, plan.method, plan.schedule.kind) == (
         "full",
-        NaturalVI(_together=True),
+        NaturalVI(_together=True, _parties=len(labelled)),
         "synchronous",
     )
     assert plan.schedule.damping == 1.0

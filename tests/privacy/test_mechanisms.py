@@ -179,7 +179,7 @@ def test_a_mechanism_without_noise_is_refused(noise_sd):
 
 @pytest.mark.parametrize("shares", [0, 0.5, -1, np.nan])
 def test_less_than_one_share_is_refused(shares):
-    with pytest.raises(ConfigError, match="there is at least one"):
+    with pytest.raises(ConfigError, match="at least 1"):
         Gaussian(noise_sd=1.0, shares=shares)
 
 

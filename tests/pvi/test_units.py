@@ -6,9 +6,6 @@ from scipy.optimize import minimize
 from scipy.special import gammaln, logsumexp
 
 import tacit
-from tacit.server.checkpoint import Checkpoint
-from tacit.server.line_search import halved, rises, with_base
-from tacit.server.state import Factor, Rules, initial_state
 
 COUNT = 6000
 SCHEDULES = [tacit.schedules.Synchronous, tacit.schedules.Sequential, tacit.schedules.Asynchronous]
@@ -144,56 +141,8 @@ def test_what_rounding_has_spoilt_is_not_called_converged(schedule):
         assert not fitted.converged
 
 
-FAMILY = tacit.families.FullGaussian(1)
-
-
-def normal(mean, sd):
-    return FAMILY.natural(mean=np.array([mean]), covariance=np.array([[sd**2]]))
-
-
-def searched(tmp_path=None):
-    """A state after a step from N(0, 1) to N(4, 1) whose base had a free energy of 10."""
-    prior = normal(0.0, 1.0)
-    rules = Rules(
-        FAMILY, tacit.schedules.Synchronous(damping=1.0), ("a",), 0, prior, line_search=True
-    )
-    state = with_base(initial_state(rules), 10.0)
-    factor = {name: normal(4.0, 1.0)[name] - prior[name] for name in prior}
-    base = state.factors["a"].base
-    return state.__class__(
-        **{**state.__dict__, "q": normal(4.0, 1.0), "factors": {"a": Factor(factor, 1, 1, base)}}
-    )
-
-
-def test_a_step_that_raises_the_free_energy_is_halved():
-    state = searched()
-    assert not rises(state, 9.0)
-    assert not rises(state, 10.0 + 1e-5)
-    assert rises(state, 11.0)
-    assert rises(state, float("nan"))
-    state, (event,) = halved(state, 11.0)
-    assert event["event"] == "halved"
-    assert FAMILY.location_scale(state.q)[0] == pytest.approx(2.0)
-    assert state.factors["a"].natural["linear"] == pytest.approx(2.0)
-    assert (state.factors["a"].version, state.shortened, state.caution) == (2, 1, 0.5)
-    again, _ = halved(state, 11.0)
-    assert FAMILY.location_scale(again.q)[0] == pytest.approx(1.0)
-
-
-def test_a_step_length_search_survives_a_restart(tmp_path):
-    state = searched()
-    checkpoint = Checkpoint(tmp_path / "server.sqlite", digest="d")
-    checkpoint.save(state)
-    checkpoint.close()
-    loaded, _ = Checkpoint(tmp_path / "server.sqlite", digest="d").load()
-    one, two = halved(state, 11.0)[0], halved(loaded, 11.0)[0]
-    np.testing.assert_equal(one.q, two.q)
-    np.testing.assert_equal(one.factors["a"].natural, two.factors["a"].natural)
-    assert loaded.base_energy == 10.0
-
-
-def test_steps_are_halved_where_whole_ones_raise_the_free_energy():
-    """Skewed columns and counts in the hundreds: the path is another one, the end is the same."""
+def test_the_path_may_be_another_one_but_the_end_is_the_same():
+    """Skewed columns and counts in the hundreds, where whole steps raise the free energy."""
     rng = np.random.default_rng(5)
     x = np.column_stack([np.ones(60), np.exp(2.5 * rng.normal(size=60)), rng.normal(size=60)])
     y = rng.poisson(np.exp(np.clip(3 * x[:, 2], -5, 6))).astype(float)
@@ -203,11 +152,11 @@ def test_steps_are_halved_where_whole_ones_raise_the_free_energy():
         tacit.fit(model, parties, privacy="none", schedule=schedule())
         for schedule in (tacit.schedules.Synchronous, tacit.schedules.Sequential)
     )
-    assert sum(line["event"] == "halved" for line in together._outcome.log) >= 1
     assert together._outcome.state.finished == "converged"
     gap = np.abs(together.posterior.mean - in_turn.posterior.mean) / in_turn.posterior.sd
     assert np.max(gap) < 0.01
-    taken = [line["negative_elbo"] for line in together.history]
+    elbos = [line["negative_elbo"] for line in together.history]
+    taken = [value for value in elbos if value is not None]
     assert taken[-1] <= min(taken) + 1e-3
 
 

@@ -213,7 +213,7 @@ def test_of_many_records_a_random_choice_is_measured(make_parties, monkeypatch):
         privacy=ALMOST_EXACT,
     )
     whole = carry_out(plan).clipped
-    monkeypatch.setattr("tacit.party.clipping.MOST_UNITS", 400)
+    monkeypatch.setattr("tacit.party.clipping.MAX_UNITS", 400)
     part = carry_out(plan).clipped
     assert whole is not None
     assert part is not None

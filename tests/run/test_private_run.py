@@ -92,7 +92,7 @@ def test_the_result_says_what_is_guaranteed(secret):
         "delta": 1e-4,
         "unit": "record",
         "adjacency": "replace-one",
-        "trust": "nobody: what a party sends is already private",
+        "trust": "No trusted server: each party adds its own noise",
         "caveat": None,
     }
     assert privacy["guarantee"]["epsilon"] <= 2.0
@@ -471,7 +471,7 @@ def test_a_simulation_that_loses_every_answer_three_times_costs_itself_once(tmp_
             assert spent.charges == plan.schedule.rounds
             assert spent.epsilon <= spent.budget.epsilon
             assert spent.budget.epsilon == pytest.approx(settled.guarantee.epsilon, rel=1e-3)
-            assert charging.unpaid(party).visits == 0
+            assert charging.uncharged(party).visits == 0
         other = replace(charging, run="run-2")
         set_own_budgets(other)
         other.require_budget()

@@ -74,7 +74,7 @@ def test_completion_is_above_the_entropy_and_a_seed_gives_one_number():
     uniform = LDA(3, privacy="none").fit(train)
     uniform.components_ = np.ones((3, 30))
     assert uniform.perplexity(test) == pytest.approx(30.0, rel=1e-4)
-    with pytest.raises(DataError, match="two halves"):
+    with pytest.raises(DataError, match="both halves"):
         model.perplexity(np.eye(1, 30))
     with pytest.raises(ConfigError, match="form = 'train'"):
         model.perplexity(test, form="train")  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def test_partial_fit_is_fit_in_pieces():
     np.testing.assert_allclose(piece.components_, whole.components_, rtol=1e-12)
     piece.partial_fit(train[:100])
     assert piece.n_batch_iter_ == 2
-    with pytest.raises(DataError, match="over 29 words, but there are 30"):
+    with pytest.raises(DataError, match="over 29 words, but the vocabulary has 30"):
         piece.partial_fit(train[:, :29])
     with pytest.raises(ConfigError, match="total_samples"):
         LDA(3, privacy="none").partial_fit(train)
@@ -172,7 +172,7 @@ def test_under_add_or_remove_the_number_of_documents_is_declared():
     first = LDA(**PRIVATE, privacy=privacy, total_samples=300).fit(planted(280))
     second = LDA(**PRIVATE, privacy=privacy, total_samples=300).fit(planted(320))
     assert first.settled_ == second.settled_
-    with pytest.raises(ConfigError, match="tells the number of records"):
+    with pytest.raises(ConfigError, match="reveals the number of records"):
         LDA(**PRIVATE, privacy=privacy, total_samples=300, sampling="without-replacement").fit(
             planted(300)
         )
@@ -370,7 +370,7 @@ def test_nothing_is_asked_of_a_model_that_has_not_learnt():
     with pytest.raises(ConfigError, match="call fit first"):
         LDA(2, privacy="none").transform([[1, 2]])
     model = LDA(2, privacy="none").fit([[1, 2], [3, 1]])
-    with pytest.raises(DataError, match="over 3 words, but there are 2"):
+    with pytest.raises(DataError, match="over 3 words, but the vocabulary has 2"):
         model.transform([[1, 2, 3]])
     with pytest.raises(ConfigError, match="3 words for topics over 2"):
         model.topics(["a", "b", "c"])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import sparse, stats
 
 from tacit import Privacy
-from tacit.data.bags import WHOLE
+from tacit.data.bags import DOCUMENTS_COLUMN
 from tacit.data.documents import check_documents
 from tacit.datasets import document_records
 from tacit.engines.execute import carry_out
@@ -254,7 +254,7 @@ def test_a_wrong_scale_would_not_be_sent():
     model = TopicModel(2, words=4, document_words=LENGTH)
     plan = make_plan(
         model,
-        {"corpus": {WHOLE: check_documents(np.eye(3, 4) + 1)}},
+        {"corpus": {DOCUMENTS_COLUMN: check_documents(np.eye(3, 4) + 1)}},
         schedule=Synchronous(rounds=1),
         privacy=Privacy(noise_multiplier=2.0, delta=1e-4, insecure_noise_seed=0),
     )
@@ -276,5 +276,5 @@ def test_one_very_long_document_does_not_fill_the_memory():
 def test_words_that_are_listed_and_words_that_are_searched_for_are_the_same(monkeypatch):
     rows = check_documents(np.random.default_rng(3).integers(1, 9, (7, 11)))
     listed = resampled(rows, 40, np.random.default_rng(5)).toarray()
-    monkeypatch.setattr("tacit.models.lda.resample.LISTED", 0)
+    monkeypatch.setattr("tacit.models.lda.resample.MAX_LISTED_WORDS", 0)
     assert np.array_equal(resampled(rows, 40, np.random.default_rng(5)).toarray(), listed)

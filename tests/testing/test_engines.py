@@ -196,12 +196,12 @@ class LastComesFirst(InProcess):
 class OtherSeed(InProcess):
     """Random numbers depend on the order in which parties are named."""
 
-    def seat(self):
+    def prepare(self):
         first = next(iter(self.parties))
         self.agreement = replace(
             self.agreement, insecure_noise_seed=self.agreement.insecure_noise_seed and len(first)
         )
-        super().seat()
+        super().prepare()
 
 
 @pytest.mark.parametrize(

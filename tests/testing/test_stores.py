@@ -164,8 +164,8 @@ class LosesKeys(Ledger):
 
     def open_many(self, asks):
         known = [charge.seq for charge in self.charges("run-1")]
-        with self._book.writing():
-            self._book.store.erase_secrets(known)
+        with self._log.writing():
+            self._log.store.erase_secrets(known)
         return super().open_many(asks)
 
 

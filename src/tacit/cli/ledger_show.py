@@ -13,7 +13,7 @@ import msgspec
 
 from tacit.errors import TacitError
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.ledger.cost import Price
+from tacit.privacy.ledger.cost import CachedAccountant
 from tacit.privacy.ledger.ledger import Budget, DatasetId, Ledger, Spent
 from tacit.privacy.ledger.state import tally
 from tacit.privacy.ledger.verify import Row
@@ -104,7 +104,7 @@ def _run_rows(
     for row in entries:
         if row.kind == "charge":
             runs.setdefault(row.run, []).append(row)
-    price = Price(None)
+    price = CachedAccountant(None)
     return [
         [
             run,
@@ -118,7 +118,9 @@ def _run_rows(
     ]
 
 
-def _epsilon_of(charges: Sequence[Row], budgets: dict[str, Budget | None], price: Price) -> str:
+def _epsilon_of(
+    charges: Sequence[Row], budgets: dict[str, Budget | None], price: CachedAccountant
+) -> str:
     """The largest ε of one run over its data sets, each in its budget's terms."""
     found = []
     for dataset, limit in budgets.items():

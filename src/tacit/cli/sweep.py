@@ -11,7 +11,7 @@ import typer
 from tacit.cli.options import print_json
 from tacit.errors import ConfigError
 
-MOST_COLUMNS = 12
+MAX_COLUMNS = 12
 WORST_FIRST = ("held_out.", "kl_to_")
 
 
@@ -77,7 +77,7 @@ def show_summary(name: str, swept: Any) -> None:
         key.removesuffix(" ±") for case in cases for key in case if key.endswith(" ±")
     )
     order = sorted(measured, key=lambda key: not key.startswith(WORST_FIRST))
-    shown = order[: max(1, MOST_COLUMNS - len(changed))]
+    shown = order[: max(1, MAX_COLUMNS - len(changed))]
     counted = ["runs", *(["failed"] if swept.failed else [])]
     private = any("guarantee.epsilon" in case for case in cases)
     told = ["guarantee.epsilon"] if private else []
@@ -90,7 +90,7 @@ def show_summary(name: str, swept: Any) -> None:
     show_table(f"{name}: mean ± standard error over seeds", titles, table)
     said = {
         f"(ε above, δ = {case['guarantee.delta']:g}) a {case['guarantee.unit']}, "
-        f"{case['guarantee.adjacency']}; trusted: {case['guarantee.trust']}"
+        f"{case['guarantee.adjacency']}. {case['guarantee.trust']}"
         for case in cases
         if "guarantee.epsilon" in case
     }

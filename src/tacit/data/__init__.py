@@ -1,6 +1,6 @@
-"""Where records come from and who holds them.
+"""Data sources, schemas and federations.
 
-The names are imported on first use: a configuration can be checked without the array libraries.
+Names are imported on first use, so that a configuration can be checked without array libraries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tacit.data.readers.cohort import Cohort, synthetic_cohort
     from tacit.data.schema.checks import unbounded
     from tacit.data.schema.public import public_schema
-    from tacit.data.synthetic import made_up_federation
+    from tacit.data.synthetic import synthetic_federation
 
 __all__ = [
     "Cohort",
@@ -33,11 +33,11 @@ __all__ = [
     "Records",
     "load_federation",
     "load_party",
-    "made_up_federation",
     "public_records",
     "public_schema",
     "split",
     "synthetic_cohort",
+    "synthetic_federation",
     "unbounded",
 ]
 
@@ -47,7 +47,7 @@ _HOME = {
     "Records": "federation",
     "load_federation": "federation",
     "load_party": "federation",
-    "made_up_federation": "synthetic",
+    "synthetic_federation": "synthetic",
     "public_records": "readers.catalogue",
     "public_schema": "schema.public",
     "split": "federation",

@@ -1,8 +1,8 @@
-"""Documents as records: arrays with one row a document, and back to sparse counts.
+"""Convert between documents as records and sparse counts.
 
-Records are {"words": (n, width), "counts": (n, width)}, whole numbers, padded with count 0: what
-every party of one process can be laid beside. Sparse counts themselves, {"documents": matrix}, are
-records too, for whoever holds all documents in one place.
+Records are {"words": (n, width), "counts": (n, width)}, integers padded with count 0, which can be
+stacked over parties. If all documents are in one place, sparse counts {"documents": matrix} are
+records too.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tacit.errors import DataError
 
 Array = np.ndarray
 Rows = dict[str, Any]
-WHOLE = "documents"
-"""The column of records that are one sparse matrix."""
+DOCUMENTS_COLUMN = "documents"
+"""Column name of records that are one sparse matrix."""
 
 
 def document_records(counts: Any, *, words: int | None = None, width: int | None = None) -> Rows:
-    """Counts of words, documents × words, as records.
+    """Convert counts of words, documents × words, to records.
 
-    `width` is how many different words a document has at most, the same for all parties of a run;
-    of one that has more, those that it says most often are kept. None: as many as any one has.
+    `width` is the largest number of different words per document, the same for all parties of a
+    run; longer documents keep their most frequent words.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def document_records(counts: Any, *, words: int | None = None, width: int | None
     lengths = np.diff(documents.indptr)
     width = int(lengths.max()) if width is None else int(width)
     if not width >= 1:
-        raise DataError(f"width = {width}; a document has at least one word")
+        raise DataError(f"width = {width}; it must be at least 1")
     if lengths.max() > width:
         documents = _shortened(documents, width)
         lengths = np.diff(documents.indptr)
@@ -58,9 +58,9 @@ def document_records(counts: Any, *, words: int | None = None, width: int | None
 
 
 def documents_of(records: Rows, words: int, kept: Array | None = None) -> Documents:
-    """The records of these rows (None: all) as sparse counts; their words are taken as checked."""
-    if WHOLE in records:
-        return records[WHOLE] if kept is None else records[WHOLE][kept]
+    """Convert rows of checked records (None: all) to sparse counts."""
+    if DOCUMENTS_COLUMN in records:
+        return records[DOCUMENTS_COLUMN] if kept is None else records[DOCUMENTS_COLUMN][kept]
     index, counts = (np.asarray(records[name]) for name in ("words", "counts"))
     if kept is not None:
         index, counts = index[kept], counts[kept]
@@ -73,7 +73,7 @@ def documents_of(records: Rows, words: int, kept: Array | None = None) -> Docume
 
 
 def one_word_each(count: int, words: int) -> Documents:
-    """So many documents of one word each, over a vocabulary of that size."""
+    """`count` documents with one word each, over a vocabulary of `words` words."""
     from scipy import sparse
 
     parts = (np.ones(count, np.float32), np.arange(count) % words, np.arange(count + 1))
@@ -81,9 +81,9 @@ def one_word_each(count: int, words: int) -> Documents:
 
 
 def check_document_records(party: str, records: Rows, words: int) -> None:
-    """Refuse records that are no documents over that many words, in one line that names where."""
-    if WHOLE in records:
-        check_documents(records[WHOLE], words=words)
+    """Refuse records that are not documents over `words` words."""
+    if DOCUMENTS_COLUMN in records:
+        check_documents(records[DOCUMENTS_COLUMN], words=words)
         return
     missing = [name for name in ("words", "counts") if name not in records]
     if missing:
@@ -95,7 +95,7 @@ def check_document_records(party: str, records: Rows, words: int) -> None:
     if index.ndim != 2 or index.shape != counts.shape or index.dtype.kind not in "iu":
         raise DataError(
             f"party {party!r}: words of shape {index.shape} ({index.dtype}), counts of"
-            f" {counts.shape}; both are documents × width, words as whole numbers"
+            f" {counts.shape}; both must be documents × width, words as integers"
         )
     _check_cells(party, index, counts, words)
 
@@ -106,14 +106,14 @@ def _check_cells(party: str, index: Array, counts: Array, words: int) -> None:
     if wrong.any():
         row, at = np.argwhere(wrong)[0]
         raise DataError(
-            f"party {party!r}, document {row}: word {index[row, at]} of a vocabulary of {words};"
-            " count the words of one vocabulary, in one order, at all parties"
+            f"party {party!r}, document {row}: word {index[row, at]} in a vocabulary of {words};"
+            " use the same vocabulary, in the same order, at all parties"
         )
     ordered = np.sort(np.where(there, index, -1 - np.arange(index.shape[1])), axis=1)
     if (ordered[:, 1:] == ordered[:, :-1]).any():
         row = int(np.argmax((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)))
         raise DataError(
-            f"party {party!r}, document {row} counts a word twice; add the two counts up"
+            f"party {party!r}, document {row} counts a word twice; add up the two counts"
         )
     try:
         from scipy import sparse
@@ -128,7 +128,7 @@ def _check_cells(party: str, index: Array, counts: Array, words: int) -> None:
 
 
 def document_texts(documents: Documents) -> Rows:
-    """A text that stands for each document: what a ledger tells data sets apart by."""
+    """Text per document, from which a ledger identifies the data set."""
     words, counts = documents.indices.astype("<u4"), documents.data.astype("<u4")
     texts = [
         words[a:b].tobytes().hex() + "." + counts[a:b].tobytes().hex()
@@ -138,12 +138,12 @@ def document_texts(documents: Documents) -> Rows:
 
 
 def ledger_form(words: int) -> dict[str, Any]:
-    """What a ledger calls the form of documents over so many words."""
+    """Schema of documents over `words` words, for the ledger's fingerprint."""
     return {"documents": "counts of words", "words": words}
 
 
 def _shortened(documents: Documents, width: int) -> Documents:
-    """With the `width` most frequent words of each document, of equal ones the first."""
+    """Documents with their `width` most frequent words; ties go to the first."""
     order = np.lexsort((documents.indices, -documents.data, rows_of(documents)))
     rank = np.empty(documents.nnz, np.int64)
     rank[order] = np.arange(documents.nnz)

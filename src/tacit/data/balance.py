@@ -1,4 +1,4 @@
-"""Two classes of one size, by leaving out records of the larger one at random."""
+"""Balance two classes by dropping random records of the larger one."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import numpy as np
 from tacit.errors import DataError
 
 BALANCE = 3
-"""The purpose that keeps this random stream of a seed apart from the others (see federation)."""
+"""Id of this random stream (see federation)."""
 
 
 def balance_rng(seed: int) -> np.random.Generator:
-    """The stream that both a reader and the federation draw with, so that they agree."""
+    """Random generator shared by readers and the federation, so that they agree."""
     return np.random.default_rng([seed, BALANCE])
 
 
 def surplus(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Mark the rows of the larger class that are more than the smaller one has.
+    """Mark the rows to drop from the larger class.
 
     >>> int(surplus(np.array([0, 0, 0, 1]), np.random.default_rng(0)).sum())
     2
@@ -26,7 +26,7 @@ def surplus(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     larger, smaller = sorted((positive, negative), key=len, reverse=True)
     if not len(smaller):
         raise DataError(
-            f"data.balance = true, but all {len(y)} records are of one class; check the outcome, or"
+            f"data.balance = true, but all {len(y)} records have one class; check the outcome, or"
             " leave balance out"
         )
     out = np.zeros(len(y), dtype=bool)
@@ -36,8 +36,8 @@ def surplus(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def surplus_note(out: int, left: int) -> str:
-    """What to write into the result: which records there are depends on everybody's labels."""
+    """Note for the result: which records remain depends on the labels of all parties."""
     return (
-        f"balance: {out} records of the larger class left out, {left} records remain; how many was"
-        " counted over all parties' labels, which no privacy guarantee covers"
+        f"balance: {out} records of the larger class left out, {left} records remain; the"
+        " number depends on all parties' labels, which no privacy guarantee covers"
     )

@@ -1,7 +1,7 @@
-"""What a configuration says about data: checked when it is read.
+"""The [data] table of a configuration, validated when it is read.
 
-This module needs no array library, so that a bad file is refused at once. Everything that can be
-known to be wrong without opening the data is refused here; the rest is refused on loading.
+This module needs no array library. Faults that can be found without opening the data are reported
+here, the others on loading.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SOURCE_KEYS: dict[str, tuple[str, ...]] = {
     "wikipedia": ("records", "different_words", "held_out"),
     "documents": ("path", "vocabulary", "different_words", "held_out"),
 }
-"""Where records may come from, and the keys of [data] that each source has."""
+"""Sources of records, and the keys of [data] for each."""
 SOURCES = tuple(SOURCE_KEYS)
 GENERATED = ("synthetic-cohort", "normal-mean", "synthetic-topics")
 CORPORA = ("synthetic-topics", "wikipedia", "documents")
@@ -64,14 +64,15 @@ class DataConfig(Table, frozen=True, kw_only=True):
     path: str | None = None
     """The file with the records."""
     separator: Annotated[str, Meta(min_length=1, max_length=1)] = ","
-    """The character between the cells of a CSV file."""
+    """Separator of a CSV file."""
     columns: tuple[ColumnConfig, ...] = ()
     """The public schema of the columns."""
     outcome: str | None = None
-    """The column to be explained or predicted."""
+    """The outcome column."""
     positive: str | None = None
-    """The level of the outcome that is y = 1; left out: the outcome is a number, or one of its
-    declared levels."""
+    """Level of the outcome that is y = 1; by default the outcome is a number, or one of its
+    declared levels.
+    """
     records: Count | None = None
     """Number of records to generate, or to read."""
     mean: Finite = 5.0
@@ -84,20 +85,21 @@ class DataConfig(Table, frozen=True, kw_only=True):
     """"public": numbers are scaled by the declared schema alone; "pooled": by statistics of all
     records, which is not private and is noted in the result."""
     keep: tuple[str, ...] = ()
-    """Columns that are passed to the model beside the features."""
+    """Columns that are passed to the model besides the features."""
     person: str | None = None
     """The column that identifies the person of a record; a person's records stay together."""
     balance: bool = False
-    """Whether to keep only as many records of the larger class as there are of the smaller."""
+    """True: drop random records of the larger class until both classes have the same size."""
     party: str | None = None
-    """The column whose values are the parties; left out: [partition] deals the records."""
+    """Column whose values are the parties; by default [partition] distributes the records."""
     site: str | None = None
-    """For one party: which of the source's sites it is; left out: all records are its own."""
+    """For one party: its site among the source's; by default it holds all records."""
     vocabulary: str | None = None
-    """A text file with one word per line; left out: vocabulary.txt in data.path."""
+    """A text file with one word per line; by default vocabulary.txt in data.path."""
     different_words: Count | None = None
-    """How many different words of a document are kept at most, its most frequent ones; left out:
-    all. Every document takes the memory of that many."""
+    """Largest number of different words per document, keeping the most frequent; by default all.
+    Memory per document is proportional to it.
+    """
 
     def faults(self) -> Iterator[str | TacitError]:
         yield from self._keep_faults()
@@ -126,7 +128,7 @@ class DataConfig(Table, frozen=True, kw_only=True):
             yield 'data.keep names "person", which is reserved with data.person: rename the column'
 
     def _person_faults(self) -> Iterator[str]:
-        """A person's name groups records; it is neither a feature nor the outcome."""
+        """Faults of data.person, which groups records and must not be a feature or the outcome."""
         if self.person is None:
             return
         expected = PERSONS.get(self.source)
@@ -148,7 +150,7 @@ class DataConfig(Table, frozen=True, kw_only=True):
         elif not self.path.lower().endswith(SUFFIXES):
             yield f'data.path = "{self.path}"; the name must end in one of {", ".join(SUFFIXES)}'
         if not self.outcome:
-            yield "outcome is missing; name the column to be explained at the top of the file"
+            yield "outcome is missing; name the outcome column at the top of the file"
         if not self.columns:
             yield "columns is missing; declare the columns of the file in a [columns] table"
 
@@ -190,11 +192,11 @@ class DataConfig(Table, frozen=True, kw_only=True):
 
 
 def faults_together(data: DataConfig, partition: PartitionConfig) -> Iterator[str]:
-    """What neither table shows alone, still without opening any data."""
+    """Faults that involve both tables, without opening any data."""
     if data.party is not None and partition != PartitionConfig():
         yield (
-            f'data.party = "{data.party}" and partition.kind = "{partition.kind}"; the column says'
-            " which party holds a record: leave [partition] out"
+            f'data.party = "{data.party}" and partition.kind = "{partition.kind}"; the column'
+            " assigns records to parties: leave [partition] out"
         )
     if partition.kind == "source" and data.source not in WITH_SITES:
         yield (
@@ -203,11 +205,11 @@ def faults_together(data: DataConfig, partition: PartitionConfig) -> Iterator[st
         )
     if data.source in CORPORA and partition.kind == "skew":
         yield (
-            f'partition.kind = "skew", but data.source = "{data.source}" has documents, which are'
-            ' dealt at random: choose "balanced"'
+            f'partition.kind = "skew", but data.source = "{data.source}" has documents:'
+            ' choose "balanced"'
         )
     if data.records is not None and data.party is None and partition.parties > data.records:
         yield (
-            f"partition.parties = {partition.parties}, but data.records = {data.records} cannot"
-            " give each party a record: lower the one or raise the other"
+            f"partition.parties = {partition.parties}, but data.records = {data.records} are too"
+            " few: lower partition.parties or raise data.records"
         )

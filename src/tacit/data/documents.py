@@ -1,4 +1,4 @@
-"""Documents as counts of words: checked once, before anything is learnt, drawn or charged."""
+"""Validation of documents as counts of words, before anything is computed or charged."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import numpy as np
 from tacit.errors import ConfigError, DataError
 
 LARGEST_COUNT = 2**24
-"""Up to here every whole number is a float32."""
+"""Integers up to this are exact in float32."""
 
 Documents = Any
-"""A scipy.sparse.csr_array: one row a document, one column a word; sorted columns, float32 counts
-> 0 and no others."""
+"""A scipy.sparse.csr_array with one row per document and one column per word: sorted columns,
+positive float32 counts.
+"""
 
 
 def check_documents(counts: Any, *, words: int | None = None) -> Documents:
-    """The counts in the form that the E-step needs, or a DataError that names the document.
+    """Convert counts to the form that the E-step needs, or raise a DataError.
 
-    `words` is the size of the vocabulary that the topics have; None: whatever the counts have.
+    `words` is the required size of the vocabulary; None: any.
 
     >>> check_documents([[2, 0, 1]]).nnz
     2
@@ -33,18 +34,18 @@ def check_documents(counts: Any, *, words: int | None = None) -> Documents:
         dense = np.asarray(counts)
         if dense.ndim != 2 or dense.dtype.kind not in "biuf":
             raise DataError(
-                f"documents of shape {dense.shape} and type {dense.dtype}; give a matrix of counts,"
-                " one row a document, best as scipy.sparse.csr_array"
+                f"documents of shape {dense.shape} and type {dense.dtype}; give a matrix of counts"
+                " with one row per document, preferably a scipy.sparse.csr_array"
             )
         found = sparse.csr_array(dense)
     if found.dtype.kind not in "biuf":
-        raise DataError(f"counts of type {found.dtype}; they are whole numbers: convert them")
+        raise DataError(f"counts of type {found.dtype}; convert them to whole numbers")
     if not (found.shape[0] >= 1 and found.shape[1] >= 1):
-        raise DataError(f"documents of shape {found.shape}; there must be at least one, and a word")
+        raise DataError(f"documents of shape {found.shape}; at least one row and column are needed")
     if words is not None and found.shape[1] != words:
         raise DataError(
-            f"documents over {found.shape[1]} words, but there are {words} in the vocabulary; count"
-            " the words of one vocabulary, in one order"
+            f"documents over {found.shape[1]} words, but the vocabulary has {words}; use the"
+            " same vocabulary, in the same order"
         )
     _check_counts(found)
     if not found.has_canonical_format or not found.data.all():
@@ -73,21 +74,21 @@ def _check_counts(found: Any) -> None:
             row = int(np.searchsorted(found.indptr, at, side="right")) - 1
             raise DataError(
                 f"document {row}, word {int(found.indices[at])}: count {data[at]:g} {what}; counts"
-                " say how often a word occurs: 0, 1, 2, …"
+                " must be whole numbers 0, 1, 2, …"
             )
 
 
 def rows_of(documents: Documents) -> np.ndarray:
-    """The document of every stored count."""
+    """Document number of every stored count."""
     return np.repeat(np.arange(documents.shape[0]), np.diff(documents.indptr))
 
 
 def check_vocabulary(vocabulary: Any, words: int) -> list[str]:
-    """The words as texts, if there are as many as the topics have."""
+    """Convert the words to text; refused if their number is not `words`."""
     found = [str(word) for word in vocabulary]
     if len(found) != words:
         raise ConfigError(
-            f"a vocabulary of {len(found)} words for topics over {words}; give one word a column,"
+            f"a vocabulary of {len(found)} words for topics over {words}; give one word per column,"
             " in the columns' order"
         )
     return found

@@ -1,4 +1,4 @@
-"""Data and partition put together: the records of every party, ready for a model."""
+"""Federations: the prepared records of every party."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tacit.support.tables import raise_all
 Records = dict[str, np.ndarray]
 
 HOLD_OUT, PARTITION = 1, 2
-"""Purposes that keep the random streams of one seed apart; 0, 3 and 4 make and balance data."""
+"""Ids of independent random streams; 0, 3 and 4 generate and balance data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """Who holds which prepared records.
+    """Prepared records by party.
 
     `parties` maps a name to {"x": (n, d), "y": (n,), and the kept columns}; its order is the
-    parties' order. With data.person there is "person" too: (n,) whole numbers that are equal for
-    records of one person of this party, and mean nothing at another. `test` has no persons.
-    `notes` say what was done to the data beyond the declared schema: rows dropped, values clipped,
-    pooled statistics. They are counts of records, so they stay with whoever may see the records.
+    parties' order. With data.person there is "person" too: (n,) person codes, which are local to
+    each party. `test` has no persons. `notes` describe preparation beyond the declared schema: rows
+    dropped, values clipped, pooled statistics. They contain counts of records, so they are as
+    private as the records.
 
     Parameters
     ----------
@@ -47,11 +47,11 @@ class Federation:
     outcome
         Name of the outcome.
     output
-        What the outcome is: "bernoulli", "gaussian", "categorical" or "other".
+        Kind of outcome: "bernoulli", "gaussian", "categorical" or "other".
     scaling
         "public", or "pooled" if statistics of all records were used.
     notes
-        What was done to the records beyond the schema.
+        Descriptions of preparation beyond the schema.
     """
 
     parties: dict[str, Records] = field(repr=False)  # records are not for notebooks and logs
@@ -62,34 +62,35 @@ class Federation:
     scaling: str
     notes: tuple[str, ...]
     raw: dict[str, Records] = field(default_factory=dict, repr=False)
-    """The same records before they were scaled and encoded: what a ledger knows them by, so that
-    another preparation of the same records is not a new data set."""
+    """The records before scaling and encoding. A ledger identifies data sets by these, so that
+    another preparation of the same records is not a new data set.
+    """
     true_values: dict[str, float] | None = None
-    """For generated data: the weights, by name, that made y."""
+    """For generated data: the true weights by name."""
     unbounded: tuple[str, ...] = ()
-    """Columns that no public bound limits, as `tacit.data.unbounded` gives them."""
+    """Columns without public bounds (`tacit.data.unbounded`)."""
     known_by: dict[str, Any] | None = None
-    """What a ledger calls the records' form; None: their columns and outcome."""
+    """Schema for the ledger's fingerprint; None: columns and outcome."""
     layout: Layout | None = field(default=None, repr=False)
-    """What each column of x is by the schema; None without x."""
+    """Description of each column of x by the schema; None without x."""
     y_bounds: tuple[float, float] | None = None
-    """Least and largest y by the schema, in the unit of y; None: not declared, or yes/no."""
+    """Smallest and largest y by the schema, in the unit of y; None if undeclared or yes/no."""
     schema: SourceSchema | None = field(default=None, repr=False)
     """The public schema; None for documents, which have no columns."""
     levels: tuple[str, ...] = ()
-    """The levels of an outcome that is one of several, in the order of y; empty for any other."""
+    """Levels of a categorical outcome, in the order of y; otherwise empty."""
 
 
 def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> Federation:
-    """Read, check, split, prepare and hand out the records.
+    """Read, check, split and prepare the records of all parties.
 
     The same configuration and seed give the same federation on every machine.
     """
     raise_all(faults_together(data, partition))
     if data.site is not None:
         raise ConfigError(
-            f'data.site = "{data.site}"; it is for one party that loads its own records: leave it'
-            " out, or load them with `load_party`"
+            f'data.site = "{data.site}"; it is for a single party: leave it out, or use'
+            " `load_party`"
         )
     if data.source in CORPORA:
         from tacit.data.readers.corpora import corpus_federation
@@ -109,8 +110,8 @@ def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> 
     y = read.y[train]
     if schema.positive is not None and (y == y[0]).all():
         raise DataError(
-            f'column "{schema.outcome}": all {len(y)} training records have y = {y[0]:g}; nothing'
-            f' can be learnt from one class: check positive = "{schema.positive}" and the file'
+            f'column "{schema.outcome}": all {len(y)} training records have y = {y[0]:g}; one class'
+            f' is not enough: check positive = "{schema.positive}" and the file'
         )
     if read.groups is not None:
         rows, notes = {name: part[~held[part]] for name, part in read.groups.items()}, ()
@@ -125,21 +126,20 @@ def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> 
 def load_party(
     data: DataConfig, name: str, seed: int = 0, *, sites: int | None = None
 ) -> Federation:
-    """What one site loads at its own place: all its records as one party, of whatever classes.
+    """Load the records of a single party.
 
-    With `data.site` they are that site's alone, the same ones in the same order that
-    `load_federation` gives it with partition.kind = "source". `sites` is how many sites the
-    synthetic cohort is generated with, there partition.parties; other sources do not need it.
+    With `data.site` these are that site's records, in the same order as in `load_federation` with
+    partition.kind = "source". `sites` is the number of sites of the synthetic cohort
+    (partition.parties there); other sources do not need it.
     """
     if data.scaling == "pooled":
         raise ConfigError(
-            'data.scaling = "pooled"; one party alone has nothing to pool: declare the schema'
-            ' and say "public"'
+            'data.scaling = "pooled"; a single party cannot pool: declare the schema and'
+            ' set "public"'
         )
     if data.balance:
         raise ConfigError(
-            "data.balance = true; one party alone must not choose records by everybody's labels:"
-            " leave it out"
+            "data.balance = true; a single party does not know all labels: leave it out"
         )
     if data.source in CORPORA:
         from tacit.data.readers.corpora import corpus_party
@@ -152,7 +152,7 @@ def load_party(
 
 
 def split(records: Records, *, held_out: float = 0.2, seed: int = 0) -> tuple[Records, Records]:
-    """(training, held-out) records, drawn as `load_federation` draws them; persons stay whole."""
+    """Split into (training, held-out) records as `load_federation` does; persons stay together."""
     if not 0 <= held_out < 1:
         raise ConfigError(f"held_out = {held_out}; it must be in [0, 1)")
     rng = np.random.default_rng([_checked(seed), HOLD_OUT])
@@ -165,7 +165,7 @@ def split(records: Records, *, held_out: float = 0.2, seed: int = 0) -> tuple[Re
 
 def _checked(seed: int) -> int:
     if not seed >= 0:
-        raise ConfigError(f"seed = {seed}; it must be a whole number of at least 0")
+        raise ConfigError(f"seed = {seed}; it must be a whole number, at least 0")
     return seed
 
 
@@ -189,7 +189,7 @@ def deal(
     binary: bool,
     seed: int,
 ) -> tuple[Rows, tuple[str, ...]]:
-    """Rows of each party where neither a column nor the source says whose a record is."""
+    """Distribute rows over parties by the [partition] settings."""
     rng = np.random.default_rng([seed, PARTITION])
     if partition.kind == "balanced":
         if persons is not None:
@@ -211,14 +211,14 @@ def deal(
 def assemble(
     read: ReadRows, data: DataConfig, rows: Rows, held: np.ndarray, notes: tuple[str, ...]
 ) -> Federation:
-    """Prepare all rows at once, then hand each party its own."""
+    """Prepare all rows at once, then split them by party."""
     features, kept = read.features, read.kept
     if data.scaling == "pooled":
         features = [with_pooled_scale(column, ~held) for column in features]
         kept = [with_pooled_scale(column, ~held) for column in kept]
         notes = (
-            "scaling is pooled: statistics of all parties' training records entered it, which"
-            " no privacy guarantee covers",
+            "scaling is pooled: it uses statistics of all parties' training records, which no"
+            " privacy guarantee covers",
             *(
                 f'column "{c.config.name}": centre {c.config.center:.6g} and scale'
                 f" {c.config.scale:.6g} are pooled statistics"

@@ -1,6 +1,6 @@
-"""Who holds which record: each partitioner maps party names to row numbers.
+"""Partitioners: map party names to row numbers.
 
-Every row given lands with exactly one party; the property tests hold each partitioner to that.
+Every row belongs to exactly one party.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Rows = dict[str, np.ndarray]
 
 
 def floor(value: float) -> int:
-    """⌊value⌋ as on paper: 100 · (1 - 0.9) is 10 and not 9.999…98."""
+    """⌊value⌋ with tolerance for rounding: 100 · (1 - 0.9) gives 10."""
     return math.floor(value + 1e-9)
 
 
 def named(prefix: str, parts: Sequence[np.ndarray]) -> Rows:
-    """Number the parties from 1, all names of one width so that they sort as they count."""
+    """Name the parties by zero-padded numbers from 1."""
     width = len(str(len(parts)))
     return {f"{prefix}-{number:0{width}d}": rows for number, rows in enumerate(parts, start=1)}
 
@@ -30,12 +30,12 @@ def _refuse_too_many(parties: int, records: int) -> None:
     if parties > records:
         raise ConfigError(
             f"partition.parties = {parties}; there are only {records} training records:"
-            " ask for fewer parties or hold out less"
+            " use fewer parties or hold out less"
         )
 
 
 def balanced(records: int, parties: int, rng: np.random.Generator) -> Rows:
-    """Deal the rows at random; sizes differ by one at most.
+    """Distribute rows at random; sizes differ by at most one.
 
     >>> rows = balanced(7, 3, np.random.default_rng(0))
     >>> {name: len(part) for name, part in rows.items()}
@@ -46,7 +46,7 @@ def balanced(records: int, parties: int, rng: np.random.Generator) -> Rows:
 
 
 def by_label(labels: np.ndarray, order: Sequence[str], column: str) -> Rows:
-    """A party for each name in `order`, which must cover `labels`; none may be empty."""
+    """One party per name in `order`, which must cover `labels`; none may be empty."""
     index = {name: position for position, name in enumerate(order)}
     codes = np.array([index[label] for label in labels.tolist()], dtype=np.int64)
     sorted_rows = np.argsort(codes, kind="stable")
@@ -69,12 +69,12 @@ def skew(
     binary: bool,
     rng: np.random.Generator,
 ) -> tuple[Rows, tuple[str, ...]]:
-    """Half of the parties small and of another label mix, the others large and mixed at random.
+    """Half of the parties small with a skewed label mix, the others large and random.
 
     With n records, M parties, ρ = `size_skew`, κ = `label_skew` and λ the fraction of the
     majority label, a small party has ⌊(n/M)(1-ρ)⌋ records, of which the fraction λ + (1-λ)κ has
     the majority label (Heikkilä et al., TMLR 2023, Appendix B). The paper's large parties have
-    ⌊(n/M)(1+ρ)⌋; the few records that its two floors leave over go to large parties here.
+    ⌊(n/M)(1+ρ)⌋; the few records left over by rounding go to large parties here.
     """
     n = len(y)
     _refuse_too_many(parties, n)
@@ -84,7 +84,7 @@ def skew(
     if small_size == 0:
         raise DataError(
             f'party "small-{1:0{len(str(small))}d}" has no records: partition.size_skew ='
-            f" {size_skew} of {n} records over {parties} parties; lower size_skew or parties"
+            f" {size_skew} with {n} records and {parties} parties; lower size_skew or parties"
         )
     if binary:
         chosen = _skewed_labels(y, small, small_size, label_skew, rng)
@@ -121,7 +121,7 @@ def _skewed_labels(
         if not 0 <= each * small <= there:
             raise ConfigError(
                 f"partition.label_skew = {label_skew}; {small} small parties would each need"
-                f" {each} {name} records and there are {there}: bring it nearer to 0, or raise"
+                f" {each} {name} records but there are {there}: move it towards 0, or raise"
                 " size_skew"
             )
     return np.hstack(
@@ -138,11 +138,11 @@ def held_out_rows(
     rng: np.random.Generator,
     groups: Sequence[np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Mark the rows to hold out; at least one row of all, or of each group, is left.
+    """Mark the rows to hold out; at least one row, or one per group, is left.
 
-    Parties that exist by nature each hold out a share of their own, ⌊fraction · size⌋ or one more,
-    so that no site is emptied by the luck of one draw over everybody. Who holds out one more is
-    drawn, up to the fraction of the whole: a thousand tiny sites still make a test set.
+    With natural parties, each holds out ⌊fraction · size⌋ rows or one more, so that no site is
+    emptied by chance. Which ones hold out one more is random, up to the overall fraction, so that
+    many tiny sites still give a test set.
     """
     held = np.zeros(records, dtype=bool)
     wanted = round(records * fraction)

@@ -1,4 +1,4 @@
-"""The [partition] table of a configuration: which party holds which record."""
+"""The [partition] table of a configuration: how records are distributed over parties."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tacit.support.validation import BelowOne, Count
 
 
 class PartitionConfig(Table, frozen=True, kw_only=True):
-    """How records are dealt to parties, where no column of the data says so (data.party).
+    """How records are distributed over parties, if no column names them (data.party).
 
-    "balanced" deals the records at random to `parties` equal parties; "skew" makes half of the
-    parties small and of another label mix (Heikkilä et al., TMLR 2023, Appendix B); "source" keeps
-    the sites that the source itself has.
+    "balanced" distributes records at random over `parties` equal parties; "skew" makes half of the
+    parties small with another label mix (Heikkilä et al., TMLR 2023, Appendix B); "source" uses the
+    sites of the source.
     """
 
     place: ClassVar[str] = "partition"
@@ -33,9 +33,9 @@ class PartitionConfig(Table, frozen=True, kw_only=True):
     }
 
     kind: Literal["balanced", "skew", "source"] = "balanced"
-    """How records are dealt to parties."""
+    """How records are distributed over parties."""
     parties: Count = 10
-    """Number of parties; the heart data bring their own number of sites."""
+    """Number of parties; the heart data have a fixed number of sites."""
     size_skew: BelowOne = 0.0
     """How much smaller the small parties are: ρ."""
     label_skew: Annotated[float, Meta(le=1)] = 0.0

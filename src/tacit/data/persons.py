@@ -1,7 +1,8 @@
-"""Several records of one person: found, kept together, never split without saying so.
+"""Group records by person and keep them together.
 
-A guarantee for persons covers all that one party holds of a person. It covers the person as such
-only if no second party holds more, and a test is fair only if it holds nobody it was trained on.
+A guarantee for persons covers all records of a person at one party. It covers the person only if no
+other party has records of them. A test is fair only if it has no person in common with the training
+data.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tacit.errors import ConfigError, DataError
 
 
 def by_appearance(codes: np.ndarray) -> np.ndarray:
-    """The same grouping numbered 0, 1, … in the order in which its members first appear.
+    """Renumber groups 0, 1, … in the order of their first appearance.
 
     >>> by_appearance(np.array([7, 3, 7, 9])).tolist()
     [0, 1, 0, 2]
@@ -30,7 +31,7 @@ def by_appearance(codes: np.ndarray) -> np.ndarray:
 
 
 def read_persons(series: pl.Series, there: np.ndarray, gaps: Sequence[str] = ()) -> np.ndarray:
-    """A code for each remaining row that tells whose it is; a row of nobody is an error."""
+    """Person code of each remaining row; a missing person is an error."""
     text = as_text(series)
     text = text.set(text.is_in(gaps), None)
     absent = text.is_null().to_numpy() & there
@@ -44,7 +45,7 @@ def read_persons(series: pl.Series, there: np.ndarray, gaps: Sequence[str] = ())
 
 
 def refuse_shared(rows: Rows, persons: np.ndarray, setting: str) -> None:
-    """Refuse parties that share a person: each would protect only its own part of that person."""
+    """Refuse parties that share a person, because each would protect only its own records."""
     owners: dict[int, set[str]] = {}
     for name, part in rows.items():
         for person in np.unique(persons[part]).tolist():
@@ -52,14 +53,14 @@ def refuse_shared(rows: Rows, persons: np.ndarray, setting: str) -> None:
     shared = sum(len(names) > 1 for names in owners.values())
     if shared:
         raise DataError(
-            f"{setting} gives {shared} of {len(owners)} persons to more than one"
-            " party, and each would protect only its part of them; deal whole persons with"
+            f"{setting} gives {shared} of {len(owners)} persons to more than one party, and each "
+            "would protect only its own records of them; keep persons together with"
             ' partition.kind = "balanced", keep one record per person, or leave data.person out'
         )
 
 
 def balanced_persons(persons: np.ndarray, parties: int, rng: np.random.Generator) -> Rows:
-    """Deal whole persons at random, those with most records first, each to the smallest party.
+    """Distribute persons at random, those with most records first, each to the smallest party.
 
     Party sizes then differ by no more than one person's records.
     """
@@ -68,7 +69,7 @@ def balanced_persons(persons: np.ndarray, parties: int, rng: np.random.Generator
     if parties > len(present):
         raise ConfigError(
             f"partition.parties = {parties}; there are only {len(present)} persons in the training"
-            " records: ask for fewer parties or hold out less"
+            " records: use fewer parties or hold out less"
         )
     shuffled = rng.permutation(present)
     smallest = [(0, party) for party in range(parties)]
@@ -89,8 +90,8 @@ def held_out_persons(
 ) -> np.ndarray:
     """Mark the rows of the persons to hold out, at most `fraction` of all rows.
 
-    As with single records, natural parties each hold out a share of their own, persons drawn from
-    the spare ones make up the fraction of the whole, and nobody is left without a person.
+    As with records, each natural party holds out its share, further persons are drawn up to the
+    overall fraction, and every party keeps at least one person.
     """
     sizes = np.bincount(persons)
     out = np.zeros(len(sizes), dtype=bool)
@@ -99,7 +100,7 @@ def held_out_persons(
     for rows in groups if groups is not None else [np.arange(len(persons))]:
         share = floor(len(rows) * fraction)
         taken = 0
-        # The last one is never asked: somebody must be left to train on.
+        # Never the last one: at least one person must be left for training.
         *asked, _ = rng.permutation(np.unique(persons[rows])).tolist()
         free = len(asked)
         for person in asked:

@@ -1,8 +1,7 @@
-"""From raw cells to numbers, by the declared schema and never by guess.
+"""Convert raw cells to numbers by the declared schema.
 
-Reading a column checks every cell and settles what is missing; encoding turns what was read into
-columns of x. Between the two the rows are split, so that pooled statistics, where they are asked
-for by name, come from the training rows alone.
+Reading a column checks every cell and handles missing values; encoding makes columns of x. The rows
+are split in between, so that pooled statistics, if requested, come from training rows only.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ LEVELS_SHOWN = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column after reading: numbers, or codes into `config.levels`; `missing` has no value."""
+    """One column after reading: numbers, or codes into `config.levels`; `missing` marks gaps."""
 
     config: ColumnConfig
     values: np.ndarray
@@ -34,7 +33,7 @@ class Column:
 
 
 def as_text(series: pl.Series) -> pl.Series:
-    """Cells as the text a user would declare: stripped, whole numbers without a point."""
+    """Cells as text: stripped, integers without a decimal point."""
     if series.dtype.is_float():
         whole = (series == series.round()) & (series.abs() < 2**53)
         integers = series.cast(pl.Int64, strict=False).cast(pl.String)
@@ -52,8 +51,7 @@ def read_column(series: pl.Series, config: ColumnConfig, *, pooled: bool) -> Col
     if config.missing == "refuse" and column.missing.any():
         raise DataError(
             f'column "{config.name}", data row {_first(column.missing)}: the value is missing;'
-            ' declare what that means in [columns]: missing = "drop", "level" (of a category)'
-            ' or "indicator" (beside a number)'
+            ' declare missing = "drop", "level" (categories) or "indicator" (numbers) in [columns]'
         )
     return column
 
@@ -70,7 +68,7 @@ def _read_categorical(series: pl.Series, config: ColumnConfig, *, pooled: bool) 
     if not config.levels and pooled:
         levels = tuple(text.drop_nulls().unique().sort().to_list())
         config = msgspec.structs.replace(config, levels=levels)
-        notes = (f'column "{config.name}": its {len(levels)} levels were taken from pooled data',)
+        notes = (f'column "{config.name}": its {len(levels)} levels come from pooled data',)
     missing = text.is_null().to_numpy()
     table = {level: code for code, level in enumerate(config.levels)}
     codes = text.replace_strict(table, default=-1, return_dtype=pl.Int64).to_numpy()
@@ -89,7 +87,7 @@ def _read_categorical(series: pl.Series, config: ColumnConfig, *, pooled: bool) 
 def _read_numeric(series: pl.Series, config: ColumnConfig) -> Column:
     if not (series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.String, pl.Null)):
         raise DataError(
-            f'column "{config.name}" has type {series.dtype}, which is no number;'
+            f'column "{config.name}" has type {series.dtype}, not a number;'
             ' store it as a number or declare kind = "categorical"'
         )
     if series.dtype == pl.String:
@@ -100,8 +98,8 @@ def _read_numeric(series: pl.Series, config: ColumnConfig) -> Column:
     if unparsed.any():
         row = _first(unparsed)
         raise DataError(
-            f'column "{config.name}", data row {row}: "{series[row - 1]}" is not a number; mend'
-            " the cell, or name the text in missing_values"
+            f'column "{config.name}", data row {row}: "{series[row - 1]}" is not a number; fix'
+            " the cell, or add the text to missing_values"
         )
     missing = numbers.is_null().to_numpy()
     values = numbers.fill_null(0.0).to_numpy()
@@ -111,14 +109,14 @@ def _read_numeric(series: pl.Series, config: ColumnConfig) -> Column:
     if broken.any():
         row = _first(broken)
         raise DataError(
-            f'column "{config.name}", data row {row}: the value is {values[row - 1]}; mend the'
+            f'column "{config.name}", data row {row}: the value is {values[row - 1]}; fix the'
             f' cell, or declare missing_values = ["{values[row - 1]}"]'
         )
     return _within_bounds(np.where(missing, 0.0, values), missing, config)
 
 
 def _numbers(texts: Sequence[str]) -> list[float]:
-    """Those of the texts that are numbers, so that "0" also finds 0.0 in a typed file."""
+    """The texts that are numbers, so that "0" also matches 0.0 in a typed file."""
     parsed = pl.Series(list(texts), dtype=pl.String).cast(pl.Float64, strict=False)
     return parsed.drop_nulls().to_list()
 
@@ -133,7 +131,7 @@ def _within_bounds(values: np.ndarray, missing: np.ndarray, config: ColumnConfig
             row = _first(outside)
             raise DataError(
                 f'column "{config.name}", data row {row}: {values[row - 1]:g} is outside'
-                f" [{config.low:g}, {config.high:g}]; mend the cell, widen the bounds or declare"
+                f" [{config.low:g}, {config.high:g}]; fix the cell, widen the bounds or declare"
                 ' outside = "clip"'
             )
         notes = (
@@ -145,7 +143,7 @@ def _within_bounds(values: np.ndarray, missing: np.ndarray, config: ColumnConfig
 
 
 def with_pooled_scale(column: Column, train: np.ndarray) -> Column:
-    """Centre and scale from all parties' training rows: convenient, and not private."""
+    """Centre and scale from all parties' training rows. Not private."""
     if column.config.kind == "categorical":
         return column
     seen = column.values[train][~column.missing[train]]
@@ -174,9 +172,9 @@ def column_names(config: ColumnConfig) -> tuple[str, ...]:
 
 
 def encode(columns: Sequence[Column], rows: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The design matrix, bias first, and the names of its columns.
+    """Design matrix, intercept first, and the names of its columns.
 
-    The names follow from the schema alone, so that every party has the same ones whatever it holds.
+    The names depend only on the schema, so that all parties have the same.
     """
     names = ["intercept"]
     for column in columns:
@@ -206,7 +204,7 @@ def encode(columns: Sequence[Column], rows: int) -> tuple[np.ndarray, tuple[str,
 
 
 def as_kept(column: Column) -> np.ndarray:
-    """A column passed on as it is: codes, or numbers in their own unit with the centre for gaps."""
+    """Values of a kept column: codes, or unscaled numbers with the centre for gaps."""
     if column.config.kind == "categorical":
         return np.where(column.missing, len(column.config.levels), column.values)
     affine = column.config.affine

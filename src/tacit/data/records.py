@@ -10,15 +10,15 @@ Records = dict[str, Any]
 
 
 def len_records(records: Records) -> int:
-    """Number of records; a column may be a sparse matrix, which has a shape and no length."""
+    """Number of records; a column may be a sparse matrix."""
     return np.shape(next(iter(records.values())))[0]
 
 
 def pooled(parties: dict[str, Records]) -> Records:
-    """All records in one place: for evaluation of a simulation, never for training."""
+    """Concatenate all parties' records, for evaluating a simulation."""
     first = next(iter(parties.values()))
     whole = {key: np.concatenate([records[key] for records in parties.values()]) for key in first}
-    if "person" in first:  # codes of two parties are different persons
+    if "person" in first:  # person codes are local to a party
         counts = [int(records["person"].max()) + 1 for records in parties.values()]
         sizes = [len_records(records) for records in parties.values()]
         whole["person"] = whole["person"] + np.repeat(np.cumsum(counts) - counts, sizes)

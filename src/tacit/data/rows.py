@@ -1,4 +1,4 @@
-"""From a raw table to checked rows: what is read, what is dropped, and whose each row is."""
+"""Read a raw table into checked rows with parties and persons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tacit.errors import ConfigError, DataError
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRows:
-    """A table after reading and after the rows that a policy drops are gone."""
+    """A table after reading, without dropped rows."""
 
     schema: SourceSchema
     features: list[Column]
@@ -26,13 +26,13 @@ class ReadRows:
     y: np.ndarray
     groups: Rows | None
     persons: np.ndarray | None
-    """Whose each row is, as a code; None without data.person."""
+    """Person code of each row; None without data.person."""
     true_values: dict[str, float] | None = None
     notes: tuple[str, ...] = ()
 
 
 def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, seed: int) -> ReadRows:
-    """Read the columns that are used, drop the rows whose policy says so, and find the sites."""
+    """Read the used columns, drop rows with missing values by policy, and find the sites."""
     schema = table.schema
     label = schema.site if partition.kind == "source" else data.party
     wanted = {column.name for column in schema.features}
@@ -63,14 +63,14 @@ def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, see
 def _remaining(
     outcome: Column, columns: dict[str, Column], data: DataConfig, seed: int
 ) -> tuple[np.ndarray, list[str]]:
-    """Mark the rows that no policy drops, and say which ones did."""
+    """Mark the rows to keep, with notes about dropped ones."""
     gone = np.zeros(len(outcome.values), dtype=bool)
     notes: list[str] = []
     for column in (outcome, *columns.values()):
         if column.config.missing == "drop" and column.missing.any():
             gone |= column.missing
             notes.append(
-                f'column "{column.config.name}": rows dropped for want of a value:'
+                f'column "{column.config.name}": rows dropped because of missing values:'
                 f" {column.missing.sum()}"
             )
     if gone.all():
@@ -95,7 +95,7 @@ def check_keep(schema: SourceSchema, data: DataConfig) -> None:
 
 
 def _refuse_unknown(table: Table, data: DataConfig, label: str | None, wanted: set[str]) -> None:
-    """Refuse a name that the configuration uses and the data has not."""
+    """Refuse a column that the configuration uses but the data lacks."""
     reasons = {
         "[columns] or outcome names it": [*sorted(wanted), *data.keep, table.schema.outcome],
         "data.party names it": [label] if label else [],
@@ -118,7 +118,7 @@ def _persons(table: Table, name: str, there: np.ndarray) -> np.ndarray:
 
 
 def _groups(table: Table, label: str, columns: dict[str, Column], there: np.ndarray) -> Rows:
-    """Rows of each natural party, in the declared order of levels, else in that of the text."""
+    """Rows of each natural party, in the declared order of levels, else alphabetically."""
     column = columns.get(label)
     if column is not None and column.config.kind == "categorical":
         order = list(column.config.levels)

@@ -1,6 +1,6 @@
-"""Made-up records of a declared shape: for trying things out where no record may be read.
+"""Synthetic federations made from a declared schema.
 
-Only the configuration is looked at. No file is opened, and nothing here calls a reader.
+Only the configuration is used. No file is opened and no reader is called.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tacit.data.schema.public import declared_range, known_outcome
 from tacit.data.schema.table import SourceSchema, listed
 from tacit.errors import ConfigError
 
-RECORDS_A_PERSON = 2
-MISSING = 0.1
-"""The share of missing values in a numeric column that declares an indicator for them."""
-EVERYONE = "everyone"
+RECORDS_PER_PERSON = 2
+MISSING_SHARE = 0.1
+"""Share of missing values in a numeric column with an indicator."""
+POOLED_PARTY = "everyone"
 
 Bounds = tuple[float, float] | None
 Outcome = Callable[[Records, Bounds, np.random.Generator], np.ndarray]
-"""From prepared records whose y is 0, the bounds of y and a source of chance: y."""
+"""Function of prepared records, bounds of y and a random generator that returns y."""
 
 
-def made_up_federation(
+def synthetic_federation(
     data: DataConfig,
     partition: PartitionConfig,
     *,
@@ -42,14 +42,14 @@ def made_up_federation(
     outcome: Outcome,
     seed: int,
 ) -> Federation:
-    """A federation of `records` made-up training records and `test` more, all of one law.
+    """Synthetic federation with `records` training and `test` held-out records.
 
     Categories are uniform over their declared levels (a missing value counts as one where the
     schema makes it a level). A number is normal around its declared centre with its scale, or
     around the middle of its bounds with a quarter of their width, and truncated to the bounds.
-    Columns are independent; persons have two records each. y is what `outcome` makes of them,
-    truncated to the outcome's bounds. Parties have the names that the partition gives them, and
-    where a column names them, equal sizes.
+    Columns are independent; persons have two records each. `outcome` makes y, which is truncated to
+    the outcome's bounds. Parties are named as in the partition; if a column names them, they have
+    equal sizes.
     """
     sites = partition.parties if partition.kind == "source" else None
     schema = declared(data, sites=sites)
@@ -62,7 +62,7 @@ def made_up_federation(
     groups = None
     if label is not None:
         columns[label], groups = _parties(schema, columns, label, records, rng)
-    persons = np.arange(size) // RECORDS_A_PERSON if data.person is not None else None
+    persons = np.arange(size) // RECORDS_PER_PERSON if data.person is not None else None
     if persons is not None and groups is not None:
         persons = _own_persons(groups, size)
     read = ReadRows(
@@ -75,8 +75,8 @@ def made_up_federation(
     )
     held = np.arange(size) >= records
     plain = msgspec.structs.replace(data, held_out=0.0)
-    all_rows = {EVERYONE: np.arange(size)}
-    whole = assemble(read, plain, all_rows, np.zeros(size, dtype=bool), ()).parties[EVERYONE]
+    all_rows = {POOLED_PARTY: np.arange(size)}
+    whole = assemble(read, plain, all_rows, np.zeros(size, dtype=bool), ()).parties[POOLED_PARTY]
     bounds = outcome_bounds(schema)
     y = outcome({k: v for k, v in whole.items() if k != "person"}, bounds, rng)
     y = y if bounds is None else np.clip(y, *bounds)
@@ -104,13 +104,13 @@ def _drawn(config: ColumnConfig, size: int, rng: np.random.Generator) -> Column:
         values = center + spread * ndtri(below + (above - below) * rng.random(size))
         values = np.clip(values, low, high)
         if config.missing == "indicator":
-            missing = rng.random(size) < MISSING
+            missing = rng.random(size) < MISSING_SHARE
             values = np.where(missing, 0.0, values)
     return Column(config=config, values=values, missing=missing)
 
 
 def _law(config: ColumnConfig) -> tuple[float, float, float, float]:
-    """Centre, spread and bounds of a number."""
+    """Centre, standard deviation and bounds of a number."""
     low, high = declared_range(config)
     if config.low is None:
         low, high = -np.inf, np.inf
@@ -128,13 +128,13 @@ def _parties(
     records: int,
     rng: np.random.Generator,
 ) -> tuple[Column, Rows]:
-    """The column that names the parties, and their training rows, as many for each."""
+    """Column that names the parties, and their training rows in equal numbers."""
     config = schema.declared(label)
     if config is None or not config.levels:
         known = [c.name for c in schema.columns if c.levels and c.name != schema.outcome]
         raise ConfigError(
-            f'data.party = "{label}" has no declared levels, and without records nobody knows'
-            f' the parties: declare "{label}" in [columns] with its levels, or name one of'
+            f'data.party = "{label}" has no declared levels, so the parties are unknown'
+            f' without records: declare "{label}" in [columns] with its levels, or name one of'
             f" {listed(known) or 'the declared categories'}"
         )
     codes = rng.permutation(np.arange(records) % len(config.levels))
@@ -148,9 +148,9 @@ def _parties(
 
 
 def _own_persons(groups: Rows, size: int) -> np.ndarray:
-    """No person at two parties."""
+    """Person codes such that no person is at two parties."""
     persons, first = np.zeros(size, dtype=np.int64), 0
     for rows in groups.values():
-        persons[rows] = first + np.arange(len(rows)) // RECORDS_A_PERSON
+        persons[rows] = first + np.arange(len(rows)) // RECORDS_PER_PERSON
         first = int(persons[rows].max()) + 1
     return persons

@@ -1,1 +1,1 @@
-"""Engines: what carries requests to parties and replies back."""
+"""Engines: run a plan in this process or on a Ray cluster."""

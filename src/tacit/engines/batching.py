@@ -1,7 +1,7 @@
-"""Parties of one process on benches: many answered by one compiled call.
+"""Batches of parties that are computed in one compiled call.
 
-Parties are padded to a few lengths and answered a bench at a time; where they are not batched each
-has a bench of its own, padded as it would be over a network.
+Parties are padded to a few lengths and computed one batch at a time. Without batching, each party
+is a batch of one, padded as it would be over a network.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacit.data.records import len_records
-from tacit.engines.padding import bench_size, bucket_lengths
+from tacit.engines.padding import batch_size, bucket_lengths
 from tacit.errors import DataError
 from tacit.expfam import Natural
-from tacit.methods import Arranged, GradientVI
+from tacit.methods import Arranged, GradientVI, NaturalVI
 from tacit.models import Records
 from tacit.models.prior import PRIOR_PARTY, PriorAsLikelihood, prior_records
 from tacit.party import compute as party_side
@@ -24,13 +24,13 @@ from tacit.plan.agreement import Agreement
 from tacit.plan.calibrate import Settled
 from tacit.server.messages import Request
 
-MOST_LENGTHS = 3
+MAX_LENGTHS = 3
 CHEAP_ROWS = 32_768
 
 
 @dataclass(frozen=True, eq=False)
-class _Bench:
-    """Parties that answer together: their records in one array, padded to one length."""
+class _Batch:
+    """Parties computed together: their records in one array, padded to one length."""
 
     agreement: Agreement
     names: tuple[str, ...]
@@ -38,16 +38,18 @@ class _Bench:
     weights: np.ndarray
 
 
-class Benches:
-    """The parties that answer here, each with its seat."""
+class PartyBatches:
+    """The parties of this process, in batches."""
 
     def __init__(self, agreement: Agreement, settled: Mapping[str, Settled]) -> None:
         self.agreement, self.settled = agreement, settled
-        self._bench_of: dict[str, _Bench] = {}
-        self._rehearsed: set[tuple[_Bench, str]] = set()
+        self._batch_of: dict[str, _Batch] = {}
+        self._rehearsed: set[tuple[_Batch, str]] = set()
 
-    def seat(self, parties: Mapping[str, Records], *, batch_parties: bool, everybody: bool) -> None:
-        """Give every party a seat; with `everybody` all of them are asked at once."""
+    def add(
+        self, parties: Mapping[str, Records], *, batch_parties: bool, all_at_once: bool
+    ) -> None:
+        """Arrange parties in batches; `all_at_once` if all get requests at the same time."""
         method = self.agreement.method
         arranged = {}
         for name, records in parties.items():
@@ -56,22 +58,22 @@ class Benches:
             arranged[name] = method.arrange(name, records, self.agreement.seed)
         sizes = {name: one.weights.shape[method.variable_axis] for name, one in arranged.items()}
         if batch_parties:
-            lengths = bucket_lengths(list(sizes.values()), MOST_LENGTHS, cheap_rows=CHEAP_ROWS)
+            lengths = bucket_lengths(list(sizes.values()), MAX_LENGTHS, cheap_rows=CHEAP_ROWS)
         else:
             lengths = sorted({party_side.padded_rows(size) for size in sizes.values()})
         for below, length in zip([0, *lengths], lengths, strict=False):
             names = [name for name, size in sizes.items() if below < size <= length]
-            together = batch_parties and everybody and self.agreement.model.traceable
-            seats = bench_size(len(names), length) if together else 1
-            for start in range(0, len(names), seats):
-                group = {name: arranged[name] for name in names[start : start + seats]}
-                self._seat(self.agreement, group, length, seats)
+            together = batch_parties and all_at_once and self.agreement.model.traceable
+            size = batch_size(len(names), length) if together else 1
+            for start in range(0, len(names), size):
+                group = {name: arranged[name] for name in names[start : start + size]}
+                self._add(self.agreement, group, length, size)
 
-    def seat_prior(self) -> None:
-        """A prior outside the family is a party too, and sits with the server."""
+    def add_prior(self) -> None:
+        """Add the prior pseudo-party, for a prior outside the family."""
         agreement = prior_agreement(self.agreement)
         arranged = agreement.method.arrange(PRIOR_PARTY, prior_records(), agreement.seed)
-        self._seat(agreement, {PRIOR_PARTY: arranged}, 1, 1)
+        self._add(agreement, {PRIOR_PARTY: arranged}, 1, 1)
 
     def compute(
         self,
@@ -79,61 +81,59 @@ class Benches:
         memories: Mapping[str, Natural | None],
         keys: Mapping[str, bytes] | None = None,
     ) -> dict[str, Update]:
-        """Updates by request id, those of one stage together; `keys` are noise keys by id."""
+        """Updates by request id; `keys` are noise keys by request id."""
         found: dict[str, Update] = {}
-        for bench, _, full in self._calls(requests):
+        for batch, _, full in self._calls(requests):
             updates = party_side.answer_many(
-                bench.agreement, bench.stack, bench.weights, full, self._terms(full),
+                batch.agreement, batch.stack, batch.weights, full, self._terms(full),
                 [memories.get(request.party) for request in full],
                 [(keys or {}).get(request.id) for request in full],
             )  # fmt: skip
-            for name, request, update in zip(bench.names, full, updates, strict=True):
+            for name, request, update in zip(batch.names, full, updates, strict=True):
                 if request.party == name and request.id not in found:
                     found[request.id] = update
         return found
 
     def rehearse(self, requests: Sequence[Request], memories: Mapping[str, Natural | None]) -> None:
-        """Compile and try out what these requests need and none before them did; no record is used.
-
-        Best before they are charged.
-        """
-        for bench, stage, full in self._calls(requests):
-            party_side.check_start(bench.agreement, full[0])
-            if (bench, stage) not in self._rehearsed:
+        """Compile and test what these requests need, without records; call before the charge."""
+        for batch, stage, full in self._calls(requests):
+            party_side.check_start(batch.agreement, full[0])
+            if (batch, stage) not in self._rehearsed:
                 party_side.rehearse(
-                    bench.agreement, bench.stack, bench.weights, full, self._terms(full),
+                    batch.agreement, batch.stack, batch.weights, full, self._terms(full),
                     [memories.get(request.party) for request in full],
                 )  # fmt: skip
-                self._rehearsed.add((bench, stage))
+                self._rehearsed.add((batch, stage))
 
     def _terms(self, requests: Sequence[Request]) -> list[Settled | None]:
         return [self.settled.get(request.party) for request in requests]
 
-    def _calls(self, requests: Sequence[Request]) -> Iterator[tuple[_Bench, str, list[Request]]]:
-        """Those of one stage together, one bench at a time; one request for each of its seats."""
+    def _calls(self, requests: Sequence[Request]) -> Iterator[tuple[_Batch, str, list[Request]]]:
+        """Group requests by stage and batch; one request per party of the batch."""
         for stage in dict.fromkeys(request.stage for request in requests):
             waiting = {r.party: r for r in requests if r.stage == stage}
-            for bench in dict.fromkeys(self._bench_of[name] for name in waiting):
-                asked = [waiting[name] for name in bench.names if name in waiting]
-                # A seat that is empty or was not asked repeats a request: one shape, one program.
-                yield bench, stage, [waiting.get(name, asked[0]) for name in bench.names]
+            for batch in dict.fromkeys(self._batch_of[name] for name in waiting):
+                asked = [waiting[name] for name in batch.names if name in waiting]
+                # Parties without a request repeat another's, so that the compiled shape stays the
+                # same.
+                yield batch, stage, [waiting.get(name, asked[0]) for name in batch.names]
 
-    def _seat(
-        self, agreement: Agreement, group: dict[str, Arranged], length: int, seats: int
+    def _add(
+        self, agreement: Agreement, group: dict[str, Arranged], length: int, size: int
     ) -> None:
-        names = [*group, *([next(iter(group))] * (seats - len(group)))]
+        names = [*group, *([next(iter(group))] * (size - len(group)))]
         arranged = [group[name] for name in names]
         stack, weights = party_side.stack_records(arranged, length, agreement.method)
-        bench = _Bench(agreement, tuple(names), stack, weights)
-        self._bench_of.update(dict.fromkeys(names, bench))
+        batch = _Batch(agreement, tuple(names), stack, weights)
+        self._batch_of.update(dict.fromkeys(names, batch))
 
 
 def prior_agreement(agreement: Agreement) -> Agreement:
-    """The prior is a party too: it sits with the server and its likelihood is log p(θ)."""
+    """Agreement of the prior pseudo-party, whose likelihood is log p(θ)."""
     method = agreement.method
     return Agreement(
         PriorAsLikelihood(agreement.model),
         agreement.family,
-        method if isinstance(method, GradientVI) else GradientVI(),
+        method if isinstance(method, GradientVI | NaturalVI) else GradientVI(),
         agreement.seed,
     )

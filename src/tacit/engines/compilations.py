@@ -1,4 +1,4 @@
-"""Counting XLA compilations and the seconds they take, through JAX's own monitoring.
+"""Count XLA compilations and their duration by JAX's monitoring events.
 
 A program that was read from the compilation cache is not counted.
 """
@@ -16,17 +16,17 @@ _listening = False
 
 
 class Compilations(NamedTuple):
-    """How many, and how long they took."""
+    """Number and total duration of compilations."""
 
     count: int
     seconds: float
 
     def since(self, earlier: Compilations) -> Compilations:
-        """What was added since an earlier reading."""
+        """Difference from an earlier reading."""
         return Compilations(self.count - earlier.count, self.seconds - earlier.seconds)
 
     def plus(self, other: Compilations) -> Compilations:
-        """Both together."""
+        """Sum of two readings."""
         return Compilations(self.count + other.count, self.seconds + other.seconds)
 
 
@@ -51,7 +51,7 @@ def _listen(event: str, duration_secs: float, **_: object) -> None:
 
 
 def _subtract_cached(event: str, **_: object) -> None:
-    """JAX reports a program that it found in its cache as compiled too."""
+    """Subtract cache hits, which JAX also reports as compilations."""
     if event == _CACHE_HIT:
         with _lock:
             _total[0] -= 1

@@ -1,11 +1,11 @@
-"""What drives a run whose parties all belong to one organisation, wherever they compute.
+"""Base class of engines, for parties that all belong to one organisation.
 
-An engine seats the parties and gives their answers; asking, charging, applying and keeping are the
-same for all of them. Charging and what parties remember stay in this process: a party that has to
-be seated elsewhere in the middle of a run has lost nothing.
+An engine prepares the parties and computes their updates. Requests, charges, application and
+storage are the same for all engines. Charges and method memories stay in this process, so a party
+can move to another process during a run.
 
 Asynchronous runs happen on a simulated clock: each party has a seeded speed and each of its
-answers a seeded delay, so that a run is repeatable and can be resumed.
+replies a seeded delay, so that a run is repeatable and can be resumed.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ Observer = Callable[[ServerState, Log], None]
 
 @dataclass
 class Driver(abc.ABC):
-    """Runs a federation; its engines say how parties are seated and how they answer."""
+    """Runs a federation; subclasses prepare the parties and compute updates."""
 
     agreement: Agreement
     rules: Rules
     parties: dict[str, Records]
     batch_parties: bool = True
     settled: dict[str, Settled] = field(default_factory=dict)
-    """The terms of every party of a private run."""
+    """Privacy terms of every party of a private run."""
     charging: Charging | None = None
-    """Who pays, before anything is computed; None: nobody keeps count (a notebook)."""
+    """Charges the ledger before anything is computed; None: nothing is charged."""
     store: ProcessStore = field(default_factory=ProcessStore, init=False)
     agent: PartyAgent = field(init=False)
     elsewhere: Compilations = field(default=Compilations(0, 0.0), init=False)
-    """The most that any other process has compiled for this run."""
+    """The largest number of compilations in any other process of this run."""
     report: dict[str, Any] = field(default_factory=dict, init=False)
-    """What an engine has to say about itself after a run."""
+    """Engine-specific facts about the run."""
     _arrivals: dict[str, float] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -61,20 +61,20 @@ class Driver(abc.ABC):
         )
 
     @abc.abstractmethod
-    def seat(self) -> None:
-        """Make the parties ready to answer."""
+    def prepare(self) -> None:
+        """Make the parties ready to compute updates."""
 
     @abc.abstractmethod
     def compute(self, requests: Sequence[Request], keys: Keys) -> Mapping[str, Update]:
         """Updates by request id, with the noise keys of the requests that have one."""
 
-    def rehearse(self, requests: Sequence[Request]) -> None:  # noqa: B027 - not every engine has to
-        """Compile and try out what these requests need, before anything is charged."""
+    def rehearse(self, requests: Sequence[Request]) -> None:  # noqa: B027 - optional
+        """Compile and test what these requests need, before anything is charged."""
 
     def run(self, server: ServerRun, *, observe: Observer | None = None) -> None:
-        """Drive the schedule to its end from the server's state, which may be one of before."""
+        """Run the schedule to its end from the server's state, which may come from a checkpoint."""
         assert server.state is not None
-        self.seat()
+        self.prepare()
         if server.checkpoint is not None and self._remembers:
             self.store.use(server.checkpoint)
         clock = max((request.issued_at for request in server.state.open.values()), default=0.0)
@@ -86,7 +86,7 @@ class Driver(abc.ABC):
                 observe(server.state, log)
 
     def following(self, state: ServerState, clock: float) -> tuple[list[Request], float]:
-        """The requests answered next, and the simulated time at which their answers arrive."""
+        """The requests to answer next, and the simulated arrival time of their replies."""
         if self.rules.schedule.kind != "asynchronous":
             return server_state.open_requests(state), clock
         for key, request in state.open.items():
@@ -100,13 +100,13 @@ class Driver(abc.ABC):
         return self.agent.answer(requests)
 
     @property
-    def everybody(self) -> bool:
-        """Whether all parties are asked at once, so that it pays to answer them together."""
+    def all_at_once(self) -> bool:
+        """True if all parties get requests at once, so that batching pays off."""
         schedule = self.rules.schedule
         return schedule.kind == "synchronous" and schedule.parties_per_round is None
 
     def memories(self, requests: Sequence[Request]) -> Mapping[str, Natural | None]:
-        """What the parties of these requests had kept before them."""
+        """Method memories of these requests' parties."""
         return {r.party: self.store.memory_at(r.party, r.visit) for r in requests}
 
     @property
@@ -115,7 +115,7 @@ class Driver(abc.ABC):
         return agreement.method.memory(agreement.model, agreement.family) is not None
 
     def _arrival(self, request: Open) -> float:
-        """Issue time plus a seeded delay: lognormal, around a speed of the party's own."""
+        """Issue time plus a seeded lognormal delay around the party's speed."""
         word = party_side.party_word(request.party)
         pace = np.random.default_rng([self.rules.seed, word, 0xA5]).lognormal(0.0, 0.5)
         rng = np.random.default_rng([self.rules.seed, word, request.visit, 0xA6])

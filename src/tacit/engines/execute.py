@@ -35,7 +35,7 @@ Observer = Callable[[ServerState, Log], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a plan. It holds no records: a posterior may be shared, they may not."""
+    """Result of running a plan, without records."""
 
     plan: Plan
     """The plan without its parties' records."""
@@ -44,11 +44,11 @@ class Outcome:
     train_s: float
     compiled: Compilations
     report: dict[str, Any] = field(default_factory=dict)
-    """What the engine has to say about itself."""
+    """Engine-specific facts about the run."""
     gradient_step: float | None = None
-    """That of `tacit.results.gradient_step`, where it says more than the last round does."""
+    """Result of `tacit.results.gradient_step`, if more informative than the last round."""
     clipped: Clipped | None = None
-    """That of `tacit.party.clipping.clipped_share`; None unless this was a simulation."""
+    """Result of `tacit.party.clipping.clipped_share`; None unless this was a simulation."""
 
     @property
     def posterior(self) -> Posterior:
@@ -70,12 +70,11 @@ def carry_out(
     engine: Callable[..., Driver] = InProcess,
     start: ServerState | None = None,
 ) -> Outcome:
-    """Run the plan, from the checkpoint if that holds a state, on an engine of that kind.
+    """Run a plan on an engine, from the checkpoint if it holds a state.
 
-    `start` is the state that it begins with where there is no other; None: that of `first_factors`.
-
-    Without `charging` a private run has its guarantee for itself alone: nobody adds it to what was
-    spent on the same records before.
+    `start` is the initial state without a checkpoint; by default that of `first_factors`. Without
+    `charging`, the guarantee of a private run covers only this run: earlier runs on the same
+    records are not added up.
     """
     with one_blas_thread():
         return _carried_out(plan, checkpoint, observe, charging, engine, start)
@@ -91,11 +90,11 @@ def _carried_out(
 ) -> Outcome:
     if not all(plan.parties.values()) and plan.live is None:
         raise ConfigError(
-            "the plan holds no records: a result's plan and a copy of a private plan have none; "
-            "make it again with make_plan"
+            "the plan holds no records, like the plan of a result or a copy of a private plan; "
+            "make a new one with make_plan"
         )
     before, started = compilations(), time.perf_counter()
-    # One key for the whole run: a property that drew one would give each reader other noise.
+    # One key for the whole run, drawn once so that every reader sees the same noise.
     secret = (secrets.randbits(128),) if checkpoint is None else checkpoint.secret()
     plan = replace(plan, noise_key=secret)
     rules = plan.rules
@@ -120,9 +119,9 @@ def _carried_out(
 
 
 def _measured_step(plan: Plan, state: ServerState) -> float | None:
-    """The size of a whole step at the end, for a method that does not make such steps itself.
+    """Size of a full step at the final q, for methods that do not make such steps.
 
-    It looks at exact gradients of all records, so never in a private run.
+    Uses exact gradients of all records, so never in a private run.
     """
     if plan.privacy is not None or plan.method.step_share is not None:
         return None
@@ -131,14 +130,14 @@ def _measured_step(plan: Plan, state: ServerState) -> float | None:
         return None
     try:
         return gradient_step(plan.model, posterior.family, posterior.natural, plan.parties)
-    except Exception:  # no second derivatives, too little memory: no reason to lose the posterior
+    except Exception:  # e.g. too little memory: keep the posterior
         return None
 
 
 def _measured_clipping(plan: Plan, state: ServerState, driver: Driver) -> Clipped | None:
-    """The share of shortened contributions at the end of a simulation.
+    """Share of clipped contributions at the end of a simulation.
 
-    It is an exact function of the records, so never measured in a run with secret noise.
+    Depends on exact records, so never measured with secret noise.
     """
     if plan.privacy is None or plan.privacy.insecure_noise_seed is None or not plan.report_steps:
         return None
@@ -152,7 +151,7 @@ def _measured_clipping(plan: Plan, state: ServerState, driver: Driver) -> Clippe
             {name: state.factors[name].natural for name in plan.parties},
             {name: one.memory for name, one in driver.store.states.items()},
         )
-    except Exception as error:  # too little memory, for example: no reason to lose the posterior
+    except Exception as error:  # e.g. too little memory: keep the posterior
         warnings.warn(
             f"the share of clipped contributions could not be computed: {error}",
             EvaluationWarning,

@@ -1,8 +1,7 @@
-"""The embedded engine: all parties in this process, many answered by one compiled call.
+"""The in-process engine: all parties in this process, many per compiled call.
 
-It drives the same `party` and `server` functions as every other engine. With
-`batch_parties=False` each party is answered alone, exactly as it would answer over a network, so
-that the two agree to the last bit.
+It uses the same `party` and `server` functions as every other engine. With `batch_parties=False`
+each party is computed alone, exactly as over a network, so that the two agree to the last bit.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tacit.engines.batching import Benches
+from tacit.engines.batching import PartyBatches
 from tacit.engines.driver import Driver
 from tacit.party.charge import Keys
 from tacit.party.compute import Update
@@ -21,20 +20,22 @@ from tacit.server.messages import Request
 class InProcess(Driver):
     """Runs a federation in this process."""
 
-    _benches: Benches | None = field(default=None, init=False)
+    _batches: PartyBatches | None = field(default=None, init=False)
 
-    def seat(self) -> None:
-        if self._benches is None:
-            benches = Benches(self.agreement, self.settled)
-            benches.seat(self.parties, batch_parties=self.batch_parties, everybody=self.everybody)
+    def prepare(self) -> None:
+        if self._batches is None:
+            batches = PartyBatches(self.agreement, self.settled)
+            batches.add(
+                self.parties, batch_parties=self.batch_parties, all_at_once=self.all_at_once
+            )
             if self.rules.site_prior:
-                benches.seat_prior()
-            self._benches = benches
+                batches.add_prior()
+            self._batches = batches
 
     def compute(self, requests: Sequence[Request], keys: Keys) -> dict[str, Update]:
-        assert self._benches is not None, "seat first"
-        return self._benches.compute(requests, self.memories(requests), keys)
+        assert self._batches is not None, "prepare first"
+        return self._batches.compute(requests, self.memories(requests), keys)
 
     def rehearse(self, requests: Sequence[Request]) -> None:
-        assert self._benches is not None, "seat first"
-        self._benches.rehearse(requests, self.memories(requests))
+        assert self._batches is not None, "prepare first"
+        self._batches.rehearse(requests, self.memories(requests))

@@ -1,4 +1,4 @@
-"""Padding parties of unequal size to few lengths, so that few shapes are compiled."""
+"""Pad parties of unequal size to few lengths, so that few shapes are compiled."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-BEARABLE_WASTE = 1.25
+MAX_PADDING_RATIO = 1.25
 
 
 def bucket_lengths(sizes: Sequence[int], most: int, *, cheap_rows: int = 0) -> list[int]:
-    """At most `most` padded lengths, ascending: the fewest that waste at most a quarter.
+    """At most `most` padded lengths, ascending: the fewest with at most a quarter of padding.
 
-    Up to `cheap_rows` rows in all, waste does not count: compiling one more program costs more.
+    Up to `cheap_rows` rows in total padding is ignored, because compiling another program costs
+    more.
 
     A party goes to the smallest length that holds it. Dynamic programming over the distinct
     sizes: rows(j) = min over i of rows(i) + parties in (i, j] × the j-th size.
@@ -36,7 +37,7 @@ def bucket_lengths(sizes: Sequence[int], most: int, *, cheap_rows: int = 0) -> l
             back[used, end] = int(np.argmin(rows))
             best[used, end] = rows[back[used, end]]
     total = best[:, number]
-    bound = max(BEARABLE_WASTE * float(np.sum(sizes)), float(total.min()), cheap_rows)
+    bound = max(MAX_PADDING_RATIO * float(np.sum(sizes)), float(total.min()), cheap_rows)
     bearable = total <= bound
     used, end = int(np.argmax(bearable)), number
     lengths = []
@@ -46,16 +47,16 @@ def bucket_lengths(sizes: Sequence[int], most: int, *, cheap_rows: int = 0) -> l
     return lengths[::-1]
 
 
-ROWS_A_CALL = 16_384
-ROWS_FOR_A_CALL = 512  # what one more call costs, counted in rows
+ROWS_PER_CALL = 16_384
+CALL_COST_ROWS = 512  # cost of a call, in rows
 
 
-def bench_size(parties: int, length: int) -> int:
-    """How many parties of one padded length to answer at once: few calls, few empty seats.
+def batch_size(parties: int, length: int) -> int:
+    """Number of parties of one padded length per call: few calls, few empty places.
 
-    >>> bench_size(10, 4_000), bench_size(1_000, 40)
+    >>> batch_size(10, 4_000), batch_size(1_000, 40)
     (2, 334)
     """
-    most = min(parties, max(1, ROWS_A_CALL // length))
+    most = min(parties, max(1, ROWS_PER_CALL // length))
     sizes = range(1, most + 1)
-    return min(sizes, key=lambda size: -(-parties // size) * (size * length + ROWS_FOR_A_CALL))
+    return min(sizes, key=lambda size: -(-parties // size) * (size * length + CALL_COST_ROWS))

@@ -30,7 +30,7 @@ class EngineSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
         return str(self.__struct_config__.tag)
 
     def make(self) -> Callable[..., Driver]:
-        """The engine with these settings, if what it needs is installed."""
+        """The engine with these settings; refused if a package is missing."""
         raise NotImplementedError
 
 
@@ -47,9 +47,9 @@ class RaySettings(EngineSettings, frozen=True, kw_only=True, tag="ray"):
     """The parties on the actors of a Ray cluster of one organisation (docs/scale.md)."""
 
     address: str | None = None
-    """A running cluster, HOST:PORT; left out: a cluster is started on this machine."""
+    """A running cluster, HOST:PORT; by default a cluster is started on this machine."""
     actors: Count | None = None
-    """Number of processes that hold parties; left out: one per core of the cluster."""
+    """Number of processes that hold parties; by default one per core of the cluster."""
     clock: Literal["simulated", "wall"] = "simulated"
     """With an asynchronous schedule: "simulated" applies replies in the seeded order of the
     in-process engine, so that a run is repeatable; "wall" applies them as they arrive."""

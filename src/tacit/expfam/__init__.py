@@ -1,4 +1,4 @@
-"""Exponential families, one a file."""
+"""Exponential families."""
 
 from tacit.arrays import namespace
 from tacit.errors import ConfigError

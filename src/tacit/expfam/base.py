@@ -1,4 +1,4 @@
-"""What a family is: an exponential family on a vector θ, addressed by natural parameters.
+"""Base class of exponential families on a vector θ, in natural parameters λ.
 
     q(θ) = h(θ) exp(⟨λ, T(θ)⟩ − A(λ))
 
@@ -65,14 +65,14 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def is_proper(self, natural: Natural) -> bool:
-        """Whether λ is finite and A(λ) exists: only then is q a distribution."""
+        """True if λ is finite and A(λ) exists, so that q is a distribution."""
 
     @abc.abstractmethod
     def location_scale(self, natural: Natural) -> tuple[Array, Array]:
         """Mean and standard deviation of each coordinate of θ."""
 
     def zero(self) -> Natural:
-        """The factor 1."""
+        """Natural parameters of the constant factor 1."""
         return {name: np.zeros(shape) for name, shape in self.shapes.items()}
 
     def kl(self, first: Natural, second: Natural) -> Array:
@@ -91,7 +91,7 @@ class Family(abc.ABC):
         return self.log_partition(natural) - inner - self.expected_log_base(natural)
 
     def check(self, natural: Natural, *, what: str) -> Natural:
-        """Natural parameters as float64 arrays of the right names and shapes, or an error."""
+        """Validate names, shapes and finiteness; returns float64 arrays."""
         return check_arrays(natural, self.shapes, what=what)
 
     def __eq__(self, other: Any) -> bool:
@@ -102,21 +102,21 @@ class Family(abc.ABC):
 
 
 def check_arrays(arrays: Arrays, shapes: dict[str, tuple[int, ...]], *, what: str) -> Arrays:
-    """Finite float64 arrays of the given names and shapes, or a ConfigError.
+    """Convert to finite float64 arrays of the given names and shapes, or raise a ConfigError.
 
     Parameters
     ----------
     arrays
-        The arrays as they arrived.
+        The arrays to check.
     shapes
-        The names that must be present, and their shapes.
+        Required names and shapes.
     what
-        What the arrays are, for the error message.
+        Description of the arrays, for the error message.
     """
     if set(arrays) != set(shapes):
         raise ConfigError(
             f"{what}: it has {', '.join(sorted(arrays)) or 'no arrays'}, expected "
-            f"{', '.join(sorted(shapes))}; send every one of them under these names"
+            f"{', '.join(sorted(shapes))}; send all of them"
         )
     checked = {}
     for name, shape in shapes.items():
@@ -124,7 +124,7 @@ def check_arrays(arrays: Arrays, shapes: dict[str, tuple[int, ...]], *, what: st
         if array.shape != shape:
             raise ConfigError(
                 f"{what}: '{name}' has shape {array.shape}, expected {shape}; "
-                "model, family and party must agree on the dimension"
+                "use the same model and family at server and party"
             )
         if not np.all(np.isfinite(array)):
             raise ConfigError(

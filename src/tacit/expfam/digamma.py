@@ -15,7 +15,7 @@ def inverse_digamma(value: np.ndarray, *, steps: int = 8) -> np.ndarray:
     from scipy.special import digamma, polygamma
 
     value = np.asarray(value, dtype=np.float64)
-    # Both branches are computed for every value: the second must not meet its pole at digamma(1).
+    # Both branches are computed for every value; keep the second away from its pole at digamma(1).
     small = -1.0 / (np.minimum(value, -2.22) - digamma(1.0))
     x = np.where(value >= -2.22, np.exp(value) + 0.5, small)
     for _ in range(steps):

@@ -84,7 +84,7 @@ class Dirichlet(Family):
 
 
 class Dirichlets(Dirichlet):
-    """`count` independent Dirichlet distributions over the same `width` entries, a row each.
+    """`count` independent Dirichlet distributions over the same `width` entries, one per row.
 
     θ is the rows one after the other; the usual parameter is the concentration, count × width.
 

@@ -3,8 +3,8 @@
     T(θ) = (θ, θ²)   λ = (Λμ, −½Λ)     Λ diagonal   (`MeanFieldGaussian`)
     T(θ) = (θ, θθᵀ)  λ = (Λμ, −½Λ)     Λ a matrix   (`FullGaussian`)
 
-Both also have *free* parameters (a location and an unconstrained scale) in which a gradient
-method may walk without leaving the family.
+Both also have *free* parameters (a location and an unconstrained scale) in which gradient methods
+can move without leaving the family.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Free = dict[str, Array]
 
 
 class Gaussian(Family):
-    """What the two Gaussian families share. θ ∈ ℝᵈ, h(θ) = (2π)^(−d/2)."""
+    """Base class of the two Gaussian families. θ ∈ ℝᵈ, h(θ) = (2π)^(−d/2)."""
 
     def __init__(self, dimension: int) -> None:
         self.dimension = int(dimension)
@@ -60,7 +60,7 @@ class Gaussian(Family):
 
     @abc.abstractmethod
     def free_root(self, free: Free) -> Array:
-        """L of θ = location + L·noise: a matrix, or, where that is diagonal, its diagonal."""
+        """L of θ = location + L·noise: a matrix, or the diagonal of a diagonal one."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dimension})"
@@ -295,9 +295,9 @@ class FullGaussian(Gaussian):
 
 
 def _on_diagonal(matrix: Array) -> Array:
-    """A mask: to take a diagonal out and to put it back would compile into several times as much.
+    """Mask of the diagonal; extracting and reinserting a diagonal compiles to much more code.
 
-    It is made of counting numbers, because the compiler unrolls what is given as a constant.
+    It is made with `arange`, because the compiler unrolls constants.
     """
     counting = namespace(matrix).arange(matrix.shape[0])
     return counting[:, None] == counting

@@ -53,6 +53,17 @@ class Fit:
         return self._result.why
 
     @property
+    def diagnostics(self) -> dict[str, Any]:
+        """Numbers behind the verdict.
+
+        `elbo` is the evidence lower bound by round, None where a round does not evaluate it. Where
+        the server controlled the steps there are `pareto_k` and `effective_share` of importance
+        weights against the exact posterior, `skewness` of each parameter, and whether the weights
+        corrected the moments (`corrected_by_weights`). Empty with privacy.
+        """
+        return self._result.diagnostics
+
+    @property
     def learned(self) -> dict[str, float] | None:
         """1 − (posterior sd / prior sd)² of each coefficient; None where the prior has no sd."""
         share = self._result.learned

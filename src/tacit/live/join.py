@@ -27,7 +27,7 @@ from tacit.live.settings import told_count
 from tacit.live.state_dir import held, make_private
 from tacit.live.transport.tls import Credentials, name_of
 from tacit.party.charge import Charging
-from tacit.party.compute import Seat
+from tacit.party.compute import SinglePartyComputer
 from tacit.party.store import PartyStore
 from tacit.plan.plan import Plan
 from tacit.privacy.ledger.ledger import Ledger, Spent
@@ -135,7 +135,7 @@ def check_budget(ready: ReadyParty) -> Any:
     with Ledger(path) as ledger:
         refuse_simulated(ledger, path)
         charging = _charging(ready, ledger, joined_run(ready) or "check")
-        left = charging.unpaid(ready.name)
+        left = charging.uncharged(ready.name)
         if left.releases > 0:
             replace(charging, settled={ready.name: left}).require_budget()
         return ledger.spent(charging.datasets[ready.name])
@@ -308,20 +308,17 @@ def finished_run(setup: PartySetup) -> FinishedRun | None:
     return FinishedRun(store.run, posterior, end)
 
 
-def _public_shapes(plan: Plan, visit: int) -> dict[str, tuple[int, ...]]:
-    stage = plan.method.stage_at(visit).name
-    return plan.method.public_shapes(plan.model, plan.family, stage)
-
-
 def _result_shapes(plan: Plan) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the arrays with which the final posterior is read."""
-    return _public_shapes(plan, plan.schedule.rounds) if plan.method.reads_public else {}
+    return plan.method.result_shapes(plan.model, plan.family)
 
 
 def _largest_public(plan: Plan) -> int:
-    """How many numbers a request publishes at most."""
-    shapes = (_public_shapes(plan, visit) for visit in range(plan.schedule.rounds))
-    return max((sum(math.prod(s) for s in one.values()) for one in shapes), default=0)
+    """How many numbers a request, or the result, publishes at most."""
+    stages = plan.method.stages(plan.schedule.rounds)
+    shapes = [plan.method.public_shapes(plan.model, plan.family, stage) for stage in stages]
+    each = (sum(math.prod(s) for s in one.values()) for one in (*shapes, _result_shapes(plan)))
+    return max(each, default=0)
 
 
 def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> LiveParty:
@@ -330,7 +327,9 @@ def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> L
     store = PartyStore(setup.state / "party", setup.agreed.digest)
     return LiveParty(
         name=name,
-        seat=Seat(plan.agreement, name, plan.parties[name], settled, store.memory_at),
+        computer=SinglePartyComputer(
+            plan.agreement, name, plan.parties[name], settled, store.memory_at
+        ),
         settings=setup.own.join,
         credentials=ready.credentials,
         introduction=Introduction(

@@ -33,7 +33,7 @@ from tacit.live.transport.frames import HangupError
 from tacit.live.transport.tls import Credentials, client_context
 from tacit.party.agent import PartyAgent
 from tacit.party.charge import Charging
-from tacit.party.compute import Seat
+from tacit.party.compute import SinglePartyComputer
 from tacit.party.store import PartyStore, Stopped
 from tacit.privacy.ledger.ledger import BudgetExceededError
 from tacit.server.messages import Reply, Request, Stage
@@ -49,10 +49,10 @@ CANNOT = "this party cannot answer at present; its operator has been told why"
 
 @dataclass(eq=False)
 class LiveParty:
-    """One party: its seat at the table, its ledger and its memory."""
+    """One party of a live federation, with its ledger and store."""
 
     name: str
-    seat: Seat
+    computer: SinglePartyComputer
     settings: Join
     credentials: Credentials
     introduction: Introduction
@@ -259,10 +259,10 @@ class LiveParty:
         )
         charging = None if self.charging is None else self.charging(session.run)
         agent = PartyAgent(
-            self.seat.agreement,
-            self.seat,
+            self.computer.agreement,
+            self.computer,
             self.store,
-            settled={} if self.seat.settled is None else {self.name: self.seat.settled},
+            settled={} if self.computer.settled is None else {self.name: self.computer.settled},
             charging=charging,
             check=functools.partial(self._check_request, charging),
         )
@@ -270,7 +270,10 @@ class LiveParty:
 
     def _check_request(self, charging: Charging | None, request: Request) -> None:
         """Refuse a request that the agreed method does not have, before anything is charged."""
-        stage = self.seat.agreement.method.stage_at(request.visit)
+        method = self.computer.agreement.method
+        stage = method.stage_at(request.visit)
+        if charging is None:  # without a charge the server may choose among the method's stages
+            stage = method.stages(request.visit + 1).get(request.stage, stage)
         if request.stage != stage.name:
             raise PeerError(
                 f"asked for stage {request.stage!r} at visit {request.visit}, which is for "
@@ -278,11 +281,11 @@ class LiveParty:
             )
         if charging is not None:
             self._require_sense(request, stage)
-            charging.require_turn(request)
+            charging.require_planned_visit(request)
 
     def _require_sense(self, request: Request, stage: Stage) -> None:
         """Refuse, before anything is paid, what could only be paid for and lost."""
-        agreement = self.seat.agreement
+        agreement = self.computer.agreement
         if stage.needs_q != (request.q is not None):
             raise PeerError(f"stage {stage.name!r} with the wrong contents; nothing was charged")
         if stage.needs_factor != (request.factor is not None):

@@ -23,7 +23,7 @@ from tacit.methods.reply_bounds import BrokenBound, Exchange, broken_bound
 from tacit.models import LinearPredictor
 from tacit.models.prior import PRIOR_PARTY, prior_records
 from tacit.party.agent import conclude
-from tacit.party.compute import Seat
+from tacit.party.compute import SinglePartyComputer
 from tacit.plan.plan import Plan, first_factors
 from tacit.results.compose import compose_result, privacy_facts
 from tacit.results.dependence import dependence_cautions
@@ -134,10 +134,12 @@ def reply_rules(setup: ServerSetup, plan: Plan) -> ReplyRules:
 
 def _prior(plan: Plan) -> Callable[[Request], Reply] | None:
     """Answers for a prior that is not in the family; it has no records."""
-    if not plan.model.has_site_prior:
+    if not plan.has_prior_party:
         return None
-    seat = Seat(prior_agreement(plan.agreement), PRIOR_PARTY, prior_records(), rows=1)
-    return lambda request: conclude(request, seat.compute([request], {})[request.id])
+    computer = SinglePartyComputer(
+        prior_agreement(plan.agreement), PRIOR_PARTY, prior_records(), rows=1
+    )
+    return lambda request: conclude(request, computer.compute([request], {})[request.id])
 
 
 def _close_on_signal(server: WireServer, setup: ServerSetup) -> None:

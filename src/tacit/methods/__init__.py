@@ -1,6 +1,6 @@
-"""Local methods: how a party answers a round.
+"""Local methods: how a party computes its update.
 
-The names are imported on first use: a server needs `tacit.server.combine` and no compiler.
+Names are imported on first use, so that a server does not load a compiler.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from tacit.methods.gradient import GradientVI
     from tacit.methods.hybrid import Hybrid
     from tacit.methods.kinds import METHODS
-    from tacit.methods.natural import NaturalVI
+    from tacit.methods.natural.method import NaturalVI
     from tacit.methods.private import Clipped, PrivateMethod, Terms
+    from tacit.methods.scores.method import PrivateScores
     from tacit.methods.scoring.method import PrivateScoring
     from tacit.methods.statistics.method import ExpectedStatistics, PrivateStatistics
     from tacit.methods.update.method import PrivateUpdate
@@ -33,8 +34,9 @@ _HOME = {
     "Hybrid": "hybrid",
     "LocalMethod": "base",
     "METHODS": "kinds",
-    "NaturalVI": "natural",
+    "NaturalVI": "natural.method",
     "PrivateMethod": "private",
+    "PrivateScores": "scores.method",
     "PrivateScoring": "scoring.method",
     "PrivateStatistics": "statistics.method",
     "PrivateUpdate": "update.method",
@@ -56,6 +58,7 @@ __all__ = [
     "LocalMethod",
     "NaturalVI",
     "PrivateMethod",
+    "PrivateScores",
     "PrivateScoring",
     "PrivateStatistics",
     "PrivateUpdate",

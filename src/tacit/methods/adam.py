@@ -1,9 +1,9 @@
-"""Adam (Kingma and Ba 2015, algorithm 1) with a learning rate that falls on a cosine.
+"""Adam (Kingma and Ba 2015, algorithm 1) with a cosine learning-rate schedule.
 
     m ← β₁m + (1 − β₁)g,   v ← β₂v + (1 − β₂)g²,   θ ← θ − αₜ·(m/(1 − β₁ᵗ)) / (√(v/(1 − β₂ᵗ)) + ε)
 
-What depends on t alone is a table, made in NumPy before anything is compiled: powers and a cosine
-of a single number would take longer to compile than the rest of the step.
+Quantities that depend only on t are tabulated in NumPy: compiling scalar powers and cosines would
+take longer than compiling the rest of the step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FIRST, SECOND, EPSILON = 0.9, 0.999, 1e-8
 
 
 class Pace(NamedTuple):
-    """αₜ, 1 − β₁ᵗ and 1 − β₂ᵗ; as a table, one of each a step."""
+    """αₜ, 1 − β₁ᵗ and 1 − β₂ᵗ, one value per step."""
 
     rate: Array
     first: Array
@@ -34,7 +34,7 @@ class Moments(NamedTuple):
 
 
 def paces(rate: float, steps: int, *, least: float, dtype: str) -> Pace:
-    """The table of a walk whose rate falls from `rate` to its share `least`."""
+    """Table for a learning rate that falls from `rate` to `least`·`rate`."""
     done = np.arange(steps)
     falling = 0.5 * (1.0 + np.cos(np.pi * done / steps))
     table = Pace(
@@ -46,7 +46,7 @@ def paces(rate: float, steps: int, *, least: float, dtype: str) -> Pace:
 
 
 def at_rest(values: dict[str, Array]) -> Moments:
-    """The moments before the first step."""
+    """Initial moments."""
     zeros = {name: jnp.zeros_like(value) for name, value in values.items()}
     return Moments(zeros, zeros)
 
@@ -54,7 +54,7 @@ def at_rest(values: dict[str, Array]) -> Moments:
 def moved(
     values: dict[str, Array], moments: Moments, gradient: dict[str, Array], pace: Pace
 ) -> tuple[dict[str, Array], Moments]:
-    """One step downhill."""
+    """One Adam step."""
 
     def average(old: Array, new: Array, decay: float) -> Array:
         return (1.0 - decay) * new + decay * old

@@ -16,6 +16,7 @@ from tacit.arrays import Array, Arrays, Natural
 from tacit.expfam import Family
 from tacit.models import Model, Records
 from tacit.pvi import damped_update
+from tacit.server.combine import Combine
 from tacit.server.messages import UPDATE, Stage
 from tacit.server.schedule import USUAL_ROUNDS
 
@@ -134,6 +135,9 @@ class RunFacts(NamedTuple):
     """Whether the parties share one noise although their clips differ."""
     quorum: bool = False
     """Whether a round may do without some of its parties."""
+    parties: int = 1
+    dimension: int = 1
+    """Number of parameters of the model."""
 
 
 class LocalMethod(abc.ABC):
@@ -160,6 +164,9 @@ class LocalMethod(abc.ABC):
     """The share of the rounds, the last ones, over which the server averages q."""
     reads_public: ClassVar[bool] = False
     """Whether `read` needs the public arrays of the server."""
+    holds_prior: ClassVar[bool] = False
+    """True when the server's half applies a prior outside the family itself: none is kept as a
+    first factor."""
     variable_axis: ClassVar[int] = 0
     """The leading axis of `arrange` that grows with the records and may be padded."""
 
@@ -173,6 +180,11 @@ class LocalMethod(abc.ABC):
         del visit
         return Stage()
 
+    def stages(self, rounds: int) -> dict[str, Stage]:
+        """Every stage that a request of a run with that many rounds can have, by name."""
+        each = (self.stage_at(visit) for visit in range(rounds))
+        return {stage.name: stage for stage in each}
+
     def released_shapes(
         self, model: Model, family: Family, stage: str
     ) -> dict[str, tuple[int, ...]]:
@@ -184,6 +196,13 @@ class LocalMethod(abc.ABC):
         """Names and shapes of what a request of that stage publishes besides q."""
         del model, family, stage
         return {}
+
+    def result_shapes(self, model: Model, family: Family) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the public arrays with which the final posterior is read."""
+        if not self.reads_public:
+            return {}
+        stages = self.stages(self.usual_rounds)
+        return self.public_shapes(model, family, list(stages)[-1])
 
     def first_public(self, model: Model, family: Family) -> Arrays:
         """What the server publishes with the first requests."""
@@ -235,10 +254,10 @@ class LocalMethod(abc.ABC):
         del facts
         return self
 
-    def whole_steps(self, family: Family) -> bool:
-        """Whether answers add up to one natural-gradient step, whose length the server finds."""
-        del family
-        return False
+    def solver(self, model: Model, family: Family) -> Combine | None:
+        """What chooses the stages and contents of rounds, where the server controls the steps."""
+        del model, family
+        return None
 
     @property
     def step_share(self) -> float | None:

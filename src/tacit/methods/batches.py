@@ -1,4 +1,4 @@
-"""Batches of a private step, drawn as they are accounted for."""
+"""Batches of private steps, sampled as they are accounted for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tacit.methods.base import Array, Task
 from tacit.models import Records
 from tacit.privacy.bounded import Bounded
 from tacit.privacy.events import Adjacency, Poisson, Sampling, WithoutReplacement
-from tacit.privacy.mechanisms import WHOLE, Drawn
+from tacit.privacy.mechanisms import UNSAMPLED, Drawn
 from tacit.privacy.sampling import (
     chunk_length,
     poisson_mask,
@@ -35,16 +35,16 @@ def _compiled(function: Callable[..., Array], *static: str) -> Callable[..., Arr
 
 
 def rate_of(batch: int, total: int) -> float:
-    """batch/total, such that ⌊rate·total⌋ is the batch."""
+    """Sampling rate batch/total, rounded such that ⌊rate·total⌋ is the batch."""
     rate = min(1.0, batch / total)
     return rate if math.floor(rate * total) >= min(batch, total) else math.nextafter(rate, 1.0)
 
 
 def shuffled_rows(task: Task, rate: float, *, traced: bool = True) -> tuple[Array, Array, Array]:
-    """Rows, which of them are the visit's batch, and what share of the records that is.
+    """Rows, a mask of the visit's batch, and the batch's share of the records.
 
-    Every pass over the records shuffles them anew and deals them out in batches of a share `rate`
-    of them, the last one of what is left: every record is in one batch of each pass.
+    Every pass shuffles the records and splits them into batches with share `rate`, the last one
+    smaller: every record is in one batch per pass.
     """
     xp = jnp if traced else np
     present, visit = task.weights, task.words[2]
@@ -66,29 +66,26 @@ def shuffled_rows(task: Task, rate: float, *, traced: bool = True) -> tuple[Arra
 
 @dataclass(frozen=True)
 class Batches:
-    """The share `rate` of the units in every step: each with that probability, or so many."""
+    """Batches with a share `rate` of the units: Poisson, or of fixed size without replacement."""
 
     rate: float
     sampling: SamplingName
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
-            raise ConfigError(
-                f"method.sampling_rate = {self.rate}; the share of the records in a batch is "
-                "in (0, 1]"
-            )
+            raise ConfigError(f"method.sampling_rate = {self.rate}; it must be in (0, 1]")
 
     def check(self, adjacency: Adjacency) -> None:
-        """Raise a ConfigError if batches drawn this way do not fit the adjacency."""
+        """Raise a ConfigError if the sampling does not suit the adjacency."""
         if self.sampling == "without-replacement" and adjacency != "replace-one":
             raise ConfigError(
                 "method.sampling = 'without-replacement' with privacy.adjacency = "
-                f"{adjacency!r}; a batch of fixed size tells the number of records: use "
+                f"{adjacency!r}; a batch of fixed size reveals the number of records: use "
                 "'poisson' or privacy.adjacency = 'replace-one'"
             )
 
     def accounted(self, units: int) -> Sampling | None:
-        """How a batch of so many units is drawn, as an event has it."""
+        """Sampling of a batch of `units` units, as part of an event."""
         if self.rate == 1:
             return None
         if self.sampling == "poisson":
@@ -96,18 +93,18 @@ class Batches:
         return WithoutReplacement(batch=self.size(units), total=units)
 
     def size(self, units: int) -> int:
-        """Of a batch without replacement."""
+        """Size of a batch without replacement."""
         return max(1, math.floor(self.rate * units))
 
     def summed(
         self, key: Array, task: Task, clipped: Clipped, *, traced: bool = True
     ) -> tuple[Bounded, Drawn]:
-        """The clipped sum over a batch, and how the batch was drawn.
+        """Clipped sum over a batch, and how the batch was sampled.
 
-        Without `traced` the units are picked in NumPy, for a model that is written in it.
+        Without `traced` the units are chosen in NumPy, for models written in NumPy.
         """
         if self.rate == 1:
-            return clipped(task.records, task.weights), WHOLE
+            return clipped(task.records, task.weights), UNSAMPLED
         present = task.weights if task.weights.ndim == 1 else jnp.max(task.weights, axis=1)
         padded = present.shape[0]
 
@@ -127,7 +124,7 @@ class Batches:
     def _picked(
         self, key: Array, present: np.ndarray, rows: Callable[[Array, Array], Bounded]
     ) -> tuple[Bounded, Drawn]:
-        """The same laws; a batch is padded to a length that nearly always holds it."""
+        """`summed` in NumPy; a batch is padded to a length that nearly always holds it."""
         units = int(np.count_nonzero(present))
         if self.sampling == "poisson":
             chosen = np.flatnonzero(_compiled(poisson_mask)(key, present, self.rate))

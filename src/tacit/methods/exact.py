@@ -1,4 +1,4 @@
-"""`Exact`: the conjugate answer (MEng eqs 4.9–4.11). Not private."""
+"""`Exact`: closed-form update of a conjugate model (MEng eqs 4.9–4.11). Not private."""
 
 from __future__ import annotations
 

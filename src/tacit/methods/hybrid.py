@@ -1,8 +1,8 @@
-"""`Hybrid`: statistics first, DP-SGD from there (MEng §4.2.3, proposed there and never built).
+"""`Hybrid`: one release of statistics, then DP-SGD (proposed in MEng §4.2.3).
 
-The first visit releases a party's expected statistics (`PrivateStatistics`), which puts q near to
-where it belongs; every later one takes noisy gradient steps (`DPSGD`), which mend what one release
-of clipped statistics cannot: a clip that bites, and a mean-field q of correlated coordinates.
+The first visit releases a party's expected statistics (`PrivateStatistics`), which brings q close
+to the posterior. Later visits take noisy gradient steps (`DPSGD`), which correct the bias of
+clipped statistics and of a mean-field q with correlated coordinates.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tacit.server.combine import Combine, RoundSum, Run, Shared
 from tacit.server.messages import UPDATE, Stage
 
 STATISTICS, GRADIENT = "statistics", "gradient"
-"""The stages: the first visit, and all others."""
+"""The stages of the first visit and of all others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hybrid(PrivateMethod):
     """One release of statistics, then DP-SGD.
 
-    `statistics_share` is the statistics' part of the budget, in μ² of Gaussian releases: their
+    `statistics_share` is the statistics' share of the budget, in μ² of Gaussian releases: their
     noise multiplier is √((1 − share)/(share·n·r²)) times that of the n gradients, sampled at rate
-    r. `clip` is that of the statistics and `gradient_clip`, left out the same, that of the
-    gradients; the rest are DP-SGD's settings.
+    r. `clip` applies to the statistics and `gradient_clip` (by default the same) to the gradients.
+    The other settings are DP-SGD's.
 
     Parameters
     ----------
@@ -81,23 +81,22 @@ class Hybrid(PrivateMethod):
         super().__post_init__()
         if not 0 < self.statistics_share < 1:
             raise ConfigError(
-                f"method.statistics_share = {self.statistics_share}; the statistics' part of "
-                "the budget is in (0, 1)"
+                f"method.statistics_share = {self.statistics_share}; it must be in (0, 1)"
             )
         if self.gradient_clip is not None:
             check_clip(self.gradient_clip, "method.gradient_clip")
-        _ = self.first, self.then  # they say what is wrong with the rest
+        _ = self.first, self.then  # validates the other settings
 
     @property
     def first(self) -> PrivateStatistics:
-        """What answers the first visit."""
+        """Method of the first visit."""
         return PrivateStatistics(
             precision_weight=self.precision_weight, noise_aware=False, **self._shared
         )
 
     @property
     def then(self) -> DPSGD:
-        """What answers the others."""
+        """Method of the later visits."""
         method = DPSGD(
             steps=self.steps,
             sampling_rate=self.sampling_rate,
@@ -122,7 +121,7 @@ class Hybrid(PrivateMethod):
         return self.then.arrange(party, records, seed)
 
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
-        """Of a visit after the first."""
+        """Events of a visit after the first."""
         ratio = (self.gradient_clip or self.clip) / self.clip
         return self.then.release(clip=clip * ratio, noise_sd=noise_sd * ratio, units=units)
 
@@ -159,12 +158,12 @@ class Hybrid(PrivateMethod):
         return stage == STATISTICS or self.then.clipping_biases(model, UPDATE)
 
     def clipped_visits(self, visits: int) -> dict[int, str]:
-        """The gradients, where there are any: they correct what the statistics lack."""
+        """The gradients if there are any, because they correct the statistics."""
         own = visits > 1 and self.gradient_clip is not None
         return {visits - 1: "method.gradient_clip" if own else "method.clip"}
 
     def server(self, run: Run) -> Combine:
-        """Either method's own half; neither knows the other's memory."""
+        """The server half of the round's method; each has its own memory."""
         first, then = self.first.server(run), self.then.server(run)
 
         def combine(shared: Shared, answers: RoundSum) -> Shared:

@@ -1,4 +1,4 @@
-"""The local methods by the name that a configuration has for them."""
+"""The local methods by their name in a configuration."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""What private local methods share: terms, units, and how records are grouped into them."""
+"""Base class of private local methods, their terms, and the grouping of records into units."""
 
 from __future__ import annotations
 
 import abc
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
     from tacit.privacy.bounded import Bounded, Tally
 
 PERSON = "person"
-"""The column of codes that says which records belong to one person."""
+"""Column of person codes."""
 
 
 class Terms(NamedTuple):
-    """One party's numbers as arrays: what may differ between parties of one compiled function.
+    """One party's privacy terms as arrays, which may differ between parties of one compiled call.
 
     `clips` and `noise_sds` are those of this visit's events, in the order of
     `PrivateMethod.events`; `clip` and `noise_sd` the run's. `releases` counts the whole run's, and
@@ -61,9 +62,9 @@ class Terms(NamedTuple):
 
 
 class Clipped(NamedTuple):
-    """The share of units whose contribution was shortened, and the setting that bounds them.
+    """Share of units whose contribution was clipped, and the setting that bounds them.
 
-    `biases` says that this moves q away from the posterior, rather than only losing information.
+    `biases` is true if this moves q away from the posterior, not only loses information.
 
     Parameters
     ----------
@@ -81,7 +82,7 @@ class Clipped(NamedTuple):
 
 
 class RunSetting(NamedTuple):
-    """What a plan binds a private method to."""
+    """Properties of a run that a plan binds a private method to."""
 
     unit: Unit = "record"
     adjacency: Adjacency = "replace-one"
@@ -96,7 +97,7 @@ UNBOUND = RunSetting()
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateMethod(LocalMethod, abc.ABC):
-    """A local method that answers with a release.
+    """Base class of local methods whose answer is a private release.
 
     A plan binds it to a run (`bind`): `unit` and `adjacency` decide how records are grouped and how
     far one unit can move the answer.
@@ -115,14 +116,15 @@ class PrivateMethod(LocalMethod, abc.ABC):
     units: ClassVar[tuple[Unit, ...]] = ("record", "person")
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain",)
     own_factors: ClassVar[bool] = False
-    """Whether a server that adds the noise itself keeps each party's exact factor; otherwise
-    every party is given an equal part of what was released."""
+    """True if a server that adds the noise keeps each party's exact factor. Otherwise every party
+    gets an equal share of the releases.
+    """
     wants_full: ClassVar[bool] = False
-    """Whether posterior = "auto" is a full covariance although d² noisy numbers are released."""
+    """True if posterior = "auto" means full covariance although d² noisy numbers are released."""
     clip: float
     clip_end: float = 1.0
     noise_end: float = 1.0
-    _run: RunSetting = UNBOUND  # kept by dataclasses.replace, part of the compiled key
+    _run: RunSetting = UNBOUND  # kept by dataclasses.replace; part of the compilation key
 
     def __post_init__(self) -> None:
         check_fields(self, "method")
@@ -131,7 +133,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
         check_clip(self.noise_end, "method.noise_end")
 
     def bind(self, **changes: Any) -> Self:
-        """The method for a run, as its plan binds it.
+        """The method bound to a run.
 
         Parameters
         ----------
@@ -142,12 +144,12 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     @property
     def unit(self) -> Unit:
-        """What the run's guarantee protects."""
+        """Unit that the run's guarantee protects."""
         return self._run.unit
 
     @property
     def adjacency(self) -> Adjacency:
-        """Which data sets the run's guarantee compares."""
+        """Neighbouring data sets of the run's guarantee."""
         return self._run.adjacency
 
     @property
@@ -167,16 +169,16 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     @abc.abstractmethod
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
-        """What one answer of a party with so many units releases, at that clip and noise."""
+        """Events of one answer of a party with `units` units, at that clip and noise."""
 
     def events(
         self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
     ) -> tuple[GaussianEvent, ...]:
-        """What that visit's answer releases: known before the run.
+        """Events of one visit's answer, known before the run.
 
-        The run's noise is calibrated with a clip of 1, so both are scales here. With a schedule
-        the clip goes from C to C·`clip_end` and the noise multiplier z to z·`noise_end`, each by
-        the same factor a visit.
+        The run's noise is calibrated with a clip of 1, so both are scales here. Over the visits the
+        clip goes from C to C·`clip_end` and the noise multiplier from z to z·`noise_end`,
+        geometrically.
         """
         progress = visit / max(1, visits - 1)
         clip_now = self.clip_end**progress
@@ -186,10 +188,9 @@ class PrivateMethod(LocalMethod, abc.ABC):
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
     ) -> tuple[Bounded, Array] | None:
-        """The clipped sum, with the tally, over all units that an answer is made from; their mask.
+        """Clipped sum with tally over all units of an answer, without noise, and their mask.
 
-        It carries no noise and is for simulations only, which count the units that were shortened.
-        None: this method cannot say it.
+        Only for simulations, to count clipped units. None if the method does not support it.
         """
         del model, family, key, task, tally
         return None
@@ -199,7 +200,7 @@ class PrivateMethod(LocalMethod, abc.ABC):
         return {visits - 1: "method.clip"}
 
     def clipping_biases(self, model: Model, stage: str) -> bool:
-        """Whether shortened contributions of that stage move q away from the posterior."""
+        """True if clipping at that stage moves q away from the posterior."""
         del model, stage
         return True
 
@@ -214,13 +215,13 @@ class PrivateMethod(LocalMethod, abc.ABC):
         return floored_step(floor, self.server_momentum)
 
     def numbers(self, dimension: int) -> int:
-        """How many numbers one release has."""
+        """Numbers per release."""
         return 2 * dimension
 
     def floor(
         self, model: Model, q: Natural, number: int, noise_sd: float, damping: float
     ) -> Array:
-        """How precise the server's q has to be in round `number`, beyond the prior.
+        """Minimum precision of the server's q in round `number`, beyond the prior.
 
         `noise_sd` is that of the sum of all parties' releases.
         """
@@ -229,16 +230,16 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     @property
     def server_momentum(self) -> float:
-        """How much of a factor's last move the server adds to its next."""
+        """Momentum of the server's steps."""
         return 0.0
 
     def knows_noise(self, family: Family) -> bool:
-        """Whether the noise of the releases is part of q's uncertainty."""
+        """True if q's uncertainty includes the noise of the releases."""
         del family
         return False
 
     def check_unit(self) -> None:
-        """Raise a ConfigError if this method cannot protect that unit."""
+        """Raise a ConfigError if this method cannot protect the run's unit."""
         if self.unit not in self.units:
             raise ConfigError(
                 f"privacy.unit = {self.unit!r} with method.kind = {self.kind!r}, which protects "
@@ -249,8 +250,15 @@ class PrivateMethod(LocalMethod, abc.ABC):
         """Raise a ConfigError if this method cannot be run on that schedule."""
         del schedule, parties
 
+    def check_settled(self, model: Model, settled: Mapping[str, Any]) -> None:
+        """Raise a ConfigError if the noise of that plan is more than this method can contain.
+
+        Called before anything is charged; `settled` has every party's events.
+        """
+        del model, settled
+
     def count_units(self, party: str, records: Records) -> int:
-        """How many units a party has."""
+        """Number of units of a party."""
         if self.unit == "party":
             return 1
         if self.unit == "person":
@@ -259,27 +267,27 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
 
 def units_present(weights: Array) -> Array:
-    """Which rows of (units,) or (units, records of a unit) are units and not padding."""
+    """Mask of rows that are units, not padding, from weights (units,) or (units, records)."""
     return weights > 0 if weights.ndim == 1 else (weights > 0).any(axis=1)
 
 
 def person_codes(party: str, records: Records) -> np.ndarray:
-    """0 … k − 1: whose record each one is."""
+    """Person code 0 … k − 1 of each record."""
     if PERSON not in records:
         raise DataError(
-            f"party {party!r}: privacy.unit = 'person', but its records do not say whose they are; "
-            "name the column in data.person, or protect a record"
+            f"party {party!r}: privacy.unit = 'person', but its records have no person column; "
+            "name the column in data.person, or use privacy.unit = 'record'"
         )
     return np.unique(np.asarray(records[PERSON]), return_inverse=True)[1]
 
 
 def without_person(records: Records) -> Records:
-    """The records as the model sees them."""
+    """The records without the person column."""
     return {name: value for name, value in records.items() if name != PERSON}
 
 
 def by_unit(party: str, records: Records, unit: Unit) -> Arranged:
-    """One row a unit: a record, or all the records of a person."""
+    """One row per unit: a record, or all records of a person."""
     plain = without_person(records)
     if unit == "record":
         return Arranged(plain, np.ones(np.shape(next(iter(plain.values())))[0]))
@@ -288,10 +296,10 @@ def by_unit(party: str, records: Records, unit: Unit) -> Arranged:
 
 
 def group_rows(records: Records, groups: np.ndarray, count: int) -> Arranged:
-    """Records as (group, place in it), padded with records of weight 0.
+    """Records as (group, position), padded with records of weight 0.
 
-    A group is padded with copies of its own first record, an empty one with zeros: weight 0 times a
-    number that is not finite is not 0, and no record may reach into another group that way.
+    A group is padded with copies of its first record, an empty one with zeros: 0 times a non-finite
+    number is not 0, so a copy from another group could leak into this one.
     """
     sizes = np.bincount(groups, minlength=count)
     width = max(1, int(sizes.max()))
@@ -311,10 +319,10 @@ def group_rows(records: Records, groups: np.ndarray, count: int) -> Arranged:
 
 
 def shard_of_slots(party: str, units: int, shards: int, seed: int) -> np.ndarray:
-    """Which shard each of the units belongs to, by its number alone.
+    """Shard of each unit, by its number.
 
-    Under substitution the number of units is public and a unit keeps its number when its content
-    changes, so that only its own shard sees the change. The shards are of nearly equal size.
+    Under replace-one the number of units is public and a replaced unit keeps its number, so that
+    only its own shard changes. The shards have nearly equal size.
     """
     digest = hashlib.blake2b(party.encode(), digest_size=16).digest()
     rng = np.random.default_rng([seed, 0x5A4D, *np.frombuffer(digest, np.uint32)])
@@ -322,9 +330,9 @@ def shard_of_slots(party: str, units: int, shards: int, seed: int) -> np.ndarray
 
 
 def shard_of_content(party: str, contents: list[bytes], shards: int, seed: int) -> np.ndarray:
-    """Which shard each of the units belongs to, by a keyed hash of its content.
+    """Shard of each unit, by a keyed hash of its content.
 
-    Adding or removing a unit moves no other one.
+    Adding or removing a unit moves no other unit.
     """
     key = hashlib.blake2b(f"{seed}/{party}".encode(), digest_size=32).digest()
     digests = (hashlib.blake2b(body, key=key, digest_size=8).digest() for body in contents)

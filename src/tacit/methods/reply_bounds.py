@@ -1,9 +1,9 @@
-"""Bounds that every honest reply satisfies, whatever its party's records are.
+"""Bounds that every honest reply satisfies, for any records.
 
-A server that sums the updates of parties it does not control can still check each of them against
-what is public: the declared bounds b_j of the columns, the number of records n that the party has
-announced, and, in a private run, clip and noise (`reply_bounds_private`). A reply that
-breaks a bound was not computed as agreed.
+A server that sums the updates of parties it does not control can still check each update against
+public facts: the declared bounds b_j of the columns, the number of records n that the party has
+announced, and, in a private run, clip and noise (`reply_bounds_private`). A reply that violates a
+bound was not computed as agreed.
 
 **What is checked.** A reply is Δ = ρ(λ_{qₘ} − λ_q). The party's undamped new factor is
 s = t + Δ/ρ = λ_{qₘ} − λ_cavity, with t the factor that the server sent. For a likelihood of η = x·θ
@@ -42,7 +42,7 @@ from tacit.arrays import Arrays
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.methods.base import LocalMethod
 from tacit.methods.exact import Exact
-from tacit.methods.natural import NaturalVI
+from tacit.methods.natural.method import NaturalVI
 from tacit.methods.reply_bounds_local import Terms, score_limit
 from tacit.methods.statistics.method import ExpectedStatistics
 from tacit.models import LinearPredictor, Model
@@ -51,21 +51,22 @@ from tacit.models.statistics import whole
 from tacit.pvi import divide, multiply, power
 
 IMPROPER_MARGIN = 1e-2
-"""How negative an eigenvalue of the precision, scaled to a unit diagonal, must be to count as more
-than rounding. Between 0 and this `tacit.server.step` decides, which refuses the round."""
+"""An eigenvalue of the precision, scaled to a unit diagonal, that is below minus this is not
+rounding. For smaller violations `tacit.server.step` refuses the round.
+"""
 
 
 LEAST_ROUNDING = 1e-6
-"""Also of sums in float64: columns of very different scales lose digits in between."""
+"""Minimum relative rounding error: columns of very different scales lose digits in float64."""
 MEAN_ERROR = 1e-4
-"""How far two ways to compute the mean of an ill-conditioned q may differ, relatively."""
+"""Relative error of the mean of an ill-conditioned q."""
 
 
 class Exchange(NamedTuple):
-    """One request and its reply, with what is public about the party."""
+    """One request and its reply, with public facts about the party."""
 
     q: Any
-    """Natural parameters, or None where the stage reads none; so is the factor."""
+    """Natural parameters, or None if the stage reads none; likewise the factor."""
     factor: Any
     damping: float
     initial: bool
@@ -73,7 +74,7 @@ class Exchange(NamedTuple):
     released: Arrays
     loss: float | None = None
     records: float = math.inf
-    """At most so many records."""
+    """Upper bound on the number of records."""
     public: Arrays = {}  # noqa: RUF012 - shared and never written to
     settled: Any = None
     """The terms of a private run (`tacit.plan.calibrate.Settled`)."""
@@ -84,7 +85,7 @@ class Exchange(NamedTuple):
         return multiply(self.factor, power(self.released, 1.0 / self.damping))
 
     def slack(self, name: str) -> np.ndarray:
-        """What rounding in float64 can do to an entry of `site`."""
+        """Bound on the float64 rounding error of each entry of `site`."""
         size = np.abs(self.released[name])
         for natural in (self.q, self.factor):
             if natural is not None and name in natural:
@@ -93,7 +94,7 @@ class Exchange(NamedTuple):
 
 
 class BrokenBound(NamedTuple):
-    """Which public bound a reply breaks."""
+    """A public bound that a reply violates."""
 
     quantity: str
     value: float
@@ -107,11 +108,15 @@ class BrokenBound(NamedTuple):
 def broken_bound(
     model: Model, family: Family, method: LocalMethod, exchange: Exchange
 ) -> BrokenBound | None:
-    """The first bound that the reply breaks; None: it breaks none."""
+    """The first bound that the reply violates, or None."""
     if method.private:
         from tacit.methods.reply_bounds_private import broken_private_bound
 
         return broken_private_bound(model, family, method, exchange)
+    if exchange.q is None:
+        from tacit.methods.natural.reply_bounds import broken_sum_bound
+
+        return broken_sum_bound(model, exchange)
     return (
         _improper_alone(family, exchange)
         or _broken_site(model, family, method, exchange)
@@ -120,7 +125,7 @@ def broken_bound(
 
 
 def _improper_alone(family: Family, exchange: Exchange) -> BrokenBound | None:
-    """q·Δ is improper by more than rounding, with the q that the party was sent."""
+    """Check that q·Δ is proper up to rounding, with the q that the party was sent."""
     alone = multiply(exchange.q, exchange.released)
     if not isinstance(family, Gaussian):
         if family.is_proper(alone):
@@ -146,7 +151,7 @@ def _improper_alone(family: Family, exchange: Exchange) -> BrokenBound | None:
 
 
 def column_bounds(model: Model) -> np.ndarray:
-    """The largest |x_j| that the schema allows, by coordinate of θ; infinite if undeclared."""
+    """Largest |x_j| that the schema allows, per coordinate of θ; infinite if undeclared."""
     if not isinstance(model, LinearPredictor):
         return np.ones(model.dimension)
     each = [max(abs(feature.low), abs(feature.high)) for feature in model.layout]
@@ -154,12 +159,12 @@ def column_bounds(model: Model) -> np.ndarray:
 
 
 def _derivatives(model: Model) -> DerivativeBounds | None:
-    """S and c of the table; S grows with the reach Σ b|m| where `slope_per_reach` is not 0."""
+    """S and c of the table; if `slope_per_reach` is not 0, S grows with Σ b|m|."""
     return model.derivative_bounds() if isinstance(model, BoundedDerivatives) else None
 
 
 def _rounding(method: LocalMethod, records: float) -> float:
-    """Of a sum over that many records, relative to the sum of the terms' sizes."""
+    """Rounding error of a sum over records, relative to the sum of absolute terms."""
     unit = float(np.finfo(method.dtype).eps)
     return min(1.0, max(LEAST_ROUNDING, unit * (64.0 + 8.0 * math.sqrt(records))))
 
@@ -180,7 +185,7 @@ def _broken_site(
 def _broken_precision(
     model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange, curve: DerivativeBounds
 ) -> BrokenBound | None:
-    """P ⪰ 0 and P_jj ≤ n c b_j²."""
+    """Check P ⪰ 0 and P_jj ≤ n c b_j²."""
     bounds, rounding = column_bounds(model), _rounding(method, exchange.records)
     form, slack = -2.0 * exchange.site["quadratic"], 2.0 * exchange.slack("quadratic")
     full = isinstance(family, FullGaussian)
@@ -197,7 +202,7 @@ def _broken_precision(
         worst = int(over[np.argmax(diagonal[over] - limit[over])])
         name = f"precision of {model.names[worst]!r}"
         return BrokenBound(name, float(diagonal[worst]), float(limit[worst]))
-    # Columns without declared bounds are measured by their own precision.
+    # Columns without declared bounds are scaled by their precision.
     unit = np.where(np.isfinite(bounds) & (bounds > 0), bounds, np.sqrt(np.abs(diagonal)))
     unit = np.where(unit > 0, unit, 1.0)
     least = math.sqrt(len(unit)) * rounding * max(most, 1.0)
@@ -214,10 +219,10 @@ def _broken_precision(
 
 
 def _started(model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange) -> Natural:
-    """What may be left in the reply of the point that the party started from, instead of t.
+    """What a short first step may leave of the party's starting point in the reply, instead of t.
 
-    Only where the model's first step is not whole does a party take a shorter one from the model's
-    starting point; every other method starts at q, or takes a whole step.
+    A party takes a short step from the model's starting point only if the model's first step is not
+    full. Other methods start at q or take a full step.
     """
     if not (isinstance(method, NaturalVI) and isinstance(model, GaussianSites)):
         return family.zero()
@@ -232,13 +237,11 @@ def _started(model: Model, family: Gaussian, method: LocalMethod, exchange: Exch
 def _broken_linear(
     model: Model, family: Gaussian, method: LocalMethod, exchange: Exchange, curve: DerivativeBounds
 ) -> BrokenBound | None:
-    """|linear − P m|_j ≤ n b_j S where m is known, otherwise what the steps can have led to."""
+    """Check |linear − P m|_j ≤ n b_j S if m is known, otherwise a bound over all steps."""
     if isinstance(method, NaturalVI):
         assert isinstance(model, GaussianSites)
-        if method.starts_at_q and not method.whole_steps(family):
-            return _broken_walk(model, family, method, exchange, curve)
         if method.starts_at_q:
-            return _broken_step(model, family, method, exchange, curve)
+            return _broken_walk(model, family, method, exchange, curve)
         steps, length = method.steps_of(model, family), method.length_of(model, family)
         if steps > 1:
             return _broken_path(model, family, method, exchange, curve)
@@ -253,7 +256,7 @@ def _broken_linear(
     elif not whole(family):
         site, first = exchange.site, 1.0
         mean = family.location_scale(exchange.q)[0]
-    else:  # statistics that do not depend on a mean
+    else:  # statistics that do not depend on m
         site, mean, first = exchange.site, np.zeros(model.dimension), 1.0
     return _broken_score(model, method, exchange, curve, site, mean, first)
 
@@ -261,7 +264,7 @@ def _broken_linear(
 def _broken_walk(
     model: Model, family: Gaussian, method: NaturalVI, exchange: Exchange, curve: DerivativeBounds
 ) -> BrokenBound | None:
-    """A local optimisation, over means that only the party knows (`reply_bounds_local`)."""
+    """Check a local optimisation, whose means only the party knows (`reply_bounds_local`)."""
     rounding = _rounding(method, exchange.records)
     terms = Terms(exchange.records, column_bounds(model), curve, rounding)
     found = score_limit(family, terms, exchange.q, exchange.factor, exchange.visit)
@@ -270,21 +273,6 @@ def _broken_walk(
     centre, limit = found
     score, slack = _score_at(exchange, exchange.site, centre, 1.0)
     return _first_over(model, "gradient at the cavity's mean of", score, limit + slack)
-
-
-def _broken_step(
-    model: Model, family: Gaussian, method: NaturalVI, exchange: Exchange, curve: DerivativeBounds
-) -> BrokenBound | None:
-    """One whole step: from q, or, the first, from predictors η₀ that the outcomes suggest.
-
-    Those are bounded by the model (`DataStart`), and linear = Xᵀ(g + h η₀).
-    """
-    if not exchange.initial:
-        mean = family.location_scale(exchange.q)[0]
-        return _broken_score(model, method, exchange, curve, exchange.site, mean, 1.0)
-    curve = curve._replace(slope=curve.slope + curve.data_start.pull)
-    nothing = np.zeros(model.dimension)
-    return _broken_score(model, method, exchange, curve, exchange.site, nothing, 1.0)
 
 
 def _broken_score(
@@ -305,7 +293,7 @@ def _broken_score(
 def _score_at(
     exchange: Exchange, site: Natural, mean: np.ndarray, first: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """|linear − P m|, and what rounding in float64 can do to it."""
+    """|linear − P m|, and a bound on its float64 rounding error."""
     form = -2.0 * site["quadratic"]
     product = form @ mean if form.ndim == 2 else form * mean
     score, slack = np.abs(site["linear"] - product), exchange.slack("linear") / first
@@ -316,7 +304,7 @@ def _score_at(
 def _first_over(
     model: Model, what: str, score: np.ndarray, limit: np.ndarray
 ) -> BrokenBound | None:
-    """The coordinate that is furthest above its limit; None if none is."""
+    """The coordinate furthest above its limit, or None."""
     over = np.flatnonzero(score > limit)
     if not len(over):
         return None
@@ -327,7 +315,7 @@ def _first_over(
 def _score_limit(
     bounds: np.ndarray, mean: np.ndarray, records: float, curve: DerivativeBounds, rounding: float
 ) -> np.ndarray:
-    """n b_j S, and the rounding of x·m and of the sums; infinite where a bound is."""
+    """n b_j S plus the rounding of x·m and of the sums; infinite for infinite bounds."""
     with np.errstate(invalid="ignore"):
         reach = float(np.nansum(np.where(mean == 0, 0.0, bounds * np.abs(mean))))
         slope = curve.slope + (curve.slope_per_reach * reach if curve.slope_per_reach else 0.0)
@@ -338,11 +326,11 @@ def _score_limit(
 def _broken_path(
     model: Model, family: Gaussian, method: NaturalVI, exchange: Exchange, curve: DerivativeBounds
 ) -> BrokenBound | None:
-    """Several mean-field steps: |linear| ≤ n b S + n c b² max|m_k| over the means on the way.
+    """Check several mean-field steps: |linear| ≤ n b S + n c b² max|m_k| over the means m_k.
 
     With cavity precision Λ_c and mean m_c a step of length β moves the mean by
     Λ_{k+1}(m_{k+1} − m_k) = β(g_k + Λ_c(m_c − m_k)), |g_k| ≤ n b S, and Λ_{k+1} is at least the
-    mean of Λ_k and Λ_c with weights 1 − β and β. Far above what happens, but finite.
+    mean of Λ_k and Λ_c with weights 1 − β and β. This is far above typical values, but finite.
     """
     assert isinstance(model, GaussianSites)
     rest = divide(exchange.q, exchange.factor)
@@ -375,7 +363,7 @@ def _broken_path(
 def _broken_loss(
     model: Model, family: Family, method: LocalMethod, exchange: Exchange
 ) -> BrokenBound | None:
-    """0 ≤ −E[log p] ≤ n(loss at 0 + S E|η|) for a probability, as far as the model says so."""
+    """Check 0 ≤ −E[log p] ≤ n(loss at 0 + S E|η|), for models that bound their loss."""
     bounds = _derivatives(model)
     if exchange.loss is None or bounds is None or not bounds.nonnegative_loss:
         return None

@@ -1,7 +1,7 @@
 """Bounds on replies of parties that optimise their local free energy (`natural-vi`).
 
 In mean-field, sequential, asynchronous and quorum runs a party takes as many steps as it needs, and
-the points mₖ at which it evaluates its sites are known to it alone. They are bounded none the less,
+only the party knows the points mₖ at which it evaluates its sites. They are bounded nevertheless,
 because no accepted step raises the free energy
 
     F(q) = −E_q[log p(xₘ|θ)] + KL(q ‖ cavity).
@@ -10,16 +10,16 @@ With L(q) the first term less its least possible value, every accepted q has
 
     KL(q ‖ cavity) ≤ F₀ = L(q₀) + KL(q₀ ‖ cavity),
 
-q₀ being where the party starts: the q that it was sent or, at its first visit, the cavity times the
-site at predictors η₀ that the outcomes suggest. With the cavity's mean m_c and standard deviations
+q₀ being the starting point: the q that the party was sent or, at its first visit, the cavity times
+the site at predictors η₀ based on the outcomes. With the cavity's mean m_c and standard deviations
 s_c the mean of every accepted q therefore satisfies |mₖ − m_c|_j ≤ s_cj √(2F₀), and every site
 
     |linear − P m_c|_j ≤ n b_j S + (curvature)·|mₖ − m_c|,
 
 where the last term is n c b_j² |mₖ − m_c|_j for a mean-field q and n c b_j Σᵢ bᵢ|mₖ − m_c|ᵢ for a
-full covariance. The left side is linear in the site, so that this holds for convex combinations,
-and for what short steps leave of the factor t that the party was sent if |t_linear − P_t m_c| is
-allowed as well. It also holds for the whole step that is the answer where none lowers F.
+full covariance. The left side is linear in the site, so this holds for convex combinations. It
+covers the part of the sent factor t that short steps leave, if |t_linear − P_t m_c| is allowed as
+well, and the full step that is the reply if no step lowers F.
 
 **L(q₀)** is at most n(ℓ₀ + S·E) for a log-likelihood of slope S, where ℓ₀ is its range at η = 0, E
 bounds the average over records of E_q|η|; for a linear model it is n(y + E)²/2σ².
@@ -41,13 +41,13 @@ from tacit.models.capabilities import DerivativeBounds
 from tacit.pvi import divide
 
 ENERGY_MARGIN = 1e-3
-"""By how much rounding may raise the free energy on the way, relatively, and in units of nats."""
+"""Increase of the free energy by rounding, relative and in nats."""
 LIMIT_MARGIN = 1e-2
-"""For rounding in the limit itself, relatively."""
+"""Relative rounding error of the limit."""
 
 
 class Terms(NamedTuple):
-    """What is public about the records of a party: n, b_j, and S and c of their likelihood."""
+    """Public facts about a party's records: n, b_j, and S and c of their likelihood."""
 
     records: float
     bounds: np.ndarray
@@ -56,7 +56,7 @@ class Terms(NamedTuple):
 
 
 class _Start(NamedTuple):
-    """The point where a party starts: F₀, and |linear − P m_c| of its site."""
+    """Starting point of a party: F₀, and |linear − P m_c| of its site."""
 
     energy: float
     score: np.ndarray
@@ -84,16 +84,16 @@ def score_limit(
     reach, moved = float(bounds @ np.abs(centre)), float(bounds @ away)
     slope = terms.derivatives.slope + terms.derivatives.slope_per_reach * (reach + moved)
     bent = moved if full else bounds * away
-    with np.errstate(invalid="ignore"):  # outcomes without declared bounds: an infinite limit
+    with np.errstate(invalid="ignore"):  # without declared bounds on outcomes the limit is infinite
         limit = terms.records * bounds * (slope + terms.derivatives.curvature * bent)
     limit = np.where(bounds > 0, limit, 0.0)
     return centre, np.maximum(limit, start.score) * (1.0 + LIMIT_MARGIN + terms.rounding)
 
 
 def _excess_loss(terms: Terms, reach: float) -> float:
-    """L(q) at most, if the average of E_q|η| over records is at most `reach`.
+    """Upper bound on L(q), if the average of E_q|η| over records is at most `reach`.
 
-    For a linear model `reach` has to bound the root of the mean square as well.
+    For a linear model `reach` must also bound the root mean square.
     """
     curve = terms.derivatives
     if curve.slope_per_reach:
@@ -110,7 +110,7 @@ def _later(
     rest: Natural,
     centre: np.ndarray,
 ) -> _Start:
-    """From q, whose site is the party's last factor."""
+    """Start from q, whose site is the party's last factor."""
     mean, sd = family.location_scale(q)
     reach = float(terms.bounds @ (np.abs(mean) + sd))
     divergence = max(0.0, float(family.kl(q, rest)))
@@ -121,7 +121,7 @@ def _later(
 
 
 def _first_mean_field(terms: Terms, rest: Natural, centre: np.ndarray, sd: np.ndarray) -> _Start:
-    """From the cavity's mean with a precision between Λ_c and Λ_c + n c b²."""
+    """Start from the cavity's mean, with a precision between Λ_c and Λ_c + n c b²."""
     reach = float(terms.bounds @ (np.abs(centre) + sd))
     added = terms.records * terms.derivatives.curvature * np.square(terms.bounds)
     divergence = 0.5 * float(np.sum(np.log1p(added / (-2.0 * rest["quadratic"]))))
@@ -129,13 +129,13 @@ def _first_mean_field(terms: Terms, rest: Natural, centre: np.ndarray, sd: np.nd
 
 
 def _first_full(terms: Terms, centre: np.ndarray, sd: np.ndarray) -> _Start:
-    """From the cavity times the site at η₀."""
+    """Start from the cavity times the site at η₀."""
     count, bounds, size = terms.records, terms.bounds, len(centre)
     reach, width = float(bounds @ np.abs(centre)), float(bounds @ sd)
     own, slope, least, _ = terms.derivatives.data_start
     away = own + reach
     score = count * bounds * (slope + terms.derivatives.curvature * away)
-    if least is None:  # a curvature that vanishes in some direction: by Λ_c alone
+    if least is None:  # the curvature may vanish in some direction: use Λ_c only
         length = float(score @ sd) ** 2
         reach = reach + width * (1.0 + math.sqrt(length))
     else:

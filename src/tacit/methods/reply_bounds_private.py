@@ -1,12 +1,12 @@
-"""Bounds on the replies of private methods: a noisy sum of clipped contributions has a known size.
+"""Bounds on the norm of private replies, which are noisy sums of clipped contributions.
 
 A party of at most n units releases S = Σ cᵢ + ξ with ‖cᵢ‖ ≤ C and ξ ~ N(0, σ²I/M) in k numbers, C,
 σ and the number M of parties that share the noise being public, so that
 
     ‖S‖ ≤ n C + (σ/√M) √(k + 2√(kx) + 2x)
 
-except with probability e⁻ˣ (Laurent and Massart 2000, lemma 1); x = 28 makes that 7·10⁻¹³. What is
-released is read back from the reply by the public map that the method applies to it afterwards.
+except with probability e⁻ˣ (Laurent and Massart 2000, lemma 1); x = 28 makes that 7·10⁻¹³. The
+release is recovered from the reply by inverting the method's public post-processing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import numpy as np
 
 from tacit.expfam import Dirichlets, Family, Gaussian, MeanFieldGaussian
 from tacit.methods.base import LocalMethod, Task
-from tacit.methods.dpsgd.adaptive import FARTHEST, SCALE, WEIGHT, WITHIN, tally_clip
+from tacit.methods.dpsgd.adaptive import MAX_LOG_SCALE, SCALE, WEIGHT, WITHIN, tally_clip
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.hybrid import Hybrid
 from tacit.methods.private import PrivateMethod, Terms
 from tacit.methods.reply_bounds import BrokenBound, Exchange
 from tacit.methods.reply_bounds_steps import Steps, broken_steps
+from tacit.methods.scores.method import PrivateScores
 from tacit.methods.scoring.method import COUNTS, PrivateScoring, _counted
 from tacit.methods.statistics.method import PrivateStatistics
 from tacit.methods.update.method import PrivateUpdate
@@ -35,19 +36,19 @@ from tacit.models.statistics import whole
 from tacit.privacy.events import GaussianEvent, WithoutReplacement
 from tacit.pvi import power
 
-TAIL = 28.0
+TAIL_EXPONENT = 28.0
 ACCOUNTANT_MARGIN = 2.0
-"""How many times the noise of the analytic bound an accountant may ask for."""
-LITTLE = 1e-6
-"""Of the noise that is known of, where a party may add less."""
+"""Noise that an accountant may require, relative to the analytic bound."""
+MIN_NOISE_SHARE = 1e-6
+"""Share of the nominal noise that a party adds at least."""
 ROUNDING = 1e-4
-"""Relative: contributions may be rounded to float32, and noise to a lattice."""
+"""Relative error of contributions rounded to float32 and noise rounded to a lattice."""
 
 
 def broken_private_bound(
     model: Model, family: Family, method: LocalMethod, exchange: Exchange
 ) -> BrokenBound | None:
-    """The release in the reply, if it is longer than clip, records and noise allow."""
+    """Check that the release is no longer than clip, records and noise allow."""
     if exchange.settled is None or not isinstance(method, PrivateMethod):
         return None
     if isinstance(method, Whitened):
@@ -64,10 +65,12 @@ def _broken_by(
 ) -> BrokenBound | None:
     event, exact = _event(exchange), True
     if isinstance(event.sampling, WithoutReplacement):
-        # The noise depends on the party's exact number of units, which is its own.
+        # The noise depends on the party's exact number of units, which is not public.
         event, exact = _with_most_noise(exchange, event), False
     if isinstance(method, PrivateScoring):
         return _broken_scoring(model, method, exchange, event)
+    if isinstance(method, PrivateScores):
+        return _broken_scores(model, method, exchange, event)
     if isinstance(method, PrivateStatistics):
         return _broken_statistics(model, family, method, exchange, event)
     if isinstance(method, PrivateUpdate):
@@ -78,7 +81,7 @@ def _broken_by(
         numbers = 2 * model.dimension + 1
         noise = longest(event, exchange.settled.shares, 0.0, numbers)
         most = exchange.records * event.clip + noise
-        noise_sd = _event(exchange).noise_sd * (1.0 if exact else LITTLE)
+        noise_sd = _event(exchange).noise_sd * (1.0 if exact else MIN_NOISE_SHARE)
         return broken_steps(
             Steps(model, family, method, exchange, event.clip, most, noise, noise_sd)
         )
@@ -86,7 +89,7 @@ def _broken_by(
 
 
 def _with_most_noise(exchange: Exchange, event: GaussianEvent) -> GaussianEvent:
-    """With as much noise as a party of any number of units adds for the same guarantee.
+    """The event with the largest noise that the same guarantee needs for any number of units.
 
     Without amplification by sampling T sums of sensitivity 2C and noise of sd zC are
     2T/z²-zCDP, which is (ε, δ) for ρ = (√(ε + log 1/δ) − √(log 1/δ))² (Bun and Steinke 2016); an
@@ -103,14 +106,14 @@ def _with_most_noise(exchange: Exchange, event: GaussianEvent) -> GaussianEvent:
 
 
 def _event(exchange: Exchange) -> GaussianEvent:
-    """Of this visit, or, where a first release is said again, of the first."""
+    """Event of this visit, or of the first visit if its release is repeated."""
     events = exchange.settled.events_at(exchange.visit) or exchange.settled.events_at(0)
     return events[0]
 
 
 def longest(event: GaussianEvent, shares: int, contributions: float, numbers: int) -> float:
-    """The bound of the module's first lines."""
-    noise = math.sqrt(numbers + 2.0 * math.sqrt(numbers * TAIL) + 2.0 * TAIL)
+    """Upper bound on ‖S‖ from the module docstring."""
+    noise = math.sqrt(numbers + 2.0 * math.sqrt(numbers * TAIL_EXPONENT) + 2.0 * TAIL_EXPONENT)
     return contributions * event.clip + event.noise_sd / math.sqrt(shares) * noise
 
 
@@ -127,7 +130,7 @@ def _compared(
 
 
 def _lost(exchange: Exchange, scale: float = 1.0) -> float:
-    """What rounding of the natural parameters can add to a norm; `scale` maps them to it."""
+    """Rounding error of a norm that is computed from natural parameters times `scale`."""
     return scale * math.sqrt(
         sum(float(np.sum(np.square(exchange.slack(name)))) for name in exchange.released)
     )
@@ -136,12 +139,23 @@ def _lost(exchange: Exchange, scale: float = 1.0) -> float:
 def _broken_scoring(
     model: Model, method: PrivateScoring, exchange: Exchange, event: GaussianEvent
 ) -> BrokenBound | None:
-    """Counts, moment and scores are released as they are, divided by a public unit."""
+    """Check counts, moment and scores, which are released divided by a public unit."""
     assert isinstance(model, Scores)
     stage = method.stage_at(exchange.visit).name
     unit = event.clip
     if stage == COUNTS:
         unit /= math.sqrt(_counted(model).columns)
+    lost = unit * float(np.linalg.norm(exchange.slack(stage)))
+    released = [exchange.released[stage] * unit]
+    return _compared(stage, released, lost, exchange, event, exchange.records)
+
+
+def _broken_scores(
+    model: Model, method: PrivateScores, exchange: Exchange, event: GaussianEvent
+) -> BrokenBound | None:
+    """Each stage is released in units of the bound of one record's contribution."""
+    stage = method.stage_at(exchange.visit).name
+    unit = event.clip / method.bound_of(model, stage)
     lost = unit * float(np.linalg.norm(exchange.slack(stage)))
     released = [exchange.released[stage] * unit]
     return _compared(stage, released, lost, exchange, event, exchange.records)
@@ -154,7 +168,7 @@ def _broken_statistics(
     exchange: Exchange,
     event: GaussianEvent,
 ) -> BrokenBound | None:
-    """The factor is a linear map of what was released (`gaussian_factor`)."""
+    """Check the factor, a linear map of the release (`gaussian_factor`)."""
     site, scale = exchange.site, method.sampling_rate / model.statistics_unit
     if isinstance(family, Dirichlets):
         released = [scale * site["log"]]
@@ -180,7 +194,7 @@ def _broken_statistics(
 def _broken_update(
     method: PrivateUpdate, exchange: Exchange, event: GaussianEvent
 ) -> BrokenBound | None:
-    """A change in the form's coordinates, of so many shards of norm ≤ C each."""
+    """Check a change in the form's coordinates: a sum over shards of norm ≤ C each."""
     form = method._form
     change = power(exchange.released, 1.0 / exchange.damping)
     released = form.coordinates(exchange.q, change)
@@ -202,7 +216,7 @@ def _broken_update(
 def _broken_gradient(
     model: Model, family: MeanFieldGaussian, method: DPSGD, exchange: Exchange, event: GaussianEvent
 ) -> BrokenBound | None:
-    """One step a visit can be undone: G and K follow from the change of the factor."""
+    """Check one step per visit: G and K follow from the change of the factor."""
     names = ("linear", "quadratic")
     q, factor, delta = (
         {name: natural[name] for name in names}
@@ -210,7 +224,7 @@ def _broken_gradient(
     )
     scale = 1.0
     if method.adaptive is not None:
-        scale = math.exp(float(np.clip(exchange.public[SCALE], -FARTHEST, FARTHEST)))
+        scale = math.exp(float(np.clip(exchange.public[SCALE], -MAX_LOG_SCALE, MAX_LOG_SCALE)))
     settled, number = exchange.settled, float(exchange.visit)
     noise_sd = scale * event.noise_sd
     least = -2.0 * model.prior(family)["quadratic"]
@@ -225,11 +239,14 @@ def _broken_gradient(
     task = Task({}, None, q, factor, q, exchange.initial, exchange.visit, terms)
     length = np.asarray(method._length(model, np.mean(precision - least), number, task), np.float64)
     length = length * method.step_end**terms.progress * np.square(np.asarray(model.clip_scales()))
-    length = np.broadcast_to(length, mean.shape)
     change = power(delta, 1.0 / exchange.damping)
     added, old = -2.0 * change["quadratic"], -2.0 * factor["quadratic"]
+    information = old + (number + 1.0) * added
+    if method._precision(model) != "fixed":
+        length = length * np.asarray(method.lag(old + added, information))
+    length = np.broadcast_to(length, mean.shape)
     moved = change["linear"] - added * mean
-    # A step of length 0 moves nothing but by rounding, and tells nothing of the gradient.
+    # A step of length 0 only moves by rounding and reveals nothing about the gradient.
     still = length < np.finfo(np.float64).tiny
     if np.any(np.abs(moved[still]) > 8.0 * _lost(exchange, 1.0 + float(np.max(np.abs(mean))))):
         return BrokenBound("step of length 0", float(np.max(np.abs(moved[still]))), 0.0)
@@ -241,7 +258,6 @@ def _broken_gradient(
     }
     unit = method.sampling_rate / scale
     released = [maps["location"] * gradient * unit]
-    information = old + (number + 1.0) * added
     if "information" in maps:
         released.append(maps["information"] * np.mean(information) * unit)
     if "scale" in maps:
@@ -264,7 +280,7 @@ def _broken_gradient(
 
 
 def _broken_whitened(model: Model, method: Whitened, exchange: Exchange) -> BrokenBound | None:
-    """The second moment first; then the inner method's bound, at its own visits."""
+    """Check the second moment at the first visit, then the inner method's bound."""
     event = _event(exchange)
     if exchange.visit == 0:
         lost = float(np.linalg.norm(exchange.slack(MOMENT)))
@@ -276,4 +292,4 @@ def _broken_whitened(model: Model, method: Whitened, exchange: Exchange) -> Brok
         visit=exchange.visit - 1,
         settled=msgspec.structs.replace(settled, visits=settled.visits - 1, answers=answers),
     )
-    return _broken_by(model, MeanFieldGaussian(model.dimension), method.told, inner)
+    return _broken_by(model, MeanFieldGaussian(model.dimension), method.bound_inner, inner)

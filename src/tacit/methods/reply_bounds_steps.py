@@ -1,9 +1,9 @@
-"""A bound on what several noisy steps of `DPSGD` can lead to.
+"""Bounds on the result of several noisy `DPSGD` steps.
 
-With several steps a visit the released sums cannot be read back from the reply, but each has a
-known size, and all that follows is public. With (r, R) the natural parameters (linear, precision)
-of the cavity to the power of `_prior_share`, (b, L) the party's factor, P = max(R + L, floor) and
-m = (r + b)/P, one step of length η is
+With several steps per visit the released sums cannot be recovered from the reply. But each is
+bounded, and the computation that follows is public. With (r, R) the natural parameters (linear,
+precision) of the cavity to the power of `_prior_share`, (b, L) the party's factor, P = max(R + L,
+floor) and m = (r + b)/P, one step of length η is
 
     v ← βv + G + r − (P − L)m,    b ← b + ηv + ΔL m,    L ← L + ΔL,    ΔL = (K − L)/(t + 1).
 
@@ -23,7 +23,7 @@ import numpy as np
 
 from tacit.expfam import MeanFieldGaussian
 from tacit.methods.base import Task
-from tacit.methods.dpsgd.adaptive import FARTHEST, SCALE, WEIGHT, WITHIN, tally_clip
+from tacit.methods.dpsgd.adaptive import MAX_LOG_SCALE, SCALE, WEIGHT, WITHIN, tally_clip
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.private import Terms
 from tacit.methods.reply_bounds import BrokenBound, Exchange
@@ -31,22 +31,22 @@ from tacit.models import Model
 from tacit.models.capabilities import GaussianExpectations
 from tacit.pvi import divide, power
 
-LOOSE = 1e-3
-"""Relative: releases are rounded to float32, and noise to a lattice."""
+ROUNDING_MARGIN = 1e-3
+"""Relative error of releases rounded to float32 and noise rounded to a lattice."""
 
 
 class Reach(NamedTuple):
-    """How far the steps can have led, by coordinate."""
+    """Bounds on the result of the steps, per coordinate."""
 
     linear: np.ndarray
-    """|b| at most."""
+    """Upper bound on |b|."""
     least: np.ndarray
-    """L at least and at most."""
+    """Lower bound on L; `most` is the upper bound."""
     most: np.ndarray
 
 
 class Steps(NamedTuple):
-    """One visit of a method with several steps, and the largest sum that each can have released."""
+    """One visit with several steps, and the bound on each released sum."""
 
     model: Model
     family: MeanFieldGaussian
@@ -54,21 +54,21 @@ class Steps(NamedTuple):
     exchange: Exchange
     clip: float
     longest: float
-    """Norm of a released sum."""
+    """Upper bound on the norm of a released sum."""
     noise: float
-    """Norm of the noise in one."""
+    """Upper bound on the norm of the noise in it."""
     noise_sd: float
-    """Of the noise in it, at least: what keeps steps short and precisions away from 0."""
+    """Lower bound on the sd of the noise, which keeps steps short and precisions above 0."""
 
     @property
     def scale(self) -> float:
-        """By how much an adaptive clip differs from the first one."""
+        """Scale of an adaptive clip relative to the first one."""
         if self.method.adaptive is None:
             return 1.0
-        return math.exp(float(np.clip(self.exchange.public[SCALE], -FARTHEST, FARTHEST)))
+        return math.exp(float(np.clip(self.exchange.public[SCALE], -MAX_LOG_SCALE, MAX_LOG_SCALE)))
 
     def length(self, known: np.ndarray, number: float) -> np.ndarray:
-        """η at most: it grows with what is known."""
+        """Upper bound on η, which increases with `known`."""
         exchange, settled = self.exchange, self.exchange.settled
         terms = Terms(
             settled.clip, self.scale * self.noise_sd, settled.shares, settled.units,
@@ -82,19 +82,19 @@ class Steps(NamedTuple):
 
 
 def broken_steps(steps: Steps) -> BrokenBound | None:
-    """The coordinate of the reply that is out of reach, if one is."""
+    """A coordinate of the reply outside its bounds, or None."""
     exchange, names = steps.exchange, steps.model.names
     with np.errstate(all="ignore"):
         reach = _reach(steps)
         site, slack = exchange.site["linear"], exchange.slack("linear")
-        limit = reach.linear * (1.0 + LOOSE) + slack
-        over = np.flatnonzero(np.abs(site) > limit)  # a limit that is not a number bounds nothing
+        limit = reach.linear * (1.0 + ROUNDING_MARGIN) + slack
+        over = np.flatnonzero(np.abs(site) > limit)  # a NaN limit bounds nothing
         if len(over):
             worst = int(over[np.argmax(np.abs(site[over]) / np.maximum(limit[over], 1e-300))])
             name = f"linear term of {names[worst]!r}"
             return BrokenBound(name, abs(float(site[worst])), float(limit[worst]))
         precision = -2.0 * exchange.site["quadratic"]
-        loose = LOOSE * np.maximum(np.abs(reach.least), np.abs(reach.most))
+        loose = ROUNDING_MARGIN * np.maximum(np.abs(reach.least), np.abs(reach.most))
         loose = loose + 2.0 * exchange.slack("quadratic")
         for sign, adjacency, bound in (
             (1.0, "at most", reach.most + loose),
@@ -109,13 +109,13 @@ def broken_steps(steps: Steps) -> BrokenBound | None:
 
 
 def _broken_tally(steps: Steps) -> BrokenBound | None:
-    """How many contributions were within an adaptive clip: a mean of released numbers."""
+    """Check the number of contributions within an adaptive clip, a mean of released numbers."""
     if steps.method.adaptive is None:
         return None
     exchange = steps.exchange
     clip = steps.clip / tally_clip(1.0)
     value = abs(float(exchange.released[WITHIN])) / exchange.damping
-    limit = steps.longest / (WEIGHT * clip * steps.method.sampling_rate) * (1.0 + LOOSE)
+    limit = steps.longest / (WEIGHT * clip * steps.method.sampling_rate) * (1.0 + ROUNDING_MARGIN)
     limit += float(exchange.slack(WITHIN))
     return None if value <= limit else BrokenBound("count within the clip", value, limit)
 
@@ -130,11 +130,11 @@ def _reach(steps: Steps) -> Reach:
     unit = steps.scale * steps.longest / method.sampling_rate
     gradient = unit / np.abs(np.asarray(model.clip_scales(), np.float64))
     information = unit / method._weight(model)
-    # The mean information of a coordinate is a sum of squares: only noise makes it negative.
+    # The mean information is a sum of squares: only noise makes it negative.
     squares = isinstance(model, GaussianExpectations) and method.unit == "record"
     negative = information
     if squares and method._precision(model) == "isotropic":
-        negative = information * min(1.0, steps.noise / steps.longest + LOOSE)
+        negative = information * min(1.0, steps.noise / steps.longest + ROUNDING_MARGIN)
     learns = method._precision(model) != "fixed"
     doubt = method.precision_noise(model, 1.0) * steps.scale * steps.noise_sd
 

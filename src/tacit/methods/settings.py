@@ -1,6 +1,6 @@
 """The [method] table of a configuration: one struct per kind, and the registry of all kinds.
 
-A key that is left out takes the default of the method itself. No array library is imported here:
+A key that is left out takes the method's default. No array library is imported here:
 `MethodSettings.make` imports the method. A further method needs its own subclass of
 `MethodSettings` and one line: in `METHOD_SETTINGS`, as an entry point of the group "tacit.methods"
 in another package, or `METHOD_SETTINGS.register` for one process.
@@ -48,12 +48,12 @@ class MethodSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
         return getattr(import_module(module), name)
 
     def make(self) -> LocalMethod | None:
-        """The method with these settings; None: it is chosen by the plan."""
+        """The method with these settings; None if the plan chooses it."""
         return self.method()(**given(self))
 
 
 class AutoMethod(MethodSettings, frozen=True, kw_only=True, tag="auto"):
-    """The plan chooses the method by model, privacy and schedule; it has no further keys."""
+    """The plan chooses the method by model, privacy and schedule; no further keys."""
 
     def make(self) -> None:
         return None
@@ -67,12 +67,12 @@ class ExactSettings(MethodSettings, frozen=True, kw_only=True, tag="exact"):
     """Floating-point type of the records."""
 
 
-class NaturalVISettings(MethodSettings, frozen=True, kw_only=True, tag="natural-vi"):
-    """Natural-gradient steps on all records of a party. Not private."""
+class NaturalVISettings(MethodSettings, frozen=True, kw_only=True, tag="natural"):
+    """Natural-gradient inference for any model of up to 256 parameters. Not private."""
 
-    builds = "tacit.methods.natural:NaturalVI"
+    builds = "tacit.methods.natural.method:NaturalVI"
     steps: Count | None = None
-    """Steps per round, without a safeguard; left out together with step_size: safeguarded steps."""
+    """Steps per round, without a safeguard; without steps and step_size: safeguarded steps."""
     step_size: UpToOne | None = None
     """Length of each step."""
     dtype: Precision | None = None
@@ -112,10 +112,11 @@ class WhitenedSettings(PrivateSettings, frozen=True, kw_only=True):
     """Keys of the private methods that can learn from whitened features."""
 
     whiten: Fraction | None = None
-    """Share of the budget for a noisy second moment of the features, by which they are whitened;
-    left out: they are not."""
+    """Share of the budget for a noisy second moment of the features, used to whiten them; by
+    default they are not whitened.
+    """
     whiten_bound: Positive | None = None
-    """Norm to which the features are clipped for that second moment, and for nothing else."""
+    """Norm to which the features are clipped for that second moment only."""
 
     def faults(self) -> Iterator[str | TacitError]:
         for key, other in (("whiten", "whiten_bound"), ("whiten_bound", "whiten")):
@@ -142,11 +143,12 @@ METHOD_SETTINGS: Kinds[MethodSettings] = Kinds(
     {
         "auto": "tacit.methods.settings:AutoMethod",
         "exact": "tacit.methods.settings:ExactSettings",
-        "natural-vi": "tacit.methods.settings:NaturalVISettings",
+        "natural": "tacit.methods.settings:NaturalVISettings",
         "gradient-vi": "tacit.methods.settings:GradientVISettings",
         "expected-statistics": "tacit.methods.statistics.settings:ExpectedStatisticsSettings",
         "dp-sgd": "tacit.methods.dpsgd.settings:DPSGDSettings",
         "dp-scoring": "tacit.methods.scoring.settings:PrivateScoringSettings",
+        "dp-scores": "tacit.methods.scores.settings:PrivateScoresSettings",
         "dp-updates": "tacit.methods.update.settings:PrivateUpdateSettings",
         "dp-statistics": "tacit.methods.statistics.settings:PrivateStatisticsSettings",
         "dp-hybrid": "tacit.methods.statistics.settings:HybridSettings",
@@ -154,6 +156,7 @@ METHOD_SETTINGS: Kinds[MethodSettings] = Kinds(
     default="auto",
     group="tacit.methods",
     renamed={
+        "natural-vi": "natural",
         "dpsgd": "dp-sgd",
         "private-scoring": "dp-scoring",
         "private-update": "dp-updates",

@@ -1,6 +1,6 @@
 """Models: a prior and a per-record log-likelihood, one file each.
 
-Names are looked up when they are used: reading a configuration loads no array library.
+Names are imported on first use, so that reading a configuration loads no array library.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,9 +1,8 @@
-"""What a model is: a prior on a vector θ and a log-likelihood that is a sum over records.
+"""Base classes of models: a prior on a vector θ and a log-likelihood that sums over records.
 
-Records are a dictionary of arrays with one leading axis, the record: `{"x": (n, d), "y": (n,)}`
-for regression, whatever the model asks for otherwise. `log_likelihood` and `response` are
-JAX-traceable and answer one number a record, which is all that minibatches, padding and
-per-record clipping need.
+Records are a dictionary of arrays with one leading axis, the record: `{"x": (n, d), "y": (n,)}` for
+regression, or what the model needs. `log_likelihood` and `response` are JAX-traceable and return
+one number per record, as minibatches, padding and per-record clipping require.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ if TYPE_CHECKING:
 Records = dict[str, Array]
 Output = Literal["bernoulli", "gaussian", "categorical", "other"]
 OUTCOMES = {"bernoulli": "yes/no", "gaussian": "numeric", "categorical": "one of several levels"}
-"""What an outcome is, in words."""
+"""Descriptions of the kinds of outcome."""
 
 
 def checked_names(names: Sequence[str], argument: str = "names") -> tuple[str, ...]:
-    """The names of columns or levels; a single string would be read letter by letter.
+    """Validate the names of columns or levels; a single string is refused.
 
     >>> checked_names(["age", "sex"])
     ('age', 'sex')
@@ -48,21 +47,21 @@ def checked_names(names: Sequence[str], argument: str = "names") -> tuple[str, .
         if not isinstance(name, str):
             raise ConfigError(f"{argument} contains {name!r}; expected strings, e.g. {str(name)!r}")
     if not found:
-        raise ConfigError(f"{argument} is empty; give one name for each")
+        raise ConfigError(f"{argument} is empty; give at least one name")
     if len(set(found)) < len(found):
         twice = next(name for name in found if found.count(name) > 1)
-        raise ConfigError(f"{argument} contains {twice!r} twice; give each another name")
+        raise ConfigError(f"{argument} contains {twice!r} twice; names must differ")
     return found
 
 
 def no_records() -> Records:
-    """The example of a schema whose records are elsewhere."""
+    """The example of a schema without records: empty."""
     return {}
 
 
 @dataclass(frozen=True)
 class ModelSchema:
-    """What is public about the records that a model is built for; no record is part of it.
+    """Public facts about the records that a model is built for; contains no record.
 
     Parameters
     ----------
@@ -71,16 +70,16 @@ class ModelSchema:
     outcome
         Name of the outcome.
     layout
-        What each column of x is; None without a schema.
+        Description of each column of x; None without a schema.
     y_bounds
-        Least and largest outcome, if declared.
+        Smallest and largest outcome, if declared.
     levels
         Levels of the outcome, if it is one of several.
     """
 
     names: tuple[str, ...]
     output: Output
-    """What the outcome is: yes or no, a number, one of several levels, or none ("other")."""
+    """Kind of outcome: yes/no, a number, one of several levels, or none ("other")."""
     outcome: str | None = None
     layout: Layout | None = None
     y_bounds: tuple[float, float] | None = None
@@ -92,7 +91,7 @@ class ModelSchema:
 
     @classmethod
     def of(cls, federation: Federation, seed: int = 0) -> ModelSchema:
-        """That of a federation; its records are read only if a model asks for the example."""
+        """Schema of a federation; its records are read only if a model needs the example."""
 
         def example() -> Records:
             largest = max(federation.parties.values(), key=len_records)
@@ -110,7 +109,7 @@ class ModelSchema:
         )
 
     def with_seed(self, seed: int) -> ModelSchema:
-        """The same with another seed."""
+        """The schema with another seed."""
         return replace(self, seed=seed)
 
 
@@ -121,29 +120,34 @@ class Model(abc.ABC):
     Settings: ClassVar[type[ModelSettings]] = ModelSettings
     """The [model] table of this kind; its tag is `kind`."""
     serves: ClassVar[tuple[Output, ...]] = ("bernoulli", "gaussian", "categorical")
-    """Targets that it has a likelihood for."""
+    """Kinds of target that the model supports."""
     seeded: ClassVar[bool] = False
-    """True when `build` uses the schema's seed."""
+    """True if `build` uses the schema's seed."""
     reads_example: ClassVar[bool] = False
-    """True when `build` uses the schema's example: the model is then built anew each time."""
+    """True if `build` uses the schema's example; the model is then not cached."""
     output: Output
     names: tuple[str, ...]
     has_site_prior: bool = False
-    """True when the prior is not in the family: the server then keeps it as a first factor that
-    it refines like a party's (`log_prior`), starting from `prior`."""
+    """True if the prior is not in the family. It is then evaluated through `log_prior`, by parties
+    that add shares of it or as an extra factor at the server, starting from `prior`."""
+    is_prior: ClassVar[bool] = False
+    """True for the pseudo-party that stands for a prior outside the family."""
+    multimodal: ClassVar[bool] = False
+    """True when the posterior has many equivalent modes, as a neural network's has."""
     traceable: ClassVar[bool] = True
-    """False when its arithmetic is NumPy's: parties are then answered one after the other."""
+    """False if the model computes in NumPy; parties are then computed one at a time."""
     ties_at_prior: ClassVar[bool] = False
-    """True when everything is alike at the prior and would stay so: q starts at `start`."""
+    """True if the prior is symmetric in the components, so that q must start at `start`."""
     nonnegative_statistics: ClassVar[bool] = False
-    """Whether no coordinate of `statistics` is ever negative."""
+    """True if no coordinate of `statistics` is ever negative."""
     rounding_grows: ClassVar[bool] = False
-    """True when there are q that make the rounding of a record's numbers as large as the numbers,
-    by an iteration or by a jump: they then depend on the shape of the arrays they are in."""
+    """True if for some q rounding errors grow as large as the values (by an iteration or a
+    discontinuity). Results then depend on array shapes.
+    """
     listed: ClassVar[bool] = True
-    """False when a coordinate means little on its own: results then do not list all of them."""
+    """False if single coordinates have no meaning; results then do not list them."""
     user_program: ClassVar[bool] = False
-    """True when the likelihood is a program that may fail on records: it is tried before a run."""
+    """True if the likelihood is user code that may fail on records; it is tested before a run."""
 
     @classmethod
     def build(cls, settings: Any, schema: ModelSchema) -> Model:
@@ -152,16 +156,16 @@ class Model(abc.ABC):
         return cls(schema.names)  # pyright: ignore[reportCallIssue]
 
     def stand_in(self, records: Records) -> Records | None:
-        """Columns of the same shapes that say nothing, to try out an answer; None: there are none.
+        """Neutral records of the same shapes, to test a computation; None if there are none.
 
-        For a model that is not traceable; the columns have the parties as their first axis.
+        For models that are not traceable. The first axis of each column is the party.
         """
         del records
         return None
 
     @property
     def statistics_unit(self) -> float:
-        """What a norm of 1 in `statistics` is, in natural parameters."""
+        """Scale of `statistics`: a norm of 1 in natural parameters."""
         return 1.0
 
     @property
@@ -171,30 +175,30 @@ class Model(abc.ABC):
 
     @property
     def labels(self) -> int:
-        """How many labels y may be, where a contribution is clipped by the worst of them."""
+        """Number of labels of y, for label-agnostic clipping."""
         return 2
 
     @property
     def compiled_as(self) -> Model:
-        """The model under which functions of it are compiled.
+        """The model that serves as compilation key.
 
-        Models that differ in `start` alone have one in common: a start is an argument of what is
-        compiled. Then a sweep over seeds compiles once and not once a seed.
+        Models that differ only in `start` share one, because the start is an argument of compiled
+        functions. A sweep over seeds then compiles only once.
         """
         return self
 
     @property
     def own_family(self) -> Family | None:
-        """The only family that fits, where that is not a Gaussian one."""
+        """The model's posterior family if it is not Gaussian, else None."""
         return None
 
     @property
     def x_columns(self) -> int | None:
-        """How many columns of x a record has; None where the model does not say."""
+        """Number of columns of x, or None if unknown."""
         return None
 
     def check_records(self, party: str, records: Records) -> None:
-        """Raise a DataError if a party's records are not what this model reads."""
+        """Raise a DataError if the model cannot read a party's records."""
         del party, records
 
     @abc.abstractmethod
@@ -205,11 +209,11 @@ class Model(abc.ABC):
     def response(self, theta: Array, records: Records) -> Array:
         """E[y | record, θ] for each record, shape (n,): a probability for a Bernoulli output.
 
-        Of a categorical output the probability of each level, shape (n, K).
+        For a categorical output, the probability of each level, shape (n, K).
         """
 
     def working(self, family: Family, q: Natural, records: Records) -> Working | None:
-        """Expected statistics where E_q[log p(record | θ)] is quadratic in θ; None: it is not."""
+        """Expected statistics if E_q[log p(record | θ)] is quadratic in θ, else None."""
         del family, q, records
         return None
 
@@ -223,11 +227,10 @@ class Model(abc.ABC):
         balance: float = 1.0,
         key: Array = None,
     ) -> Statistics | None:
-        """Expected statistics at q of the records whose weight is not 0; None: it has none.
+        """Expected statistics at q of the records with nonzero weight; None if the model has none.
 
-        `balance` is the second moments' share in their norm, where there are any; `key` is that of
-        a private answer, for a model that draws something of its own for each record; None: the
-        records are taken as they are.
+        `balance` is the share of second moments in their norm. `key` is the random key of a private
+        answer, for models that resample each record; None: no resampling.
         """
         del weights, key
         parts = self.working(family, q, records)
@@ -237,19 +240,19 @@ class Model(abc.ABC):
         return Quadratic(family=family, q=q, parts=parts, balance=balance, unit=unit)
 
     def factor(self, family: Family, q: Natural, total: Any, *, balance: float = 1.0) -> Natural:
-        """λ of the factor that a total of `statistics` at q is, noise included."""
+        """λ of the factor made of a total of `statistics` at q, including noise."""
         whole = {name: self.statistics_unit * value for name, value in total.items()}
         return gaussian_factor(family, q, whole, balance)
 
     @property
     def has_statistics(self) -> bool:
-        """Whether `statistics` answers."""
+        """True if the model has `statistics`."""
         kind = type(self)
         return (kind.working, kind.statistics) != (Model.working, Model.statistics)
 
     @abc.abstractmethod
     def prior(self, family: Family) -> Natural:
-        """λ of the prior, or of its stand-in when `has_site_prior`."""
+        """λ of the prior, or of its approximation if `has_site_prior`."""
 
     def predict(
         self, family: Family, natural: Natural, records: Records, *, draws: int, seed: int
@@ -258,32 +261,32 @@ class Model(abc.ABC):
         return average_over_draws(self, family, natural, records, draws, seed)
 
     def posterior_fault(self, family: Family, natural: Natural) -> str | None:
-        """Why this q cannot be the model's posterior, if that shows; None: it does not."""
+        """Reason why q cannot be the model's posterior, or None."""
         del family, natural
         return None
 
     def result_tables(self, natural: Natural, names: Sequence[str]) -> dict[str, Any]:
-        """Tables of its own for a result, such as topics; `names` are those of the columns."""
+        """Model-specific tables of a result, such as topics; `names` are the column names."""
         del natural, names
         return {}
 
     def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float] | None:
-        """How good q is on held-out records, for a model that predicts no y; None: it does."""
+        """Held-out metrics of a model that predicts no y; None for other models."""
         del natural, records, seed
         return None
 
     def clip_scales(self) -> Array | float:
-        """How much of a clip each coordinate's gradient may use: public, 1 if nothing is known."""
+        """Public weights α of each coordinate's gradient in the clip; 1 by default."""
         return 1.0
 
     def score_parts(
         self, theta: Array, records: Records, squares: Array, *, label_agnostic: bool
     ) -> tuple[Array, Array, Callable[[Array], Array]] | None:
-        """Norms of ∇ log p(record | θ) and their weighted sum in closed form; None: no such form.
+        """Norms of ∇ log p(record | θ) and their weighted sum in closed form, or None.
 
         The first is √Σ_j squares_j (∂_j log p)² for each record, or, label-agnostic, the largest
-        over the labels; the second is the plain norm ‖∇ log p‖; the third maps weights w to
-        Σ wᵢ ∇ log p(recordᵢ | θ) and must not look at a record of weight 0.
+        over the labels; the second is the plain norm ‖∇ log p‖; the third maps weights w to Σ wᵢ ∇
+        log p(recordᵢ | θ) and must ignore records of weight 0.
         """
         del theta, records, squares, label_agnostic
         return None
@@ -293,11 +296,11 @@ class Model(abc.ABC):
         raise NotImplementedError
 
     def constrain(self, theta: Array) -> dict[str, Array]:
-        """The quantities a user thinks in, for draws of θ, where those are not θ itself."""
+        """Convert draws of θ to the user's parameters."""
         return {}
 
     def start(self, family: Family) -> Natural | None:
-        """Where a local optimiser starts while q is still the prior; None: at q itself."""
+        """Starting point of a local optimiser while q is the prior; None: start at q."""
         return None
 
 
@@ -323,7 +326,7 @@ class GaussianPriorModel(Model):
             )
 
     def _each(self, value: Array | float, key: str) -> np.ndarray:
-        """One number for each coordinate."""
+        """One number per coordinate."""
         try:
             return np.broadcast_to(np.asarray(value, np.float64), (self.dimension,))
         except (TypeError, ValueError):
@@ -336,7 +339,7 @@ class GaussianPriorModel(Model):
 
 
 def gaussian_natural(family: Family, *, mean: Array, sd: Array, model: str) -> Natural:
-    """λ of independent normals in either Gaussian family."""
+    """λ of independent normals in a Gaussian family."""
     if isinstance(family, MeanFieldGaussian):
         return family.natural(mean=mean, sd=sd)
     if isinstance(family, FullGaussian):

@@ -55,6 +55,7 @@ class NeuralNetwork(GaussianPriorModel):
     serves: ClassVar[tuple[Output, ...]] = ("bernoulli", "gaussian")
     seeded: ClassVar[bool] = True
     rounding_grows: ClassVar[bool] = True
+    multimodal: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -109,7 +110,7 @@ class NeuralNetwork(GaussianPriorModel):
 
     @property
     def compiled_as(self) -> NeuralNetwork:
-        if type(self) is not NeuralNetwork:  # what a subclass adds is not known here
+        if type(self) is not NeuralNetwork:  # a subclass may add fields
             return self
         if not isinstance(self._sd, int | float):
             return self
@@ -128,12 +129,12 @@ class NeuralNetwork(GaussianPriorModel):
         return -0.5 * residual * residual - math.log(self.noise_sd) - 0.5 * LOG_2PI
 
     def clip_scales(self) -> Array:
-        """Less of the clip for what moves with every record alike, more for graded inputs.
+        """Smaller weights for constant inputs and biases, larger ones for numeric inputs.
 
-        The gradients of constant inputs and hidden biases are never zero, say little, and would
-        use up the clip of all the others. Which input is what its name says: "intercept",
-        "column=level" for an indicator, anything else for a number. The values were found on a part
-        of Adult's training records (docs/decisions.md).
+        The gradients of constant inputs and hidden biases are never zero, carry little information,
+        and would use up the clip. The input's name tells its kind: "intercept", "column=level" for
+        an indicator, anything else for a number. The values were chosen on part of Adult's training
+        records (docs/decisions.md).
         """
         scales = np.ones(self.dimension)
         weights1, bias1, weights2, _ = self._layers(scales)  # views of `scales`
@@ -146,11 +147,10 @@ class NeuralNetwork(GaussianPriorModel):
     def score_parts(
         self, theta: Array, records: Records, squares: Array, *, label_agnostic: bool
     ) -> tuple[Array, Array, Callable[[Array], Array]]:
-        """Backpropagation by hand: a layer's gradient is a_j δ_k, and so is its weighted norm.
+        """Explicit backpropagation: a layer's gradient factorises as a_j δ_k, and so does its norm.
 
-        Norms are float64 whatever the records are, and x is divided by its row's largest number
-        before it is squared: a square that vanishes, as w₂² does in float32 below 1e-19, would
-        take a gradient out of its own norm.
+        Norms are float64, and x is divided by its row's largest entry before squaring: a square
+        that underflows, as w₂² does in float32 below 1e-19, would be missing from the norm.
         """
         x, (w1, b1, w2, b2) = records["x"], self._layers(theta)
         xp = namespace(theta, x)
@@ -161,7 +161,7 @@ class NeuralNetwork(GaussianPriorModel):
             probability = 0.5 * (1.0 + xp.tanh(0.5 * value))
             slope = records["y"] - probability
             most = xp.abs(slope)
-            if label_agnostic:  # a label that is neither 0 nor 1 has a larger gradient than both
+            if label_agnostic:  # a label other than 0 and 1 has a larger gradient than both
                 most = xp.maximum(most, xp.maximum(probability, 1.0 - probability))
         else:
             slope = (records["y"] - value) / self.noise_sd**2
@@ -172,7 +172,7 @@ class NeuralNetwork(GaussianPriorModel):
         own = xp.abs(slope).astype(np.float64) * xp.sqrt(plain)
 
         def score_sum(weights: Array) -> Array:
-            # Sums over many records are float64, as everywhere where a clip bounds them.
+            # Sums over many records are float64, as wherever a clip bounds them.
             top = xp.where(weights > 0, weights * slope, 0.0).astype(np.float64)
             kept = xp.where((weights > 0)[:, None], x, 0.0).astype(np.float64)
             units = xp.where((weights > 0)[:, None], hidden, 0.0).astype(np.float64)
@@ -185,7 +185,7 @@ class NeuralNetwork(GaussianPriorModel):
     def _reaches(
         self, x: Array, hidden: Array, active: Array, w2: Array, squares: Array
     ) -> tuple[Array, Array]:
-        """Σ_j squares_j (∂f/∂θ_j)² of each record and the same without the weights, in float64."""
+        """Σ_j squares_j (∂f/∂θ_j)² of each record, with and without the weights, in float64."""
         xp = namespace(x, squares)
         u1, ub1, u2, ub2 = self._layers(squares.astype(np.float64))
         (direction, largest), outer = unit_rows(x), w2.astype(np.float64)
@@ -227,7 +227,7 @@ class NeuralNetwork(GaussianPriorModel):
     def start(self, family: Family) -> Natural:
         """Means U(−0.1, 0.1), variance 1e−3: at the prior's mean the hidden units are equal.
 
-        Everybody starts at the same point, so that unit k means the same thing at each party.
+        All parties share the start, so that unit k has the same meaning everywhere.
         """
         rng = np.random.default_rng([self.start_seed, self.dimension])
         mean = rng.uniform(-0.1, 0.1, self.dimension)
@@ -239,5 +239,5 @@ class NeuralNetwork(GaussianPriorModel):
 def _with_any_start(
     inputs: tuple[str, ...], hidden: int, output: Output, noise_sd: float, prior_sd: float
 ) -> NeuralNetwork:
-    """One object for networks that differ in where they start."""
+    """One object for networks that differ only in their start."""
     return NeuralNetwork(inputs, hidden=hidden, output=output, noise_sd=noise_sd, prior_sd=prior_sd)

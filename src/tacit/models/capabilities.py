@@ -1,18 +1,20 @@
-"""Optional abilities of a model, each a protocol: a method asks for the ability, not for a class.
+"""Optional abilities of a model, as protocols that methods check for.
 
-A model has an ability if it has its methods; nothing is declared. A new likelihood is one file that
-implements those it can. `tacit.testing.check_model` holds every one that it finds against the
+A model has an ability if it has its methods; no declaration is needed. A new likelihood is one file
+that implements the abilities it supports. `tacit.testing.check_model` compares each with the
 log-likelihood.
 
 | ability | what uses it |
 | --- | --- |
 | `ConjugateGaussian` | the exact update, reference posteriors |
 | `GaussianExpectations` | gradient-vi, DP-SGD: no Monte Carlo noise |
-| `GaussianSites` | natural-vi |
-| `GradientNorms` | DP-SGD: clips without writing gradients down |
+| `GaussianSites` | natural, where a party optimises alone |
+| `WhitenedExpectations` | natural: no cubature over draws of θ |
+| `GradientNorms` | DP-SGD: clips without forming gradients |
 | `BoundedDerivatives` | a server that checks replies of parties that it does not control |
 | `Scores` | private scoring |
-| `Simulates` | tune, made-up records |
+| `Simulates` | tune, synthetic records |
+| `SimulatesOutcomes` | private scores: centres clipped scores without bias |
 | `TopicTables` | `Fit.topics` |
 """
 
@@ -32,6 +34,7 @@ from tacit.models.base import Records
 
 if TYPE_CHECKING:
     from tacit.models.lda.table import TopicTable
+    from tacit.models.outcomes import OutcomeLaw
     from tacit.models.scores import ScoreLikelihood
 
 
@@ -58,43 +61,62 @@ class GaussianExpectations(Protocol):
 
 @runtime_checkable
 class GaussianSites(Protocol):
-    """The likelihood seen from q as a Gaussian factor: what a natural-gradient step needs."""
+    """Gaussian approximation of the likelihood at q, for natural-gradient steps."""
 
     mean_field_step: float
-    """The length of a step where q is mean-field."""
+    """Step length for a mean-field q."""
     first_step_whole: bool
-    """Whether the first step of all, from the model's start, may have length 1."""
+    """True if the first step, from the model's start, may have length 1."""
 
     def start(self, family: Family) -> Natural | None:
-        """Where local work starts while q is the prior."""
+        """Starting point while q is the prior."""
         ...
 
     def expected_site(
         self, family: Family, usual: dict[str, Array], records: Records, weights: Array
     ) -> tuple[Natural, Array]:
-        """(b, −½P) at the q of those usual parameters, and −E_q[log p(records | θ)].
+        """(b, −½P) at the q with these parameters, and −E_q[log p(records | θ)].
 
         P = Σ w E_q[−∇²ℓ] and b = Σ w E_q[∇ℓ] + P m, P's diagonal for a mean-field q.
         """
         ...
 
     def data_site(self, family: Family, records: Records, weights: Array) -> Natural:
-        """The same at predictors that each record's own outcome suggests; it depends on no q.
+        """The site at predictors based on each record's outcome, independent of q.
 
-        Of a mean-field family the precision alone.
+        For a mean-field family only the precision.
         """
         ...
 
 
+class WhitenedDerivatives(NamedTuple):
+    """E[log p] of all records and its derivatives in z, θ = mean + root·z."""
+
+    value: Array
+    gradient: Array
+    hessian: Array
+
+
+@runtime_checkable
+class WhitenedExpectations(Protocol):
+    """Expected log-likelihood and derivatives under a Gaussian in closed form or by quadrature."""
+
+    def whitened_derivatives(
+        self, mean: Array, root: Array, spread: Array, records: Records, weights: Array
+    ) -> WhitenedDerivatives:
+        """Σ w E[log p(record | mean + root·z)], z ~ N(0, spread²·I), with derivatives in z."""
+        ...
+
+
 class ClippingParts(NamedTuple):
-    """Gradients of some records, not written down: their norms and how to add them up."""
+    """Norms and weighted sums of per-record gradients that are never formed."""
 
     norms: Array
-    """Of each record's gradient (label-agnostic: the largest over the labels), float64."""
+    """Norm of each record's gradient (label-agnostic: the largest over the labels), float64."""
     weighted_sum: Callable[[Array], Free]
-    """Σ wᵢ·gradientᵢ of (n,) weights. Looks at no record of weight 0."""
+    """Σ wᵢ·gradientᵢ for (n,) weights. Ignores records of weight 0."""
     unit_sums: Callable[[Array], Free] | None = None
-    """The gradient of each unit of (units, records) weights, where units have several records."""
+    """Gradient of each unit for (units, records) weights, if units have several records."""
 
 
 @runtime_checkable
@@ -102,26 +124,26 @@ class GradientNorms(Protocol):
     """Norms of the gradients of E_q[log p] in closed form, q a mean-field Gaussian."""
 
     sums_units: bool
-    """Whether the parts have `unit_sums`."""
+    """True if the parts have `unit_sums`."""
 
     def gradient_norms(
         self, family: Gaussian, free: Free, records: Records, maps: Free, *, label_agnostic: bool
     ) -> ClippingParts:
-        """Of the gradient in (location, scale) and the information, each times its `maps`."""
+        """Parts of the gradient in (location, scale) and the information, times their `maps`."""
         ...
 
 
 class DataStart(NamedTuple):
-    """Bounds at the predictor η₀ that a record's outcome suggests (`GaussianSites.data_site`)."""
+    """Bounds at the predictor η₀ based on a record's outcome (`GaussianSites.data_site`)."""
 
     predictor: float
-    """|η₀| at most."""
+    """Upper bound on |η₀|."""
     slope: float
-    """|ℓ'(η₀)| at most."""
+    """Upper bound on |ℓ'(η₀)|."""
     least_curvature: float | None
-    """−ℓ''(η₀) at least; None: it vanishes in some direction."""
+    """Lower bound on −ℓ''(η₀); None if it vanishes in some direction."""
     pull: float
-    """|ℓ''(η₀) η₀| at most."""
+    """Upper bound on |ℓ''(η₀) η₀|."""
 
 
 class DerivativeBounds(NamedTuple):
@@ -133,18 +155,18 @@ class DerivativeBounds(NamedTuple):
     slope: float
     curvature: float
     range_at_zero: float
-    """max ℓ − ℓ(0) at most; of a quadratic ℓ it is not used."""
+    """Upper bound on max ℓ − ℓ(0); not used for a quadratic ℓ."""
     data_start: DataStart
     slope_per_reach: float = 0.0
-    """Not 0 where ℓ is quadratic: then slope/slope_per_reach is the largest |y|."""
+    """Nonzero if ℓ is quadratic; slope/slope_per_reach is then the largest |y|."""
     nonnegative_loss: bool = False
-    """Whether ℓ ≤ 0: a probability of finitely many outcomes."""
+    """True if ℓ ≤ 0, as for finitely many outcomes."""
     loss_at_zero: float | None = None
     """−ℓ(η) ≤ loss_at_zero + slope·|η|; None: no such bound."""
 
 
 def quadratic_bounds(largest: float, noise_sd: float) -> DerivativeBounds:
-    """Of y ~ N(η, noise_sd²) with |y| ≤ largest: ℓ' = (y − η)/σ² and −ℓ'' = 1/σ²; η₀ is 0."""
+    """Bounds for y ~ N(η, σ²) with |y| ≤ largest: ℓ' = (y − η)/σ² and −ℓ'' = 1/σ²; η₀ is 0."""
     scale = noise_sd**-2.0
     return DerivativeBounds(
         slope=largest * scale,
@@ -160,7 +182,7 @@ class BoundedDerivatives(Protocol):
     """A log-likelihood of η = x·θ with bounded slope and curvature."""
 
     def derivative_bounds(self) -> DerivativeBounds | None:
-        """What every honest reply satisfies; None: this instance has no bounds."""
+        """Bounds that every honest reply satisfies, or None."""
         ...
 
 
@@ -180,7 +202,7 @@ class Scores(Protocol):
 
 @runtime_checkable
 class Simulates(Protocol):
-    """Draws outcomes for records that have none."""
+    """Simulates outcomes of records."""
 
     def simulate(
         self,
@@ -189,10 +211,19 @@ class Simulates(Protocol):
         rng: np.random.Generator,
         bounds: tuple[float, float] | None = None,
     ) -> np.ndarray:
-        """y for each record given θ; predictors that vary by more than is usual are shrunk.
+        """Simulate y for each record given θ; unusually variable predictors are shrunk.
 
-        `bounds` are those of a numeric target, where it has any.
+        `bounds` are those of a numeric target, if declared.
         """
+        ...
+
+
+@runtime_checkable
+class SimulatesOutcomes(Protocol):
+    """The law of one record's outcome given its covariates and θ: draws, scores and ranks."""
+
+    def outcome_law(self) -> OutcomeLaw:
+        """The law; a ConfigError says why this instance has none."""
         ...
 
 
@@ -206,15 +237,17 @@ class TopicTables(Protocol):
 
 
 def abilities(model: Any) -> tuple[str, ...]:
-    """The names of the abilities that a model has."""
+    """Names of the abilities of a model."""
     every = (
         ConjugateGaussian,
         GaussianExpectations,
         GaussianSites,
+        WhitenedExpectations,
         GradientNorms,
         BoundedDerivatives,
         Scores,
         Simulates,
+        SimulatesOutcomes,
         TopicTables,
     )
     return tuple(one.__name__ for one in every if isinstance(model, one))

@@ -1,4 +1,4 @@
-"""The mean of a normal with known noise: the smallest model with an exact posterior."""
+"""Mean of a normal distribution with known noise, the smallest conjugate model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tacit.support.validation import check_sd
 
 
 class NormalMean(GaussianPriorModel, ConjugateGaussian):
-    """y ~ N(θ, noise_sd²), θ ~ N(prior_mean, prior_sd²); one number a record.
+    """y ~ N(θ, noise_sd²), θ ~ N(prior_mean, prior_sd²); one number per record.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Pólya–Gamma augmentation: a logistic likelihood that is Gaussian given a hidden ω.
+"""Pólya–Gamma augmentation: a logistic likelihood that is Gaussian given a latent ω.
 
 With ω ~ PG(1, 0), eʸᵑ/(1 + eᵑ) = ½ e^{(y − ½)η} E[e^{−½ωη²}] (Polson, Scott and Windle 2013,
-theorem 1). Given q(η) the best q(ω) is PG(1, c) with c² = E[η²], and what it bounds is
+theorem 1). Given q(η) the optimal q(ω) is PG(1, c) with c² = E[η²], and the bound is
 
     E[log p(y | η)] ≥ (y − ½)E[η] − ½ω̄(E[η²] − c²) + log σ(c) − ½c,    ω̄ = E[ω] = tanh(c/2)/(2c),
 

@@ -1,10 +1,10 @@
-"""The posterior predictive distribution of each record, for models to make theirs with.
+"""Posterior predictive distributions of records.
 
     p(y | x, q) = ∫ p(y | x, θ) q(θ) dθ        (Bishop 2006, eq. 3.57)
 
-Three ways, the cheapest exact one first: a closed form where the noise is normal, quadrature over
-η = x·θ for generalised linear models (all in NumPy, nothing to compile), and an average over draws
-of θ, which `Model.predict` is where a model has no other.
+Three ways, the cheapest exact one first: a closed form where the noise is normal, quadrature over η
+= x·θ for generalised linear models (all in NumPy, nothing to compile), and an average over draws of
+θ, the default of `Model.predict`.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ if TYPE_CHECKING:
 CHUNK = 1024
 """Records in one call of the compiled function: one shape, hence one compilation."""
 
-REACH = 12.0
+QUADRATURE_SDS = 12.0
 """Quadrature covers this many standard deviations either side; beyond it log p < −70."""
 
 
 BLOCK = 1 << 16
-"""Quadrature points evaluated at a time: half a megabyte an array, which stays in the cache."""
+"""Quadrature points per block: half a megabyte per array, which fits in the cache."""
 
 
 class Prediction(NamedTuple):
-    """What the posterior says about each record before its y is seen."""
+    """Posterior predictive distribution of each record."""
 
     mean: np.ndarray
-    """E[y | x], shape (n,): a probability for a Bernoulli output; of a categorical one (n, K), the
-    probabilities of its levels."""
+    """E[y | x], shape (n,): a probability for a Bernoulli output. For a categorical output, the
+    probabilities of its levels, shape (n, K).
+    """
     log_density: np.ndarray
-    """log p(y | x) at the record's own y, shape (n,)."""
+    """log p(y | x) at the observed y, shape (n,)."""
     sd: np.ndarray | None
-    """Standard deviation of y given x, noise included; None unless the output is Gaussian."""
+    """Standard deviation of y given x, including noise; None unless the output is Gaussian."""
 
 
 def count_records(records: Records) -> int:
     """Length of the leading axis that all arrays of `records` share."""
     lengths = {name: len(array) for name, array in records.items()}
     if len(set(lengths.values())) > 1:
-        raise DataError(f"arrays of different lengths {lengths}; each record needs every field")
+        raise DataError(f"arrays of different lengths {lengths}; make them equal")
     return next(iter(lengths.values()), 0)
 
 
@@ -69,12 +70,12 @@ def gaussian_average(
     2014, theorem 5.1), and the sigmoid has a = π: below 1e−10 however wide q is (up to sd 40,
     slowly worse beyond). Gauss-Hermite of 32 nodes, which has no node within several units of the
     sigmoid's step when sd = 10, errs by 1e−2. Records are grouped by sd, so that one wide record
-    does not make the others dear; one that is not finite answers NaN.
+    does not slow down the others; a record that is not finite gives NaN.
     """
     level = np.ceil(np.log2(np.fmin(np.fmax(1.5 * sd, 2.0), 64.0))).astype(int)
     expected, log_total = np.empty(len(mean)), np.empty(len(mean))
     for group in np.unique(level):
-        nodes = np.arange(-REACH, REACH + 1e-9, 2.0 ** -float(group))
+        nodes = np.arange(-QUADRATURE_SDS, QUADRATURE_SDS + 1e-9, 2.0 ** -float(group))
         weights = np.exp(-0.5 * nodes**2)
         weights /= weights.sum()
         members = np.flatnonzero(level == group)
@@ -111,10 +112,10 @@ def quadrature_predictive(
     log_density: Callable[[Array, Array], Array],
     response: Callable[[Array], Array],
 ) -> Prediction:
-    """Of a likelihood of η = x·θ: one integral over η for each record."""
+    """Predictive distribution for η = x·θ, by one integral over η per record."""
     mean, variance = project(model, family, natural, records["x"])
     y = np.asarray(records["y"])
-    with np.errstate(invalid="ignore"):  # what is not finite stays so and is told as None
+    with np.errstate(invalid="ignore"):  # non-finite values are kept
         expected, found = gaussian_average(mean, np.sqrt(variance), y, log_density, response)
     return Prediction(expected, found, None)
 
@@ -139,7 +140,7 @@ def project(
 
 
 def require_gaussian(model: Model, family: Family) -> Gaussian:
-    """The family, if it is a Gaussian one."""
+    """Return the family if it is Gaussian; refuse others."""
     if not isinstance(family, MeanFieldGaussian | FullGaussian):
         raise ConfigError(
             f"model {model.kind!r} has a Gaussian posterior, not {family.kind!r}; "
@@ -159,7 +160,7 @@ def average_over_draws(
     log_density, mean, variance = (np.empty(count) for _ in range(3))
     for start in range(0, count, CHUNK):
         rows = np.arange(start, start + CHUNK)
-        # The last record fills the last chunk: unlike zeros it is a record the model accepts.
+        # Pad with the last record, which the model accepts, unlike zeros.
         chunk = {name: _plain(a)[np.minimum(rows, count - 1)] for name, a in records.items()}
         kept = slice(start, min(start + CHUNK, count))
         for target, value in zip((log_density, mean, variance), kernel(theta, chunk), strict=True):
@@ -177,7 +178,7 @@ def _plain(array: Array) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def _kernel(model: Model) -> Callable[[Array, Records], tuple[Array, Array, Array]]:
-    """The compiled average over draws; kept by model, since a model never changes."""
+    """Compiled average over draws, cached per model."""
     import jax
 
     def average(theta: Array, records: Records) -> tuple[Array, Array, Array]:

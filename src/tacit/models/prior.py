@@ -1,10 +1,9 @@
-"""A prior outside the family, kept as a first factor.
+"""A prior outside the posterior family, approximated by an extra factor.
 
-PVI wants q ∝ p(θ) ∏ tₘ in one family. When p is not in it (a half-Cauchy scale, a hierarchy), the
-server keeps one more factor t₀ in its place and refines it as it would a party's, with log p(θ)
-as the "likelihood": at a fixed point t₀ is the best the family can say about the exact prior from
-where q is, and q is a stationary point of VI with that prior, as if all data had been in one
-place. No record is involved, so nothing private happens here.
+PVI needs q ∝ p(θ) ∏ tₘ in one family. If p is not in it (a half-Cauchy scale, a hierarchy), the
+server keeps a factor t₀ instead and refines it like a party's, with log p(θ) as the "likelihood".
+At a fixed point t₀ approximates the exact prior around q, and q is a stationary point of VI with
+that prior, as with pooled data. No record is involved, so this costs no privacy.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ PRIOR_PARTY = "(prior)"
 
 
 class PriorAsLikelihood(Model):
-    """log p(θ) of another model in the place of a likelihood, with one pretended record."""
+    """log p(θ) of another model as the likelihood of one artificial record."""
 
     kind: ClassVar[str] = "prior"
+    is_prior: ClassVar[bool] = True
     output = "other"
 
     def __init__(self, model: Model) -> None:
@@ -49,5 +49,5 @@ class PriorAsLikelihood(Model):
 
 
 def prior_records() -> Records:
-    """The one pretended record."""
+    """The artificial record."""
     return {"prior": np.ones(1)}

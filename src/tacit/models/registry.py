@@ -1,12 +1,13 @@
-"""Which models a configuration can name: kind → class and [model] table.
+"""Registry of models: kind → class and [model] table.
 
-A model is one file and one line. The line is an entry point in the pyproject.toml of its package,
+A new model is one file and one registration line: an entry point in the pyproject.toml of its
+package,
 
     [project.entry-points."tacit.models"]
     cloglog = "my_package:CloglogRegression"
 
-or, for this process only, `tacit.models.register(CloglogRegression)`. A model of tacit itself has
-its line in `SHIPPED`. Nothing is imported before a kind is named.
+or, for this process only, `tacit.models.register(CloglogRegression)`. Models of tacit are listed in
+`SHIPPED`. A model is imported when its kind is first used.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SETTINGS = "tacit.models.settings"
 
 
 class Entry(NamedTuple):
-    """Where a shipped model is; its table is named too, so that reading a file loads no model."""
+    """Import paths of a shipped model and its table; reading a file loads only the table."""
 
     model: str
     settings: str
@@ -48,19 +49,19 @@ SHIPPED = {
     "topics": Entry("tacit.models.lda.model:TopicModel", "TopicSettings"),
 }
 WITHOUT_TABLE = {"belief-network": "tacit.models.belief.model:BeliefNetwork"}
-"""Models that a stored fit may name and a configuration cannot."""
-SUITED = {
+"""Models that a stored fit may use but a configuration cannot."""
+DEFAULT_KINDS = {
     "bernoulli": "logistic",
     "gaussian": "linear",
     "categorical": "softmax",
     "other": "topics",
 }
-"""What kind = "auto" is for what the target is."""
+"""Kind of model for kind = "auto", by kind of target."""
 _registered: dict[str, type[Model]] = {}
 
 
 def register(model: M) -> M:
-    """Let configurations of this process name a model by its `kind`; usable as a decorator.
+    """Register a model by its `kind` in this process; usable as a decorator.
 
     Parameters
     ----------
@@ -69,19 +70,19 @@ def register(model: M) -> M:
     """
     kind = model.kind
     if kind in SHIPPED or kind in WITHOUT_TABLE or kind == "auto":
-        raise ConfigError(f"model kind {kind!r} is tacit's own; choose another kind")
+        raise ConfigError(f"model kind {kind!r} is reserved by tacit; choose another kind")
     _check(kind, model)
     _registered[kind] = model
     return model
 
 
 def model_kinds() -> tuple[str, ...]:
-    """Every kind that a configuration can name, the shipped ones first."""
+    """All kinds that a configuration can use, shipped ones first."""
     return tuple(dict.fromkeys((*SHIPPED, *sorted(_installed()), *_registered)))
 
 
 def model_class(kind: str) -> type[Model]:
-    """The model of a kind; a ConfigError with the nearest kind if there is none."""
+    """Model class of a kind; ConfigError with a suggestion if there is none."""
     if kind in SHIPPED:
         return _imported(SHIPPED[kind].model)
     if kind in WITHOUT_TABLE:
@@ -97,20 +98,20 @@ def model_class(kind: str) -> type[Model]:
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"model.kind = {kind!r}: its entry point {entry.value} cannot be loaded ({error}); "
-            "repair or uninstall that package"
+            "fix or uninstall that package"
         ) from error
     return _check(kind, found)
 
 
 def settings_class(kind: str) -> type[ModelSettings]:
-    """The [model] table of a kind; of a shipped one without loading an array library."""
+    """The [model] table of a kind; loads no array library for shipped kinds."""
     if kind in SHIPPED:
         return _imported(f"{SETTINGS}:{SHIPPED[kind].settings}")
     return model_class(kind).Settings
 
 
 class _ModelKinds(Kinds[ModelSettings]):
-    """The [model] tables of all kinds; installed ones are looked for only if no other is meant."""
+    """The [model] tables of all kinds; entry points are read only if no other kind matches."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(("auto", *model_kinds()))
@@ -133,14 +134,13 @@ MODEL_SETTINGS = _ModelKinds(
 def build_model(kind: str, settings: ModelSettings, schema: ModelSchema) -> Model:
     """The model that a [model] table describes, for the columns of a public schema.
 
-    Equal descriptions give one object, so that what one run compiled serves the next in the same
-    process.
+    Equal descriptions give the same object, so that compiled functions are reused within a process.
     """
     return build(model_class(kind), settings, schema)
 
 
 def build(model: type[Model], settings: ModelSettings, schema: ModelSchema) -> Model:
-    """As `build_model`, of a class."""
+    """As `build_model`, for a class."""
     if not model.seeded:
         schema = schema.with_seed(0)
     if model.reads_example:
@@ -158,7 +158,7 @@ def _installed() -> dict[str, EntryPoint]:
 
 
 def _check(kind: str, model: Any) -> Any:
-    """The class, if it is a model of that kind whose table has the same tag."""
+    """Return the class if it is a model of that kind and its table has the same tag."""
     from tacit.models.base import Model
 
     if not (isinstance(model, type) and issubclass(model, Model)):

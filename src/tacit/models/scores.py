@@ -1,17 +1,16 @@
-"""What private scoring needs of a likelihood: a bounded score and its moments under the model.
+"""Bounded scores of likelihoods and their moments, for private scoring.
 
 A record's score in θ is ψ(y, η)·z with η = z·θ, or ψ ⊗ z where η is several numbers. ψ must be
-bounded whatever y is, and have expectation zero where the model is right, or the clipped sum would
-be biased:
+bounded for all y and have expectation zero under the model, or the clipped sum would be biased:
 
 * Bernoulli: ψ = y − p, |ψ| ≤ max(p, 1 − p);
 * Poisson with y ≤ Y declared: ψ = y − μ, |ψ| ≤ max(μ, Y − μ);
 * categorical of K levels: ψ = e_y − p, K numbers, ‖ψ‖² = 1 − 2p_y + ‖p‖² ≤ 1 − 2 min p + ‖p‖²;
 * Gaussian of known sd σ: ψ = clip((y − η)/σ, ±k)/σ, |ψ| ≤ k/σ (Huber 1964); the normal density is
-  even, so that clipping does not move the expectation from zero. k is the server's choice. Where
-  y has public bounds they bound ψ too.
+  even, so that clipping does not move the expectation from zero. The server chooses k. Public
+  bounds on y also bound ψ.
 
-Everything is written once for NumPy (the server) and JAX (the parties).
+The code works with NumPy (server) and JAX (parties).
 """
 
 from __future__ import annotations
@@ -28,30 +27,31 @@ NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
 
 
 class ExpectedScores(NamedTuple):
-    """What the server expects of scores at its last θ, over synthetic records."""
+    """Expectations of scores at the server's last θ, over synthetic records."""
 
     curvature: Array
-    """H, the expected slope,"""
+    """H, the expected slope."""
     sampling: Array
-    """V, the sampling variance,"""
+    """V, the sampling variance."""
     widened: Array
-    """r, what the width of q adds to scores,"""
+    """r, the contribution of q's width to the scores."""
     change: Array
-    """and how scores change from each θₜ to the last, a row a round."""
+    """Change of the scores from each θₜ to the last, one row per round."""
 
 
 class ScoreLikelihood(abc.ABC):
     """ψ, its bound, and its expectation, slope and variance under the model."""
 
     reaches: tuple[float, ...] = (1.0,)
-    """Values of k that the server may choose from; one where ψ has none."""
+    """Values of k that the server may choose from; a single one if ψ has no k."""
     largest: float | None = None
-    """The largest y where it is public: y is then counted too. None: y has no bounds."""
+    """Largest y if public, which makes y countable; None if y has no bounds."""
     smallest: float = 0.0
-    """The least y, where the largest is public."""
+    """Smallest y, if the largest is public."""
     levels: int = 0
-    """K where y is one of K levels: η and ψ then have a last axis of that length, slope and
-    variance two; 0 where y is a number."""
+    """K if y is one of K levels: η and ψ then have a last axis of that length, slope and variance
+    two such axes. 0 if y is a number.
+    """
 
     @abc.abstractmethod
     def residual(self, y: Array, eta: Array, reach: Array) -> Array:
@@ -59,7 +59,7 @@ class ScoreLikelihood(abc.ABC):
 
     @abc.abstractmethod
     def bound(self, eta: Array, reach: Array) -> Array:
-        """sup over y of |ψ(y, η)|: what makes the clip blind to the label."""
+        """sup over y of |ψ(y, η)|, which makes the clip label-agnostic."""
 
     @abc.abstractmethod
     def expected(self, truth: Array, eta: Array, reach: Array) -> Array:
@@ -75,27 +75,27 @@ class ScoreLikelihood(abc.ABC):
 
     @property
     def outputs(self) -> int:
-        """How many numbers η is."""
+        """Number of predictors per record."""
         return max(1, self.levels)
 
     def link(self, mean: Any) -> Any:
-        """η for which E[y] is that; asked for only where y is counted."""
+        """Predictor η with E[y] = `mean`; used only if y is counted."""
         raise NotImplementedError
 
     def step(self, reach: float) -> float:
-        """How far, in root mean square of η, one round may move."""
+        """Largest root mean square change of η per round."""
         del reach
         return 1.0
 
-    # What the server makes of it, in NumPy. `z` are the rows of synthetic records, each of which
-    # stands for records/len(z) real ones; θ is on z.
+    # The server's computations, in NumPy. `z` are the rows of synthetic records, each of which
+    # represents records/len(z) real ones; θ is on z.
 
     def expected_scores(
         self, z: np.ndarray, records: float, points: np.ndarray, width: np.ndarray, reach: float
     ) -> ExpectedScores:
-        """At the last of `points`, (T, d); `width` is Var_q(η) of z's rows.
+        """Expected scores at the last of `points`, (T, d); `width` is Var_q(η) of z's rows.
 
-        Where η is one number: averages over q by quadrature over it.
+        If η is one number, averages over q are by quadrature.
         """
         length = np.sqrt(np.sum(z * z, axis=1))
         eta = z @ points.T
@@ -112,11 +112,11 @@ class ScoreLikelihood(abc.ABC):
         return ExpectedScores(curvature, sampling, widened, (records / len(z)) * (change.T @ z))
 
     def no_width(self, rows: int) -> np.ndarray:
-        """The width of a q without any."""
+        """Width of a q without variance."""
         return np.zeros(rows)
 
     def predictor_width(self, z: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-        """Var_q(η) of z's rows, of θ's covariance."""
+        """Var_q(η) of z's rows, from θ's covariance."""
         return np.maximum(np.sum((z @ covariance) * z, axis=1), 0.0)
 
     def rms_change(self, z: np.ndarray, move: np.ndarray) -> float:
@@ -133,7 +133,7 @@ class ScoreLikelihood(abc.ABC):
         spread: np.ndarray,
         gap: np.ndarray,
     ) -> np.ndarray:
-        """Covariance of what an error in the second moment puts into H(θ − θ̄).
+        """Covariance of the error in H(θ − θ̄) due to an error in the second moment.
 
         H is about κn times the covariance of z = B y, κ the mean of its weights. An error of
         variance Dᵢⱼ in that of y is one of covariance (κn)² B diag(D s) B in H(θ − θ̄), s being the

@@ -1,7 +1,7 @@
-"""The [model] tables of the kinds that come with tacit; no array library is loaded.
+"""The [model] tables of tacit's models; loads no array library.
 
-Each is a `ModelSettings` whose tag is the kind. A model in a package of its own declares its table
-in its own file, as a subclass of `ModelSettings` or `PriorSettings`.
+Each is a `ModelSettings` whose tag is the kind. A model in another package declares its table in
+its own file, as a subclass of `ModelSettings` or `PriorSettings`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tacit.support.validation import Count, Finite, Positive, StandardDeviation,
 
 
 class ModelSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
-    """What is learnt; the keys depend on `kind`."""
+    """The model; the keys depend on `kind`."""
 
     place: ClassVar[str] = "model"
     renamed: ClassVar[Mapping[str, str]] = {
@@ -36,9 +36,9 @@ class AutoModel(ModelSettings, frozen=True, kw_only=True, tag="auto"):
     """The model follows from the outcome: logistic, softmax or linear regression, or topics."""
 
     prior_mean: Finite | None = None
-    """Prior mean of every coefficient; left out: 0."""
+    """Prior mean of every coefficient; default 0."""
     prior_sd: StandardDeviation | None = None
-    """Prior standard deviation of every coefficient; left out: 1."""
+    """Prior standard deviation of every coefficient; default 1."""
 
 
 class PriorSettings(ModelSettings, frozen=True, kw_only=True, tag="prior"):
@@ -66,7 +66,7 @@ class LinearSettings(PriorSettings, frozen=True, kw_only=True, tag="linear"):
 
 
 class NormalMeanSettings(PriorSettings, frozen=True, kw_only=True, tag="normal-mean"):
-    """The mean of a normal with known noise."""
+    """Mean of a normal distribution with known noise."""
 
     noise_sd: StandardDeviation = 1.0
     """Standard deviation of the records around the mean."""
@@ -76,7 +76,7 @@ class PoissonSettings(PriorSettings, frozen=True, kw_only=True, tag="poisson"):
     """Poisson regression, for an outcome that is a count."""
 
     max_count: Annotated[float, Meta(ge=1)] | None = None
-    """The largest count of a record; left out: the declared high of the outcome."""
+    """Upper bound on the counts; by default the declared high of the outcome."""
 
 
 class NeuralNetworkSettings(ModelSettings, frozen=True, kw_only=True, tag="neural-network"):
@@ -101,6 +101,8 @@ class NumPyroSettings(ModelSettings, frozen=True, kw_only=True, tag="numpyro"):
     """"package.module:function" or "path/to/file.py:function"."""
     arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     """Further keyword arguments that are not records."""
+    columns: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Public facts about columns: a number of levels, or the least and largest value."""
 
 
 class TopicSettings(ModelSettings, frozen=True, kw_only=True, tag="topics"):
@@ -109,12 +111,12 @@ class TopicSettings(ModelSettings, frozen=True, kw_only=True, tag="topics"):
     topics: Count = 10
     """Number of topics."""
     doc_topic_prior: Positive | None = None
-    """Dirichlet parameter of the topics of a document; left out: 1/topics."""
+    """Dirichlet parameter of the topics of a document; default 1/topics."""
     topic_word_prior: Positive | None = None
-    """Dirichlet parameter of the words of a topic; left out: 1/topics."""
+    """Dirichlet parameter of the words of a topic; default 1/topics."""
     document_words: Count = 500
-    """Number of words that a private reply draws from each document."""
+    """Number of words drawn from each document in a private run."""
     clip_share: UpToOne = 0.05
-    """method.clip = 1 is a clip of this share of document_words."""
+    """Clip as a share of document_words, for method.clip = 1."""
     document_steps: Count = 30
-    """Iterations for the topics of a document, at most."""
+    """Largest number of iterations for the topics of a document."""

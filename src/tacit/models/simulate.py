@@ -1,7 +1,7 @@
-"""Outcomes for made-up records, for models to draw theirs with.
+"""Simulated outcomes of synthetic records.
 
-θ comes from the prior, under which predictors may vary by more than in most real problems; they are
-then divided by a constant, which for a model that is linear in θ is another θ.
+θ is drawn from the prior, under which predictors may vary more than in most real problems. They are
+then divided by a constant, which for a model that is linear in θ amounts to another θ.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 LOGIT_SD = 2.0
-"""Logits that vary by more would make a problem that is easier than most real ones."""
+"""Largest sd of logits; with more, the problem would be easier than most real ones."""
 LOG_RATE_SD = 1.0
-"""The same for the logarithms of rates."""
+"""Largest sd of log rates."""
 TINY = 1e-12
 
 
@@ -37,7 +37,7 @@ def gaussian_outcomes(
     rng: np.random.Generator,
     bounds: tuple[float, float] | None,
 ) -> np.ndarray:
-    """y ~ N(mean, noise_sd²), the means moved between the bounds where there are any.
+    """y ~ N(mean, noise_sd²), with the means moved into the bounds if there are any.
 
     Their standard deviation is then at most a quarter of the bounds' width.
     """

@@ -1,12 +1,11 @@
-"""Expected statistics: what the records of a conjugate-exponential model add to a posterior.
+"""Expected sufficient statistics of conjugate-exponential models.
 
-Where a model, perhaps after augmentation with hidden variables, has log p(record, hidden | θ) =
-⟨T(record, hidden), T(θ)⟩ + const, the best answer to q(θ) is the prior times the sum of E[T(record,
-hidden)] over records, the expectation being that of the hidden variables given q (VIPS, eqs 4–6).
-`Model.statistics` does the expectation, behind the party's wall; the sum is all that leaves.
-
-No record's statistics need to be written down: a model says how long they are and how to add up
-weighted ones, in closed form where it has one.
+If a model, perhaps after augmentation with latent variables, has log p(record, latent | θ) =
+⟨T(record, latent), T(θ)⟩ + const, the optimal update given q(θ) is the prior times the sum of
+E[T(record, latent)] over records, with the expectation over the latent variables given q (VIPS, eqs
+4–6). `Model.statistics` computes the expectations at the party, and only their sum leaves it. A
+model provides norms and weighted sums, in closed form if possible, so that no record's statistics
+need to be formed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ROOT = float(np.sqrt(2.0))
 class Working(NamedTuple):
     """Records as terms s·(x·θ) − ½ω(x·θ)² of a log-likelihood: x is (n, d), s and ω are (n,).
 
-    Their statistics, s·x and ω·xxᵀ, are what a conjugate update adds up.
+    A conjugate update adds up their statistics, s·x and ω·xxᵀ.
     """
 
     x: Array
@@ -36,10 +35,10 @@ class Working(NamedTuple):
 
 
 class Statistics(abc.ABC):
-    """E[T(record)] of some records at some q, in units in which a norm of 1 is usual.
+    """E[T(record)] of some records at q, scaled such that a norm of 1 is typical.
 
-    A record's numbers must depend on that record and on q alone, whoever else is in the batch:
-    clipping bounds what one record adds, and that bounds what one record changes only then.
+    A record's values must depend only on that record and q, not on the rest of the batch. Otherwise
+    clipping one record's contribution would not bound its effect.
     """
 
     @abc.abstractmethod
@@ -48,25 +47,27 @@ class Statistics(abc.ABC):
 
     @abc.abstractmethod
     def total(self, weights: Array) -> Any:
-        """Σ wᵢ·statisticsᵢ as it is released, in float64. Looks at no record of weight 0."""
+        """Σ wᵢ·statisticsᵢ as it is released, in float64. Ignores records of weight 0."""
 
     def least(self) -> Array | None:
-        """No coordinate of a record's statistics is below it; None: they may be negative."""
+        """Lower bound on the coordinates of each record's statistics; None if they may be
+        negative.
+        """
         return None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Quadratic(Statistics):
-    """Of records that are `Working` terms, for a Gaussian q; `balance` is the precision's share κ.
+    """Statistics of `Working` terms for a Gaussian q; `balance` is the precision's share κ.
 
-    With all of the precision a record contributes (s·x, κω·xxᵀ). The matrix is released as its
-    upper triangle, off-diagonal entries times √2, so that the norm is Frobenius's and noise of one
+    With full covariance a record contributes (s·x, κω·xxᵀ). The matrix is released as its upper
+    triangle, off-diagonal entries times √2, so that the norm is Frobenius's and noise of one
     standard deviation in every coordinate is isotropic there. With a mean-field q the pair is
     (score, diagonal): (s − ωx·m)x and κ·ωx², m the mean of q, which is public; b = score + Λ∘m.
     Everything is divided by `unit`.
 
-    Scaling a contribution is the same as counting its record as less than one: what is left of a
-    record that was clipped is still a term s·(x·θ) − ½ω(x·θ)² of a log-likelihood, with a weight.
+    A clipped record is equivalent to a record of smaller weight: its scaled contribution is still a
+    term s·(x·θ) − ½ω(x·θ)² of a log-likelihood.
     """
 
     family: Family
@@ -77,7 +78,7 @@ class Quadratic(Statistics):
 
     def norms(self) -> Array:
         """‖(s·x, κω·xxᵀ)‖² = s²‖x‖² + κ²ω²‖x‖⁴."""
-        # A square that vanishes would take its part out of the norm: x is scaled before it is one.
+        # Scale x before squaring: an underflowing square would be missing from the norm.
         x, largest = unit_rows(self.parts.x)
         slope, weight = self._terms
         xp = namespace(x)
@@ -88,9 +89,9 @@ class Quadratic(Statistics):
 
     @functools.cached_property
     def _terms(self) -> tuple[Array, Array]:
-        """s and ω, or s − ωx·m with a mean-field q: the same numbers for a norm as for the sum.
+        """s and ω, or s − ωx·m for a mean-field q, used for both norm and sum.
 
-        For an m that is far away they are rounding and little else.
+        For a distant m they are dominated by rounding.
         """
         x, slope, weight = (value.astype(np.float64) for value in self.parts)
         if not whole(self.family):
@@ -115,7 +116,7 @@ class Quadratic(Statistics):
 def gaussian_factor(
     family: Family, q: Natural, total: dict[str, Array], balance: float = 1.0
 ) -> Natural:
-    """λ of the factor that a total of `Quadratic` is, noise included."""
+    """λ of the factor made of a total of `Quadratic`, including noise."""
     second = total["precision"] / balance
     if not whole(family):
         return {"linear": total["linear"] + second * _mean(q), "quadratic": -0.5 * second}
@@ -130,7 +131,7 @@ def gaussian_factor(
 
 
 def whole(family: Family) -> bool:
-    """Whether all of xxᵀ is released; otherwise its diagonal, and the score at q's mean."""
+    """True if all of xxᵀ is released; otherwise its diagonal, and the score at q's mean."""
     return isinstance(family, FullGaussian) or family.dimension == 1
 
 

@@ -7,12 +7,12 @@ where replies and memories are kept.
 The order makes a crash harmless:
 
 1. recall: a request that was answered before gets the stored reply, and nothing is computed;
-2. check: a request that cannot be answered is refused, and what it needs is compiled and tried on
-   rows of zeros, before anything is charged;
-3. charge: all requests in one transaction of the ledger, each with the key of its noise;
+2. check: an invalid request is refused, and the computation is compiled and run on rows of zeros,
+   before anything is charged;
+3. charge: all requests in one ledger transaction, each with its noise key;
 4. compute: the only step that reads records;
 5. conclude: refused if a number is not finite, or if the cost differs from what was charged;
-6. keep: what stays at the party, then the reply. Only a reply that was kept is returned.
+6. keep: store the method's memory, then the reply. Only a stored reply is returned.
 
 A crash after the charge leaves the noise key in the ledger: the request is answered again with the
 same noise, under the same charge.
@@ -37,7 +37,7 @@ class Computer(Protocol):
     """Computes updates from records. What it returns has not left the party."""
 
     def rehearse(self, requests: Sequence[Request]) -> None:
-        """Compile and try out what these requests need, without records."""
+        """Compile and test what these requests need, without records."""
         ...
 
     def compute(self, requests: Sequence[Request], keys: Keys) -> Mapping[str, Update]:
@@ -46,38 +46,38 @@ class Computer(Protocol):
 
 
 class Store(Protocol):
-    """What parties keep between requests."""
+    """Storage for replies and method memories between requests."""
 
     def recall(self, request: Request) -> Reply | None:
-        """The reply that was kept, if this request was answered before."""
+        """The stored reply, or None if this request was not answered before."""
         ...
 
     def memory_at(self, party: str, visit: int) -> Natural | None:
-        """What the method kept before that visit, also when the visit is answered again."""
+        """The method's memory before that visit, also when the visit is answered again."""
         ...
 
     def keep_memories(self, memories: Mapping[str, tuple[int, Natural]]) -> None:
-        """Keep, by party, the visit and what its method keeps of it; durable on return."""
+        """Store each party's visit and method memory; durable on return."""
         ...
 
     def keep_reply(self, request: Request, reply: Reply) -> None:
-        """Keep a reply that is in no ledger; durable on return."""
+        """Store a reply that is in no ledger; durable on return."""
         ...
 
 
-class Opened(NamedTuple):
+class OpenedRequests(NamedTuple):
     """Requests after recall, check and charge."""
 
     known: dict[str, Reply]
     """Stored replies by request id."""
     new: list[Request]
-    """What has to be computed."""
+    """Requests to compute."""
     keys: Keys
     """Noise keys of charged requests, by id."""
 
 
 class PartyAgent:
-    """Answers requests for one party or for many."""
+    """Answers requests for one or many parties."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class PartyAgent:
         store
             Keeps replies and memories between requests.
         settled
-            Terms of the parties of a private run; a party without terms is not private.
+            Privacy terms per party; a party without terms is not private.
         charging
             The ledger. None: nothing is charged, as in a simulation.
         check
@@ -116,8 +116,8 @@ class PartyAgent:
             replies |= self.close(opened.new, self.computer.compute(opened.new, opened.keys))
         return [replies[request.id] for request in requests]
 
-    def open(self, requests: Sequence[Request]) -> Opened:
-        """Recall, check and charge. What was charged is durable on return."""
+    def open(self, requests: Sequence[Request]) -> OpenedRequests:
+        """Recall, check and charge. Charges are durable on return."""
         known: dict[str, Reply] = {}
         charged: list[Request] = []
         free: list[Request] = []
@@ -134,10 +134,12 @@ class PartyAgent:
             stored, charged, keys = self.charging.open(charged, self._rehearse)
             known |= stored
         wanted = {request.id for request in (*charged, *free)}
-        return Opened(known, [request for request in requests if request.id in wanted], keys)
+        return OpenedRequests(
+            known, [request for request in requests if request.id in wanted], keys
+        )
 
     def close(self, requests: Sequence[Request], updates: Mapping[str, Update]) -> dict[str, Reply]:
-        """Conclude and keep the replies to opened requests; by request id."""
+        """Conclude and store the replies to opened requests, by request id."""
         replies = {r.id: conclude(r, updates[r.id], self.settled.get(r.party)) for r in requests}
         memories = {}
         for request in requests:
@@ -155,7 +157,7 @@ class PartyAgent:
         return replies
 
     def _rehearse(self, requests: Sequence[Request]) -> None:
-        """Raise what could be raised after a charge; `requests` are those without a reply."""
+        """Raise errors that would otherwise occur after a charge; `requests` have no reply yet."""
         for request in requests:
             memory = self.store.memory_at(request.party, request.visit)
             require_memory(self.agreement, request, memory)
@@ -166,10 +168,9 @@ class PartyAgent:
 
 
 def conclude(request: Request, update: Update, settled: Settled | None = None) -> Reply:
-    """The reply to a request, from its update.
+    """Make the reply to a request from its update.
 
-    Refused if a number in it is not finite, or if it cost anything but what was settled and
-    charged before it was computed.
+    Refused if a number is not finite, or if the cost differs from what was settled and charged.
     """
     if not update.finite:
         raise DataError(

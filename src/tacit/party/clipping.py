@@ -1,9 +1,9 @@
-"""The share of units whose contribution a private run shortens, measured after a simulation.
+"""Share of clipped units in a private run, measured after a simulation.
 
-Whether a unit was within the clip is an exact function of its records. A run with secret noise may
-not show it without a charge, so it is measured only where the noise has a known seed and nothing
-is secret. It is measured at the q that the run ended with, on the arithmetic that made the
-party's answers, without noise and on all units or on a random choice of them.
+Whether a unit is within the clip depends on its exact records, so it must not be shown without a
+charge. It is therefore measured only in a simulation, where the noise has a known seed. It is
+computed at the final q with the method's own arithmetic, without noise, on all units or a random
+sample of them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tacit.plan.agreement import Agreement
 from tacit.plan.calibrate import Settled
 from tacit.server.messages import Request
 
-MOST_UNITS = 10_000
-"""Of all parties together: the share then has a standard error of at most 0.5 %."""
+MAX_UNITS = 10_000
+"""Largest sample over all parties; the standard error of the share is then at most 0.5 %."""
 
 
 def clipped_share(
@@ -36,11 +36,10 @@ def clipped_share(
     factors: Mapping[str, Natural],
     memories: Mapping[str, Natural | None],
 ) -> Clipped | None:
-    """The share of shortened contributions at q.
+    """Share of contributions that are clipped at q.
 
-    Of several kinds of release the largest, and of those that bias q if there are any.
-
-    None with secret noise, and for a method that cannot say it.
+    With several kinds of release, the largest share; only those that bias q count if there are any.
+    None with secret noise, and for a method that does not support it.
     """
     method = agreement.method
     if agreement.insecure_noise_seed is None or not isinstance(method, PrivateMethod):
@@ -79,8 +78,8 @@ def clipped_share(
 
 
 def _chosen(arranged: Arranged, agreement: Agreement, parties: int) -> tuple[Arranged, float]:
-    """At most so many rows of a party, and how many of its rows each of them stands for."""
-    count, most = arranged.weights.shape[0], max(1, MOST_UNITS // parties)
+    """A sample of a party's rows, and the number of rows that each sampled row represents."""
+    count, most = arranged.weights.shape[0], max(1, MAX_UNITS // parties)
     if count <= most:
         return arranged, 1.0
     chosen = np.sort(np.random.default_rng(agreement.seed).choice(count, most, replace=False))
@@ -119,7 +118,7 @@ def _share_of(
 def _counting(
     method: PrivateMethod, model: Model, family: Family, stage: str
 ) -> Callable[..., Any]:
-    """(shortened units, units) of every party, one party after the other."""
+    """(clipped units, units) of every party, one party at a time."""
     import jax
     import jax.numpy as jnp
 

@@ -1,6 +1,6 @@
-"""The arithmetic of a party's answers: one compiled function for one party or for many.
+"""Computation of replies: one compiled function for one or many parties.
 
-What surrounds it (recall, charge, conclude, keep) is in `tacit.party.agent`.
+`tacit.party.agent` does the rest: recall, charge, conclude, keep.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tacit.privacy.mechanisms import check_released
 from tacit.privacy.noise_key import key_data, secret_key_data, seeded_key_data, wrap_noise_key
 from tacit.server.messages import UPDATE, Request
 
-PAD_TO = 32
+MIN_PADDED_ROWS = 32
 
 
 class Update(NamedTuple):
-    """What leaves, the loss, whether all of it is finite, what it cost, and what is kept of it."""
+    """Released arrays, loss, finiteness flag, privacy cost and the method's new memory."""
 
     released: Arrays
     loss: float | None
@@ -37,8 +37,8 @@ class Update(NamedTuple):
     memory: Natural | None = None
 
 
-class Seat:
-    """The records of one party that answers alone, arranged once for all requests."""
+class SinglePartyComputer:
+    """Computes updates for a single party, whose records are arranged once."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class Seat:
         party
             The party's name.
         records
-            Its records.
+            The party's records.
         settled
-            Its terms in a private run.
+            The party's privacy terms in a private run.
         memory_at
-            What the party had kept before a visit: the method of that name of its store.
+            Function that returns the method's memory before a visit (`Store.memory_at`).
         rows
-            The length to which the records are padded; None: as every engine pads them.
+            Length to which the records are padded; by default as in every engine.
         """
         arranged = agreement.method.arrange(party, records, agreement.seed)
         rows = rows or padded_rows(arranged.weights.shape[agreement.method.variable_axis])
@@ -74,7 +74,7 @@ class Seat:
         self._rehearsed: set[str] = set()
 
     def rehearse(self, requests: Sequence[Request]) -> None:
-        """Compile and try out what these requests need, before anything is charged for them."""
+        """Compile and test what these requests need, before they are charged."""
         for request in requests:
             check_start(self.agreement, request)
             if request.stage not in self._rehearsed:
@@ -83,7 +83,7 @@ class Seat:
                 self._rehearsed.add(request.stage)
 
     def compute(self, requests: Sequence[Request], keys: Mapping[str, bytes]) -> dict[str, Update]:
-        """Updates by request id; a private one was charged before, and has a noise key."""
+        """Updates by request id. A private request was charged before and has a noise key."""
         found = {}
         for request in requests:
             memory, key = self._memory(request), keys.get(request.id)
@@ -107,13 +107,12 @@ def answer_many(
     memories: Sequence[Natural | None] | None = None,
     keys: Sequence[bytes | None] | None = None,
 ) -> list[Update]:
-    """The updates of several parties in one call of one compiled function.
+    """Updates of several parties in one call of one compiled function.
 
-    `stack` holds the records of these parties, one request each, padded to one length; length and
-    number of parties are the compiled shape. The requests must carry one and the same q, as those
-    of a synchronous round do: what depends on q alone is then computed once for all of them; and
-    their visits must be of one stage. `keys` are the noise keys of charged requests; where there is
-    none, and no seed, a fresh one is drawn.
+    `stack` holds the parties' records padded to one length, one request per party. Length and
+    number of parties determine the compiled shape. The requests must carry the same q, as in a
+    synchronous round, and be of one stage. `keys` are the noise keys of charged requests; without a
+    key or a seed, a fresh key is drawn.
     """
     import jax
 
@@ -146,13 +145,13 @@ def task_parts(
     memories: Sequence[Natural | None] | None = None,
     keys: Sequence[bytes | None] | None = None,
 ) -> tuple[str, Any, Any]:
-    """The stage of these requests, what each party's task has of its own, and what all share."""
+    """The stage of these requests, the task arrays per party, and the shared ones."""
     first = requests[0]
     if any(
         r.q is not first.q or r.public is not first.public or r.initial != first.initial
         for r in requests
     ):
-        raise ValueError("answer_many is for requests that carry the same q and public arrays")
+        raise ValueError("answer_many needs requests that carry the same q and public arrays")
     (stage,) = {r.stage for r in requests}
     start = _start(agreement, first)
     begun = None if start is None else _begun(agreement, start, first)
@@ -171,7 +170,7 @@ def task_parts(
 def make_task(
     method: LocalMethod, stage: str, records: Any, weights: Any, own: Any, shared: Any
 ) -> Task:
-    """One party's task from its row of `task_parts`."""
+    """One party's task, from its row of `task_parts`."""
     words, damping, factor, private, memory = own
     q, start, initial, begun, public = shared
     task = Task(records, weights.astype(method.dtype), q, factor, start, initial, words[2])
@@ -190,10 +189,10 @@ def rehearse(
     settled: Sequence[Settled | None],
     memories: Sequence[Natural | None],
 ) -> None:
-    """Compile and run the answer to these requests on rows of zeros: nothing of it is used.
+    """Compile the computation for these requests and run it on rows of zeros.
 
-    What can fail in it (compiling, memory, a method that releases other events than it declares)
-    fails here, before anything is charged, and without the records having a part in it.
+    Failures (compilation, memory, a method that releases other events than it declares) occur here,
+    before anything is charged and independently of the records. The result is discarded.
     """
     import jax
     import jax.numpy as jnp
@@ -201,7 +200,7 @@ def rehearse(
     if agreement.model.traceable:
         zeros = jax.tree.map(jnp.zeros_like, stack)
     else:
-        zeros = agreement.model.stand_in(stack)  # rows of zeros may mean nothing to it
+        zeros = agreement.model.stand_in(stack)  # zeros may be invalid records
         if zeros is None:
             return
     for request, one, update in zip(
@@ -215,16 +214,16 @@ def rehearse(
 
 
 def check_start(agreement: Agreement, request: Request) -> None:
-    """Refuse a q that no answer can start from; best before anything is charged for it."""
+    """Refuse a q that no computation can start from; call before the charge."""
     start = _start(agreement, request)
     if start is not None:
         _begun(agreement, start, request)
 
 
 def _start(agreement: Agreement, request: Request) -> Natural | None:
-    """Where the local work starts: at q, or at the first request where the model says.
+    """Starting point of the local computation: q, or the model's at the first request.
 
-    None for a stage that reads no q.
+    None for a stage that does not read q.
     """
     if request.q is None:
         return None
@@ -244,18 +243,18 @@ def _stacked_factors(requests: Sequence[Request]) -> Arrays | None:
 def _begun(agreement: Agreement, start: Natural, request: Request) -> Any:
     try:
         return agreement.method.begin(agreement.family, start)
-    except (np.linalg.LinAlgError, ValueError):  # the second where a number is not finite
+    except (np.linalg.LinAlgError, ValueError):  # ValueError: a number is not finite
         raise DataError(
-            f"party {request.party!r}, visit {request.visit}: the covariance of the q that it was "
-            "sent is not positive definite to rounding; lower schedule.damping, or bring the "
-            "columns to a similar scale"
+            f"party {request.party!r}, visit {request.visit}: the covariance of the received q is "
+            "not positive definite within rounding; lower schedule.damping, or scale the columns "
+            "similarly"
         ) from None
 
 
 def _stacked_memories(
     agreement: Agreement, requests: Sequence[Request], memories: Sequence[Natural | None]
 ) -> Natural | None:
-    """What parties kept, one row each; at the first visit what the method starts with."""
+    """Method memories, one row per party; initial values at the first visit."""
     start = agreement.method.memory(agreement.model, agreement.family)
     if start is None:
         return None
@@ -266,13 +265,13 @@ def _stacked_memories(
 
 
 def require_memory(agreement: Agreement, request: Request, memory: Natural | None) -> None:
-    """Refuse to answer without what the method keeps at a party; best before anything is paid."""
+    """Refuse to answer without the method's memory; call before the charge."""
     kept = agreement.method.memory(agreement.model, agreement.family) is not None
     if kept and memory is None and request.visit > 0:
         raise DataError(
-            f"party {request.party!r}, visit {request.visit}: what it kept of its earlier "
-            "answers is lost, and without it this one would be wrong; restore its state "
-            "directory or begin a new run"
+            f"party {request.party!r}, visit {request.visit}: the method's memory of earlier "
+            "visits is missing, so the reply would be wrong; restore the party's state directory "
+            "or start a new run"
         )
 
 
@@ -287,7 +286,7 @@ def _private_parts(
         return None
     known = [one for one in settled or () if one is not None]
     if len(known) != len(requests):
-        raise ValueError("a private method needs its settled terms for every request")
+        raise ValueError("a private method needs settled terms for every request")
     if agreement.insecure_noise_seed is None:
         data = [secret_key_data() if key is None else key_data(key) for key in keys]
     else:
@@ -312,9 +311,9 @@ def _private_parts(
 def compiled(
     method: LocalMethod, model: Model, family: Family, stage: str = UPDATE
 ) -> Callable[..., Any]:
-    """Answer and damped update, mapped over parties and jitted. Data are arguments, no closure.
+    """Compiled function that computes damped updates, mapped over parties; data are arguments.
 
-    A model that is not traceable is answered for one party after the other.
+    A model that is not traceable is computed one party at a time.
     """
     import jax
     import jax.numpy as jnp
@@ -337,7 +336,7 @@ def compiled(
         return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))
 
     def each(records: Any, weights: Any, own: Any, shared: Any) -> Any:
-        # On the CPU these are views: nothing is copied from one visit to the next.
+        # On the CPU these are views: nothing is copied between visits.
         records, weights = jax.tree.map(np.asarray, (records, weights))
         seats = range(len(weights))
         parts = [jax.tree.map(lambda leaf, i=i: leaf[i], (records, weights, own)) for i in seats]
@@ -348,7 +347,7 @@ def compiled(
 
 
 def visit_key(words: Any) -> Any:
-    """The public random key of seed, party and visit."""
+    """Public random key of a seed, party and visit."""
     import jax
 
     key = jax.random.fold_in(jax.random.key(words[0]), words[1])
@@ -358,11 +357,11 @@ def visit_key(words: Any) -> Any:
 def stack_records(
     parties: Sequence[Arranged], rows: int, method: LocalMethod
 ) -> tuple[Records, np.ndarray]:
-    """Records of several parties as one device array a column, padded to `rows`, and weights.
+    """Records of several parties as one device array per column, padded to `rows`, and weights.
 
-    Padding repeats the party's first record: a made-up one could lie outside the model's support
-    and turn the zero that its weight makes of it into NaN. A sparse matrix stays one, with empty
-    rows after its own, and takes no more memory.
+    Padding repeats the party's first record: an artificial one could lie outside the model's
+    support and give NaN, which weight 0 does not remove. A sparse matrix stays sparse and is padded
+    with empty rows.
     """
     import jax
     from scipy import sparse
@@ -377,7 +376,7 @@ def stack_records(
         for i, value in enumerate(values):
             if fill:
                 column[i] = value[(0,) * len(axes)]
-                if len(axes) == 2:  # within a unit only its own records may stand in
+                if len(axes) == 2:  # pad a unit with its own records
                     column[i, : len(value)] = value[:, :1]
             column[(i, *(slice(length) for length in value.shape[: len(axes)]))] = value
         return jax.device_put(column)
@@ -395,22 +394,22 @@ def stack_records(
 
 
 def _lengthened(matrix: Any, rows: int) -> Any:
-    """A sparse matrix of that many rows, the last of them empty; the numbers are shared."""
+    """A sparse matrix padded with empty rows; the values are shared."""
     ends = np.pad(matrix.indptr, (0, rows - matrix.shape[0]), mode="edge")
     parts = (matrix.data, matrix.indices, ends)
     return type(matrix)(parts, shape=(rows, matrix.shape[1]))
 
 
 def padded_rows(count: int) -> int:
-    """The padded length of a party on its own: the next of 32·2^(k/2), whatever others hold.
+    """Padded number of rows of one party: the next of 32·2^(k/2), independent of other parties.
 
     >>> [padded_rows(n) for n in (1, 32, 33, 46, 47, 1000)]
     [32, 32, 46, 46, 64, 1024]
     """
-    rows, half_octaves = PAD_TO, 0
+    rows, half_octaves = MIN_PADDED_ROWS, 0
     while rows < count:
         half_octaves += 1
-        rows = math.ceil(PAD_TO * 2 ** (half_octaves / 2))
+        rows = math.ceil(MIN_PADDED_ROWS * 2 ** (half_octaves / 2))
     return rows
 
 

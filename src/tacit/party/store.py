@@ -1,4 +1,4 @@
-"""What parties keep between requests: in a file of their own, or in the process of the run."""
+"""Stores for replies and method memories: in a party's file, or in the process of the run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tacit.support.type_info import prepare
 
 
 class Stopped(msgspec.Struct, frozen=True, kw_only=True):
-    """From where on a party has not contributed, and why."""
+    """When and why a party stopped answering."""
 
     round: int
     visit: int
@@ -48,10 +48,10 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartyStore:
-    """One file, whole or absent. Asked the same again, a party sends the same bytes."""
+    """A party's store in one file, written atomically. A repeated request gets the same bytes."""
 
     def __init__(self, path: Path, digest: str) -> None:
-        """Open; what belongs to another configuration is put aside."""
+        """Open the file; the state of another configuration is set aside."""
         self._path = path
         self._kept = _Kept(digest=digest)
         if not path.exists():
@@ -60,9 +60,9 @@ class PartyStore:
             kept = msgspec.msgpack.decode(unsealed(path.read_bytes()), type=prepare(_Kept))
         except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
             raise DataError(
-                f"{path} cannot be read ({' '.join(str(error).split())}); restore it from a copy, "
-                "or, unless the method keeps something at the party, delete it to rejoin: the "
-                "server has this party's factor"
+                f"{path} cannot be read ({' '.join(str(error).split())}); restore it from a copy. "
+                "If the method keeps no memory at the party, you can delete the file and rejoin: "
+                "the server has this party's factor"
             ) from None
         if kept.digest == digest:
             self._kept = kept
@@ -79,28 +79,28 @@ class PartyStore:
 
     @property
     def visits(self) -> int:
-        """How many different requests were answered."""
+        """Number of different requests answered."""
         return self._kept.visits
 
     @property
     def result(self) -> Natural | None:
-        """The final posterior, once it was heard."""
+        """The final posterior, once received."""
         return None if self._kept.result is None else unpack_natural(self._kept.result)
 
     @property
     def stopped(self) -> Stopped | None:
-        """From where on this party answers nothing; None while it does."""
+        """When this party stopped answering; None while it answers."""
         return self._kept.stopped
 
     def stop(self, stopped: Stopped | None) -> None:
-        """Keep that no further request is answered, or that they are answered again."""
+        """Record that the party stopped answering, or that it answers again (None)."""
         if stopped != self._kept.stopped:
             self._write(msgspec.structs.replace(self._kept, stopped=stopped))
 
     def memory_at(self, party: str, visit: int) -> Natural | None:
-        """What the party's method had kept to itself before that visit.
+        """The method's memory before that visit.
 
-        An answer that was lost after its memory was kept is made again from where it started.
+        A reply that was lost after its memory was stored is recomputed from the earlier memory.
         """
         del party  # there is only one
         kept = self._kept
@@ -108,7 +108,7 @@ class PartyStore:
         return None if memory is None else unpack_natural(memory)
 
     def keep_memories(self, memories: Mapping[str, tuple[int, Natural]]) -> None:
-        """Keep what belongs to the answer to that visit, before the answer is sent."""
+        """Store the memory of a visit, before its reply is sent."""
         for party, (visit, memory) in memories.items():
             earlier = self.memory_at(party, visit)
             self._write(
@@ -121,16 +121,16 @@ class PartyStore:
             )
 
     def joined(self, run: str) -> None:
-        """Remember the run; another one starts from nothing."""
+        """Record the run; a new run resets the store."""
         if run != self._kept.run:
             self._write(_Kept(digest=self._kept.digest, run=run))
 
     def recall(self, request: Request) -> Reply | None:
-        """The answer to that request, if it was the last one."""
+        """The reply to that request, if it was the last one."""
         return decode_reply(self._kept.reply) if self._kept.request == request.id else None
 
     def keep_reply(self, request: Request, reply: Reply) -> None:
-        """Keep an answer before it is sent, and the factor that it leads to."""
+        """Store a reply and the resulting factor, before the reply is sent."""
         if self._kept.request == request.id:
             return
         factor = request.factor
@@ -146,11 +146,11 @@ class PartyStore:
 
     @property
     def result_public(self) -> Arrays:
-        """The arrays that were published with it."""
+        """The public arrays of the final posterior."""
         return unpack_natural(self._kept.result_public or {})
 
     def finish(self, result: Natural, public: Arrays) -> None:
-        """Keep the result."""
+        """Store the result."""
         self._write(
             msgspec.structs.replace(
                 self._kept, result=pack_natural(result), result_public=pack_natural(public)
@@ -164,10 +164,10 @@ class PartyStore:
 
 
 class PartyState(NamedTuple):
-    """What a party of this process keeps: its last reply, and what its method kept.
+    """State of one party of this process: its last reply and method memory.
 
-    `earlier` is what it had kept before visit `visit`, which made `memory`: an answer that is made
-    again, since it was lost before it was stored, starts where the first one did.
+    `memory` was made by visit `visit`; `earlier` is the memory before it. A lost reply is
+    recomputed from `earlier`.
     """
 
     last: Reply | None = None
@@ -177,9 +177,9 @@ class PartyState(NamedTuple):
 
 
 class ProcessStore:
-    """What the parties of one process keep: in memory, and memories in the run's checkpoint too.
+    """Store of the parties of one process: in memory, with method memories also in the checkpoint.
 
-    Replies are kept by the checkpoint of the server, which runs in the same process.
+    Replies are stored by the checkpoint of the server, which runs in the same process.
     """
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class ProcessStore:
         self._checkpoint: Checkpoint | None = None
 
     def use(self, checkpoint: Checkpoint) -> None:
-        """Go on from what a checkpoint holds, and keep memories there."""
+        """Continue from a checkpoint, and store memories there."""
         self._checkpoint = checkpoint
         self.states |= {name: PartyState(None, *one) for name, one in checkpoint.kept().items()}
 
@@ -197,12 +197,12 @@ class ProcessStore:
         return last if last is not None and last.id == request.id else None
 
     def memory_at(self, party: str, visit: int) -> Natural | None:
-        """What the party's method kept before that visit."""
+        """The method's memory before that visit."""
         state = self.states.get(party, PartyState())
         return state.earlier if visit == state.visit else state.memory
 
     def keep_memories(self, memories: Mapping[str, tuple[int, Natural]]) -> None:
-        """Keep what belongs to these visits."""
+        """Store the memories of these visits."""
         kept = {}
         for party, (visit, memory) in memories.items():
             earlier = self.memory_at(party, visit)
@@ -213,6 +213,6 @@ class ProcessStore:
             self._checkpoint.keep(kept)
 
     def keep_reply(self, request: Request, reply: Reply) -> None:
-        """Keep a party's last reply."""
+        """Store a party's last reply."""
         state = self.states.get(request.party, PartyState())
         self.states[request.party] = state._replace(last=reply)

@@ -1,4 +1,4 @@
-"""What every party of a run has agreed on."""
+"""The part of a plan that all parties share."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Arguments of `tacit.fit` as a user writes them: names and classes become objects, the rest is
-refused with what to write instead.
+"""Convert and validate the arguments of `tacit.fit`.
+
+Names and classes become objects. Anything else is refused with a suggestion.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ RECORDS = "a dictionary of arrays such as {'x': (n, columns), 'y': (n,)}"
 
 
 def as_schedule(value: Any) -> Schedule | None:
-    """A schedule, by name, as a class or as it is."""
+    """Convert a name, class or instance to a schedule."""
     return _made("schedule", value, Schedule, SCHEDULES)
 
 
 def as_method(value: Any) -> LocalMethod | None:
-    """A local method, by name, as a class or as it is; None and "auto" leave the choice."""
+    """Convert a name, class or instance to a local method; None and "auto" give None."""
     return None if value == "auto" else _made("method", value, LocalMethod, METHODS)
 
 
@@ -52,7 +53,7 @@ def _advice(value: Any, known: Iterable[str]) -> str:
 
 
 def as_seed(value: Any) -> int:
-    """A whole number; its range is checked with the plan."""
+    """Convert to an integer; its range is checked with the plan."""
     try:
         return operator.index(value)
     except TypeError:
@@ -60,13 +61,13 @@ def as_seed(value: Any) -> int:
 
 
 def check_callback(value: Any) -> None:
-    """Refuse what cannot be called with a state and its log."""
+    """Refuse a callback that is not callable."""
     if value is not None and not callable(value):
         raise ConfigError(f"callback = {value!r}; give a function of (state, log), or leave it out")
 
 
 def check_model(model: Any) -> None:
-    """Refuse what is neither a model nor the class of one."""
+    """Refuse anything that is neither a model nor a model class."""
     if isinstance(model, Model) or (isinstance(model, type) and issubclass(model, Model)):
         return
     hint = "a NumPyro function goes through tacit.from_numpyro(function, example), or "
@@ -77,16 +78,16 @@ def check_model(model: Any) -> None:
 
 
 def as_parties(parties: Any) -> dict[str, Records]:
-    """Records by party as arrays, which lists and series become."""
+    """Convert records by party to arrays."""
     if not isinstance(parties, dict):
         raise DataError(
-            f"the parties are a {_shown(parties)}; give a dictionary from a party's name to its "
+            f"the parties are a {_shown(parties)}; give a dictionary from party names to "
             f"records, {RECORDS}, or a federation: tacit.datasets.load('file', path=…, outcome=…, "
             "columns=…)"
         )
     for name, records in parties.items():
         if not isinstance(name, str):
-            raise DataError(f"a party is called {name!r}; its name must be a string: {str(name)!r}")
+            raise DataError(f"party name {name!r} is not a string; use {str(name)!r}")
         check_columns(f"party {name!r}", records)
     return {
         name: {key: np.asarray(column) for key, column in records.items()}
@@ -95,7 +96,7 @@ def as_parties(parties: Any) -> dict[str, Records]:
 
 
 def check_columns(owner: str, records: Any) -> None:
-    """Refuse records that are not columns of numbers; `owner` says whose they are."""
+    """Refuse records that are not columns of numbers; `owner` names them in messages."""
     if not isinstance(records, dict):
         raise DataError(
             f"{owner} has a {type(records).__name__} for records; give {RECORDS}, for documents "
@@ -106,12 +107,12 @@ def check_columns(owner: str, records: Any) -> None:
             array = np.asarray(column)
         except ValueError:
             raise DataError(
-                f"{owner}, column {key!r}: its rows differ in length; give each as many values"
+                f"{owner}, column {key!r}: its rows differ in length; give all rows the same length"
             ) from None
         if array.ndim == 0:
             raise DataError(
                 f"{owner}, column {key!r} is the single value {_shown(column)}; give an array with "
-                "one value or row for each record"
+                "one value or row per record"
             )
         if array.dtype.kind not in "biuf":
             raise DataError(
@@ -121,17 +122,17 @@ def check_columns(owner: str, records: Any) -> None:
 
 
 def check_test(parties: dict[str, Records], test: Any) -> None:
-    """Refuse held-out records that could not be measured, before a fit is paid for."""
+    """Refuse unusable held-out records, before a fit is charged."""
     if test is None:
         return
     check_columns("test", test)
     form = {key: np.shape(column)[1:] for key, column in next(iter(parties.values())).items()}
     lengths = {key: len(column) for key, column in test.items()}
     if len(set(lengths.values())) > 1:
-        raise DataError(f"test has columns of unequal length {lengths}; each record needs all")
+        raise DataError(f"test has columns of unequal length {lengths}; make them equal")
     for key in form:
         if key not in test and key not in ("x", "y"):
-            continue  # such as whose a record is
+            continue  # such as the person of a record
         if key not in test:
             raise DataError(f"test has no column {key!r}; add it, or leave test out")
         if np.shape(test[key])[1:] != form[key]:
@@ -152,41 +153,41 @@ def _content(array: np.ndarray) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value in a line: its type where it may be long."""
+    """A short description of a value: its type if its text may be long."""
     simple = isinstance(value, str | int | float | type(None))
     return repr(value)[:60] if simple else type(value).__name__
 
 
 def check_bounded(federation: Federation) -> None:
-    """Refuse a preparation that has looked at the data, or that no public bound limits."""
+    """Refuse data preparation without public bounds or with values read from the data."""
     if federation.unbounded:
         names = ", ".join(federation.unbounded[:5])
         raise ConfigError(
-            f"a private run needs a public schema, but no declared bounds limit {names}; declare "
-            "low and high in [columns] (levels of a category): what is taken from the data "
-            "would be a release of its own"
+            f"a private run needs public bounds, but {names} has none; declare low and high, or "
+            "the levels of a category, in [columns]: bounds read from the data would be a "
+            "separate release"
         )
 
 
 def check_declared(model: Model, parties: dict[str, Records]) -> tuple[str, ...]:
-    """Refuse plain records beyond what the model's layout declares; name what it does not declare.
+    """Refuse plain records outside the declared bounds; return the undeclared column names.
 
-    A `Federation` clips to the declared bounds when it prepares the records. Plain arrays are the
-    caller's own: they are compared with the bounds and never changed.
+    A `Federation` clips to the declared bounds when it prepares the records. Plain arrays are
+    compared with the bounds and never changed.
     """
     if not isinstance(model, LinearPredictor):
         return tuple(next(iter(parties.values()), {})) if model.listed else ()
     for name, records in parties.items():
         x = np.asarray(records["x"]) if "x" in records else np.zeros((0, len(model.layout)))
         if x.ndim != 2 or x.shape[1] != len(model.layout) or x.dtype.kind not in "fiub":
-            continue  # the plan says what is wrong with it
+            continue  # the plan reports what is wrong with it
         for place, feature in enumerate(model.layout):
             slack = 1e-9 * (1.0 + abs(feature.low) + abs(feature.high))
             column = x[:, place]
             inside = (column >= feature.low - slack) & (column <= feature.high + slack)
             if feature.kind != "intercept" and math.isfinite(slack) and not np.all(inside):
                 raise DataError(
-                    f"party {name!r}, column {feature.source!r}: a value is outside of the "
+                    f"party {name!r}, column {feature.source!r}: a value is outside the "
                     f"declared bounds [{feature.low:g}, {feature.high:g}]; clip it to them, e.g. "
                     "numpy.clip(column, low, high), or declare wider ones"
                 )

@@ -1,8 +1,8 @@
-"""The comparisons of TMLR §5, as plans of the same parts.
+"""Baselines of TMLR §5, as plans.
 
-A Bayesian committee machine is one synchronous round without damping: parties learn alone and
-their posteriors are multiplied, q = ∏ qₘ / p^(M−1) when each used the whole prior, q = ∏ qₘ when
-each used p^(1/M). Central DP-VI is a federation of one party that holds all the records.
+A Bayesian committee machine is one synchronous round without damping: each party fits alone, and
+the posteriors are multiplied, q = ∏ qₘ / p^(M−1) when each used the whole prior, q = ∏ qₘ when each
+used p^(1/M). Central DP-VI is a federation of one party that holds all the records.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tacit.privacy.guarantee import TRUST
 from tacit.server.schedule import Schedule, Synchronous
 
 Baseline = Literal["none", "committee-same-prior", "committee-split-prior", "central"]
-EVERYONE = "everyone"
+POOLED_PARTY = "everyone"
 
 
 def as_baseline(
@@ -29,23 +29,28 @@ def as_baseline(
     *,
     private: bool,
 ) -> tuple[dict[str, Records], LocalMethod | None, Schedule, str | None]:
-    """Parties, method, schedule and whom to trust, for a baseline or as they were."""
+    """Parties, method, schedule and trust text of a baseline; unchanged for "none"."""
     if baseline == "none":
         return parties, method, schedule, None
     if baseline == "central":
-        return {EVERYONE: pooled(parties)}, method, schedule, TRUST["central"] if private else None
+        return (
+            {POOLED_PARTY: pooled(parties)},
+            method,
+            schedule,
+            TRUST["central"] if private else None,
+        )
     return parties, *committee(baseline, method, len(parties)), None
 
 
 def committee(
     baseline: Baseline, method: LocalMethod | None, parties: int
 ) -> tuple[LocalMethod, Schedule]:
-    """Method and schedule of a committee machine of that many parties."""
+    """Method and schedule of a committee machine of `parties` parties."""
     method = method or DPSGD()
     if not isinstance(method, DPSGD):
         raise ConfigError(
-            f"baseline = {baseline!r} with method.kind = {method.kind!r}; a committee learns by "
-            "'dp-sgd': say so or leave the method out"
+            f"baseline = {baseline!r} with method.kind = {method.kind!r}; a committee needs "
+            "'dp-sgd': set it or leave the method out"
         )
     share = 1.0 / parties if baseline == "committee-split-prior" else 1.0
     meeting = Synchronous(rounds=1, damping=1.0)

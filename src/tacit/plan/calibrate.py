@@ -1,7 +1,7 @@
-"""From what was asked for to numbers: noise, events and guarantee of every party, before the run.
+"""Noise, events and guarantee of every party, computed before the run.
 
-Nothing here reads a record and nothing is spent. What comes out is all that a party will be
-charged: an answer whose cost differs from these events is not sent.
+Nothing here reads a record or charges a ledger. A party is charged exactly the resulting events: a
+reply whose cost differs from them is not sent.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tacit.privacy.events import Adjacency, GaussianEvent
 from tacit.privacy.guarantee import TRUST, Aggregation, Guarantee, Unit
 from tacit.privacy.settings import Privacy, check_clip
 
-SEED_KNOWN = (
-    "Not private: the noise was drawn from a known seed, so whoever knows it can subtract it; "
-    "leave privacy.insecure_noise_seed out for a guarantee"
+KNOWN_SEED_CAVEAT = (
+    "Not private: the noise was drawn from a known seed and can be subtracted; "
+    "delete privacy.insecure_noise_seed for a guarantee"
 )
 
 
@@ -30,52 +30,54 @@ class LargeDeltaWarning(UserWarning):
 
 
 class Releasing(Protocol):
-    """What a private local method says about itself before a run."""
+    """Declarations of a private local method that calibration needs."""
 
     kind: ClassVar[str]
     aggregations: ClassVar[tuple[Aggregation, ...]]
 
     @property
     def clip(self) -> float:
-        """The norm bound of one contribution."""
+        """Norm bound of one contribution."""
         ...
 
     @property
     def unit(self) -> Unit:
-        """Whose contribution that is."""
+        """Unit that makes one contribution."""
         ...
 
     @property
     def adjacency(self) -> Adjacency:
-        """What the unit's data set is compared with."""
+        """Definition of neighbouring data sets."""
         ...
 
     def events(
         self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
     ) -> tuple[GaussianEvent, ...]:
-        """What the answer to that visit releases, for a party of so many units."""
+        """Events released by the reply to a visit, for a party with `units` units."""
         ...
 
 
 class PartyShape(NamedTuple):
-    """What the plan knows of a party: how often it is asked and how many units it has."""
+    """Number of visits and units of a party."""
 
     visits: int
     units: int
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """One party's numbers for a whole run."""
+    """Privacy terms of one party for a whole run."""
 
     clip: float
     noise_sd: float
-    """Of the noise in what is released: with `shares` > 1, of the sum over the parties."""
+    """Standard deviation of the noise in a release; with `shares` > 1, in the sum over the
+    parties.
+    """
     shares: int
     visits: int
     units: int
-    """How many records, persons or parties it has; public under substitution only."""
+    """Number of records, persons or parties; public under replace-one only."""
     answers: tuple[tuple[GaussianEvent, ...], ...]
-    """The events of every answer, by visit; of one only where all are alike."""
+    """Events of every reply, by visit; a single entry if all are equal."""
     guarantee: Guarantee
 
     @property
@@ -84,18 +86,18 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
         return self.noise_sd / self.clip
 
     def events_at(self, visit: int) -> tuple[GaussianEvent, ...]:
-        """Of the answer to that visit: 0, 1, …"""
+        """Events of the reply to that visit: 0, 1, …"""
         return self.answers[0 if len(self.answers) == 1 else visit]
 
     @property
     def releases(self) -> int:
-        """How many noisy sums leave in the whole run."""
+        """Number of noisy sums released in the whole run."""
         each = self.visits if len(self.answers) == 1 else 1
         return each * sum(event.count for answer in self.answers for event in answer)
 
     @property
     def all_events(self) -> tuple[GaussianEvent, ...]:
-        """Of the whole run."""
+        """Events of the whole run."""
         return _together(self.answers, self.visits)
 
 
@@ -107,9 +109,9 @@ def settle(
     shares: int = 1,
     trust: str | None = None,
 ) -> dict[str, Settled]:
-    """Calibrate every party's noise; refuse what cannot be kept.
+    """Calibrate every party's noise; refuse a guarantee that cannot be met.
 
-    `shares` is how many parties' messages are added up before anybody sees them.
+    `shares` is the number of parties' messages that are added up before anyone sees them.
     """
     shares = 1 if privacy.aggregation == "plain" else shares
     _check(privacy, method, shapes, shares)
@@ -120,7 +122,7 @@ def settle(
         for name, shape in shapes.items()
     }
     if privacy.aggregation != "plain":
-        # The sum carries one noise for all: as much as the neediest party asks for.
+        # The sum has one noise level: the largest that any party needs.
         noise = dict.fromkeys(noise, max(noise.values()))
     costs: dict[tuple, float] = {}
     settled = {}
@@ -144,7 +146,7 @@ def settle(
             unit=privacy.unit,
             adjacency=privacy.adjacency,
             trust=trust or TRUST[privacy.aggregation],
-            caveat=None if privacy.insecure_noise_seed is None else SEED_KNOWN,
+            caveat=None if privacy.insecure_noise_seed is None else KNOWN_SEED_CAVEAT,
         )
         settled[name] = Settled(
             clip=clips[name],
@@ -161,7 +163,7 @@ def settle(
 def _answers(
     method: Releasing, shape: PartyShape, *, clip: float, noise_sd: float
 ) -> tuple[tuple[GaussianEvent, ...], ...]:
-    """The events of every visit; one entry where all are alike."""
+    """Events of every visit; a single entry if all are equal."""
     answers = tuple(
         method.events(
             visit=visit, visits=shape.visits, clip=clip, noise_sd=noise_sd, units=shape.units
@@ -174,7 +176,7 @@ def _answers(
 def _together(
     answers: Sequence[tuple[GaussianEvent, ...]], visits: int
 ) -> tuple[GaussianEvent, ...]:
-    """All events of a run, those that are alike counted together."""
+    """All events of a run, with equal events counted together."""
     each = visits if len(answers) == 1 else 1
     counts: dict[GaussianEvent, int] = {}
     for event in (event for answer in answers for event in answer):
@@ -195,7 +197,7 @@ def _multiplier(
     shape: PartyShape,
     known: dict[tuple, float],
 ) -> float:
-    """z for one party; parties that ask for the same share one calibration."""
+    """z for one party; calibrated once for parties with equal settings."""
     target, given, delta = privacy.of(party)
     if given is not None:
         return given
@@ -222,23 +224,24 @@ def _check(privacy: Privacy, method: Releasing, shapes: dict[str, PartyShape], s
     if privacy.aggregation not in method.aggregations:
         raise ConfigError(
             f"privacy.aggregation = {privacy.aggregation!r} with method.kind = {method.kind!r}; "
-            f"it can do {', '.join(method.aggregations)}: its noise is inside the local work"
+            f"the method supports {', '.join(method.aggregations)}"
         )
     if privacy.aggregation == "trusted" and shares < 2:
         raise ConfigError(
-            f"privacy.aggregation = 'trusted' with {shares} party a round; there is nobody to "
-            "share the noise with: use 'plain'"
+            f"privacy.aggregation = 'trusted' with {shares} party per round; the noise cannot be "
+            "shared: use 'plain'"
         )
     for name, shape in shapes.items():
         if shape.visits < 1:
             raise ConfigError(
-                f"party {name!r} is never asked in this schedule; raise schedule.rounds or "
+                f"party {name!r} is never visited in this schedule; raise schedule.rounds or "
                 "schedule.parties_per_round"
             )
     if (method.unit, method.adjacency) != (privacy.unit, privacy.adjacency):
         raise ConfigError(
-            f"the method protects a {method.unit} ({method.adjacency}), privacy asks for a "
-            f"{privacy.unit} ({privacy.adjacency}); the plan sets them alike"
+            f"the method protects a {method.unit} ({method.adjacency}), but privacy is set for a "
+            f"{privacy.unit} ({privacy.adjacency}); leave them out of the method: make_plan sets "
+            "them"
         )
     name, units = max(
         ((name, shape.units) for name, shape in shapes.items()),

@@ -1,6 +1,7 @@
-"""What a plan is made of: choices resolved, and everything refused that cannot work.
+"""Resolve the choices of a plan and refuse what cannot work.
 
-Nothing here runs, reads a file or spends anything. `tacit.plan.plan.make_plan` puts it together.
+Nothing here runs, reads a file or charges a ledger. `tacit.plan.plan.make_plan` uses these
+functions.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from tacit.expfam import Family, make_family
 from tacit.methods import METHODS, Exact, LocalMethod, PrivateMethod
 from tacit.methods.base import RunFacts
 from tacit.models import (
-    ConjugateGaussian,
     LinearPredictor,
     Model,
     Records,
@@ -28,29 +28,31 @@ from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Schedule, resolved_damping
 from tacit.support.compiler import jax
 
-FULL_UP_TO = 256
-CONVERGED = 1e-5  # nats a round; 0.005 sd in one coordinate. `Exact` can do better and goes on.
+MAX_FULL_COVARIANCE = 256
+"""Largest dimension for which "auto" chooses a full covariance."""
+DEFAULT_TOLERANCE = 1e-5
+"""KL divergence per round, in nats: 0.005 sd in one coordinate. `Exact` uses 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Live:
-    """What a plan has to be told of a federation whose records are elsewhere."""
+    """Facts about a live federation whose records are elsewhere."""
 
     total_units: int = 0
-    """How many units all parties have together, where that is public; 0: it is not."""
+    """Number of units of all parties if public, else 0."""
     quorum: int | None = None
-    """With how many answers a round may do; None: everybody's."""
+    """Number of replies that complete a round; None: all."""
     divide_out: bool = False
-    """Whether a party that leaves for good takes its factor with it."""
+    """True if the factor of a party that leaves permanently is divided out."""
 
 
 def choose_family(kind: str, model: Model, *, private: bool = False) -> Family:
-    """The family of that name; "auto" is full covariance for a (generalised) linear model.
+    """The family of that name; "auto" is full covariance up to `MAX_FULL_COVARIANCE` parameters.
 
     Mean-field intervals are too narrow wherever coordinates are correlated, and many parties that
     correct a mean-field q at once converge slowly; up to 256 coordinates a full covariance costs
-    little. Other models get the mean-field family, and so does a private run: d² noisy numbers
-    instead of 2d would drown in their noise.
+    little. Larger models and neural networks get the mean-field family, and so does a private run:
+    d² noisy numbers instead of 2d would drown in their noise.
     """
     if model.own_family is not None:
         if kind not in ("auto", model.own_family.kind):
@@ -60,26 +62,27 @@ def choose_family(kind: str, model: Model, *, private: bool = False) -> Family:
             )
         return model.own_family
     if kind == "auto":
-        linear = not private and isinstance(model, LinearPredictor | ConjugateGaussian)
-        kind = "full" if linear and model.dimension <= FULL_UP_TO else "mean-field"
+        several = model.multimodal or model.ties_at_prior
+        full = not private and not several and model.dimension <= MAX_FULL_COVARIANCE
+        kind = "full" if full else "mean-field"
     return make_family(kind, model.dimension)
 
 
 def check_parties(model: Model, parties: dict[str, Records], seed: int, live: Live | None) -> None:
-    """Raise what is wrong with a seed, with names, or with records that are here."""
+    """Refuse an invalid seed, invalid party names, or invalid records."""
     if not 0 <= seed < 2**32:
         raise ConfigError(f"seed = {seed}; it must be in 0 … {2**32 - 1}")
     if not parties:
         raise DataError("there are no parties; give at least one")
     _check_records(model, {name: one for name, one in parties.items() if one or live is None})
     if PRIOR_PARTY in parties:
-        raise ConfigError(f"a party is called {PRIOR_PARTY!r}; that name is the prior's")
+        raise ConfigError(f"party name {PRIOR_PARTY!r} is reserved for the prior; rename the party")
 
 
 def check_likelihood(model: Model, parties: dict[str, Records]) -> None:
-    """Raise a DataError for records that a model has no density for where its fit starts.
+    """Refuse records whose log-likelihood is not finite at the starting point.
 
-    Only for a run without privacy: whether it raises depends on exact records.
+    Only for runs without privacy, because the outcome depends on exact records.
     """
     family = make_family("mean-field", model.dimension)
     start = model.start(family)
@@ -91,26 +94,26 @@ def check_likelihood(model: Model, parties: dict[str, Records]) -> None:
             raise DataError(
                 f"party {name!r}: the log-likelihood of {bad.size} of {values.size} records is not "
                 f"finite where the fit starts (record {bad[0] + 1}: {values.flat[bad[0]]}); drop "
-                "values that the model's distribution does not have, such as a 0 under a "
+                "values outside the support of the model's distribution, such as 0 under a "
                 "logarithm, or change the model"
             )
 
 
 def check_eager(method: LocalMethod, model: Model) -> None:
-    """Raise a ConfigError if the method has to trace a model that is written in NumPy."""
+    """Refuse a method that needs gradients for a model written in NumPy."""
     if not (model.traceable or method.eager):
         usable = ", ".join(kind for kind, one in METHODS.items() if one.eager)
         raise ConfigError(
-            f"method.kind = {method.kind!r} needs gradients, which model {model.kind!r} has not; "
-            f"choose one of auto, {usable}"
+            f"method.kind = {method.kind!r} needs gradients, which model {model.kind!r} does not "
+            f"have; choose one of auto, {usable}"
         )
 
 
 def resolved_schedule(
     schedule: Schedule, method: LocalMethod, model: Model, family: Family, parties: int
 ) -> Schedule:
-    """With the rounds, damping and tolerance that are used where none were asked for."""
-    if schedule.own_rounds:
+    """The schedule with defaults for unset rounds, damping and tolerance."""
+    if schedule.rounds_unset:
         schedule = replace(schedule, rounds=method.usual_rounds)
     if isinstance(method, PrivateMethod):
         method.check_schedule(schedule, parties)
@@ -130,23 +133,31 @@ def resolved_schedule(
     )
     tolerance = schedule.tolerance
     if tolerance is None:
-        tolerance = 0.0 if isinstance(method, Exact | PrivateMethod) else CONVERGED
+        tolerance = 0.0 if isinstance(method, Exact | PrivateMethod) else DEFAULT_TOLERANCE
     return replace(schedule, damping=damping, tolerance=tolerance)
 
 
 def check_in_step(settled: dict[str, Settled], schedule: Schedule, live: Live | None) -> None:
-    """Shared noise is that of one visit only while all parties are at the same one."""
+    """Refuse shared noise that differs by visit if parties may be at different visits."""
     apart = schedule.parties_per_round is not None or (live is not None and live.quorum is not None)
     differ = any(len(one.answers) > 1 for one in settled.values())
     if apart and differ:
         raise ConfigError(
             "the noise of this method differs by visit and is shared by the parties, but with "
             "schedule.parties_per_round or a quorum they would not be at the same visit, and a sum "
-            "could have less noise than one of them needs; ask everybody, or aggregate 'plain'"
+            "could have less noise than a party needs; visit all parties in every round, or use "
+            "aggregation 'plain'"
         )
 
 
-def facts(schedule: Schedule, privacy: Privacy | None, live: Live | None = None) -> RunFacts:
+def facts(
+    schedule: Schedule,
+    privacy: Privacy | None,
+    live: Live | None = None,
+    *,
+    parties: int = 1,
+    dimension: int = 1,
+) -> RunFacts:
     """What a method is told of a run whose schedule is resolved."""
     assert schedule.tolerance is not None
     clips = [] if privacy is None else [own.clip for own in privacy.parties.values()]
@@ -157,13 +168,15 @@ def facts(schedule: Schedule, privacy: Privacy | None, live: Live | None = None)
         tolerance=schedule.tolerance,
         one_noise=privacy is not None and privacy.aggregation != "plain" and any(clips),
         quorum=live is not None and live.quorum is not None,
+        parties=parties,
+        dimension=dimension,
     )
 
 
 def units_of(
     method: LocalMethod, privacy: Privacy | None, parties: dict[str, Records], live: Live | None
 ) -> dict[str, int]:
-    """How many units each party has; where its records are elsewhere, about how many."""
+    """Number of units per party; estimated where the records are elsewhere."""
     if privacy is None or not isinstance(method, PrivateMethod):
         return {}
     method = method.bind(unit=privacy.unit)
@@ -180,18 +193,18 @@ def units_of(
 def settled_method(
     method: LocalMethod, privacy: Privacy | None, units: dict[str, int], live: Live | None
 ) -> LocalMethod:
-    """The method, told what it protects; a method and a privacy that do not fit are refused."""
+    """The method with unit and adjacency set; refused if it does not match the privacy settings."""
     if privacy is None:
         if method.private:
             raise ConfigError(
-                f"method.kind = {method.kind!r} is private, but privacy = 'none'; say what it is "
-                "to guarantee, e.g. [privacy] epsilon = 1.0, or choose another method"
+                f"method.kind = {method.kind!r} is private, but privacy = 'none'; set a "
+                "guarantee, e.g. [privacy] epsilon = 1.0, or choose another method"
             )
         return method
     if not isinstance(method, PrivateMethod):
         private = ", ".join(kind for kind, one in METHODS.items() if one.private)
         raise ConfigError(
-            f"method.kind = {method.kind!r} sends exact updates and cannot keep privacy.epsilon = "
+            f"method.kind = {method.kind!r} sends exact updates and cannot meet privacy.epsilon = "
             f"{privacy.epsilon}; choose one of auto, {private}"
         )
     total = 0
@@ -209,10 +222,11 @@ def settled_method(
 
 
 def check_rounding(model: Model, method: LocalMethod) -> None:
-    """What rounding does to all records must not depend on how many of them there are.
+    """Refuse models whose rounding errors depend on the number of records, if that is private.
 
-    A compiler adds up in another order for another shape. Clipping bounds what one unit adds; where
-    rounding can grow, a unit that changes the shape changes everybody's numbers.
+    The compiler's order of summation depends on array shapes. Clipping bounds one unit's
+    contribution; where rounding errors grow, a unit that changes a shape would change all
+    contributions.
     """
     if not (model.rounding_grows and isinstance(method, PrivateMethod)):
         return
@@ -220,13 +234,13 @@ def check_rounding(model: Model, method: LocalMethod) -> None:
         raise ConfigError(
             f"privacy.unit = {method.unit!r} and privacy.adjacency = {method.adjacency!r} with "
             f"model "
-            f"{model.kind!r}, whose rounding can grow and differs with the number of records; "
+            f"{model.kind!r}, whose rounding errors depend on the number of records; "
             "protect a 'record' with adjacency = 'replace-one'"
         )
 
 
 def shapes_of(schedule: Schedule, units: dict[str, int], seed: int) -> dict[str, PartyShape]:
-    """How often the schedule asks each party, which is public, and how many units it has."""
+    """Number of visits (public) and units of each party."""
     names = tuple(units)
     chosen = [schedule.chosen(names, seed, number + 1) for number in range(schedule.rounds)]
     visits = Counter(name for names in chosen for name in names)
@@ -234,19 +248,19 @@ def shapes_of(schedule: Schedule, units: dict[str, int], seed: int) -> dict[str,
 
 
 def shares_of(privacy: Privacy, schedule: Schedule, parties: int, live: Live | None) -> int:
-    """How many messages are added up before anybody sees them."""
+    """Number of messages that are added up before anyone sees them."""
     if privacy.aggregation == "plain":
         return 1
     if privacy.aggregation == "server" and live is not None:
         raise ConfigError(
-            "privacy.aggregation = 'server' in a live federation; a party cannot see that a server "
-            "far away adds the noise that its ledger is charged for: use 'trusted' or 'plain'"
+            "privacy.aggregation = 'server' in a live federation; a party cannot verify that "
+            "the server adds the noise: use 'trusted' or 'plain'"
         )
     if schedule.kind != "synchronous":
         raise ConfigError(
             f"privacy.aggregation = {privacy.aggregation!r} with schedule.kind = "
-            f"{schedule.kind!r}, which shows q after every single message; only 'synchronous' "
-            "adds them up first"
+            f"{schedule.kind!r}, which shows q after every message; use schedule.kind = "
+            "'synchronous'"
         )
     asked = schedule.parties_per_round or parties
     return asked if live is None or live.quorum is None else min(asked, live.quorum)
@@ -255,13 +269,13 @@ def shares_of(privacy: Privacy, schedule: Schedule, parties: int, live: Live | N
 def check_memory(
     method: LocalMethod, model: Model, family: Family, schedule: Schedule, live: Live | None
 ) -> None:
-    """What a party keeps to itself is right only if it can tell whether its round was applied."""
+    """Refuse method memory unless every party takes part in every round."""
     everybody = schedule.kind == "synchronous" and schedule.parties_per_round is None
     everybody = everybody and (live is None or live.quorum is None)
     if not everybody and method.memory(model, family) is not None:
         raise ConfigError(
-            f"method.kind = {method.kind!r} here keeps a factor at each party, which needs rounds "
-            f"of everybody: schedule.kind = {schedule.kind!r}, parties_per_round = "
+            f"method.kind = {method.kind!r} keeps a factor at each party, which needs all parties "
+            f"in every round: schedule.kind = {schedule.kind!r}, parties_per_round = "
             f"{schedule.parties_per_round}; use 'synchronous' without it, or method.sampling_rate"
         )
 
@@ -280,13 +294,13 @@ def _check_records(model: Model, parties: dict[str, Records]) -> None:
         lengths = {key: np.shape(column)[0] for key, column in records.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(
-                f"party {name!r} has columns of unequal length {lengths}; each record needs all"
+                f"party {name!r} has columns of unequal length {lengths}; make them equal"
             )
         forms[name] = {key: np.shape(column)[1:] for key, column in records.items()}
         for key, column in records.items():
             if np.asarray(column).dtype.kind == "f" and not np.all(np.isfinite(column)):
                 raise DataError(
-                    f"party {name!r}, column {key!r}: a value is not finite; mend it or drop "
+                    f"party {name!r}, column {key!r}: a value is not finite; fix it or drop "
                     "the record"
                 )
     if not forms:
@@ -295,8 +309,8 @@ def _check_records(model: Model, parties: dict[str, Records]) -> None:
     for name, form in forms.items():
         if form != forms[first]:
             raise DataError(
-                f"party {name!r} has columns {form}, but {first!r} has {forms[first]}; every "
-                "party must hold the same columns"
+                f"party {name!r} has columns {form}, but {first!r} has {forms[first]}; give every "
+                "party the same columns"
             )
     _check_shapes(model, first, forms[first])
     if model.traceable:
@@ -306,7 +320,7 @@ def _check_records(model: Model, parties: dict[str, Records]) -> None:
 
 
 def _check_shapes(model: Model, party: str, form: dict[str, tuple[int, ...]]) -> None:
-    """Refuse records whose x has another number of columns than the model, or a y of several."""
+    """Refuse an x with another number of columns than the model, or a y with several."""
     if model.x_columns is None:
         return
     for key in ("x", "y"):
@@ -320,11 +334,11 @@ def _check_shapes(model: Model, party: str, form: dict[str, tuple[int, ...]]) ->
         raise DataError(
             f"party {party!r}: x has shape ({shape}{'' if form['x'] else ','}), but model "
             f"{model.kind!r} has {model.x_columns} names; give x the shape (n, {model.x_columns}), "
-            "or the model one name for each column"
+            "or the model one name per column"
         )
     if form["y"] != ():
         raise DataError(
-            f"party {party!r}: y has rows of shape {form['y']}; give one number for each record, "
+            f"party {party!r}: y has rows of shape {form['y']}; give one number per record, "
             "e.g. y.ravel()"
         )
 
@@ -333,7 +347,7 @@ def _check_readable(model: Model, records: Records) -> None:
     example = {key: np.asarray(column[:1]) for key, column in records.items()}
     theta = np.zeros(model.dimension)
     try:
-        if isinstance(model, LinearPredictor):  # NumPy arrays need no compiler there
+        if isinstance(model, LinearPredictor):  # works on NumPy arrays without compiling
             shape = np.shape(model.log_likelihood(theta, example))
         else:
             shape = jax.eval_shape(model.log_likelihood, theta, example).shape
@@ -346,6 +360,6 @@ def _check_readable(model: Model, records: Records) -> None:
         ) from error
     if shape != (1,):
         raise ConfigError(
-            f"model {model.kind!r} answers shape {shape} for 1 record; log_likelihood must "
-            "give one number a record"
+            f"log_likelihood of model {model.kind!r} returns shape {shape} for 1 record; it must "
+            "return one number per record"
         )

@@ -1,4 +1,4 @@
-"""Who is protected from whom: the attackers of MEng §3.1 against one plan."""
+"""The guarantee of a plan against each kind of attacker (MEng §3.1)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tacit.privacy.accounting import epsilon
 from tacit.privacy.accounting.groups import group_epsilon, group_guarantee
 from tacit.privacy.events import GaussianEvent
 
-HOPELESS = 50.0
-GROUPS = (2, 5, 10)
+MAX_SHOWN_EPSILON = 50.0
+GROUP_SIZES = (2, 5, 10)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One attacker: what it sees, and ε against it for one unit and for a whole party."""
+    """One attacker: what they see, and ε for one unit and for a whole party."""
 
     attacker: str
     sees: str
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """The table, and group privacy of t units for whoever sees what everybody may see."""
+    """Guarantees by attacker, and group privacy of t units against public releases."""
 
     party: str
     unit: str
@@ -38,13 +38,13 @@ class Explanation:
     adjacency: str
     rows: tuple[Row, ...]
     groups: tuple[tuple[int, float | None, tuple[float, float]], ...]
-    """(t, ε at δ from the releases themselves, (ε, δ) by MEng eq. 3.8)."""
+    """(t, ε at δ from the releases, (ε, δ) by MEng eq. 3.8)."""
 
 
 def explain(plan: Plan, *, colluding: int | None = None, central: bool = False) -> Explanation:
-    """For the party whose guarantee is the weakest; `colluding` others add up what they know.
+    """Explain the plan for the party with the weakest guarantee, against `colluding` others.
 
-    The noise is taken to be secret. Whoever knows its seed is protected from nobody.
+    Assumes secret noise. With a known seed there is no protection.
     """
     if plan.privacy is None:
         return _without(plan)
@@ -96,7 +96,7 @@ def explain(plan: Plan, *, colluding: int | None = None, central: bool = False) 
 def _on_the_way(settled: Settled) -> list[tuple[str, str, float, str]]:
     sees = "every message of every party, if the channel is not encrypted"
     if settled.shares == 1:
-        return [("eavesdrops", sees, 1.0, "messages are private by themselves")]
+        return [("eavesdrops", sees, 1.0, "each message is private")]
     share = math.sqrt(1.0 / settled.shares)
     return [
         ("eavesdrops", sees, share, "a message carries a share of the noise: encrypt the channel")
@@ -120,13 +120,13 @@ def _insiders(settled: Settled, parties: int, k: int) -> list[tuple[str, str, fl
 
 def _server(settled: Settled, *, central: bool) -> tuple[str, str, float, str]:
     if central:
-        return ("the server", "all the records", 0.0, "it holds them: it has to be trusted")
+        return ("the server", "all the records", 0.0, "it holds them: it must be trusted")
     if settled.shares == 1:
         return ("the server", "every message and every factor", 1.0, "")
     share = math.sqrt(1.0 / settled.shares)
     return (
         "the server", "every message and every factor", share,
-        "it has to be trusted to show nobody anything but the sum",
+        "it must be trusted to reveal only the sum",
     )  # fmt: skip
 
 
@@ -138,15 +138,15 @@ def _with_noise(settled: Settled, share: float) -> list[GaussianEvent]:
 
 
 def _whole_party(plan: Plan, settled: Settled, events: list[GaussianEvent]) -> float | None:
-    """All units of the party exchanged at once."""
+    """ε for replacing all units of the party at once."""
     assert plan.privacy is not None
     size = min(settled.units, getattr(plan.method, "shards", None) or settled.units)
     return _bounded(group_epsilon(events, settled.guarantee.delta, plan.privacy.adjacency, size))
 
 
 def _bounded(value: float | None) -> float | None:
-    """None for a number that protects nobody."""
-    return None if value is None or not value < HOPELESS else value
+    """None for an ε too large to protect anything."""
+    return None if value is None or not value < MAX_SHOWN_EPSILON else value
 
 
 def _groups(
@@ -154,7 +154,7 @@ def _groups(
 ) -> tuple[tuple[int, float | None, tuple[float, float]], ...]:
     assert plan.privacy is not None
     found = []
-    for size in GROUPS:
+    for size in GROUP_SIZES:
         if plan.privacy.unit == "party" or size > settled.units:
             continue
         reach = min(size, getattr(plan.method, "shards", None) or size)

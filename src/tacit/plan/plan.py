@@ -1,7 +1,7 @@
-"""From a model and parties to a plan: every choice resolved, nothing computed or charged.
+"""Plans: all choices of a run, resolved before anything is computed or charged.
 
 `tacit.engines.execute` runs a plan. `tacit.run.run` adds configuration files and run directories;
-`tacit.fit` is the same for a notebook.
+`tacit.fit` is the Python interface.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import msgspec
 import numpy as np
 
 from tacit.arrays import Natural
+from tacit.errors import ConfigError
 from tacit.expfam import Family
-from tacit.methods import LocalMethod, PrivateMethod
+from tacit.methods import DPSGD, LocalMethod, PrivateMethod
 from tacit.models import (
     Model,
     Records,
 )
 from tacit.models.prior import PRIOR_PARTY
 from tacit.plan.agreement import Agreement
-from tacit.plan.auto import choose_method
+from tacit.plan.auto import LACKS, choose_method
 from tacit.plan.calibrate import Settled, settle
 from tacit.plan.checks import (
     Live,
@@ -50,13 +51,13 @@ from tacit.server.state import Rules
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a run does, decided: the same plan gives the same posterior."""
+    """All decisions of a run: the same plan gives the same posterior."""
 
     model: Model
     family: Family
     method: LocalMethod
     schedule: Schedule
-    parties: dict[str, Records] = field(repr=False)  # records are not for notebooks and logs
+    parties: dict[str, Records] = field(repr=False)  # keep records out of notebooks and logs
     seed: int = 0
     batch_parties: bool = True
     privacy: Privacy | None = None
@@ -64,16 +65,17 @@ class Plan:
     """Noise, events and guarantee of every party; empty for a run without privacy."""
     live: Live | None = None
     noise_key: tuple[int, ...] | None = field(default=None, repr=False)
-    """What the server's own noise is made of, kept with the checkpoint: the noise of a round that
-    is done again, from a copy of it, must be the same."""
+    """Key of the server's noise, stored in the checkpoint so that a repeated round draws the same
+    noise.
+    """
     report_steps: bool = field(default=True, compare=False)
-    """Whether the log says how far each round moved q; False saves that work."""
+    """True if the log reports how far each round moved q; False saves that work."""
     why: str = field(default="", compare=False)
-    """Why "auto" is this method; empty where the method was named."""
+    """Reason for the method chosen by "auto"; empty if the method was given."""
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """What holds for everybody: parties hold different records, so the weakest counts."""
+        """Guarantee for all parties: the weakest, because their records are disjoint."""
         if not self.settled:
             return None
         each = [one.guarantee for one in self.settled.values()]
@@ -86,20 +88,21 @@ class Plan:
     @property
     def rules(self) -> Rules:
         """The server's side of the plan."""
-        site, rounds = self.model.has_site_prior, self.schedule.rounds
+        site, rounds = self.has_prior_party, self.schedule.rounds
         return Rules(
             family=self.family,
             schedule=self.schedule,
             parties=((PRIOR_PARTY,) if site else ()) + tuple(self.parties),
             seed=self.seed,
             prior=self.family.zero() if site else self.model.prior(self.family),
+            solver=self.method.solver(self.model, self.family),
+            stages=self.method.stages(rounds),
             site_prior=site,
             average_last=math.ceil(self.method.average_last * self.schedule.rounds),
             combine=self._combine,
             own_factors=self._server_adds_noise and self._own_factors,
             most_visits=self.schedule.rounds if self.settled else None,
             quorum=self._quorum,
-            line_search=self.method.whole_steps(self.family),
             divide_out=self.live is not None and self.live.divide_out,
             leave_out=self.live is not None,
             report_steps=self.report_steps,
@@ -111,20 +114,25 @@ class Plan:
         )
 
     @property
+    def has_prior_party(self) -> bool:
+        """Whether a prior outside the family is kept by the server like a party's factor."""
+        return self.model.has_site_prior and not self.method.holds_prior
+
+    @property
     def agreement(self) -> Agreement:
         """The parties' side of the plan."""
         insecure_noise_seed = None if self.privacy is None else self.privacy.insecure_noise_seed
         return Agreement(self.model, self.family, self.method, self.seed, insecure_noise_seed)
 
     def without_records(self) -> Plan:
-        """The same plan with empty records and without the server's noise key.
+        """The same plan without records and without the server's noise key.
 
-        What a result keeps: its files, copies and pickles hold nobody's records.
+        Results keep this plan, so their files, copies and pickles contain no records.
         """
         return replace(self, parties={name: {} for name in self.parties}, noise_key=None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle and copy: a private plan leaves its records out."""
+        """State for pickle and copy; a private plan omits its records."""
         kept = self if self.privacy is None else self.without_records()
         return dict(vars(kept))
 
@@ -138,13 +146,13 @@ class Plan:
 
     @property
     def _quorum(self) -> int | None:
-        """With shared noise a sum of fewer messages would carry less than was promised."""
+        """The quorum; None with shared noise, because a sum of fewer messages has less noise."""
         shares = max((one.shares for one in self.settled.values()), default=1)
         return shares if shares > 1 else None if self.live is None else self.live.quorum
 
     @property
     def _noise_rng(self) -> Callable[[int], np.random.Generator] | None:
-        """The server's own noise, by round, where it is the server that adds it."""
+        """Generator of the server's noise by round, if the server adds it."""
         if self.privacy is None or not self._server_adds_noise:
             return None
         seed = self.privacy.insecure_noise_seed
@@ -152,7 +160,7 @@ class Plan:
 
         def generator(number: int) -> np.random.Generator:
             if key is None:
-                raise RuntimeError("this plan has no noise key: carry_out draws one for each run")
+                raise RuntimeError("this plan has no noise key: carry_out draws one per run")
             return np.random.default_rng([*key, number])
 
         return generator
@@ -168,7 +176,7 @@ class Plan:
         asked = self.schedule.parties_per_round or len(self.parties)
 
         def noise_sd(number: int) -> float:
-            """Of the round's sum: as many parties' releases as are asked."""
+            """Standard deviation of the noise in the round's sum."""
             each = [
                 max(
                     (event.noise_sd for event in one.events_at(min(number, one.visits) - 1)),
@@ -207,13 +215,13 @@ def make_plan(
     trust: str | None = None,
     live: Live | None = None,
 ) -> Plan:
-    """Resolve every "auto" and refuse what cannot work, before anything runs or is spent.
+    """Resolve every "auto" and refuse what cannot work, before anything runs or is charged.
 
-    `trust` says who must be trusted where the aggregation does not tell. With `live`, records that
-    are elsewhere are an empty dictionary.
+    `trust` overrides the trust text of the aggregation. With `live`, records that are elsewhere are
+    an empty dictionary.
     """
     check_parties(model, parties, seed, live)
-    schedule = schedule or Synchronous()
+    given = schedule = schedule or Synchronous()
     why = ""
     if method is None:
         steady = live is None or live.quorum is None
@@ -230,7 +238,7 @@ def make_plan(
     method.check(model, chosen_family)
     schedule = resolved_schedule(schedule, method, model, chosen_family, len(parties))
     check_memory(method, model, chosen_family, schedule, live)
-    run_facts = facts(schedule, privacy, live)
+    run_facts = facts(schedule, privacy, live, parties=len(parties), dimension=model.dimension)
     method.check_run(run_facts)
     method = method.for_run(run_facts)
     plan = Plan(
@@ -248,17 +256,27 @@ def make_plan(
     )
     if privacy.aggregation != "plain":
         check_in_step(settled, schedule, live)
+    try:
+        method.check_settled(model, settled)
+    except ConfigError as refused:
+        if not why:
+            raise
+        other = make_plan(
+            model, parties, family=family, method=DPSGD(), schedule=given, seed=seed,
+            batch_parties=batch_parties, privacy=privacy, trust=trust, live=live,
+        )  # fmt: skip
+        return replace(other, why=f"not {method.kind}: {refused}; {LACKS}")
     return replace(plan, privacy=privacy, settled=settled)
 
 
 def first_factors(plan: Plan) -> dict[str, Natural]:
-    """What q is made of at the beginning, beside a prior in the family.
+    """Initial factors of the parties, which multiply the prior.
 
-    A method that does not learn the precision needs q to start with the model's own: every party
-    is given an equal share of start/prior, which is public.
+    A method that does not learn the precision needs q to start at the model's: every party gets an
+    equal share of start/prior, which is public.
     """
     prior = plan.model.prior(plan.family)
-    factors = {PRIOR_PARTY: prior} if plan.model.has_site_prior else {}
+    factors = {PRIOR_PARTY: prior} if plan.has_prior_party else {}
     if not plan.method.starts_at_prior(plan.model):
         start = plan.model.start(plan.family) or prior
         share = power(divide(start, prior), 1.0 / len(plan.parties))

@@ -1,4 +1,4 @@
-"""How much can be heard through the noise of a plan, at best."""
+"""Upper bound on the signal-to-noise ratio of a planned run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from tacit.plan.calibrate import Settled
 from tacit.plan.plan import Plan
 
 POOR = 1.0
+"""A ratio below this is reported as poor."""
 
 
 def signal(plan: Plan, settled: Settled) -> float:
-    """‖signal‖ / ‖noise‖ over a whole run if every unit contributed its full clip in one direction.
+    """‖signal‖ / ‖noise‖ over a run if all units contributed the full clip in one direction.
 
     A sum of n sampled contributions has norm at most rate·n·C; its noise has norm s√d. Over T
-    releases of a thing that hardly changes the ratio grows like √T, and the messages of shares
-    that are added up like their number. Real contributions disagree, so the truth is below this.
+    releases of a nearly constant quantity the ratio grows like √T; with shared noise, it grows with
+    the number of messages added up. Real contributions differ in direction, so the actual ratio is
+    lower.
     """
     assert isinstance(plan.method, PrivateMethod)
     total = 0.0

@@ -1,1 +1,1 @@
-"""Differential privacy: what a release costs, and who remembers."""
+"""Differential privacy: mechanisms, accounting and the ledger."""

@@ -2,7 +2,7 @@
 
 A unit (a record, a person, a shard, a party) contributes one vector, given as a pytree. `Bounded`
 is the sum of these after each was scaled to norm ≤ C, together with C. It is made by clipping and
-cannot be changed, so that no mechanism is handed a value whose sensitivity somebody typed. Sums are
+cannot be changed, so no mechanism ever receives a value with a hand-written sensitivity. Sums are
 float64 whatever the contributions are: the rounding of a long float32 sum would count against C.
 """
 
@@ -22,15 +22,15 @@ from tacit.support.compiler import jax, jnp
 Array = Any
 Tree = Any
 LARGEST_NORM = 1e15
-"""A unit beyond it contributes nothing: near the ends of its range no norm can be trusted."""
-SMALLEST = 1e-200
-"""Of a squared norm: one below it has lost too many of its digits to say a direction."""
-MARGIN = 1e-6
-"""Norms are clipped to C·(1 − MARGIN): float32 may exceed what it was scaled to by 1e-7."""
+"""A unit with a larger norm contributes nothing: close to overflow, norms are not reliable."""
+MIN_SQUARED_NORM = 1e-200
+"""A squared norm below this has lost too many digits to define a direction."""
+CLIP_MARGIN = 1e-6
+"""Norms are clipped to C·(1 − CLIP_MARGIN): float32 rounding can exceed the target by 1e-7."""
 
 
 class Bounded:
-    """Σᵢ cᵢ with ‖cᵢ‖ ≤ `clip` for every unit i, over units that are each in it at most once.
+    """Σᵢ cᵢ with ‖cᵢ‖ ≤ `clip` for every unit i, where each unit occurs at most once.
 
     Formal guarantee: leaving a unit out moves `value` by at most `clip` in the norm over all
     leaves; putting another in its place by at most 2·`clip`, or √2·`clip` where no two possible
@@ -49,23 +49,23 @@ class Bounded:
         raise AttributeError(f"a Bounded does not change; clip again instead of setting {name}")
 
     def sensitivity(self, adjacency: Adjacency) -> Array:
-        """How far one unit can move the value."""
+        """Largest distance by which one unit can move the value."""
         if adjacency == "add-or-remove-one":
             return self.clip
         return self.clip * (math.sqrt(2.0) if self.nonnegative else 2.0)
 
 
 class Tally(NamedTuple):
-    """A coordinate ±ω/2 a unit that counts those within the clip, and the bound on all of it."""
+    """An extra coordinate ±ω/2 per unit that counts units within the clip, and the new clip."""
 
     weight: Array
     bound: Array
 
 
 def clip_weights(norms: Array, clip: Array, mask: Array) -> Array:
-    """min(1, C(1 − 1e-6)/‖cᵢ‖); 0 for a unit that is masked or has no norm up to `LARGEST_NORM`."""
+    """min(1, C(1 − 1e-6)/‖cᵢ‖); 0 for a masked unit or a norm above `LARGEST_NORM` (or NaN)."""
     sound = (jnp.abs(norms) <= LARGEST_NORM) & (mask != 0)  # False for NaN
-    limit = jnp.asarray(clip, norms.dtype) * (1.0 - MARGIN)
+    limit = jnp.asarray(clip, norms.dtype) * (1.0 - CLIP_MARGIN)
     scale = jnp.minimum(1.0, limit / jnp.where(sound & (norms > 0), norms, 1.0))
     scale = jnp.where(norms > 0, scale, 1.0)
     return jnp.where(sound, scale, 0.0)
@@ -80,12 +80,12 @@ def clip_units(
     norm_bound: Array | None = None,
     tally: Tally | None = None,
 ) -> Bounded:
-    """The sum over the leading axis, a unit at a time scaled to norm ≤ C.
+    """Sum over the leading axis, with each unit's contribution scaled to norm ≤ C.
 
     A unit with a number that is not finite contributes nothing. `nonnegative` sets negative
-    coordinates to zero first, which halves the square of the sensitivity under substitution. A
-    `norm_bound` larger than a unit's norm takes its place; a smaller one does not. `tally` = ω adds
-    a coordinate that tells how many units were within the clip: see `_tallied`.
+    coordinates to zero first, which halves the squared sensitivity under replace-one. A
+    `norm_bound` larger than a unit's norm is used instead of it; a smaller one is ignored. `tally`
+    adds a coordinate that counts the units within the clip: see `_tallied`.
     """
     leaves, treedef = jax.tree.flatten(contributions)
     if not leaves:
@@ -112,10 +112,10 @@ def clip_units(
 
 
 def within(bounded: Bounded) -> Bounded:
-    """The same sum, for units *inside* of the contributors.
+    """The same sum, bounded for the units *inside* each contributor.
 
-    One unit more inside of a shard does not add a contribution of norm ≤ C: it turns one into
-    another, which moves the sum by up to 2C. So what is inside is bounded by 2C a unit.
+    Adding a unit to a shard does not add a contribution of norm ≤ C: it changes the shard's
+    contribution, which moves the sum by up to 2C. So the bound per inner unit is 2C.
     """
     return _make(bounded.value, 2.0 * bounded.clip)
 
@@ -129,21 +129,21 @@ def clip_sum(
     least: Array | None = None,
     tally: Tally | None = None,
 ) -> Bounded:
-    """Σ wᵢ cᵢ where the norms are known in closed form and no cᵢ is ever written down.
+    """Clipped sum Σ wᵢ cᵢ from norms in closed form, without forming any cᵢ.
 
-    `norms` must bound ‖cᵢ‖ from above: the norm itself, or the largest over all labels, which
-    makes the weight independent of the label. They are float64: in float32 the square of a number
-    below 1e-19 is 0 and leaves the norm without it. `weighted_sum(w)` must be Σ wᵢ cᵢ and must not
-    look at a unit of weight 0. `tacit.testing.check_clipping` compares it with `clip_units`.
-    `tally` is as there.
+    `norms` must bound ‖cᵢ‖ from above: the norm itself, or the largest over all labels, which makes
+    the weight independent of the label. They are float64: in float32 the square of a number below
+    1e-19 underflows to 0, and the norm would be too small. `weighted_sum(w)` must be Σ wᵢ cᵢ and
+    must not use a unit of weight 0. `tacit.testing.check_clipping` compares it with `clip_units`.
+    `tally` is that of `clip_units`.
 
-    Where no coordinate of a contribution is negative, `least` must be at most the smallest one of
-    each unit: the sum is then `nonnegative`, and a unit below 0 (or NaN) contributes nothing.
+    If contributions are nonnegative, `least` is a lower bound on each unit's smallest coordinate.
+    The sum is then marked `nonnegative`, and a unit with `least` < 0 (or NaN) contributes nothing.
     """
     if norms.dtype != jnp.float64:
         raise TypeError(
-            f"norms are {norms.dtype}; compute them in float64: a float32 square that vanishes "
-            "leaves a contribution larger than its clip"
+            f"norms are {norms.dtype}; compute them in float64, because float32 squares can "
+            "underflow and leave a contribution larger than its clip"
         )
     kept = mask if least is None else (mask != 0) & (least >= 0)  # False for NaN
     summed = weighted_sum(clip_weights(norms, clip, kept))
@@ -152,13 +152,13 @@ def clip_sum(
 
 
 def _tallied(bounded: Bounded, norms: Array, mask: Array, tally: Tally) -> Bounded:
-    """The sum, and how many units were within the clip, as one vector to be released together.
+    """The sum and the number of units within the clip, as one vector for one release.
 
     `value` becomes (value, ω Σ ±½): + for a unit whose norm is at most C, − for one that was scaled
-    down or left out. A contribution (cᵢ, ±ω/2) has norm ≤ √(C² + ω²/4); the new clip is the tally's
-    bound, if that is not smaller, and NaN, which no event may have, if it is.
+    down or left out. A contribution (cᵢ, ±ω/2) has norm ≤ √(C² + ω²/4). The new clip is the tally's
+    bound. If the bound is smaller than that norm, the clip is NaN, which events refuse.
     """
-    limit = jnp.asarray(bounded.clip, norms.dtype) * (1.0 - MARGIN)
+    limit = jnp.asarray(bounded.clip, norms.dtype) * (1.0 - CLIP_MARGIN)
     below = jnp.where(norms <= limit, 0.5, -0.5)  # −½ for NaN
     total = jnp.sum(jnp.where(mask != 0, below, 0.0)).astype(jnp.float64)
     norm = jnp.sqrt(jnp.square(bounded.clip) + 0.25 * jnp.square(tally.weight))
@@ -174,15 +174,16 @@ def clip_moments(
     filled: bool = False,
     tally: Tally | None = None,
 ) -> Bounded:
-    """Σ_u w_u Σⱼ x_uj x_ujᵀ, a unit at a time scaled to Frobenius norm ≤ C, as `pack_symmetric`.
+    """Σ_u w_u Σⱼ x_uj x_ujᵀ, each unit scaled to Frobenius norm ≤ C, packed by `pack_symmetric`.
 
-    `rows` is (units, d), or (units, places, d) where a unit has several; a row of weight 0 is not
-    there. A unit's norm is bounded by Σⱼ ‖x_uj‖², which for one row is the norm itself. `filled`
-    makes shorter ones longer too, so that only directions count; what is 0 has none. `tally` is
-    that of `clip_units`.
+    `rows` is (units, d), or (units, places, d) where a unit has several; rows of weight 0 are
+    ignored. A unit's norm is bounded by Σⱼ ‖x_uj‖², which for one row is the norm itself. `filled`
+    also scales shorter contributions up to norm C, so that only directions count; a zero
+    contribution stays zero. `tally` is that of `clip_units`.
 
     Contributions are positive semi-definite matrices P, Q, whose inner product tr(PQ) is ≥ 0, so
-    that ‖P − Q‖² ≤ ‖P‖² + ‖Q‖² ≤ 2C²: the √2 of `nonnegative` holds without a coordinate being so.
+    that ‖P − Q‖² ≤ ‖P‖² + ‖Q‖² ≤ 2C²: the √2 of `nonnegative` holds although coordinates may be
+    negative.
     """
     there = (weights > 0).reshape(rows.shape[:-1])
     flat = jnp.where(there[..., None], rows, 0.0).reshape(-1, rows.shape[-1])
@@ -192,7 +193,7 @@ def clip_moments(
     units = there if there.ndim == 1 else jnp.any(there, axis=1)
     scale = clip_weights(norms, clip, units)
     if filled:
-        longer = clip * (1.0 - MARGIN) / jnp.where(norms > SMALLEST, norms, jnp.inf)
+        longer = clip * (1.0 - CLIP_MARGIN) / jnp.where(norms > MIN_SQUARED_NORM, norms, jnp.inf)
         scale = jnp.where(scale > 0, longer, 0.0)
     each = jnp.broadcast_to(scale.reshape(-1, *(1,) * (there.ndim - 1)), there.shape).reshape(-1)
     kept = kept_rows(each, flat) * jnp.sqrt(each)[:, None]
@@ -220,9 +221,9 @@ def add_disjoint(first: Bounded, second: Bounded) -> Bounded:
 def row_norms(flat: list[Array]) -> Array:
     """Norm of each row over several matrices, in float64; infinite beyond `LARGEST_NORM`.
 
-    In float32 neither the squares nor a division by the largest number will do: the reciprocal
-    of one above 8.5e37 is denormal, a compiler may flush it to 0, and the row would count as
-    having no norm at all. In float64 squares of anything up to `LARGEST_NORM` are exact enough.
+    In float32, squaring overflows, and dividing by the largest entry fails too: its reciprocal is
+    denormal above 8.5e37, a compiler may flush it to 0, and the row would get norm 0. In float64
+    squares of anything up to `LARGEST_NORM` are exact enough.
     """
     wide = [leaf.astype(jnp.float64) for leaf in flat]
     peaks = [jnp.max(jnp.abs(leaf), axis=1, initial=0.0) for leaf in wide]
@@ -233,7 +234,7 @@ def row_norms(flat: list[Array]) -> Array:
 
 @functools.cache
 def _register() -> None:
-    """Tell JAX of the parts of a Bounded, before the first one is made."""
+    """Register `Bounded` as a JAX pytree."""
     jax.tree_util.register_pytree_node(
         Bounded,
         lambda bounded: ((bounded.value, bounded.clip), bounded.nonnegative),

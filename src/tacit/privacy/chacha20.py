@@ -1,7 +1,7 @@
 """The ChaCha20 stream as a random generator of JAX, for secret noise.
 
-JAX's own generator, Threefry-2x32, has keys of 64 bits, few enough to be searched by whoever holds
-one release and a guess about the records. Secret noise and secret batches therefore come from the
+JAX's default generator, Threefry-2x32, has 64-bit keys. An attacker with one release and a guess
+about the records could search them all. Secret noise and secret batches therefore come from the
 ChaCha20 block function (RFC 8439), registered as a JAX key type:
 
     random bits      block(key, counter = 0, 1, …, nonce = (0, 0, "bits"))
@@ -9,8 +9,8 @@ ChaCha20 block function (RFC 8439), registered as a JAX key type:
     fold_in          block(key, counter = data,    nonce = (0, 0, "fold")), its first 8 words
 
 Everything is element-wise integer arithmetic, so that the bits are the same alone and in a batch,
-compiled and not, on every machine. A simulation with a known seed keeps the Threefry keys that its
-published numbers were made with; it promises nothing, and its key says which generator it is.
+compiled and not, on every machine. A simulation with a known seed uses Threefry keys, so that
+published numbers stay reproducible; it has no guarantee. The key type tells the generators apart.
 """
 
 from __future__ import annotations
@@ -27,45 +27,51 @@ WORDS = 8
 _BLOCK = 16
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", "<u4")
 _BITS, _SPLIT, _FOLD = (int.from_bytes(name, "little") for name in (b"bits", b"spli", b"fold"))
-_MOST_BLOCKS = 2**32
+_MAX_BLOCKS = 2**32
 Array = Any
 
 
-# Compiled once for each number of blocks, also where the caller is not; a caller that is compiled
-# takes it in.
+# Compiled once per number of blocks even if the caller is not compiled; inlined if it is. The four
+# columns of a state are mixed together, as arrays of shape (4, blocks): one operation per word
+# would take several times longer to compile.
 @functools.partial(jax.jit, static_argnames="nonce", inline=True)
 def chacha_blocks(key: Array, counter: Array, nonce: tuple[int, int, int]) -> Array:
     """ChaCha20 blocks for a vector of 32-bit counters: shape (len(counter), 16), 32-bit words."""
     counter = jnp.asarray(counter, jnp.uint32)
-    start = [
-        *(jnp.full_like(counter, int(word)) for word in _CONSTANTS),
-        *(jnp.broadcast_to(key[i], counter.shape) for i in range(WORDS)),
-        counter,
-        *(jnp.full_like(counter, word) for word in nonce),
-    ]
-    mixed = jax.lax.fori_loop(0, 10, lambda _, state: _double_round(state), tuple(start))
-    return jnp.stack([a + b for a, b in zip(mixed, start, strict=True)], axis=-1)
+    fixed = jnp.concatenate([_CONSTANTS, key, jnp.zeros(1, jnp.uint32), np.array(nonce, np.uint32)])
+    start = jnp.broadcast_to(fixed[:, None], (_BLOCK, len(counter))).at[12].set(counter)
+    start = start.reshape((4, 4, len(counter)))
+    mixed = jax.lax.fori_loop(0, 10, lambda _, rows: _double_round(rows), tuple(start))
+    return (jnp.stack(mixed) + start).reshape((_BLOCK, len(counter))).T
 
 
-def _double_round(state: tuple[Array, ...]) -> tuple[Array, ...]:
-    x = list(state)
-    for offset in (0, 1, 2, 3):
-        _quarter_round(x, offset, 4 + offset, 8 + offset, 12 + offset)
-    for offset in (0, 1, 2, 3):
-        _quarter_round(x, offset, 4 + (offset + 1) % 4, 8 + (offset + 2) % 4, 12 + (offset + 3) % 4)
-    return tuple(x)
+def _double_round(rows: tuple[Array, ...]) -> tuple[Array, ...]:
+    """A round of the columns and one of the diagonals, which are columns of the turned rows."""
+    a, b, c, d = _quarter_rounds(*rows)
+    a, b, c, d = _quarter_rounds(a, _turned(b, 1), _turned(c, 2), _turned(d, 3))
+    return a, _turned(b, 3), _turned(c, 2), _turned(d, 1)
 
 
-def _quarter_round(x: list[Array], a: int, b: int, c: int, d: int) -> None:
-    for first, second, third, bits in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
-        x[first] = x[first] + x[second]
-        mixed = x[third] ^ x[first]
-        x[third] = (mixed << bits) | (mixed >> (32 - bits))
+def _turned(row: Array, by: int) -> Array:
+    return jnp.concatenate([row[by:], row[:by]])
+
+
+def _quarter_rounds(a: Array, b: Array, c: Array, d: Array) -> tuple[Array, Array, Array, Array]:
+    for left, right in ((16, 12), (8, 7)):
+        a = a + b
+        d = _rotated(d ^ a, left)
+        c = c + d
+        b = _rotated(b ^ c, right)
+    return a, b, c, d
+
+
+def _rotated(words: Array, bits: int) -> Array:
+    return (words << bits) | (words >> (32 - bits))
 
 
 def _seed(_: Array) -> Array:
-    """`jax.random.key(seed, impl=…)` would have no more entropy than the seed: not for secrets."""
-    raise TypeError("a secret noise key is not made from an integer; use secret_key_data()")
+    """Refuse `jax.random.key(seed, impl=…)`: a key from an integer seed is not secret."""
+    raise TypeError("a secret noise key cannot be made from an integer; use secret_key_data()")
 
 
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
@@ -82,8 +88,8 @@ def _random_bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
     size = int(np.prod(shape))
     words = -(-size * bit_width // 32)
     blocks = -(-words // _BLOCK)
-    if blocks > _MOST_BLOCKS:
-        raise ValueError(f"{blocks} blocks from one noise key; at most {_MOST_BLOCKS}: fold_in")
+    if blocks > _MAX_BLOCKS:
+        raise ValueError(f"{blocks} blocks from one noise key; at most {_MAX_BLOCKS}: use fold_in")
     counter = jnp.arange(blocks, dtype=jnp.uint32)
     stream = chacha_blocks(key, counter, (0, 0, _BITS)).reshape(-1)
     dtype = {8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32, 64: jnp.uint64}[bit_width]

@@ -1,8 +1,8 @@
-"""What was released, as plain data: accountants interpret it, ledgers store it.
+"""Events: records of private releases, read by accountants and stored in ledgers.
 
-An event says how a number left a party: the norm bound C of one unit's contribution, the noise's
-standard deviation s, and how the batch was drawn. It does not say ε: that follows from an
-adjacency, a δ and an accountant. Sensitivity is derived here and nowhere else.
+An event holds the norm bound C of one unit's contribution, the standard deviation s of the noise,
+and how the batch was sampled. It does not hold ε, which follows from an adjacency, a δ and an
+accountant. Sensitivity is derived only here.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class WithoutReplacement(
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= self.total:
             raise ConfigError(
-                f"a batch of {self.batch} out of {self.total}; it must hold between 1 and all"
+                f"batch = {self.batch}, total = {self.total}; batch must be between 1 and total"
             )
 
     @property
     def rate(self) -> float:
-        """The share of the units in a batch."""
+        """Fraction of the units in a batch."""
         return self.batch / self.total
 
 
@@ -76,16 +76,16 @@ class GaussianEvent(
             )
         if not (self.count >= 1 and self.count == int(self.count)):
             raise ConfigError(
-                f"count = {self.count}; an event counts a whole number of releases, at least 1"
+                f"count = {self.count}; it must be a whole number of releases, at least 1"
             )
 
     @property
     def noise_multiplier(self) -> float:
-        """z = s / C, whatever the adjacency."""
+        """z = s / C, for either adjacency."""
         return self.noise_sd / self.clip
 
     def sensitivity(self, adjacency: Adjacency) -> float:
-        """How far the sum can move: C for add-or-remove-one, 2C (√2·C if nonnegative) for
+        """Largest move of the sum: C for add-or-remove-one, 2C (√2·C if nonnegative) for
         replace-one.
 
         >>> GaussianEvent(clip=3.0, noise_sd=1.0).sensitivity("replace-one")

@@ -1,4 +1,4 @@
-"""What a private run promises, always in full."""
+"""Differential privacy guarantees with their unit, adjacency and trust assumption."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Unit = Literal["record", "person", "party"]
 Aggregation = Literal["plain", "trusted", "server"]
 
 TRUST = {
-    "plain": "nobody: what a party sends is already private",
-    "trusted": "the server: it sees each party's message, which carries only a share of the noise, "
-    "and must show nobody anything but their sum",
-    "server": "the server: it is sent exact updates, and adds the noise itself",
-    "central": "whoever holds all the records in one place",
+    "plain": "No trusted server: each party adds its own noise",
+    "trusted": "Trusted server: it sees each party's message, which carries only a share of the "
+    "noise, and must reveal only the sum",
+    "server": "Trusted server: it receives exact updates and adds the noise",
+    "central": "Trusted data holder: all records are in one place",
 }
 
 
@@ -29,11 +29,11 @@ class Guarantee(msgspec.Struct, frozen=True, kw_only=True):
     adjacency: Adjacency
     trust: str
     caveat: str | None = None
-    """What makes it void or weaker than it looks, e.g. a known seed."""
+    """What weakens or voids the guarantee, e.g. a known seed."""
 
     def __str__(self) -> str:
         text = (
-            f"ε = {self.epsilon:.4g}, δ = {self.delta:g} per {self.unit} ({self.adjacency}); "
-            f"trusted: {self.trust}"
+            f"ε = {self.epsilon:.4g}, δ = {self.delta:g} per {self.unit} ({self.adjacency}). "
+            f"{self.trust}"
         )
         return text if self.caveat is None else f"{text}. {self.caveat}"

@@ -1,8 +1,8 @@
-"""Mechanisms: a bounded value goes in, a release with its cost comes out.
+"""Mechanisms: turn a bounded value into a noisy release with its cost.
 
-Everything here runs under `jit` and `vmap`, where clip and noise are arrays that may differ from
-party to party. `Release.event` turns the cost back into the plain event that the ledger was charged
-with; a party compares the two before anything leaves it.
+Everything here runs under `jit` and `vmap`, where clip and noise are arrays that may differ between
+parties. `Release.event` converts the cost to an event; a party compares it with the event charged
+to the ledger before it sends anything.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Drawn(NamedTuple):
     total: Array | None = None
 
     def sampling(self) -> Sampling | None:
-        """The same as plain data."""
+        """The sampling scheme as plain data."""
         if self.rate is not None:
             return Poisson(rate=float(self.rate))
         if self.batch is not None and self.total is not None:
@@ -37,12 +37,12 @@ class Drawn(NamedTuple):
         return None
 
 
-WHOLE = Drawn()
-"""Every unit is in it."""
+UNSAMPLED = Drawn()
+"""No sampling: every unit is in the batch."""
 
 
 class Cost(NamedTuple):
-    """What one release cost, as arrays; `event` is the same as plain data."""
+    """Privacy cost of one release, as arrays; `event` converts it to plain data."""
 
     clip: Array
     noise_sd: Array
@@ -50,7 +50,7 @@ class Cost(NamedTuple):
     nonnegative: Array
 
     def event(self, count: int = 1) -> GaussianEvent:
-        """The event, checked: an unusable scale is refused here at the latest."""
+        """The cost as a validated event; invalid scales are refused."""
         return GaussianEvent(
             clip=float(self.clip),
             noise_sd=float(self.noise_sd),
@@ -61,7 +61,7 @@ class Cost(NamedTuple):
 
 
 class Release(NamedTuple):
-    """A value that may leave, with what it cost."""
+    """A value that may leave the party, with its privacy cost."""
 
     value: Tree
     cost: Cost
@@ -76,8 +76,8 @@ class Mechanism(abc.ABC):
     """Turns a bounded value into a release. No method returns the value without its cost."""
 
     @abc.abstractmethod
-    def release(self, key: Array, bounded: Bounded, drawn: Drawn = WHOLE) -> Release:
-        """Noise drawn with `key`; `drawn` says how the units of `bounded` were sampled."""
+    def release(self, key: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED) -> Release:
+        """Add noise drawn with `key`; `drawn` says how the units of `bounded` were sampled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +85,9 @@ class Gaussian(Mechanism):
     """value + N(0, noise_sd² I).
 
     Formal guarantee: the release is one `GaussianEvent(clip, noise_sd)`, sampled as `drawn` says;
-    the accountants give its ε. With `shares` = M > 1 the party adds N(0, noise_sd²/M) only, and
-    the event is that of the sum of M such releases: it holds for whoever sees the sum alone (TMLR
-    Theorems 11 and 14) and against nobody who sees a single one.
+    the accountants give its ε. With `shares` = M > 1 the party adds N(0, noise_sd²/M) only, and the
+    event is that of the sum of M such releases. It protects only against observers of the sum (TMLR
+    Theorems 11 and 14), not against one who sees a single release.
     """
 
     noise_sd: Array | float
@@ -100,9 +100,9 @@ class Gaussian(Mechanism):
                 "a finite number > 0"
             )
         if isinstance(self.shares, int | float) and not self.shares >= 1:
-            raise ConfigError(f"shares = {self.shares}; there is at least one")
+            raise ConfigError(f"shares = {self.shares}; it must be at least 1")
 
-    def release(self, key: Array, bounded: Bounded, drawn: Drawn = WHOLE) -> Release:
+    def release(self, key: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED) -> Release:
         leaves, treedef = jax.tree.flatten(bounded.value)
         added = self.noise_sd / jnp.sqrt(jnp.asarray(self.shares, jnp.float64))
         noised = []
@@ -122,9 +122,9 @@ class Gaussian(Mechanism):
 
 
 def released(costs: Cost | None) -> Counter[GaussianEvent]:
-    """How often each event occurred, from costs with one leading axis; None: nothing was released.
+    """Number of occurrences of each event, from costs with a leading axis (None: no release).
 
-    What is made of earlier releases alone has no cost.
+    Post-processing of earlier releases has no cost.
     """
     if costs is None:
         return Counter()
@@ -147,12 +147,12 @@ def per_event(events: Iterable[GaussianEvent]) -> Counter[GaussianEvent]:
 
 
 def check_released(costs: Cost | None, charged: Iterable[GaussianEvent], party: str) -> None:
-    """Refuse to send what cost anything else than what was charged."""
+    """Refuse to send a reply whose events differ from those charged."""
     actual, paid = released(costs), per_event(charged)
     if actual != paid:
         raise PrivacyBudgetError(
-            f"party {party!r}: its answer cost {_shown(actual)}, but {_shown(paid)} was charged; "
-            "nothing is sent: the local method declares other events than it makes"
+            f"party {party!r}: its reply released {_shown(actual)}, but {_shown(paid)} was "
+            "charged; nothing is sent: fix the events that the local method declares"
         )
 
 

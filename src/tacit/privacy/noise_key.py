@@ -1,8 +1,7 @@
 """Secret noise keys: 256 bits from the operating system, or a known seed in a simulation.
 
-A secret key is expanded by ChaCha20 (`tacit.privacy.chacha20`). A simulation with a known seed
-keeps the Threefry keys that its published numbers were made with; it promises nothing, and the
-length of its key says which generator it is.
+A secret key is expanded by ChaCha20 (`tacit.privacy.chacha20`). A simulation with a known seed uses
+Threefry keys and has no guarantee. The length of the key data tells the two generators apart.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Array = Any
 
 
 def wrap_noise_key(data: Array) -> Array:
-    """The JAX key for key data: 8 words are a secret ChaCha20 key, 2 words a simulation's."""
+    """JAX key from key data: 8 words make a secret ChaCha20 key, 2 a simulation key."""
     from tacit.privacy.chacha20 import CHACHA20
 
     return jax.random.wrap_key_data(data, impl=CHACHA20 if data.shape[-1] == WORDS else None)
@@ -35,7 +34,7 @@ def secret_key_data() -> np.ndarray:
 def key_data(secret: bytes) -> np.ndarray:
     """A stored secret of 32 bytes as key data."""
     if len(secret) != KEY_BYTES:
-        raise ValueError(f"a noise key of {len(secret)} bytes; it must have {KEY_BYTES}")
+        raise ValueError(f"the noise key has {len(secret)} bytes; it must have {KEY_BYTES}")
     return np.frombuffer(secret, "<u4").astype(np.uint32)
 
 

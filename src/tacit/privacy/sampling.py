@@ -1,8 +1,8 @@
-"""Batches drawn exactly as they are accounted for, in compiled code with fixed shapes.
+"""Batch sampling exactly as accounted for, in compiled code with fixed shapes.
 
-Poisson sampling has a random batch size. A batch is worked off in chunks of fixed length, padded
-and masked, until no chosen unit is left: nobody is dropped when a batch is large, nothing is
-computed twice, and an empty batch is an empty sum.
+Poisson sampling has a random batch size. A batch is processed in chunks of fixed length, padded and
+masked, until every chosen unit was used. No unit of a large batch is dropped, nothing is computed
+twice, and an empty batch gives an empty sum.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tacit.privacy.bounded import Array, Bounded, add_disjoint
 from tacit.privacy.mechanisms import Drawn
 from tacit.support.compiler import jax, jnp
 
-WORD = 32
+WORD_BITS = 32
 Clipped = Callable[[Array, Array], Bounded]
 """(rows, mask) -> the bounded sum over the rows whose mask is 1."""
 
@@ -25,7 +25,7 @@ def poisson_mask(key: Array, present: Array, rate: Array) -> Array:
     32 random bits are compared with ⌊rate·2³²⌋, so that the probability is never above the one
     accounted for and at most 2⁻³² below it.
     """
-    # The generator makes 64 bits at a time: two units' worth.
+    # The generator makes 64 bits at a time, enough for two units.
     pairs = jax.random.bits(key, (-(-present.shape[0] // 2),), jnp.uint64)
     bits = jax.lax.bitcast_convert_type(pairs, jnp.uint32).reshape(-1)[: present.shape[0]]
     rate = jnp.asarray(rate, jnp.float64)
@@ -34,7 +34,7 @@ def poisson_mask(key: Array, present: Array, rate: Array) -> Array:
 
 
 def chunk_length(rate: float, units: int) -> int:
-    """A length that nearly always holds a whole Poisson batch: its mean and four deviations."""
+    """Chunk length that nearly always holds a whole Poisson batch: mean plus 4 sd."""
     mean = rate * units
     length = math.ceil(mean + 4.0 * math.sqrt(mean * (1.0 - rate)) + 1.0)
     return max(1, min(units, 8 * math.ceil(length / 8)))
@@ -45,8 +45,8 @@ def poisson_sum(
 ) -> tuple[Bounded, Drawn]:
     """Σ over a Poisson batch of the units' clipped contributions.
 
-    `length` sets the shape of the work and nothing else: a batch longer than that takes a second
-    chunk. The chunks hold different units, so their sum is bounded like one of them.
+    `length` only sets array shapes: a longer batch takes a second chunk. The chunks hold different
+    units, so their sum is bounded like one of them.
     """
     words = _packed(poisson_mask(key, present, rate))
     rank = jnp.cumsum(jax.lax.population_count(words).astype(jnp.int32))
@@ -56,7 +56,7 @@ def poisson_sum(
         wanted = number * length + jnp.arange(1, length + 1, dtype=jnp.int32)
         word = jnp.minimum(jnp.searchsorted(rank, wanted), rank.shape[0] - 1)
         before = jnp.where(word > 0, rank[word - 1], 0)
-        rows = WORD * word + _place(words[word], wanted - before)
+        rows = WORD_BITS * word + _place(words[word], wanted - before)
         return clipped(jnp.minimum(rows, present.shape[0] - 1), wanted <= count)
 
     def more(carry: tuple[Array, Bounded]) -> tuple[Array, Bounded]:
@@ -70,13 +70,13 @@ def poisson_sum(
 
 def _packed(mask: Array) -> Array:
     """The mask as words of 32 bits, the first unit in the lowest bit of the first word."""
-    mask = jnp.pad(mask, (0, -mask.shape[0] % WORD)).reshape(-1, WORD)
-    bits = mask.astype(jnp.uint32) << jnp.arange(WORD, dtype=jnp.uint32)
+    mask = jnp.pad(mask, (0, -mask.shape[0] % WORD_BITS)).reshape(-1, WORD_BITS)
+    bits = mask.astype(jnp.uint32) << jnp.arange(WORD_BITS, dtype=jnp.uint32)
     return jnp.sum(bits, axis=1, dtype=jnp.uint32)
 
 
 def _place(words: Array, number: Array) -> Array:
-    """Where the `number`-th set bit of a word, counted from 1, lies; 31 if there are fewer."""
+    """Position of the `number`-th set bit of a word, counted from 1; 31 if there are fewer."""
     place = jnp.zeros_like(number)
     for width in (16, 8, 4, 2, 1):
         low = jax.lax.population_count(words & jnp.uint32(2**width - 1)).astype(number.dtype)
@@ -88,7 +88,7 @@ def _place(words: Array, number: Array) -> Array:
 
 
 def subset_rows(key: Array, present: Array, length: int) -> Array:
-    """The first `length` of a random order of the present units; any others come after them.
+    """First `length` rows of a random order in which present units precede absent ones.
 
     Rows are ordered by 52 random bits each: a tie, which would favour the earlier row, has a
     probability below n²·2⁻⁵³.
@@ -103,8 +103,8 @@ def subset_sum(
 ) -> tuple[Bounded, Drawn]:
     """Σ over a uniformly random subset of `batch` of the present units.
 
-    `length` is a bound on `batch` that sets the shape of the work; the caller makes sure that
-    there are enough units.
+    `length` is an upper bound on `batch` that sets array shapes. The caller ensures that there are
+    enough units.
     """
     rows = subset_rows(key, present, length)
     chosen = (jnp.arange(length) < batch) & (present[rows] != 0)

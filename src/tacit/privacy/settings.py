@@ -1,6 +1,6 @@
-"""What a user asks for: one structure for the TOML file and for the notebook.
+"""Privacy settings, shared by the TOML file and the Python API.
 
-No array library is needed to read or to refuse it.
+Reading and validating them needs no array library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RUN_DIRECTORY = "run-directory"
 
 
 class PartyPrivacy(Table, frozen=True, kw_only=True):
-    """Where one party differs from the rest of the run."""
+    """Privacy settings of one party that differ from the run's."""
 
     place: ClassVar[str] = "privacy.parties"
 
@@ -37,12 +37,12 @@ class PartyPrivacy(Table, frozen=True, kw_only=True):
 
 
 class Privacy(Table, frozen=True, kw_only=True):
-    """The guarantee that every party wants for its own records.
+    """The privacy guarantee requested for every party's records.
 
     Either `epsilon` is given and the noise is calibrated to it, or `noise_multiplier` (noise sd
-    over clip) is given and ε follows. `unit` is what is protected, `adjacency` what it is compared
-    with: a data set without it, or with another in its place. "trusted" aggregation has the parties
-    share the noise, so that only a server that is trusted with single messages may add them up.
+    over clip) is given and ε follows. `unit` is what is protected. `adjacency` defines neighbouring
+    data sets: with one unit left out, or with one replaced. Under "trusted" aggregation the parties
+    share the noise, so the server that adds up their messages must be trusted.
     """
 
     place: ClassVar[str] = "privacy"
@@ -55,7 +55,7 @@ class Privacy(Table, frozen=True, kw_only=True):
     }
 
     epsilon: float | None = None
-    """ε of the guarantee: the smaller, the more private."""
+    """ε of the guarantee; smaller is more private."""
     delta: float = 1e-5
     """δ of the guarantee, below one over the number of records."""
     noise_multiplier: float | None = None
@@ -63,17 +63,19 @@ class Privacy(Table, frozen=True, kw_only=True):
     unit: Unit = "record"
     """What is protected: a record, all records of a person, or a whole party."""
     adjacency: Adjacency = "replace-one"
-    """What a data set is compared with: one with another unit in place of one, or without it."""
+    """Neighbouring data sets: one unit replaced, or one unit added or removed."""
     aggregation: Aggregation = "plain"
-    """Who adds the noise: each party for itself, all together, or the server."""
+    """Who adds the noise: each party in full, all parties a share each, or the server."""
     accountant: AccountantName = "pld"
-    """How the releases are added up to ε and δ."""
+    """Accountant that composes the releases to ε at δ."""
     insecure_noise_seed: int | None = None
     """None draws noise and batches from the operating system's entropy. A number makes the run
-    repeatable and, because whoever knows it can subtract the noise, not private."""
+    repeatable but not private: anyone who knows it can subtract the noise.
+    """
     ledger: str | None = None
-    """The file that this and later runs on the same records are charged to. "run-directory": one in
-    the run directory, for records that are generated from a seed."""
+    """Ledger file to which this and later runs on the same records are charged. "run-directory":
+    one inside the run directory, for records that are generated from a seed.
+    """
     parties: dict[str, PartyPrivacy] = msgspec.field(default_factory=dict)
     """Settings of single parties, by name."""
 
@@ -101,7 +103,7 @@ class Privacy(Table, frozen=True, kw_only=True):
         yield from _target_faults("privacy", self.epsilon, self.noise_multiplier, needed=True)
 
     def of(self, party: str) -> tuple[float | None, float | None, float]:
-        """(ε, noise multiplier, δ) that a party asks for; exactly one of the first two is given.
+        """(ε, noise multiplier, δ) of a party; exactly one of the first two is set.
 
         Parameters
         ----------
@@ -118,7 +120,7 @@ class Privacy(Table, frozen=True, kw_only=True):
 
 
 def _as_party(name: str, own: PartyPrivacy | dict[str, Any]) -> PartyPrivacy:
-    """The settings of one party, which a user writes as a dictionary."""
+    """Convert one party's settings from a dictionary."""
     if isinstance(own, PartyPrivacy):
         return own
     known = PartyPrivacy.__struct_fields__
@@ -134,7 +136,7 @@ def _as_party(name: str, own: PartyPrivacy | dict[str, Any]) -> PartyPrivacy:
 
 
 def check_clip(value: float, key: str) -> float:
-    """The value, if it can be a norm bound."""
+    """Return the value if it is a valid norm bound."""
     if not 0 < value < math.inf:
         raise ConfigError(f"{key} = {value}; a norm bound is a finite number > 0")
     return value
@@ -145,8 +147,8 @@ def _target_faults(
 ) -> Iterator[str]:
     if epsilon is not None and noise_multiplier is not None:
         yield (
-            f"{key}.epsilon = {epsilon} and {key}.noise_multiplier = {noise_multiplier}; one "
-            "follows from the other: give one"
+            f"{key}.epsilon = {epsilon} and {key}.noise_multiplier = {noise_multiplier}; give "
+            "only one: each determines the other"
         )
     if epsilon is None and noise_multiplier is None and needed:
         yield (

@@ -51,7 +51,7 @@ def _facts(privacy: PrivacyFacts) -> str:
         ("δ", f"{guarantee.delta:g}"),
         ("Protected unit", f"one {guarantee.unit}"),
         ("Adjacency", adjacency.format(unit=guarantee.unit)),
-        ("Who must be trusted", guarantee.trust),
+        ("Trust", guarantee.trust),
         ("Accountant", privacy.accountant or "–"),
     ]
     if privacy.private:

@@ -15,7 +15,7 @@ from tacit.methods import Clipped
 from tacit.models import Model
 from tacit.models.prior import PRIOR_PARTY
 from tacit.plan.plan import Plan
-from tacit.results.diagnostics import cautions_of, learned_share
+from tacit.results.diagnostics import cautions_of, diagnostics_block, learned_share
 from tacit.results.posterior import Posterior
 from tacit.results.published import not_covered
 from tacit.results.saved import model_settings
@@ -58,7 +58,9 @@ def compose_result(
     **more
         The other fields of `Result`.
     """
-    changes = [line["last_change"] for line in history if line["event"] == "round"]
+    history = list(history)
+    rounds = [line for line in history if line["event"] == "round"]
+    changes = [line["last_change"] for line in rounds if line["last_change"] is not None]
     return Result(
         seed=plan.seed,
         model=model_facts(plan.model),
@@ -69,6 +71,7 @@ def compose_result(
         exchanges=state.exchanges - _visits_of_the_prior(state),
         refused=state.refused,
         last_change=changes[-1] if changes else None,
+        diagnostics={} if plan.privacy is not None else diagnostics_block(plan, state, rounds),
         posterior=posterior_table(posterior),
         intervals=Intervals(warning=interval_note(plan)),
         **verdict_facts(plan, posterior, verdict, layout, clipped),

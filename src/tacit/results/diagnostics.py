@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tacit.expfam import Gaussian
-from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScoring
+from tacit.expfam import FullGaussian, Gaussian
+from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScores, PrivateScoring
+from tacit.methods.scores.server import SIGNIFICANT, fit_of
+from tacit.methods.scores.server import trouble as burn_in_trouble
 from tacit.methods.scoring.method import ScoringServer, counted_outside
 from tacit.plan.plan import Plan
 from tacit.results.posterior import Posterior, posterior_of
@@ -18,8 +20,11 @@ from tacit.results.verdict import (
     clipping_caution,
     convergence_caution,
     judge,
+    judge_solved,
     learned,
     learning_caution,
+    misfit_caution,
+    narrow_caution,
     rounding_trouble,
     unknown_clipping_caution,
 )
@@ -36,9 +41,13 @@ def run_verdict(
         trouble = plan.model.posterior_fault(posterior.family, posterior.natural)
     if trouble is None and isinstance(plan.method, PrivateScoring):
         trouble = _counting_trouble(plan, state)
+    if trouble is None and isinstance(plan.method, PrivateScores):
+        trouble = burn_in_trouble(state.memory or {})
     if trouble is not None:
         return Verdict(False, trouble)
-    return judge(
+    if plan.rules.solver is not None:
+        return judge_solved(state, log, full=isinstance(plan.family, FullGaussian))
+    verdict = judge(
         plan.family,
         state,
         log,
@@ -47,6 +56,32 @@ def run_verdict(
         gradient_step=step,
         exact_loss=plan.schedule.kind == "synchronous" and plan.schedule.parties_per_round is None,
     )
+    return verdict._replace(misfit=_misfit(plan, state))
+
+
+def _misfit(plan: Plan, state: ServerState) -> str | None:
+    """What the released rank histogram says against the model, if it does."""
+    fit = fit_of(state.memory or {}) if isinstance(plan.method, PrivateScores) else None
+    if fit is None or fit.p_value >= SIGNIFICANT:
+        return None
+    return f"{fit.words} (ranks of outcomes, p = {fit.p_value:.1g})"
+
+
+def diagnostics_block(
+    plan: Plan, state: ServerState, rounds: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Numbers behind a verdict; without weights where the server did not control the steps."""
+    energies = [line["negative_elbo"] for line in rounds]
+    found: dict[str, Any] = {"elbo": [None if one is None else -one for one in energies]}
+    memory = state.memory or {}
+    if plan.rules.solver is None or "pareto_k" not in memory:
+        return found
+    return found | {
+        "pareto_k": float(memory["pareto_k"]),
+        "effective_share": float(memory["effective_share"]),
+        "skewness": dict(zip(plan.model.names, memory["skewness"].tolist(), strict=True)),
+        "corrected_by_weights": bool(state.public["weighted"]),
+    }
 
 
 def _counting_trouble(plan: Plan, state: ServerState) -> str | None:
@@ -73,7 +108,13 @@ def cautions_of(
 ) -> list[Caution]:
     """Why not to believe the numbers of a run as they stand; empty: no reason is known."""
     share = learned_share(plan, posterior)
-    doubts = [] if verdict is None else convergence_caution(verdict)
+    doubts = []
+    if verdict is not None:
+        doubts = [
+            *convergence_caution(verdict),
+            *narrow_caution(verdict.effective_share),
+            *misfit_caution(verdict),
+        ]
     return [*doubts, *learning_caution(share, posterior.names), *_clipping_cautions(plan, clipped)]
 
 

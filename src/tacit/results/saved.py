@@ -19,7 +19,8 @@ import numpy as np
 from tacit.arrays import Array
 from tacit.data.schema.layout import Feature
 from tacit.errors import ConfigError, DataError
-from tacit.expfam import Family, Natural, make_family
+from tacit.expfam import Family, FullGaussian, Natural, make_family
+from tacit.expfam.rooted import RootedGaussian
 from tacit.models import Model, Records
 from tacit.models.registry import model_class
 from tacit.results.posterior import Posterior
@@ -174,6 +175,9 @@ def _family(model: Model, result: Result, natural: Natural) -> Family:
         return model.own_family
     family = make_family(result.posterior.family, result.model.dimension)
     expected = {key: value.shape for key, value in family.zero().items()}
+    if isinstance(family, FullGaussian) and "root" in natural:
+        family = RootedGaussian(family.dimension)
+        expected |= family.stored_shapes
     if {key: value.shape for key, value in natural.items()} != expected:
         raise DataError(
             f"{POSTERIOR}: the arrays do not have the shapes {expected} of a {family.kind} "

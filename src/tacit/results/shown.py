@@ -7,6 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tacit.expfam import Gaussian
+from tacit.expfam.quadrature import standardised
+from tacit.expfam.rooted import RootedGaussian
+from tacit.models import Model
 from tacit.results.posterior import Posterior
 from tacit.results.summary import Result, Site
 
@@ -14,6 +18,7 @@ NORMAL_95 = 1.959963984540054
 """Half-width, in standard deviations, of a normal's central 95 % interval."""
 
 
+SUMMARY_DRAWS = 4000
 MOST_DECIMALS = 6
 LARGE = 1e7
 """Numbers with more decimals than the one or at least as large as the other have an exponent."""
@@ -74,22 +79,54 @@ def site_summary(posterior: Posterior, seed: int) -> dict[str, Site]:
     summary = {}
     if not posterior.model.listed:  # nor is a draw of half a million coordinates made
         return summary
-    sites = posterior.draws(seed=seed)
-    theta = posterior.sample(seed=seed) if sites else np.zeros((0, 0))
+    if type(posterior.model).constrain is Model.constrain:
+        return summary
+    theta, weights = representative_draws(posterior, seed)
+    sites = {name: np.asarray(value) for name, value in posterior.model.constrain(theta).items()}
     place = {name: index for index, name in enumerate(posterior.names)}
     for name, draws in sites.items():
         for index in np.ndindex(draws.shape[1:]):
             column = draws[(slice(None), *index)]
             label = f"{name}[{','.join(map(str, index))}]" if index else name
-            low, high = np.quantile(column, [0.025, 0.975])
+            low, high = weighted_quantiles(column, weights, (0.025, 0.975))
+            mean = float(weights @ column)
             summary[label] = Site(
-                mean=float(column.mean()),
-                sd=float(column.std()),
-                low=float(low),
-                high=float(high),
+                mean=mean,
+                sd=math.sqrt(float(weights @ np.square(column - mean))),
+                low=low,
+                high=high,
                 real=label in place and bool(np.allclose(column, theta[:, place[label]])),
             )
     return summary
+
+
+def representative_draws(posterior: Posterior, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draws of θ with weights for tables; of a normal posterior they have its exact moments."""
+    family, natural = posterior.family, posterior.natural
+    if isinstance(family, RootedGaussian):
+        weighted = family.draws(natural)
+        if weighted is not None:
+            return weighted
+    if not isinstance(family, Gaussian):
+        draws = posterior.sample(SUMMARY_DRAWS, seed=seed)
+        return draws, np.full(len(draws), 1.0 / len(draws))
+    free = family.free(natural)
+    noise = np.random.default_rng(seed).standard_normal((SUMMARY_DRAWS // 2, family.dimension))
+    noise, weights = standardised(noise)
+    return np.asarray(family.free_draw(free, noise)), weights
+
+
+def weighted_quantiles(
+    values: np.ndarray, weights: np.ndarray, levels: tuple[float, ...]
+) -> list[float]:
+    """Quantiles of weighted draws, with linear interpolation.
+
+    >>> weighted_quantiles(np.array([3.0, 1.0, 2.0]), np.full(3, 1 / 3), (0.5,))
+    [2.0]
+    """
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order]) - 0.5 * weights[order]
+    return [float(np.interp(level, reached, values[order])) for level in levels]
 
 
 def shown_rows(posterior: Posterior) -> list[Shown]:

@@ -197,6 +197,8 @@ class Result(
     run: str | None = None
     """Of a live federation: the run, and the digest of the agreed configuration."""
     configuration: str | None = None
+    diagnostics: dict[str, Any] = {}
+    """Numbers behind the verdict, without privacy (`tacit.results.diagnostics`)."""
     model: ModelFacts
     method: str
     schedule: str

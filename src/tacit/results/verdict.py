@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
+from tacit.expfam.rooted import RootedGaussian
 from tacit.server.state import ServerState
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ SETTLED_KL = 1e-3
 SAMPLED_KL = 0.05
 """The same where the step is estimated from draws: 0.3 posterior standard deviations."""
 NOISY_KL = 0.5
+MAX_PARETO_K = 0.7
+EVEN_SHARE = 0.99
+"""From here on the shape of the largest weights says nothing: all are about equal."""
+BELIEVED_SHARE = 0.5
+"""Of the draws that weigh q against the posterior: fewer effective ones show that it is not q."""
 LARGE_STEP = 1.0
 LEARNED_LITTLE = 0.1
 MOSTLY_CLIPPED = 0.5
@@ -58,6 +64,14 @@ class OnePartyWarning(UserWarning):
     """The posterior would be elsewhere without one of the parties."""
 
 
+class TooNarrowWarning(UserWarning):
+    """Intervals of a fit are too narrow by construction."""
+
+
+class MisfitWarning(UserWarning):
+    """The records do not look like records of the model."""
+
+
 class MissingIndicatorWarning(UserWarning):
     """Missing values were filled with a constant beside an indicator."""
 
@@ -67,6 +81,10 @@ class Verdict(NamedTuple):
 
     converged: bool
     why: str
+    effective_share: float | None = None
+    """Of the draws that weigh a mean-field q against the exact posterior, where there are any."""
+    misfit: str | None = None
+    """How the records differ from what the model says, where a charged release shows it."""
 
 
 class Caution(NamedTuple):
@@ -80,8 +98,10 @@ CATEGORIES: dict[str, type[UserWarning]] = {
     "not-converged": NotConvergedWarning,
     "little-learned": LittleLearnedWarning,
     "clipping": ClippingWarning,
+    "misfit": MisfitWarning,
     "missing-indicator": MissingIndicatorWarning,
     "one-party": OnePartyWarning,
+    "too-narrow": TooNarrowWarning,
 }
 
 
@@ -120,8 +140,6 @@ def judge(
         return _judge_private(family, moved, number)
     if state.refused_in_a_row:
         return Verdict(False, "the last update was refused; use a lower schedule.damping")
-    if state.shortened:
-        return Verdict(False, f"the free energy still rose in the last of {number}")
     size = _dimension(family)
     scale = 1 if isinstance(family, Gaussian) else size
     if moved > LARGE_STEP * scale:
@@ -153,6 +171,54 @@ def judge(
         since = "contributed since q last moved by more than it may; use more schedule.rounds"
         return Verdict(False, _silent(stale, state, since))
     return Verdict(True, f"after {number} a whole step would move q by {step:.2g} nats")
+
+
+def judge_solved(
+    state: ServerState, log: Sequence[dict[str, Any]], *, full: bool = True
+) -> Verdict:
+    """The verdict on a run whose steps the server controlled (`tacit.methods.natural.solver`).
+
+    q is believed when it is at the optimum and when importance weights of draws from it against
+    the exact posterior are even enough. A mean-field q (`full` = False) has converged at its
+    optimum; that it leaves correlations out is said by `narrow_caution`.
+    """
+    memory = state.memory or {}
+    number = f"{state.round} round{'' if state.round == 1 else 's'}"
+    if state.finished not in ("converged", "rounds"):
+        notes = [line["note"] for line in log if line.get("note")]
+        return Verdict(False, f"the run ended early: {(notes or [state.finished])[-1]}")
+    if "pareto_k" not in memory:
+        return Verdict(
+            False, f"the limit of {number} was reached on the way; use more schedule.rounds"
+        )
+    silent = [name for name in _expected(state) if name not in state.moved_since]
+    if silent:
+        return Verdict(False, _silent(silent, state, "contributed; use more schedule.rounds"))
+    step, shape = float(memory["last_change"]), float(memory["pareto_k"])
+    share = float(memory["effective_share"])
+    weights = f"importance weights: {share:.0%} effective draws, Pareto k̂ = {shape:.2f}"
+    if not bool(memory["settled"]):
+        return Verdict(
+            False,
+            f"after {number} a whole step would still move q by {step:.2g} nats (at most "
+            f"{SETTLED_KL:g} when converged; {weights}); use informative priors, or check the "
+            "model for parameters that the records do not determine",
+        )
+    even = share >= EVEN_SHARE or (shape <= MAX_PARETO_K and share >= BELIEVED_SHARE)
+    if not even and full:
+        corrected = (
+            ""
+            if not state.public["weighted"]
+            else ("mean and standard deviations are corrected by the weights as far as these go; ")
+        )
+        return Verdict(
+            False,
+            "q is the best normal approximation, but the posterior is far from normal "
+            f"({weights}; at least {BELIEVED_SHARE:.0%} and at most {MAX_PARETO_K} when "
+            f"believable); {corrected}use another parametrisation, or compare with NUTS",
+        )
+    why = f"after {number} a whole step would move q by {step:.1g} nats; {weights}"
+    return Verdict(True, why, None if full else share)
 
 
 def _expected(state: ServerState) -> list[str]:
@@ -210,7 +276,7 @@ def rounding_trouble(family: Family, q: Natural) -> str | None:
     With one diagonal element scaled to 1, a precision matrix whose smallest eigenvalue is that of
     a sum of rounding errors says nothing about the direction that belongs to it.
     """
-    if not isinstance(family, FullGaussian):
+    if not isinstance(family, FullGaussian) or isinstance(family, RootedGaussian):
         return None
     precision = -2.0 * np.asarray(q["quadratic"])
     scale = np.sqrt(np.diagonal(precision))
@@ -234,6 +300,33 @@ def convergence_caution(verdict: Verdict) -> list[Caution]:
     if verdict.converged:
         return []
     return [Caution("not-converged", f"This fit did not converge: {verdict.why}.")]
+
+
+def narrow_caution(share: float | None) -> list[Caution]:
+    """A caution where a mean-field q is far from the exact posterior."""
+    if share is None or share >= BELIEVED_SHARE:
+        return []
+    return [
+        Caution(
+            "too-narrow",
+            "Intervals are too narrow: the mean-field posterior leaves out correlations, and only "
+            f"{share:.0%} of its draws count as draws of the exact posterior; use "
+            'posterior="full".',
+        )
+    ]
+
+
+def misfit_caution(verdict: Verdict) -> list[Caution]:
+    """A caution where a charged release shows that the model does not fit."""
+    if verdict.misfit is None:
+        return []
+    return [
+        Caution(
+            "misfit",
+            f"The model does not fit the records: {verdict.misfit}; coefficients and intervals "
+            "assume that it does.",
+        )
+    ]
 
 
 def learning_caution(learned: np.ndarray | None, names: Sequence[str] = ()) -> list[Caution]:

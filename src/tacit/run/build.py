@@ -10,7 +10,7 @@ from tacit.errors import ConfigError
 from tacit.methods import LocalMethod
 from tacit.models import Model, ModelSchema
 from tacit.models.base import OUTCOMES
-from tacit.models.registry import SUITED, build_model, model_class, settings_class
+from tacit.models.registry import DEFAULT_KINDS, build_model, model_class, settings_class
 from tacit.models.settings import AutoModel
 from tacit.run.config import Config
 from tacit.server.schedule import Schedule
@@ -22,7 +22,7 @@ def make_model(config: Config, federation: Federation) -> Model:
     settings = config.model
     if isinstance(settings, AutoModel):
         kind = "normal-mean" if config.data.source == "normal-mean" else None
-        kind = kind or SUITED[federation.output]
+        kind = kind or DEFAULT_KINDS[federation.output]
         settings = settings_class(kind)(**given(settings))
     _check_output(settings.kind, federation)
     return build_model(settings.kind, settings, ModelSchema.of(federation, config.seed))
@@ -56,6 +56,6 @@ def _check_output(kind: str, federation: Federation) -> None:
         )
     raise ConfigError(
         f"model.kind = {kind!r}, but outcome {federation.outcome!r} is "
-        f"{OUTCOMES[federation.output]}; use model.kind = {SUITED[federation.output]!r} or "
+        f"{OUTCOMES[federation.output]}; use model.kind = {DEFAULT_KINDS[federation.output]!r} or "
         "'auto'"
     )

@@ -1,4 +1,4 @@
-"""Who is here: late parties are passed over and taken back, others leave for good.
+"""Attendance: skip late parties, readmit them, and remove parties that leave.
 
 Like `step`, each function is (state, …) -> (state, log), pure, and keeps q = prior × ∏ factors.
 """
@@ -13,7 +13,7 @@ from tacit.server.step import ask, close_requests, divide_out, exclude, go_on
 
 
 def may_skip(rules: Rules, state: ServerState, late: Sequence[str]) -> bool:
-    """Whether a round may do without these parties: a quorum must be left."""
+    """True if a round can go on without these parties, because a quorum is left."""
     if rules.quorum is None or not late:
         return False
     others = set(_others(rules))
@@ -27,9 +27,9 @@ def may_skip(rules: Rules, state: ServerState, late: Sequence[str]) -> bool:
 def skip(
     rules: Rules, state: ServerState, late: Sequence[str], now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """Go on without late parties. Their requests are closed: an answer that still comes is ignored.
+    """Go on without late parties.
 
-    They are not asked again before `welcome`.
+    Their requests are closed, so late replies are ignored. They get no requests until `welcome`.
     """
     log = tuple(
         {"event": "skipped", "round": state.round + 1, "party": request.party, "id": request.id}
@@ -42,7 +42,7 @@ def skip(
 
 
 def welcome(rules: Rules, state: ServerState, party: str, now: float = 0.0) -> ServerState:
-    """Take a party back: it is asked in the next round, or at once in an asynchronous run."""
+    """Take a party back: from the next round, or at once in an asynchronous run."""
     if party in state.absent:
         state = replace(state, absent=state.absent - {party})
     asked = any(request.party == party for request in state.open.values())
@@ -57,7 +57,7 @@ def welcome(rules: Rules, state: ServerState, party: str, now: float = 0.0) -> S
 def leave(
     rules: Rules, state: ServerState, party: str, now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """A party goes for good: its factor stays in q or, where the rules say so, is divided out."""
+    """Remove a party permanently: its factor stays in q or, by the rules, is divided out."""
     if party in state.left or state.finished:
         return state, ()
     state = replace(_without_requests(state, [party]), left=state.left | {party})
@@ -75,8 +75,8 @@ def leave_out(
 ) -> tuple[ServerState, Log]:
     """Go on without a party whose update breaks a bound, until `readmit`.
 
-    Its factor is divided out of q: nothing of it can be trusted. Where only the sum of the parties'
-    noisy updates is known, what it has contributed so far stays, and the log says so.
+    Its factor is divided out of q, because it cannot be trusted. If only the sum of the parties'
+    noisy updates is known, its earlier contributions stay, and the log says so.
     """
     if party in state.not_asked or state.finished:
         return state, ()
@@ -88,7 +88,7 @@ def leave_out(
 def readmit(
     rules: Rules, state: ServerState, party: str, now: float = 0.0
 ) -> tuple[ServerState, Log]:
-    """Ask a party again that was left out: from the next round, or at once if asynchronous."""
+    """Send requests again to a party that was left out: next round, or at once if asynchronous."""
     if party not in state.left_out or state.finished:
         return state, ()
     rest = {name: found for name, found in state.left_out.items() if name != party}
@@ -98,17 +98,17 @@ def readmit(
 
 def _go_on_without(rules: Rules, state: ServerState, now: float) -> tuple[ServerState, Log]:
     if rules.schedule.kind == "asynchronous" and state.not_asked.issuperset(_others(rules)):
-        # Also where the prior is asked for ever.
+        # Also if only the prior pseudo-party is left.
         state = replace(state, open={}, issued={}, finished="everybody left")
     return go_on(rules, state, now)
 
 
 def _others(rules: Rules) -> tuple[str, ...]:
-    """All but the prior, which is nobody."""
+    """All parties except the prior pseudo-party."""
     return rules.parties[1:] if rules.site_prior else rules.parties
 
 
 def _without_requests(state: ServerState, parties: Sequence[str]) -> ServerState:
-    """Close what was asked of these parties, unanswered."""
+    """Close the open requests of these parties."""
     keys = [key for key, request in state.open.items() if request.party in parties]
     return close_requests(state, {}, unanswered=keys)

@@ -1,8 +1,8 @@
-"""The server's state on disk: one SQLite file, one transaction an update.
+"""The server's state on disk: one SQLite file, one transaction per update.
 
-A crash at any moment leaves the last committed state, whole. Only what changed is written: the
-state is immutable, so an unchanged part is the same object as before. A file that SQLite or the
-decoder cannot read, or whose checksums do not match, is refused, never repaired.
+A crash at any moment leaves the last committed state intact. Only changes are written: the state is
+immutable, so an unchanged part is the same object as before. A file that SQLite or the decoder
+cannot read, or whose checksums do not match, is refused, never repaired.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tacit.server.messages import Reply, Stage, pack_natural, unpack_natural
 from tacit.server.state import Factor, Log, Open, Published, ServerState
 from tacit.support.storage import writing
 
-FORMAT = 2
-"""Of the file; 0.1 wrote format 0, in which replies and posteriors had other contents."""
+FORMAT = 3
+"""Format of the file. Version 0.1 wrote format 0, with other contents."""
 _SCHEMA = """
 CREATE TABLE scalars (id INTEGER PRIMARY KEY CHECK (id = 0), body BLOB NOT NULL);
 CREATE TABLE factors (party TEXT PRIMARY KEY, body BLOB NOT NULL);
@@ -38,15 +38,15 @@ CREATE TABLE log (place INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
 """
 PAGE_BYTES = 32768
 LOG_PAGES = 32
-"""How many pages SQLite's write-ahead log may have before it is copied into the file: 1 MB."""
+"""Pages in SQLite's write-ahead log before it is copied into the file: 1 MB."""
 _BULKY = (
-    "q", "factors", "open", "issued", "arrived", "previous", "total", "memory", "base", "public",
+    "q", "factors", "open", "issued", "arrived", "previous", "total", "memory", "public",
 )  # fmt: skip
 _SCALARS = tuple(f.name for f in fields(ServerState) if f.name not in _BULKY)
-_NAMED = {-1: "q", -2: "previous", -3: "total", -4: "memory", -5: "base", -6: "public"}
-"""What a state has by name, and the numbers under which it is kept."""
+_NAMED = {-1: "q", -2: "previous", -3: "total", -4: "memory", -6: "public"}
+"""Row numbers of the posteriors and arrays that a state holds by name."""
 Kept = tuple[Natural, int | None, Natural | None]
-"""What a party keeps, the visit that made it, and what it had kept before that visit."""
+"""A party's memory, the visit that made it, and the memory before that visit."""
 _MALFORMED = (KeyError, ValueError, TypeError, AttributeError)
 
 
@@ -63,7 +63,7 @@ class Checkpoint:
             self._db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
-            # SQLite would let the log grow to 1,000 pages, 32 MB, before it starts over.
+            # By default SQLite lets the log grow to 1,000 pages, 32 MB.
             self._db.execute(f"PRAGMA wal_autocheckpoint={LOG_PAGES}")
             self._db.execute(f"PRAGMA journal_size_limit={LOG_PAGES * PAGE_BYTES}")
             (sound,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
@@ -85,7 +85,7 @@ class Checkpoint:
             raise self._unreadable(error) from error
         if found is None:
             self.close()
-            raise self._unreadable(ValueError("it names no configuration"))
+            raise self._unreadable(ValueError("no configuration digest"))
         if found[0] != digest:
             self.close()
             raise DataError(
@@ -96,7 +96,7 @@ class Checkpoint:
         self._saved: ServerState | None = None
 
     def save(self, state: ServerState, log: Log = ()) -> None:
-        """Write what changed since the last save, and the log, in one transaction."""
+        """Write the changes since the last save, and the log, in one transaction."""
         old, db = self._saved, self._db
         with writing(self.path), _transaction(db):
             self._put_posteriors(state, old)
@@ -125,7 +125,7 @@ class Checkpoint:
             raise self._unreadable(error) from error
 
     def keep(self, memories: dict[str, Kept]) -> None:
-        """Write what parties of this process keep to themselves, before their answers are seen."""
+        """Write the method memories of this process's parties, before their replies are used."""
         rows = [
             (name, _keyed(name, [pack_natural(memory), visit, earlier and pack_natural(earlier)]))
             for name, (memory, visit, earlier) in memories.items()
@@ -134,7 +134,7 @@ class Checkpoint:
             self._db.executemany("REPLACE INTO memories VALUES (?, ?)", rows)
 
     def kept(self) -> dict[str, Kept]:
-        """What they last kept."""
+        """The last method memories by party."""
         try:
             rows = self._db.execute("SELECT party, body FROM memories")
             return {party: _kept(_unkeyed(party, body)) for party, body in rows}
@@ -142,7 +142,7 @@ class Checkpoint:
             raise self._unreadable(error) from error
 
     def secret(self) -> tuple[int, ...]:
-        """128 bits that belong to this run: whatever copy it goes on from, it draws the same."""
+        """128 random bits of this run, the same after resuming from any copy."""
         try:
             (body,) = self._db.execute("SELECT body FROM secret").fetchone()
         except (sqlite3.DatabaseError, *_MALFORMED) as error:
@@ -169,9 +169,8 @@ class Checkpoint:
         visits = {p: _unkeyed(p, b) for p, b in db.execute("SELECT party, body FROM visits")}
         factors = {}
         for party, body in db.execute("SELECT party, body FROM factors ORDER BY rowid"):
-            natural, base = (one and unpack_natural(one) for one in _unkeyed(party, body))
             version, count = visits[party]
-            factors[party] = Factor(natural, version, count, base)
+            factors[party] = Factor(unpack_natural(_unkeyed(party, body)), version, count)
         requests = []
         for (body,) in db.execute("SELECT body FROM requests ORDER BY place"):
             *parts, stage, factor = _unpack(body)
@@ -190,7 +189,6 @@ class Checkpoint:
             previous=named.get(-2),
             total=named.get(-3),
             memory=named.get(-4),
-            base=named.get(-5),
             public=named[-6],
             issued=issued,
             factors=factors,
@@ -218,7 +216,7 @@ class Checkpoint:
                 self._db.execute("REPLACE INTO posteriors VALUES (?, ?)", row)
 
     def _put_factors(self, state: ServerState, old: ServerState | None) -> None:
-        """A factor is written when it changed; how often its party was asked, more often."""
+        """Write changed factors, and the visit counts of all parties."""
         before = {} if old is None else old.factors
         for party, factor in state.factors.items():
             known = before.get(party)
@@ -226,12 +224,9 @@ class Checkpoint:
                 continue
             counts = _keyed(party, [factor.version, factor.visits])
             self._db.execute("REPLACE INTO visits VALUES (?, ?)", (party, counts))
-            same = known is not None and known.natural is factor.natural
-            if known is None or not same or known.base is not factor.base:
-                parts = [pack_natural(factor.natural), factor.base and pack_natural(factor.base)]
-                self._db.execute(
-                    "REPLACE INTO factors VALUES (?, ?)", (party, _keyed(party, parts))
-                )
+            if known is None or known.natural is not factor.natural:
+                body = _keyed(party, pack_natural(factor.natural))
+                self._db.execute("REPLACE INTO factors VALUES (?, ?)", (party, body))
 
     def _put_replies(self, state: ServerState, old: ServerState | None) -> None:
         before = {} if old is None else old.arrived
@@ -248,7 +243,7 @@ class Checkpoint:
     def _unreadable(self, error: Exception) -> DataError:
         reason = " ".join(str(error).split())
         return DataError(
-            f"{self.path} cannot be read ({reason}); restore it from a copy or start anew with "
+            f"{self.path} cannot be read ({reason}); restore it from a copy or start again with "
             "another --out"
         )
 
@@ -264,19 +259,19 @@ def _kept(body: Any) -> Kept:
 
 
 def _posteriors(state: ServerState) -> dict[int, Natural | Published]:
-    """Every q and other arrays that a state holds, by the number they are kept under."""
+    """All posteriors and arrays of a state, by row number."""
     named: dict[int, Any] = {number: getattr(state, name) for number, name in _NAMED.items()}
     return {number: q for number, q in named.items() if q is not None} | state.issued
 
 
 def _create(path: Path, digest: str) -> None:
-    """A whole empty checkpoint or, after a crash, none."""
+    """Create an empty checkpoint atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     part.unlink(missing_ok=True)
     db = sqlite3.connect(part, isolation_level=None)
     db.execute(f"PRAGMA user_version={FORMAT}")
-    db.execute(f"PRAGMA page_size={PAGE_BYTES}")  # factors are large: fewer pages for each
+    db.execute(f"PRAGMA page_size={PAGE_BYTES}")  # factors are large: fewer pages per factor
     db.executescript(_SCHEMA + "CREATE TABLE run (digest TEXT NOT NULL);")
     db.execute("INSERT INTO run VALUES (?)", (digest,))
     db.execute("INSERT INTO secret VALUES (0, ?)", (secrets.token_bytes(16),))
@@ -296,12 +291,12 @@ class _transaction:  # noqa: N801 - reads as a statement
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         if kind is None:
             self.db.execute("COMMIT")
-        elif self.db.in_transaction:  # a full disk may have ended it already
+        elif self.db.in_transaction:  # a full disk may have ended the transaction
             self.db.execute("ROLLBACK")
 
 
 def _pack(value: Any) -> bytes:
-    """MessagePack after its CRC-32: SQLite does not notice a changed byte in a value."""
+    """CRC-32 followed by MessagePack: SQLite does not detect changed bytes in a value."""
     body = msgspec.msgpack.encode(value)
     return zlib.crc32(body).to_bytes(4, "big") + body
 
@@ -313,12 +308,12 @@ def _unpack(raw: bytes) -> Any:
 
 
 def _keyed(key: Any, value: Any) -> bytes:
-    """A value with the key of its row, which has no checksum of its own."""
+    """A value packed with the key of its row, so that the checksum covers both."""
     return _pack([key, value])
 
 
 def _unkeyed(key: Any, raw: bytes) -> Any:
     own, value = _unpack(raw)
     if own != key:
-        raise ValueError(f"a row of {own!r} is kept under {key!r}")
+        raise ValueError(f"the row of {own!r} is stored under {key!r}")
     return value

@@ -1,10 +1,10 @@
 """The server's half of a private method: how released updates become the next q.
 
-A `Combine` is a pure function of what was released, in NumPy: (shared, sum of the round) ->
-shared. It receives the sum of the replies and never its terms, so that secure aggregation can take
-its place. What it returns is kept with the server's state, so that a resumed run goes on to the
-same posterior. All of it is post-processing and costs no budget. A q that is improper is refused
-by the server: q, factors, public arrays and memory stay as they were.
+A `Combine` is a pure function of what was released, in NumPy: (shared, sum of the round) -> shared.
+It receives the sum of the replies and never its terms, so that secure aggregation can replace the
+summation. The returned values are stored with the server's state, so that a resumed run reaches the
+same posterior. All of it is post-processing and costs no budget. The server refuses an improper q:
+q, factors, public arrays and memory then stay unchanged.
 """
 
 from __future__ import annotations
@@ -22,55 +22,65 @@ if TYPE_CHECKING:
 
 
 class Shared(NamedTuple):
-    """What the server knows; all of it is post-processing of what was released."""
+    """The server's values between rounds, all post-processing of releases."""
 
     q: Natural
     public: Arrays = {}  # noqa: RUF012 - shared and never written to
     """Published with every request of the next round."""
     memory: Arrays | None = None
-    """Stays at the server, from one round to the next."""
+    """Kept at the server between rounds."""
+    stage: str | None = None
+    """The stage of the next round, where a solver chooses it."""
+    finished: str | None = None
+    """Why a solver ended the run."""
+    energy: float | None = None
+    """Evidence lower bound at the last accepted q, up to a constant."""
+    moved: float | None = None
+    """Nats by which a whole step would move that q."""
+    note: str = ""
+    """For the log."""
 
 
 class RoundSum(NamedTuple):
-    """The sum of one round's releases. The server's half never sees the terms of the sum."""
+    """Sum of one round's releases; the server's half never sees its terms."""
 
     total: Arrays
     contributors: int
     number: int
-    """The round: 1, 2, …"""
+    """Number of the round: 1, 2, …"""
 
 
 Combine = Callable[[Shared, RoundSum], Shared]
 
 
 class Run(NamedTuple):
-    """What the server knows of a private run before it begins."""
+    """Facts of a private run that are fixed before it starts."""
 
     model: Model
     family: Family
     parties: int
     asked: int
-    """How many of them answer in a round."""
+    """Number of parties per round."""
     rounds: int
     damping_at: Callable[[int], float]
     noise_sd: Callable[[int], float]
-    """Of the noise in the sum of all that is released in that round (1, 2, …), before damping."""
+    """Standard deviation of the noise in the sum of round 1, 2, …, before damping."""
     noise_rng: Callable[[int], np.random.Generator] | None = None
-    """Where the server's own noise of that round comes from, if it is the server that adds it."""
+    """Generator of the server's noise by round, if the server adds it."""
 
 
 def floored_step(
     floor: Callable[[Natural, int], np.ndarray | float], momentum: float = 0.0
 ) -> Combine:
-    """Updates of a mean-field Gaussian; the precision is kept above a floor.
+    """Combine rule for a mean-field Gaussian that keeps the precision above a floor.
 
     With Δb and ΔΛ the sums of the updates and m the mean of q, the score is g = Δb − ΔΛ∘m:
 
         v ← βv + g,    Λ ← max(Λ + ΔΛ, floor(q, round)),    m ← m + v/Λ.
 
-    Without a floor and a momentum β this is multiplication. A precision that is a noisy sum may
-    come out too small or negative; the mean's step is then taken at the floor and is as short as
-    it has to be (MEng §4.3.3).
+    Without floor and momentum β this multiplies the factors. A noisy sum of precisions may be too
+    small or negative; the step of the mean then uses the floor, which limits its length (MEng
+    §4.3.3).
     """
 
     def combine(shared: Shared, answers: RoundSum) -> Shared:

@@ -31,9 +31,8 @@ class Request(NamedTuple):
     """One request to one party, answered once.
 
     `version` is that of the party's factor: an update made against another one is refused. `visit`
-    counts the requests this party has had and, with the seed and the party's name, is all that its
-    random numbers depend on. `stage` names what is wanted. q and factor are None where the stage
-    does not read them.
+    counts the requests to this party. Its random numbers depend only on the visit, the seed and the
+    party's name. q and factor are None if the stage does not read them.
     """
 
     id: str
@@ -50,7 +49,7 @@ class Request(NamedTuple):
 
     @property
     def content(self) -> str:
-        """A digest of everything that is asked, to the last bit; two digests, two questions."""
+        """Digest of everything that the request contains, to the last bit."""
         parts = [self.party, self.visit, self.version, float(self.damping), bool(self.initial)]
         arrays = [
             None if one is None else sorted(pack_natural(one).items())
@@ -61,10 +60,10 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a party releases, and its loss at the q it was sent.
+    """What a party releases, and its loss at the received q.
 
     Where the method has a local posterior qₘ, `released` is the damped change of natural
-    parameters Δₘ = ρ (λ_{qₘ} − λ_q). A private reply has no loss, which would be one more release.
+    parameters Δₘ = ρ (λ_{qₘ} − λ_q). A private reply has no loss, which would be another release.
     """
 
     id: str
@@ -75,7 +74,7 @@ class Reply(NamedTuple):
 
 
 def pack_natural(natural: Natural) -> dict[str, Any]:
-    """Shape and little-endian float64 of each part, to the last bit; zeros as their shape alone."""
+    """Shape and little-endian float64 bytes of each part; arrays of zeros as their shape only."""
     packed = {}
     for name, value in natural.items():
         raw = np.ascontiguousarray(value, "<f8").tobytes()
@@ -92,7 +91,7 @@ def unpack_natural(body: dict[str, Any]) -> Natural:
 
 
 def encode_reply(reply: Reply) -> bytes:
-    """A reply as a party keeps it, to be sent again as it is."""
+    """Encode a reply for storage, to be resent unchanged."""
     body = [reply.id, reply.party, reply.version, pack_natural(reply.released), reply.loss]
     return msgspec.msgpack.encode(body)
 

@@ -1,4 +1,7 @@
-"""Whom the server asks, when, and with what damping (thesis ch. 3, TMLR §3.1)."""
+"""Schedules: which parties update the posterior, in what order, with what damping.
+
+See thesis ch. 3 and TMLR §3.1.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ USUAL_ROUNDS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Damping:
-    """ρ falling (or rising) in a straight line from `start` to `end` over `rounds` rounds.
+    """Damping ρ that changes linearly from `start` to `end` over `rounds` rounds.
 
     Parameters
     ----------
@@ -48,7 +51,7 @@ class Damping:
 
 @dataclass(frozen=True, kw_only=True)
 class PowerDamping:
-    """ρ = (offset + t)^−decay in round t + 1: Robbins and Monro's steps of stochastic inference.
+    """Damping ρ = (offset + t)^−decay in round t + 1, a Robbins-Monro step size.
 
     Parameters
     ----------
@@ -72,8 +75,8 @@ class PowerDamping:
             raise ConfigError(f"schedule.damping.offset = {self.offset}; it must be at least 1")
         if not 0.5 <= self.decay <= 1:
             raise ConfigError(
-                f"schedule.damping.decay = {self.decay}; it must be in [0.5, 1]: slower does not "
-                "forget noise, faster stops learning"
+                f"schedule.damping.decay = {self.decay}; it must be in [0.5, 1]: below, noise "
+                "does not average out; above, learning stops"
             )
 
     def at(self, round_number: int) -> float:
@@ -83,13 +86,13 @@ class PowerDamping:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """What the three schedules share.
+    """Base class of the three schedules.
 
-    One round is one visit of every chosen party, or, asynchronously, as many exchanges. The run
-    ends after `rounds`, or earlier once rounds that each move q by less than `tolerance` in KL
-    divergence have heard every party. `damping` None is chosen by `resolved_damping`, `tolerance`
-    None by the plan. `rounds` None is what the method usually takes (`LocalMethod.usual_rounds`);
-    until the plan puts that in its place it reads as `USUAL_ROUNDS`.
+    One round is one visit to every chosen party, or the same number of exchanges if asynchronous.
+    The run ends after `rounds`, or earlier once consecutive rounds that each moved q by less than
+    `tolerance` in KL divergence include every party. If unset, `damping` is chosen by
+    `resolved_damping`, `tolerance` by the plan, and `rounds` by the method
+    (`LocalMethod.usual_rounds`; `USUAL_ROUNDS` until the plan is made).
     """
 
     kind: ClassVar[str]
@@ -97,13 +100,13 @@ class Schedule:
     damping: float | Damping | PowerDamping | None = None
     parties_per_round: int | None = None
     tolerance: float | None = None
-    own_rounds: bool = field(default=False, init=False, repr=False, compare=False)
-    """Whether nobody asked for a number of rounds."""
+    rounds_unset: bool = field(default=False, init=False, repr=False, compare=False)
+    """True if `rounds` was left unset."""
 
     def __post_init__(self) -> None:
         if self.rounds is None:
             object.__setattr__(self, "rounds", USUAL_ROUNDS)
-            object.__setattr__(self, "own_rounds", True)
+            object.__setattr__(self, "rounds_unset", True)
         check_fields(self, "schedule")
         if not self.rounds >= 1:
             raise ConfigError(f"schedule.rounds = {self.rounds}; at least 1 round is needed")
@@ -137,7 +140,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Sequential(Schedule):
-    """One party at a time, each seeing what the one before it said.
+    """Visit parties one after another; each starts from the latest posterior.
 
     Parameters
     ----------
@@ -158,7 +161,7 @@ class Sequential(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Synchronous(Schedule):
-    """Every chosen party at once; q moves when all have answered.
+    """Update the posterior after all selected parties have replied.
 
     Parameters
     ----------
@@ -179,7 +182,7 @@ class Synchronous(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Asynchronous(Schedule):
-    """q moves at every answer, and that party is asked again at once.
+    """Update the posterior at every reply, and send that party its next request at once.
 
     Parameters
     ----------
@@ -202,7 +205,7 @@ class Asynchronous(Schedule):
         if self.parties_per_round is not None:
             raise ConfigError(
                 "schedule.parties_per_round has no meaning when schedule.kind = 'asynchronous': "
-                "every party is always at work; leave it out"
+                "all parties are always active; leave it out"
             )
 
 
@@ -214,13 +217,13 @@ SCHEDULES: dict[str, type[Schedule]] = {
 def resolved_damping(
     schedule: Schedule, *, parties: int, dimension: int, full: bool, second_order: bool
 ) -> float | Damping | PowerDamping:
-    """The damping to use when none was asked for.
+    """Default damping.
 
-    A sequential update sees everything said before it, and with a full covariance and exact
-    curvature a simultaneous one is a Newton step: ρ = 1. Otherwise simultaneous updates repeat
-    every party's correction of a shared direction, or add up the noise of unfinished
-    optimisations; ρ ∝ 1/M is always safe (thesis ch. 3) but slow, and 0.3 was stable on every
-    split we tried.
+    ρ = 1 for sequential updates, which start from the latest posterior, and for simultaneous ones
+    with full covariance and exact curvature, which make a Newton step. Other simultaneous updates
+    repeat every party's correction of a shared direction, or add up the noise of unfinished
+    optimisations. There, ρ ∝ 1/M is always safe (thesis ch. 3) but slow, and 0.3 was stable on
+    every split we tried.
     """
     if schedule.damping is not None:
         return schedule.damping

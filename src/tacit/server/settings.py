@@ -28,7 +28,7 @@ class DampingSettings(Table, frozen=True, kw_only=True):
     offset: Annotated[float, Meta(ge=1)] | None = None
     """Offset of the power law."""
     decay: Annotated[float, Meta(ge=0.5, le=1)] | None = None
-    """Exponent of the power law: slower does not forget noise, faster stops learning."""
+    """Exponent of the power law: below 0.5 noise does not average out, above 1 learning stops."""
 
     def faults(self) -> Iterator[str | TacitError]:
         keys = set(given(self))
@@ -56,9 +56,9 @@ class ScheduleSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
 
     place: ClassVar[str] = "schedule"
     rounds: Count | None = None
-    """Number of rounds; left out: as many as the method usually needs."""
+    """Number of rounds; by default what the method usually needs."""
     damping: UpToOne | DampingSettings | None = None
-    """How much of each update is applied: a number in (0, 1], or a table; left out: chosen."""
+    """Share of each update that is applied: a number in (0, 1], or a table; chosen if left out."""
     tolerance: Annotated[float, Meta(ge=0)] | None = None
     """Stop once a round changes the posterior by less than this KL divergence, in nats."""
 
@@ -76,21 +76,21 @@ class ScheduleSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class SynchronousSettings(ScheduleSettings, frozen=True, kw_only=True, tag="synchronous"):
-    """All chosen parties at once; the posterior moves when all have answered."""
+    """Update the posterior after all selected parties have replied."""
 
     parties_per_round: Count | None = None
     """How many parties a round asks, drawn at random; left out: all."""
 
 
 class SequentialSettings(ScheduleSettings, frozen=True, kw_only=True, tag="sequential"):
-    """One party after another."""
+    """Visit parties one after another; each starts from the latest posterior."""
 
     parties_per_round: Count | None = None
     """How many parties a round asks, drawn at random; left out: all."""
 
 
 class AsynchronousSettings(ScheduleSettings, frozen=True, kw_only=True, tag="asynchronous"):
-    """The posterior moves at every reply, and that party is asked again at once."""
+    """Update the posterior at every reply, and send that party its next request at once."""
 
 
 SCHEDULE_SETTINGS: Kinds[ScheduleSettings] = Kinds(
@@ -105,5 +105,5 @@ SCHEDULE_SETTINGS: Kinds[ScheduleSettings] = Kinds(
 
 
 def parties_per_round(schedule: ScheduleSettings) -> int | None:
-    """How many parties a round asks, where the schedule has such a key."""
+    """Parties per round, or None if the schedule has no such setting."""
     return getattr(schedule, "parties_per_round", None)

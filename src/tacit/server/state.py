@@ -1,7 +1,7 @@
-"""What the server knows: q, every party's factor with its version, and what it has asked.
+"""State of the server: q, every party's factor with its version, and open requests.
 
-Immutable: `tacit.server.step` returns a new state, and parts that did not change are the same
-objects, which is how the checkpoint knows what to write.
+Immutable: `tacit.server.step` returns a new state in which unchanged parts are the same objects, so
+the checkpoint writes only the changes.
 """
 
 from __future__ import annotations
@@ -21,19 +21,15 @@ Log = tuple[dict[str, Any], ...]
 
 
 class Factor(NamedTuple):
-    """tₘ with the number of updates it has had and of requests its party has had.
-
-    `base` is tₘ at the point from which the last step was made, where step lengths are searched.
-    """
+    """A party's factor tₘ, with its number of updates and the party's number of requests."""
 
     natural: Natural
     version: int = 0
     visits: int = 0
-    base: Natural | None = None
 
 
 class Open(NamedTuple):
-    """A request that may be answered, once. `posterior` names the q that it carries."""
+    """A request that may be answered once. `posterior` is the number of the q that it carries."""
 
     id: str
     party: str
@@ -45,11 +41,11 @@ class Open(NamedTuple):
     issued_at: float
     stage: Stage = Stage()
     factor: Natural | None = None
-    """The factor that it carries, if updates of other parties have changed its party's since."""
+    """The factor that it carries, if its party's factor has changed since."""
 
 
 class Published(NamedTuple):
-    """What open requests carry: q and the public arrays of their round."""
+    """q and public arrays that open requests carry."""
 
     q: Natural
     public: Arrays
@@ -62,7 +58,7 @@ def _only_stage(visit: int) -> Stage:
 
 @dataclass(frozen=True)
 class Rules:
-    """What does not change during a run."""
+    """Constants of a run."""
 
     family: Family
     schedule: Schedule
@@ -72,76 +68,74 @@ class Rules:
     site_prior: bool = False
     """True when the first party is the prior itself, kept as a factor (`Model.has_site_prior`)."""
     average_last: int = 0
-    """Over how many of the last rounds q is averaged; 0: the last q is the result."""
+    """Number of last rounds over which q is averaged; 0: the last q is the result."""
     combine: Combine | None = None
-    """How updates that carry noise are put together; None: they are exact and multiplied."""
+    """How noisy updates are combined; None: exact updates, which are multiplied."""
     own_factors: bool = False
-    """True when updates are exact and a factor takes its party's own, whatever `combine` adds."""
+    """True if updates are exact and each factor takes its party's, whatever `combine` adds."""
     keeps_factors: bool = True
     """False when no stage reads factors; they are then neither updated nor stored."""
     most_visits: int | None = None
-    """How often a party may be asked, whatever its pace; None: no limit."""
+    """Largest number of visits per party; None: no limit."""
     quorum: int | None = None
-    """With how many answers a round may do when others are late; None: everybody's."""
-    line_search: bool = False
-    """True: updates add up to a natural-gradient step, and a step that raised the free energy is
-    halved (`tacit.server.line_search`)."""
+    """Number of replies that complete a round when others are late; None: all."""
+    solver: Combine | None = None
+    """Chooses stage and contents of every round from the sums of the one before, where the server
+    controls the steps of a method (`tacit.server.solve`)."""
     first_public: Arrays = field(default_factory=dict)
-    """What the first requests publish besides q."""
+    """Public arrays of the first requests, besides q."""
     reads_public: bool = False
-    """Whether the posterior is read with the public arrays."""
+    """True if the posterior depends on the public arrays."""
+    stages: dict[str, Stage] = field(default_factory=dict)
+    """Every stage that a solver can ask for, by name."""
     stage_at: Callable[[int], Stage] = _only_stage
-    """The stage of a party's visit, which every request names."""
+    """The stage of a party's visit."""
     released: Callable[[str], dict[str, tuple[int, ...]]] | None = None
     """Names and shapes of what a reply to that stage releases; None: natural parameters."""
     divide_out: bool = False
-    """True: the factor of a party that leaves for good is divided out of q; False: it stays."""
+    """True: the factor of a party that leaves permanently is divided out of q; False: it stays."""
     leave_out: bool = False
-    """True: a party whose updates alone make q improper, round after round, is left out."""
+    """True: a party whose updates alone make q improper in consecutive rounds is left out."""
     report_steps: bool = True
-    """Whether the log says how far a round moved q; False: a run does not end before its rounds."""
+    """True if the log reports how far a round moved q; if False, a run never ends early."""
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """Everything that a restarted server needs to go on as if nothing had happened."""
+    """Everything that a restarted server needs to continue the run."""
 
     q: Natural
     q_version: int
     factors: dict[str, Factor]
     open: dict[str, Open] = field(default_factory=dict)
     issued: dict[int, Published] = field(default_factory=dict)
-    """What open requests carry, by the number of their posterior."""
+    """q and public arrays of open requests, by the number of their posterior."""
     public: Arrays = field(default_factory=dict)
-    """What the next requests publish besides q."""
+    """Public arrays of the next requests, besides q."""
     arrived: dict[str, Reply] = field(default_factory=dict)
-    """Answers waiting for the rest of a synchronous round."""
+    """Replies waiting for the rest of a synchronous round."""
     waiting: tuple[str, ...] = ()
     """Parties still to be visited in a sequential round."""
     losses: dict[str, float | None] = field(default_factory=dict)
     heard: frozenset[str] = frozenset()
-    """Parties whose updates were taken since a round last moved q by `tolerance` or more."""
+    """Parties with an update applied since a round last moved q by `tolerance` or more."""
     moved_since: dict[str, float] = field(default_factory=dict)
-    """For each party that has contributed: Σ √last_change of the rounds since, inclusive."""
+    """For each contributing party: Σ √last_change of the rounds since its last update."""
     absent: frozenset[str] = frozenset()
-    """Parties that were late and are not asked until they are back."""
+    """Parties that were late and get no requests until they return."""
     left: frozenset[str] = frozenset()
-    """Parties that are gone for good."""
+    """Parties that left permanently."""
     left_out: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Parties whose update broke a bound, and what it was; not asked until `readmit`."""
+    """Parties whose update violated a bound, with the details; no requests until `readmit`."""
     previous: Natural | None = None
     """q at the end of the last round."""
     total: Natural | None = None
     """Σ λ_q over the rounds that are averaged, and their number."""
     totalled: int = 0
     memory: Arrays | None = None
-    """What `Rules.combine` keeps from one round to the next."""
-    base: Natural | None = None
-    """The q from which the last step was made, where step lengths are searched."""
-    base_energy: float | None = None
-    """Its free energy; None: not known, or somebody has come or gone since."""
-    shortened: int = 0
-    """How many steps were halved since one was last taken."""
+    """Memory of `Rules.combine` or `Rules.solver` between rounds."""
+    stage: str | None = None
+    """The stage of the open round, where a solver has chosen it."""
     round: int = 0
     exchanges: int = 0
     applied: int = 0
@@ -149,20 +143,21 @@ class ServerState:
     refused: int = 0
     refused_in_a_row: int = 0
     caution: float = 1.0
-    """Multiplies the damping: halved when an update is refused, doubled back when one is taken."""
+    """Multiplies the damping: halved when an update is refused, doubled (up to 1) when one is
+    applied.
+    """
     finished: str | None = None
 
     @property
     def not_asked(self) -> frozenset[str]:
-        """Parties that no round waits for: gone for good, or left out."""
+        """Parties that no round waits for: left permanently or left out."""
         return self.left | self.left_out.keys()
 
     @property
     def result(self) -> Natural:
-        """What a run ends with: q, or its average over the last rounds.
+        """Result of the run: q, or its average over the last rounds.
 
-        Under noise every q is the answer plus that round's noise; a mean of natural parameters is
-        in the family and carries less of it.
+        A mean of natural parameters is in the family and has less noise than a single q.
         """
         if self.total is None:
             return self.q
@@ -170,7 +165,7 @@ class ServerState:
 
 
 def initial_state(rules: Rules, factors: dict[str, Natural] | None = None) -> ServerState:
-    """q is the prior times the given factors (none by default), nothing asked yet."""
+    """Initial state: q is the prior times the given factors, without requests."""
     zero = rules.family.zero()
     start = {name: Factor((factors or {}).get(name, zero)) for name in rules.parties}
     q = product(rules.prior, (factor.natural for factor in start.values()))
@@ -178,7 +173,7 @@ def initial_state(rules: Rules, factors: dict[str, Natural] | None = None) -> Se
 
 
 def open_requests(state: ServerState, only: str | None = None) -> list[Request]:
-    """The requests still to be answered (or the one of that id), as they were first sent."""
+    """Open requests (or the one with that id), as they were first sent."""
     wanted = state.open.values() if only is None else [state.open[only]]
     requests = []
     for o in wanted:

@@ -17,9 +17,9 @@ from tacit.arrays import Arrays, Natural
 from tacit.errors import ConfigError, PeerError
 from tacit.expfam import Family, check_arrays
 from tacit.pvi import divide, multiply, power, product
-from tacit.server import line_search
 from tacit.server.combine import RoundSum, Shared
 from tacit.server.messages import Reply
+from tacit.server.solve import solve_round
 from tacit.server.state import Log, Open, Published, Rules, ServerState
 
 MAX_REFUSED_IN_A_ROW = 20
@@ -124,7 +124,9 @@ def ask(rules: Rules, state: ServerState, parties: Sequence[str], now: float) ->
             damping=damping,
             initial=state.applied == 0,
             issued_at=now,
-            stage=rules.stage_at(state.factors[party].visits),
+            stage=rules.stages[state.stage]
+            if state.stage is not None
+            else rules.stage_at(state.factors[party].visits),
         )
         for number, party in enumerate(parties, start=state.requests)
     }
@@ -205,20 +207,14 @@ def go_on(rules: Rules, state: ServerState, now: float) -> tuple[ServerState, Lo
         return _below_quorum(rules, state, others, now)
     # Summed in the run's order, whoever was first: the order of arrival changes nothing.
     replies = [state.arrived[name] for name in rules.parties if name in state.arrived]
+    state = replace(state, arrived={})
+    if rules.solver is not None and replies:
+        state, log = solve_round(rules, state, replies)
+        return state if state.finished else _open_round(rules, state, now), log
     log: Log = ()
     if replies:
-        state, log = _searched(rules, replace(state, arrived={}), replies)
+        state, log = _apply(rules, state, replies)
     return _end_round(rules, state, now, log)
-
-
-def _searched(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[ServerState, Log]:
-    """Apply the updates, unless the step before them raised the free energy."""
-    if not rules.line_search:
-        return _apply(rules, state, replies)
-    energy = negative_elbo(rules, state) if len(replies) == len(rules.parties) else None
-    if energy is not None and line_search.rises(state, energy):
-        return line_search.halved(state, energy)
-    return _apply(rules, line_search.with_base(state, energy), replies)
 
 
 def _below_quorum(
@@ -451,9 +447,6 @@ def exclude(
         state,
         left_out=state.left_out | {party: found},
         absent=state.absent - {party},
-        base=None,  # a step length that was searched for was that of another q
-        base_energy=None,
-        shortened=0,
         arrived={name: reply for name, reply in state.arrived.items() if name != party},
         waiting=tuple(name for name in state.waiting if name != party),
     )
@@ -463,6 +456,8 @@ def exclude(
 def divide_out(rules: Rules, state: ServerState, party: str) -> tuple[ServerState, str]:
     """q without that party's factor, where it is the party's own and q stays proper."""
     factor = state.factors[party]
+    if rules.solver is not None:
+        return state, "not in the sums that follow"
     if rules.combine is not None:
         if state.q_version == 0:
             return state, "nothing yet"
@@ -513,7 +508,7 @@ def _close_round(rules: Rules, state: ServerState) -> tuple[ServerState, Log]:
     # Rounds that each move q by little can move it far until a party is asked again.
     farthest = max((since.get(party, 0.0) ** 2 for party in asked), default=0.0)
     still = moved is not None and moved < tolerance
-    quiet = still and state.refused_in_a_row == 0 and state.shortened == 0
+    quiet = still and state.refused_in_a_row == 0
     # A party that was not asked, or is slow, may still have much to say.
     if quiet and state.heard.issuperset(asked) and farthest < tolerance:
         finished = "converged"

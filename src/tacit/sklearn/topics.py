@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from tacit.arrays import Arrays
-from tacit.data.bags import WHOLE, document_texts, ledger_form
+from tacit.data.bags import DOCUMENTS_COLUMN, document_texts, ledger_form
 from tacit.data.documents import Documents, check_documents, check_vocabulary
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError
@@ -287,7 +287,9 @@ class LDA:
             schedule=Synchronous(rounds=steps, tolerance=0.0, damping=damping),
             privacy=private, trust=TRUST["central"], live=Live(total_units=units),
         )  # fmt: skip
-        return replace(plan, parties={party: {WHOLE: documents}}, live=None, report_steps=False)
+        return replace(
+            plan, parties={party: {DOCUMENTS_COLUMN: documents}}, live=None, report_steps=False
+        )
 
     def _carry_out(
         self, plan: Plan, documents: Documents, before: int = 0, *, resumed: bool = False

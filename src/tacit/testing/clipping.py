@@ -21,7 +21,7 @@ ClippedSum = Callable[[Columns, Array, Array], Bounded]
 Contributions = Callable[[Columns], Tree]
 Norms = Callable[[Columns], Array]
 SIZES = (0.0, 1e-30, 1e-3, 1.0, 1e3, 1e10, 1e18, 1e30, 9e37, 3e38, np.inf, np.nan)
-MOST_UNITS = 12
+MAX_UNITS = 12
 REACHED = 0.99
 
 
@@ -140,7 +140,7 @@ def _check_replaced(clipped: ClippedSum, records: Columns, clip: float, others: 
     whole = one(records, clip, np.ones(count))
     slack = _rounding(whole, count)
     reached = 0.0
-    for unit in range(min(count, MOST_UNITS)):
+    for unit in range(min(count, MAX_UNITS)):
         rest = np.where(np.arange(count) == unit, 0.0, 1.0)
         absent = one(records, clip, rest).value
         present, masked = every(unit, others, np.ones(count)), every(unit, others, rest)

@@ -21,7 +21,7 @@ import numpy as np
 
 import tacit.party.compute as party_side
 from tacit.privacy.bounded import Array, Bounded, Tree
-from tacit.privacy.mechanisms import WHOLE, Cost, Drawn, Mechanism, Release
+from tacit.privacy.mechanisms import UNSAMPLED, Cost, Drawn, Mechanism, Release
 
 Observe = Callable[[Array, Bounded, Release], tuple[Tree, Any]]
 FIXED = 0x5EED
@@ -109,7 +109,9 @@ def _observing(observe: Observe) -> Iterator[None]:
     inside = [0]
 
     def observing(kind: type[Mechanism]) -> Any:
-        def release(self: Mechanism, key: Array, bounded: Bounded, drawn: Drawn = WHOLE) -> Release:
+        def release(
+            self: Mechanism, key: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED
+        ) -> Release:
             inside[0] += 1
             try:
                 found = own[kind](self, key, bounded, drawn)

@@ -20,7 +20,7 @@ import numpy as np
 from tacit.engines.execute import carry_out
 from tacit.party.store import Stopped
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.ledger.ledger import Ask, Budget
+from tacit.privacy.ledger.ledger import Budget, ReleaseRequest
 from tacit.privacy.ledger.ledger import Reply as Stored
 from tacit.server.messages import Reply, Request
 from tacit.server.schedule import Sequential
@@ -150,8 +150,8 @@ def ledger_script() -> Script:
     bodies = {"a": bytes(range(256)), "b": b"\0reply"}
     now: dict[str, Any] = {"charged": [], "replies": {}, "keys": {}}
 
-    def ask(store: Any, name: str) -> Ask:
-        return Ask(
+    def ask(store: Any, name: str) -> ReleaseRequest:
+        return ReleaseRequest(
             dataset=store.identify({}, {"y": records[name]}), run="run-1", request=name,
             events=[event], unit="record", adjacency="replace-one", purpose=f"{name}, visit 0",
             content=f"question to {name}",
@@ -169,7 +169,7 @@ def ledger_script() -> Script:
         with _recorded(script.drawn):
             replies, opened = store.open_many([ask(store, name) for name in records])
         assert replies == [None, None], "charge: a reply that was never stored was found"
-        now.update(charged=sorted(records), keys={one.ask.request: one.key for one in opened})
+        now.update(charged=sorted(records), keys={one.release.request: one.key for one in opened})
         return copied()
 
     def answer(store: Any, name: str) -> Any:
@@ -184,7 +184,7 @@ def ledger_script() -> Script:
         replies = {name: body for name, body in stored.items() if body is not None}
         lost = [name for name in charged if name not in replies]
         _, opened = store.open_many([ask(store, name) for name in lost]) if lost else ([], [])
-        keys = {one.ask.request: one.key for one in opened}
+        keys = {one.release.request: one.key for one in opened}
         return {"charged": charged, "replies": replies, "keys": keys}
 
     steps = [

@@ -91,6 +91,13 @@ STUDIES: dict[str, Study] = {
             chapter="4.",
         ),
         Study(
+            name="posteriordb",
+            description="posteriors of posteriordb with default inference at 1, 5 and 20 parties, "
+            "against long NUTS runs and beside NumPyro's SVI",
+            module="tacit_studies.posteriordb",
+            figures=("published", "own"),
+        ),
+        Study(
             name="tmlr",
             description="differentially private PVI, TMLR 2023: Adult, MIMIC-III, a network and "
             "the number of shards, against the published curves",

@@ -14,7 +14,7 @@ from scipy import sparse
 import tacit
 from tacit import Privacy
 from tacit.data import DataConfig, PartitionConfig, load_federation
-from tacit.data.bags import WHOLE
+from tacit.data.bags import DOCUMENTS_COLUMN
 from tacit.data.documents import check_documents
 from tacit.datasets import document_records, load_corpus
 from tacit.engines.execute import carry_out
@@ -79,7 +79,10 @@ def test_sparse_records_are_the_same_records():
         "a": document_records(train[:100], width=30),
         "b": document_records(train[100:], width=30),
     }
-    whole = {"a": {WHOLE: check_documents(train[:100])}, "b": {WHOLE: check_documents(train[100:])}}
+    whole = {
+        "a": {DOCUMENTS_COLUMN: check_documents(train[:100])},
+        "b": {DOCUMENTS_COLUMN: check_documents(train[100:])},
+    }
     for options in ({}, {"privacy": SEEDED, "method": PrivateStatistics(sampling_rate=0.3)}):
         asked = Synchronous(rounds=3, damping=FALLING)
         found, wanted = (learnt(parties, asked, **options) for parties in (whole, dense))
@@ -245,7 +248,7 @@ def spoilt(what):
         ("empty", "document 4 has no word"),
         ("negative", "document 4, word .* is negative"),
         ("fraction", "is not a whole number"),
-        ("vocabulary", "word 30 of a vocabulary of 30"),
+        ("vocabulary", "word 30 in a vocabulary of 30"),
         ("twice", "document 4 counts a word twice"),
         ("nan", "not finite"),
         ("column", "no column 'words'"),
@@ -297,7 +300,7 @@ def test_a_model_that_differs_in_its_vocabulary_is_refused():
     with pytest.raises(DataError, match="a vocabulary of 20"):
         make_plan(TopicModel(3, words=20), parties)
     other = {**parties, "p2": document_records(planted(10), width=40)}
-    with pytest.raises(DataError, match="every party must hold the same columns"):
+    with pytest.raises(DataError, match="give every party the same columns"):
         make_plan(MODEL, other)
 
 

@@ -126,10 +126,13 @@ def test_documents_of_ones_own_are_charged_as_what_the_estimator_calls_them(own,
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda own: (own / "vocabulary.txt").write_text("a b"), "over 30 words, but there are 2 "),
+        (
+            lambda own: (own / "vocabulary.txt").write_text("a b"),
+            "over 30 words, but the vocabulary has 2;",
+        ),
         (lambda own: (own / "vocabulary.txt").write_text("a " * 30), "the word 'a' more than once"),
         (lambda own: (own / "vocabulary.txt").unlink(), "cannot be read"),
-        (lambda own: (own / "counts.npz").write_bytes(b"no"), "is no sparse matrix"),
+        (lambda own: (own / "counts.npz").write_bytes(b"no"), "is not a sparse matrix"),
         (lambda own: (own / "counts.npz").unlink(), "there is no file"),
     ],
 )

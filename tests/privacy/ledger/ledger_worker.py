@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tacit.errors import TacitError
 from tacit.privacy.events import Adjacency, GaussianEvent
-from tacit.privacy.ledger.ledger import Ask, Budget, Ledger
+from tacit.privacy.ledger.ledger import Budget, Ledger, ReleaseRequest
 from tacit.privacy.ledger.store import Store, create_store
 
 
@@ -108,7 +108,7 @@ def die_at(path, dataset, point, made):
 def asks_of(datasets, run, number, event=EVENT):
     """One round: the same question to every data set."""
     return [
-        Ask(dataset=each, run=run, request=f"{number}.{place}", events=[event], **TERMS)
+        ReleaseRequest(dataset=each, run=run, request=f"{number}.{place}", events=[event], **TERMS)
         for place, each in enumerate(datasets)
     ]
 

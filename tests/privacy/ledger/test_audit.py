@@ -39,7 +39,7 @@ def test_a_sound_ledger_is_reported_sound(filled, path):
 
 
 def test_a_report_names_every_fault(filled, path):
-    db = filled._book.store.db
+    db = filled._log.store.db
     db.execute("DROP TRIGGER entries_are_never_changed")
     db.execute("UPDATE entries SET purpose = 'other' WHERE seq IN (2, 4)")
     found = " | ".join(filled.verify().problems)

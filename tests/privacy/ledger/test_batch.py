@@ -7,7 +7,7 @@ from ledger_worker import EVENT, TERMS, asks_of, budget_of, zcdp
 
 from tacit.errors import ConfigError, DataError, PrivacyBudgetError
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.ledger.ledger import Ask, Ledger, LineageWarning, Reply
+from tacit.privacy.ledger.ledger import Ledger, LineageWarning, ReleaseRequest, Reply
 from tacit.privacy.ledger.store import Store
 
 
@@ -20,7 +20,7 @@ def parties(ledger):
 
 def ask(dataset, request, events=(EVENT,), **others):
     given = {"dataset": dataset, "run": "run", "request": request, "events": events}
-    return Ask(**{**given, **TERMS, **others})
+    return ReleaseRequest(**{**given, **TERMS, **others})
 
 
 def room_for(count):
@@ -134,7 +134,7 @@ def test_replies_are_stored_together_or_not_at_all(path, ledger, parties):
     assert ledger.receipt() == before
     ledger.store_reply(*replies[1])
     other = replies[1]._replace(body=b"other noise")
-    with pytest.raises(PrivacyBudgetError, match="answered otherwise"):
+    with pytest.raises(PrivacyBudgetError, match="a different reply"):
         ledger.store_replies([replies[0], other, replies[2]])
     assert ledger.recall("run", "1.0") is None
     assert ledger.store_replies(replies[:3]) == bodies[:3]
@@ -146,10 +146,10 @@ def test_replies_are_stored_together_or_not_at_all(path, ledger, parties):
 
 def test_a_changed_reply_stops_the_round(ledger, parties):
     def noise(opened):
-        return [one.ask.request.encode() for one in opened]
+        return [one.release.request.encode() for one in opened]
 
     ledger.answer_many(asks_of(parties, "run", 1), noise)
-    ledger._book.store.db.execute("UPDATE replies SET body = x'00' WHERE seq = 10")
+    ledger._log.store.db.execute("UPDATE replies SET body = x'00' WHERE seq = 10")
     with pytest.raises(DataError, match=r"1\.1 of run run is missing or was changed"):
         ledger.answer_many(asks_of(parties, "run", 1), noise)
 
@@ -159,9 +159,9 @@ def test_answer_many_computes_only_what_it_cannot_recall(ledger, parties):
 
     def noise(opened):
         charged = {one.request for one in ledger.charges("run")}
-        assert {one.ask.request for one in opened} <= charged
-        given.append([one.ask.dataset for one in opened])
-        return [f"{one.ask.request}#{len(given)}".encode() for one in opened]
+        assert {one.release.request for one in opened} <= charged
+        given.append([one.release.dataset for one in opened])
+        return [f"{one.release.request}#{len(given)}".encode() for one in opened]
 
     asks = asks_of(parties, "run", 1)
     assert ledger.answer_many(asks[1:3], noise) == [b"1.1#1", b"1.2#1"]
@@ -182,7 +182,7 @@ def test_a_failed_round_is_asked_again_for_the_same_charges(ledger, parties):
             raise RuntimeError
         return bodies
 
-    with pytest.raises(ValueError, match="4 requests were to be answered, not 3"):
+    with pytest.raises(ValueError, match="3 replies for 4 requests"):
         ledger.answer_many(asks, lambda opened: compute(opened, [b"noise"] * 3))
     with pytest.raises(RuntimeError):
         ledger.answer_many(asks, lambda opened: compute(opened, None))
@@ -199,10 +199,10 @@ def test_an_answer_that_another_process_stored_first_is_not_replaced(path, ledge
 
     def late(given):
         with Ledger(path, epsilon=zcdp) as other:
-            other.answer_many([given[0].ask], lambda _: [b"first"])
+            other.answer_many([given[0].release], lambda _: [b"first"])
         return [b"second"] * len(given)
 
-    with pytest.raises(PrivacyBudgetError, match="answered otherwise"):
+    with pytest.raises(PrivacyBudgetError, match="a different reply"):
         ledger.answer_many(asks, late)
     assert ledger.recall_many([ask.place for ask in asks]) == [b"first", None, None, None]
     assert [ledger.spent(each).charges for each in parties] == [1, 1, 1, 1]

@@ -84,7 +84,7 @@ def test_kill_at_each_point_of_a_round(processes, path, ledger, parties, point, 
     given = []
 
     def compute(opened):
-        given.extend(one.ask.request for one in opened)
+        given.extend(one.release.request for one in opened)
         return [b"again"] * len(opened)
 
     bodies = ledger.answer_many(asks_of(parties, "run", "doomed"), compute)

@@ -37,7 +37,7 @@ def test_what_would_pass_the_budget_is_refused_and_leaves_no_trace(ledger, datas
         ledger.charge(dataset, "run", "r2", [big], **TERMS)
     text = str(refused.value)
     assert refused.value.exit_code == 3
-    for part in ("spent ε = 0.12", "asked ε = 1.2", "together 1.2", "> ε = 1 at", "--raise"):
+    for part in ("spent ε = 0.12", "requested ε = 1.2", "together 1.2", "> ε = 1 at", "--raise"):
         assert part in text
     assert "\n" not in text
     assert ledger.receipt() == before
@@ -215,15 +215,15 @@ def test_a_ledger_is_not_used_across_a_fork(ledger, dataset, monkeypatch):
 
 
 def test_an_interrupted_update_is_not_half_believed(ledger, dataset, monkeypatch):
-    from tacit.privacy.ledger import log as ledger_book
+    from tacit.privacy.ledger import log as ledger_log
 
-    real = ledger_book.State.apply
+    real = ledger_log.State.apply
 
     def stop(self, entry):
         real(self, entry)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ledger_book.State, "apply", stop)
+    monkeypatch.setattr(ledger_log.State, "apply", stop)
     with pytest.raises(KeyboardInterrupt):
         ledger.charge(dataset, "run", "r1", [EVENT], **TERMS)
     monkeypatch.undo()

@@ -9,12 +9,12 @@ from ledger_worker import EVENT, TERMS, budget_of, zcdp
 
 from tacit.errors import DataError, PrivacyBudgetError
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.ledger.ledger import Ask, Ledger, Reply
+from tacit.privacy.ledger.ledger import Ledger, ReleaseRequest, Reply
 from tacit.privacy.ledger.verify import audit
 
 
 def ask(dataset, request="r1", content="q", **changes):
-    return Ask(
+    return ReleaseRequest(
         dataset=dataset, run="run", request=request, content=content,
         **{**TERMS, "events": [EVENT], **changes},
     )  # fmt: skip
@@ -82,7 +82,7 @@ def test_a_journal_that_held_a_secret_is_overwritten(path, ledger, dataset):
     """Its blocks belong to no file after the commit, and are read here through an open file."""
     opened(ledger, ask(dataset))
     (secret,) = secrets_in(path)
-    store = ledger._book.store
+    store = ledger._log.store
     original = type(store).erase_secrets
     journal = path.with_name(path.name + "-journal")
     descriptors = []

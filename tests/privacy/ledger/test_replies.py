@@ -26,7 +26,7 @@ def test_a_reply_needs_a_charge_and_is_never_replaced(ledger, dataset):
     ledger.store_reply("run", "r1", b"noisy")
     before = ledger.receipt()
     assert ledger.store_reply("run", "r1", b"noisy") == b"noisy"
-    with pytest.raises(PrivacyBudgetError, match="answered otherwise"):
+    with pytest.raises(PrivacyBudgetError, match="a different reply"):
         ledger.store_reply("run", "r1", b"other noise")
     assert not ledger.charge(dataset, "run", "r1", [EVENT], **TERMS).new
     assert ledger.receipt() == before

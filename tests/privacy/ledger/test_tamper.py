@@ -179,7 +179,7 @@ def test_everything_put_back_together_is_shown_by_a_receipt_only(kept, place):
     shutil.rmtree(path.parent)
     shutil.copytree(place / "backup", path.parent)
     assert audit(path).sound, "the documented limit"
-    assert "put back" in audit(path, receipt).problems[0]
+    assert "restored" in audit(path, receipt).problems[0]
     assert not audit(path, "nonsense").sound
 
 

@@ -130,7 +130,7 @@ def test_a_changed_file_has_no_budget_until_the_operator_says_which(ledger, data
     assert ledger.lookalikes(changed) == [dataset]
     with pytest.raises(PrivacyBudgetError, match=rf"tacit ledger link {changed} {dataset}"):
         ledger.charge(changed, "run", "r2", [EVENT], **TERMS)
-    with pytest.warns(LineageWarning, match="budget of its own"):
+    with pytest.warns(LineageWarning, match="separate budget"):
         ledger.set_budget(changed, budget_of(0.3), reason="other patients")
     assert ledger.spent(changed).epsilon == 0.0
     assert ledger.lookalikes(other(ledger, 2, ["another schema"])) == []

@@ -9,7 +9,7 @@ import pytest
 
 import tacit.data.federation
 import tacit.data.readers.catalogue
-from tacit.data import DataConfig, PartitionConfig, made_up_federation
+from tacit.data import DataConfig, PartitionConfig, synthetic_federation
 from tacit.errors import ConfigError
 from tacit.methods import METHODS
 from tacit.models import LogisticRegression
@@ -60,7 +60,7 @@ def nothing_can_be_read(monkeypatch):
 
 
 def made(data, *, partition=None, records=2000, seed=0, outcome=None):
-    return made_up_federation(
+    return synthetic_federation(
         DataConfig(**data),
         partition or PartitionConfig(parties=4),
         records=records,

@@ -68,7 +68,7 @@ def _guarantee(ready: ReadyParty, path: Path) -> list[str]:
     rows = [
         f"(ε = {guarantee.epsilon:.4g}, δ = {guarantee.delta:g}): what is sent looks almost the "
         f"same if one {guarantee.unit} is {verb}",
-        f"trusted: {guarantee.trust}",
+        guarantee.trust,
         f"noise in an answer: standard deviation {settled.noise_sd:.4g}{shares}, on contributions "
         f"of at most {settled.clip:g}; {settled.releases} releases",
     ]

@@ -122,9 +122,7 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
     ),
     "metrics": lambda line: f"metrics at http://{line['address']}/metrics",
     "begin": lambda line: f"training begins with {line['parties']} parties",
-    "round": lambda line: (
-        f"round {line['round']}: {_elbo(line)}q moved by {line['last_change']:.3g} nats"
-    ),
+    "round": lambda line: f"round {line['round']}: {_elbo(line)}{_change(line)}",
     "skipped": lambda line: f"round {line['round']}: passed over {line['party']}, which is late",
     "waiting": lambda line: (
         f"past the deadline, but no quorum without {', '.join(line['late'])}: waiting"
@@ -295,6 +293,12 @@ def _clock(line: Line) -> str:
 def _elbo(line: Line) -> str:
     value = line.get("negative_elbo")
     return "" if value is None else f"negative ELBO {value:.4f}, "
+
+
+def _change(line: dict[str, Any]) -> str:
+    if line.get("last_change") is None:
+        return f"stage {line.get('stage', 'update')}"
+    return f"q moved by {line['last_change']:.3g} nats"
 
 
 # Status -----------------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""Where records come from: files and built-in data sets."""
+"""Readers of files and built-in data sets."""

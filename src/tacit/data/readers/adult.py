@@ -45,7 +45,7 @@ _LEVELS = {
     " Taiwan Haiti Columbia Hungary Guatemala Nicaragua Scotland Thailand Yugoslavia El-Salvador"
     " Trinadad&Tobago Peru Hong Holand-Netherlands",
 }
-"""As the description that comes with the data (adult.names) lists them, so they are public."""
+"""Levels from the public description of the data (adult.names)."""
 
 _WITH_GAPS = ("workclass", "occupation", "native-country")
 
@@ -55,8 +55,8 @@ def _numeric(name: str, low: float, high: float, center: float, scale: float) ->
 
 
 COLUMNS = (
-    # Constants rounded from the means, deviations and ranges of this public file itself. The two
-    # capital columns are mostly zero with a long tail; their bounds cover all of it.
+    # Constants rounded from the means, deviations and ranges of this public file. The two capital
+    # columns are mostly zero with a long tail; their bounds cover all of it.
     _numeric("age", 17, 90, 39, 14),
     _numeric("fnlwgt", 10_000, 1_500_000, 190_000, 100_000),
     _numeric("education-num", 1, 16, 10, 2.5),
@@ -79,7 +79,7 @@ SCHEMA = SourceSchema(columns=COLUMNS, outcome="income", positive=">50K")
 
 
 def read() -> Table:
-    """Both files, joined: the original split of training and test is not kept."""
+    """Both files joined, without the original split into training and test."""
     folder = local_files("adult")
     parts = [
         pl.read_csv(

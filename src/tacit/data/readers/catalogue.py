@@ -1,4 +1,4 @@
-"""The sources there are, and the one place that maps a source's name to its reader.
+"""Catalogue of data sources and their readers.
 
 Readers are imported when their source is used: that of MIMIC-III alone declares 714 columns.
 """
@@ -25,26 +25,26 @@ class SourceInfo:
     Parameters
     ----------
     name, description
-        What `tacit.datasets.load` calls it, and what it contains.
+        Name for `tacit.datasets.load`, and content.
     outcome
         Its outcome.
     origin, licence
-        Where it comes from, and how it may be used.
+        Origin, and terms of use.
     """
 
     name: str
     description: str
     records: int | None
-    """None: as many as the user's file has."""
+    """Number of records; None: that of the user's file."""
     outcome: str
     origin: str
     licence: str
     file_based: bool
-    """True: it needs files, which `tacit data fetch` gets, or says how to get."""
+    """True: needs files (`tacit data fetch`)."""
     present: bool
-    """True: it can be loaded now without a download."""
+    """True: can be loaded without a download."""
     sites: bool
-    """True: it has parties of its own, partition.kind = "source"."""
+    """True: has natural parties, for partition.kind = "source"."""
 
 
 _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
@@ -100,7 +100,7 @@ _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
         "PhysioNet Credentialed Health Data License 1.5.0; access on application",
     ),
     "file": (
-        "a CSV or Parquet table of your own with a declared schema",
+        "your own CSV or Parquet table with a declared schema",
         None,
         "as declared",
         "data.path",
@@ -117,7 +117,7 @@ _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
         "English Wikipedia articles of late 2008 as counts of 7,702 words; for topic models",
         145_647,
         "words",
-        "nobody publishes the counts: put the files in TACIT_DATA/wiki",
+        "the counts are not published: put the files in TACIT_DATA/wiki",
         "that of Wikipedia's text",
     ),
     "documents": (
@@ -126,6 +126,13 @@ _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
         "words",
         "data.path",
         "your own",
+    ),
+    "posteriordb": (
+        "19 data sets of statistical models with reference posteriors; for load_reference",
+        None,
+        "as the model says",
+        "Magnusson et al., posteriordb, github.com/stan-dev/posteriordb",
+        "BSD-3-Clause",
     ),
 }
 
@@ -140,7 +147,8 @@ def sources() -> list[SourceInfo]:
             outcome=outcome,
             origin=origin,
             licence=licence,
-            file_based=name in _reader("download").REGISTRY or name in ("mimic3", "wikipedia"),
+            file_based=name in _reader("download").REGISTRY
+            or name in ("mimic3", "wikipedia", "posteriordb"),
             present=_present(name),
             sites=name in WITH_SITES,
         )
@@ -149,7 +157,7 @@ def sources() -> list[SourceInfo]:
 
 
 def public_records(data: DataConfig) -> int | None:
-    """How many records a source has, as far as that is public; None: only its file knows."""
+    """Public number of records of a source; None if it depends on a file."""
     return data.records or _ABOUT[data.source][1]
 
 
@@ -158,6 +166,8 @@ def _present(name: str) -> bool:
         return _reader("mimic3.files").locate() is not None
     if name == "wikipedia":
         return _reader("corpus").present()
+    if name == "posteriordb":
+        return _reader("posteriordb").locate() is not None
     download = _reader("download")
     return name not in download.REGISTRY or download.locate(name) is not None
 
@@ -167,7 +177,7 @@ def _reader(name: str) -> ModuleType:
 
 
 def declared(data: DataConfig, *, sites: int | None = None) -> SourceSchema:
-    """The public schema of a source, known before any record is read and without its files."""
+    """Public schema of a source, without opening its files."""
     match data.source:
         case "synthetic-cohort":
             return cohort.schema(cohort.DEFAULT_SITES if sites is None else sites)
@@ -183,7 +193,7 @@ def declared(data: DataConfig, *, sites: int | None = None) -> SourceSchema:
 
 
 def _check_site(data: DataConfig, sites: int | None) -> None:
-    """Refuse a site that the source has not."""
+    """Refuse an unknown site."""
     if data.site is None:
         return
     schema = declared(data, sites=sites)
@@ -197,7 +207,7 @@ def _check_site(data: DataConfig, sites: int | None) -> None:
 
 
 def read_table(data: DataConfig, *, sites: int | None, seed: int) -> Table:
-    """The raw table of a source, or of its data.site alone.
+    """Raw table of a source, or of its data.site only.
 
     `sites` is for the synthetic cohort, `seed` for generated data.
     """

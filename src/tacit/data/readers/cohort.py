@@ -1,8 +1,8 @@
-"""A synthetic cohort: hospital stays at unequal sites, and whether the patient soon came back.
+"""Synthetic cohort: hospital stays at unequal sites, with readmission as the outcome.
 
 The outcome is drawn from a logistic model of the *prepared* columns, so that logistic regression is
-the true model and its weights are known. The sites differ in size (1 to 20), in case mix and
-thereby in how often patients return; none has an effect of its own beyond its patients.
+the true model and its weights are known. The sites differ in size (1 to 20) and case mix, and thus
+in readmission rates; there is no site effect.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tacit.errors import ConfigError
 
 DEFAULT_RECORDS = 10_000
 DEFAULT_SITES = 10
-RECORDS_A_SITE = 50
+RECORDS_PER_SITE = 50
 SIZE_RATIO = 20.0
 GENERATE, PATIENTS = 0, 4
-"""Random streams of a seed: who the patients are leaves all other numbers as they are."""
+"""Ids of random streams; patients are drawn independently of all other numbers."""
 FIRST_STAY = 0.7
 
 OUTCOME = "readmitted"
@@ -80,7 +80,7 @@ _WEIGHTS = {
 
 
 def schema(sites: int = DEFAULT_SITES) -> SourceSchema:
-    """The public schema, in which only the names of the sites depend on how many there are."""
+    """Public schema; only the site names depend on the number of sites."""
     if not sites >= 1:
         raise ConfigError(f"sites = {sites}; it must be at least 1")
     width = len(str(sites))
@@ -95,7 +95,7 @@ def schema(sites: int = DEFAULT_SITES) -> SourceSchema:
 
 @dataclass(frozen=True, kw_only=True)
 class Cohort:
-    """The raw table, the public schema that prepares it, and the weights that made the outcome."""
+    """Raw table, public schema, and true weights."""
 
     frame: pl.DataFrame
     columns: tuple[ColumnConfig, ...]
@@ -105,20 +105,22 @@ class Cohort:
 def synthetic_cohort(
     *, records: int | None = None, sites: int = DEFAULT_SITES, seed: int = 0
 ) -> Cohort:
-    """Generate the cohort: ten sites of about 150 to 3,000 stays unless told otherwise.
+    """Generate the cohort: by default ten sites with about 150 to 3,000 stays.
 
-    Without `records` there are 10,000, or 50 a site where that is more. Which site has which case
+    Without `records` there are 10,000, or 50 per site if that is more. Which site has which case
     mix does not depend on the seed; the patients do.
     """
-    records = max(DEFAULT_RECORDS, RECORDS_A_SITE * sites) if records is None else records
+    records = max(DEFAULT_RECORDS, RECORDS_PER_SITE * sites) if records is None else records
     if not 1 <= sites <= records:
-        raise ConfigError(f"{sites} sites cannot share {records} records; each needs at least one")
+        raise ConfigError(
+            f"{sites} sites with {records} records; each site needs at least one record"
+        )
     rng = np.random.default_rng([seed, GENERATE])
     public = schema(sites)
     named = public.declared("site")
     assert named is not None
     site = np.repeat(np.arange(sites), _site_sizes(records, sites))
-    # Multiples of the golden ratio fill [-1, 1] evenly and in no order of size.
+    # Multiples of the golden ratio fill [-1, 1] evenly, unrelated to size.
     severity = 2 * ((0.5 + np.arange(sites) * (np.sqrt(5) - 1) / 2) % 1) - 1
     frame = _stays(severity[site], rng)
     columns = [read_column(frame[config.name], config, pooled=False) for config in FEATURES]
@@ -135,7 +137,7 @@ def synthetic_cohort(
 
 
 def read(*, records: int | None, sites: int, seed: int, site: str | None = None) -> Table:
-    """The cohort as a source: generated as a whole, even if only one site's rows are kept."""
+    """Generate the whole cohort, even if only one site's rows are kept."""
     cohort = synthetic_cohort(records=records, sites=sites, seed=seed)
     frame = cohort.frame if site is None else cohort.frame.filter(pl.col("site") == site)
     return Table(frame=frame, schema=schema(sites), true_values=cohort.true_values)
@@ -152,9 +154,9 @@ def _site_sizes(records: int, sites: int) -> np.ndarray:
 
 
 def _patients(frame: pl.DataFrame, site: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Number the patients: some have several stays, all at one site, of one sex and one age.
+    """Assign patients to stays: some have several, at one site, with the same sex and age.
 
-    Nothing else about a patient's stays is alike, so the truth is the same with or without them.
+    A patient's stays are otherwise independent, so the true weights do not change.
     """
     age, male = frame["age"].to_numpy(), (frame["sex"] == "male").to_numpy()
     order = np.lexsort((rng.random(len(site)), age, male, site))
@@ -167,7 +169,7 @@ def _patients(frame: pl.DataFrame, site: np.ndarray, rng: np.random.Generator) -
 
 
 def _stays(severity: np.ndarray, rng: np.random.Generator) -> pl.DataFrame:
-    """Patients whose age, illness and way in follow their site's severity, in [-1, 1]."""
+    """Stays whose age, illness and admission depend on the site's severity in [-1, 1]."""
     n = len(severity)
     age = np.clip(rng.normal(64 + 7 * severity, 15), 18, 105).round()
     older = (age - 65) / 15

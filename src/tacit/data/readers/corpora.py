@@ -1,6 +1,6 @@
-"""Sources whose records are documents: a made-up corpus, Wikipedia, and files of one's own.
+"""Sources of documents: a synthetic corpus, Wikipedia, and the user's files.
 
-A vocabulary is public and the same for all parties; what a document counts of it is a record.
+The vocabulary is public and the same for all parties; a document's counts are a record.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EVERYWHERE = "day time place people year thing way part hand side"
 
 
 def corpus_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> Federation:
-    """Documents dealt to parties of equal size."""
+    """Documents distributed over parties of equal size."""
     documents, vocabulary = read_documents(data, seed)
     held = held_out_rows(documents.shape[0], data.held_out, np.random.default_rng([seed, HOLD_OUT]))
     train = np.flatnonzero(~held)
@@ -45,14 +45,14 @@ def corpus_federation(data: DataConfig, partition: PartitionConfig, seed: int) -
 
 
 def corpus_party(data: DataConfig, name: str, seed: int) -> Federation:
-    """All documents of a file as one party's."""
+    """All documents of a file as one party."""
     documents, vocabulary = read_documents(data, seed)
     held = held_out_rows(documents.shape[0], data.held_out, np.random.default_rng([seed, HOLD_OUT]))
     return assembled(documents, vocabulary, data, {name: np.flatnonzero(~held)}, held)
 
 
 def corpus_schema(data: DataConfig) -> Federation:
-    """What is public of a corpus: its vocabulary, and a document that has all of its words."""
+    """Public part of a corpus: its vocabulary, and one document with all of its words."""
     vocabulary = read_vocabulary(data)
     example = check_documents(np.ones((1, len(vocabulary)), np.int32))
     nobody = np.zeros(1, dtype=bool)
@@ -62,7 +62,7 @@ def corpus_schema(data: DataConfig) -> Federation:
 
 
 def read_vocabulary(data: DataConfig) -> tuple[str, ...]:
-    """The words, in the order of the columns; opens no documents."""
+    """Words in the order of the columns; opens no documents."""
     if data.source == "synthetic-topics":
         return (*" ".join(THEMES.values()).split(), *EVERYWHERE.split())
     if data.source == "wikipedia":
@@ -72,13 +72,13 @@ def read_vocabulary(data: DataConfig) -> tuple[str, ...]:
         words = tuple(path.read_text(encoding="utf-8").split())
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
-            f"data.vocabulary: {path} cannot be read ({error}); give a text file with the words,"
-            " one a line, in the order of the columns"
+            f"data.vocabulary: {path} cannot be read ({error}); give a text file with one word"
+            " per line, in the order of the columns"
         ) from None
     twice = [word for word, count in Counter(words).items() if count > 1]
     if not words or twice:
         what = f"the word {twice[0]!r} more than once" if twice else "no word"
-        raise DataError(f"data.vocabulary: {path} has {what}; one word a column, each once")
+        raise DataError(f"data.vocabulary: {path} has {what}; list each word once")
     return words
 
 
@@ -88,7 +88,7 @@ def read_documents(data: DataConfig, seed: int) -> tuple[Documents, tuple[str, .
         corpus = load_corpus(held_out=0)
         counts: Any = corpus.train
         if data.records is not None:
-            counts = counts[: data.records]  # in an order of chance already
+            counts = counts[: data.records]  # already in random order
         return check_documents(counts), corpus.vocabulary
     vocabulary = read_vocabulary(data)
     if data.source == "synthetic-topics":
@@ -107,7 +107,7 @@ def read_documents(data: DataConfig, seed: int) -> tuple[Documents, tuple[str, .
         counts = sparse.load_npz(path)
     except (OSError, ValueError, KeyError, BadZipFile):
         raise DataError(
-            f"data.path: {path} is no sparse matrix; write documents × words with"
+            f"data.path: {path} is not a sparse matrix; write documents × words with"
             " scipy.sparse.save_npz"
         ) from None
     try:
@@ -123,14 +123,14 @@ def assembled(
     rows: Rows,
     held: np.ndarray,
 ) -> Federation:
-    """Every party's documents in one form."""
+    """Documents of all parties as records of one width."""
     different = np.diff(documents.indptr)
     width = data.different_words or int(different.max())
     notes = ()
     if (different > width).any():
         notes = (
             f"{np.mean(different > width):.2%} of the documents have more than {width} different"
-            " words; the others of theirs, their rarest, are left out",
+            " words; their rarest words are dropped",
         )
     if data.held_out > 0 and not held.any():
         notes = (*notes, f"data.held_out = {data.held_out} rounds to no document: there is no test")
@@ -152,7 +152,7 @@ def assembled(
 
 
 def _made_up(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Documents of mostly one or two themes; a quarter of their words are everybody's."""
+    """Documents of mostly one or two themes; a quarter of their words are common to all."""
     own, common = len(next(iter(THEMES.values())).split()), len(EVERYWHERE.split())
     themes = len(THEMES)
     falling = 1.0 / np.arange(2, own + 2)

@@ -1,7 +1,7 @@
 """Documents as counts of words, for topic models: English Wikipedia over a public vocabulary.
 
-Nobody publishes these counts, so they cannot be fetched: the files are looked for in
-TACIT_DATA/wiki and in the cache, and used only if their SHA-256 is the recorded one.
+These counts are not published, so they cannot be fetched. The files are searched in TACIT_DATA/wiki
+and in the cache, and used only if their SHA-256 matches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COUNTS = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """Counts, documents × words, split at random, and the words.
+    """Counts, documents × words, split at random, and the vocabulary.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Corpus:
     vocabulary: tuple[str, ...]
 
     def __repr__(self) -> str:
-        """Never the documents."""
+        """Sizes only, never the documents."""
         sizes = f"{self.train.shape[0]} + {self.test.shape[0]} documents"
         return f"Corpus({sizes}, {len(self.vocabulary)} words)"
 
@@ -57,7 +57,7 @@ class Corpus:
 def load_corpus(name: str = "enwiki_2008", *, held_out: int = 2000, seed: int = 0) -> Corpus:
     """Wikipedia articles as scipy.sparse counts; `held_out` of them, chosen by the seed, as test.
 
-    The files are ordered by the articles' age, so that a split has to be at random.
+    The files are ordered by the articles' age, so the split is random.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def load_corpus(name: str = "enwiki_2008", *, held_out: int = 2000, seed: int = 
         Seed of everything random.
     """
     if name not in COUNTS:
-        raise ConfigError(f'"{name}" is no corpus; choose from {", ".join(COUNTS)}')
+        raise ConfigError(f'"{name}" is not a corpus; choose from {", ".join(COUNTS)}')
     from scipy import sparse
 
     counts: Any = sparse.csr_array(sparse.load_npz(_checked(*COUNTS[name])).astype(np.int32))
@@ -82,12 +82,12 @@ def load_corpus(name: str = "enwiki_2008", *, held_out: int = 2000, seed: int = 
 
 
 def folder() -> Path:
-    """Where Wikipedia's counts lie, checked."""
+    """Folder of Wikipedia's counts, checked."""
     return _checked(*COUNTS["enwiki_2008"]).parent
 
 
 def present() -> bool:
-    """Whether Wikipedia can be loaded, as far as the names of files tell."""
+    """True if the files of Wikipedia's counts exist."""
     files = [COUNTS["enwiki_2008"][0], VOCABULARY[0]]
     return all(any((folder / file).is_file() for folder in _folders()) for file in files)
 
@@ -105,7 +105,7 @@ def _checked(file: str, sha256: str) -> Path:
         if path.is_file():
             found = hashlib.sha256(path.read_bytes()).hexdigest()
             if found != sha256:
-                raise DataError(f"{path} has SHA-256 {found}, expected {sha256}; get a good copy")
+                raise DataError(f"{path} has SHA-256 {found}, expected {sha256}; replace the file")
             return path
     raise DataError(
         f"{file} is not here and cannot be fetched; put it in {folders[0]}, or set TACIT_DATA to a"

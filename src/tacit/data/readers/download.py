@@ -1,6 +1,6 @@
-"""Public data files: looked for in TACIT_DATA, then in a cache, then fetched and checked.
+"""Public data files: searched in TACIT_DATA, then in a cache, then downloaded.
 
-None of these files is part of the project. A file is used only if its SHA-256 is the recorded one.
+None of these files is part of the project. A file is used only if its SHA-256 matches.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ TIMEOUT_S = 30.0
 CHUNK_BYTES = 1 << 16
 
 Progress = Callable[[str, int, int], None]
-"""Called with the file's name, the bytes so far and the bytes in all."""
+"""Called with the file's name, the bytes so far and the total bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublicFile:
-    """One file of a data set and where the public can get it."""
+    """One file of a data set and its public URL."""
 
     name: str
     url: str
     sha256: str
     size: int
     unpacked: bool = False
-    """True: the checksum is that of a gzip file's content, which may have been packed anew."""
+    """True: the checksum is that of the gzip file's content."""
 
 
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
@@ -111,12 +111,12 @@ REGISTRY: dict[str, tuple[PublicFile, ...]] = {
 
 
 def cache_folder() -> Path:
-    """Where fetched files stay, by the XDG rule."""
+    """Cache folder by the XDG specification."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tacit" / "data"
 
 
 def locate(name: str, *, only: Sequence[str] = ()) -> Path | None:
-    """The folder that already has all the files of a source, or those named in `only`; or None."""
+    """Existing folder with all files of a source (or those in `only`), or None."""
     given = os.environ.get("TACIT_DATA")
     folders = [Path(given).expanduser() / name] if given else []
     folders.append(cache_folder() / name)
@@ -131,17 +131,17 @@ def _files(name: str, only: Sequence[str]) -> list[PublicFile]:
 
 
 def fetch(name: str, *, progress: Progress | None = None) -> Path:
-    """Download a source to the cache unless its files are here already; answer their folder.
+    """Download a source to the cache unless its files exist; returns their folder.
 
-    MIMIC-III may not be downloaded by a program, and nobody publishes the counts of Wikipedia: the
-    error says what a person has to do.
+    MIMIC-III must not be downloaded by a program, and the counts of Wikipedia are not published:
+    the error says what to do.
 
     Parameters
     ----------
     name
         A data set of `tacit.datasets.list()`.
     progress
-        A function of (file name, bytes done, bytes in all) that is called during a download.
+        Function of (file name, bytes done, total bytes) that is called during a download.
     """
     if name == "mimic3":
         from tacit.data.readers.mimic3 import files as mimic3_files
@@ -151,9 +151,14 @@ def fetch(name: str, *, progress: Progress | None = None) -> Path:
         from tacit.data.readers import corpus
 
         return corpus.folder()
+    if name == "posteriordb":
+        from tacit.data.readers import posteriordb
+
+        return posteriordb.fetch_posteriordb(progress)
     if name not in REGISTRY:
         raise ConfigError(
-            f'"{name}" has no files to fetch; the sources with files are {", ".join(REGISTRY)}'
+            f'"{name}" has no files to fetch; the sources with files are'
+            f" {', '.join((*REGISTRY, 'posteriordb'))}"
         )
     if locate(name) is None:
         folder = cache_folder() / name
@@ -164,7 +169,7 @@ def fetch(name: str, *, progress: Progress | None = None) -> Path:
 
 
 def local_files(name: str, *, only: Sequence[str] = ()) -> Path:
-    """The folder with a source's checked files. Never downloads: that has to be asked for."""
+    """Folder with a source's checked files. Never downloads."""
     folder = locate(name, only=only)
     if folder is None:
         raise DataError(
@@ -191,7 +196,7 @@ def _digest(file: PublicFile, path: Path) -> str:
 
 
 def _download(file: PublicFile, folder: Path, progress: Progress | None, *, source: str) -> None:
-    """Stream to a temporary name and move it in only once its checksum is right."""
+    """Stream to a temporary file and rename it once its checksum matches."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{file.name}.")
@@ -206,7 +211,7 @@ def _download(file: PublicFile, folder: Path, progress: Progress | None, *, sour
         if found != file.sha256:
             raise DataError(
                 f"{file.url} gave SHA-256 {found}, expected {file.sha256}; nothing was kept: the"
-                f" publisher may have changed the file, put a good copy in"
+                f" publisher may have changed the file; put the original in"
                 f" $TACIT_DATA/{source}/{file.name}"
             )
         Path(temporary).replace(folder / file.name)
@@ -221,8 +226,27 @@ def _download(file: PublicFile, folder: Path, progress: Progress | None, *, sour
         Path(temporary).unlink(missing_ok=True)
 
 
+def read_url(url: str, *, limit: int, source: str) -> bytes:
+    """The body at an address, at most `limit` bytes of it; the caller checks what it says."""
+    body = bytearray()
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
+            while chunk := response.read(CHUNK_BYTES):
+                body += chunk
+                if len(body) > limit:
+                    raise DataError(f"{url} has more than {limit:,} bytes; nothing was kept")
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+        raise DataError(
+            f"could not download {url} ({error}); try again, or put the files of {source} in"
+            f" $TACIT_DATA/{source}"
+        ) from error
+    return bytes(body)
+
+
 def _stream(file: PublicFile, write: Callable[[bytes], int], progress: Progress | None) -> None:
-    """Copy the body, never more than one chunk beyond the recorded size."""
+    """Copy the response, at most one chunk beyond the expected size."""
     done = 0
     with urllib.request.urlopen(file.url, timeout=TIMEOUT_S) as response:
         while done <= file.size and (chunk := response.read(CHUNK_BYTES)):

@@ -1,4 +1,4 @@
-"""A table of the user's own, CSV or Parquet, read as the declared schema says."""
+"""The user's CSV or Parquet table, read by the declared schema."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tacit.errors import DataError
 
 
 def schema(data: DataConfig) -> SourceSchema:
-    """What the configuration declares, whether or not there is a file."""
+    """Declared schema; opens no file."""
     assert data.outcome is not None, "DataConfig requires it for a file"
     return SourceSchema(columns=data.columns, outcome=data.outcome, positive=data.positive)
 
 
 def read(data: DataConfig) -> Table:
-    """CSV cells stay text until their column is read, so that an error can show the cell itself."""
+    """Read the file; CSV cells stay text so that errors can show them."""
     assert data.path is not None, "DataConfig requires it for a file"
     path = Path(data.path).expanduser()
     if not path.is_file():
@@ -35,8 +35,8 @@ def read(data: DataConfig) -> Table:
     except (PolarsError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise DataError(
-            f'data.path = "{data.path}"; the file cannot be read ({reason}): mend or re-export it'
+            f'data.path = "{data.path}"; the file cannot be read ({reason}): fix or re-export it'
         ) from error
     if frame.is_empty():
-        raise DataError(f'data.path = "{data.path}"; the file has no rows: give it data')
+        raise DataError(f'data.path = "{data.path}"; the file has no rows')
     return Table(frame=frame, schema=schema(data))

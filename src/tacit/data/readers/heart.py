@@ -1,7 +1,7 @@
 """Heart disease: 920 patients of four hospitals, which are the parties.
 
-What was not measured differs by hospital (three of them hardly ever record slope, ca and thal), so
-every column but age, sex and chest pain says what missing means.
+Missing values differ by hospital (three of them rarely record slope, ca and thal), so every column
+except age, sex and chest pain declares their handling.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _coded(name: str, *, gaps: bool) -> ColumnConfig:
 
 
 COLUMNS = (
-    # Constants rounded from the means, deviations and ranges of these public files themselves.
+    # Constants rounded from the means, deviations and ranges of these public files.
     ColumnConfig(name="age", low=20, high=90, center=54, scale=9),
     _coded("sex", gaps=False),
     _coded("cp", gaps=False),
@@ -77,13 +77,13 @@ SCHEMA = SourceSchema(columns=COLUMNS, outcome="disease", positive="yes", site="
 
 
 def _plain_code(name: str) -> pl.Expr:
-    """A code's meaning; "1.0" of one hospital and "1" of another are one code."""
+    """Meaning of a code; "1.0" and "1" are the same code."""
     text = pl.col(name).str.strip_chars().str.strip_suffix(".0")
     return text.replace(_CODES[name]).alias(name)
 
 
 def read(hospitals: Sequence[str] = HOSPITALS) -> Table:
-    """The hospitals' files, one after the other, with the hospital as a column."""
+    """The hospitals' files concatenated, with the hospital as a column."""
     files = {hospital: f"processed.{hospital}.data" for hospital in hospitals}
     folder = local_files("heart", only=tuple(files.values()))
     parts = [

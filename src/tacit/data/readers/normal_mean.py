@@ -1,4 +1,4 @@
-"""Draws of one normal: the data of the smallest model with an exact posterior."""
+"""Draws from a normal distribution, for the normal-mean model."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tacit.data.schema.table import SourceSchema, Table
 OUTCOME = "log(rgdppc_2000)"
 
 COLUMNS = (
-    # Left in their own units, so that the coefficients are those of the literature.
+    # Unscaled, so that the coefficients match the literature.
     ColumnConfig(name="cont_africa", low=0, high=1, center=0, scale=1),
     ColumnConfig(name="rugged", low=0, high=10, center=0, scale=1),
     ColumnConfig(name="cont_africa*rugged", low=0, high=10, center=0, scale=1),
@@ -21,7 +21,7 @@ SCHEMA = SourceSchema(columns=COLUMNS, outcome=OUTCOME)
 
 
 def read() -> Table:
-    """Countries without an income of the year 2000 are left out by the outcome's policy."""
+    """Read the table; countries without an income for 2000 are dropped."""
     frame = pl.read_csv(
         local_files("rugged") / "rugged_data.csv", separator=";", infer_schema=False
     ).with_columns(pl.col("cont_africa", "rugged", "rgdppc_2000").cast(pl.Float64))

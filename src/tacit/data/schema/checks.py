@@ -1,7 +1,7 @@
-"""Which columns no public bound limits: what a private run has to refuse.
+"""Columns without public bounds, which a private run refuses.
 
-A value without declared bounds can be as large as the one record that has it, and a statistic of
-the data says something of every record in it. Neither is covered by noise added later.
+A value without declared bounds can be arbitrarily large, and a statistic of the data depends on
+every record. Neither is covered by noise added later.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from tacit.data.schema.table import SourceSchema
 
 
 def unbounded(data: DataConfig) -> tuple[str, ...]:
-    """Names of the columns of x, and of kept columns, that the schema alone does not bound.
+    """Columns of x and kept columns that the schema does not bound.
 
-    They are numbers without low and high (centre and scale bound nothing) and, where scaling
-    is "pooled", all numbers and every category whose levels are not declared. The outcome is not
-    among them. No file is opened: a source's schema is known without its records.
+    These are numbers without low and high and, if scaling is "pooled", all numbers and every
+    category without declared levels. The outcome is not included. Opens no file.
 
     >>> unbounded(DataConfig(source="breast-cancer"))
     ()
@@ -27,7 +26,7 @@ def unbounded(data: DataConfig) -> tuple[str, ...]:
 
 
 def unbounded_columns(schema: SourceSchema, data: DataConfig) -> tuple[str, ...]:
-    """The same for a schema at hand."""
+    """As `unbounded`, for a given schema."""
     pooled = data.scaling == "pooled"
     return tuple(
         column.name

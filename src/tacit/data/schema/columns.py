@@ -1,4 +1,4 @@
-"""The public schema of one column: what a user may declare, checked when it is read."""
+"""The public schema of one column, validated when it is read."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Outside = Literal["clip", "refuse"]
 
 
 class ColumnConfig(Table, frozen=True, kw_only=True):
-    """The public schema of one column: what every party may know before any record is read.
+    """Public schema of one column, known to every party before any record is read.
 
     A number becomes (clip(v, low, high) - center) / scale. With bounds alone, center and scale
     are their midpoint and half-width. A category becomes one 0/1 column per level, except for its
     `reference` level if it has one.
 
-    `missing` says what an empty cell, or one of the texts in `missing_values`, becomes:
-    "level" is a further level of a category, "indicator" is a number's centre plus a 0/1 column,
-    "drop" leaves the row out, "refuse" is an error.
+    `missing` is the handling of empty cells and of the texts in `missing_values`: "level" adds a
+    level to a category, "indicator" uses a number's centre plus a 0/1 column, "drop" drops the row,
+    "refuse" is an error.
     """
 
     unwritten: ClassVar[tuple[str, ...]] = ("name",)
@@ -33,27 +33,27 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
     name: str
     """The column's name in the file."""
     kind: Kind | None = None
-    """Left out: categorical if levels are declared, otherwise numeric."""
+    """Kind of column; by default categorical if levels are declared, otherwise numeric."""
     low: Finite | None = None
-    """The least value of a number; smaller ones are clipped to it."""
+    """Smallest value of a number; smaller ones are clipped to it."""
     high: Finite | None = None
     """The largest value of a number; larger ones are clipped to it."""
     center: Finite | None = None
-    """The value of a number that becomes 0."""
+    """Value of a number that is scaled to 0."""
     scale: Positive | None = None
-    """The difference of a number that becomes 1."""
+    """Difference of a number that is scaled to 1."""
     levels: tuple[str, ...] = ()
     """All values of a category."""
     reference: str | None = None
-    """The level without a 0/1 column: the weights of the others are differences from it."""
+    """Reference level without a 0/1 column; other levels' weights are relative to it."""
     missing: Missing = "refuse"
-    """What an empty cell becomes."""
+    """Handling of empty cells."""
     missing_values: tuple[str, ...] = ()
-    """Texts that count as empty cells."""
+    """Texts that are treated as empty cells."""
     outside: Outside = "clip"
-    """What happens to a number outside of low and high."""
+    """Handling of numbers outside low and high."""
     feature: bool = True
-    """False: the column is not a feature of the model, but may be named by other keys."""
+    """False: the column is not a feature, but other keys may use it."""
 
     def __post_init__(self) -> None:
         if self.kind is None:
@@ -70,14 +70,14 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
         yield from self._numeric() if self.kind == "numeric" else self._categorical()
 
     def fault(self, key: str, advice: str) -> str:
-        """The line that names this column and the value of one of its keys."""
+        """Error text for one key of this column."""
         return f"columns.{self.name}.{key} = {shown(getattr(self, key))}; {advice}"
 
     def _numeric(self) -> Iterator[str]:
         if self.reference is not None:
-            yield self.fault("reference", "only a column with levels has one")
+            yield self.fault("reference", "only a column with levels can have one; leave it out")
         if self.levels:
-            yield self.fault("levels", 'a column of kind = "numeric" has none')
+            yield self.fault("levels", "a numeric column has no levels; leave them out")
         if self.missing == "level":
             yield self.fault("missing", 'a numeric column takes "indicator", "drop" or "refuse"')
         for key, other in (
@@ -94,7 +94,7 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
     def _categorical(self) -> Iterator[str]:
         for key in ("low", "high", "center", "scale"):
             if getattr(self, key) is not None:
-                yield self.fault(key, "a column with levels has none")
+                yield self.fault(key, "a column with levels cannot have it; leave it out")
         if self.missing == "indicator":
             yield self.fault("missing", 'a categorical column takes "level", "drop" or "refuse"')
         if self.reference is not None and self.reference not in self.levels:
@@ -103,13 +103,13 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
             if not level or level != level.strip():
                 yield self.fault("levels", f"'{level}' is empty or has spaces around it")
             if self.levels.count(level) > 1:
-                yield self.fault("levels", f"'{level}' is there twice")
+                yield self.fault("levels", f"'{level}' occurs twice; list it once")
             if level in self.missing_values:
                 yield self.fault("levels", f"'{level}' is also one of missing_values")
 
     @property
     def affine(self) -> tuple[float, float] | None:
-        """(center, scale) as declared or as the bounds imply; None when neither is declared."""
+        """(center, scale) as declared or implied by the bounds; None if undeclared."""
         if self.center is not None and self.scale is not None:
             return self.center, self.scale
         if self.low is not None and self.high is not None:
@@ -118,14 +118,14 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
 
     @property
     def bounded(self) -> bool:
-        """Whether every value of x it can become is bounded by the schema alone."""
+        """True if the schema bounds every value of its columns of x."""
         if self.kind == "categorical":
             return bool(self.levels)
         return self.low is not None and self.high is not None
 
 
 def undeclared(column: ColumnConfig) -> Iterator[str]:
-    """What keeps a column from being prepared by the declared schema alone."""
+    """Faults that prevent preparation by the declared schema."""
     advice = 'or set data.scaling = "pooled", which is noted in the result'
     if column.kind == "categorical" and not column.levels:
         yield f"columns.{column.name}.levels is missing; declare all levels, {advice}"

@@ -1,4 +1,4 @@
-"""The outcome: 0/1 for a named positive level, the place of its level, or a number."""
+"""The outcome as y: 0/1 for a positive level, the code of a level, or a number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tacit.errors import DataError
 
 
 def read_outcome(table: Table) -> Column:
-    """The values of y; a number is clipped if it has bounds, and rescaled only if told how.
+    """Read the outcome; a number is clipped to its bounds and rescaled only if declared.
 
     The outcome is never rescaled by pooled statistics, so a prediction keeps its unit.
     """
@@ -35,13 +35,13 @@ def read_outcome(table: Table) -> Column:
 
 
 def outcome_config(schema: SourceSchema) -> ColumnConfig:
-    """The outcome's column as it is declared, or as a column without a declaration is."""
+    """The outcome's declared column, or a default one."""
     kind = "numeric" if schema.positive is None else "categorical"
     return schema.declared(schema.outcome) or ColumnConfig(name=schema.outcome, kind=kind)
 
 
 def outcome_bounds(schema: SourceSchema) -> tuple[float, float] | None:
-    """Least and largest y by the schema, in the unit that a model sees; None: not declared."""
+    """Smallest and largest y by the schema, in the model's unit; None if undeclared."""
     config = outcome_config(schema)
     if schema.positive is not None or config.low is None or config.high is None:
         return None
@@ -51,12 +51,12 @@ def outcome_bounds(schema: SourceSchema) -> tuple[float, float] | None:
 
 
 def outcome_levels(schema: SourceSchema) -> tuple[str, ...]:
-    """The levels of an outcome that is one of several, in the order of y; none for any other."""
+    """Levels of a categorical outcome, in the order of y; otherwise empty."""
     return outcome_config(schema).levels if schema.positive is None else ()
 
 
 def as_y(column: Column, positive: str | None) -> np.ndarray:
-    """What an outcome that was read is as y: 0/1, a level's place, or a number in its unit."""
+    """Convert an outcome to y: 0/1, a level's code, or a number in its unit."""
     config = column.config
     if positive is not None:
         return (column.values == config.levels.index(positive)).astype(np.float64)
@@ -68,7 +68,7 @@ def as_y(column: Column, positive: str | None) -> np.ndarray:
 
 
 def _two_levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
-    """Levels of an undeclared binary outcome; a third would quietly become y = 0: refused."""
+    """Levels of an undeclared binary outcome; more than two are refused."""
     text = as_text(series)
     found = text.set(text.is_in(config.missing_values), None).drop_nulls().unique().sort().to_list()
     if len(found) > 2:

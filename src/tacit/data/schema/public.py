@@ -1,7 +1,7 @@
-"""What a model needs to know of the data, for whoever holds none of it.
+"""Federation without records, made from the public configuration.
 
-A server that coordinates parties has their public configuration and no record. The columns that
-the parties' records will have follow from that alone; a few made-up rows show their form.
+A server has the public configuration and no record. The columns of the parties' records follow from
+it; a few synthetic rows show their types and shapes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ ROWS = 8
 
 
 def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
-    """The federation of a configuration without its records: none of their files is opened.
+    """Federation of a configuration without its records; opens no file.
 
     Names, outcome, output and unbounded columns are those that `load_federation` and `load_party`
-    give. The one party, "example", has 8 made-up rows, inside the declared bounds and levels, of
-    the same columns, types and shapes as real ones; `raw` is empty, so that no ledger takes them
-    for records. `sites` is how many sites the synthetic cohort has, for a kept column "site".
+    give. The one party, "example", has 8 synthetic rows within the declared bounds and levels, with
+    the same columns, types and shapes as real ones; `raw` is empty, so that no ledger identifies
+    them as records. `sites` is the number of sites of the synthetic cohort, for a kept column
+    "site".
 
     >>> schema = public_schema(DataConfig(source="rugged"))
     >>> schema.names, schema.parties["example"]["x"].shape
@@ -39,7 +40,7 @@ def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
     if data.scaling == "pooled":
         raise ConfigError(
             'data.scaling = "pooled"; without records there is nothing to pool: declare the'
-            ' schema and say "public"'
+            ' schema and set "public"'
         )
     if data.source in CORPORA:
         from tacit.data.readers.corpora import corpus_schema
@@ -55,7 +56,7 @@ def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
         kept=[made_up[name] for name in data.keep],
         y=as_y(_made_up(outcome, 0), schema.positive),
         groups=None,
-        # Two rows a person, as records of one person are what the column is for.
+        # Two rows per person.
         persons=None if data.person is None else np.arange(ROWS) // 2,
     )
     whole = msgspec.structs.replace(data, held_out=0.0)
@@ -65,19 +66,20 @@ def public_schema(data: DataConfig, *, sites: int | None = None) -> Federation:
 
 
 def known_outcome(schema: SourceSchema) -> ColumnConfig:
-    """The outcome's column; its levels must not be left for each party's records to tell."""
+    """The outcome's column, which must have declared levels."""
     config = outcome_config(schema)
     if schema.positive is not None and not config.levels:
         raise ConfigError(
-            f'outcome = "{schema.outcome}" has no levels, and without records none can be found:'
+            f'outcome = "{schema.outcome}" has no levels, and there are no records to read them '
+            "from:"
             f" declare them as columns.{schema.outcome}.levels"
         )
     return config
 
 
 def _made_up(config: ColumnConfig, number: int) -> Column:
-    """Rows of one column, spread over what is declared and unlike those of the next column."""
-    # Multiples of an irrational number fill (0, 1) evenly; nothing is drawn, so nothing varies.
+    """Synthetic rows of one column, spread over the declared range."""
+    # Multiples of an irrational number fill (0, 1) evenly and deterministically.
     share = (0.5 + (np.arange(ROWS) + number / ROWS) * (np.sqrt(5) - 1) / 2) % 1
     if config.kind == "categorical":
         values = (np.arange(ROWS) + number) % len(config.levels)
@@ -88,7 +90,7 @@ def _made_up(config: ColumnConfig, number: int) -> Column:
 
 
 def declared_range(config: ColumnConfig) -> tuple[float, float]:
-    """The bounds of a number, or, where there are none, a scale around its centre."""
+    """Bounds of a number, or its centre ± scale."""
     if config.low is not None and config.high is not None:
         return config.low, config.high
     center, scale = config.affine or (0.0, 1.0)

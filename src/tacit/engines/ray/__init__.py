@@ -1,6 +1,7 @@
-"""Many machines of one organisation: the only place that imports ray.
+"""The Ray engine, for many machines of one organisation.
 
-Importing this package needs no ray; using it does, and says what to install.
+Only this package imports ray, on first use; if ray is missing, the error names the extra to
+install.
 """
 
 from tacit.engines.ray.cluster import Cluster, connected, import_ray

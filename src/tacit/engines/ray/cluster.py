@@ -1,8 +1,8 @@
-"""A Ray cluster: one that runs already, or one of our own that nobody else can reach.
+"""Connect to a running Ray cluster, or start a private one.
 
-Ray tells its makers about its use unless told not to, binds its ports to every network interface,
-and lets whoever reaches them run code. Here nothing is reported, a cluster of our own listens on
-loopback only and asks for a secret of this process, and no dashboard is started.
+By default Ray sends usage statistics, binds its ports to every network interface, and runs code for
+anyone who reaches them. Here nothing is sent, a private cluster listens on loopback only and
+requires a secret token of this process, and no dashboard is started.
 """
 
 from __future__ import annotations
@@ -22,37 +22,38 @@ from tacit.errors import ConfigError, PeerError
 OBJECT_STORE_BYTES = 1 << 30
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # silences a warning about GPUs of later versions
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # silences a GPU warning
 }
 LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Ray's switch for systems whose firewalls ask about every port; 0 binds all of them to 127.0.0.1
-on any system."""
+"""Ray's switch for systems with interactive firewalls; 0 binds all ports to 127.0.0.1 on any
+system.
+"""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a run needs to know of the machines it runs on."""
+    """Size of the cluster, and whether it belongs to this run."""
 
     cores: int
     nodes: int
     own: bool
-    """Whether it was started for this run and ends with it."""
+    """True if it was started for this run and ends with it."""
 
 
 def import_ray(*, own: bool = False) -> Any:
-    """The package, without its telemetry; `own` for a cluster of this process's own."""
+    """Import ray without telemetry; `own` for a private cluster of this process."""
     for key, value in QUIET.items():
         os.environ.setdefault(key, value)
     if own and "ray" not in sys.modules:  # both are read when ray is imported
         os.environ.setdefault(LOOPBACK_ONLY, "0")
         if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token":
-            # A token of this process's own: none is left in anybody's home directory.
+            # A token of this process only; none is written to the home directory.
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         import ray
     except ImportError:
         ray = None
-    if not hasattr(ray, "init"):  # a folder of that name is found as an empty package
+    if not hasattr(ray, "init"):  # a folder called ray imports as an empty package
         raise ConfigError(
             "the Ray engine needs the package ray, which is not installed: pip install "
             "'tacit[ray]', or leave --engine ray (engine.kind = \"ray\") out"
@@ -62,9 +63,9 @@ def import_ray(*, own: bool = False) -> Any:
 
 @contextlib.contextmanager
 def connected(address: str | None = None) -> Iterator[Cluster]:
-    """A cluster for as long as the block lasts.
+    """Context with a cluster.
 
-    One that this process is connected to already is used and left as it is.
+    An existing connection of this process is used and left open.
     """
     ray = import_ray(own=address is None)
     if address is not None and not re.fullmatch(r".+:\d+", address):
@@ -90,11 +91,11 @@ def connected(address: str | None = None) -> Iterator[Cluster]:
 def _start(ray: Any) -> None:
     if os.environ.get(LOOPBACK_ONLY) != "0":
         raise ConfigError(
-            "ray was imported before tacit could tell it to listen on loopback only; set "
+            "ray was imported before tacit could restrict it to loopback; set "
             f"{LOOPBACK_ONLY}=0 before that, or connect with ray.init yourself"
         )
     with warnings.catch_warnings():
-        # JAX warns of a fork; what Ray forks becomes another program at once.
+        # JAX warns about fork; Ray's forks exec another program at once.
         warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
         ray.init(
             address="local",
@@ -113,7 +114,7 @@ def _join(ray: Any, address: str) -> None:
             address=address,
             configure_logging=False,
             log_to_driver=False,
-            # Of several nodes on one machine, the head is the one that this process belongs to.
+            # With several nodes on one machine, this process belongs to the head.
             _node_ip_address=host if host.startswith("127.") else None,
         )
     except (ConnectionError, TimeoutError, RuntimeError, ray.exceptions.RayError) as error:

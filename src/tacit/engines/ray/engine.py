@@ -1,8 +1,8 @@
 """The Ray engine: parties on the actors of one organisation's cluster.
 
-The server, the ledger and what parties remember are in this process; actors hold records and
-compute. A request that an actor was lost over is asked again with the same id and the same noise
-key: the one charge pays for the one answer, whether an actor or this process is lost over it.
+The server, the ledger and method memories are in this process; actors hold records and compute. If
+an actor is lost, its request is repeated with the same id and noise key. One charge covers one
+reply, even if an actor or this process is lost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from tacit.arrays import Arrays, Natural
 from tacit.data.records import len_records
-from tacit.engines.batching import Benches
+from tacit.engines.batching import PartyBatches
 from tacit.engines.compilations import Compilations
 from tacit.engines.driver import Driver, Observer
 from tacit.engines.ray.cluster import Cluster, connected
@@ -37,34 +37,34 @@ class RayEngine(Driver):
     """Runs a federation on the actors of a Ray cluster."""
 
     address: str | None = None
-    """A running cluster, HOST:PORT; None: one of its own, on this machine's loopback."""
+    """A running cluster, HOST:PORT; None: start a private one on this machine's loopback."""
     actors: int | None = None
-    """How many; None: one a core."""
+    """Number of actors; None: one per core."""
     wall_clock: bool = False
-    """Whether asynchronous answers are applied as they arrive, which no seed repeats."""
+    """True: asynchronous replies are applied as they arrive, which is not repeatable."""
     _cluster: Cluster | None = field(default=None, init=False)
     _pool: Any = field(default=None, init=False)
-    _prior: Benches | None = field(default=None, init=False)
+    _prior: PartyBatches | None = field(default=None, init=False)
     _place_of: dict[str, int] = field(default_factory=dict, init=False)
     _calls: dict[str, tuple[Request, Call]] = field(default_factory=dict, init=False)
-    """Asynchronous requests under way, by id."""
+    """Asynchronous requests in progress, by id."""
     _rehearsed: set[tuple[str, str]] = field(default_factory=set, init=False)
     _ready: dict[str, Reply] = field(default_factory=dict, init=False)
-    """Asynchronous replies that are known and not yet applied."""
+    """Asynchronous replies that are not yet applied."""
 
     def run(self, server: ServerRun, *, observe: Observer | None = None) -> None:
-        """Drive the schedule to its end on a cluster that is there for as long."""
+        """Run the schedule to its end on a cluster."""
         with connected(self.address) as self._cluster:
             try:
                 super().run(server, observe=observe)
-                self._tell()
+                self._report_actors()
             finally:
                 if self._pool is not None:
                     self._pool.close()
                 self._pool = None
 
-    def seat(self) -> None:
-        """Deal the parties out to the actors, by their records, and start these."""
+    def prepare(self) -> None:
+        """Distribute the parties over the actors by number of records, and start the actors."""
         assert self._cluster is not None
         for name, records in self.parties.items():
             if not len_records(records) > 0:
@@ -81,7 +81,7 @@ class RayEngine(Driver):
                     share({name: self.parties[name] for name in names}),
                     {name: self.settled[name] for name in names if name in self.settled},
                     self.batch_parties,
-                    self.everybody,
+                    self.all_at_once,
                     threads,
                 )
                 for names in groups
@@ -89,11 +89,11 @@ class RayEngine(Driver):
         )
         self._place_of = {name: place for place, names in enumerate(groups) for name in names}
         if self.rules.site_prior:
-            self._prior = Benches(self.agreement, {})
-            self._prior.seat_prior()
+            self._prior = PartyBatches(self.agreement, {})
+            self._prior.add_prior()
 
     def compute(self, requests: Sequence[Request], keys: Keys) -> dict[str, Update]:
-        """All actors at once; the prior, which sits with the server, meanwhile here."""
+        """Compute on all actors at once, and the prior pseudo-party in this process."""
         calls = self._ask([r for r in requests if r.party != PRIOR_PARTY], keys)
         found = self._here([r for r in requests if r.party == PRIOR_PARTY])
         for call in calls:
@@ -101,7 +101,7 @@ class RayEngine(Driver):
         return found
 
     def rehearse(self, requests: Sequence[Request]) -> None:
-        """On all actors at once, for the stages that none of them has met."""
+        """Rehearse new stages on all actors at once."""
         for request in {id(r.q): r for r in requests}.values():
             check_start(self.agreement, request)
         new = [r for r in requests if (r.party, r.stage) not in self._rehearsed]
@@ -110,7 +110,7 @@ class RayEngine(Driver):
         self._rehearsed |= {(r.party, r.stage) for r in new}
 
     def following(self, state: ServerState, clock: float) -> tuple[list[Request], float]:
-        """Asynchronously, all that is open is under way before one answer is taken."""
+        """The next requests; asynchronously, all open requests are started first."""
         if self.rules.schedule.kind != "asynchronous":
             return super().following(state, clock)
         under_way = self._calls.keys() | self._ready.keys()
@@ -131,7 +131,7 @@ class RayEngine(Driver):
         return [self._ready.pop(request.id) for request in requests]
 
     def _send(self, requests: Sequence[Request]) -> None:
-        """Charge what has to be charged, then have each party compute on its own."""
+        """Charge the requests, then start one computation per party."""
         opened = self.agent.open(requests)
         self._ready |= opened.known
         for request in opened.new:
@@ -142,7 +142,7 @@ class RayEngine(Driver):
                 self._calls[request.id] = request, call
 
     def _first(self) -> str:
-        """The id of the answer that is there first."""
+        """Id of the first reply to arrive."""
         if not self._ready:
             of = {call: request for request, call in self._calls.values()}
             call, answered = self._pool.first(list(of))
@@ -151,14 +151,14 @@ class RayEngine(Driver):
         return next(iter(self._ready))
 
     def _ask(self, requests: Sequence[Request], keys: Keys, what: str = "compute") -> list[Call]:
-        """One call per actor, q and public arrays."""
+        """One call per actor and set of q and public arrays."""
         groups: dict[tuple[int, tuple[int, int]], list[Request]] = {}
         each: dict[tuple[int, int], tuple[Natural | None, Arrays]] = {}
         for request in requests:
             number = (id(request.q), id(request.public))
             each[number] = (request.q, request.public)
             groups.setdefault((self._place_of[request.party], number), []).append(request)
-        # Put once for all actors; what only one of them needs travels with the call.
+        # Stored once for all actors; the rest travels with the call.
         where = {number: share(one) if len(groups) > 1 else one for number, one in each.items()}
         return [
             self._pool.call(
@@ -177,10 +177,10 @@ class RayEngine(Driver):
         return self._prior.compute(requests, {})
 
     def hosts(self) -> list[dict[str, Any]]:
-        """Process, node, memory and compilations of every actor, while a run goes on."""
+        """Process, node, memory and compilations of every actor, during a run."""
         return self._pool.each("report")
 
-    def _tell(self) -> None:
+    def _report_actors(self) -> None:
         assert self._cluster is not None
         lost, hosts = self._pool.lost, self.hosts()
         self.elsewhere = Compilations(
@@ -196,7 +196,7 @@ class RayEngine(Driver):
 
 
 def deal(parties: Mapping[str, Records], count: int) -> list[list[str]]:
-    """Names in `count` groups with about as many records each, every group in the run's order.
+    """Split names into `count` groups with similar numbers of records, in the run's order.
 
     >>> deal({"a": {"y": [1]}, "b": {"y": [1, 2, 3]}, "c": {"y": [1, 2]}}, 2)
     [['b'], ['a', 'c']]

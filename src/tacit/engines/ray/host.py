@@ -1,4 +1,4 @@
-"""An actor that hosts many parties: their records on benches, one compiled function for all."""
+"""Ray actor that computes the updates of many parties in batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from tacit.arrays import Arrays, Natural
-from tacit.engines.batching import Benches
+from tacit.engines.batching import PartyBatches
 from tacit.engines.compilations import compilations
 from tacit.engines.ray.cluster import import_ray
 from tacit.engines.ray.pack import Answered, Asked, pack_updates, unpack_requests
@@ -22,10 +22,10 @@ from tacit.plan.calibrate import Settled
 
 
 class Host:
-    """Answers for its parties. It keeps nothing between calls but their records.
+    """Computes updates for its parties; keeps only their records between calls.
 
-    What a party remembers comes with the question and goes back with the answer, and whatever is
-    charged was charged before, so that a host can be lost at any moment.
+    Method memories travel with requests and updates, and charges were made before, so that a host
+    can be lost at any moment.
     """
 
     def __init__(
@@ -34,31 +34,31 @@ class Host:
         parties: Mapping[str, Records],
         settled: Mapping[str, Settled],
         batch_parties: bool,
-        everybody: bool,
+        all_at_once: bool,
         threads: int,
     ) -> None:
         limit_threads(threads)
         threadpool_limits(limits=threads, user_api="blas")
-        compilations()  # count from now on
+        compilations()  # start counting
         self._busy_s = 0.0
-        self._benches = Benches(agreement, settled)
-        self._benches.seat(parties, batch_parties=batch_parties, everybody=everybody)
+        self._batches = PartyBatches(agreement, settled)
+        self._batches.add(parties, batch_parties=batch_parties, all_at_once=all_at_once)
 
     def compute(self, carried: tuple[Natural | None, Arrays], asked: Asked) -> Answered:
-        """Updates for requests that share q and public arrays, and are paid for."""
+        """Updates for charged requests that share q and public arrays."""
         requests, memories, keys = unpack_requests(*carried, asked)
         started = time.perf_counter()
-        found = self._benches.compute(requests, memories, keys)
+        found = self._batches.compute(requests, memories, keys)
         self._busy_s += time.perf_counter() - started
         return pack_updates(found)
 
     def rehearse(self, carried: tuple[Natural | None, Arrays], asked: Asked) -> None:
-        """Compile and try out what these requests need; nothing is charged yet."""
+        """Compile and test what these requests need, before they are charged."""
         requests, memories, _ = unpack_requests(*carried, asked)
-        self._benches.rehearse(requests, memories)
+        self._batches.rehearse(requests, memories)
 
     def report(self) -> dict[str, Any]:
-        """Who and how large this process is, what it has compiled and how long it computed."""
+        """Process id, node, memory, compilations and computing time of this process."""
         count, seconds = compilations()
         return {
             "pid": os.getpid(),

@@ -1,4 +1,4 @@
-"""Whether every machine of a cluster sees the same files."""
+"""Check that every machine of a cluster sees the same files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def check_folder(folder: Path, *, one_machine: bool) -> None:
-    """Refuse a folder that some node does not reach, wherever an actor may be started again.
+    """Refuse a folder that some node of the cluster cannot reach.
 
-    With `one_machine`, nodes must also be on this very machine: SQLite's locks are not to be
-    trusted across machines, and a ledger that two of them write at once may lose a charge.
+    With `one_machine`, all nodes must be on this machine: SQLite's locks are not reliable across
+    machines, and a ledger written by two of them could lose a charge.
     """
     ray = import_ray()
     mark, secret = folder / ".reach", secrets.token_hex(16)
@@ -33,13 +33,13 @@ def check_folder(folder: Path, *, one_machine: bool) -> None:
             where = f"node {node['NodeManagerAddress']} ({node['NodeManagerHostname']})"
             if seen != secret:
                 raise ConfigError(
-                    f"{where} does not reach {folder}; use a folder that all nodes share, or start "
-                    "the cluster on this machine alone"
+                    f"{where} cannot read {folder}; use a folder that all nodes share, or start "
+                    "the cluster on this machine only"
                 )
             if one_machine and machine != this_machine():
                 raise ConfigError(
-                    f"{where} is another machine than that of the ledger in {folder}; runs that "
-                    "are charged to it must stay on its machine: use --engine local, or simulate "
+                    f"{where} is not the machine of the ledger in {folder}; charged runs must "
+                    "stay on that machine: use --engine local, or simulate "
                     "with privacy.insecure_noise_seed"
                 )
     finally:
@@ -47,7 +47,7 @@ def check_folder(folder: Path, *, one_machine: bool) -> None:
 
 
 def look(mark: str) -> tuple[str | None, str]:
-    """What a file says on this node, and which machine this is."""
+    """Content of a file on this node, and the machine's id."""
     try:
         return Path(mark).read_text(encoding="utf-8"), this_machine()
     except OSError:
@@ -55,5 +55,5 @@ def look(mark: str) -> tuple[str | None, str]:
 
 
 def this_machine() -> str:
-    """A name that two machines do not share, containers on one of them aside."""
+    """Unique id of this machine, shared by its containers."""
     return BOOT.read_text(encoding="utf-8").strip() if BOOT.exists() else platform.node()

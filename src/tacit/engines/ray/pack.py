@@ -1,4 +1,4 @@
-"""Requests and answers of many parties as a few arrays: cheap to send, whatever their number."""
+"""Requests and updates of many parties, packed into a few arrays."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tacit.server.messages import Request
 
 Stack = dict[str, np.ndarray]
 Kept = tuple[list[int], Stack]
-"""What some of the parties keep: which rows those are, and their memories."""
+"""Method memories of some parties: their row numbers and arrays."""
 
 
 class Asked(NamedTuple):
-    """Requests without their q, which goes once for all of them; one row a request."""
+    """Requests without their common q, one row per request."""
 
     columns: list[tuple[Any, ...]]
-    """Id, party, visit, version, damping, whether it is the first, and stage, in columns."""
+    """Id, party, visit, version, damping, `initial` and stage, as columns."""
     factors: Stack | None
     memories: Kept | None
     keys: list[bytes | None]
-    """Noise keys of those that are charged."""
+    """Noise keys of charged requests."""
 
 
 class Answered(NamedTuple):
-    """Updates, one row each."""
+    """Updates, one row per request."""
 
     columns: list[tuple[Any, ...]]
-    """Request id, loss, whether all numbers are finite, and cost, in columns."""
+    """Request id, loss, finiteness flag and cost, as columns."""
     released: Stack
     memories: Kept | None
 
@@ -41,7 +41,7 @@ def pack_requests(
     memories: Mapping[str, Natural | None],
     keys: Mapping[str, bytes],
 ) -> Asked:
-    """Requests that share q and public arrays, what their parties kept, and their noise keys."""
+    """Pack requests that share q and public arrays, with method memories and noise keys."""
     rows = [(r.id, r.party, r.visit, r.version, r.damping, r.initial, r.stage) for r in requests]
     kept = [memories.get(request.party) for request in requests]
     secret = [keys.get(request.id) for request in requests]
@@ -67,7 +67,7 @@ def unpack_requests(
 
 
 def pack_updates(found: Mapping[str, Update]) -> Answered:
-    """Updates by request id, as a few arrays."""
+    """Pack updates by request id into a few arrays."""
     updates = list(found.values())
     rows = [(key, one.loss, one.finite, one.cost) for key, one in found.items()]
     kept = _stack_some([one.memory for one in updates])

@@ -1,8 +1,7 @@
-"""Warm actors, each started anew on whatever node is left when it is lost.
+"""A pool of actors that are restarted on another node when lost.
 
-An answer is waited for by the call that asked for it. When its actor or its node is gone, the same
-call with the same arguments is made of the actor's successor; what a lost actor may have computed
-is never read by anybody.
+If an actor or its node is lost, its call is repeated with the same arguments on its successor.
+Results of a lost actor are never read.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import Any
 from tacit.engines.ray.cluster import import_ray
 from tacit.errors import PeerError, TacitError
 
-MOST_LOSSES = 5
-"""How many actors may be lost over one call: more are no accident."""
+MAX_LOSSES = 5
+"""Largest number of actors lost in one call before giving up."""
 
 
 class LostError(PeerError):
-    """Actor after actor was lost over `call`."""
+    """Too many actors were lost during `call`."""
 
     def __init__(self, message: str, call: Call) -> None:
         super().__init__(message)
@@ -29,7 +28,7 @@ class LostError(PeerError):
 
 @dataclass(eq=False)
 class Call:
-    """Something asked of an actor; `ref` is where its answer will be."""
+    """A call to an actor; `ref` is the reference of its result."""
 
     place: int
     method: str
@@ -40,24 +39,24 @@ class Call:
 
 
 def share(value: Any) -> Any:
-    """A value put once, for any number of calls that name the reference."""
+    """Store a value once, for use in many calls by reference."""
     return import_ray().put(value)
 
 
 class Pool:
-    """Actors of one class, each with arguments of its own, by their place."""
+    """Actors of one class, each with its own arguments, by position."""
 
     def __init__(
         self,
         kind: type,
         arguments: Sequence[tuple[Any, ...]],
         *,
-        most_losses: int = MOST_LOSSES,
+        max_losses: int = MAX_LOSSES,
     ) -> None:
-        """`arguments` that are large should be references (`share`): they are kept."""
+        """Start the actors. Pass large `arguments` as references (`share`)."""
         self._ray = import_ray()
-        self._most_losses = most_losses
-        # No core is reserved: a successor must find a place when a node is gone.
+        self._max_losses = max_losses
+        # Reserve no core: a successor must fit on the remaining nodes.
         self._kind = self._ray.remote(num_cpus=0, max_restarts=0)(kind)
         self._arguments = list(arguments)
         self._node_of: dict[int, str] = {}
@@ -69,16 +68,16 @@ class Pool:
         return len(self._actors)
 
     def call(self, place: int, method: str, *arguments: Any) -> Call:
-        """Ask one actor; returns at once."""
+        """Call one actor; returns at once."""
         ref = getattr(self._actors[place], method).remote(*arguments)
         return Call(place, method, arguments, self._generations[place], ref)
 
     def first(self, calls: Sequence[Call]) -> tuple[Call, Any]:
-        """A call that is answered, the one asked first if there are several, and its answer."""
+        """The earliest call that has finished, and its result."""
         while True:
             refs = [call.ref for call in calls]
             self._ray.wait(refs, num_returns=1)
-            # Ray names any that is ready; in the order of asking nobody has to wait for ever.
+            # Ray returns any finished call; the order of calls avoids starvation.
             ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
             call = next(call for call in calls if call.ref in ready)
             answered, value = self._take(call)
@@ -86,14 +85,14 @@ class Pool:
                 return call, value
 
     def result(self, call: Call) -> Any:
-        """The answer of one call."""
+        """Result of one call."""
         while True:
             answered, value = self._take(call)
             if answered:
                 return value
 
     def each(self, method: str, *arguments: Any) -> list[Any]:
-        """The answers of all actors to the same question."""
+        """Results of the same call on all actors."""
         calls = [self.call(place, method, *arguments) for place in range(len(self))]
         return [self.result(call) for call in calls]
 
@@ -107,7 +106,7 @@ class Pool:
         try:
             return True, self._ray.get(call.ref)
         except errors.RayTaskError as error:
-            # What is wrong with a party is said in its own words, not in Ray's.
+            # Raise the party's own error, not Ray's wrapper.
             if isinstance(error.cause, TacitError):
                 raise error.cause from None
             raise
@@ -117,25 +116,25 @@ class Pool:
             errors.ObjectLostError,
         ) as error:
             call.losses += 1
-            if call.losses > self._most_losses:
+            if call.losses > self._max_losses:
                 reason = " ".join(str(error).split())[:200]
                 raise LostError(
-                    f"{call.losses} processes were lost over one call ({reason}); if memory is "
-                    "short use fewer actors or more nodes, then go on with --resume",
+                    f"{call.losses} processes were lost during one call ({reason}); if memory is "
+                    "short, use fewer actors or more nodes, then continue with --resume",
                     call,
                 ) from None
             self._again(call)
             return False, None
 
     def renew(self, place: int) -> None:
-        """Start the successor of an actor; one that only seemed lost must not go on."""
+        """Replace an actor by its successor; an actor that only seemed lost is stopped."""
         self._ray.kill(self._actors[place])
         self._actors[place] = self._start(place)
         self._generations[place] += 1
         self.lost += 1
 
     def _start(self, place: int) -> Any:
-        """On the node that has the fewest actors a core; if it turns out to be gone, on another."""
+        """Start an actor on the node with the fewest actors per core."""
         self._node_of.pop(place, None)
         here = Counter(self._node_of.values())
         cores = {

@@ -1,4 +1,4 @@
-"""An actor that carries out whatever function it is given, one after another."""
+"""Ray actor that runs functions one after another."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 
 class Runner:
-    """What it has compiled stays from one call to the next; paths are relative to `folder`."""
+    """Runs functions in one process and reuses compiled code; paths are relative to `folder`."""
 
     def __init__(self, threads: int, folder: str) -> None:
         limit_threads(threads)
-        with contextlib.suppress(OSError):  # what needs a path that is not here will say so
+        with contextlib.suppress(OSError):  # functions that need the folder raise their own error
             os.chdir(folder)
 
     def do(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call it; the function is found by its name, never sent as code of its own."""
+        """Call a function, which is imported by name and never sent as code."""
         return function(*arguments)
 
 
 def limit_threads(threads: int) -> None:
-    """How many cores XLA may use here; said before it starts.
+    """Limit XLA's cores in this process; call before XLA starts.
 
-    Several processes that each took all cores for one small product would fight for them.
+    Otherwise several processes would compete for all cores.
     """
     os.environ["NPROC"] = str(threads)
     if threads == 1:

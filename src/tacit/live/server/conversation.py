@@ -388,5 +388,5 @@ def _largest_release(live: LiveRun) -> int:
     rules = live.rules
     if rules.released is None:
         return 0
-    stages = {rules.stage_at(visit).name for visit in range(rules.schedule.rounds)}
+    stages = rules.stages or {rules.stage_at(v).name for v in range(rules.schedule.rounds)}
     return max(sum(math.prod(s) for s in rules.released(stage).values()) for stage in stages)

@@ -1,27 +1,25 @@
 """Clipped gradients of E_q[log p(unit | θ)] in the free parameters of a mean-field Gaussian.
 
-A unit's contribution is c = (α∘∂/∂location, κ∘∂/∂log-scale) with public weights α and κ, a number
-a coordinate, that say how much of the clip each may use. Where ‖c‖ has a closed form no
-contribution is ever written down:
+A unit's contribution is c = (α∘∂/∂location, κ∘∂/∂log-scale) with public weights α and κ per
+coordinate, which divide the clip among them. Where ‖c‖ has a closed form no contribution is formed:
 
-* generalised linear model, one record a unit: with g = E[ℓ'], h = −E[ℓ''] and v = s², the
+* generalised linear model, one record per unit: with g = E[ℓ'], h = −E[ℓ''] and v = s², the
   expectation exact to quadrature,  c = (g α∘x, −h κ∘v∘x²)  and
   ‖c‖² = g² Σ α²x² + h² Σ κ²v²x⁴; with several levels see `tacit.models.glm.softmax_gradients`;
 * a network whose layers have gradients a_j δ_k (`Model.score_parts`) at a draw θ = m + sε shared by
   the batch:  ‖c‖² = Σ a_j² δ_k² (α_jk² + κ_jk² s_jk² ε_jk²).
 
-With "information" a unit's contribution has one coordinate more, ω·k: the mean diagonal of the
+With "information" a unit's contribution has an extra coordinate, ω·k: the mean diagonal of the
 information that it carries, k = h‖x‖²/d for a generalised linear model and ‖∇ log p‖²/d (the
 empirical Fisher information) otherwise; ω is public. It costs one noisy number instead of d.
 
-Everything else goes through one gradient a unit. `fast=False` sends a model with a closed form that
-way too, for a test that compares them.
+Other models use one gradient per unit. `fast=False` forces this for all models, to compare the two
+in tests.
 
-**Label-agnostic clipping.** The weight min(1, C/‖c‖) of an ordinary clip is small exactly where
-the label is a surprise, which biases a classifier towards what it believes already. With
-the largest norm over all labels in its place the weight depends on x and θ alone, and the clipped
-score keeps expectation zero under the model. The bound holds for any label, so the sensitivity
-is the same.
+**Label-agnostic clipping.** The weight min(1, C/‖c‖) of an ordinary clip is smallest for surprising
+labels, which biases a classifier towards its current predictions. With the largest norm over all
+labels instead, the weight depends only on x and θ, and the clipped score has expectation zero under
+the model. The bound holds for any label, so the sensitivity is the same.
 """
 
 from __future__ import annotations
@@ -55,9 +53,9 @@ def clipped_gradient(
 ) -> Bounded:
     """Σ over units of clipped contributions, weighted by `maps`: α, and κ or ω where given.
 
-    `maps` has "location" and may have "scale" (κ) and "information" (ω); what it does not have is
-    neither computed nor released. `weights` is (units,) or (units, records of a unit); `noise` is
-    the standard normal draw that a model without quadrature uses. `tally` is that of
+    `maps` has "location" and optionally "scale" (κ) and "information" (ω); missing parts are
+    neither computed nor released. `weights` is (units,) or (units, records per unit); `noise` is
+    the standard normal draw for models without quadrature. `tally` is that of
     `tacit.privacy.bounded.clip_units`.
     """
     agnostic = label_agnostic and model.output in ("bernoulli", "categorical")
@@ -70,12 +68,11 @@ def clipped_gradient(
 
 
 def _unfolded(value: Array, free: Free) -> Array:
-    """A constant of θ's shape that the compiler does not know.
+    """A constant of θ's shape that the compiler cannot fold.
 
-    XLA (jaxlib 0.10.2 on CPU) computes Σₖ aₖ(x² @ A)ₖ wrongly if A is one number throughout and
-    there are more than about a thousand rows: it reads memory that nobody wrote, and a norm comes
-    out too small. A number that is known only when the program runs has no such matrix. 0·θ is
-    never folded into a constant, because θ need not be finite.
+    XLA (jaxlib 0.10.2 on CPU) computes Σₖ aₖ(x² @ A)ₖ wrongly if A is a constant matrix with equal
+    entries and there are more than about a thousand rows: it reads uninitialised memory, and a norm
+    comes out too small. Adding 0·θ avoids this: it is never folded, because θ need not be finite.
     """
     return value + 0.0 * free["location"]
 
@@ -90,7 +87,7 @@ def _parts(
     agnostic: bool,
     axes: int,
 ) -> ClippingParts | None:
-    """Norms and sums in closed form, if the model has one for units of one or several records."""
+    """Norms and sums in closed form, or None if the model has none for these units."""
     if isinstance(model, GradientNorms):
         if axes == 2 and not model.sums_units:
             return None
@@ -103,10 +100,10 @@ def _parts(
 def _clipped(
     parts: ClippingParts, weights: Array, clip: Array, agnostic: bool, tally: Tally | None
 ) -> Bounded:
-    """Σ of clipped gradients; weights of two axes are those of units and their records.
+    """Σ of clipped gradients; weights with two axes are (units, records per unit).
 
-    Where a unit has several records its gradient is written down, for its norm has no closed form;
-    label-agnostic, it is clipped by the sum of its records' largest ones.
+    The gradient of a unit with several records is formed, because its norm has no closed form. If
+    label-agnostic, it is clipped by the sum of its records' largest norms.
     """
     if weights.ndim == 1:
         return clip_sum(parts.norms, clip, weights, parts.weighted_sum, tally=tally)
@@ -121,10 +118,10 @@ def _clipped(
 def _scores(
     model: Model, free: Free, noise: Array, records: Records, maps: Free, agnostic: bool
 ) -> ClippingParts | None:
-    """By the model's own closed form for a given θ (`Model.score_parts`), if it has one."""
+    """Clipped gradients by the model's closed form at a given θ (`Model.score_parts`), or None."""
     deviation = jnp.exp(free["scale"]) * noise
     theta = free["location"] + deviation
-    # Norms in float64, as the sums are: a float32 square that vanishes takes its part out of them.
+    # Norms in float64, like the sums: a float32 square may underflow and drop out of the norm.
     reach = {name: jnp.asarray(value, jnp.float64) for name, value in maps.items()}
     squares = jnp.square(reach["location"])
     if "scale" in maps:
@@ -135,7 +132,7 @@ def _scores(
     norms, own, score_sum = parts
     information = jnp.square(own) / theta.shape[0]
     if "information" in maps:
-        # Information is of the plain norm, whatever α is; so is its bound over the labels.
+        # The information uses the norm without α; so does its bound over the labels.
         most = information
         ones = _unfolded(jnp.ones_like(squares), free)
         plain = model.score_parts(theta, records, ones, label_agnostic=agnostic)
@@ -168,7 +165,7 @@ def _one_by_one(
     agnostic: bool,
     tally: Tally | None,
 ) -> Bounded:
-    """A gradient a unit, by automatic differentiation."""
+    """Clipped gradients with one gradient per unit, by automatic differentiation."""
     if weights.ndim == 1:
         records = {name: value[:, None] for name, value in records.items()}
         weights = weights[:, None]
@@ -178,7 +175,7 @@ def _one_by_one(
             value = model.expected_fit(family, free, unit)
         else:
             value = model.log_likelihood(family.free_draw(free, noise), unit)
-        # What has no weight may be anything, but not NaN times zero.
+        # Records without weight may be arbitrary; avoid NaN times zero.
         return jnp.sum(jnp.where(present > 0, present * value, 0.0))
 
     def information(found: Free, records: Records, weights: Array) -> Array:
@@ -203,11 +200,11 @@ def _one_by_one(
 
 
 def _largest(contributions: Any, records: Records, weights: Array, own: Free, labels: int) -> Array:
-    """A bound on a unit's norm that no label changes: records at their worst, added up."""
+    """Label-independent bound on a unit's norm: the sum of its records' largest norms."""
     alone = jnp.eye(weights.shape[1], dtype=weights.dtype)
 
     def worst(place: Array) -> Array:
-        """Of every unit, the record at that place on its own."""
+        """Largest norm over labels of each unit's record at one position."""
         norms = [
             _norms(contributions(_labelled(records, float(label)), weights * place))
             for label in range(labels)
@@ -215,7 +212,7 @@ def _largest(contributions: Any, records: Records, weights: Array, own: Free, la
         return jnp.max(jnp.stack(norms), axis=0)
 
     total = jnp.sum(jax.lax.map(worst, alone), axis=0)
-    # With a label that is none of them, or rounding, the own norm is still bounded.
+    # The actual norm is still a bound for an unknown label, and with rounding.
     return jnp.maximum(total, _norms(own))
 
 

@@ -1,18 +1,17 @@
 """`DPSGD`: every local step releases one clipped, noisy gradient (TMLR §4.1, MEng §4.2.1).
 
-Only the likelihood's part of the gradient depends on records. It is sampled, clipped unit by unit
-and noised; the cavity's part is exact and added afterwards. All steps of all rounds are counted.
+Only the likelihood's part of the gradient depends on records. It is sampled, clipped per unit and
+noised; the cavity's part is exact and added afterwards. All steps of all rounds are charged.
 
-The step is a natural-gradient one. With q = N(m, Λ⁻¹), the party's factor (b, L) in natural
+Steps follow the natural gradient. With q = N(m, Λ⁻¹), the party's factor (b, L) in natural
 parameters, the released gradient G of E_q[log p(xₘ|θ)] in m and the released information K,
 
     v ← β v + (G − b + L∘m),   b ← b + η v + ΔL∘m,   ΔL = (K − L)/(t + 1),   L ← L + ΔL
 
-for the party's t-th release. G − b + L∘m is the gradient of the local ELBO, so that where the steps
-lead does not depend on L, which only sets their length in m. L is the mean of all K so far: what
-hardly changes is measured again and again, and its noise averages out. The momentum v is made of
-released numbers; between rounds the server keeps it (the memory of `floored_step`), so a party has
-no state.
+for the party's t-th release. G − b + L∘m is the gradient of the local ELBO, so the fixed point does
+not depend on L, which only sets the step length in m. L is the mean of all K so far, which averages
+out the noise of a nearly constant quantity. The momentum v consists of released numbers; between
+rounds the server keeps it (the memory of `floored_step`), so a party has no state.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tacit.expfam import Family, MeanFieldGaussian, Natural
 from tacit.expfam.gaussian import Free
 from tacit.methods.base import Answer, Arranged, Array, Task
 from tacit.methods.batches import Batches, SamplingName
-from tacit.methods.dpsgd.adaptive import FARTHEST, SCALE, WEIGHT, WITHIN, adapted, tally_clip
+from tacit.methods.dpsgd.adaptive import MAX_LOG_SCALE, SCALE, WEIGHT, WITHIN, adapted, tally_clip
 from tacit.methods.dpsgd.clipping import clipped_gradient
 from tacit.methods.private import PrivateMethod, by_unit, units_present
 from tacit.models import LinearPredictor, Model, Records
@@ -42,12 +41,16 @@ from tacit.server.combine import Combine, Run
 from tacit.support.compiler import jax, jnp
 
 Precision = Literal["isotropic", "per-coordinate", "fixed"]
-ISOTROPIC_UP_TO = 256
+MAX_ISOTROPIC_DIMENSION = 256
 FIXED_STEP = 2.4
+STABLE_SHARE = 0.9
+"""Of the longest step that is stable whatever the directions of the curvature are."""
+LEAST_LAG = 0.1
+"""By how much a step is shortened at most where the curvature grows, or its noise says so."""
 
 
 class Local(NamedTuple):
-    """The party's factor on its way: b, L, and where b is going."""
+    """The party's factor during its steps: b, L, and the momentum of b."""
 
     linear: Array
     precision: Array
@@ -56,22 +59,24 @@ class Local(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class DPSGD(PrivateMethod):
-    """`steps` noisy natural-gradient steps of length `step_size` a round.
+    """Private natural-gradient steps, each with one clipped and noisy gradient.
 
-    `sampling_rate` < 1 draws a batch for each step, Poisson or without replacement; the whole of
-    the data is as good for the same budget, and takes fewer steps. `precision` says what is
-    released besides the gradient: one number, the mean information of a coordinate; one for each;
-    or nothing, which leaves Λ where the model starts. `precision_weight` is that part's share in
-    the clip (ω or κ of `dpsgd.clipping`), left out max(1, d/11) or 1. `max_noise` bounds the
-    step where there is little to hear: the noise of a whole run may move m about that far. The step
-    is `step_end` times as long at the last visit as at the first. `adaptive` = γ lets the clip walk
-    from `clip` to the γ-quantile of the contributions' norms (`tacit.methods.dpsgd.adaptive`).
+    `sampling_rate` < 1 draws a batch for each step, Poisson or without replacement; using all
+    records is as good for the same budget and takes fewer steps. `precision` says what is released
+    besides the gradient: one number, the mean information of a coordinate; one number per
+    coordinate; or nothing, which leaves Λ at the model's start. `precision_weight` is that part's
+    share in the clip (ω or κ of `dpsgd.clipping`), by default max(1, d/11) or 1. `max_noise` bounds
+    the step if the signal is weak: the noise of a whole run moves m by about that much at most. The
+    step is `step_end` times as long at the last visit as at the first. `adaptive` = γ moves the
+    clip from `clip` to the γ-quantile of the contributions' norms (`tacit.methods.dpsgd.adaptive`).
 
-    `step_size` left out is 4.4/d, at most ½. L measures the mean curvature and the steepest
-    direction may have d times as much; steps are stable up to 2(1 + β)/d then, and a little more
-    is safe where curvature is spread over a few directions, as it is in tables of many columns. A
-    "fixed" precision knows nothing of the curvature: the default there, 2.4 Λ/(C n), was found on
-    Adult.
+    `step_size` left out is 0.9·2(1 + β)/d, at most ½, which cannot diverge. L measures the mean
+    curvature of a coordinate, so that the curvature of no direction is more than its trace d·L,
+    clipped or not: a record's clip shortens gradient and information alike. Steps with momentum
+    are stable while η times the curvature over L is below 2(1 + β). L is a mean over all releases;
+    where the last one says that the curvature is larger by now, the step is that much shorter. A
+    "fixed" precision knows nothing of the curvature: the default there, 2.4 Λ/(C n), moves m by
+    2.4/(1 − β) at most in a round.
 
     Parameters
     ----------
@@ -108,7 +113,7 @@ class DPSGD(PrivateMethod):
     """
 
     kind: ClassVar[str] = "dp-sgd"
-    damping: ClassVar[float | None] = 1.0  # `step_size` is all the damping that there is
+    damping: ClassVar[float | None] = 1.0  # `step_size` replaces damping
     steps: int = 1
     sampling_rate: float = 1.0
     sampling: SamplingName = "poisson"
@@ -128,7 +133,7 @@ class DPSGD(PrivateMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.steps >= 1:
-            raise ConfigError(f"method.steps = {self.steps}; at least 1 step a round is needed")
+            raise ConfigError(f"method.steps = {self.steps}; it must be at least 1")
         _ = self.batches
         if self.precision_weight is not None:
             check_clip(self.precision_weight, "method.precision_weight")
@@ -138,18 +143,15 @@ class DPSGD(PrivateMethod):
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"method.momentum = {self.momentum}; it must be in [0, 1)")
         if self.adaptive is not None and not 0 < self.adaptive < 1:
-            raise ConfigError(
-                f"method.adaptive = {self.adaptive}; the share of units within the clip must be in "
-                "(0, 1)"
-            )
+            raise ConfigError(f"method.adaptive = {self.adaptive}; it must be in (0, 1)")
         if not self.max_noise > 0:
             raise ConfigError(f"method.max_noise = {self.max_noise}; it must be > 0")
         if not 0 <= self.average_last <= 1:
-            raise ConfigError(f"method.average_last = {self.average_last}; it is in [0, 1]")
+            raise ConfigError(f"method.average_last = {self.average_last}; it must be in [0, 1]")
 
     @property
     def batches(self) -> Batches:
-        """How the batch of each step is drawn."""
+        """Sampling of each step's batch."""
         return Batches(self.sampling_rate, self.sampling)
 
     def released_shapes(
@@ -166,8 +168,8 @@ class DPSGD(PrivateMethod):
         if self.adaptive is not None and self.adjacency != "replace-one":
             raise ConfigError(
                 f"method.adaptive = {self.adaptive} with privacy.adjacency = {self.adjacency!r}, "
-                "which keeps the number of records secret: a share of them cannot be told; use "
-                "'replace-one' or a fixed clip"
+                "which keeps the number of records secret, but an adaptive clip reveals a share "
+                "of them; use 'replace-one' or a fixed clip"
             )
         if not isinstance(family, MeanFieldGaussian):
             raise ConfigError(
@@ -177,9 +179,9 @@ class DPSGD(PrivateMethod):
         fixed = self._precision(model) == "fixed"
         if fixed and self.step_size is None and self.adjacency != "replace-one":
             raise ConfigError(
-                f"method.step_size is not given for {model.kind!r}, whose precision is not learnt, "
+                f"method.step_size is not set for {model.kind!r}, whose precision is not learned, "
                 f"and privacy.adjacency = {self.adjacency!r} keeps the number of records secret; "
-                "choose one, e.g. 0.05"
+                "set it, e.g. 0.05"
             )
         self.batches.check(self.adjacency)
 
@@ -194,17 +196,17 @@ class DPSGD(PrivateMethod):
         return (GaussianEvent(clip=clip, noise_sd=noise_sd, count=self.steps, sampling=sampling),)
 
     def numbers(self, dimension: int) -> int:
-        """How many numbers one release has, for a model that leaves `precision` to the method."""
+        """Numbers per release, if the model leaves `precision` to the method."""
         return 2 * dimension if self.precision == "per-coordinate" else dimension
 
     def starts_at_prior(self, model: Model) -> bool:
-        """Whether Λ is learnt; if not, q starts where the model does and keeps its Λ."""
+        """True if Λ is learned; if not, q starts at the model's starting point and keeps its Λ."""
         return self._precision(model) != "fixed"
 
     def floor(
         self, model: Model, q: Natural, number: int, noise_sd: float, damping: float
     ) -> Array:
-        """The prior's precision and the noise in the mean of what was released so far."""
+        """Floor of the precision: the prior's plus the noise in the mean of the releases so far."""
         del damping
         prior = -2.0 * model.prior(_family(model))["quadratic"]
         return prior + self.precision_noise(model, noise_sd) / math.sqrt(number * self.steps)
@@ -216,7 +218,7 @@ class DPSGD(PrivateMethod):
         return noise_sd / (self._weight(model) * self.sampling_rate)
 
     def _weight(self, model: Model) -> float:
-        """ω or κ. The mean information of a coordinate is of the order 1/d of a record's."""
+        """ω or κ. The mean information of a coordinate is about 1/d of a record's."""
         if self.precision_weight is not None:
             return self.precision_weight
         isotropic = self._precision(model) == "isotropic"
@@ -224,7 +226,7 @@ class DPSGD(PrivateMethod):
 
     @property
     def server_momentum(self) -> float:
-        """β between rounds; with several steps a round it is spent within the round."""
+        """β between rounds; with several steps per round it is used within the round."""
         return self.momentum if self.steps == 1 else 0.0
 
     def server(self, run: Run) -> Combine:
@@ -232,8 +234,8 @@ class DPSGD(PrivateMethod):
             return super().server(run)
         if not self.total_units > 0:
             raise ConfigError(
-                f"method.adaptive = {self.adaptive} needs the number of all records, which is not "
-                "given; declare it, or use a fixed clip"
+                f"method.adaptive = {self.adaptive} needs the total number of records, which is "
+                "not set; declare it, or use a fixed clip"
             )
         return adapted(super().server, run, self.adaptive, self.total_units)
 
@@ -246,7 +248,7 @@ class DPSGD(PrivateMethod):
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
     ) -> tuple[Bounded, Array]:
-        """Those of a first step from q."""
+        """Contributions to a first step from q."""
         assert isinstance(family, MeanFieldGaussian)
         precision = -2.0 * task.q["quadratic"]
         deviation = -0.5 * jnp.log(precision.astype(self.dtype))
@@ -257,19 +259,19 @@ class DPSGD(PrivateMethod):
         return clipped(task.records, task.weights), units_present(task.weights)
 
     def clipping_biases(self, model: Model, stage: str) -> bool:
-        """Not where the weight of a record does not depend on its label: the score keeps mean 0."""
+        """False if clip weights do not depend on labels: the score then has mean 0."""
         del stage
         return not (self.label_agnostic and model.output in ("bernoulli", "categorical"))
 
     def _clip_scale(self, task: Task) -> Array:
-        """By what an adaptive clip is multiplied; 1 for a fixed one."""
+        """Scale S of an adaptive clip; 1 for a fixed one."""
         if self.adaptive is None:
             return jnp.ones(())
-        # The server's number is not trusted: beyond this the squares of a float32 are no bound.
-        return jnp.exp(jnp.clip(task.public[SCALE], -FARTHEST, FARTHEST))
+        # The server's value is not trusted: beyond this, float32 squares overflow or underflow.
+        return jnp.exp(jnp.clip(task.public[SCALE], -MAX_LOG_SCALE, MAX_LOG_SCALE))
 
     def _answer(self, model: Model, family: Family, key: Array, task: Task) -> tuple[Answer, Array]:
-        """The answer and, with an adaptive clip, Σ ±½ over the units: were they within it?"""
+        """The answer and, with an adaptive clip, Σ ±½ over the units (+½ within the clip)."""
         assert isinstance(family, MeanFieldGaussian)
         scale = self._clip_scale(task)
         others = cavity(task.q, task.factor)
@@ -320,26 +322,39 @@ class DPSGD(PrivateMethod):
         number: Array,
         task: Task,
     ) -> Local:
-        """One step from one release; everything here is post-processing."""
+        """One step from one release, all post-processing."""
         change = jnp.zeros_like(mean)
         if "precision" in value:
             change = (value["precision"] - local.precision) / (number + 1.0)
         gradient = value["location"] - local.linear + local.precision * mean
         velocity = self.momentum * local.velocity + gradient
         length = self._length(model, jnp.mean(known), number, task)
+        if "precision" in value:
+            length = length * self.lag(local.precision + change, value["precision"])
         length = length * jnp.power(self.step_end, task.terms.progress)
-        # A coordinate that may use less of the clip has more noise in it and takes shorter steps.
+        # A coordinate with a smaller share of the clip has more noise and takes shorter steps.
         length = length * jnp.square(model.clip_scales())
         linear = local.linear + length * velocity + change * mean
         return Local(linear, local.precision + change, velocity)
 
-    def _length(self, model: Model, known: Array, number: Array, task: Task) -> Array:
-        """η, or less where the noise of the whole run would move m further than `max_noise`.
+    def lag(self, mean: Array, last: Array) -> Array:
+        """What part of a step is left where the mean L lags behind the last information released.
 
-        Each of T releases of each of M parties moves a coordinate of m by noise of sd
-        η s/(Λ(1 − β)) in the end, so that the whole run moves m by about η s √(TMd)/(Λ(1 − β)).
-        What is known of Λ is what q has of it, and no less than the noise in it: in the first round
-        next to nothing, which is as well; a wide q does not show how steep a narrow one will be.
+        1 if `step_size` is given: it is then taken as it is.
+        """
+        if self.step_size is not None:
+            return jnp.ones(())
+        mean, last = jnp.mean(mean), jnp.mean(last)
+        share = jnp.clip(mean / jnp.where(last > 0, last, 1.0), LEAST_LAG, 1.0)
+        return jnp.where(last > 0, share, 1.0)
+
+    def _length(self, model: Model, known: Array, number: Array, task: Task) -> Array:
+        """Step length η, reduced if the noise of the whole run would move m beyond `max_noise`.
+
+        Each of T releases of each of M parties eventually moves a coordinate of m by noise of sd η
+        s/(Λ(1 − β)), so that the whole run moves m by about η s √(TMd)/(Λ(1 − β)). Λ is that of q,
+        but at least its noise. In the first round it is small, which keeps the first steps short: a
+        wide q does not show the curvature of a narrow one.
         """
         size, dimension = self.step_size, model.dimension
         if self._precision(model) == "fixed":
@@ -348,7 +363,8 @@ class DPSGD(PrivateMethod):
                 whole = task.terms.clip * self.total_units
                 return jnp.minimum(0.5, FIXED_STEP * precision / whole)
             return jnp.asarray(size)
-        size = min(0.5, 4.4 / dimension) if size is None else size
+        if size is None:
+            size = min(0.5, STABLE_SHARE * 2.0 * (1.0 + self.momentum) / dimension)
         parties = math.sqrt(self.parties)
         doubt = self.precision_noise(model, 1.0) * task.terms.noise_sd
         known = jnp.maximum(known, parties * doubt / jnp.sqrt(number + 1.0))
@@ -366,7 +382,7 @@ class DPSGD(PrivateMethod):
         task: Task,
         scale: Array,
     ) -> tuple[Free, Cost, Array]:
-        """(G, K) in natural units, what they cost, and how many units were within the clip."""
+        """(G, K) in natural units, their cost, and the number of units within the clip."""
         clipped, maps, tally = self._clipping(model, family, free, public, task, scale)
         batch_key, noise_key = jax.random.split(secret)
         bounded, drawn = self.batches.summed(batch_key, task, clipped)
@@ -398,7 +414,7 @@ class DPSGD(PrivateMethod):
     ) -> tuple[Callable[[Records, Array], Bounded], Free, Tally | None]:
         """The clipped sum as a function of records and weights, the maps of its parts, its tally.
 
-        A tally that is given takes the place of the one that an adaptive clip releases.
+        A given tally replaces that of an adaptive clip.
         """
         maps, clip = self._maps(model, free), task.terms.clips[0]
         if self.adaptive is not None:
@@ -407,7 +423,7 @@ class DPSGD(PrivateMethod):
             maps = {name: value / scale.astype(self.dtype) for name, value in maps.items()}
         low = {name: value.astype(self.dtype) for name, value in free.items()}
         if self._precision(model) == "fixed":
-            # The variance is no part of what is learnt: the gradient is that at q's mean.
+            # The variance is not learned: take the gradient at q's mean.
             noise = jnp.zeros(family.dimension, self.dtype)
         else:
             noise = jax.random.normal(public, (family.dimension,), self.dtype)
@@ -421,9 +437,9 @@ class DPSGD(PrivateMethod):
         return clipped, maps, tally
 
     def _maps(self, model: Model, free: Free) -> Free:
-        """How much of the clip each part may use; public, for it depends on q alone."""
+        """Share of the clip per part; public, because it depends only on q."""
         precision = self._precision(model)
-        # NumPy, a constant of the compiled code: what it does not tell apart need not be computed.
+        # NumPy, so that it is a constant of the compiled code and equal weights cost nothing.
         scales = np.asarray(model.clip_scales(), self.dtype)
         maps: Free = {"location": np.broadcast_to(scales, free["location"].shape)}
         if precision == "isotropic":
@@ -436,9 +452,9 @@ class DPSGD(PrivateMethod):
     def _precision(self, model: Model) -> Precision:
         if self.precision is not None:
             return self.precision
-        # In a large network most weights carry next to no information, and a mean over all of
-        # them says nothing about any.
-        known = isinstance(model, LinearPredictor) or model.dimension <= ISOTROPIC_UP_TO
+        # In a large network most weights carry almost no information, and a mean over all of them
+        # is not informative.
+        known = isinstance(model, LinearPredictor) or model.dimension <= MAX_ISOTROPIC_DIMENSION
         return "isotropic" if known else "fixed"
 
 

@@ -11,7 +11,7 @@ from tacit.support.validation import INFINITE, Count, Fraction, FromZeroToOne, P
 
 
 class DPSGDSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp-sgd"):
-    """Noisy clipped gradients: works for every model with a log-likelihood."""
+    """DP-SGD: noisy clipped gradients, for every model with a log-likelihood."""
 
     builds = "tacit.methods.dpsgd.method:DPSGD"
     steps: Count | None = None
@@ -27,14 +27,14 @@ class DPSGDSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp-sgd"):
     momentum: Annotated[float, Meta(ge=0, lt=1)] | None = None
     """Momentum of the steps."""
     precision: Literal["isotropic", "per-coordinate", "fixed"] | None = None
-    """What is released about the curvature beside the gradient."""
+    """What is released about the curvature besides the gradient."""
     precision_weight: Positive | None = None
     """Share of the curvature in the clip."""
     adaptive: Fraction | None = None
-    """Adapt the clip to this quantile of the contributions' norms; left out: the clip is fixed."""
+    """Adapt the clip to this quantile of the contributions' norms; by default the clip is fixed."""
     max_noise: Annotated[float, Meta(gt=0, extra=INFINITE)] | None = None
     """Bound on how far the noise of the whole run may move the mean."""
     label_agnostic: bool | None = None
-    """Whether the clip of a record ignores its label, which keeps the score unbiased."""
+    """True: the clip of a record ignores its label, which keeps the score unbiased."""
     average_last: FromZeroToOne | None = None
     """Share of the rounds, the last ones, over which the server averages the posterior."""

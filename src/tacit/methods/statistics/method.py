@@ -1,28 +1,27 @@
-"""`PrivateStatistics`: clipped expected statistics of each record, summed and noised once a round.
+"""`PrivateStatistics`: clipped expected statistics per record, summed and noised once per round.
 
 One mechanism for every conjugate-exponential model (VIPS Alg. 1–2, MEng 4.20–4.23). The model
-computes E[T(record)] at q behind the wall (`Model.statistics`); a party releases
+computes E[T(record)] at q on the party's side (`Model.statistics`); a party releases
 
     Σ_{batch} min(1, C/‖E[T]‖) E[T] + N(0, noise_sd² I),
 
 its factor becomes that sum over the batch's rate, and the next round replaces it, or with a damping
-ρ moves it: λ ← (1 − ρ)λ + ρ·new, the stochastic M-step. The clip is in units of the model's: 1 is
-a usual record.
+ρ moves it: λ ← (1 − ρ)λ + ρ·new, the stochastic M-step. The clip is in the model's units: 1 is a
+typical record.
 
-**Sensitivity.** One unit is one contribution of norm ≤ C over all coordinates: 2C apart under
-substitution, √2·C where the model says that no coordinate is negative.
+**Sensitivity.** One unit is one contribution of norm ≤ C over all coordinates: 2C under
+replace-one, √2·C if the model declares its statistics nonnegative.
 
-**Repair.** A noisy sum may be no sum of statistics: a precision may be negative, or a count.
-"truncate" takes the positive part of a precision or of counts at the party, which biases them
-upwards (MEng 4.21, 4.24–4.26; VIPS, section 4); "none" keeps the raw sums, which are unbiased, and
-only the q that is made of them is made proper. With `noise_aware` that q also knows how much noise
-is in them (`noise_aware`).
+**Repair.** A noisy sum may not be a valid sum of statistics: a precision or a count may be
+negative. "truncate" takes the positive part of a precision or of counts at the party, which biases
+them upwards (MEng 4.21, 4.24–4.26; VIPS, section 4); "none" keeps the raw sums, which are unbiased,
+and repairs only the q made from them. With `noise_aware` that q also includes the noise
+(`noise_aware`).
 
-**Once.** `one_shot = True` is the fixed private likelihood of MEng §5.1: the first visit's release
-is kept at the party, and what it answers later is free. It needs statistics that do not depend on
-q.
+**One shot.** `one_shot = True` is the fixed private likelihood of MEng §5.1: the party keeps the
+first visit's release, and later replies cost nothing. It needs statistics that do not depend on q.
 
-`ExpectedStatistics` is the same answer without clip and noise.
+`ExpectedStatistics` is the same without clip and noise.
 """
 
 from __future__ import annotations
@@ -55,13 +54,12 @@ from tacit.support.validation import check_fields
 
 @dataclass(frozen=True)
 class ExpectedStatistics(LocalMethod):
-    """The conjugate answer at q: λ of the cavity plus the sum of the records' statistics.
+    """Conjugate update at q: λ of the cavity plus the sum of the records' statistics.
 
-    Exact where the statistics do not depend on q. Otherwise one step of coordinate ascent: the
-    hidden variables' best answer to q, then that of θ to them. With `sampling_rate` < 1 the sum is
-    that of a batch over its share of the records: stochastic variational inference, which needs
-    damping. `batches` are "poisson", or "shuffled": passes in which every record is in one batch.
-    Not private.
+    Exact if the statistics do not depend on q. Otherwise one step of coordinate ascent: update the
+    latent variables given q, then θ given them. With `sampling_rate` < 1 the sum is that of a batch
+    over its share of the records: stochastic variational inference, which needs damping. `batches`
+    are "poisson", or "shuffled": passes in which every record is in one batch. Not private.
 
     Parameters
     ----------
@@ -90,7 +88,7 @@ class ExpectedStatistics(LocalMethod):
 
     @property
     def _drawn(self) -> Batches:
-        """How the batch of each visit is drawn, where it is a Poisson one."""
+        """Sampling of each visit's batch, if it is Poisson."""
         return Batches(self.sampling_rate, "poisson")
 
     def check(self, model: Model, family: Family) -> None:
@@ -120,7 +118,7 @@ class ExpectedStatistics(LocalMethod):
         return Answer(multiply(cavity(task.q, task.factor), factor), None)
 
     def _shuffled(self, task: Task, *, traced: bool) -> tuple[Records, Array, Array | float]:
-        """The visit's batch, its weights, and what share of the records is in it."""
+        """The visit's batch, its weights, and its share of the records."""
         if self.sampling_rate == 1:
             return task.records, task.weights, 1.0
         rows, mask, share = shuffled_rows(task, self.sampling_rate, traced=traced)
@@ -133,9 +131,8 @@ class PrivateStatistics(PrivateMethod):
     """Release the sum of clipped expected statistics.
 
     `sampling_rate` < 1 draws a batch for each release, Poisson or without replacement.
-    `precision_weight` is κ, the second moments' share in the clip. `repair` and `noise_aware` say
-    what becomes of a noisy sum; `one_shot` releases at the first visit only. `nonnegative` is the
-    model's, and is set by the plan.
+    `precision_weight` is κ, the second moments' share in the clip. `repair` and `noise_aware`
+    control how a noisy sum is used; `one_shot` releases at the first visit only.
 
     Parameters
     ----------
@@ -150,9 +147,9 @@ class PrivateStatistics(PrivateMethod):
     precision_weight
         Share κ of the second moments in the clip.
     repair
-        What is done to a noisy sum that no records can have: "none" or "truncate".
+        Repair of an invalid noisy sum: "none" or "truncate".
     noise_aware
-        Whether the posterior accounts for the noise.
+        True if the posterior accounts for the noise.
     one_shot
         Release at the first visit only.
     dtype
@@ -182,7 +179,7 @@ class PrivateStatistics(PrivateMethod):
 
     @property
     def batches(self) -> Batches:
-        """How the batch of each release is drawn."""
+        """Sampling of each release's batch."""
         return Batches(self.sampling_rate, self.sampling)
 
     def suited(self, model: Model) -> PrivateStatistics:
@@ -197,30 +194,31 @@ class PrivateStatistics(PrivateMethod):
         if self.unit != "record" and not model.traceable:
             raise ConfigError(
                 f"privacy.unit = {self.unit!r} with model {model.kind!r}, whose statistics are "
-                "those of single records; protect a 'record'"
+                "per record; use privacy.unit = 'record'"
             )
         if self.aggregation == "server" and not isinstance(family, Dirichlets):
             raise ConfigError(
-                f"privacy.aggregation = 'server' with model {model.kind!r}; here it is for counts, "
-                "as of topics: use 'trusted', where the parties add the noise"
+                f"privacy.aggregation = 'server' with model {model.kind!r}; supported only for "
+                "counts: use 'trusted'"
             )
         if self.repair == "truncate" and self.aggregation != "plain":
             raise ConfigError(
-                f"method.repair = 'truncate' with privacy.aggregation = {self.aggregation!r}; it "
-                "is for one party's own release, and a sum of truncated numbers lacks the noise "
-                "that it is charged for: use 'none'"
+                f"method.repair = 'truncate' with privacy.aggregation = {self.aggregation!r}; a "
+                "sum of truncated numbers has less noise than is charged: use 'none'"
             )
         fixed = isinstance(model, ConjugateGaussian) and whole(family) and self.sampling_rate == 1
         if self.one_shot and not fixed:
             raise ConfigError(
                 f"method.one_shot = true with model {model.kind!r}, family {family.kind!r} and "
-                f"method.sampling_rate = {self.sampling_rate}; statistics that are released "
-                "once must not depend on "
-                "q or on a batch: use a conjugate model with posterior = 'full' and sampling_rate 1"
+                f"method.sampling_rate = {self.sampling_rate}; statistics that are released once "
+                "must not depend on q or on a batch: use a conjugate model with posterior = "
+                "'full' and sampling_rate 1"
             )
 
     def numbers(self, dimension: int) -> int:
-        return dimension if self._nonnegative else super().numbers(dimension)  # counts are one each
+        return (
+            dimension if self._nonnegative else super().numbers(dimension)
+        )  # one number per count
 
     def knows_noise(self, family: Family) -> bool:
         gaussian = isinstance(family, Gaussian) and whole(family)
@@ -248,11 +246,11 @@ class PrivateStatistics(PrivateMethod):
         return super().events(visit=visit, visits=visits, clip=clip, noise_sd=noise_sd, units=units)
 
     def stage_at(self, visit: int) -> Stage:
-        """With `one_shot`, later visits repeat what the first one released."""
+        """The stage of a visit; with `one_shot`, later visits repeat the first release."""
         return Stage("repeat" if self.one_shot and visit > 0 else UPDATE)
 
     def memory(self, model: Model, family: Family) -> Natural | None:
-        """The party's released statistics, if they are used again."""
+        """The party's released statistics, if they are reused."""
         del model
         return family.zero() if self.one_shot else None
 
@@ -287,12 +285,12 @@ class PrivateStatistics(PrivateMethod):
         return {0: "method.clip"} if self.one_shot else super().clipped_visits(visits)
 
     def server(self, run: Run) -> Combine:
-        """The raw sum of what was released, and the q that is read from it.
+        """Server half: keeps the raw sum of the releases and computes q from it.
 
-        Requests carry an equal part of the likelihood in q to every party, repaired as it may be,
-        and updates are Δₘ = ρ(sₘ − that part); with u = q/prior, k of M parties asked and R the
-        raw sum, R ← R − ρ(k/M)R + ΣΔₘ + ρ(k/M)u. With aggregation = "server" the sums come exact,
-        and one noise for all is added here, before anything else is made of them.
+        Requests carry an equal share of the likelihood in q (possibly repaired) to every party, and
+        updates are Δₘ = ρ(sₘ − that share). With u = q/prior, k of M parties per round and R the
+        raw sum, R ← R − ρ(k/M)R + ΣΔₘ + ρ(k/M)u. With aggregation = "server" the sums arrive exact,
+        and the noise is added here first.
         """
         prior = run.model.prior(run.family)
         read = aware_q if self.noise_aware and self.repair == "none" else plain_q
@@ -325,14 +323,14 @@ class PrivateStatistics(PrivateMethod):
         return combine
 
     def _noise_left(self, memory: Arrays | None, run: Run, number: int, updates: int) -> float:
-        """Standard deviation of the noise in the raw sum, after damping, as it was released."""
+        """Standard deviation of the noise in the raw sum, after damping."""
         part = run.damping_at(number) * updates / run.parties
         before = 0.0 if memory is None else float(memory["noise_variance"])
         if self.one_shot and number > 1:
-            # The same noise comes in again: it adds up as a number, not as a variance.
+            # The same noise is added again: standard deviations add up, not variances.
             share = (1.0 - part) * np.sqrt(before) + part * run.noise_sd(1)
             return float(share)
-        # A round's noise is that of all who are asked in it; one after the other, each adds a part.
+        # A round's noise is that of all its parties; in a sequential round each adds a share.
         added = run.damping_at(number) ** 2 * run.noise_sd(number) ** 2 * updates / run.asked
         return float(np.sqrt((1.0 - part) ** 2 * before + added))
 
@@ -365,7 +363,7 @@ class PrivateStatistics(PrivateMethod):
         return clip_units(contributions, clip, jnp.any(weights > 0, axis=1), tally=tally)
 
     def _factor(self, model: Model, family: Family, q: Natural, value: Any) -> Natural:
-        """λ of the factor that the released sums are, scaled to all of the records."""
+        """λ of the factor made of the released sums, scaled to all records."""
         value = jax.tree.map(lambda leaf: leaf / self.sampling_rate, value)
         truncate = self.repair == "truncate"
         if truncate and isinstance(family, Dirichlets):
@@ -382,7 +380,7 @@ class PrivateStatistics(PrivateMethod):
 
 
 def family_part(memory: Arrays | None, known: Natural) -> Natural:
-    """The raw sums: what q says at the beginning."""
+    """The raw sums; initially the likelihood in q."""
     return known if memory is None else {name: memory[name] for name in known}
 
 

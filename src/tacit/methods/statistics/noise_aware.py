@@ -1,4 +1,4 @@
-"""A q from noisy sums: one that takes them for exact, and one that knows their noise.
+"""Posteriors q from noisy sums, ignoring or including the noise.
 
 The sums are b̃ = b + n and P̃ = P + N, where b and P are the likelihood's natural parameters, n has
 standard deviation τ in every coordinate and N is symmetric with κ-scaled noise: t on the diagonal
@@ -10,14 +10,15 @@ P²/Λ₀). It is summed on a grid, and q has its mean and variance.
 
 **More.** b̃ − P̃θ = (b − Pθ) + n − Nθ has mean 0 and covariance V(θ) = P + τ²I + ½t²(‖θ‖²I + θθᵀ).
 With P in V replaced by the positive part of P̃ and V taken at the mean, which is iterated, θ has
-precision Λ₀ + P̃V⁻¹P̃ and mean from Λ₀m₀ + P̃V⁻¹b̃. This is proper whatever the noise. It is good
-while the noise is smaller than P and too sure beyond (docs/methods/statistics.md has the coverage).
+precision Λ₀ + P̃V⁻¹P̃ and mean from Λ₀m₀ + P̃V⁻¹b̃. This is proper for any noise. It is accurate
+while the noise is smaller than P, and overconfident beyond (docs/methods/statistics.md has the
+coverage).
 
-**Counts.** For Dirichlet distributions the sums are noisy counts. One that is negative is set to
-zero, or, knowing the noise, every word's counts are moved towards what they would be if topics were
-alike (`tacit.models.lda.denoise`).
+**Counts.** For Dirichlet distributions the sums are noisy counts. Negative counts are set to zero;
+if the noise is included, every word's counts are shrunk towards equal topics
+(`tacit.models.lda.denoise`).
 
-Clipping is in neither: it moves b and P, and no law of the noise knows by how much.
+Neither accounts for clipping, whose effect on b and P is unknown.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from tacit.expfam import Dirichlets, Family, FullGaussian, Natural
 from tacit.models.lda.denoise import Noisy, shrink
 from tacit.pvi import multiply
 
-POINTS, REACH = 401, 7.0
-ROUNDS = 30
+GRID_POINTS, GRID_SDS = 401, 7.0
+FIXED_POINT_STEPS = 30
 
 
 def plain_q(
     family: Family, prior: Natural, sums: Natural, noise_sd: float, precision_sd: float
 ) -> Natural:
-    """Prior times sums, the sums' precision replaced by its positive part where it has none."""
+    """Prior times sums, with the sums' precision replaced by its positive part."""
     del noise_sd, precision_sd
     if isinstance(family, Dirichlets):
         return multiply(prior, {"log": np.maximum(sums["log"], 0.0)})
@@ -49,7 +50,7 @@ def plain_q(
 def summed_q(
     family: Family, prior: Natural, sums: Natural, noise_sd: float, precision_sd: float
 ) -> Natural:
-    """Prior times sums that are proper already, since each release was repaired."""
+    """Prior times sums that are proper because each release was repaired."""
     del family, noise_sd, precision_sd
     return multiply(prior, sums)
 
@@ -57,15 +58,15 @@ def summed_q(
 def stepped_q(
     prior: Natural, sums: Natural, q: Natural, change: Natural, precision_sd: float
 ) -> Natural:
-    """A mean-field q: a step from the last one's mean m, with a precision that is above its noise.
+    """Mean-field q: a step from the last mean m, with a precision of at least its noise.
 
-    The damped change of q's sums is that of releases made at m, so that Δb − ΔP∘m is ρ times the
-    gradient at m, prior included, and has none of the precision's noise:
+    The releases were made at m, so Δb − ΔP∘m is ρ times the gradient at m, including the prior,
+    without the precision's noise:
 
         Λ = Λ₀ + max(P̃, t),    m ← m + (Δb − ΔP∘m)/Λ.
 
-    Where P̃ is above its noise t this is prior times sums. Elsewhere P̃ may be nearly nothing or
-    negative, and a quotient by it would throw m far away.
+    If P̃ is above its noise t this is prior times sums. Otherwise P̃ may be near zero or negative,
+    and dividing by it would move m too far.
     """
     mean = q["linear"] / (-2.0 * q["quadratic"])
     step = change["linear"] + 2.0 * change["quadratic"] * mean
@@ -77,7 +78,7 @@ def stepped_q(
 def aware_q(
     family: Family, prior: Natural, sums: Natural, noise_sd: float, precision_sd: float
 ) -> Natural:
-    """The q that knows how much noise is in the sums."""
+    """Posterior q that includes the noise in the sums."""
     if isinstance(family, Dirichlets):
         return multiply(prior, {"log": shrink(Noisy(average=sums["log"], noise_sd=noise_sd))})
     if family.dimension == 1:
@@ -88,11 +89,11 @@ def aware_q(
     identity = np.eye(family.dimension)
     base = _positive(matrix) + noise_sd**2 * identity
     mean = np.linalg.solve(known, start)
-    for _ in range(ROUNDS):
+    for _ in range(FIXED_POINT_STEPS):
         spread = np.outer(mean, mean) + (mean @ mean) * identity
         gain = np.linalg.solve(base + 0.5 * precision_sd**2 * spread, matrix).T
         precision = known + _symmetric(gain @ matrix)
-        # Half a step each time: the spread grows with the mean.
+        # Half steps, because the covariance V grows with the mean.
         mean = 0.5 * (mean + np.linalg.solve(precision, start + gain @ linear))
     return {"linear": precision @ mean, "quadratic": -0.5 * precision}
 
@@ -104,9 +105,9 @@ def _mixed(prior: Natural, sums: Natural, noise_sd: float, precision_sd: float) 
     start = float(prior["linear"][0]) / known
     found = -2.0 * float(np.squeeze(sums["quadratic"]))
     linear = float(sums["linear"][0])
-    low = max(found - REACH * precision_sd, 0.0)
-    high = max(found, 0.0) + REACH * precision_sd
-    grid = low + (high - low) * (np.arange(POINTS) + 0.5) / POINTS
+    low = max(found - GRID_SDS * precision_sd, 0.0)
+    high = max(found, 0.0) + GRID_SDS * precision_sd
+    grid = low + (high - low) * (np.arange(GRID_POINTS) + 0.5) / GRID_POINTS
     v = grid + noise_sd**2
     precision = known + grid**2 / v
     means = (known * start + grid * linear / v) / precision

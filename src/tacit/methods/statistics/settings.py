@@ -13,7 +13,7 @@ from tacit.support.validation import Count, Fraction, FromZeroToOne, Positive, U
 class ExpectedStatisticsSettings(
     MethodSettings, frozen=True, kw_only=True, tag="expected-statistics"
 ):
-    """Sums of expected sufficient statistics, for models with hidden variables. Not private."""
+    """Sums of expected sufficient statistics, for models with latent variables. Not private."""
 
     builds = "tacit.methods.statistics.method:ExpectedStatistics"
     sampling_rate: UpToOne | None = None
@@ -35,11 +35,11 @@ class PrivateStatisticsSettings(PrivateSettings, frozen=True, kw_only=True, tag=
     precision_weight: Positive | None = None
     """Share of the second moments in the clip."""
     repair: Literal["none", "truncate"] | None = None
-    """What becomes of a noisy sum that cannot be one of statistics."""
+    """Repair of a noisy sum that is not a valid sum of statistics."""
     noise_aware: bool | None = None
-    """Whether the posterior accounts for the noise in the sums."""
+    """True if the posterior accounts for the noise in the sums."""
     one_shot: bool | None = None
-    """Whether only the first round releases anything; later rounds are free."""
+    """True: only the first round releases anything; later rounds cost nothing."""
 
 
 class HybridSettings(PrivateSettings, frozen=True, kw_only=True, tag="dp-hybrid"):
@@ -51,7 +51,7 @@ class HybridSettings(PrivateSettings, frozen=True, kw_only=True, tag="dp-hybrid"
     precision_weight: Positive | None = None
     """Share of the second moments in the clip of the statistics."""
     gradient_clip: Positive | None = None
-    """Clip of the gradients; left out: the same as clip."""
+    """Clip of the gradients; by default the same as clip."""
     steps: Count | None = None
     """Released gradients per round."""
     sampling_rate: UpToOne | None = None

@@ -1,4 +1,4 @@
-"""Forms of `PrivateUpdate`: in which coordinates a change is clipped and noised, and what follows.
+"""Forms of `PrivateUpdate`: coordinates in which a change is clipped and noised.
 
 | form            | coordinates of Δ = (Δb, ΔΛ) | an improper q       | a party's factor       |
 |-----------------|-----------------------------|---------------------|------------------------|
@@ -8,18 +8,18 @@
 | "log-precision" | ((Δb − ΔΛ∘m)/√Λ, ΔΛ/Λ)      | cannot be           | its own, without noise |
 
 m and Λ are mean and precision of q, A = (Λ/max Λ)^¼ and B = A²/κ. Every map depends on q alone,
-which is public, and so does what the server does with an improper q (MEng §4.3.3): all of it is
-post-processing. MEng 4.28, a limit on the precision inside of each party after noising, is none of
-them: a sum of truncated normals is not what the accountant was told.
+which is public, and so does the server's handling of an improper q (MEng §4.3.3): all of it is
+post-processing. MEng 4.28, a limit on the precision at each party after noising, is not offered: a
+sum of truncated normals is not what the accountant assumes.
 
-**Which factor.** A sum R = Σ clip(Δₘ) + noise has the ε of its noise only if, given the sums
-before, the parties' answers do not depend on earlier noise that nobody has seen. A factor that
-keeps its party's share of the noise does: the next answers take that share back, and with it what
-hid the party (docs/studies/linear.md shows ε ≥ 56 where 10 was claimed). Two kinds of factor are
-sound: an equal part of what was released, which is public, and the party's own clipped changes
-without noise, which stay at the party. The first takes noise back from round to round, but a clip
-smaller than the differences between parties biases it; the second has no such bias, and its noise
-adds up in q.
+**Which factor.** A sum R = Σ clip(Δₘ) + noise has the ε of its noise only if, given the earlier
+sums, the parties' answers do not depend on earlier unobserved noise. A factor that contains its
+party's share of the noise violates this: the next answers remove that share, and with it the
+protection (docs/studies/linear.md shows ε ≥ 56 where 10 was claimed). Two kinds of factor are
+sound: an equal share of the releases, which is public, and the party's own clipped changes without
+noise, which stay at the party. The first corrects noise in later rounds, but is biased if the clip
+is smaller than the differences between parties. The second is unbiased, but its noise accumulates
+in q.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tacit.server.combine import Combine, RoundSum, Run, Shared, floored_step
 from tacit.support.compiler import jnp
 
 FormName = Literal["even", "roll-back", "server-factor", "log-precision"]
-EVENNESS = 0.25
+SCALE_EXPONENT = 0.25
 Floor = Callable[[Natural, int], Any]
 
 
@@ -49,14 +49,14 @@ class Form(abc.ABC):
     precision_weight: float
     own_factor: ClassVar[bool] = False
     centred: ClassVar[bool] = True
-    """Whether the first coordinate is the score Δb − ΔΛ∘m instead of Δb."""
+    """True if the first coordinate is the score Δb − ΔΛ∘m instead of Δb."""
 
     @abc.abstractmethod
     def scales(self, q: Natural) -> dict[str, Array]:
-        """What one unit of either coordinate is in natural parameters."""
+        """Scale of each coordinate in natural parameters."""
 
     def coordinates(self, q: Natural, change: Natural) -> dict[str, Array]:
-        """A change as it is clipped."""
+        """Map a change of natural parameters to clipped coordinates."""
         added = -2.0 * change["quadratic"]
         score = change["linear"] - added * self._mean(q)
         scales = self.scales(q)
@@ -69,9 +69,9 @@ class Form(abc.ABC):
         return {"linear": score + added * self._mean(q), "quadratic": -0.5 * added}
 
     def combine(self, floor: Floor) -> Combine:
-        """The server's half; by default updates are multiplied, and a q that is improper refused.
+        """Server half; by default updates are multiplied, and an improper q is refused.
 
-        `floor` is the precision that a form with a floor may not go below.
+        `floor` is the minimum precision of a form with a floor.
         """
         del floor
         return _multiplied
@@ -83,11 +83,11 @@ class Form(abc.ABC):
 
 
 class Even(Form):
-    """Every coordinate on the scale of what q knows of it, to the power of ½."""
+    """Coordinates scaled by powers of q's precision."""
 
     def scales(self, q: Natural) -> dict[str, Array]:
         precision = -2.0 * q["quadratic"]
-        even = (precision / namespace(precision).max(precision)) ** EVENNESS
+        even = (precision / namespace(precision).max(precision)) ** SCALE_EXPONENT
         return {"score": even, "precision": even * even / self.precision_weight}
 
     def combine(self, floor: Floor) -> Combine:
@@ -105,7 +105,7 @@ class RollBack(Form):
 
 
 class ServerFactor(RollBack):
-    """The same, with factors that never hold noise: what there is of it is the server's own."""
+    """`RollBack` with factors that never contain noise."""
 
     own_factor: ClassVar[bool] = True
 
@@ -114,7 +114,7 @@ class LogPrecision(Form):
     """Changes of log Λ, and of m in standard deviations.
 
     With x the released change of Λ over Λ, Λ ← Λ(1 + x) for x ≥ 0 and Λeˣ otherwise, so that q is
-    proper whatever the noise; m ← m + score/Λ with the new Λ.
+    proper for any noise; m ← m + score/Λ with the new Λ.
     """
 
     own_factor: ClassVar[bool] = True
@@ -152,9 +152,9 @@ def _multiplied(shared: Shared, answers: RoundSum) -> Shared:
 
 
 def noised_by_server(combine: Combine, form: Form, run: Run) -> Combine:
-    """The server-side variant of MEng §3.2.2: exact updates come in, one noise is added to all.
+    """Server-side variant of MEng §3.2.2: the server adds noise to the sum of exact updates.
 
-    The noise is an update of the server's own, in the form's coordinates and damped as they are.
+    The noise is drawn in the form's coordinates and damped like the updates.
     """
 
     def step(shared: Shared, answers: RoundSum) -> Shared:
@@ -173,14 +173,14 @@ _PARTS = ("factor", "last", "asked")
 
 
 def blank(family: Family) -> Natural:
-    """What a party knows of itself before it was ever asked."""
+    """Memory of a party before its first visit."""
     return {f"{part}.{name}": value for part in _PARTS for name, value in family.zero().items()}
 
 
 def own_factor(memory: Natural, q: Natural) -> Natural:
-    """The party's factor: with its last change, unless the server has voided that round.
+    """The party's factor, including its last change unless the server voided that round.
 
-    It has if q is still what it was then: noise moves every q that is not refused.
+    The round was voided if q has not changed since: noise moves every accepted q.
     """
     factor, last, asked = ({name: memory[f"{part}.{name}"] for name in q} for part in _PARTS)
     same = jnp.all(jnp.stack([jnp.all(asked[name] == q[name]) for name in q]))
@@ -188,6 +188,6 @@ def own_factor(memory: Natural, q: Natural) -> Natural:
 
 
 def remembered(factor: Natural, last: Natural, q: Natural) -> Natural:
-    """What a party keeps of an answer."""
+    """New memory of a party after an answer."""
     parts = dict(zip(_PARTS, (factor, last, q), strict=True))
     return {f"{part}.{name}": parts[part][name] for part in _PARTS for name in q}

@@ -1,8 +1,8 @@
-"""`PrivateUpdate`: the local answer's change, clipped and noised once a round (TMLR §4.2).
+"""`PrivateUpdate`: the local update, clipped and noised once per round (TMLR §4.2).
 
-A party's records are dealt into shards, each shard answers as a party of its own would, and what
-is released is the noisy sum of their clipped changes Δₖ = λ*ₖ − λ_q. How a shard finds its answer
-costs nothing: only its change is seen, and that is clipped.
+A party's records are split into shards, each shard computes an update as a separate party would,
+and the noisy sum of their clipped changes Δₖ = λ*ₖ − λ_q is released. The shard's computation costs
+nothing: only its clipped change is seen.
 
 | shards | objective  | shard k solves                  | released                           |
 |--------|------------|---------------------------------|------------------------------------|
@@ -11,19 +11,19 @@ costs nothing: only its change is seen, and that is clipped.
 | N      | "virtual"  | E[log p(xₖ|θ)] − KL(q ‖ q/tₘₖ)  | Σ clip(Δₖ) + ξ     (eqs 4.8, 4.11) |
 
 **Sensitivity.** One unit is in one shard, whose change is a vector of norm ≤ C before and after, so
-the sum moves by at most 2C: under substitution, where a unit keeps its number and with it its
-shard, and also under add-or-remove-one, where a shard's change is altered and none is added. As an
-event that is a clip of C under the one adjacency and of 2C under the other. (TMLR Theorems 7 and 12
-count C.) For `unit = "party"` the whole party is one contribution: C, and 2C under substitution.
+the sum moves by at most 2C: under replace-one, where a unit keeps its number and thus its shard,
+and also under add-or-remove-one, where a shard's change is altered and none is added. As an event
+this is a clip of C under replace-one and of 2C under add-or-remove-one. (TMLR Theorems 7 and 12
+count C.) For `unit = "party"` the whole party is one contribution: C, and 2C under replace-one.
 
 **The factor of a shard** is tₘₖ = tₘ/N, where tₘ is the party's factor at the server: public, like
-everything that is made of releases. Private factors, a record of what each shard itself has said,
-are valid too as long as no noise gets into them (or a shard's next answer would depend on the
-others' records); but then the noise in q is never taken back and adds up as a random walk.
+everything made of releases. Private factors, which record each shard's own changes, are valid too
+as long as they contain no noise (or a shard's next update would depend on the others' records). But
+then the noise in q is never corrected and accumulates as a random walk.
 
-**Forms.** Clip and noise act in coordinates that depend on q alone, so they are public; forms
-differ in these, in what the server does with a q that noise has made improper, and in the factor
-that a party's next answer divides by (`tacit.methods.update.forms`).
+**Forms.** Clip and noise act in public coordinates, which depend only on q. Forms differ in these,
+in the handling of an improper q, and in the factor that a party's next update divides by
+(`tacit.methods.update.forms`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tacit.expfam import Family, MeanFieldGaussian, Natural
 from tacit.methods.base import Answer, Arranged, Array, LocalMethod, Task
 from tacit.methods.exact import Exact
 from tacit.methods.gradient import GradientVI
-from tacit.methods.natural import NaturalVI
+from tacit.methods.natural.method import NaturalVI
 from tacit.methods.private import (
     PrivateMethod,
     contents,
@@ -71,23 +71,23 @@ from tacit.pvi import divide, multiply, power
 from tacit.server.combine import Combine, Run
 from tacit.support.compiler import jax, jnp
 
-UNITS_A_SHARD = 2
-DOUBTS = 1.5
+UNITS_PER_SHARD = 2
+FLOOR_NOISE_SDS = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateUpdate(PrivateMethod):
     """Release the clipped change of natural parameters, of one or of many shards.
 
-    `shards` left out makes one for every two units, which needs the number of units to be public
-    (adjacency = "replace-one"); "averaged" takes the same number at every party. `steps` and
-    `step_size` are those of the natural-gradient steps by which a shard of a generalised linear
-    model answers: one whole step is enough, because the next round starts where it led.
-    `precision_weight` is κ, the precision's share in the clip of the form "even".
+    By default there is one shard per two units, which needs a public number of units (adjacency =
+    "replace-one"); "averaged" uses the same number at every party. `steps` and `step_size` are
+    those of the natural-gradient steps of a shard of a generalised linear model. One full step is
+    enough, because the next round continues from it. `precision_weight` is κ, the precision's share
+    in the clip of the form "even".
 
-    `form` left out is "even" for records and persons and "roll-back" for parties. With
-    `unit = "party"` a party takes part in a round with probability `sampling_rate`, by a coin that
-    nobody else sees; it adds its share of the noise in any case.
+    The default `form` is "even" for records and persons and "roll-back" for parties. With `unit =
+    "party"` a party takes part in a round with probability `sampling_rate`, by a secret coin; it
+    adds its share of the noise in any case.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class PrivateUpdate(PrivateMethod):
     clip_end, noise_end
         Factor of the clip and of the noise multiplier at the last visit relative to the first.
     shards
-        Number of shards of a party; left out, one for every two units.
+        Number of shards of a party; by default one per two units.
     objective
         "virtual" or "averaged".
     precision_weight
@@ -132,16 +132,13 @@ class PrivateUpdate(PrivateMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.shards is not None and not self.shards >= 1:
-            raise ConfigError(f"method.shards = {self.shards}; at least 1 is needed")
+            raise ConfigError(f"method.shards = {self.shards}; it must be at least 1")
         check_clip(self.precision_weight, "method.precision_weight")
         if not 0 <= self.average_last <= 1:
-            raise ConfigError(f"method.average_last = {self.average_last}; it is in [0, 1]")
+            raise ConfigError(f"method.average_last = {self.average_last}; it must be in [0, 1]")
         if not 0 < self.sampling_rate <= 1:
-            raise ConfigError(
-                f"method.sampling_rate = {self.sampling_rate}; the chance that a party takes "
-                "part is in (0, 1]"
-            )
-        NaturalVI(steps=self.steps, step_size=self.step_size)  # says what is wrong with them
+            raise ConfigError(f"method.sampling_rate = {self.sampling_rate}; it must be in (0, 1]")
+        NaturalVI(steps=self.steps, step_size=self.step_size)  # validates them
 
     def check(self, model: Model, family: Family) -> None:
         if not isinstance(family, MeanFieldGaussian):
@@ -151,7 +148,7 @@ class PrivateUpdate(PrivateMethod):
             )
         if self.unit == "party" and self.shards != 1:
             raise ConfigError(
-                f"method.shards = {self.shards} with privacy.unit = 'party'; the party is one "
+                f"method.shards = {self.shards} with privacy.unit = 'party'; a party is one "
                 "contribution: set shards = 1"
             )
         if self.unit != "party" and (self.sampling_rate < 1 or self.form not in (None, "even")):
@@ -162,14 +159,14 @@ class PrivateUpdate(PrivateMethod):
             )
         if self.unit != "party" and self.aggregation == "server":
             raise ConfigError(
-                f"privacy.aggregation = 'server' with privacy.unit = {self.unit!r}; a factor that "
-                "the server keeps exactly would carry one shard's records into another's answers: "
-                "it is for privacy.unit = 'party'"
+                f"privacy.aggregation = 'server' with privacy.unit = {self.unit!r}; the "
+                "server's exact factor would carry one shard's records into another's update: use "
+                "privacy.unit = 'party'"
             )
         if self.shards is None and self.adjacency != "replace-one":
             raise ConfigError(
-                f"method.shards is not given and privacy.adjacency = {self.adjacency!r}; their "
-                "number would tell how many records there are: choose one, e.g. shards = 500"
+                f"method.shards is not set and privacy.adjacency = {self.adjacency!r}; the default "
+                "would reveal the number of records: set it, e.g. shards = 500"
             )
         self._inner(model).check(model, family)
 
@@ -188,12 +185,12 @@ class PrivateUpdate(PrivateMethod):
         return group_rows(plain, shard[codes], shards)
 
     def shards_of(self, units: int) -> int:
-        """How many shards a party of so many units has."""
+        """Number of shards of a party with `units` units."""
         if self.shards is not None:
             return self.shards
         if self.objective == "averaged":
             units = math.ceil(self.total_units / self.parties)
-        return math.ceil(units / UNITS_A_SHARD)
+        return math.ceil(units / UNITS_PER_SHARD)
 
     def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
         del units
@@ -203,11 +200,11 @@ class PrivateUpdate(PrivateMethod):
 
     @property
     def _adds(self) -> bool:
-        """True when C bounds what the arrival of a unit, or half of what its exchange, can do."""
+        """True if adding a unit moves the sum by at most C and replacing one by at most 2C."""
         return self.unit == "party" or self.adjacency == "replace-one"
 
     def starts_at_prior(self, model: Model) -> bool:
-        """Under a wide prior there is next to no curvature, and a first step could go anywhere."""
+        """False: a wide prior has little curvature, and a first step could be too long."""
         return not (isinstance(self._form, Even) and isinstance(model, LinearPredictor))
 
     @property
@@ -217,22 +214,27 @@ class PrivateUpdate(PrivateMethod):
 
     @property
     def _keeps(self) -> bool:
-        """Whether a party keeps its own factor, free of noise."""
+        """True if a party keeps its own factor, free of noise."""
         return self._form.own_factor and self.aggregation != "server"
 
     def memory(self, model: Model, family: Family) -> Natural | None:
-        """The party's factor, what it said last, and the q that it was asked with."""
+        """The party's factor, its last change, and the q of its last visit."""
         del model
         return blank(family) if self._keeps else None
 
     def server(self, run: Run) -> Combine:
-        """As the form says; with aggregation = "server" after the noise that the server draws."""
+        """The form's server half; with aggregation = "server" the server adds noise first."""
 
         def floor(q: Natural, number: int) -> Array:
             """1.5 standard deviations of the noise that damping leaves in the precision."""
             damping = run.damping_at(number)
             scale = self._form.scales(q)["precision"]
-            return DOUBTS * run.noise_sd(number) * scale * math.sqrt(damping / (2.0 - damping))
+            return (
+                FLOOR_NOISE_SDS
+                * run.noise_sd(number)
+                * scale
+                * math.sqrt(damping / (2.0 - damping))
+            )
 
         prior = -2.0 * np.asarray(run.model.prior(run.family)["quadratic"])
         combine = self._form.combine(lambda q, number: np.maximum(prior, floor(q, number)))
@@ -263,12 +265,12 @@ class PrivateUpdate(PrivateMethod):
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
     ) -> tuple[Bounded, Array]:
-        """Those of all shards that hold records."""
+        """Contributions of all shards that hold records."""
         present, task = units_present(task.weights), self._divided_by_own(task)
         return self._clipped(model, family, key, task, present, tally), present
 
     def _divided_by_own(self, task: Task) -> Task:
-        """With the factor that the party itself has kept, where it keeps one."""
+        """The task with the party's own factor, if it keeps one."""
         if not self._keeps:
             return task
         return task._replace(factor=own_factor(task.memory, task.q))
@@ -289,10 +291,10 @@ class PrivateUpdate(PrivateMethod):
         return clip_units(changes, clip, present, tally=tally)
 
     def _count(self, task: Task) -> Array:
-        """The number of shards as an array: parties of one batch may differ in it."""
+        """Number of shards as an array, which may differ between parties of one batch."""
         if self.shards is not None or self.objective == "averaged":
             return jnp.asarray(float(self.shards_of(0)))
-        return jnp.ceil(task.terms.units / UNITS_A_SHARD)
+        return jnp.ceil(task.terms.units / UNITS_PER_SHARD)
 
     def _changes(self, model: Model, family: Family, key: Array, task: Task) -> Natural:
         """Δₖ (virtual) or Δₖ/N (averaged) of every shard."""
@@ -302,7 +304,7 @@ class PrivateUpdate(PrivateMethod):
 
         def one(records: Records, weights: Array, key: Array) -> Natural:
             weights = weights * count.astype(weights.dtype) if averaged else weights
-            # Every shard starts at q: what differs between them is their records alone.
+            # Every shard starts at q: shards differ only in their records.
             part = Task(records, weights, task.q, factor, task.q, jnp.bool_(False))
             found = method.answer(model, family, key, part).natural
             assert found is not None

@@ -13,7 +13,7 @@ class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp
 
     builds = "tacit.methods.update.method:PrivateUpdate"
     shards: Count | None = None
-    """Number of shards into which a party's records are dealt; left out: one for every two."""
+    """Number of shards into which a party's records are split; by default one per two records."""
     objective: Literal["averaged", "virtual"] | None = None
     """What each shard solves."""
     precision_weight: Positive | None = None
@@ -25,6 +25,6 @@ class PrivateUpdateSettings(WhitenedSettings, frozen=True, kw_only=True, tag="dp
     average_last: FromZeroToOne | None = None
     """Share of the rounds, the last ones, over which the server averages the posterior."""
     form: Literal["even", "roll-back", "server-factor", "log-precision"] | None = None
-    """Coordinates in which the change is clipped, and what an improper result becomes."""
+    """Coordinates in which the change is clipped, and the handling of an improper result."""
     sampling_rate: UpToOne | None = None
     """With privacy.unit = "party": probability that a party takes part in a round."""

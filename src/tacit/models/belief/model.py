@@ -24,7 +24,7 @@ class BeliefNetwork(GaussianPriorModel):
     """z_k ~ Bernoulli(σ(b_k)), x_j ~ Bernoulli(σ(w_j·z + c_j)); a record is {"x": (D,)} of 0 and 1.
 
     θ is W (visible unit by visible unit), c and b, with prior N(0, prior_sd²) and a mean-field q;
-    q(z) has independent units as well, and is found for every record by `sweeps` steps. Both kinds
+    q(z) has independent units as well, and is fitted for every record by `sweeps` steps. Both kinds
     of logits are augmented with Pólya–Gamma variables (`tacit.models.belief.statistics`).
 
     Parameters
@@ -57,7 +57,7 @@ class BeliefNetwork(GaussianPriorModel):
     ) -> None:
         for key, value in (("visible", visible), ("hidden", hidden), ("sweeps", sweeps)):
             if not value >= 1:
-                raise ConfigError(f"model.{key} = {value}; at least 1 is needed")
+                raise ConfigError(f"model.{key} = {value}; it must be at least 1")
         names = (
             *(f"W[{j},{k}]" for j in range(visible) for k in range(hidden)),
             *(f"c[{j}]" for j in range(visible)),
@@ -69,16 +69,16 @@ class BeliefNetwork(GaussianPriorModel):
 
     @property
     def statistics_unit(self) -> float:
-        """A usual norm, from the sizes alone: residuals of ¼ and a quarter of the units on."""
+        """Typical norm from the layer sizes: residuals of ¼ and a quarter of the units on."""
         return 0.25 * math.sqrt(self.visible * (1.0 + 0.25 * self.hidden))
 
     def prior(self, family: Family) -> Natural:
         return super().prior(_mean_field(family))
 
     def start(self, family: Family) -> Natural:
-        """Means N(0, 0.1²) by the seed: at the prior's mean all hidden units are alike.
+        """Means N(0, 0.1²) from the seed, because the prior does not distinguish hidden units.
 
-        Everybody starts at the same point, so that unit k means the same thing at each party.
+        All parties share the start, so that unit k has the same meaning everywhere.
         """
         rng = np.random.default_rng([self.start_seed, self.dimension])
         mean = START_MEAN * rng.normal(size=self.dimension)
@@ -89,8 +89,8 @@ class BeliefNetwork(GaussianPriorModel):
         if x.shape[1:] != (self.visible,) or not np.all((x == 0) | (x == 1)):
             raise DataError(
                 f"party {party!r}: x has shape {x.shape} and values from {np.min(x):g} to "
-                f"{np.max(x):g}; model 'belief-network' reads {self.visible} zeros and ones a "
-                "record: binarise it"
+                f"{np.max(x):g}; model 'belief-network' reads {self.visible} zeros and ones per "
+                "record: binarise x"
             )
 
     def statistics(
@@ -111,22 +111,22 @@ class BeliefNetwork(GaussianPriorModel):
         return BeliefStatistics.at(mean, variance, x, found, unit=unit, balance=balance)
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
-        """A lower bound: log p(x | θ) is a sum over 2^K states of z."""
+        """A lower bound, because log p(x | θ) is a sum over 2^K states of z."""
         mean, none, x = self._point(theta, records)
         return lower_bound(mean, none, x, infer(mean, none, x, self.sweeps))
 
     def response(self, theta: Array, records: Records) -> Array:
-        """The share of visible units that are on in a record's reconstruction."""
+        """Share of visible units that are on in each record's reconstruction."""
         import jax
 
         mean, none, x = self._point(theta, records)
         return jax.nn.sigmoid(infer(mean, none, x, self.sweeps).mean).mean(axis=1)
 
     def bound(self, q: Natural, records: Records, *, draws: int = 0, seed: int = 0) -> np.ndarray:
-        """A lower bound of E_q[log p(x | θ)] for each record, in nats, after fitting its own q(z).
+        """Lower bound of E_q[log p(x | θ)] for each record, in nats, after fitting its q(z).
 
-        Without draws it is the objective of learning, which has Pólya–Gamma's slack. With draws it
-        is an unbiased estimate of E[log p(x, z | θ) − log q(z)] at θ = E_q[θ] over z ~ q(z): the
+        Without draws it is the training objective, which includes the Pólya–Gamma gap. With draws
+        it is an unbiased estimate of E[log p(x, z | θ) − log q(z)] at θ = E_q[θ] over z ~ q(z), the
         bound that is usually published.
         """
         import jax
@@ -136,18 +136,18 @@ class BeliefNetwork(GaussianPriorModel):
         return self._chunked(records, lambda x, n: run(q, x, jax.random.fold_in(keys, n)))
 
     def reconstruct(self, q: Natural, records: Records) -> np.ndarray:
-        """σ(E[η]) of every visible unit, given what was inferred from the record itself."""
+        """Reconstruction σ(E[η]) of every visible unit, given the record's q(z)."""
         run = _compiled(self, -1)
         return self._chunked(records, lambda x, _: run(q, x, None))
 
     def sample(self, q: Natural, count: int, *, seed: int = 0) -> np.ndarray:
-        """Probabilities of the visible units for made-up z, at the mean of q: (count, D)."""
+        """Probabilities of the visible units for sampled z, at the mean of q: (count, D)."""
         mean = self._layers(q["linear"] / (-2.0 * q["quadratic"]))
         z = np.random.default_rng(seed).random((count, self.hidden)) < _sigmoid(mean.hidden)
         return _sigmoid(z @ mean.weights.T + mean.visible)
 
     def filters(self, q: Natural) -> np.ndarray:
-        """E[W] as one row a hidden unit, (K, D)."""
+        """E[W] with one row per hidden unit, (K, D)."""
         return self._layers(q["linear"] / (-2.0 * q["quadratic"])).weights.T
 
     def _chunked(self, records: Records, run: Callable[[Array, int], Array]) -> np.ndarray:
@@ -182,7 +182,7 @@ class BeliefNetwork(GaussianPriorModel):
 
 @functools.lru_cache(maxsize=8)
 def _compiled(model: BeliefNetwork, draws: int) -> Callable[[Natural, Array, Array], Array]:
-    """Bound (draws ≥ 0) or reconstruction (−1) of a chunk, kept by model, which never changes."""
+    """Compiled bound (draws ≥ 0) or reconstruction (−1) of a chunk, cached per model."""
     import jax
     import jax.numpy as jnp
 
@@ -201,7 +201,7 @@ def _compiled(model: BeliefNetwork, draws: int) -> Callable[[Natural, Array, Arr
 
 
 def _sampled(mean: Layers, x: Array, found: Hidden, key: Array) -> Array:
-    """log p(x, z | θ) − log q(z) at one z ~ q(z) a record."""
+    """log p(x, z | θ) − log q(z) at one z ~ q(z) per record."""
     import jax
     import jax.numpy as jnp
 
@@ -223,7 +223,7 @@ def _mean_field(family: Family) -> MeanFieldGaussian:
 
 
 def _floats(x: Array) -> Array:
-    """Records as they are computed with: whole numbers in float32."""
+    """Convert integer records to float32."""
     return x if np.issubdtype(x.dtype, np.floating) else x.astype(np.float32)
 
 

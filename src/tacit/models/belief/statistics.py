@@ -1,4 +1,4 @@
-"""What one record says about a sigmoid belief network: hidden units first, then statistics.
+"""Expected statistics of a sigmoid belief network: infer hidden units, then statistics.
 
 Given q(θ) with means M, c, b and variances V, v_c, v_b, and h = E[z], the logit η of a visible unit
 has, over z and θ,
@@ -9,17 +9,17 @@ hence c_j and ω_j of its Pólya–Gamma variable, and the best h_k given the ot
 
     logit h_k = b_k + Σ_j M_jk (x_j − ½ − ω_j E[η_j]) + (Σ_j ω_j M_jk²)(h_k − ½) − ½ Σ_j ω_j V_jk.
 
-All units of all records are moved at once, by half of the way in logits, a fixed number of times:
-a record's numbers depend on that record, on q and, by rounding, on the shape of the batch. There
-are q for which the sweeps make that rounding as large as the numbers themselves, so that with
-privacy the shape must be public: one record in another's place.
+All units of all records move at once, by half of the way in logits, a fixed number of times. A
+record's values depend on that record, on q and, by rounding, on the shape of the batch. For some q
+the sweeps make the rounding as large as the values, so that with privacy the shape must be public
+(replace-one).
 
 The expected complete log-likelihood is then quadratic in θ. At the means of q its gradient and the
 diagonal of its precision are, with a = x − ½ − ω∘E[η] and u = h(1 − h),
 
     W: a hᵀ − M∘(ω uᵀ), ω hᵀ;    c: a, ω;    b: h − ½ − ω_b∘b, ω_b,
 
-whose norms need products with M and M² only: no record's D × K matrix is written down.
+whose norms need only products with M and M²: no D × K matrix per record is formed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tacit.arrays import Array, computed_once, kept_rows, namespace
 from tacit.models.polya_gamma import expected_weight, log_scale
 from tacit.models.statistics import Statistics
 
-MOVE = 0.5
-"""How far a sweep moves the logits of h: units that explain the same pixels would swing at 1."""
+LOGIT_STEP = 0.5
+"""Step of a sweep in the logits of h; at 1, units that explain the same pixels oscillate."""
 
 
 class Layers(NamedTuple):
-    """Something for every weight: W is (D, K), c (D,), b (K,)."""
+    """One value per weight: W is (D, K), c (D,), b (K,)."""
 
     weights: Array
     visible: Array
@@ -46,7 +46,7 @@ class Layers(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """q(z) of some records, and what follows from it: h is (n, K), the others (n, D)."""
+    """q(z) of some records and moments of η: h is (n, K), the others (n, D)."""
 
     h: Array
     logit: Array
@@ -60,7 +60,7 @@ class Hidden(NamedTuple):
 
 
 def infer(mean: Layers, variance: Layers, x: Array, sweeps: int) -> Hidden:
-    """q(z) of every record after that many sweeps, from the units' own rates."""
+    """q(z) of every record after `sweeps` sweeps, starting from the prior rates."""
     import jax
     import jax.numpy as jnp
 
@@ -79,7 +79,7 @@ def infer(mean: Layers, variance: Layers, x: Array, sweeps: int) -> Hidden:
         pull = weight @ both
         best = mean.hidden + (x - 0.5 - weight * now.mean) @ mean.weights
         best = best + pull[:, :units] * (now.h - 0.5) - 0.5 * pull[:, units:]
-        return logit + MOVE * (best - logit)
+        return logit + LOGIT_STEP * (best - logit)
 
     start = jnp.broadcast_to(mean.hidden, (x.shape[0], units))
     return hidden(jax.lax.fori_loop(0, sweeps, sweep, start))
@@ -93,7 +93,7 @@ def lower_bound(mean: Layers, variance: Layers, x: Array, found: Hidden) -> Arra
     visible = (x - 0.5) * found.mean + log_scale(found.reach)
     reach = jnp.sqrt(jnp.square(mean.hidden) + variance.hidden)
     hidden = (found.h - 0.5) * mean.hidden + log_scale(reach)
-    # H = −h·log h − (1 − h)·log(1 − h) = log(1 + e^l) − h·l, without the logarithm of a 0.
+    # H = −h·log h − (1 − h)·log(1 − h) = log(1 + e^l) − h·l, without a logarithm of 0.
     entropy = jax.nn.softplus(found.logit) - found.h * found.logit
     return jnp.sum(visible, axis=1) + jnp.sum(hidden + entropy, axis=1)
 
@@ -114,7 +114,7 @@ class BeliefStatistics(Statistics):
     def at(
         cls, mean: Layers, variance: Layers, x: Array, found: Hidden, *, unit: float, balance: float
     ) -> BeliefStatistics:
-        """Those of records whose q(z) is known."""
+        """Statistics of records with given q(z)."""
         xp = namespace(x)
         weight = expected_weight(found.reach)
         own = expected_weight(xp.sqrt(xp.square(mean.hidden) + variance.hidden))
@@ -131,7 +131,7 @@ class BeliefStatistics(Statistics):
         )
 
     def norms(self) -> Array:
-        """‖a hᵀ − M∘(ω uᵀ)‖² = ‖a‖²‖h‖² − 2(a∘ω)ᵀM(h∘u) + (ω²)ᵀM²(u²), and the rest as it is."""
+        """‖a hᵀ − M∘(ω uᵀ)‖² = ‖a‖²‖h‖² − 2(a∘ω)ᵀM(h∘u) + (ω²)ᵀM²(u²), plus the other terms."""
         parts = (self.residual, self.weight, self.found.h, self.mean.weights, self.hidden_weight)
         a, weight, h, matrix, own = (part.astype(np.float64) for part in parts)
         xp = namespace(a)

@@ -1,8 +1,8 @@
-"""Likelihoods of linear predictors η = x·θ: what all generalised linear models share.
+"""Base classes of generalised linear models, with predictors η = x·θ.
 
 A model with one predictor per record is a `GeneralisedLinear` with two functions of η, `pointwise`
-and `inverse_link`; quadrature over η gives it every ability of `tacit.models.capabilities` but
-scores, derivative bounds and simulation, which it adds where it has them.
+and `inverse_link`; quadrature over η gives it every ability of `tacit.models.capabilities` except
+scores, derivative bounds and simulation, which it may add.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tacit.data.schema.layout import Layout, unknown_layout
 from tacit.errors import ConfigError
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.gaussian import Free
+from tacit.expfam.quadrature import hermite
 from tacit.models.base import (
     GaussianPriorModel,
     Model,
@@ -25,9 +26,8 @@ from tacit.models.base import (
     checked_names,
     gaussian_natural,
 )
-from tacit.models.capabilities import ClippingParts
+from tacit.models.capabilities import ClippingParts, WhitenedDerivatives
 from tacit.models.predictive import Prediction, quadrature_predictive
-from tacit.models.quadrature import hermite
 from tacit.models.settings import ModelSettings, PriorSettings
 
 TINY_VARIANCE = 1e-12
@@ -35,14 +35,14 @@ TINY_VARIANCE = 1e-12
 
 
 class LinearPredictor(GaussianPriorModel):
-    """A likelihood of η = x·θ, or of several such numbers with weights of their own.
+    """A likelihood of one or several linear predictors η = x·θ, each with its own weights.
 
-    θ holds one weight a column of x for each of them, all columns of the first one first.
+    θ holds one weight per column of x and predictor, the first predictor's columns first.
     """
 
     Settings: ClassVar[type[ModelSettings]] = PriorSettings
     layout: Layout
-    """What each column of x is, for a method that makes use of the public schema."""
+    """Description of each column of x, for methods that use the public schema."""
 
     def __init__(
         self,
@@ -59,18 +59,18 @@ class LinearPredictor(GaussianPriorModel):
         return len(self.layout)
 
     mean_field_step: float = 0.15
-    """The length of a natural-gradient step where q is mean-field."""
+    """Length of a natural-gradient step for a mean-field q."""
     first_step_whole: bool = True
-    """Whether the first such step of all may have length 1."""
+    """True if the first step may have length 1."""
     sums_units: bool = False
-    """Whether gradients of units with several records have a form of their own."""
+    """True if gradients of units with several records have a closed form."""
     start_width: ClassVar[float] = 3.0
-    """How far η varies, for columns of scale 1, under the q that is started from."""
+    """Standard deviation of η under the starting q, for columns of scale 1."""
 
     def start(self, family: Family) -> Natural:
-        """The prior's mean, narrow enough that η varies by a few units for columns of scale 1.
+        """The prior's mean, with a width such that η varies by a few units for columns of scale 1.
 
-        Under a wide prior E[ℓ''] is nearly 0 everywhere, and a first step would go anywhere.
+        Under a wide prior E[ℓ''] is nearly 0 everywhere, and a first step would be far too long.
         """
         sd = np.minimum(self.prior_sd, self.start_width / np.sqrt(len(self.layout)))
         return gaussian_natural(family, mean=self.prior_mean, sd=sd, model=self.kind)
@@ -94,6 +94,12 @@ class LinearPredictor(GaussianPriorModel):
         """As `tacit.models.capabilities.GaussianSites`."""
 
     @abc.abstractmethod
+    def whitened_derivatives(
+        self, mean: Array, root: Array, spread: Array, records: Records, weights: Array
+    ) -> WhitenedDerivatives:
+        """As `tacit.models.capabilities.WhitenedExpectations`."""
+
+    @abc.abstractmethod
     def gradient_norms(
         self, family: Gaussian, free: Free, records: Records, maps: Free, *, label_agnostic: bool
     ) -> ClippingParts:
@@ -101,7 +107,7 @@ class LinearPredictor(GaussianPriorModel):
 
 
 class GeneralisedLinear(LinearPredictor):
-    """η = x·θ and one scalar likelihood p(y | η) a record.
+    """A model with η = x·θ and one scalar likelihood p(y | η) per record.
 
     E_q[log p(y | η)] is then a one-dimensional Gaussian integral, done by Gauss-Hermite
     quadrature: no Monte Carlo noise in the ELBO, its gradient or the predictive distribution.
@@ -122,7 +128,7 @@ class GeneralisedLinear(LinearPredictor):
         if len(self.layout) != self.dimension:
             raise ConfigError(
                 f"the layout describes {len(self.layout)} columns of x, but there are "
-                f"{self.dimension} names; give one feature a column"
+                f"{self.dimension} names; give one feature per column"
             )
 
     @classmethod
@@ -154,15 +160,15 @@ class GeneralisedLinear(LinearPredictor):
         """E[y | η], elementwise."""
 
     def data_predictor(self, y: Array) -> Array:
-        """A predictor η at which y is about what is expected, where a fit may start."""
+        """Predictor η at which E[y] is about y, as a starting point."""
         return 0.0 * y
 
     def largest_slope(self, mean: Array, variance: Array) -> Array | None:
-        """The largest |E[ℓ'(η)]| over all labels, for label-agnostic clipping; None: no labels."""
+        """Largest |E[ℓ'(η)]| over all labels, for label-agnostic clipping; None without labels."""
         return self._over_labels(mean, variance, 1)
 
     def largest_curvature(self, mean: Array, variance: Array) -> Array | None:
-        """The largest |E[ℓ''(η)]| over all labels; None: no labels, or it depends on none."""
+        """Largest |E[ℓ''(η)]| over all labels; None if it does not depend on labels."""
         return self._over_labels(mean, variance, 2)
 
     def _over_labels(self, mean: Array, variance: Array, order: int) -> Array | None:
@@ -237,6 +243,23 @@ class GeneralisedLinear(LinearPredictor):
             site = _as_site(slope @ x + form * usual["mean"].astype(x.dtype), form)
         return site, -jnp.sum(weights * value)
 
+    def whitened_derivatives(
+        self, mean: Array, root: Array, spread: Array, records: Records, weights: Array
+    ) -> WhitenedDerivatives:
+        import jax.numpy as jnp
+
+        x, y = records["x"], records["y"]
+        reach = x @ root.astype(x.dtype)
+        variance = jnp.square(spread) * jnp.sum(jnp.square(reach), axis=1)
+        eta = x @ mean.astype(x.dtype)
+        value, slope, curvature = self.expected_derivatives(eta, variance, y)
+        bent = reach * (weights * curvature)[:, None]
+        return WhitenedDerivatives(
+            jnp.sum(weights * value).astype(jnp.float64),
+            (reach.T @ (weights * slope)).astype(jnp.float64),
+            -(bent.T @ reach).astype(jnp.float64),
+        )
+
     def data_site(self, family: Family, records: Records, weights: Array) -> Natural:
         import jax.numpy as jnp
 
@@ -265,7 +288,7 @@ class GeneralisedLinear(LinearPredictor):
         bound = self.largest_curvature(mean, spread) if label_agnostic else None
         bent = curvature if bound is None else jnp.maximum(bound, jnp.abs(curvature))
         slope, curvature, most, bent = computed_once((slope, curvature, most, bent))
-        # Norms in float64, as the sums are: a float32 square that vanishes takes its part out.
+        # Norms in float64, like the sums: a float32 square may underflow and drop out of the norm.
         direction, largest = unit_rows(x)
         wide = jnp.square(direction)
         reach = {name: jnp.asarray(value, jnp.float64) for name, value in maps.items()}
@@ -294,7 +317,7 @@ class GeneralisedLinear(LinearPredictor):
 
 def _full_site(x: Array, eta: Array, slope: Array, curvature: Array) -> Natural:
     form = (x * curvature[:, None]).T @ x
-    form = 0.5 * (form + form.T)  # rounding does not give the same twice
+    form = 0.5 * (form + form.T)  # symmetrise: rounding may differ
     return _as_site(x.T @ (slope + curvature * eta), form)
 
 

@@ -1,4 +1,4 @@
-"""Bayesian linear regression with known noise: conjugate, hence exact."""
+"""Bayesian linear regression with known noise (conjugate)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tacit.expfam.gaussian import LOG_2PI
 from tacit.models.base import ModelSchema, Output, Records
 from tacit.models.capabilities import ConjugateGaussian, DerivativeBounds, quadratic_bounds
 from tacit.models.glm.base import GeneralisedLinear
+from tacit.models.glm.outcomes import NormalLaw
 from tacit.models.predictive import Prediction, normal_predictive
 from tacit.models.scores import ScoreLikelihood
 from tacit.models.settings import LinearSettings
@@ -27,8 +28,8 @@ from tacit.support.validation import check_sd
 class LinearRegression(GeneralisedLinear, ConjugateGaussian):
     """y ~ N(x·θ, noise_sd²), θ ~ N(prior_mean, prior_sd²) in each coordinate.
 
-    `bounds` are the least and largest y, if they are public: no part of the likelihood, but a
-    private method may make use of them.
+    `bounds` are the smallest and largest y, if public. The likelihood ignores them, but private
+    methods may use them.
 
     Parameters
     ----------
@@ -41,9 +42,9 @@ class LinearRegression(GeneralisedLinear, ConjugateGaussian):
     prior_sd
         Prior standard deviation of the coefficients: one number, or one per coefficient.
     layout
-        What each column of x is by the public schema; left out, nothing is declared.
+        Description of each column of x by the public schema; by default nothing is declared.
     bounds
-        Least and largest y, if they are public.
+        Smallest and largest y, if they are public.
     """
 
     kind: ClassVar[str] = "linear"
@@ -64,7 +65,9 @@ class LinearRegression(GeneralisedLinear, ConjugateGaussian):
         super().__init__(names, prior_mean, prior_sd, layout)
         self.noise_sd = check_sd(noise_sd, "model.noise_sd")
         if bounds is not None and not -math.inf < bounds[0] < bounds[1] < math.inf:
-            raise ConfigError(f"bounds of y = {bounds}; two finite numbers, the lesser one first")
+            raise ConfigError(
+                f"bounds of y = {bounds}; give two finite numbers, the smaller one first"
+            )
         self.bounds = bounds
 
     @classmethod
@@ -109,6 +112,10 @@ class LinearRegression(GeneralisedLinear, ConjugateGaussian):
             return GaussianLikelihood(self.noise_sd)
         return GaussianLikelihood(self.noise_sd, *self.bounds)
 
+    def outcome_law(self) -> NormalLaw:
+        """p(y | x, θ), for private scores."""
+        return NormalLaw(self.layout, self.pointwise, self.noise_sd)
+
     def simulate(
         self,
         theta: np.ndarray,
@@ -128,7 +135,7 @@ class LinearRegression(GeneralisedLinear, ConjugateGaussian):
 class GaussianLikelihood(ScoreLikelihood):
     """y ~ N(η, noise_sd²), the residual clipped to ±k standard deviations.
 
-    With public bounds of y, |ψ| ≤ max(η − smallest, largest − η)/σ² too, whichever is less.
+    With public bounds of y, |ψ| ≤ max(η − smallest, largest − η)/σ² too; the smaller bound applies.
     """
 
     noise_sd: float

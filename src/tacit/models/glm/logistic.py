@@ -11,18 +11,19 @@ import numpy as np
 from tacit.arrays import Array, namespace
 from tacit.data.schema.layout import Layout
 from tacit.expfam import Family, Gaussian, Natural
+from tacit.expfam.quadrature import hermite
 from tacit.models.base import Output, Records
 from tacit.models.capabilities import DataStart, DerivativeBounds
 from tacit.models.glm.base import GeneralisedLinear
+from tacit.models.glm.outcomes import BernoulliLaw
 from tacit.models.polya_gamma import expected_weight
-from tacit.models.quadrature import hermite
 from tacit.models.scores import ScoreLikelihood
 from tacit.models.settings import LogisticSettings
 from tacit.models.simulate import bernoulli_outcomes
 from tacit.models.statistics import Working
 
-SMALLEST = 1e-6
-"""Of r²: columns that are declared to be 0 have a unit as well."""
+MIN_SQUARED_NORM = 1e-6
+"""Minimum of r², for columns that are declared to be 0."""
 
 
 class LogisticRegression(GeneralisedLinear):
@@ -37,7 +38,7 @@ class LogisticRegression(GeneralisedLinear):
     prior_sd
         Prior standard deviation of the coefficients: one number, or one per coefficient.
     layout
-        What each column of x is by the public schema; left out, nothing is declared.
+        Description of each column of x by the public schema; by default nothing is declared.
     """
 
     kind: ClassVar[str] = "logistic"
@@ -69,13 +70,13 @@ class LogisticRegression(GeneralisedLinear):
         return xp.maximum(slope, 1.0 - slope)
 
     def largest_curvature(self, mean: Array, variance: Array) -> None:
-        """p(1 − p) is the same for both labels."""
+        """None: p(1 − p) is the same for both labels."""
         del mean, variance
 
     def expected_derivatives(
         self, mean: Array, variance: Array, y: Array
     ) -> tuple[Array, Array, Array]:
-        """By hand, p and p(1 − p) from one exponential: neither loses digits where it is small."""
+        """Explicit p and p(1 − p) from one exponential, accurate where they are small."""
         import jax.numpy as jnp
 
         nodes, weights = hermite(self.quadrature_nodes)
@@ -89,23 +90,23 @@ class LogisticRegression(GeneralisedLinear):
 
     @property
     def statistics_unit(self) -> float:
-        """The norm ½r·√(1 + r²/16) of (s·x, ω·xxᵀ) for ‖x‖ = r, s = ½ and ω = ⅛, half its most.
+        """Norm ½r·√(1 + r²/16) of (s·x, ω·xxᵀ) for ‖x‖ = r, s = ½ and ω = ⅛, half its maximum.
 
-        r² counts 1 for the constant, 1 for each column that was made into levels and 1 for each
-        number, or the square of its largest value where that is declared to be smaller.
+        r² counts 1 for the constant, 1 per categorical column and 1 per numeric column, or the
+        square of its largest declared value if smaller.
         """
         levels = {feature.source for feature in self.layout if feature.kind == "level"}
         others = [feature for feature in self.layout if feature.kind != "level"]
         sizes = [min(1.0, max(abs(one.low), abs(one.high))) for one in others]
-        square = max(len(levels) + sum(size**2 for size in sizes), SMALLEST)
+        square = max(len(levels) + sum(size**2 for size in sizes), MIN_SQUARED_NORM)
         return math.sqrt(0.25 * square * (1.0 + square / 16.0))
 
     def working(self, family: Family, q: Natural, records: Records) -> Working:
         """By Pólya–Gamma augmentation (Polson, Scott and Windle 2013; VIPS, full paper).
 
         With ω ~ PG(1, 0), p(y, ω | η) ∝ exp((y − ½)η − ½ωη²); given q(θ) the best q(ω) is PG(1, c),
-        c² = E[η²], and E[ω] = tanh(c/2)/(2c). What is bounded this way lies below the expectation
-        by quadrature, by little: it is the bound of Jaakkola and Jordan.
+        c² = E[η²], and E[ω] = tanh(c/2)/(2c). The result is the bound of Jaakkola and Jordan,
+        slightly below the expectation by quadrature.
         """
         import jax.numpy as jnp
 
@@ -132,6 +133,10 @@ class LogisticRegression(GeneralisedLinear):
 
     def score_likelihood(self) -> ScoreLikelihood:
         return BernoulliLikelihood()
+
+    def outcome_law(self) -> BernoulliLaw:
+        """p(y | x, θ), for private scores."""
+        return BernoulliLaw(self.layout, self.pointwise)
 
     def simulate(
         self,

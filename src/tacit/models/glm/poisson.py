@@ -14,36 +14,36 @@ from tacit.errors import ConfigError, DataError
 from tacit.models.base import ModelSchema, Output, Records
 from tacit.models.capabilities import DataStart, DerivativeBounds
 from tacit.models.glm.base import GeneralisedLinear
+from tacit.models.glm.outcomes import PoissonLaw
 from tacit.models.scores import ScoreLikelihood
 from tacit.models.settings import PoissonSettings
 from tacit.models.simulate import LOG_RATE_SD, at_most
 
 LARGEST_EXPONENT = 30.0
-"""Rates below exp(−30) are taken for it."""
+"""Smaller rates than exp(−30) are raised to it."""
 RATE_FACTOR = 100.0
-"""Rates up to this many times the largest count have the Poisson likelihood itself."""
+"""The likelihood is Poisson up to this multiple of the largest count."""
 
 
 class PoissonRegression(GeneralisedLinear):
     """y ~ Poisson(exp(x·θ)), y ≤ `max_count`; θ ~ N(prior_mean, prior_sd²) in each coordinate.
 
-    `max_count` is a public bound of the counts, max(y) or more: no record may hold more. It does
-    not limit the rates. Beyond `largest_rate`, which is `RATE_FACTOR` times as large and which no
-    record with y ≤ `max_count` supports, log p(y | η) goes on along its tangent: it stays concave,
-    its slope is bounded, and nothing overflows.
+    `max_count` is a public upper bound of the counts. It does not limit the rates. Beyond
+    `largest_rate`, which is `RATE_FACTOR` times as large and far from any y ≤ `max_count`, log p(y
+    | η) continues along its tangent: it stays concave, its slope is bounded, and nothing overflows.
 
     Parameters
     ----------
     names
         Names of the columns of x, the constant included.
     max_count
-        The largest count that a record may hold; public.
+        Public upper bound on the counts.
     prior_mean
         Prior mean of the coefficients: one number, or one per coefficient.
     prior_sd
         Prior standard deviation of the coefficients: one number, or one per coefficient.
     layout
-        What each column of x is by the public schema; left out, nothing is declared.
+        Description of each column of x by the public schema; by default nothing is declared.
     """
 
     kind: ClassVar[str] = "poisson"
@@ -63,16 +63,16 @@ class PoissonRegression(GeneralisedLinear):
         super().__init__(names, prior_mean, prior_sd, layout)
         if max_count is None:
             raise ConfigError(
-                "model.max_count is missing; say the largest count that a record may hold, e.g. "
+                "model.max_count is missing; give an upper bound on the counts, e.g. "
                 "PoissonRegression(names, max_count=20)"
             )
         if not 1 <= max_count < math.inf:
-            raise ConfigError(f"model.max_count = {max_count}; the largest count is finite and ≥ 1")
+            raise ConfigError(f"model.max_count = {max_count}; it must be finite and at least 1")
         self.max_count = float(max_count)
 
     @property
     def largest_rate(self) -> float:
-        """The rate up to which the likelihood is Poisson: a bound of its slope and curvature."""
+        """Largest rate with a Poisson likelihood, a bound on its slope and curvature."""
         return RATE_FACTOR * self.max_count
 
     @classmethod
@@ -80,7 +80,7 @@ class PoissonRegression(GeneralisedLinear):
         low, high = _count_bounds(settings, schema)
         if not low >= 0:
             raise ConfigError(
-                f"model 'poisson' with a target from {low:g} on; a count is not negative: "
+                f"model 'poisson' with a target from {low:g} on; counts are not negative: "
                 "declare low = 0, or choose model 'linear'"
             )
         return cls(
@@ -107,8 +107,8 @@ class PoissonRegression(GeneralisedLinear):
         if not np.all((y >= 0) & (y <= self.max_count) & (y == np.round(y))):
             raise DataError(
                 f"party {party!r}: y holds values other than whole numbers from 0 to "
-                f"{self.max_count:g}, which model 'poisson' needs; mend them, or declare "
-                "another largest count"
+                f"{self.max_count:g}, which model 'poisson' needs; fix them, or declare "
+                "a larger max_count"
             )
 
     def derivative_bounds(self) -> DerivativeBounds:
@@ -126,6 +126,10 @@ class PoissonRegression(GeneralisedLinear):
 
     def score_likelihood(self) -> ScoreLikelihood:
         return PoissonLikelihood(self.max_count)
+
+    def outcome_law(self) -> PoissonLaw:
+        """p(y | x, θ), for private scores."""
+        return PoissonLaw(self.layout, self.pointwise)
 
     def simulate(
         self,
@@ -145,7 +149,7 @@ class PoissonRegression(GeneralisedLinear):
 
 @dataclass(frozen=True)
 class PoissonLikelihood(ScoreLikelihood):
-    """y ∈ {0, …, largest} with log-rate η; rates beyond `largest` count as that."""
+    """y ∈ {0, …, largest} with log-rate η; rates are capped at `largest`."""
 
     largest: float  # pyright: ignore[reportGeneralTypeIssues]
 
@@ -174,13 +178,13 @@ class PoissonLikelihood(ScoreLikelihood):
 
 
 def _count_bounds(settings: PoissonSettings, schema: ModelSchema) -> tuple[float, float]:
-    """As the target is declared, or as model.max_count says where it is not."""
+    """Bounds of the counts: the target's declared ones, or model.max_count."""
     declared, largest = schema.y_bounds, settings.max_count
     if declared is None:
         if largest is None:
             raise ConfigError(
-                "model 'poisson' needs the largest count that a record may hold; declare low = 0 "
-                "and high of the outcome in [columns], or say model.max_count"
+                "model 'poisson' needs an upper bound on the counts; declare low = 0 and high of "
+                "the outcome in [columns], or set model.max_count"
             )
         return 0.0, largest
     if largest not in (None, declared[1]):

@@ -13,28 +13,34 @@ from tacit.data.schema.layout import Layout, unknown_layout
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.gaussian import Free
+from tacit.expfam.quadrature import normal_points
 from tacit.models.base import ModelSchema, Output, Records, checked_names
-from tacit.models.capabilities import ClippingParts, DataStart, DerivativeBounds
+from tacit.models.capabilities import (
+    ClippingParts,
+    DataStart,
+    DerivativeBounds,
+    WhitenedDerivatives,
+)
 from tacit.models.glm.base import TINY_VARIANCE, LinearPredictor
 from tacit.models.glm.logistic import LogisticRegression
+from tacit.models.glm.outcomes import CategoricalLaw, category_log_prob
 from tacit.models.predictive import BLOCK, Prediction, gaussian_average, require_gaussian
-from tacit.models.quadrature import normal_points
 from tacit.models.scores import ScoreLikelihood
 from tacit.models.settings import SoftmaxSettings
 from tacit.models.simulate import LOGIT_SD, at_most
 
 ROUNDING = 100.0
-"""Times the rounding of a number and a covariance's trace: no variance in it is told from that."""
-MOST_LEVELS = 20
-"""What is compiled grows with the cube of it."""
+"""Multiples of the rounding error of a covariance's trace below which variances count as 0."""
+MAX_LEVELS = 20
+"""The compiled program grows with the cube of the number of levels."""
 POINTS = 1024
-"""Of the rule for predictions over K − 1 numbers, for K > 2 levels."""
-MOST_COMMON = 0.1
-"""Of a logarithm of variances: 5 % of a standard deviation."""
+"""Points of the quadrature rule for predictions, for K > 2 levels."""
+MAX_COMMON_LOG_RATIO = 0.1
+"""Largest |log ratio| of variances: 5 % of a standard deviation."""
 
 
 class Expected(NamedTuple):
-    """Of each record under q: E[log p(y | η)], E[p] (n, K) and E[diag p − ppᵀ] (n, K, K)."""
+    """Expectations per record under q: E[log p(y | η)], E[p] (n, K), E[diag p − ppᵀ] (n, K, K)."""
 
     value: Array
     probability: Array
@@ -44,15 +50,15 @@ class Expected(NamedTuple):
 class SoftmaxRegression(LinearPredictor):
     """p(y = k) ∝ exp(x·θₖ), y ∈ {0 … K − 1}; θ ~ N(prior_mean, prior_sd²) in each coordinate.
 
-    All K levels have weights. One vector added to all of them changes no probability, so that the
-    likelihood alone does not tell θ, but with a proper prior the posterior does. The usual other
-    way, a level whose weights are 0, has one vector less, and a prior under which that level is
-    different from the others: its log-odds against any have variance σ², those of two others
-    2σ². Here all pairs have 2σ², whatever the order of the levels, and a coefficient reads as
-    what a column does for its level. With K = 2 it is logistic regression of prior sd √2·σ.
+    All K levels have weights. Adding one vector to all of them changes no probability, so the
+    likelihood does not identify θ, but with a proper prior the posterior is proper. The usual
+    alternative, a reference level with weights 0, treats that level differently in the prior: its
+    log-odds against any other level have variance σ², those of two others 2σ². Here all pairs have
+    2σ², and the order of the levels does not matter. With K = 2 this is logistic regression with
+    prior sd √2·σ.
 
-    What q says of probabilities is said by ξ = Qᵀη, η = (x·θ₁, …, x·θ_K) and Q an orthonormal basis
-    of what is orthogonal to (1, …, 1): K − 1 numbers, over which expectations are taken by
+    Probabilities depend only on ξ = Qᵀη, with η = (x·θ₁, …, x·θ_K) and Q an orthonormal basis of
+    the complement of (1, …, 1): K − 1 numbers, over which expectations are taken by
     `normal_points`.
 
     Parameters
@@ -66,7 +72,7 @@ class SoftmaxRegression(LinearPredictor):
     prior_sd
         Prior standard deviation of the coefficients: one number, or one per coefficient.
     layout
-        What each column of x is by the public schema; left out, nothing is declared.
+        Description of each column of x by the public schema; by default nothing is declared.
     """
 
     kind: ClassVar[str] = "softmax"
@@ -76,8 +82,8 @@ class SoftmaxRegression(LinearPredictor):
     mean_field_step = 0.05
     first_step_whole = False
     sums_units = True
-    # Where nothing is known of η the curvature is the largest there is: a first step is then rather
-    # too short than too long, from which whole steps with several levels may never come back.
+    # A narrow start has the largest curvature, so that the first step is too short rather than too
+    # long: with several levels, full steps may not recover from a long one.
     start_width: ClassVar[float] = 0.5
 
     def __init__(
@@ -98,13 +104,13 @@ class SoftmaxRegression(LinearPredictor):
             )
         if len(self.levels) < 2:
             raise ConfigError(
-                f"model 'softmax' with the levels {list(self.levels)}; a category has two or more: "
+                f"model 'softmax' with the levels {list(self.levels)}; at least two are needed: "
                 "declare those of the outcome in [columns]"
             )
-        if len(self.levels) > MOST_LEVELS:
+        if len(self.levels) > MAX_LEVELS:
             raise ConfigError(
-                f"model 'softmax' with {len(self.levels)} levels; at most {MOST_LEVELS} are "
-                "served: put rare ones together"
+                f"model 'softmax' with {len(self.levels)} levels; at most {MAX_LEVELS} are "
+                "supported: merge rare ones"
             )
         layout = unknown_layout(columns) if layout is None else layout
         names = tuple(f"{level}: {column}" for level in self.levels for column in columns)
@@ -130,11 +136,11 @@ class SoftmaxRegression(LinearPredictor):
         if not np.all((y >= 0) & (y < len(self.levels)) & (y == np.round(y))):
             raise DataError(
                 f"party {party!r}: y holds values other than 0 … {len(self.levels) - 1}, the "
-                f"places of the {len(self.levels)} levels; recode them or declare more levels"
+                f"codes of the {len(self.levels)} levels; recode them or declare more levels"
             )
 
     def rows(self, theta: Array) -> Array:
-        """θ as one row of weights a level, (…, K, d)."""
+        """θ with one row of weights per level, (…, K, d)."""
         return theta.reshape(*theta.shape[:-1], len(self.levels), len(self.layout))
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
@@ -146,16 +152,16 @@ class SoftmaxRegression(LinearPredictor):
         return namespace(eta).exp(eta)
 
     def softmax(self, xi: Array) -> Array:
-        """The probabilities (…, K) that ξ (…, K − 1) stands for."""
+        """Probabilities (…, K) from ξ (…, K − 1)."""
         logs = _log_softmax(xi @ contrasts(len(self.levels)).T)
         return namespace(logs).exp(logs)
 
     def project(self, mean: Array, spread: Array, x: Array) -> tuple[Array, Array]:
         """Mean (n, K − 1) and covariance (n, K − 1, K − 1) of ξ for each row of x.
 
-        `spread` is the covariance of θ, or, one-dimensional, its variances. The common part of all
-        levels, whose variance is the prior's, is taken out before x comes in: what is left may be
-        smaller by more than single precision has digits.
+        `spread` is the covariance of θ, or, one-dimensional, its variances. The part common to all
+        levels, whose variance is the prior's, is removed before multiplying by x: the rest may be
+        too small for single precision otherwise.
         """
         xp, basis = namespace(mean, spread, x), contrasts(len(self.levels))
         location = x @ (self.rows(mean).T @ basis).astype(x.dtype)
@@ -165,20 +171,12 @@ class SoftmaxRegression(LinearPredictor):
         width = len(self.layout)
         whole = spread.reshape(len(self.levels), width, len(self.levels), width)
         blocks = xp.einsum("kr,kilj,ls->rsij", basis, whole, basis).astype(x.dtype)
-        size = basis.shape[1]
-        pairs = [
-            [xp.sum((x @ blocks[r, s]) * x, axis=-1) for s in range(r + 1)] for r in range(size)
-        ]
-        rows = [
-            xp.stack([pairs[max(r, s)][min(r, s)] for s in range(size)], axis=-1)
-            for r in range(size)
-        ]
-        return location, xp.stack(rows, axis=-2)
+        return location, block_covariances(blocks, x)
 
     def expected(self, mean: Array, covariance: Array, y: Array) -> Expected:
-        """Averages over ξ ~ N(mean, covariance), point by point of the rule. JAX only.
+        """Averages over ξ ~ N(mean, covariance) by quadrature. JAX only.
 
-        Records are the last axis inside: there are many of them and few levels.
+        Internally records are the last axis, because there are many records and few levels.
         """
         import jax
         import jax.numpy as jnp
@@ -222,7 +220,7 @@ class SoftmaxRegression(LinearPredictor):
         return trace * xp.sum(x * x, axis=-1) / self.dimension
 
     def seen(self, family: Gaussian, free: Free, x: Array) -> tuple[Array, Array]:
-        """As `project`, of a q in free parameters: a covariance made of a root stays one."""
+        """As `project`, for q in free parameters; uses the root of the covariance."""
         root, basis = family.free_root(free), contrasts(len(self.levels)).astype(x.dtype)
         if root.ndim == 1:
             return self.project(free["location"], root * root, x)
@@ -242,6 +240,13 @@ class SoftmaxRegression(LinearPredictor):
 
         return softmax_site(self, family, usual, records, weights)
 
+    def whitened_derivatives(
+        self, mean: Array, root: Array, spread: Array, records: Records, weights: Array
+    ) -> WhitenedDerivatives:
+        from tacit.models.glm.softmax_gradients import softmax_whitened
+
+        return softmax_whitened(self, mean, root, spread, records, weights)
+
     def data_site(self, family: Family, records: Records, weights: Array) -> Natural:
         from tacit.models.glm.softmax_gradients import softmax_data_site
 
@@ -255,7 +260,7 @@ class SoftmaxRegression(LinearPredictor):
         return softmax_gradient_norms(self, family, free, records, maps, label_agnostic)
 
     def derivative_bounds(self) -> DerivativeBounds:
-        """Of each level's predictor; at η₀ = log ½(e_y + 1/K) some direction has no curvature."""
+        """Bounds per level; at η₀ = log ½(e_y + 1/K) one direction has no curvature."""
         levels = len(self.levels)
         predictor = math.log(2.0 * levels)
         return DerivativeBounds(
@@ -271,6 +276,10 @@ class SoftmaxRegression(LinearPredictor):
 
         return CategoricalLikelihood(len(self.levels))
 
+    def outcome_law(self) -> CategoricalLaw:
+        """p(y | x, θ), for private scores."""
+        return CategoricalLaw(self.layout, category_log_prob, len(self.levels))
+
     def simulate(
         self,
         theta: np.ndarray,
@@ -285,7 +294,7 @@ class SoftmaxRegression(LinearPredictor):
     def predict(
         self, family: Family, natural: Natural, records: Records, *, draws: int, seed: int
     ) -> Prediction:
-        """E_q[softmax η], over ξ; with two levels to the last digits."""
+        """E_q[softmax η] by quadrature over ξ; to full precision for two levels."""
         del draws, seed
         gaussian = require_gaussian(self, family)
         free, x = gaussian.free(natural), np.asarray(records["x"], np.float64)
@@ -304,39 +313,49 @@ class SoftmaxRegression(LinearPredictor):
             steps = nodes @ np.swapaxes(root_of(covariance[rows]), 1, 2)
             found = self.softmax(mean[rows, None] + steps)
             expected[rows] = np.einsum("s,nsk->nk", weights, found)
-        with np.errstate(divide="ignore"):  # what is impossible is told as None
+        with np.errstate(divide="ignore"):  # an impossible outcome has log density −∞
             return Prediction(expected, np.log(np.sum(own * expected, axis=1)), None)
 
     def posterior_fault(self, family: Family, natural: Natural) -> str | None:
-        """Whether rounding has changed what all levels share, which the prior alone knows."""
+        """Check that rounding did not change the variance shared by all levels."""
         if not isinstance(family, FullGaussian):
             return None
         levels, width = len(self.levels), len(self.layout)
         if np.ptp(self.prior_sd.reshape(levels, width), axis=0).any():
-            return None  # levels with unequal priors are told apart by the records as well
+            return None  # with unequal priors the records inform it too
         covariance = family.covariance(natural)
         blocks = np.asarray(covariance).reshape(levels, width, levels, width)
         found = np.diagonal(blocks.sum(axis=(0, 2)))
         declared = np.sum(self.rows(np.square(self.prior_sd)), axis=0)
         ratio = float(np.max(np.abs(np.log(found / declared))))
-        if ratio <= MOST_COMMON:
+        if ratio <= MAX_COMMON_LOG_RATIO:
             return None
         return (
             f"rounding has changed the variance that all levels share by {math.expm1(ratio):.1%}; "
-            "bring the columns to a similar scale, or use a narrower prior"
+            "scale the columns similarly, or use a narrower prior"
         )
 
 
+def block_covariances(blocks: Array, x: Array) -> Array:
+    """xᵀB_rs x for each row of x, (n, K − 1, K − 1), of blocks (K − 1, K − 1, d, d)."""
+    xp, size = namespace(blocks, x), blocks.shape[0]
+    pairs = [[xp.sum((x @ blocks[r, s]) * x, axis=-1) for s in range(r + 1)] for r in range(size)]
+    rows = [
+        xp.stack([pairs[max(r, s)][min(r, s)] for s in range(size)], axis=-1) for r in range(size)
+    ]
+    return xp.stack(rows, axis=-2)
+
+
 def one_hot(model: SoftmaxRegression, y: Array) -> Array:
-    """(n, K); all zeros for a y that is no level."""
+    """One-hot encoding (n, K); all zeros for a y that is not a level."""
     return (y[..., None] == np.arange(len(model.levels))).astype(np.float64)
 
 
 def root_of(covariance: Array) -> Array:
-    """A lower triangular root of each covariance, also of one that is singular but for rounding.
+    """Lower triangular root of each covariance, also if it is singular up to rounding.
 
-    Cholesky's steps, written out: what is left of a variance is never taken for less than rounding
-    makes of it, where a library would answer with NaN or not at all.
+    Explicit Cholesky steps that never take a pivot below the rounding error, where a library
+    routine would return NaN.
     """
     xp, size = namespace(covariance), covariance.shape[-1]
     least = ROUNDING * float(np.finfo(covariance.dtype).eps)

@@ -4,9 +4,9 @@ With p = E_q[softmax η] and C = E_q[diag p − ppᵀ] for each record (`Softmax
 the gradient of E_q[log p(y | η)] in the weights of all levels is (e_y − p) ⊗ x and its curvature
 C ⊗ xxᵀ.
 
-**The largest gradient over the labels.** With public weights α a coordinate and
-a_k = Σ_j α_kj² x_j² the gradient's square is Σ_k p_k² a_k + (1 − 2p_y) a_y: K numbers to compare.
-Where all weights are 1 it is ‖x‖²(1 − 2p_y + ‖p‖²), the largest for the least probable label.
+**The largest gradient over the labels.** With public weights α per coordinate and a_k = Σ_j α_kj²
+x_j² the gradient's square is Σ_k p_k² a_k + (1 − 2p_y) a_y: K numbers to compare. Where all weights
+are 1 it is ‖x‖²(1 − 2p_y + ‖p‖²), the largest for the least probable label.
 """
 
 from __future__ import annotations
@@ -15,8 +15,13 @@ from tacit.arrays import Array, computed_once, kept_rows, unit_rows
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.gaussian import Free
 from tacit.models.base import Records
-from tacit.models.capabilities import ClippingParts
-from tacit.models.glm.softmax import SoftmaxRegression, one_hot
+from tacit.models.capabilities import ClippingParts, WhitenedDerivatives
+from tacit.models.glm.softmax import (
+    SoftmaxRegression,
+    block_covariances,
+    contrasts,
+    one_hot,
+)
 from tacit.support.compiler import jnp
 
 
@@ -44,12 +49,37 @@ def softmax_site(
     return {"linear": linear, "quadratic": -0.5 * form}, loss
 
 
+def softmax_whitened(
+    model: SoftmaxRegression, mean: Array, root: Array, spread: Array, records: Records,
+    weights: Array,
+) -> WhitenedDerivatives:  # fmt: skip
+    """`whitened_derivatives`, through contrasts of levels.
+
+    What all levels share is taken out of the root first: there the curvature is 0, and its rounding
+    errors could exceed the precision of a wide prior.
+    """
+    x, y, levels = records["x"], records["y"], len(model.levels)
+    basis, width = jnp.asarray(contrasts(levels)), len(model.layout)
+    within = jnp.einsum("kr,kim->rim", basis, root.reshape(levels, width, -1))
+    within = within.reshape((levels - 1) * width, -1)
+    covariance = jnp.square(spread) * within @ within.T
+    blocks = covariance.reshape(levels - 1, width, levels - 1, width).transpose(0, 2, 1, 3)
+    location = x @ (model.rows(mean).T @ basis).astype(x.dtype)
+    found = model.expected(location, block_covariances(blocks.astype(x.dtype), x), y)
+    slope = weights[:, None] * ((one_hot(model, y).astype(x.dtype) - found.probability) @ basis)
+    bent = jnp.einsum("kr,nkl,ls->nrs", basis, found.curvature, basis)
+    form = _kronecker_sum(weights[:, None, None] * bent, x).astype(jnp.float64)
+    gradient = (slope.T @ x).reshape(-1).astype(jnp.float64)
+    value = jnp.sum(weights * found.value).astype(jnp.float64)
+    return WhitenedDerivatives(value, within.T @ gradient, -(within.T @ form @ within))
+
+
 def softmax_data_site(
     model: SoftmaxRegression, family: Family, records: Records, weights: Array
 ) -> Natural:
-    """As `softmax_site`, at the predictors that each record's own level suggests.
+    """As `softmax_site`, at the predictors log (e_y + 1/K)/2 of each record's level.
 
-    They are the logarithms of (e_y + 1/K)/2. Of a mean-field family the precision alone.
+    For a mean-field family only the precision.
     """
     x, y = records["x"], records["y"]
     own = one_hot(model, y).astype(x.dtype)
@@ -66,13 +96,13 @@ def softmax_data_site(
 def _full_site(x: Array, eta: Array, slope: Array, curvature: Array) -> Natural:
     """P = Σ C ⊗ xxᵀ and b = Σ (slope + Cη) ⊗ x."""
     form = _kronecker_sum(curvature, x).astype(jnp.float64)
-    form = 0.5 * (form + form.T)  # rounding does not give the same twice
+    form = 0.5 * (form + form.T)  # symmetrise: rounding may differ
     working = slope + jnp.einsum("nkl,nl->nk", curvature, eta)
     return {"linear": (working.T @ x).reshape(-1).astype(jnp.float64), "quadratic": -0.5 * form}
 
 
 def _kronecker_sum(curvature: Array, x: Array) -> Array:
-    """Σᵢ Cᵢ ⊗ xᵢxᵢᵀ, a block at a time."""
+    """Σᵢ Cᵢ ⊗ xᵢxᵢᵀ, block by block."""
     size = curvature.shape[-1]
     blocks = [
         [
@@ -99,7 +129,7 @@ def softmax_gradient_norms(
     slope = one_hot(model, y).astype(x.dtype) - found.probability
     bend = jnp.diagonal(found.curvature, axis1=1, axis2=2)
     slope, bend, probability = computed_once((slope, bend, found.probability))
-    # Norms in float64, as the sums are: a float32 square that vanishes takes its part out of them.
+    # Norms in float64, like the sums: a float32 square may underflow and drop out of the norm.
     direction, largest = unit_rows(x)
     wide, largest = jnp.square(direction), largest[:, None]
     reach = {name: jnp.asarray(value, jnp.float64) for name, value in maps.items()}
@@ -148,7 +178,7 @@ def _units(
     information: Array,
     weights: Array,
 ) -> Free:
-    """Every unit's contribution, a row each, of the records that it has."""
+    """Contribution of every unit, one row each, summed over its records."""
     count = weights.shape[0]
 
     def added(levels: Array, columns: Array) -> Array:

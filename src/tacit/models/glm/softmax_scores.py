@@ -1,12 +1,12 @@
-"""The server's expectations in private scoring where y is one of K levels.
+"""Expectations of the server in private scoring with K outcome levels.
 
-θ has a weight a level and column, (K·d,), and a record's η is K numbers. A score is (e_y − p) ⊗ z,
-p = softmax η, so that with C = diag p − ppᵀ its slope is H = n E[w C ⊗ zzᵀ], and its sampling
-variance V = n E[w² C ⊗ zzᵀ]: that of e_y is C too. C has no say in what all levels have in common,
-where H is 0; there q stays what the prior is and the noise of the scores is not listened to.
+θ has one weight per level and column, (K·d,), and a record's η is K numbers. A score is (e_y − p) ⊗
+z, p = softmax η, so that with C = diag p − ppᵀ its slope is H = n E[w C ⊗ zzᵀ], and its sampling
+variance V = n E[w² C ⊗ zzᵀ]: that of e_y is C too. C, and thus H, is 0 in the directions common to
+all levels; there q stays at the prior and the noise of the scores is ignored.
 
 Averages over q are over ξ = Qᵀη, K − 1 numbers, at the points of `normal_points`: public and fixed.
-Everything else is as with one output (`tacit.methods.scoring.server`).
+The rest is as for one output (`tacit.methods.scoring.server`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from tacit.arrays import Array, namespace
+from tacit.expfam.quadrature import normal_points
 from tacit.models.glm.softmax import contrasts, root_of
-from tacit.models.quadrature import normal_points
 from tacit.models.scores import ExpectedScores, ScoreLikelihood
 
 POINTS = 32
@@ -34,7 +34,7 @@ class CategoricalLikelihood(ScoreLikelihood):
         return np.log(mean)
 
     def probabilities(self, eta: Array) -> Array:
-        """p, without overflow."""
+        """p = softmax η, without overflow."""
         xp = namespace(eta)
         p = xp.exp(eta - xp.max(eta, axis=-1, keepdims=True))
         return p / xp.sum(p, axis=-1, keepdims=True)
@@ -95,7 +95,7 @@ def _expected_scores(
     points: np.ndarray,
     width: np.ndarray,
 ) -> ExpectedScores:
-    """At the last of `points`, (T, K·d) on z; `width` is Cov_q(ξ) of z's rows."""
+    """Expected scores at the last of `points`, (T, K·d) on z; `width` is Cov_q(ξ) of z's rows."""
     levels, each = likelihood.levels, records / len(z)
     length = np.sqrt(np.sum(z * z, axis=1))
     eta = np.moveaxis(points.reshape(len(points), levels, -1) @ z.T, 2, 0)  # (rows, T, K)
@@ -166,7 +166,7 @@ def curvature_doubt(
     spread: np.ndarray,
     gap: np.ndarray,
 ) -> np.ndarray:
-    """Covariance of what an error in the second moment puts into H(θ − θ̄).
+    """Covariance of the error in H(θ − θ̄) due to an error in the second moment.
 
     H is about n C̄ ⊗ M, M the second moment of z = B y and C̄ its mean block. An error of variance
     Dᵢⱼ in that of y adds n C̄ ⊗ B E B to it: with u_l the weights of level l on y, coordinate i of

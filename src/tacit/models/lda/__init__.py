@@ -1,4 +1,4 @@
-"""Latent Dirichlet allocation as a model: expectations, what noise does to them, perplexity."""
+"""Latent Dirichlet allocation: model, expected statistics, denoising and perplexity."""
 
 from tacit.models.lda.model import TopicModel
 

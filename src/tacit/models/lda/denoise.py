@@ -1,9 +1,9 @@
-"""Topics from noisy statistics: what may be done with a release for free, because it is one.
+"""Post-processing of noisy topic statistics, which costs no budget.
 
-"zero" is the published rule: negative entries are set to zero in every step (VIPS, section 4).
-What is left of the noise is positive, so that every word of every topic gets 0.4 noise_sd words
-that nobody wrote. "shrink" keeps the noisy average of all steps, whose noise is known and falls,
-and estimates the statistics from it afresh after each step.
+"zero" is the published rule: negative entries are set to zero in every step (VIPS, section 4). The
+remaining noise is positive: every word of every topic gains 0.4 noise_sd on average. "shrink" keeps
+the noisy average of all steps, whose noise is known and decreases, and estimates the statistics
+from it after each step.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 Array = np.ndarray
 DenoiseName = Literal["shrink", "zero"]
 FLOOR = 0.1
-"""Of an entry, in units of what it would be if topics were alike, or of the noise if that is less:
-a word must not become impossible in a topic because its noise was negative."""
+"""Minimum of an entry, relative to its value for equal topics or to the noise, whichever is
+smaller. Negative noise must not make a word impossible in a topic.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class Noisy:
     noise_sd: float
 
     def moved(self, statistics: Array, noise_sd: float, rho: float) -> Noisy:
-        """With one more release: (1 − ρ) of the average and ρ of the release."""
+        """Average with one more release: (1 − ρ)·average + ρ·release."""
         return Noisy(
             average=(1.0 - rho) * self.average + rho * statistics,
             noise_sd=float(np.hypot((1.0 - rho) * self.noise_sd, rho * noise_sd)),
@@ -36,11 +37,11 @@ class Noisy:
 
 
 def shrink(noisy: Noisy) -> Array:
-    """Non-negative estimates of the statistics behind a noisy average, topics × words.
+    """Non-negative shrinkage estimate of the statistics, topics × words.
 
-    μ_kw = (sum of topic k)·(share of word w) would be expected if the topics were alike; its sums
-    run over many entries and have little noise. Each word is then moved towards μ by as much as its
-    noise explains of its spread over the topics (James and Stein 1961, with a factor a word):
+    μ_kw = (sum of topic k)·(share of word w) is the expectation for equal topics; its sums run over
+    many entries and have little noise. Each word is shrunk towards μ by the share of its variance
+    over topics that the noise explains (James and Stein 1961, with a factor per word):
 
         ŝ_kw = μ_kw + b_w (s̃_kw − μ_kw),   b_w = max(0, 1 − noise_sd² / mean_k (s̃_kw − μ_kw)²).
 
@@ -50,7 +51,7 @@ def shrink(noisy: Noisy) -> Array:
     """
     average, sd = noisy.average, noisy.noise_sd
     topics, words = average.shape
-    # A sum that drowned in its noise counts as half of that: neither nothing nor a negative number.
+    # A sum below half of its noise is raised to that, so that it stays positive.
     each = np.maximum(average.sum(axis=0), 0.5 * np.sqrt(topics) * sd)
     rows = np.maximum(average.sum(axis=1, keepdims=True), np.sqrt(words) * sd)
     alike = rows * each / max(each.sum(), np.finfo(float).tiny)

@@ -1,22 +1,22 @@
-"""What documents say about topics: the E-step of latent Dirichlet allocation, in float32.
+"""The E-step of latent Dirichlet allocation, in float32.
 
 Given q(β), a document's q(z, θ) is the fixed point of (Blei, Ng and Jordan 2003, eqs 16–17;
 Hoffman, Blei and Bach 2010, eqs 4–5)
 
     φ_wk ∝ exp(E[log θ_k] + E[log β_kw]),      γ_k = α + Σ_w n_w φ_wk,
 
-and its expected statistics are n_w φ_wk: an entry for each topic and each of its own words. With
+and its expected statistics are n_w φ_wk: one entry per topic and distinct word. With
 t_wk = exp E[log β_kw], scaled for each word, and u_k = exp E[log θ_k], scaled for the document,
 
     n_w φ_wk = u_k · r_w · t_wk,      r_w = n_w / Σ_k u_k t_wk,
 
-so that u (a number a topic) and r (a number a word) hold all of it, and neither norm nor sum of
-the statistics needs a topics × words matrix for a document.
+so that u (one number per topic) and r (one per word) determine them, and neither norms nor sums
+need a topics × words matrix per document.
 
-**A document's numbers depend on q(β) and on that document alone, bit for bit**: its sums are padded
-to a length that follows from its own number of words, and it stops at its own convergence, whoever
-else is in the batch. Clipping bounds what one document adds; it bounds what one document changes
-only if it changes no other document's numbers.
+**A document's values depend only on q(β) and that document, bit for bit**: its sums are padded to a
+length that follows from its number of words, and its iteration stops at its own convergence,
+independently of the batch. Only then does clipping, which bounds one document's contribution, bound
+the effect of one document on the sum.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from tacit.expfam import Dirichlet
 
 Array = np.ndarray
 BLOCK = 1_000_000
-"""Numbers of t that a block of documents gathers: enough for NumPy's calls to cost little."""
-LEAST = np.float32(1e-30)
-"""Of u: a topic that a document does not have still cannot make its word impossible."""
-SHRINK = 0.25
-"""A block is packed anew when this share of its documents has converged."""
+"""Entries of t gathered per block of documents, enough to make NumPy's call overhead small."""
+MIN_THETA = np.float32(1e-30)
+"""Minimum of u, so that an absent topic cannot make a word impossible."""
+REPACK_SHARE = 0.25
+"""A block is repacked when this share of its documents has converged."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Expected:
-    """q(z, θ) of a batch: γ, u and r of the module's text, and t that they belong to."""
+    """q(z, θ) of a batch: γ, u and r of the module docstring, with their table t."""
 
     documents: Documents
     table: Array
@@ -58,24 +58,24 @@ class Expected:
         return np.sqrt(inner.sum(axis=1))
 
     def least(self) -> Array:
-        """No entry of a document's statistics is below it, unless it is itself negative."""
+        """Lower bound on the entries of each document's statistics."""
         ratios = np.minimum.reduceat(self.ratios, self.documents.indptr[:-1])
         return np.minimum(np.minimum(ratios, self.theta.min(axis=1)), self.table.min())
 
     def total(self, weights: Array | None = None) -> Array:
-        """Σ_d weights_d · n_w φ_wk, topics × words, in float64. A weight of 0 leaves one out."""
+        """Σ_d weights_d · n_w φ_wk, topics × words, in float64. Weight 0 leaves one out."""
         theta, ratios = self.theta.astype(np.float64), self.ratios.astype(np.float64)
         if weights is not None:
             weights = np.asarray(weights, np.float64)
             kept = weights > 0
             theta = np.where(kept[:, None], theta * weights[:, None], 0.0)
-            if not kept.all():  # nor may a number of theirs that is not finite come in as 0 · NaN
+            if not kept.all():  # avoid 0 · NaN
                 ratios = np.where(np.repeat(kept, np.diff(self.documents.indptr)), ratios, 0.0)
         sums = self._sparse(ratios).T @ theta
         return np.multiply(sums, self.table, out=np.zeros_like(sums), where=sums != 0).T
 
     def _sparse(self, entries: Array) -> Documents:
-        """A number a word, as a matrix of the documents' form."""
+        """Entries as a sparse matrix with the documents' structure."""
         from scipy import sparse
 
         parts = (entries, self.documents.indices, self.documents.indptr)
@@ -92,7 +92,7 @@ def word_table(concentration: Array) -> Array:
 
 
 def scaled_table(logs: Array) -> Array:
-    """The same from E[log β], topics × words."""
+    """As `word_table`, from E[log β], topics × words."""
     return np.exp((logs - logs.max(axis=0)).T).astype(np.float32)
 
 
@@ -113,10 +113,10 @@ def expect(
     most_steps: int = 30,
     threads: int = 1,
 ) -> Expected:
-    """q(z, θ) of every document, each until its γ moves by less than `tolerance` on average.
+    """q(z, θ) of every document, each until its γ changes by less than `tolerance` on average.
 
-    More steps are not better in learning: while topics are still rough, documents that are followed
-    to the end commit themselves to a few of them too early (docs/studies/topics.md).
+    A tighter tolerance does not improve learning: while topics are still rough, fully converged
+    documents commit to a few of them too early (docs/studies/topics.md).
     """
     count, topics = documents.shape[0], table.shape[1]
     gamma = np.empty((count, topics), np.float32)
@@ -143,7 +143,7 @@ def expect(
 
 
 def exp_digamma(x: Array) -> Array:
-    """exp ψ(x) for float32 x > 0, to 2e-5 of it where it is above 1e-30.
+    """exp ψ(x) for float32 x > 0, with relative error 2e-5 above 1e-30.
 
     ψ(x) = ψ(x + 4) − Σ_{i<4} 1/(x + i), and exp ψ(h + ½) = h + 1/(24h) − 37/(5760h³) + O(h⁻⁵).
 
@@ -156,7 +156,7 @@ def exp_digamma(x: Array) -> Array:
     h = x + np.float32(3.5)
     inverse = np.float32(1.0) / h
     high = h + inverse * (np.float32(1 / 24) - np.float32(37 / 5760) * inverse * inverse)
-    return np.maximum(high * np.exp(-falls), LEAST)
+    return np.maximum(high * np.exp(-falls), MIN_THETA)
 
 
 def _converged(own: Array, counts: Array, alpha: np.float32, tolerance: float, most: int) -> Array:
@@ -179,7 +179,7 @@ def _converged(own: Array, counts: Array, alpha: np.float32, tolerance: float, m
         done |= fresh
         if done.all():
             return found
-        if done.mean() > SHRINK:
+        if done.mean() > REPACK_SHARE:
             keep = ~done
             left, own, counts, gamma = left[keep], own[keep], counts[keep], gamma[keep]
             done = done[keep]
@@ -206,7 +206,7 @@ def _blocks(documents: Documents, topics: int) -> Iterator[tuple[Array, int]]:
 
 
 def padded_length(lengths: Array) -> Array:
-    """The next of 16, 32, 48, 64, 96, 128, 192, …: it follows from the document's own length.
+    """The next of 16, 32, 48, 64, 96, 128, 192, …: a function of the document's length only.
 
     >>> padded_length(np.array([1, 33, 70])).tolist()
     [16, 48, 96]
@@ -217,7 +217,7 @@ def padded_length(lengths: Array) -> Array:
 
 
 def _places(documents: Documents, rows: Array, length: int) -> tuple[Array, Array]:
-    """Where a block's counts are stored, each document padded with its own first, and which are."""
+    """Indices of a block's counts, padded with each document's first, and a mask of real ones."""
     first = documents.indptr[rows][:, None]
     valid = np.arange(length) < (documents.indptr[rows + 1][:, None] - first)
     return np.where(valid, first + np.arange(length), first), valid

@@ -1,13 +1,14 @@
 """`TopicModel`: latent Dirichlet allocation as a conjugate-exponential model of documents.
 
 β_k ~ Dirichlet(η) for every topic k, θ_d ~ Dirichlet(α) for every document d, a topic z ~ θ_d for
-every word and the word itself from β_z (Blei, Ng and Jordan 2003). q(β) is a Dirichlet distribution
-a topic, and a document's expected statistics at q are n_w φ_wk ≥ 0: how many of its words w are of
-topic k (`tacit.models.lda.estep`). Their sum over documents is what q's concentration gains.
+every word and the word itself from β_z (Blei, Ng and Jordan 2003). q(β) is one Dirichlet
+distribution per topic, and a document's expected statistics at q are n_w φ_wk ≥ 0: the number of
+its words w of topic k (`tacit.models.lda.estep`). Their sum over documents is added to q's
+concentration.
 
-**Privately** each document is first resampled to N = `document_words` words by draws of its own, so
-that short documents speak as loudly as long ones (VIPS, section 4). The unit of its statistics is
-a·N, a = `clip_share`: a clip of 1 is VIPS's a·N.
+**With privacy** each document is first resampled to N = `document_words` words, so that short and
+long documents have equal weight (VIPS, section 4). The unit of its statistics is a·N, a =
+`clip_share`: a clip of 1 is VIPS's a·N.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tacit.data.bags import WHOLE, check_document_records, documents_of, one_word_each
+from tacit.data.bags import DOCUMENTS_COLUMN, check_document_records, documents_of, one_word_each
 from tacit.data.documents import Documents, check_vocabulary
 from tacit.errors import ConfigError
 from tacit.expfam import Dirichlets, Family, Natural
@@ -33,13 +34,13 @@ from tacit.models.settings import TopicSettings
 from tacit.models.statistics import Statistics
 
 Array = Any
-USUAL_WORDS = 100
-"""γ grows with a document; `tolerance` is for one of this size when all are resampled."""
+REFERENCE_WORDS = 100
+"""γ grows with the document; with resampling, `tolerance` applies to a document of this size."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TopicStatistics(Statistics):
-    """n_w φ_wk of the documents `rows` out of `length`, in units of `unit`; the others are 0."""
+    """n_w φ_wk of documents `rows` out of `length`, in units of `unit`; zero for the others."""
 
     found: Expected
     rows: np.ndarray
@@ -64,10 +65,10 @@ class TopicStatistics(Statistics):
 class TopicModel(Model):
     """`topics` distributions over a vocabulary, from documents given as `document_records`.
 
-    `doc_topic_prior` is α and `topic_word_prior` η, both 1/topics if left out; a document's E-step
-    ends after `most_steps`, or once its γ moves by less than `tolerance` on average.
-    `start_seed` draws the topics that q starts with: equal ones would stay so. A document counts
-    as `document_weight` documents, where the given ones are a sample of more.
+    `doc_topic_prior` is α and `topic_word_prior` η, both 1/topics by default. A document's E-step
+    ends after `most_steps`, or once its γ changes by less than `tolerance` on average. `start_seed`
+    draws the initial topics, because equal topics would stay equal. Set `document_weight` if the
+    documents are a sample of a larger corpus.
 
     Parameters
     ----------
@@ -146,10 +147,7 @@ class TopicModel(Model):
             if not 0 < value < math.inf:
                 raise ConfigError(f"{name} = {value}; it must be a finite number > 0")
         if not 0 < clip_share <= 1:
-            raise ConfigError(
-                f"clip_share = {clip_share}; it must be in (0, 1]: no document of"
-                " document_words words has statistics of a larger norm"
-            )
+            raise ConfigError(f"clip_share = {clip_share}; it must be in (0, 1]")
         self.document_words, self.clip_share = int(document_words), float(clip_share)
         self.document_weight = float(document_weight)
         self.tolerance, self.most_steps = float(tolerance), int(most_steps)
@@ -174,7 +172,7 @@ class TopicModel(Model):
 
     @cached_property
     def names(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Made when they are asked for: there may be half a million."""
+        """Names of the coordinates, made on demand because there may be half a million."""
         return tuple(f"topic {k}, word {w}" for k in range(self.topics) for w in range(self.words))
 
     def topic_table(self, natural: Natural, vocabulary: Sequence[str], top: int) -> TopicTable:
@@ -195,14 +193,14 @@ class TopicModel(Model):
 
     @property
     def _norm_unit(self) -> float:
-        """A norm of 1, in words of one document."""
+        """Scale of the norm, in words of one document."""
         return self.clip_share * self.document_words
 
     def prior(self, family: Family) -> Natural:
         return {"log": np.full(family.shapes["log"], self.topic_word_prior - 1.0)}
 
     def start(self, family: Family) -> Natural:
-        """As far from topics that are alike as other libraries start."""
+        """Random topics, as in other libraries."""
         rng = np.random.default_rng([self.start_seed, 0])
         return {"log": rng.gamma(100.0, 0.01, family.shapes["log"]) - 1.0}
 
@@ -210,17 +208,17 @@ class TopicModel(Model):
         check_document_records(party, records, self.words)
 
     def stand_in(self, records: Records) -> Records:
-        """Documents of one word each."""
-        if WHOLE in records:
-            found = np.empty(len(records[WHOLE]), object)
-            found[:] = [one_word_each(*matrix.shape) for matrix in records[WHOLE]]
-            return {WHOLE: found}
+        """Documents with one word each."""
+        if DOCUMENTS_COLUMN in records:
+            found = np.empty(len(records[DOCUMENTS_COLUMN]), object)
+            found[:] = [one_word_each(*matrix.shape) for matrix in records[DOCUMENTS_COLUMN]]
+            return {DOCUMENTS_COLUMN: found}
         blank = {name: np.zeros(one.shape, one.dtype) for name, one in records.items()}
         blank["counts"][..., 0] = 1
         return blank
 
     def documents(self, records: Records) -> Documents:
-        """Records as sparse counts."""
+        """Convert records to sparse counts."""
         return documents_of(records, self.words)
 
     def expect(
@@ -257,7 +255,7 @@ class TopicModel(Model):
 
             rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
             batch = resampled(batch, self.document_words, rng)
-            stretch = max(1.0, self.document_words / USUAL_WORDS)
+            stretch = max(1.0, self.document_words / REFERENCE_WORDS)
         found = self.expect(np.asarray(q["log"]) + 1.0, batch, stretch=stretch)
         return TopicStatistics(found=found, rows=rows, length=len(weights), unit=self._norm_unit)
 
@@ -266,7 +264,7 @@ class TopicModel(Model):
         return {"log": self.statistics_unit * total}
 
     def measured(self, natural: Natural, records: Records, seed: int) -> dict[str, float]:
-        """Per-word perplexities: `tacit.models.lda.perplexity` says what they are."""
+        """Per-word perplexities: see `tacit.models.lda.perplexity`."""
         concentration, documents = natural["log"] + 1.0, self.documents(records)
         common = {"alpha": self.doc_topic_prior, "threads": self.threads}
         return {
@@ -275,10 +273,10 @@ class TopicModel(Model):
         }
 
     def log_likelihood(self, theta: Array, records: Records) -> np.ndarray:
-        """The largest lower bound of log p(document | β) that q(z, θ) can give, in NumPy."""
+        """Largest lower bound on log p(document | β) over q(z, θ), in NumPy."""
         beta = np.asarray(theta).reshape(self.topics, self.words)
         return document_bounds(np.log(beta), self.documents(records), alpha=self.doc_topic_prior)
 
     def response(self, theta: Array, records: Records) -> np.ndarray:
-        """Documents have no y."""
+        """Refused: documents have no y."""
         raise ConfigError("model 'topics' predicts words, not a target; measure its perplexity")

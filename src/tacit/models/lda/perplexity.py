@@ -1,9 +1,9 @@
-"""How well topics predict documents that they were not learnt from: per-word perplexities.
+"""Held-out per-word perplexities of topics.
 
-Two forms, lower is better. The *bound* (Hoffman, Blei and Bach 2010, section 4.1) is an upper bound
-of exp(−log p(documents) / words) and loose by what q(z, θ) misses. *Completion* learns a document's
-topics from one half of its words and predicts the other half with them; it is no bound of anything
-but a prediction, and comparable between models of any kind.
+Two forms; lower is better. The *bound* (Hoffman, Blei and Bach 2010, section 4.1) is an upper bound
+of exp(−log p(documents) / words), with the gap of q(z, θ). *Completion* learns a document's topics
+from one half of its words and predicts the other half; it is comparable between all kinds of
+models.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tacit.models.lda.estep import (
 )
 
 TOLERANCE, MOST_STEPS = 1e-4, 500
-"""Tighter than in learning: a difference of perplexities should not be one of convergence."""
+"""Tighter than in learning, so that perplexities do not differ by convergence error."""
 
 
 def bound(concentration: Array, documents: Documents, *, alpha: float, threads: int = 1) -> float:
@@ -44,7 +44,7 @@ def document_bounds(logs: Array, documents: Documents, *, alpha: float, threads:
     gamma = found.gamma.astype(np.float64)
     whole = gamma.sum(axis=1)
     shares = digamma(gamma) - digamma(whole)[:, None]
-    # The E-step's t has each word's largest topic as its unit, its u has no normaliser.
+    # The E-step's t is scaled by each word's largest topic, its u is not normalised.
     scale = logs.max(axis=0)[documents.indices]
     words = counts * (np.log(counts) - np.log(found.ratios.astype(np.float64)) + scale)
     rows, length = rows_of(documents), documents.shape[0]
@@ -59,8 +59,8 @@ def completion(
 ) -> float:
     """exp(−mean log Σ_k E[θ_k] E[β_kw]) over the words w of every document's second half.
 
-    Each occurrence of a word is in one half or the other by the toss of a coin; a document with
-    an empty half is left out. E[θ] is from the first half, E[β] from `concentration`.
+    Each occurrence of a word is assigned to a half at random; a document with an empty half is left
+    out. E[θ] is from the first half, E[β] from `concentration`.
     """
     first, second = halves(documents, seed)
     found = expect(
@@ -72,7 +72,7 @@ def completion(
 
 
 def halves(documents: Documents, seed: int) -> tuple[Documents, Documents]:
-    """Every document with words in both halves, as its two halves."""
+    """The two halves of every document with words in both."""
     rng = np.random.default_rng([seed, 0x5A17])
     first, second = documents.astype(np.float64), documents.astype(np.float64)
     first.data = rng.binomial(documents.data.astype(np.int64), 0.5).astype(np.float64)
@@ -82,14 +82,14 @@ def halves(documents: Documents, seed: int) -> tuple[Documents, Documents]:
     both = np.flatnonzero((np.diff(first.indptr) > 0) & (np.diff(second.indptr) > 0))
     if not len(both) > 0:
         raise DataError(
-            f"none of {documents.shape[0]} documents has words for two halves; give more or longer"
-            " ones, or use the bound"
+            f"none of {documents.shape[0]} documents has words in both halves; give more or longer"
+            " documents, or use the bound"
         )
     return first[both].astype(np.float32), second[both]
 
 
 def word_chances(concentration: Array, found: Expected, documents: Documents) -> Array:
-    """E[p(w)] of every stored word of the documents under the topics that were `found` for them."""
+    """E[p(w)] of every stored word of the documents, under the topics inferred for them."""
     theta = found.gamma / found.gamma.sum(axis=1, keepdims=True)
     topics = (concentration / concentration.sum(axis=1, keepdims=True)).T
     return np.einsum("ik,ik->i", theta[rows_of(documents)], topics[documents.indices])

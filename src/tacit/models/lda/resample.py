@@ -1,4 +1,4 @@
-"""Documents of one length: so many words of each, drawn again from its own."""
+"""Resample documents to a fixed number of words."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import numpy as np
 
 from tacit.data.documents import Documents
 
-DRAWN = 1_000_000
-"""Words that are drawn at a time, for the memory it takes."""
-LISTED = 20_000_000
-"""Words of the documents of such a time that are listed, which is quicker than to search; no more:
-one very long document must not be able to fill the memory."""
+WORDS_PER_BLOCK = 1_000_000
+"""Words drawn per block, which limits memory."""
+MAX_LISTED_WORDS = 20_000_000
+"""Blocks with at most this many words are listed, which is faster than searching. The limit keeps a
+very long document from filling the memory.
+"""
 
 
 def resampled(documents: Documents, words: int, rng: np.random.Generator) -> Documents:
-    """Each document as exactly `words` words drawn from its own, with replacement.
+    """Each document with exactly `words` words drawn from its own, with replacement.
 
-    Every document's draws are its own: another in its place leaves the others as they are.
+    Draws are independent per document: replacing one leaves the others unchanged.
     """
     kept = np.empty(documents.nnz, np.float32)
     ends = documents.indptr
-    step = max(1, DRAWN // words)
+    step = max(1, WORDS_PER_BLOCK // words)
     for first in range(0, documents.shape[0], step):
         rows = slice(ends[first], ends[min(first + step, documents.shape[0])])
         counts = documents.data[rows].astype(np.int64)
@@ -29,9 +30,9 @@ def resampled(documents: Documents, words: int, rng: np.random.Generator) -> Doc
         each = np.diff(above, prepend=0)[:, None]
         at = (rng.random((len(each), words)) * each).astype(np.int64)
         at += above[:, None] - each
-        if passed[-1] <= LISTED:
+        if passed[-1] <= MAX_LISTED_WORDS:
             drawn = np.repeat(np.arange(len(counts)), counts)[at]
-        else:  # the same places, found one by one
+        else:  # the same words, found by search
             drawn = np.searchsorted(passed, at, side="right")
         kept[rows] = np.bincount(drawn.ravel(), minlength=len(counts))
     found = documents.copy()

@@ -1,4 +1,4 @@
-"""Topics for people: the most probable words of each, as a table and as a figure."""
+"""Table and figure of the most probable words per topic."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tacit.errors import ConfigError
 
 BAR, INK, SOFT = "#0072B2", "#222222", "#7A7A7A"
 COLUMNS = 5
-MOST_TOPICS = 50
+MAX_SHOWN_TOPICS = 50
 TOP = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopicTable:
-    """For each topic, the largest first: its share of all words, and its top words."""
+    """Share of all words and top words per topic, largest topic first."""
 
     numbers: tuple[int, ...]
     """Rows of `components_`."""
@@ -30,7 +30,7 @@ class TopicTable:
 
     @classmethod
     def of(cls, concentration: np.ndarray, vocabulary: list[str], top: int) -> TopicTable:
-        """From λ, topics × words.
+        """Make the table from Dirichlet parameters.
 
         Parameters
         ----------
@@ -42,7 +42,9 @@ class TopicTable:
             Number of words per topic.
         """
         if not 1 <= top <= len(vocabulary):
-            raise ConfigError(f"top = {top}; it must be in 1 … {len(vocabulary)}, all the words")
+            raise ConfigError(
+                f"top = {top}; it must be in 1 … {len(vocabulary)}, the size of the vocabulary"
+            )
         sums = concentration.sum(axis=1)
         order = np.argsort(-sums, kind="stable")
         best = np.argsort(-concentration, axis=1, kind="stable")[:, :top]
@@ -55,12 +57,12 @@ class TopicTable:
 
     @classmethod
     def from_rows(cls, rows: list[dict[str, Any]]) -> TopicTable:
-        """What `topic_rows` has made.
+        """Make the table from the rows of `topic_rows`.
 
         Parameters
         ----------
         rows
-            The topics of a result, as result.json has them.
+            Topics of a result, as in result.json.
         """
         return cls(
             numbers=tuple(row["number"] for row in rows),
@@ -93,7 +95,7 @@ class TopicTable:
     __repr__ = __str__
 
     def plot(self, *, title: str = "Topics") -> Any:
-        """A matplotlib figure: a panel a topic, a bar a word; at most the 50 largest topics.
+        """Matplotlib figure with one panel per topic, for at most the 50 largest topics.
 
         Parameters
         ----------
@@ -102,7 +104,7 @@ class TopicTable:
         """
         from matplotlib.figure import Figure
 
-        shown = min(len(self.numbers), MOST_TOPICS)
+        shown = min(len(self.numbers), MAX_SHOWN_TOPICS)
         columns = min(COLUMNS, shown)
         rows = math.ceil(shown / columns)
         top = len(self.words[0])
@@ -144,7 +146,7 @@ class TopicTable:
 
 
 def topic_rows(concentration: np.ndarray, vocabulary: Sequence[str]) -> list[dict[str, Any]]:
-    """The table for result.json, one row a topic."""
+    """Rows for result.json, one per topic."""
     table = TopicTable.of(concentration, list(vocabulary), min(TOP, len(vocabulary)))
     columns = (table.numbers, table.shares, table.words, table.chances)
     return [

@@ -32,6 +32,7 @@ from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, Natural
 from tacit.models.base import Model, ModelSchema, Records, gaussian_natural
 from tacit.models.numpyro.layout import find_layout
+from tacit.models.numpyro.outcomes import SimulatedOutcomes, checked_columns
 from tacit.models.numpyro.prior import independent_normals, robust_quantiles
 from tacit.models.numpyro.program import Program, Sites, load_program
 from tacit.models.settings import NumPyroSettings
@@ -45,6 +46,7 @@ def from_numpyro(
     example: Records,
     *,
     arguments: Mapping[str, Any] | None = None,
+    columns: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> NumPyroModel:
     """Make a federated model of a NumPyro function with one plate over records.
@@ -58,6 +60,10 @@ def from_numpyro(
         function does not take are left out.
     arguments
         Arguments of the function that are not records, such as a number of groups.
+    columns
+        Public facts about columns, for private scores: the number of levels of a column of codes
+        0 … k − 1, or the least and largest value of a number. Numbers that are not declared are
+        taken for standardised ones.
     seed
         Seed of the starting point, which all parties share.
 
@@ -78,10 +84,12 @@ def from_numpyro(
     >>> adapted.names, adapted.output, adapted.has_site_prior
     (('slope', 'noise'), 'gaussian', True)
     """
-    return NumPyroModel(function, example, arguments=arguments or {}, seed=seed)
+    model = NumPyroModel(function, example, arguments=arguments or {}, seed=seed)
+    model.columns = checked_columns(columns, model.program.keys)
+    return model
 
 
-class NumPyroModel(Model):
+class NumPyroModel(SimulatedOutcomes, Model):
     """A NumPyro function as a prior and a per-record log-likelihood; see the module's page."""
 
     kind: ClassVar[str] = "numpyro"
@@ -113,7 +121,9 @@ class NumPyroModel(Model):
             jax.eval_shape(self.log_likelihood, noise[0], self.program.blank(probe))
         self.reported = _shared_sites(self, noise, records)
         keys = jax.random.split(jax.random.key(seed), DRAWS)
-        self.median, spread = robust_quantiles(jax.vmap(self._draw)(keys), self.names)
+        median, spread = robust_quantiles(jax.vmap(self._draw)(keys), self.names)
+        # A median that the draws do not tell from 0 is 0: the start then has no units.
+        self.median = np.where(np.abs(median) < 0.2 * spread, 0.0, median)
         _check_independence(self, self.median + 0.1 * noise[0], records)
         exact = independent_normals(self.log_prior, self.median + 2.0 * spread * noise)
         self.has_site_prior = exact is None
@@ -122,7 +132,10 @@ class NumPyroModel(Model):
     @classmethod
     def build(cls, settings: NumPyroSettings, schema: ModelSchema) -> NumPyroModel:
         function = load_program(settings.function)
-        return cls(function, schema.example(), arguments=settings.arguments, seed=schema.seed)
+        model = cls(function, schema.example(), arguments=settings.arguments, seed=schema.seed)
+        model.columns = checked_columns(settings.columns, model.program.keys)
+        model.x_layout = schema.layout
+        return model
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
         return self._log_likelihood(jnp.asarray(theta), self.program.batch(records))
@@ -238,7 +251,7 @@ class NumPyroModel(Model):
     @partial(jax.jit, static_argnums=0)
     def _draw(self, key: Array) -> Array:
         """One draw of θ from the prior."""
-        sites, _ = self.program.run(self.program.blank(1), key=key)
+        sites, _ = self.program.run(self.program.blank(1), key=key, blank=True)
         parts = (sites[latent.name] for latent in self.layout.latents)
         return jnp.concatenate(
             [jnp.ravel(biject_to(site["fn"].support).inv(site["value"])) for site in parts]

@@ -13,14 +13,17 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.distributions import biject_to
+from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
 from tacit.arrays import Array
@@ -120,10 +123,12 @@ class Program:
         latents: tuple[Latent, ...] = (),
         key: Array | None = None,
         simulate: bool = False,
+        blank: bool = False,
     ) -> tuple[Sites, Array]:
         """Every site of one call, and log|dx/dθ| of the latents that θ was substituted for.
 
-        Sites without a value are drawn with `key`; `simulate` draws the observed ones too.
+        Sites without a value are drawn with `key`; `simulate` draws the observed ones too. With
+        `blank` the records are zeros, which need not be valid parameters of the likelihood.
         """
         if theta is not None and theta.shape != (latents[-1].stop,):
             raise ConfigError(
@@ -133,9 +138,42 @@ class Program:
         model = handlers.uncondition(self.model) if simulate else self.model
         substitute = _FromUnconstrained(latents, theta)
         key = jax.random.key(0) if key is None else key
-        with _LOCK, handlers.trace() as sites, handlers.seed(rng_seed=key), substitute:
+        flat = _FlatSites(key)
+        checked = nullcontext() if not blank else validation_enabled(False)
+        with (
+            _LOCK, checked,
+            handlers.trace() as sites, handlers.seed(rng_seed=key), flat, substitute,
+        ):  # fmt: skip
             model(**records, **self.arguments)
         return dict(sites), substitute.log_det
+
+
+class _FlatSites(Messenger):
+    """Gives a latent site with a flat prior, which cannot be drawn, a value near the origin of ℝᵈ.
+
+    Only where no θ is substituted: to find the sites and to choose a starting point.
+    """
+
+    def __init__(self, key: Array) -> None:
+        super().__init__()
+        self.key, self.count = key, 0
+
+    def process_message(self, msg: Any) -> None:
+        if msg["type"] != "sample" or msg["is_observed"] or msg["value"] is not None:
+            return
+        if not is_flat(msg["fn"]):
+            return
+        self.count += 1
+        transform, shape = biject_to(msg["fn"].support), msg["fn"].shape()
+        key = jax.random.fold_in(self.key, self.count)
+        msg["value"] = transform(jax.random.normal(key, transform.inverse_shape(shape)))
+
+
+def is_flat(distribution: Any) -> bool:
+    """Whether a distribution is an ImproperUniform, perhaps expanded or with event dimensions."""
+    while isinstance(distribution, dist.ExpandedDistribution | dist.Independent):
+        distribution = distribution.base_dist
+    return isinstance(distribution, dist.ImproperUniform)
 
 
 class _FromUnconstrained(Messenger):

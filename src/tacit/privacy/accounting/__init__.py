@@ -1,4 +1,4 @@
-"""How much privacy a list of releases has cost: one interface, four accountants.
+"""Privacy accounting: ε and δ of a list of releases, by one of four accountants.
 
 | name      | bound                                                    | source               |
 |-----------|----------------------------------------------------------|----------------------|
@@ -7,9 +7,9 @@
 | `moments` | the moments accountant, λ = 1..32 (MEng eqs 2.8–2.17)    | Abadi et al. 2016    |
 | `strong`  | strong composition of amplified (ε, δ) steps, a baseline | Kairouz et al. 2015  |
 
-All answers are upper bounds; `math.inf` says that the accountant has none. What an accountant
-cannot bound is refused with a `ConfigError`, and `supported` says why beforehand. The proofs are in
-docs/methods/accounting.md.
+All results are upper bounds; `math.inf` means that the accountant has none. Events that an
+accountant cannot bound raise `ConfigError`; `supported` gives the reason in advance. The proofs are
+in docs/methods/accounting.md.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def epsilon(
     """An ε such that the composition of the events is (ε, δ)-private under the adjacency.
 
     Formal guarantee: the sequence of releases, each chosen after seeing the ones before it but with
-    noise, clip and sampling fixed in advance, is (ε, δ)-differentially private. The order of the
-    events and their grouping into counts change nothing, not even the last bit.
+    noise, clip and sampling fixed in advance, is (ε, δ)-differentially private. The result does not
+    depend on the order of the events or their grouping into counts, to the last bit.
 
     >>> event = GaussianEvent(clip=1.0, noise_sd=5.0, count=77)
     >>> round(epsilon([event], 1e-5, "add-or-remove-one", accountant="moments"), 3)
@@ -66,7 +66,7 @@ def delta(
 ) -> float:
     """A δ such that the composition of the events is (ε, δ)-private under the adjacency.
 
-    Formal guarantee: as for `epsilon`; the answer is at most 1, which says nothing.
+    Formal guarantee: as for `epsilon`; the result is at most 1, which is no guarantee.
 
     >>> event = GaussianEvent(clip=1.0, noise_sd=1.0)
     >>> round(delta([event], 1.0, "add-or-remove-one"), 6)
@@ -85,8 +85,8 @@ def epsilon_curve(
 ) -> list[float]:
     """ε after rounds 1, 2, …, `rounds`, or after each of the given numbers of rounds.
 
-    A number of rounds costs one composition whatever its size, because equal events are raised to a
-    power and not composed one by one: for a long plot, give the rounds to draw.
+    Each point costs one composition, whatever its number of rounds, because equal events are
+    composed as a power. For a long curve, give only the rounds to plot.
 
     >>> event = GaussianEvent(clip=1.0, noise_sd=10.0)
     >>> [round(e, 2) for e in epsilon_curve([event], [1, 10], 1e-5, "add-or-remove-one")]

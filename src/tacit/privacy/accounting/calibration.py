@@ -1,4 +1,4 @@
-"""The least noise that meets a target ε."""
+"""Calibration: the least noise that meets a target ε."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def calibrate(
     """The smallest noise z, to 1e-4 of it, with ε(make_events(z)) ≤ target_epsilon.
 
     Formal guarantee: ε of the returned z was computed and is at most the target; z is rounded up,
-    never down. `make_events` must be less private for less noise; z is whatever it takes for noise
-    (a multiplier or a standard deviation).
+    never down. ε(make_events(z)) must decrease with z, which may be a multiplier or a standard
+    deviation.
 
     >>> def rounds(z):
     ...     return [GaussianEvent(clip=1.0, noise_sd=z, count=10)]
@@ -52,7 +52,7 @@ _Point = tuple[float, float]
 
 
 def _bracket(excess: Callable[[float], float], target: float) -> tuple[_Point, _Point]:
-    """Noises a factor of 4 apart, too little and enough; twice the least if that is enough."""
+    """Two noise levels a factor of 4 apart that bracket the target."""
     point = _at(excess, 0.0)
     step = math.log(4.0) if point[1] > 0 else -math.log(4.0)
     while True:
@@ -74,10 +74,9 @@ def _at(excess: Callable[[float], float], log_noise: float) -> _Point:
 
 
 def _shrink(excess: Callable[[float], float], low: _Point, high: _Point) -> float:
-    """Regula falsi in (ln z, ln ε), nearly straight, with a bisection whenever it stalls.
+    """Regula falsi in (ln z, ln ε), which is nearly linear, with bisection when it stalls.
 
-    It aims a little beyond the root, to the side of the end that is further off, so that both ends
-    close in on it.
+    Each step aims slightly past the root, towards the more distant end, so that both ends converge.
     """
     aim = 0.4 * _TOLERANCE
     while (width := high[0] - low[0]) > _TOLERANCE:

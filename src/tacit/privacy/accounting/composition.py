@@ -1,4 +1,4 @@
-"""The events so far, as a value: composed in any order, equal to the last bit, cheap to extend."""
+"""Composition of events as an immutable value, independent of order and cheap to extend."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Steps = tuple[tuple[Step, int], ...]
 
 
 class _Module(Protocol):
-    """What a file of an accountant offers."""
+    """Functions that each accountant module defines."""
 
     def refusal(self, step: Step) -> str | None:
         """Why this accountant cannot bound the step, or None."""
@@ -76,7 +76,7 @@ class Composition:
             )
 
     def add(self, *events: GaussianEvent) -> Composition:
-        """With the events added; a ConfigError if one of them cannot be bounded."""
+        """The composition with the events added; ConfigError if one cannot be bounded."""
         counts = dict(self.steps)
         for event in events:
             if reason := supported(event, self.adjacency, self.accountant):
@@ -86,19 +86,19 @@ class Composition:
         return self._with(counts.items())
 
     def repeat(self, times: int) -> Composition:
-        """The whole composition, `times` times over."""
+        """The composition repeated `times` times."""
         if not (times >= 1 and times == int(times)):
             raise ConfigError(f"times = {times}; repeat a whole number of times, at least 1")
         return self._with((step, count * int(times)) for step, count in self.steps)
 
     def epsilon(self, delta: float) -> float:
-        """The ε at δ; `math.inf` if the accountant finds none."""
+        """ε at δ; `math.inf` if the accountant has no bound."""
         if not 0 < delta < 1:
             raise ConfigError(f"delta = {delta}; it must be greater than 0 and less than 1")
         return _epsilon(self.accountant, self.steps, float(delta))
 
     def delta(self, epsilon: float) -> float:
-        """The δ at ε, at most 1."""
+        """δ at ε, at most 1."""
         if not (epsilon >= 0 and math.isfinite(epsilon)):
             raise ConfigError(f"epsilon = {epsilon}; it must be a finite number, 0 or more")
         return _delta(self.accountant, self.steps, float(epsilon))

@@ -13,7 +13,7 @@ from typing import cast
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-# A few units in the last place, charged wherever rounding could understate δ.
+# A few units in the last place, added wherever rounding could understate δ.
 _ROUNDING = 4e-16
 
 
@@ -22,7 +22,7 @@ def log_delta(mu: float, epsilon: float) -> float:
 
     δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)   (Balle and Wang 2018, Theorem 8)
 
-    The rounding of the difference is charged, so that the answer is not below the true value.
+    A bound on the rounding of the difference is added, so that the result is an upper bound.
 
     >>> round(math.exp(log_delta(1.0, 1.0)), 6)
     0.126937

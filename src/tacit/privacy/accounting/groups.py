@@ -1,4 +1,4 @@
-"""What a guarantee for one unit says about several of them."""
+"""Group privacy: the guarantee for several units that follows from the one for one unit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.events import Adjacency, GaussianEvent
 
-MOST = 1e6
+MAX_EPSILON = 1e6
 
 
 def group_guarantee(epsilon: float, delta: float, size: int) -> tuple[float, float]:
@@ -29,19 +29,19 @@ def group_guarantee(epsilon: float, delta: float, size: int) -> tuple[float, flo
 def group_epsilon(
     events: Sequence[GaussianEvent], delta: float, adjacency: Adjacency, size: int
 ) -> float | None:
-    """ε at δ for t units at once, from the releases themselves; None if this cannot be bounded.
+    """ε at δ for t units at once, from the releases; None if there is no useful bound.
 
-    Without sampling t units move a sum t times as far as one, so t clips take the place of one:
-    far less than eq. 3.8 says. Sampled batches may hold any number of the t units, and only the
-    general argument is left: the smallest ε with t·ε₁ ≥ ε and δ(e^{tε₁} − 1)/(e^{ε₁} − 1) ≤ δ.
+    Without sampling, t units move a sum by at most t·C, which gives a far smaller ε than eq. 3.8.
+    Sampled batches may hold any number of the t units, so the general bound applies: the smallest ε
+    with t·ε₁ ≥ ε and δ(e^{tε₁} − 1)/(e^{ε₁} − 1) ≤ δ.
     """
     if size == 1:
         return epsilon(events, delta, adjacency)
     if all(event.sampling is None for event in events):
         moved = [msgspec.structs.replace(event, clip=event.clip * size) for event in events]
         found = epsilon(moved, delta, adjacency)
-        return found if found < MOST else None
-    # δ for one unit must be smaller for the group's to be δ; search on a few powers of ten.
+        return found if found < MAX_EPSILON else None
+    # The δ for one unit is smaller than the group's; search over a few powers of ten.
     best: float | None = None
     for power in range(1, 300, 6):
         small = delta * 10.0**-power
@@ -49,6 +49,6 @@ def group_epsilon(
         together, total = group_guarantee(one, small, size)
         if total <= delta and (best is None or together < best):
             best = together
-        if together > MOST or (best is not None and together > 2 * best):
+        if together > MAX_EPSILON or (best is not None and together > 2 * best):
             break
     return best

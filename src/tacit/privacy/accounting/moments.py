@@ -1,11 +1,11 @@
-"""The moments accountant, by its own integrals (Abadi et al. 2016; MEng eqs 2.8–2.17).
+"""The moments accountant, by numerical integration (Abadi et al. 2016; MEng eqs 2.8–2.17).
 
 The log moments α(λ) of the privacy loss add over adaptive steps (2.8) and give ε by the tail bound
-(2.9) for whole λ = 1..32, as the sources do. It is looser than `rdp` and `pld` and is here to
-reproduce their figures.
+(2.9) for whole λ = 1..32, as in the sources. It is looser than `rdp` and `pld`; it exists to
+reproduce published figures.
 
 Formal guarantee: α(λ) = ln max(E₁, E₂) bounds both directions; the quadrature converges
-exponentially and its rounding is charged at 1e-12 a step.
+exponentially, and 1e-12 per step is added for rounding.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ LAMBDAS = np.arange(1, 33)
 
 _ROUNDING = 1e-12
 
-# Below this noise multiplier the integrals are not worth their points: the moments without sampling
+# Below this noise multiplier the integrals would need too many points. The moments without sampling
 # bound them, by quasi-convexity.
 _SMALLEST_NOISE = 0.02
 
 
 def refusal(step: Step) -> str | None:
-    """Its integrals are of one mixture against one Gaussian, which only add-or-remove-one has."""
+    """Refuse sampling under replace-one: the integrals cover a mixture against a Gaussian."""
     if step.scheme == "all" or (step.scheme == "poisson" and step.one_way):
         return None
     return (

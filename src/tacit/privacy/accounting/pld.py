@@ -1,12 +1,12 @@
-"""Privacy loss distributions: the tight accountant, and the default.
+"""Privacy loss distributions: the tight accountant and the default.
 
-Every step is a privacy profile (profiles.py) put on a grid by the pessimistic connect-the-dots rule
-(Doroshenko et al. 2022) and composed by dp_accounting's FFT. Releases without sampling need
-no grid: together they are one Gaussian, in closed form.
+Every step is a privacy profile (profiles.py), discretised by the pessimistic connect-the-dots rule
+(Doroshenko et al. 2022) and composed by dp_accounting's FFT. Releases without sampling need no
+grid: together they are one Gaussian, in closed form.
 
 Formal guarantee: the grid overstates every profile, so the answer bounds ε from above for every
-adaptive choice of the values released. Rounding is charged at 1e-14 of δ a step (measured: below
-4e-15 for the grid, 2e-16 for the FFT), so below δ = 1e-14 · steps the answer is `math.inf`.
+adaptive choice of the values released. For rounding, 1e-14 per step is added to δ (measured: below
+4e-15 for the grid, 2e-16 for the FFT), so below δ = 1e-14 · steps the result is `math.inf`.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-14
 _TRUNCATION = 1e-15
 
-# A grid may widen the composed loss by this share of its variance, and must resolve its standard
-# deviation into so many points; but an array must also fit.
+# A grid may increase the variance of the composed loss by this fraction and must resolve its
+# standard deviation into this many points, as far as the array sizes below allow.
 _WIDENING = 1e-4
 _POINTS_PER_SD = 500
 _LARGEST_STEP = 2**17
 _LARGEST_TOTAL = 2**20
 
-# With less noise than a thousandth of the distance, or losses so large that no finer grid fits, ε
-# is in the thousands and of no use.
+# With noise below a thousandth of the distance, or losses so large that no finer grid fits, ε is in
+# the thousands and useless.
 _LARGEST_DISTANCE = 1e3
 _COARSEST_GRID = 1.0
 
 
 def refusal(step: Step) -> str | None:  # noqa: ARG001
-    """Every step has a profile."""
+    """None: every step has a profile."""
     return None
 
 
 def epsilon(steps: Steps, delta: float) -> float:
-    """The ε at δ of the composed privacy loss, the worse of the two directions."""
+    """ε at δ of the composed privacy loss, the worse of the two directions."""
     steps = _merge_unsampled(steps)
     if _is_gaussian(steps):
         return gaussian.epsilon(steps[0][0].far, delta)
@@ -57,7 +57,7 @@ def epsilon(steps: Steps, delta: float) -> float:
 
 
 def delta(steps: Steps, epsilon: float) -> float:
-    """The δ at ε of the composed privacy loss, the worse of the two directions."""
+    """δ at ε of the composed privacy loss, the worse of the two directions."""
     steps = _merge_unsampled(steps)
     if _is_gaussian(steps):
         return gaussian.delta(steps[0][0].far, epsilon)
@@ -91,7 +91,7 @@ def _rounding(steps: Steps) -> float:
 
 
 def _compose(steps: Steps) -> list[PLDPmf]:
-    """The composed losses: one if every step is symmetric, else with the unit and without it."""
+    """The composed losses: one if every step is symmetric, else one per direction."""
     grid = _grid(steps)
     directions = (False, True) if any(step.one_way for step, _ in steps) else (False,)
     composed = []
@@ -109,7 +109,7 @@ def _power(step: Step, count: int, grid: float, reverse: bool) -> PLDPmf:
 
 @functools.lru_cache(maxsize=64)
 def _discretise(step: Step, grid: float, reverse: bool) -> PLDPmf:
-    """The step's privacy loss on multiples of `grid`, pessimistically.
+    """The step's privacy loss distribution on multiples of `grid`, rounded pessimistically.
 
     For ε ≥ 0 the profile is H_{e^ε} of the pair; for ε < 0 it is 1 − e^ε + e^ε·H_{e^−ε} of the pair
     reversed, which for a symmetric step is the pair itself (Theorems 2 and 3 of the document). The
@@ -130,9 +130,9 @@ def _connect_dots(step: Step, near: float, grid: float) -> tuple[np.ndarray, flo
     """The masses of the losses h, 2h, …, mh and of ∞, from the profile at 0, h, …, mh.
 
     p_i = (d_{i+1} − d_i)/(e^h − 1) − d_i with d_i = δ_i − δ_{i−1} (Doroshenko et al. 2022,
-    Algorithm 1). dp_accounting's own form of it multiplies d_i by a rounded e^h, which loses up to
-    5e-13 of δ a step. Rounding may leave a negative mass of its own size; it is kept, because the
-    profile at the points of the grid is then exact.
+    Algorithm 1). dp_accounting's form multiplies d_i by a rounded e^h, which loses up to 5e-13 of δ
+    per step. Rounding may leave a tiny negative mass. It is kept, because the profile at the grid
+    points is then exact.
     """
     size = math.ceil(profiles.largest_loss(step.rate, step.far, near) / grid)
     deltas = profiles.hockey_stick(np.arange(size + 1) * grid, step.rate, step.far, near)
@@ -150,7 +150,7 @@ def _directions(step: Step, reverse: bool) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=256)
 def _grid(steps: Steps) -> float:
-    """A power of two fine enough for the composed loss and coarse enough for memory.
+    """Grid spacing: a power of two, fine enough for the composed loss and coarse enough for memory.
 
     Connect-the-dots adds about min(h²/6, h·E|L|) to the variance of a step's loss L.
     """

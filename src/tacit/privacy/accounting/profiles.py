@@ -5,7 +5,7 @@ In units of the noise, the pair of a step with rate q is
 a batch without the unit is at `near`, one with the unit at 0, one with its replacement at `far`.
 For α = e^ε ≥ 1 the hockey stick H_α(P‖Q) = ∫ [P − αQ]₊ bounds that of every pair of neighbours, in
 any dimension (docs/methods/accounting.md, Lemma 1). Its reversal (Q against P) is the same pair
-with near' = far − near, seen from the other side.
+mirrored, with near' = far − near.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def hockey_stick(epsilon: np.ndarray, rate: float, far: float, near: float) -> n
 def _threshold(epsilon: np.ndarray, log_kappa: np.ndarray, far: float, near: float) -> np.ndarray:
     """The t of `hockey_stick`: Newton on a convex increasing function, from the right."""
     first = epsilon - far**2 / 2
-    if near == 0:  # the second term is the constant κ; from κ = 1 on, no set is worth taking
+    if near == 0:  # the second term is the constant κ; for κ ≥ 1 the set is empty
         with np.errstate(divide="ignore"):
             return (np.log1p(-np.exp(np.minimum(log_kappa, 0.0))) - first) / far
     second = log_kappa - near**2 / 2
-    t = np.minimum(-first / far, -second / near)  # one term alone is 1 here: at or right of t
+    t = np.minimum(-first / far, -second / near)  # here one term alone is 1: at or right of t
     for _ in range(_NEWTON_STEPS):
         x, y = first + far * t, second + near * t
         value = np.logaddexp(x, y)
@@ -68,7 +68,7 @@ def largest_loss(rate: float, far: float, near: float) -> float:
 
 
 def loss_moments(rate: float, far: float, near: float) -> tuple[float, float]:
-    """E|L| and Var L of the privacy loss L under P, to choose a grid by (not a bound)."""
+    """E|L| and Var L of the privacy loss L under P, used to choose a grid (not a bound)."""
     x = np.linspace(-_TAIL, near + _TAIL, 4001)
     density = rate * np.exp(-(x**2) / 2) + (1 - rate) * np.exp(-((x - near) ** 2) / 2)
     density /= density.sum()

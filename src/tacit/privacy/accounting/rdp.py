@@ -1,8 +1,8 @@
-"""Rényi differential privacy, from dp_accounting: a cross-check that composes by addition.
+"""Rényi differential privacy from dp_accounting, as a cross-check of `pld`.
 
 Formal guarantee: every order's Rényi divergence is an upper bound, they add over adaptive steps,
 and the conversion to (ε, δ) is Canonne, Kamath and Steinke 2020, Proposition 12. dp_accounting
-takes a divergence that rounding made negative for a guarantee of ε = 0; a floor a step prevents it.
+would read a divergence that rounding made negative as ε = 0; a floor per step prevents this.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import numpy as np
 from tacit.privacy.accounting.composition import Steps
 from tacit.privacy.accounting.steps import Step
 
-# What rounding may take from ln E[(P/Q)^α] in one step.
+# Largest rounding error of ln E[(P/Q)^α] in one step.
 _ROUNDING = 1e-14
 
 
 def refusal(step: Step) -> str | None:
-    """Poisson sampling under substitution has no published Rényi bound in the library."""
+    """Refuse Poisson sampling under replace-one: dp_accounting has no Rényi bound for it."""
     if step.scheme == "poisson" and not step.one_way:
         return "rdp has no bound for poisson sampling under replace-one: use 'pld'"
     return None
 
 
 def epsilon(steps: Steps, delta: float) -> float:
-    """The best ε over the orders."""
+    """Smallest ε over the orders."""
     from dp_accounting.rdp import rdp_privacy_accountant as library
 
     return float(library.compute_epsilon(_orders(), list(_compose(steps)), delta)[0])
 
 
 def delta(steps: Steps, epsilon: float) -> float:
-    """The best δ over the orders."""
+    """Smallest δ over the orders."""
     from dp_accounting.rdp import rdp_privacy_accountant as library
 
     return float(library.compute_delta(_orders(), list(_compose(steps)), epsilon)[0])
@@ -54,9 +54,9 @@ def _compose(steps: Steps) -> np.ndarray:
 def _divergences(step: Step) -> np.ndarray:
     """One step's Rényi divergence at every order.
 
-    The library's noise multiplier is noise over the distance of the sums: for a substitution that
-    is s/(2C), because it does not double the sensitivity itself. Without replacement: Wang, Balle
-    and Kasiviswanathan 2019, Theorem 27. Poisson: Mironov, Talwar and Zhang 2019.
+    The library's noise multiplier is the noise over the distance of the sums: s/(2C) for
+    replace-one, because it does not double the sensitivity. Without replacement: Wang, Balle and
+    Kasiviswanathan 2019, Theorem 27. Poisson: Mironov, Talwar and Zhang 2019.
     """
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
@@ -73,7 +73,7 @@ def _divergences(step: Step) -> np.ndarray:
         adjacency = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
         event = dp_accounting.PoissonSampledDpEvent(step.rate, event)
     else:
-        total = 2**53  # the library asks for two whole numbers and uses their ratio
+        total = 2**53  # the library takes two integers and uses their ratio
         event = dp_accounting.SampledWithoutReplacementDpEvent(
             total, math.ceil(step.rate * total), event
         )

@@ -1,8 +1,8 @@
-"""A release as every accountant sees it: a sampling scheme and distances in units of the noise.
+"""Accountant steps: a sampling scheme and distances in units of the noise.
 
-This is the one place where clip, noise and adjacency become numbers for an accountant. Distances
-are sensitivity / noise_sd, so that no library's own convention for a noise multiplier under
-substitution (dp_accounting's PLD doubles the sensitivity, its RDP does not) can enter.
+Clip, noise and adjacency become an accountant's numbers only here. Distances are sensitivity /
+noise_sd, which avoids the libraries' conventions for a noise multiplier under replace-one
+(dp_accounting's PLD doubles the sensitivity, its RDP does not).
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ Scheme = Literal["all", "poisson", "without-replacement"]
 
 
 class Step(NamedTuple):
-    """One release: how its batch is drawn and how far one unit can move the sum, over the noise.
+    """One release: sampling scheme and how far one unit moves the sum, in units of the noise.
 
-    `far` is the distance of the sums with the unit and with its replacement (or without it), `near`
-    the distance of the sum with the unit from the one of a batch that the unit is not in.
-    `one_way`: which of two neighbours has the unit is the same in every step, so that the two
-    directions of the privacy loss are composed apart (add-or-remove-one) and not mixed
-    (replace-one).
+    `far` is the distance between the sums with the unit and with its replacement (or without it);
+    `near` is the distance between the sums with the unit and of a batch that excludes it.
+    `one_way`: the same neighbour has the unit in every step, so the two directions of the privacy
+    loss are composed separately (add-or-remove-one). Otherwise they are mixed (replace-one).
     """
 
     scheme: Scheme
@@ -33,7 +32,7 @@ class Step(NamedTuple):
 
 
 def to_step(event: GaussianEvent, adjacency: Adjacency) -> Step:
-    """The step of an event under an adjacency; a rate of 1 is no sampling.
+    """Step of an event under an adjacency; a rate of 1 means no sampling.
 
     | sampling            | adjacency         | far            | near           |
     |---------------------|-------------------|----------------|----------------|
@@ -62,12 +61,12 @@ def refusal(event: GaussianEvent, adjacency: Adjacency) -> str | None:
     if adjacency not in get_args(Adjacency):
         return f"adjacency = {adjacency!r}; it must be one of {', '.join(get_args(Adjacency))}"
     if not isinstance(event, GaussianEvent):
-        return f"{type(event).__name__} is not an event an accountant knows: use GaussianEvent"
+        return f"{type(event).__name__} is not an event that accountants support: use GaussianEvent"
     if event.count != int(event.count):
         return f"count = {event.count}; it must be a whole number of releases"
     if isinstance(event.sampling, WithoutReplacement) and adjacency == "add-or-remove-one":
         return (
-            "sampling without replacement tells the number of units, which is private under "
+            "sampling without replacement reveals the number of units, which is private under "
             "add-or-remove-one: use Poisson sampling, or the adjacency 'replace-one'"
         )
     return None

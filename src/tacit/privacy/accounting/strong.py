@@ -1,11 +1,11 @@
-"""Strong composition of (ε, δ) steps: the baseline that the other accountants improve on.
+"""Strong composition of (ε, δ) steps, a baseline for the other accountants.
 
 Every release is an (ε₀, δ₀) Gaussian mechanism (exactly calibrated, gaussian.py), sampling
 amplifies it to (ln(1 + q(e^ε₀ − 1)), qδ₀) (Balle, Barthe and Gaboardi 2018; Corollary 4 of
 docs/methods/accounting.md), and the steps compose by Kairouz, Oh and Viswanath 2015, Theorem 3.5,
 which allows them to differ.
 
-Formal guarantee: half of δ is shared equally by the steps and half pays for the composition, so
+Formal guarantee: half of δ is divided equally among the steps and half goes to the composition, so
 that 1 − (1 − δ/2)·Π(1 − δᵢ) ≤ δ.
 """
 
@@ -25,12 +25,12 @@ _SMALLEST_LOG_DELTA = math.log(1e-300)
 
 
 def refusal(step: Step) -> str | None:  # noqa: ARG001
-    """Every step has an (ε, δ) and an amplification."""
+    """None: every step has an (ε, δ) bound."""
     return None
 
 
 def epsilon(steps: Steps, delta: float) -> float:
-    """The least of basic composition and the two strong forms of Theorem 3.5.
+    """The smallest of basic composition and the two strong forms of Theorem 3.5.
 
     Σε,  Σε·tanh(ε/2) + √(2Σε²·ln(1/δ̃)),  Σε·tanh(ε/2) + √(2Σε²·ln(e + √(Σε²)/δ̃)),  δ̃ = δ/2
     """
@@ -38,7 +38,7 @@ def epsilon(steps: Steps, delta: float) -> float:
 
 
 def delta(steps: Steps, epsilon: float) -> float:
-    """The smallest δ above 1e-300 whose ε is at most the one given, rounded up."""
+    """Smallest δ above 1e-300 whose ε is at most `epsilon`, rounded up."""
 
     def excess(log_delta: float) -> float:
         return min(_compose(steps, log_delta), 1e300) - epsilon
@@ -69,7 +69,7 @@ def _compose(steps: Steps, log_delta: float) -> float:
 def _amplified(step: Step, log_share: float) -> float:
     """ε of one sampled release with δ = e^log_share: ln(1 − q + q·e^ε₀) at δ₀ = δ/q."""
     log_rate = math.log(step.rate)
-    if log_share >= log_rate:  # to be left out of the batch is private enough
+    if log_share >= log_rate:  # being left out of the batch is private enough
         return 0.0
     base = gaussian.epsilon(step.far, math.exp(log_share - log_rate))
     if step.rate == 1 or math.isinf(base):

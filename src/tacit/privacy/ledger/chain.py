@@ -1,11 +1,11 @@
-"""What the ledger consists of: entries in a keyed hash chain, and the head that ends it.
+"""The ledger's data structure: entries in a keyed hash chain, and the head that ends it.
 
     hash_0 = H(format, created, salt)        hash_n = H(hash_{n-1}, entry n)
     head   = (n, hash_n, H(salt, n, hash_n))
 
 H is BLAKE2b keyed with the party's key, with a personalisation for each of the three uses. Without
-the key no entry can be edited, inserted, moved or taken out of the middle unnoticed, and no head
-can be made for a chain that was cut short.
+the key, an entry cannot be edited, inserted, moved or removed undetected, and no valid head can be
+made for a truncated chain.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ FORMAT = 1
 Kind = Literal["budget", "link", "charge", "reply"]
 OLD_KINDS = {"ceiling": "budget"}
 OLD_ADJACENCY = {"substitute": "replace-one", "add-or-remove": "add-or-remove-one"}
-"""Words of ledgers that version 0.1 has written."""
+"""Names used in ledgers written by version 0.1."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """Which ledger this is; the salt keeps entries of another ledger with the same key out."""
+    """Identity of the ledger; the salt excludes entries of another ledger with the same key."""
 
     format: int
     created: str
@@ -36,7 +36,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One line of the ledger. Fields that a kind does not need are empty.
+    """One entry of the ledger. Fields that a kind does not need are empty.
 
     `body` is JSON: the events of a charge, the numbers of a budget, the older data set of a link,
     the keyed hash and the length of a reply.
@@ -58,7 +58,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many entries there are and the hash of the last one, under a code of authentication."""
+    """Number of entries and hash of the last one, with an authentication code."""
 
     salt: bytes
     count: int
@@ -68,12 +68,12 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 FIELDS = Entry.__struct_fields__
 COLUMNS = tuple({"adjacency": "relation"}.get(name, name) for name in FIELDS)
-"""Of the table of entries, in the order of `FIELDS`; one kept the name that 0.1 gave it."""
+"""Columns of the entries table, in the order of `FIELDS`; one keeps its name of version 0.1."""
 _HASHED = FIELDS[:-1]
 
 
 def _hash(key: bytes, use: bytes, *fields: str | int | bytes) -> bytes:
-    """Keyed hash of fields, each after its type and length: no two lists share an encoding."""
+    """Keyed hash of fields, each prefixed by type and length so that encodings are unique."""
     state = hashlib.blake2b(key=key, person=use, digest_size=32)
     for field in fields:
         raw = field if isinstance(field, bytes) else str(field).encode()
@@ -83,7 +83,7 @@ def _hash(key: bytes, use: bytes, *fields: str | int | bytes) -> bytes:
 
 
 def first_hash(key: bytes, header: Header) -> bytes:
-    """What the first entry follows."""
+    """Hash that precedes the first entry."""
     return _hash(key, b"tacit.header", header.format, header.created, header.salt)
 
 
@@ -94,22 +94,22 @@ def sealed(key: bytes, entry: Entry) -> Entry:
 
 
 def reply_hash(key: bytes, run: str, request: str, body: bytes) -> str:
-    """What the chain remembers of a stored reply."""
+    """Digest of a stored reply, kept in the chain."""
     return _hash(key, b"tacit.reply", run, request, body).hex()
 
 
 def noise_code(key: bytes, charge: tuple[str, str, int], content: str, secret: bytes) -> bytes:
-    """Binds a stored noise secret to its charge (run, request, attempt) and to what was asked."""
+    """Code that binds a noise secret to its charge (run, request, attempt) and content."""
     return _hash(key, b"tacit.noise", *charge, content, secret)
 
 
 def noise_key(secret: bytes, run: str, request: str, content: str) -> bytes:
-    """The noise key of one answer. Another request or content has unrelated noise."""
+    """Noise key of one reply. Any other request or content gets unrelated noise."""
     return _hash(secret, b"tacit.draw", run, request, content)
 
 
 def make_head(key: bytes, salt: bytes, count: int, last: bytes) -> Head:
-    """The head of a chain of `count` entries that ends with `last`."""
+    """Head of a chain of `count` entries whose last hash is `last`."""
     code = _hash(key, b"tacit.head", salt, count, last)
     return Head(salt=salt, count=count, hash=last, code=code)
 
@@ -122,10 +122,10 @@ def check_head(key: bytes, salt: bytes, head: Head, where: str) -> None:
 
 
 def follow(key: bytes, rows: Iterable[tuple], count: int, last: bytes) -> Iterator[Entry]:
-    """The entries of `rows`, each checked to be the one that follows what came before.
+    """Entries of `rows`, each checked to follow its predecessor.
 
-    `count` and `last` say where the chain stood; a row out of place or changed is refused. Words
-    of version 0.1 are hashed as they were written and then read as those of today.
+    `count` and `last` give the end of the chain so far. A misplaced or changed row is refused.
+    Names of version 0.1 are hashed as written and then converted.
     """
     for row in rows:
         entry = read_row(row, count + 1)
@@ -137,7 +137,7 @@ def follow(key: bytes, rows: Iterable[tuple], count: int, last: bytes) -> Iterat
 
 
 def modern(entry: Entry) -> Entry:
-    """A checked entry in today's words."""
+    """Convert the names of version 0.1 in a checked entry."""
     adjacency = OLD_ADJACENCY.get(entry.adjacency, entry.adjacency)
     if entry.kind not in OLD_KINDS:
         return msgspec.structs.replace(entry, adjacency=adjacency)
@@ -153,7 +153,7 @@ def modern(entry: Entry) -> Entry:
 
 
 def read_row(row: tuple, place: int) -> Entry:
-    """A row as an entry, or a refusal if it does not have an entry's types."""
+    """Convert a row to an entry; refused if the types do not match."""
     try:
         return msgspec.convert(dict(zip(FIELDS, row, strict=True)), prepare(Entry))
     except msgspec.ValidationError as error:
@@ -161,7 +161,7 @@ def read_row(row: tuple, place: int) -> Entry:
 
 
 def fault(key: bytes, entry: Entry, count: int, last: bytes) -> str | None:
-    """What is wrong with `entry` as the successor of entry `count`, whose hash is `last`."""
+    """Describe why `entry` cannot follow entry `count` with hash `last`, or None."""
     if entry.seq != count + 1:
         return f"entry {count + 1} is missing: the next one is {entry.seq}"
     if not hmac.compare_digest(sealed(key, entry).hash, entry.hash):
@@ -175,4 +175,4 @@ ADVICE = (
     "nothing is charged or released: find out who changed it (tacit ledger verify), then restore"
     " the ledger from a copy"
 )
-"""A damaged ledger is never repaired: a repaired one would show less than was spent."""
+"""A damaged ledger is never repaired, because a repair could understate what was spent."""

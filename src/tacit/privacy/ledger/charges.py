@@ -1,7 +1,7 @@
-"""What the ledger is asked: to pay for a release, and to keep the reply that came of it.
+"""Releases to charge, and replies to store.
 
-An `Ask` that exists can be charged as far as its words go. What the ledger has to say to it, which
-depends on everything charged before, is in `ledger_rules` and `ledger_price`.
+These types validate what can be checked without the ledger's history. `rules` and `cost` check the
+rest.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 _TEXT_LENGTH = 500
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """One release that is wanted from one data set; refused when made if it has no meaning.
+class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One requested release from one data set, validated on construction.
 
-    `content` is a digest of everything that the answer is computed from and a server chooses. An
-    answer that was lost is drawn again for the same content only.
+    `content` is a digest of everything that the server chooses and the reply depends on. A lost
+    reply is computed again only for the same content.
     """
 
     dataset: DatasetId
@@ -43,12 +43,12 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         check_id("request", self.request)
         check_text("purpose", self.purpose)
         check_text("content", self.content)
-        # A caller's list could change between the charge and the computing.
+        # A caller's list could change between charge and computation.
         msgspec.structs.force_setattr(self, "events", tuple(self.events))
 
     @property
     def place(self) -> tuple[str, str]:
-        """Under which the ledger finds its charges and its reply."""
+        """Ledger key of the charges and the reply: (run, request)."""
         return (self.run, self.request)
 
     def same_release(self, charge: Charge) -> bool:
@@ -57,16 +57,16 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return all(getattr(self, part) == getattr(charge, part) for part in parts)
 
 
-class Opened(NamedTuple):
-    """An ask that is charged and has no reply yet, and the key that its noise is drawn with."""
+class ChargedRequest(NamedTuple):
+    """A charged release without a reply, with its noise key."""
 
-    ask: Ask
+    release: ReleaseRequest
     key: bytes
-    """32 secret bytes; the same ones if the answer was lost and is made again."""
+    """32 secret bytes; the same again if the reply was lost and is recomputed."""
 
 
 class Reply(NamedTuple):
-    """What a charged release has become."""
+    """Encoded reply to a charged request."""
 
     run: str
     request: str
@@ -74,12 +74,12 @@ class Reply(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str]:
-        """Under which the ledger finds its charge."""
+        """Ledger key of its charge: (run, request)."""
         return (self.run, self.request)
 
 
 def check_release(events: Sequence[GaussianEvent], unit: str, adjacency: str) -> None:
-    """Refuse what is not an event, and terms without a meaning."""
+    """Refuse unknown events, an empty list, and an unknown unit or adjacency."""
     check_terms(unit, adjacency)
     for event in events:
         if not isinstance(event, GaussianEvent):
@@ -91,8 +91,8 @@ def check_release(events: Sequence[GaussianEvent], unit: str, adjacency: str) ->
         raise ConfigError("a charge without events; every private release has at least one")
 
 
-def check_distinct(batch: Iterable[Ask | Reply]) -> None:
-    """A request twice in one batch would be charged twice, or answered in two ways, unnoticed."""
+def check_distinct(batch: Iterable[ReleaseRequest | Reply]) -> None:
+    """Refuse a batch in which a request occurs twice: it would be charged or answered twice."""
     seen: set[tuple[str, str]] = set()
     for item in batch:
         if item.place in seen:
@@ -104,7 +104,7 @@ def check_distinct(batch: Iterable[Ask | Reply]) -> None:
 
 
 def check_id(name: str, value: str) -> None:
-    """Ids come from a server and end up in terminals, messages and spreadsheets."""
+    """Refuse unsafe ids: they come from a server and are shown in terminals and spreadsheets."""
     if not _ID.fullmatch(value):
         raise ConfigError(
             f"{name} = {value[:40]!r}; an id has 1 to 128 letters, digits and . _ : / @ + -, and"
@@ -113,7 +113,7 @@ def check_id(name: str, value: str) -> None:
 
 
 def check_text(name: str, value: str, *, needed: bool = False) -> None:
-    """What people write must stay one line that a person can read."""
+    """Refuse text that is not one printable line of limited length."""
     if not (value.isprintable() and len(value) <= _TEXT_LENGTH and (value.strip() or not needed)):
         raise ConfigError(
             f"{name} = {value[:40]!r}; it must be printable text of at most {_TEXT_LENGTH}"

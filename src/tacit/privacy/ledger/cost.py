@@ -1,4 +1,4 @@
-"""What charges cost together, in ε at the budget's δ, and the words of a refusal."""
+"""Combined ε of charges at the budget's δ, and the refusal of releases over budget."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections import Counter
 import msgspec
 
 from tacit.errors import PrivacyBudgetError
-from tacit.privacy.ledger.known import Known, Question
+from tacit.privacy.ledger.epsilon_cache import EpsilonCache, EpsilonQuery
 from tacit.privacy.ledger.state import Budget, Epsilon, Paid, under
 
 
 class BudgetExceededError(PrivacyBudgetError):
-    """A release would pass the budget of its data set."""
+    """A release would exceed the budget of its data set."""
 
 
 class BudgetCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What is spent, what is asked for alone, and what both are together: three values of ε."""
+    """ε already spent, ε of the request alone, and ε of both together."""
 
     spent: float
     requested: float
@@ -26,105 +26,106 @@ class BudgetCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool:
-        """Whether it may be charged; a NaN does not fit."""
+        """True if the request may be charged; False for NaN."""
         return self.total <= self.budget.epsilon
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ledger knows of a data set and those it continues.
+    """Spending on a data set and on those that it continues.
 
-    `epsilon` is at the budget's δ, adjacency and unit; None while nothing gives it those.
+    `epsilon` is at the budget's δ, adjacency and unit; None without a budget.
     """
 
     dataset: str
     epsilon: float | None
     budget: Budget | None
     remaining: float | None
-    """budget − ε. What fits is for `check` to say: ε does not add up by addition."""
+    """budget − ε. Use `check` to see what fits, because ε is not additive."""
     charges: int
     releases: int
     family: int
-    """How many data sets share the budget."""
+    """Number of data sets that share the budget."""
 
 
-class Price:
-    """The accountant, asked once for each multiset of events, and not at all where a bound does."""
+class CachedAccountant:
+    """An accountant with a cache, called only where cached bounds do not decide."""
 
     def __init__(self, epsilon: Epsilon | None) -> None:
         self._epsilon = epsilon
-        self._known = Known()
+        self._cache = EpsilonCache()
 
     def of(self, paid: Counter[Paid], budget: Budget) -> float:
-        """An upper bound of ε of all that was paid for, in the budget's terms."""
-        return self._value(_question(paid, budget))
+        """Upper bound on ε of all charges, at the budget's δ, unit and adjacency."""
+        return self._value(_query(paid, budget))
 
     def fits(self, paid: Counter[Paid], budget: Budget) -> bool:
-        """Whether all this stays within the budget.
+        """True if these charges stay within the budget.
 
-        More of the same releases reveal no less. So what is known of a larger multiset bounds this
-        one, and when that fits, this fits: after `check` of a whole run its rounds cost no more
-        evaluations. A bound only ever allows; to refuse, and to say a number, the accountant is
-        asked about exactly these events.
+        ε of a multiset of events bounds ε of every subset. So if a larger cached multiset fits,
+        this one fits: after `check` of a whole run, its rounds need no further evaluation. Cached
+        bounds only allow; a refusal evaluates exactly these events.
         """
-        question = _question(paid, budget)
-        if self._known.at_most(question, budget.epsilon):
+        query = _query(paid, budget)
+        if self._cache.at_most(query, budget.epsilon):
             return True
-        return self._value(question) <= budget.epsilon
+        return self._value(query) <= budget.epsilon
 
-    def compare(self, spent: Counter[Paid], asked: Counter[Paid], budget: Budget) -> BudgetCheck:
-        """The three numbers and the budget."""
+    def compare(
+        self, spent: Counter[Paid], requested: Counter[Paid], budget: Budget
+    ) -> BudgetCheck:
+        """ε spent, requested and in total, with the budget."""
         return BudgetCheck(
             spent=self.of(spent, budget),
-            requested=self.of(asked, budget),
-            total=self.of(spent + asked, budget),
+            requested=self.of(requested, budget),
+            total=self.of(spent + requested, budget),
             budget=budget,
         )
 
     def require_budget(
-        self, dataset: str, spent: Counter[Paid], asked: Counter[Paid], budget: Budget
+        self, dataset: str, spent: Counter[Paid], requested: Counter[Paid], budget: Budget
     ) -> None:
-        """Refuse what would pass the budget."""
-        if self.fits(spent + asked, budget):
+        """Refuse a request that would exceed the budget."""
+        if self.fits(spent + requested, budget):
             return
-        found = self.compare(spent, asked, budget)
+        check = self.compare(spent, requested, budget)
         why = (
-            "" if math.isfinite(found.requested) else " (the accountant has no finite bound for it)"
+            "" if math.isfinite(check.requested) else " (the accountant has no finite bound for it)"
         )
         raise BudgetExceededError(
-            f"privacy budget of data set {dataset}: spent ε = {found.spent:.6g}, asked"
-            f" ε = {found.requested:.6g}{why}, together {found.total:.6g} > {shown(budget)}; use"
-            " fewer releases or more noise, or have the operator raise the budget: tacit ledger"
-            " budget --raise"
+            f"privacy budget exceeded for data set {dataset}: spent ε = {check.spent:.6g},"
+            f" requested ε = {check.requested:.6g}{why}, together {check.total:.6g} >"
+            f" {shown(budget)}; use fewer releases or more noise, or raise the budget:"
+            " tacit ledger budget --raise"
         )
 
-    def _value(self, question: Question) -> float:
-        if not question.events:
+    def _value(self, query: EpsilonQuery) -> float:
+        if not query.events:
             return 0.0
-        value = self._known.value(question)
+        value = self._cache.value(query)
         if value is None:
-            value = float(self._accountant()(*question))
+            value = float(self._accountant()(*query))
             if not value >= 0:
                 raise PrivacyBudgetError(
-                    f"the accountant answered ε = {value}; nothing is charged: report this"
+                    f"the accountant returned ε = {value}; nothing is charged: report this as a bug"
                 )
-            self._known.learn(question, value)
+            self._cache.learn(query, value)
         return value
 
     def _accountant(self) -> Epsilon:
         if self._epsilon is None:
-            # Imported late: opening or showing a ledger should not wait for an accountant.
+            # Imported late, because opening or showing a ledger needs no accountant.
             from tacit.privacy.accounting import epsilon
 
             self._epsilon = epsilon
         return self._epsilon
 
 
-def _question(paid: Counter[Paid], budget: Budget) -> Question:
-    return Question(under(paid, budget), budget.delta, budget.adjacency)
+def _query(paid: Counter[Paid], budget: Budget) -> EpsilonQuery:
+    return EpsilonQuery(under(paid, budget), budget.delta, budget.adjacency)
 
 
 def shown(budget: Budget) -> str:
-    """A budget in one phrase."""
+    """A budget as text."""
     return (
         f"ε = {budget.epsilon:.6g} at δ = {budget.delta:g} (per {budget.unit}, {budget.adjacency})"
     )

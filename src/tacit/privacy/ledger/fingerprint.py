@@ -1,8 +1,8 @@
-"""The name of a data set in the ledger: the same records always get the same name.
+"""Fingerprints: ids of data sets in the ledger, equal for equal records.
 
-Budget is spent on records, so the ledger must recognise them from run to run. The name is a hash of
-the public schema and a keyed hash of the content. Without the party's key nobody can test a guess
-about a record against it; with it, one changed value gives another name.
+Budget is spent on records, so the ledger must recognise them across runs. The id is a hash of the
+public schema and a keyed hash of the content. Without the party's key, a guess about a record
+cannot be tested against it. One changed value gives another id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FORM = re.compile(r"([0-9a-f]{32})\.([0-9a-f]{32})")
 
 
 class DatasetId(NamedTuple):
-    """Who the records are: `schema` hashes what is public, `content` what is not.
+    """Id of a data set: `schema` hashes the public schema, `content` the records.
 
     >>> str(DatasetId.parse("0" * 32 + "." + "a" * 32))[30:36]
     '00.aaa'
@@ -49,19 +49,18 @@ class DatasetId(NamedTuple):
 
     @property
     def short(self) -> str:
-        """Enough for a person to tell two data sets apart."""
+        """Abbreviated id for display."""
         return self.content[:8]
 
 
 def fingerprint(schema: Any, records: Mapping[str, np.ndarray], key: bytes) -> DatasetId:
-    """The id of `records` (columns of equal length), whatever the order of records and columns.
+    """Id of `records` (columns of equal length), independent of the order of rows and columns.
 
-    Give the records as they are kept, before any split or preparation: otherwise another share of
-    held-out records would be a new data set with a budget of its own. `schema` is anything that
-    JSON can say.
+    Pass the records as stored, before any split or preparation. Otherwise a different held-out
+    share would count as a new data set with a new budget. `schema` is any JSON value.
 
     Formal guarantee: `content` is a pseudo-random function of the multiset of records under `key`
-    (BLAKE2b keyed with 32 bytes). Whoever lacks the key learns at most whether two data sets of
+    (BLAKE2b keyed with 32 bytes). Without the key, it reveals at most whether two data sets of
     this party are equal.
 
     >>> one = fingerprint([], {"y": np.array([1.0, 2.0])}, bytes(32))
@@ -79,8 +78,8 @@ def fingerprint(schema: Any, records: Mapping[str, np.ndarray], key: bytes) -> D
     layout = [(name, *_layout(name, column)) for name, column in columns.items()]
     head = msgspec.json.encode(layout)
     rows = [_cells(column) for column in columns.values()]
-    # Each record is hashed with the layout, so that no two layouts share a record's hash; the
-    # sorted hashes are then hashed as one, so that the order of records does not matter.
+    # Each record is hashed with the layout, so that different layouts never share a record's hash.
+    # The sorted hashes are then hashed together, so that the order of records does not matter.
     start = hashlib.blake2b(head, digest_size=_SIZE, key=key, person=b"tacit.record")
     hashes = []
     for cells in zip(*rows, strict=True):
@@ -105,18 +104,18 @@ def _common_length(records: Mapping[str, np.ndarray]) -> int:
     lengths = {name: len(np.atleast_1d(column)) for name, column in records.items()}
     if len(set(lengths.values())) != 1 or not min(lengths.values()) > 0:
         raise DataError(
-            f"columns of lengths {lengths}; a data set has columns of one length and at least one"
-            " record: check the source"
+            f"columns have lengths {lengths}; all must have one length, at least 1: check the"
+            " source"
         )
     return next(iter(lengths.values()))
 
 
 def _layout(name: str, column: np.ndarray) -> tuple[str, list[int]]:
-    """How the bytes of a cell are to be read, so that equal bytes mean equal values."""
+    """Type and shape of a column's cells, so that equal bytes mean equal values."""
     if column.ndim < 1 or column.dtype.kind not in "biufMmUO":
         raise DataError(
-            f'column "{name}" has type {column.dtype} and shape {column.shape}; a fingerprint is'
-            " made of numbers, times and texts, one cell a record: convert it"
+            f'column "{name}" has type {column.dtype} and shape {column.shape}; a fingerprint'
+            " needs numbers, times or text, one value per record: convert the column"
         )
     kind = column.dtype.kind
     meaning = {"U": "text", "O": "text", "M": column.dtype.str[1:], "m": column.dtype.str[1:]}
@@ -124,13 +123,13 @@ def _layout(name: str, column: np.ndarray) -> tuple[str, list[int]]:
 
 
 def _cells(column: np.ndarray) -> list[bytes]:
-    """One self-delimiting byte string a record."""
+    """One self-delimiting byte string per record."""
     count, kind = len(column), column.dtype.kind
     flat = column.reshape(count, -1)
     if kind in "UO":
         return [b"".join(map(_text, row)) for row in flat.tolist()]
     if kind == "f":
-        # One zero and one NaN: readers of files differ in sign and payload, not in meaning.
+        # Normalise zero and NaN: file readers differ in their sign and payload.
         flat = np.where(np.isnan(flat), np.nan, flat.astype("<f8") + 0.0)
     wide = {"b": "u1", "i": "<i8", "u": "<u8", "f": "<f8"}.get(kind, column.dtype.newbyteorder("<"))
     flat = np.ascontiguousarray(flat, dtype=wide)
@@ -140,13 +139,13 @@ def _cells(column: np.ndarray) -> list[bytes]:
 
 
 def _text(value: Any) -> bytes:
-    """Length first, so that "ab", "c" is not "a", "bc"; a missing value is not an empty text."""
+    """Encode text with its length first; a missing value differs from an empty text."""
     if value is None:
         return b"\xff" * 8
     if not isinstance(value, str):
         raise DataError(
-            f"a column of texts holds a {type(value).__name__}; convert the column to numbers or to"
-            " texts"
+            f"a text column holds a {type(value).__name__}; convert the column to numbers or to"
+            " text"
         )
     raw = value.encode("utf-8", "surrogatepass")
     return len(raw).to_bytes(8, "big") + raw

@@ -1,7 +1,7 @@
-"""Small files beside the ledger: the party's secret key, and durable writing.
+"""The party's secret key, stored next to the ledger.
 
-The key authenticates every entry and hides every record in a fingerprint. It never leaves the state
-directory, and is never overwritten: with another key the ledger could not be read again.
+The key authenticates every entry and hides the records in a fingerprint. It never leaves the state
+directory and is never overwritten: the ledger cannot be read with another key.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def load_key(path: Path) -> bytes:
-    """The key, or a refusal if it is missing, damaged or readable by others."""
+    """Read the key; refused if it is missing, damaged or readable by other users."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -28,8 +28,10 @@ def load_key(path: Path) -> bytes:
             " copy"
         ) from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); mend its rights") from error
+        raise DataError(f"{path} cannot be read ({error.strerror}); fix its permissions") from error
     if os.name == "posix" and mode & _OTHERS:
-        raise DataError(f"{path} has mode {mode:04o}; others can use the key: chmod 600 {path}")
+        raise DataError(
+            f"{path} has mode {mode:04o}; other users can read the key: chmod 600 {path}"
+        )
     check_key(key)
     return key

@@ -1,9 +1,9 @@
-"""The party's privacy ledger: charge, then speak.
+"""The party's privacy ledger: charges are recorded before a release can leave the process.
 
-Every release is written here before it can leave the process, for the data set and across runs. A
-release that would pass the budget the operator has set is refused before anything is computed. A
-noise key is stored with the charge and erased with the reply, so that an answer lost in between is
-made again, the same, for the same charge. docs/ledger.md says what an attacker can and cannot hide.
+Charges add up per data set, across runs. A release that would exceed the operator's budget is
+refused before anything is computed. A noise key is stored with the charge and erased with the
+reply, so that a reply lost in between is recomputed identically under the same charge.
+docs/ledger.md describes which attacks the ledger detects.
 
     with Ledger(path) as ledger:
         dataset = ledger.identify(schema, records)
@@ -12,8 +12,8 @@ made again, the same, for the same charge. docs/ledger.md says what an attacker 
             compute=noised
         )  # noised(key) draws its noise with that key
 
-What is asked of many data sets at once goes through `charge_many`, `store_replies`, `recall_many`
-and `answer_many`: one wait for the disk, and all or nothing. The others are those with one element.
+`charge_many`, `store_replies`, `recall_many` and `answer_many` handle many data sets in one
+transaction. The other methods are their one-element forms.
 """
 
 from __future__ import annotations
@@ -30,16 +30,22 @@ from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.privacy.events import Adjacency, GaussianEvent
 from tacit.privacy.ledger.chain import Entry, follow, reply_hash
 from tacit.privacy.ledger.charges import (
-    Ask,
-    Opened,
+    ChargedRequest,
+    ReleaseRequest,
     Reply,
     check_distinct,
     check_release,
     check_text,
 )
-from tacit.privacy.ledger.cost import BudgetCheck, BudgetExceededError, Price, Spent, shown
+from tacit.privacy.ledger.cost import (
+    BudgetCheck,
+    BudgetExceededError,
+    CachedAccountant,
+    Spent,
+    shown,
+)
 from tacit.privacy.ledger.fingerprint import DatasetId, fingerprint
-from tacit.privacy.ledger.log import Book, draft
+from tacit.privacy.ledger.log import EntryLog, draft
 from tacit.privacy.ledger.noise import lost_secret, new_secret, opened, stored_secret
 from tacit.privacy.ledger.paths import own_ledger
 from tacit.privacy.ledger.rules import (
@@ -52,25 +58,32 @@ from tacit.privacy.ledger.rules import (
 from tacit.privacy.ledger.state import Budget, Charge, Epsilon, State, Unit, tally, under
 from tacit.privacy.ledger.verify import Report, Row, as_row, audit, write_export
 
-__all__ = ["Ask", "Budget", "BudgetCheck", "BudgetExceededError", "Charge", "DatasetId", "Ledger"]
-__all__ += ["LineageWarning", "Opened", "Reply", "Report", "Row", "Spent", "audit"]
+__all__ = [
+    "Budget",
+    "BudgetCheck",
+    "BudgetExceededError",
+    "Charge",
+    "DatasetId",
+    "Ledger",
+    "ReleaseRequest",
+]
+__all__ += ["ChargedRequest", "LineageWarning", "Reply", "Report", "Row", "Spent", "audit"]
 
 
 class Ledger:
     """A party's privacy ledger: budgets, charges and stored replies. A context manager.
 
-    It is safe between threads and between processes, not across a fork. Opening it checks every
-    entry.
+    Safe between threads and processes, not across a fork. Opening it checks every entry.
 
     Parameters
     ----------
     path
-        The ledger's file; the user's own ledger if left out.
+        The ledger's file; by default the user's ledger.
     create
-        Make an empty ledger where there is none.
+        Create an empty ledger if there is none.
     epsilon
-        The accountant, `tacit.privacy.accounting.epsilon` unless given. It belongs to the ledger
-        and not to a charge: no run may choose the rule it is measured by.
+        The accountant; `tacit.privacy.accounting.epsilon` by default. It belongs to the ledger, so
+        that no run can choose how it is measured.
     """
 
     def __init__(
@@ -80,17 +93,17 @@ class Ledger:
         create: bool = False,
         epsilon: Epsilon | None = None,
     ) -> None:
-        self._book = Book(own_ledger() if path is None else Path(path), create=create)
-        self._price = Price(epsilon)
+        self._log = EntryLog(own_ledger() if path is None else Path(path), create=create)
+        self._accountant = CachedAccountant(epsilon)
 
     @property
     def path(self) -> Path:
-        """The file that holds it."""
-        return self._book.store.path
+        """The ledger's file."""
+        return self._log.store.path
 
     def close(self) -> None:
         """Close the file."""
-        self._book.store.close()
+        self._log.store.close()
 
     def __enter__(self) -> Ledger:
         return self
@@ -99,33 +112,33 @@ class Ledger:
         self.close()
 
     def identify(self, schema: Any, records: Mapping[str, np.ndarray]) -> DatasetId:
-        """The name of a data set under this party's key: see `fingerprint`.
+        """Id of a data set under this party's key: see `fingerprint`.
 
         Parameters
         ----------
         schema
-            What is public about the records' form.
+            Public schema of the records.
         records
             The records, by column.
         """
-        return fingerprint(schema, records, self._book.store.key)
+        return fingerprint(schema, records, self._log.store.key)
 
     def derived_key(self, use: str) -> bytes:
-        """A key for one use outside of the ledger, made from its own: always the same.
+        """Key derived from the ledger's for one other use; always the same.
 
         Parameters
         ----------
         use
             What the key is for.
         """
-        state = hashlib.blake2b(key=self._book.store.key, person=b"tacit.derived", digest_size=32)
+        state = hashlib.blake2b(key=self._log.store.key, person=b"tacit.derived", digest_size=32)
         state.update(use.encode())
         return state.digest()
 
     def set_budget(
         self, dataset: DatasetId, budget: Budget, *, reason: str, raising: bool = False
     ) -> None:
-        """The operator's word on one data set: see `set_budgets`.
+        """Set the budget of one data set: see `set_budgets`.
 
         Parameters
         ----------
@@ -143,16 +156,16 @@ class Ledger:
     def set_budgets(
         self, budgets: Mapping[DatasetId, Budget], *, reason: str, raising: bool = False
     ) -> None:
-        """The operator's word on what may be spent on data sets and on those they continue.
+        """Set the budgets of data sets and of those that they continue.
 
-        No run and no server may lead here. A budget that is not plainly below the present one has
-        to be asked for with `raising`. What was charged must have a meaning in its terms. All are
-        set, or none; as if one after the other, so that of a family the last one counts.
+        Only the operator calls this, never a run or a server. A budget that is not below the
+        present one needs `raising`. Earlier charges must be countable in the new budget's terms.
+        Either all budgets are set or none; within a family the last one counts.
 
         Parameters
         ----------
         budgets
-            What may be spent on each data set.
+            Budget of each data set.
         reason
             Why, for readers of the ledger.
         raising
@@ -160,7 +173,7 @@ class Ledger:
         """
         check_text("reason", reason, needed=True)
         said: dict[frozenset[str], Budget] = {}
-        with self._book.writing() as state:
+        with self._log.writing() as state:
             for dataset, budget in budgets.items():
                 family = state.family(dataset)
                 present = said.get(family) or state.budget(dataset)
@@ -177,24 +190,24 @@ class Ledger:
                 draft("budget", d, c, unit=c.unit, adjacency=c.adjacency, purpose=reason)
                 for d, c in budgets.items()
             )
-            self._book.append(state, drafts)
-        self._book.publish()
+            self._log.append(state, drafts)
+        self._log.publish()
 
     def budget(self, data: DatasetId | str) -> Budget | None:
-        """What the operator allows to be spent on a data set; None if no budget was set.
+        """Budget of a data set; None if none was set.
 
         Parameters
         ----------
         data
             A data set of `datasets()`, or its id as `tacit ledger show --all` prints it.
         """
-        with self._book.writing() as state:
+        with self._log.writing() as state:
             return state.budget(_as_dataset(data))
 
     def link(self, newer: DatasetId, older: DatasetId, *, reason: str) -> None:
-        """The operator declares that `newer` continues `older`: they share one budget from now on.
+        """Declare that `newer` continues `older`, so that they share one budget.
 
-        It cannot be undone. It may not raise a budget, so two different ones are refused.
+        Cannot be undone. A link must not raise a budget, so two different budgets are refused.
 
         Parameters
         ----------
@@ -204,7 +217,7 @@ class Ledger:
             Why, for readers of the ledger.
         """
         check_text("reason", reason, needed=True)
-        with self._book.writing() as state:
+        with self._log.writing() as state:
             if older not in state.datasets:
                 raise ConfigError(
                     f"{older} is not in the ledger; choose from: tacit ledger show --all"
@@ -215,13 +228,13 @@ class Ledger:
             if mine is not None and theirs is not None and mine != theirs:
                 raise PrivacyBudgetError(
                     f"{newer.short} has budget {shown(mine)}, {older.short} has {shown(theirs)};"
-                    " a link must not raise one: set both alike first (tacit ledger budget)"
+                    " a link must not raise a budget: set equal budgets first (tacit ledger budget)"
                 )
             budget = mine or theirs
             if budget is not None:
                 under(state.paid(newer) + state.paid(older), budget)
-            self._book.append(state, [draft("link", newer, str(older), purpose=reason)])
-        self._book.publish()
+            self._log.append(state, [draft("link", newer, str(older), purpose=reason)])
+        self._log.publish()
 
     def check(
         self,
@@ -231,10 +244,10 @@ class Ledger:
         unit: Unit,
         adjacency: Adjacency,
     ) -> BudgetCheck:
-        """Whether `events`, say those of a whole run, would fit. Spends nothing.
+        """Compare spent, requested and total ε of `events` with the budget. Charges nothing.
 
-        Worth asking before the first round: while the run keeps to these events, its charges then
-        need no further evaluation (see `Price.fits`), so that none of them holds the file for long.
+        Call it with the events of a whole run before the first round: the run's charges then need
+        no further evaluation (see `CachedAccountant.fits`), so each holds the file only briefly.
 
         Parameters
         ----------
@@ -246,10 +259,10 @@ class Ledger:
             What the release protects, and against which neighbours.
         """
         check_release(events, unit, adjacency)
-        asked = tally([(events, unit, adjacency)])
-        with self._book.writing() as state:
+        requested = tally([(events, unit, adjacency)])
+        with self._log.writing() as state:
             budget = required_budget(state, dataset)
-            return self._price.compare(state.paid(dataset), asked, budget)
+            return self._accountant.compare(state.paid(dataset), requested, budget)
 
     def price(
         self,
@@ -260,7 +273,7 @@ class Ledger:
         adjacency: Adjacency,
         delta: float,
     ) -> float:
-        """The lowest ε of a budget in these terms under which `events` fit. Spends nothing.
+        """Smallest budget ε in these terms under which `events` fit. Charges nothing.
 
         Parameters
         ----------
@@ -275,8 +288,10 @@ class Ledger:
         """
         check_release(events, unit, adjacency)
         terms = Budget(epsilon=1.0, delta=delta, adjacency=adjacency, unit=unit)
-        with self._book.writing() as state:
-            return self._price.of(state.paid(dataset) + tally([(events, unit, adjacency)]), terms)
+        with self._log.writing() as state:
+            return self._accountant.of(
+                state.paid(dataset) + tally([(events, unit, adjacency)]), terms
+            )
 
     def charge(
         self,
@@ -289,7 +304,7 @@ class Ledger:
         adjacency: Adjacency,
         purpose: str = "",
     ) -> Charge:
-        """Pay for one release: see `charge_many`.
+        """Charge one release: see `charge_many`.
 
         Parameters
         ----------
@@ -304,62 +319,66 @@ class Ledger:
         purpose
             A few words for readers of the ledger.
         """
-        ask = Ask(
+        release = ReleaseRequest(
             dataset=dataset, run=run, request=request, events=events,
             unit=unit, adjacency=adjacency, purpose=purpose,
         )  # fmt: skip
-        return self.charge_many([ask])[0]
+        return self.charge_many([release])[0]
 
-    def charge_many(self, asks: Sequence[Ask]) -> list[Charge]:
-        """Pay for releases, durably, before they are computed: for all of them or for none.
+    def charge_many(self, releases: Sequence[ReleaseRequest]) -> list[Charge]:
+        """Charge releases durably before they are computed: all of them or none.
 
-        Refused if together they would pass a budget. The same ask again returns the stored charge
-        with `new` false: it pays for no second draw of noise. Only a charge with `new` true allows
-        noise to be drawn, once: no noise key is stored, so that what is lost in a crash is lost.
-        `answer_many` and `open_many` lose nothing.
+        Refused if together they would exceed a budget. Repeating a release returns the stored
+        charge with `new` false, which does not cover a second draw of noise. Only a charge with
+        `new` true allows noise to be drawn, once. No noise key is stored, so a reply lost in a
+        crash cannot be recovered; `answer_many` and `open_many` can recover it.
 
         Parameters
         ----------
-        asks
-            Releases to charge, each for a request of its own.
+        releases
+            Releases to charge, each with a different request id.
         """
-        check_distinct(asks)
-        with self._book.writing() as state:
-            new = [not check_same_release(state, ask) for ask in asks]
-            self._charge(state, [ask for ask, fresh in zip(asks, new, strict=True) if fresh])
-        state = self._book.publish()
+        check_distinct(releases)
+        with self._log.writing() as state:
+            new = [not check_same_release(state, release) for release in releases]
+            self._charge(
+                state, [release for release, fresh in zip(releases, new, strict=True) if fresh]
+            )
+        state = self._log.publish()
         return [
-            msgspec.structs.replace(state.charges[ask.place][-1], new=fresh)
-            for ask, fresh in zip(asks, new, strict=True)
+            msgspec.structs.replace(state.charges[release.place][-1], new=fresh)
+            for release, fresh in zip(releases, new, strict=True)
         ]
 
-    def _charge(self, state: State, wanted: Sequence[Ask]) -> list[Entry]:
-        """Write charges for all of these; their entries, as far as they are known before sealing.
+    def _charge(self, state: State, wanted: Sequence[ReleaseRequest]) -> list[Entry]:
+        """Write charges for all releases; returns their entries without hashes.
 
-        The state does not move while it is written from, so whatever shares a budget is added up
-        here before it is held against the budget.
+        The state does not change while it is written from, so releases that share a budget are
+        summed here before the comparison.
         """
-        together: dict[frozenset[str], list[Ask]] = {}
-        for ask in wanted:
-            together.setdefault(state.family(ask.dataset), []).append(ask)
+        together: dict[frozenset[str], list[ReleaseRequest]] = {}
+        for release in wanted:
+            together.setdefault(state.family(release.dataset), []).append(release)
         for shared in together.values():
             dataset = shared[0].dataset
             budget = required_budget(state, dataset)
-            asked = tally([(ask.events, ask.unit, ask.adjacency) for ask in shared])
-            self._price.require_budget(dataset.short, state.paid(dataset), asked, budget)
+            requested = tally(
+                [(release.events, release.unit, release.adjacency) for release in shared]
+            )
+            self._accountant.require_budget(dataset.short, state.paid(dataset), requested, budget)
         drafts = [
             draft(
-                "charge", ask.dataset, ask.events, run=ask.run, request=ask.request,
-                attempt=state.next_attempt(ask.place), unit=ask.unit, adjacency=ask.adjacency,
-                purpose=ask.purpose,
+                "charge", release.dataset, release.events, run=release.run, request=release.request,
+                attempt=state.next_attempt(release.place), unit=release.unit,
+                adjacency=release.adjacency, purpose=release.purpose,
             )
-            for ask in wanted
+            for release in wanted
         ]  # fmt: skip
-        first = self._book.append(state, drafts)
+        first = self._log.append(state, drafts)
         return [msgspec.structs.replace(one, seq=first + i) for i, one in enumerate(drafts)]
 
     def store_reply(self, run: str, request: str, body: bytes) -> bytes:
-        """Keep one reply: see `store_replies`.
+        """Store one reply: see `store_replies`.
 
         Parameters
         ----------
@@ -371,10 +390,10 @@ class Ledger:
         return self.store_replies([Reply(run, request, body)])[0]
 
     def store_replies(self, replies: Sequence[Reply]) -> list[bytes]:
-        """Keep what charged releases have become, before they are sent: all of them or none.
+        """Store replies to charged requests before they are sent: all of them or none.
 
-        Returns what was kept. A request has one reply: a second, different one is refused and must
-        not be sent. The noise keys of these answers are erased in the same transaction.
+        Returns the stored replies. A request has one reply; a second, different one is refused and
+        must not be sent. The noise keys are erased in the same transaction.
 
         Parameters
         ----------
@@ -382,8 +401,8 @@ class Ledger:
             Replies to charged requests.
         """
         check_distinct(replies)
-        digests = [reply_hash(self._book.store.key, *reply) for reply in replies]
-        with self._book.writing() as state:
+        digests = [reply_hash(self._log.store.key, *reply) for reply in replies]
+        with self._log.writing() as state:
             drafts, bodies, answered = [], [], []
             for reply, digest in zip(replies, digests, strict=True):
                 charge = answerable(state, reply, digest)
@@ -392,10 +411,10 @@ class Ledger:
                     drafts.append(draft("reply", charge.dataset, (digest, len(reply.body)), **said))
                     bodies.append(reply.body)
                     answered += [one.seq for one in state.charges[reply.place]]
-            first = self._book.append(state, drafts)
-            self._book.store.keep(first, bodies)
-            self._book.store.erase_secrets(answered)
-        self._book.publish()
+            first = self._log.append(state, drafts)
+            self._log.store.keep(first, bodies)
+            self._log.store.erase_secrets(answered)
+        self._log.publish()
         return [reply.body for reply in replies]
 
     def recall(self, run: str, request: str) -> bytes | None:
@@ -416,8 +435,8 @@ class Ledger:
         requests
             Pairs of a run and a request.
         """
-        with self._book.writing() as state:
-            return [self._book.reply(state, place) for place in requests]
+        with self._log.writing() as state:
+            return [self._log.reply(state, place) for place in requests]
 
     def answer(
         self,
@@ -432,7 +451,7 @@ class Ledger:
         purpose: str = "",
         content: str = "",
     ) -> bytes:
-        """Answer one request: see `answer_many`; `compute` is given the noise key.
+        """Answer one request: see `answer_many`; `compute` takes the noise key.
 
         Parameters
         ----------
@@ -449,99 +468,105 @@ class Ledger:
         purpose
             A few words for readers of the ledger.
         content
-            Digest of everything that the reply is computed from and a server chooses.
+            Digest of everything that the server chooses and the reply depends on.
         """
-        ask = Ask(
+        release = ReleaseRequest(
             dataset=dataset, run=run, request=request, events=events,
             unit=unit, adjacency=adjacency, purpose=purpose, content=content,
         )  # fmt: skip
-        return self.answer_many([ask], lambda opened: [compute(opened[0].key)])[0]
+        return self.answer_many([release], lambda opened: [compute(opened[0].key)])[0]
 
     def answer_many(
-        self, asks: Sequence[Ask], compute: Callable[[list[Opened]], Sequence[bytes]]
+        self,
+        releases: Sequence[ReleaseRequest],
+        compute: Callable[[list[ChargedRequest]], Sequence[bytes]],
     ) -> list[bytes]:
-        """Replay stored replies; charge, compute (draw the noise) and store the others, in order.
+        """Return stored replies; charge, compute and store the others, in order.
 
-        `compute` is given the asks that have no reply yet, in their order, each with its noise key,
-        and answers each; it is not called when there are none. All are charged in one transaction,
-        and stored in one. If it fails they are paid for: asked again, each gets the same key.
+        `compute` takes the releases without a reply, in order, each with its noise key, and returns
+        their replies. It is not called if there are none. All are charged in one transaction and
+        stored in one. If `compute` fails they stay charged; a repeated call gets the same keys.
 
         Parameters
         ----------
-        asks
+        releases
             Releases that are requested.
         compute
             A function of the charged requests that returns their replies in order.
         """
-        replies, wanted = self.open_many(asks)
+        replies, wanted = self.open_many(releases)
         if not wanted:
             return [reply for reply in replies if reply is not None]
         bodies = compute(wanted)
         if len(bodies) != len(wanted):
-            raise ValueError(f"{len(wanted)} requests were to be answered, not {len(bodies)}")
+            raise ValueError(f"compute returned {len(bodies)} replies for {len(wanted)} requests")
         pairs = zip(wanted, bodies, strict=True)
-        stored = iter(self.store_replies([Reply(*one.ask.place, body) for one, body in pairs]))
+        stored = iter(self.store_replies([Reply(*one.release.place, body) for one, body in pairs]))
         return [next(stored) if reply is None else reply for reply in replies]
 
-    def open_many(self, asks: Sequence[Ask]) -> tuple[list[bytes | None], list[Opened]]:
-        """The first half of `answer_many`, for answers that are computed elsewhere meanwhile.
+    def open_many(
+        self, releases: Sequence[ReleaseRequest]
+    ) -> tuple[list[bytes | None], list[ChargedRequest]]:
+        """First half of `answer_many`, for replies that are computed elsewhere.
 
-        Stored replies, None where there is none yet; and those asks, charged, each with its noise
-        key. A charge whose answer was lost is not made again: its key is still there, and is given
-        for the content that was charged and for no other. `store_replies` is the second half.
+        Returns the stored replies (None where there is none yet) and the remaining releases,
+        charged, each with its noise key. If a reply was lost, its charge is not repeated: the
+        stored key is returned, for the charged content only. `store_replies` is the second half.
 
         Parameters
         ----------
-        asks
+        releases
             Releases that are requested.
         """
-        check_distinct(asks)
-        with self._book.writing() as state:
-            for ask in asks:
-                check_same_release(state, ask)
-            replies = [self._book.reply(state, ask.place) for ask in asks]
-            wanted = [ask for ask, reply in zip(asks, replies, strict=True) if reply is None]
-            store = self._book.store
-            found = {ask.place: lost_secret(store, state, ask) for ask in wanted}
-            fresh = [ask for ask in wanted if found[ask.place] is None]
+        check_distinct(releases)
+        with self._log.writing() as state:
+            for release in releases:
+                check_same_release(state, release)
+            replies = [self._log.reply(state, release.place) for release in releases]
+            wanted = [
+                release for release, reply in zip(releases, replies, strict=True) if reply is None
+            ]
+            store = self._log.store
+            found = {release.place: lost_secret(store, state, release) for release in wanted}
+            fresh = [release for release in wanted if found[release.place] is None]
             entries = self._charge(state, fresh)
             new = [new_secret(store, *pair) for pair in zip(fresh, entries, strict=True)]
             store.keep_secrets(new)
         if wanted:
-            self._book.publish()
-        keys = found | {ask.place: one for ask, one in zip(fresh, new, strict=True)}
-        return replies, [opened(ask, one) for ask in wanted if (one := keys[ask.place])]
+            self._log.publish()
+        keys = found | {release.place: one for release, one in zip(fresh, new, strict=True)}
+        return replies, [opened(release, one) for release in wanted if (one := keys[release.place])]
 
     def charges(self, run: str) -> list[Charge]:
-        """What was charged for a run, in order.
+        """Charges of a run, in order.
 
         Parameters
         ----------
         run
             Id of the run.
         """
-        with self._book.writing() as state:
+        with self._log.writing() as state:
             found = [c for cs in state.charges.values() for c in cs if c.run == run]
         return sorted(found, key=lambda charge: charge.seq)
 
     def paid_for(self, run: str) -> list[Charge]:
-        """The charges of a run whose answers cost nothing more: stored, or to be drawn again.
+        """Charges of a run whose replies are stored or can be recomputed without a new charge.
 
         Parameters
         ----------
         run
             Id of the run.
         """
-        with self._book.writing() as state:
+        with self._log.writing() as state:
             return [
                 charges[-1]
                 for place, charges in state.charges.items()
                 if place[0] == run
-                and (place in state.answers or stored_secret(self._book.store, charges[-1]))
+                and (place in state.answers or stored_secret(self._log.store, charges[-1]))
             ]
 
     def spent(self, data: DatasetId | str) -> Spent:
-        """What was spent on a data set, and the guarantee that still holds for it.
+        """ε spent on a data set, with its budget.
 
         Parameters
         ----------
@@ -549,10 +574,10 @@ class Ledger:
             A data set of `datasets()`, or its id.
         """
         dataset = _as_dataset(data)
-        with self._book.writing() as state:
+        with self._log.writing() as state:
             budget, paid = state.budget(dataset), state.paid(dataset)
             family = state.family(dataset)
-            epsilon = None if budget is None else self._price.of(paid, budget)
+            epsilon = None if budget is None else self._accountant.of(paid, budget)
             charges = [c for cs in state.charges.values() for c in cs]
             return Spent(
                 dataset=str(dataset),
@@ -567,7 +592,7 @@ class Ledger:
     def remaining(self, data: DatasetId | str) -> float | None:
         """Budget minus spent ε of a data set; None without a budget.
 
-        ε does not add up by addition: whether a run fits is for `check` to say.
+        ε is not additive: use `check` to see whether a run fits.
 
         Parameters
         ----------
@@ -577,31 +602,31 @@ class Ledger:
         return self.spent(data).remaining
 
     def datasets(self) -> list[DatasetId]:
-        """All that the ledger has heard of, in the order in which it did."""
-        with self._book.writing() as state:
+        """All data sets in the ledger, in the order of their first entry."""
+        with self._log.writing() as state:
             return list(state.datasets)
 
     def lookalikes(self, dataset: DatasetId) -> list[DatasetId]:
-        """Charged data sets of the same schema that it is not linked with.
+        """Charged data sets with the same schema that are not linked with this one.
 
         Parameters
         ----------
         dataset
             The data set, as `identify` names it.
         """
-        with self._book.writing() as state:
+        with self._log.writing() as state:
             return list(state.lookalikes(dataset))[::-1]
 
     def entries(self, data: DatasetId | str | None = None) -> list[Row]:
-        """All entries in order, each checked once more.
+        """All entries in order, checked again.
 
         Parameters
         ----------
         data
             Only the entries of this data set and of those that it is linked with.
         """
-        store, dataset = self._book.store, None if data is None else _as_dataset(data)
-        with self._book.writing() as state:
+        store, dataset = self._log.store, None if data is None else _as_dataset(data)
+        with self._log.writing() as state:
             entries = list(follow(store.key, store.rows(), 0, store.first))
             family = None if dataset is None else state.family(dataset)
             return [
@@ -611,23 +636,23 @@ class Ledger:
             ]
 
     def receipt(self) -> str:
-        """Number and hash of the last entry: kept elsewhere, it shows any later going back."""
-        with self._book.writing() as state:
+        """Number and hash of the last entry; kept elsewhere, it reveals a later rollback."""
+        with self._log.writing() as state:
             return f"{state.count}:{state.last.hex()}"
 
     def verify(self, receipt: str | None = None) -> Report:
-        """Check every entry and stored reply on disk; the report lists all that is wrong.
+        """Check every entry and stored reply on disk; the report lists all problems.
 
         Parameters
         ----------
         receipt
-            A receipt from an earlier report or export that was kept elsewhere. Only with it can a
-            ledger be recognised that was put back to an older state as a whole.
+            A receipt from an earlier report or export, kept elsewhere. Only a receipt can reveal
+            that the whole ledger was restored to an older state.
         """
-        return audit(self._book.store.path, receipt)
+        return audit(self._log.store.path, receipt)
 
     def export(self, path: str | Path, format: Literal["json", "csv"] = "json") -> None:
-        """Write all entries, and in JSON what is spent, for a reader who may see neither key.
+        """Write all entries, and in JSON the spent ε, without any key or reply.
 
         Parameters
         ----------

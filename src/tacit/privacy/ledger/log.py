@@ -1,7 +1,7 @@
-"""The verified chain in memory, kept in step with the file that other processes write too.
+"""The verified chain in memory, synchronised with the file that other processes may write.
 
-The state changes in one way only: by reading checked entries back from the disk. What a process
-believes is therefore what the next one will find.
+The state changes only by reading checked entries back from disk, so all processes see the same
+state.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tacit.privacy.ledger.state import State
 from tacit.privacy.ledger.store import Store, create_store
 
 
-class Book:
-    """One open ledger without its rules; safe between threads and processes, not across a fork."""
+class EntryLog:
+    """Entries of an open ledger; safe between threads and processes, not across a fork."""
 
     def __init__(self, path: Path, *, create: bool) -> None:
-        """Open and check the whole chain."""
+        """Open the file and check the whole chain."""
         if create:
             create_store(path, _now())
         self.store = Store(path)
@@ -53,7 +53,7 @@ class Book:
 
     @contextmanager
     def writing(self) -> Iterator[State]:
-        """The present state, and nobody else writes until the end; an error undoes everything."""
+        """Context with the present state and the exclusive write lock; an error rolls back."""
         if os.getpid() != self._pid:
             raise DataError(
                 f"{self.store.path} was opened before a fork; open it again in the new process"
@@ -62,9 +62,10 @@ class Book:
             yield self._catch_up()
 
     def append(self, state: State, drafts: Iterable[Entry]) -> int:
-        """Write the next entries, inside `writing`, at most once each time.
+        """Write the next entries; call at most once inside `writing`.
 
-        Returns the number of the first. The state stays as it was: it will read them from the disk.
+        Returns the number of the first. The state is unchanged until the entries are read from
+        disk.
         """
         time, last, entries = _now(), state.last, []
         for seq, draft in enumerate(drafts, state.count + 1):
@@ -76,7 +77,7 @@ class Book:
         return state.count + 1
 
     def publish(self) -> State:
-        """Show the head outside the database; until this returns nothing may be released."""
+        """Write the head file; nothing may be released before this returns."""
         with self.writing() as state:
             head = self.store.head()
             if self.store.outer_head() != head:
@@ -84,7 +85,7 @@ class Book:
             return state
 
     def reply(self, state: State, place: tuple[str, str]) -> bytes | None:
-        """The reply to a run's request, if there is one, as it was stored; inside `writing`."""
+        """Stored reply to a run's request, or None; call inside `writing`."""
         answer = state.answers.get(place)
         if answer is None:
             return None
@@ -100,9 +101,9 @@ class Book:
         return body
 
     def _catch_up(self) -> State:
-        """Check and take in what was written since the last time, by whomever."""
+        """Check and apply entries written since the last call, by any process."""
         store = self.store
-        # Forgotten until it is whole again: an interrupted update must not be half believed.
+        # Cleared until the update is complete: an interrupted one must not be used.
         state, self._state = self._state or State(last=store.first), None
         head = store.head()
         if head.count < state.count:
@@ -113,8 +114,8 @@ class Book:
             state.apply(entry)
         if (state.count, state.last) != (head.count, head.hash):
             raise DataError(
-                f"{store.path} has {state.count} entries but its head says {head.count}: the last"
-                f" ones were removed or added by hand; {ADVICE}"
+                f"{store.path} has {state.count} entries but its head says {head.count}: entries"
+                f" were removed from or added to the end; {ADVICE}"
             )
         store.check_reaches(store.outer_head(), state.count)
         self._state = state
@@ -122,7 +123,7 @@ class Book:
 
 
 def draft(kind: Kind, dataset: DatasetId, body: Any, **fields: Any) -> Entry:
-    """An entry without its place in the chain, which `Book.append` gives it."""
+    """An entry without its position in the chain, which `EntryLog.append` sets."""
     text = msgspec.json.encode(body).decode()
     return Entry(
         seq=0, time="", previous=b"", kind=kind, dataset=str(dataset), body=text, **fields
@@ -130,5 +131,5 @@ def draft(kind: Kind, dataset: DatasetId, body: Any, **fields: Any) -> Entry:
 
 
 def _now() -> str:
-    """UTC after RFC 3339."""
+    """Current UTC time in RFC 3339 format."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Where a user's own ledger lies when nobody says otherwise."""
+"""Default path of a user's ledger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LEDGER_NAME = "ledger.sqlite"
 
 
 def own_ledger() -> Path:
-    """In $TACIT_STATE, else in the directory that the platform keeps for a program's state."""
+    """Path in $TACIT_STATE, else in the platform's directory for application state."""
     if os.environ.get("TACIT_STATE"):
         return Path(os.environ["TACIT_STATE"]) / LEDGER_NAME
     home = os.environ.get("XDG_STATE_HOME")

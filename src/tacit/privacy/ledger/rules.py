@@ -1,11 +1,11 @@
-"""What the ledger refuses and warns of, one rule a function."""
+"""The ledger's refusals and warnings, one function per rule."""
 
 from __future__ import annotations
 
 import warnings
 
 from tacit.errors import PrivacyBudgetError
-from tacit.privacy.ledger.charges import Ask, Reply
+from tacit.privacy.ledger.charges import ReleaseRequest, Reply
 from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.privacy.ledger.state import Budget, Charge, State
 
@@ -14,10 +14,10 @@ class LineageWarning(UserWarning):
     """A data set looks like the successor of one that has already been charged."""
 
 
-def check_same_release(state: State, wanted: Ask) -> list[Charge]:
-    """The charges of a request; refused if they were for other records or another release.
+def check_same_release(state: State, wanted: ReleaseRequest) -> list[Charge]:
+    """Charges of a request; refused if they were for other records or another release.
 
-    Ids come from a server: one that uses an id again must not be handed what others paid for.
+    Ids come from a server, and a reused id must not return the reply to another request.
     """
     done = state.charges.get(wanted.place, [])
     if done and not wanted.same_release(done[0]):
@@ -28,20 +28,20 @@ def check_same_release(state: State, wanted: Ask) -> list[Charge]:
     return done
 
 
-def check_same_content(charge: Charge, wanted: Ask, content: str) -> None:
-    """Refuse to draw a lost answer again for anything but what it was charged for.
+def check_same_content(charge: Charge, wanted: ReleaseRequest, content: str) -> None:
+    """Refuse to recompute a lost reply for any other content than was charged.
 
-    The same noise under two different questions would cancel in the difference of the answers.
+    The same noise in two different replies would cancel in their difference.
     """
     if wanted.content != content:
         raise PrivacyBudgetError(
             f"request {wanted.request} of run {wanted.run} was charged for another content (entry "
-            f"{charge.seq}); it is answered as it was first asked, or not at all"
+            f"{charge.seq}); only the original content can be answered: use a new request id"
         )
 
 
 def answerable(state: State, reply: Reply, digest: str) -> Charge | None:
-    """The charge that a reply is for; None if this very reply is stored; otherwise refused."""
+    """Charge of a reply, or None if the same reply is already stored; otherwise refused."""
     place = f"request {reply.request} of run {reply.run}"
     charges = state.charges.get(reply.place)
     if not charges:
@@ -51,13 +51,13 @@ def answerable(state: State, reply: Reply, digest: str) -> Charge | None:
         return charges[-1]
     if answer.digest != digest:
         raise PrivacyBudgetError(
-            f"{place} has been answered otherwise; send the stored reply (recall), not a second one"
+            f"{place} already has a different reply; send the stored one (recall)"
         )
     return None
 
 
 def required_budget(state: State, dataset: DatasetId) -> Budget:
-    """Fail closed: what the operator has not allowed is not allowed."""
+    """Budget of a data set; refused if none was set."""
     budget = state.budget(dataset)
     if budget is not None:
         return budget
@@ -69,19 +69,19 @@ def required_budget(state: State, dataset: DatasetId) -> Budget:
         else ""
     )
     raise PrivacyBudgetError(
-        f"data set {dataset.short} has no privacy budget, so nothing may be released; its operator"
-        f" sets one: tacit ledger budget {dataset} --epsilon E --delta D{hint}"
+        f"data set {dataset.short} has no privacy budget, so nothing may be released; set"
+        f" one: tacit ledger budget {dataset} --epsilon E --delta D{hint}"
     )
 
 
 def warn_of_lookalikes(state: State, dataset: DatasetId) -> None:
-    """Say that a new budget may be for old records."""
+    """Warn that a data set with a new budget may contain records charged before."""
     alike = next(state.lookalikes(dataset), None)
     if alike:
         warnings.warn(
-            f"data set {dataset.short} gets a budget of its own, but has the schema of"
+            f"data set {dataset.short} gets a separate budget, but has the schema of"
             f" {alike.short}, which was charged; if it holds some of the same records, link it:"
             f" tacit ledger link {dataset} {alike}",
             LineageWarning,
-            stacklevel=4,  # whoever called `set_budget`
+            stacklevel=4,  # the caller of `set_budget`
         )

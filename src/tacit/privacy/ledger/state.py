@@ -1,7 +1,7 @@
-"""What the entries mean: budgets, families of data sets, and what has been spent.
+"""Ledger state: budgets, families of linked data sets, and charges.
 
-The state is only ever made by reading the verified chain, entry after entry. Which events count
-how under which budget is decided here; what they cost together, by the accountant.
+The state is built only by reading the verified chain, entry by entry. This module decides how
+events count under a budget; the accountant computes their total ε.
 
 **Adjacency.** An event stores a clip and a noise, so its sensitivity under the budget's adjacency
 is derived. A charge under add-or-remove-one counts under a replace-one budget (its sum moves by at
@@ -33,11 +33,11 @@ from tacit.support.type_info import prepare
 Unit = Literal["record", "person", "party"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 Epsilon = Callable[[Sequence[GaussianEvent], float, Adjacency], float]
-"""ε of some events at a δ under an adjacency: an upper bound; infinite when there is none."""
+"""Upper bound on ε of events at a δ under an adjacency; infinite if there is none."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the operator of a site allows to be spent on one data set, ever."""
+    """The total ε at δ that the operator allows for one data set."""
 
     epsilon: float
     delta: float
@@ -52,16 +52,16 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         check_terms(self.unit, self.adjacency)
 
     def within(self, other: Budget) -> bool:
-        """Whether everything this allows, `other` allows too."""
+        """True if `other` allows everything that this budget allows."""
         same = (self.adjacency, self.unit) == (other.adjacency, other.unit)
         return same and self.epsilon <= other.epsilon and self.delta <= other.delta
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
-    """Events that have been paid for.
+    """Charged events of one request.
 
-    `new` is true only for the call that wrote the entry: whoever holds it may draw noise, once.
-    Any other call finds a charge whose noise was, or may have been, drawn already.
+    `new` is true only for the call that wrote the entry, which may draw noise once. For any other
+    call the noise may already have been drawn.
     """
 
     seq: int
@@ -78,7 +78,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the chain remembers of a stored reply."""
+    """Digest and size of a stored reply, as recorded in the chain."""
 
     seq: int
     digest: str
@@ -89,7 +89,7 @@ Paid = tuple[GaussianEvent, Unit, Adjacency]
 
 
 def check_terms(unit: str, adjacency: str) -> None:
-    """Refuse a unit or an adjacency that has no meaning here."""
+    """Refuse an unknown unit or adjacency."""
     if unit not in UNITS:
         raise ConfigError(f'unit = "{unit}"; choose from {", ".join(UNITS)}')
     if adjacency not in get_args(Adjacency):
@@ -101,7 +101,7 @@ def check_terms(unit: str, adjacency: str) -> None:
 def counted(
     event: GaussianEvent, unit: Unit, adjacency: Adjacency, budget: Budget
 ) -> GaussianEvent:
-    """The event whose sensitivity under the budget's terms bounds what this one reveals.
+    """Equivalent event whose sensitivity in the budget's terms bounds the given one's.
 
     >>> person = Budget(epsilon=1, delta=1e-6, adjacency="add-or-remove-one", unit="record")
     >>> counted(GaussianEvent(clip=1, noise_sd=5), "person", "add-or-remove-one", person).clip
@@ -117,7 +117,7 @@ def counted(
         return event
     if UNITS.index(unit) < UNITS.index(budget.unit):
         raise PrivacyBudgetError(
-            f"a guarantee for a {unit} says nothing about a {budget.unit}, which the budget"
+            f"a guarantee per {unit} says nothing about a {budget.unit}, which the budget"
             f" protects; run with unit = {budget.unit}"
         )
     if event.sampling is not None:
@@ -132,7 +132,7 @@ def counted(
 
 
 def tally(charges: Iterable[tuple[Iterable[GaussianEvent], Unit, Adjacency]]) -> Counter[Paid]:
-    """Equal events merged, so that an accountant sees each once, with its count."""
+    """Merge equal events and count them."""
     total: Counter[Paid] = Counter()
     for events, unit, adjacency in charges:
         for event in events:
@@ -142,7 +142,7 @@ def tally(charges: Iterable[tuple[Iterable[GaussianEvent], Unit, Adjacency]]) ->
 
 
 def under(paid: Counter[Paid], budget: Budget) -> tuple[GaussianEvent, ...]:
-    """What has been paid for, in the budget's terms, merged and in a fixed order."""
+    """Charged events in the budget's terms, merged and in a fixed order."""
     merged: Counter[GaussianEvent] = Counter()
     for (event, unit, adjacency), count in paid.items():
         merged[counted(event, unit, adjacency, budget)] += count
@@ -152,7 +152,7 @@ def under(paid: Counter[Paid], budget: Budget) -> tuple[GaussianEvent, ...]:
 
 @dataclass
 class State:
-    """Everything the chain says, up to entry `count`, whose hash is `last`."""
+    """State of the ledger after entry `count`, whose hash is `last`."""
 
     last: bytes
     count: int = 0
@@ -164,13 +164,11 @@ class State:
     _family: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def apply(self, entry: Entry) -> None:
-        """Take in the next entry of the chain."""
+        """Apply the next entry of the chain."""
         try:
             self._apply(entry, DatasetId.parse(entry.dataset))
         except (msgspec.MsgspecError, ConfigError) as error:
-            raise DataError(
-                f"ledger entry {entry.seq} has no meaning ({error}); {ADVICE}"
-            ) from error
+            raise DataError(f"ledger entry {entry.seq} is invalid ({error}); {ADVICE}") from error
         self.count, self.last = entry.seq, entry.hash
 
     def _apply(self, entry: Entry, dataset: DatasetId) -> None:
@@ -194,29 +192,29 @@ class State:
             self.answers[place] = Answer(entry.seq, digest, size)
 
     def family(self, dataset: DatasetId) -> frozenset[str]:
-        """The contents that share one budget: those linked, and whatever the schema, the same."""
+        """Contents that share one budget: linked data sets, and equal contents under any schema."""
         return self._family.get(dataset.content, frozenset({dataset.content}))
 
     def paid(self, dataset: DatasetId) -> Counter[Paid]:
-        """All that was ever charged to a data set and to those it continues."""
+        """All events ever charged to a data set and to those that it continues."""
         total: Counter[Paid] = Counter()
         for content in self.family(dataset):
             total.update(self._paid.get(content, {}))
         return total
 
     def budget(self, dataset: DatasetId) -> Budget | None:
-        """The one set last for the data set or for one of its family."""
+        """The budget set last for the data set or its family."""
         found = [self._budgets[c] for c in self.family(dataset) if c in self._budgets]
         return max(found, key=lambda pair: pair[0])[1] if found else None
 
     def next_attempt(self, place: tuple[str, str]) -> int:
-        """The number under which a request would now be charged."""
+        """Attempt number of the next charge for a request."""
         return len(self.charges.get(place, ())) + 1
 
     def lookalikes(self, dataset: DatasetId) -> Iterator[DatasetId]:
-        """Data sets with this schema, already charged and not linked: an older state of it?
+        """Charged data sets with this schema that are not linked with it: possibly older states.
 
-        The last first, one by one: who has thousands of data sets mostly needs to know of one.
+        Yields the most recent first, lazily, because callers often need only one.
         """
         family = self.family(dataset)
         for other in reversed(self.datasets):
@@ -226,7 +224,7 @@ class State:
 
 
 def as_charge(entry: Entry, dataset: DatasetId) -> Charge:
-    """A charge entry, decoded; an event of a kind that is not known here is refused."""
+    """Decode a charge entry; unknown kinds of event are refused."""
     return msgspec.convert(
         {
             **{n: getattr(entry, n) for n in ("seq", "time", "run", "request", "attempt")},

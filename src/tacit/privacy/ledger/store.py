@@ -3,19 +3,19 @@
     ledger.sqlite   header, entries, the head (written with each batch), stored replies, and the
                     noise secrets of answers that are charged and not stored yet; mode 0600
     ledger.key      32 secret bytes
-    ledger.head     the head once more, written after the commit and before `charge` returns
+    ledger.head     a copy of the head, written after the commit and before `charge` returns
 
-Why the head is kept twice: the one inside ends the chain, so that a deleted last entry is noticed;
-the one outside notices that the whole database was put back to an earlier copy. It is written after
-the commit. So a crash between the two leaves it behind, which is no alarm, and what it has not
-seen was never released, because `charge` had not returned.
+Why two heads: the one inside the database reveals that the last entries were deleted; the one
+outside reveals that the whole database was restored from an older copy. The outer one is written
+after the commit. A crash in between leaves it behind, which is harmless: `charge` had not returned,
+so nothing was released.
 
 Why DELETE and EXTRA: in DELETE mode the commit is the removal of the journal, and only EXTRA syncs
-the directory after it. WAL was left out because SQLite silently ends a damaged log at the first bad
-frame, and because a ledger that is one file at rest can be copied as one file.
+the directory after it. WAL is not used because SQLite silently truncates a damaged log at the first
+bad frame, and because a ledger should be one file when closed, so that it can be copied.
 
-Why secrets are erased as they are: `secure_delete` writes zeros over a deleted row. The rollback
-journal holds the page as it was before, so that file is overwritten too once it is not needed.
+How secrets are erased: `secure_delete` overwrites a deleted row with zeros. The rollback journal
+still holds the old page, so it is overwritten too.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _INSERT = f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * 
 
 
 class NoiseSecret(NamedTuple):
-    """What the noise of a charged answer is drawn from until its reply is stored."""
+    """Secret from which a charged reply draws its noise, kept until the reply is stored."""
 
     seq: int
     """The entry of the charge."""
@@ -87,10 +87,10 @@ class NoiseSecret(NamedTuple):
 
 
 class Store:
-    """One process's hands on the files; what the entries mean is not known here."""
+    """Access to the ledger's files, without interpreting the entries."""
 
     def __init__(self, path: Path) -> None:
-        """Connect to an existing file; `create_store` makes one."""
+        """Connect to an existing file; `create_store` creates one."""
         if path.suffix != ".sqlite":
             raise ConfigError(f'{path}; the name of a ledger ends in ".sqlite"')
         self.path = path
@@ -98,24 +98,23 @@ class Store:
         if not path.exists():
             _refuse_remains(path)
             raise ConfigError(
-                f"there is no ledger at {path}; the operator of the site makes one by setting a"
-                " budget: tacit ledger budget"
+                f"there is no ledger at {path}; create one by setting a budget: tacit ledger budget"
             )
         mode = stat.S_IMODE(path.stat().st_mode)
         if os.name == "posix" and mode & _OTHERS:
             raise DataError(
-                f"{path} has mode {mode:04o}; it holds the noise of answers that are being made and"
-                f" others can read it: chmod 600 {path}"
+                f"{path} has mode {mode:04o}; it holds noise secrets that other users can"
+                f" read: chmod 600 {path}"
             )
         self._holds_secrets = False
-        """Whether the present transaction's journal may hold a noise secret."""
+        """True if the present transaction's journal may hold a noise secret."""
         with self.errors():
             self.db = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode=rw",
                 uri=True,
                 isolation_level=None,
                 timeout=BUSY_TIMEOUT_S,
-                check_same_thread=False,  # the ledger has a lock of its own
+                check_same_thread=False,  # the ledger has its own lock
             )
             try:
                 self._settle()
@@ -130,7 +129,7 @@ class Store:
         (mode,) = self.db.execute("PRAGMA journal_mode=DELETE").fetchone()
         if mode != "delete":
             raise DataError(
-                f"{self.path} cannot be kept durably here (journal mode {mode}); move the state"
+                f"{self.path} cannot be stored durably here (journal mode {mode}); move the state"
                 " directory to a local disk"
             )
 
@@ -158,7 +157,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """The only writer from here to the commit; everything or nothing."""
+        """Context with the exclusive write lock, committed or rolled back as a whole."""
         with self.errors():
             self._holds_secrets = False
             try:
@@ -200,16 +199,16 @@ class Store:
             raise DataError(f"{self.path} has other tables than a ledger's; {ADVICE}")
 
     def has_noise_secrets(self) -> bool:
-        """Whether the table is there; an audit may find a ledger of version 0.1."""
+        """True if the table of noise secrets exists; ledgers of version 0.1 lack it."""
         return self.db.execute(_TABLES).fetchall() != _first_tables()
 
     def upgrade(self) -> None:
-        """Give a ledger of version 0.1 the table that it lacks, in the caller's transaction."""
+        """Add the missing table to a ledger of version 0.1, in the caller's transaction."""
         if not self.has_noise_secrets():
             self.db.execute(_NOISE_SECRETS)
 
     def head(self) -> Head:
-        """The head inside, checked."""
+        """The checked head inside the database."""
         row = self.db.execute("SELECT count, hash, code FROM head").fetchone()
         if row is None:
             raise DataError(f"{self.path} has no head; {ADVICE}")
@@ -218,7 +217,7 @@ class Store:
         return head
 
     def outer_head(self) -> Head:
-        """The head outside, checked."""
+        """The checked head outside the database."""
         head = read_head(self.head_path)
         if head is None:
             raise DataError(f"{self.head_path} is missing; {ADVICE}")
@@ -226,7 +225,7 @@ class Store:
         return head
 
     def check_reaches(self, outer: Head, count: int) -> None:
-        """Refuse a chain of `count` entries that lacks what the head outside has seen."""
+        """Refuse a chain of `count` entries that does not contain the outer head's entry."""
         if outer.count > count:
             raise DataError(
                 f"{self.path} has {count} entries but had {outer.count}: it was cut short or"
@@ -235,14 +234,14 @@ class Store:
         row = self.db.execute("SELECT hash FROM entries WHERE seq = ?", (outer.count,)).fetchone()
         if outer.hash != (row[0] if row else self.first):
             raise DataError(
-                f"{self.path} has another history than {self.head_path} has seen up to entry"
-                f" {outer.count}: it was replaced by a copy that went its own way; {ADVICE}"
+                f"{self.path} has another history than {self.head_path} up to entry {outer.count}:"
+                f" it was replaced by a diverged copy; {ADVICE}"
             )
 
     def rows(self, after: int = 0) -> Iterator[tuple]:
-        """The entries after one of them, unchecked, in order.
+        """Unchecked entries after number `after`, in order.
 
-        By the page: a query left open by an error would keep its lock after the ledger is closed.
+        Read in pages, because a query left open by an error would keep its lock.
         """
         while page := self.db.execute(_PAGE, (after,)).fetchall():
             yield from page
@@ -272,13 +271,13 @@ class Store:
         return NoiseSecret(*rows[0]) if rows else None
 
     def noise_secrets(self) -> list[NoiseSecret]:
-        """All of them, unchecked."""
+        """All noise secrets, unchecked."""
         return [NoiseSecret(*row) for row in self.db.execute("SELECT * FROM noise_secrets")]
 
     def keep_secrets(self, kept: Sequence[NoiseSecret]) -> None:
         """Store the noise secrets of new charges, in the caller's transaction."""
         if kept:
-            self._holds_secrets = True  # those of other answers are on the same page
+            self._holds_secrets = True  # other secrets are on the same page
             self.db.executemany("INSERT INTO noise_secrets VALUES (?, ?, ?, ?)", kept)
 
     def erase_secrets(self, charges: Sequence[int]) -> None:
@@ -289,18 +288,18 @@ class Store:
             self.db.executemany("DELETE FROM noise_secrets WHERE seq = ?", rows)
 
     def publish(self, head: Head) -> None:
-        """Write the head outside; the caller holds the transaction, so heads never go back."""
+        """Write the outer head; inside the caller's transaction, so heads never go back."""
         try:
             write_durably(self.head_path, msgspec.json.encode(head))
         except OSError as error:
             raise DataError(
-                f"{self.head_path} cannot be written ({error.strerror}); nothing is released: make"
-                " room or mend its rights"
+                f"{self.head_path} cannot be written ({error.strerror}); nothing is released: free"
+                " disk space or fix its permissions"
             ) from error
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Say in one line what SQLite or the system found; a full disk is no damage."""
+        """Convert SQLite and operating system errors to one-line errors."""
         try:
             yield
         except OSError as error:
@@ -322,10 +321,11 @@ class Store:
 
 
 def create_store(path: Path, created: str) -> None:
-    """An empty ledger at `path` unless there is one; after a crash at any point, again possible.
+    """Create an empty ledger at `path` unless one exists; can be repeated after a crash.
 
-    SQLite's lock lets one process at a time in here. The head is written first: so a key alone
-    means that a ledger was taken away, and a new one would forget what was spent.
+    SQLite's lock admits one process at a time. The outer head is written first. A key without a
+    ledger therefore means that the ledger was removed, and creating a new one is refused because it
+    would forget what was spent.
     """
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -338,7 +338,7 @@ def create_store(path: Path, created: str) -> None:
 
 
 def read_head(path: Path) -> Head | None:
-    """The head outside, unchecked; None if there is none."""
+    """The unchecked outer head, or None."""
     try:
         return _as_head(msgspec.json.decode(path.read_bytes()), path)
     except FileNotFoundError:
@@ -355,12 +355,12 @@ def _as_head(fields: Any, path: Path) -> Head:
 
 
 def _printable(finding: object) -> str:
-    """SQLite quotes what it found, whatever bytes they are."""
+    """Remove unprintable bytes from SQLite's message."""
     return "".join(c if c.isprintable() else " " for c in str(finding))[:120]
 
 
 def _refuse_remains(path: Path) -> None:
-    """Refuse to begin anew where a ledger was taken away."""
+    """Refuse to create a ledger where one was removed."""
     key_path, head_path = path.with_suffix(".key"), path.with_suffix(".head")
     head = read_head(head_path)
     if (head is None and key_path.exists()) or (head is not None and head.count > 0):
@@ -392,7 +392,7 @@ def _expected_tables() -> list[tuple]:
 
 @cache
 def _first_tables() -> list[tuple]:
-    """Of version 0.1."""
+    """Tables of version 0.1."""
     return _tables_of(*_SCHEMA)
 
 

@@ -1,6 +1,7 @@
-"""For people: rows to show, a report of a full check, and an export. Nothing here changes anything.
+"""Read-only views of the ledger: rows for display, a full check, and an export.
 
-Nothing secret leaves: no key, no stored reply. Hashes are keyed, so they say nothing about records.
+The output contains no key and no stored reply. Hashes are keyed, so they reveal nothing about
+records.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _SHOWN = 10
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry for a reader. `state` of a charge: "charged", or "answered" once stored."""
+    """One entry for display. `state` of a charge: "charged", or "answered" once stored."""
 
     seq: int
     time: str
@@ -52,7 +53,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a full check has found. `receipt` names the present end of the chain."""
+    """Findings of a full check. `receipt` identifies the present end of the chain."""
 
     path: str
     entries: int
@@ -61,7 +62,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if no problem was found."""
         return not self.problems
 
 
@@ -75,7 +76,7 @@ def as_row(entry: Entry, state: State) -> Row:
 
 
 def write_export(path: Path, form: str, rows: list[Row], spent: list[Spent], receipt: str) -> None:
-    """JSON (everything) or CSV (the entries), whole or not at all."""
+    """Write JSON (everything) or CSV (the entries), atomically."""
     if form == "json":
         body = msgspec.json.format(
             msgspec.json.encode({"receipt": receipt, "spent": spent, "entries": rows})
@@ -92,21 +93,23 @@ def write_export(path: Path, form: str, rows: list[Row], spent: list[Spent], rec
         part.write_bytes(body)
         os.replace(part, path)  # noqa: PTH105 - atomic on every platform
     except OSError as error:
-        raise DataError(f"{path} cannot be written ({error.strerror}); choose another") from error
+        raise DataError(
+            f"{path} cannot be written ({error.strerror}); choose another path"
+        ) from error
 
 
 def _cell(value: Any) -> str:
-    """Text that a spreadsheet takes for text: a purpose could begin like a formula."""
+    """Escape text that a spreadsheet would read as a formula."""
     text = value if isinstance(value, str | int) else msgspec.json.encode(value).decode()
     text = str(text)
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
 def audit(path: Path, receipt: str | None = None) -> Report:
-    """Check everything, and say all that is wrong instead of stopping at the first.
+    """Check the whole ledger and list all problems.
 
-    `receipt`, kept elsewhere from an earlier report or export, is the only thing that shows that
-    database, head and key were together put back to an older state.
+    `receipt` comes from an earlier report or export, kept elsewhere. Only a receipt can reveal that
+    database, head and key were all restored to an older state.
     """
     problems: list[str] = []
     hashes: dict[int, str] = {}
@@ -138,7 +141,7 @@ _Check = Callable[[Store, _Hashes], Iterable[str]]
 
 
 def _collect(problems: list[str], store: Store, hashes: _Hashes, check: _Check) -> None:
-    """Run one check; an error in it is a finding like the others."""
+    """Run one check; an error it raises becomes a finding."""
     try:
         with store.errors():
             problems.extend(islice(check(store, hashes), _SHOWN))
@@ -147,7 +150,7 @@ def _collect(problems: list[str], store: Store, hashes: _Hashes, check: _Check) 
 
 
 def _plain(error: TacitError) -> str:
-    """The finding without the advice to look for it."""
+    """The error's text without the general advice."""
     return str(error).removesuffix(f"; {ADVICE}")
 
 
@@ -157,7 +160,7 @@ def _structure(store: Store, _: _Hashes) -> Iterable[str]:
 
 
 def _chain(store: Store, hashes: _Hashes) -> Iterable[str]:
-    """Every fault of the chain; after one, go on from what is written."""
+    """Yield every fault of the chain, continuing after each from the stored values."""
     count, last = 0, store.first
     for row in store.rows():
         entry = read_row(row, count + 1)
@@ -176,7 +179,7 @@ def _heads(store: Store, hashes: _Hashes) -> Iterable[str]:
 
 
 def _replies(store: Store, _: _Hashes) -> Iterable[str]:
-    """Every stored reply is the one that the chain remembers, and none is missing or extra."""
+    """Check that the stored replies are exactly those recorded in the chain."""
     state = State(last=store.first)
     for entry in follow(store.key, store.rows(), 0, store.first):
         state.apply(entry)
@@ -186,11 +189,11 @@ def _replies(store: Store, _: _Hashes) -> Iterable[str]:
             yield f"the stored reply of entry {answer.seq} is missing or was changed"
     ((found,),) = store.db.execute("SELECT count(*) FROM replies").fetchall()
     if found != len(state.answers):
-        yield f"{len(state.answers)} replies were stored, {found} are there"
+        yield f"{len(state.answers)} replies were stored, {found} are present"
 
 
 def _noise_secrets(store: Store, _: _Hashes) -> Iterable[str]:
-    """Each stored noise secret is that of a charge without a reply, as it was stored."""
+    """Check that each noise secret is unchanged and belongs to a charge without a reply."""
     if not store.has_noise_secrets():
         return
     state = State(last=store.first)
@@ -213,6 +216,6 @@ def _receipt(receipt: str, hashes: _Hashes) -> list[str]:
     if count.isdecimal() and digest and hashes.get(int(count)) == digest:
         return []
     return [
-        f"the ledger does not contain what the receipt {receipt[:80]} says: everything was put back"
-        " to an older state, or the receipt is another ledger's"
+        f"the ledger does not contain what the receipt {receipt[:80]} says: everything was restored"
+        " to an older state, or the receipt belongs to another ledger"
     ]

@@ -34,7 +34,7 @@ class OnRay:
             for folder in self._ledgers(jobs):
                 check_folder(folder, one_machine=True)
             count = min(self._workers or cluster.cores, len(jobs))
-            pool = Pool(Runner, [(1, str(Path.cwd()))] * count, most_losses=TRIES - 1)
+            pool = Pool(Runner, [(1, str(Path.cwd()))] * count, max_losses=TRIES - 1)
             try:
                 yield from self._spread(pool, jobs)
             finally:

@@ -42,6 +42,7 @@ GRIDS: dict[str, dict[str, Choice]] = {
         "method.empirical_bayes": Choice(others=(True,)),
         "schedule.rounds": ROUNDS,
     },
+    "dp-scores": {"schedule.rounds": Choice(others=(14, 22))},
     "dp-updates": {
         "method.clip": CLIP,
         "method.shards": Choice(times=(0.25, 0.5, 2.0)),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
-from tacit.data import Federation, made_up_federation, public_records, public_schema
+from tacit.data import Federation, public_records, public_schema, synthetic_federation
 from tacit.data.records import len_records
 from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, TacitError
@@ -173,7 +173,7 @@ class Workshop:
     def _federation(self, number: int) -> Federation:
         if self._made_up is None or self._made_up[0] != number:
             assert self.records is not None
-            made = made_up_federation(
+            made = synthetic_federation(
                 msgspec.structs.replace(self.config.data, balance=False),
                 self.config.partition,
                 records=self.records,

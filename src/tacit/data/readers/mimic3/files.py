@@ -1,8 +1,8 @@
-"""The files of the MIMIC-III benchmark: where they are, what they say, what is wrong with them.
+"""Locate, read and validate the files of the MIMIC-III benchmark.
 
 The layout is that of the benchmark's in-hospital-mortality task: train/ and test/, each with a
-listfile.csv (stay,y_true) and one time series a stay, which has a row a point in time and an empty
-cell for what was not measured then.
+listfile.csv (stay,y_true) and one time series per stay, with one row per point in time and empty
+cells for missing measurements.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HOW = (
 
 @dataclass(frozen=True, kw_only=True)
 class Stay:
-    """One line of a listfile."""
+    """One stay of a listfile."""
 
     file: Path
     subject: str
@@ -45,7 +45,7 @@ class Stay:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """All measurements of one channel, of all stays one after the other."""
+    """All measurements of one channel over all stays."""
 
     stay: array[int] = field(default_factory=lambda: array("q"))
     hour: array[float] = field(default_factory=lambda: array("d"))
@@ -53,12 +53,12 @@ class Series:
 
 
 def locate(path: str | None = None) -> Path | None:
-    """The folder that has both listfiles, or None; `path` stands in for $TACIT_DATA/mimic3."""
+    """Folder with both listfiles, or None; `path` replaces $TACIT_DATA/mimic3."""
     return next((f for f in _places(path) if all(_listfile(f, part) for part in PARTS)), None)
 
 
 def local_folder(path: str | None) -> Path:
-    """The same, or the error that says how to come by the files."""
+    """Folder with both listfiles, or an error that says how to get them."""
     folder = locate(path)
     if folder is None:
         looked = f'data.path = "{path}"' if path else "$TACIT_DATA/mimic3"
@@ -93,7 +93,7 @@ def read_stays(folder: Path) -> list[Stay]:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """Cells of every line with its number; a line of another length than the first is an error."""
+    """Line numbers and cells; a line with another number of cells than the header is an error."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -107,7 +107,7 @@ def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
         width = width or len(cells)
         if len(cells) != width:
             raise DataError(
-                f"{file}, line {number}: {len(cells)} cells, the header has {width}; mend the"
+                f"{file}, line {number}: {len(cells)} cells, the header has {width}; fix the"
                 " line, or run the benchmark's scripts again"
             )
         yield number, cells
@@ -132,10 +132,8 @@ def _read_listfile(file: Path) -> Iterator[Stay]:
         name, label = cells[stay_at].strip(), cells[label_at].strip()
         match = _STAY.fullmatch(name)
         if match is None or name in seen:
-            wrong = (
-                "is there twice" if name in seen else "is no <subject>_episode<n>_timeseries.csv"
-            )
-            raise DataError(f'{file}, line {number}: stay "{name}" {wrong}; mend the line')
+            wrong = "occurs twice" if name in seen else "is not <subject>_episode<n>_timeseries.csv"
+            raise DataError(f'{file}, line {number}: stay "{name}" {wrong}; fix the line')
         if label not in ("0", "1"):
             raise DataError(f'{file}, line {number}: y_true = "{label}"; it must be 0 or 1')
         seen.add(name)
@@ -143,7 +141,7 @@ def _read_listfile(file: Path) -> Iterator[Stay]:
 
 
 def read_series(stays: list[Stay]) -> dict[str, Series]:
-    """What was measured in the first 48 hours, channel by channel, as numbers."""
+    """Measurements of the first 48 hours by channel."""
     series = {name: Series() for name in CHANNELS}
     for row, stay in enumerate(stays):
         lines = _lines(stay.file)
@@ -174,7 +172,7 @@ def _number(text: str, channel: Channel | None, file: Path, line: int, column: s
     if not math.isfinite(value):
         words = f" and none of {', '.join(channel.texts)}" if channel and channel.texts else ""
         raise DataError(
-            f'{file}, line {line}, column "{column}": "{text}" is not a number{words}; mend the'
+            f'{file}, line {line}, column "{column}": "{text}" is not a number{words}; fix the'
             " cell, or empty it if nothing was measured"
         )
     return value

@@ -1,7 +1,7 @@
 """MIMIC-III's public schema: 17 channels, 7 spans of time, 6 statistics, 714 columns.
 
-Every number here is general clinical knowledge (normal values, what a monitor or a ward usually
-shows, how often it is charted), none was taken from the records: they are not public.
+All numbers are general clinical knowledge (normal values, typical ranges, charting frequencies);
+none comes from the records, which are not public.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HOURS = 48.0
 
 STATISTICS = ("min", "max", "mean", "std", "skew", "count")
 SPANS: dict[str, tuple[float, float]] = {
-    # As parts of the time from a channel's first to its last measurement.
+    # As fractions of the time from a channel's first to its last measurement.
     "all": (0.0, 1.0),
     "first 10%": (0.0, 0.1),
     "first 25%": (0.0, 0.25),
@@ -30,12 +30,12 @@ SPANS: dict[str, tuple[float, float]] = {
 
 _SKEW = 4.0
 _FEW, _MANY = 1.0, 6.0
-"""A count is expected to be at least one, and clipped at six times what is expected."""
+"""Minimum of an expected count, and the clip as a multiple of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """One measured quantity: plausible bounds, normal value, usual deviation, measures a day."""
+    """One measured quantity: plausible bounds, normal value, deviation, measurements per day."""
 
     low: float
     high: float
@@ -43,7 +43,7 @@ class Channel:
     scale: float
     daily: float
     texts: dict[str, float] = field(default_factory=dict[str, float])
-    """Words a nurse may have charted instead of a number, in lower case."""
+    """Text that may be charted instead of a number, in lower case."""
 
 
 _REFILL = {"brisk": 0, "normal <3 secs": 0, "delayed": 1, "abnormal >3 secs": 1}
@@ -93,14 +93,14 @@ CHANNELS: dict[str, Channel] = {
 
 
 def column_name(channel: str, span: str, statistic: str) -> str:
-    """The name a statistic has among the columns of x."""
+    """Name of a statistic's column of x."""
     return f"{channel} {statistic} {span}"
 
 
 def _column(channel: str, span: str, statistic: str) -> ColumnConfig:
     name, about = column_name(channel, span, statistic), CHANNELS[channel]
     if statistic == "std":
-        # No spread exceeds half the range; one of four usual deviations is extreme already.
+        # A spread is at most half the range; four usual deviations are already extreme.
         half = about.scale / 2
         high = min((about.high - about.low) / 2, 4 * about.scale)
         return ColumnConfig(name=name, low=0, high=high, center=half, scale=half)

@@ -2,7 +2,7 @@
 
 The first 48 hours of a stay become 714 numbers, as for the benchmark's logistic regression
 (Harutyunyan et al., Scientific Data 6, 2019): six statistics of each of 17 channels over seven
-spans of time. Unlike there, nothing is learnt from the records on the way: see docs/data.md.
+spans of time. Unlike there, preparation uses no statistics of the records: see docs/data.md.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tacit.data.readers.mimic3.schema import (
 from tacit.data.schema.table import Table
 
 RECORDS = 21_139
-"""Stays of both sets, as the benchmark reports them."""
+"""Stays in both sets, as reported by the benchmark."""
 
 _SLACK = 1e-6
 
 
 def read(*, path: str | None, balance: bool, seed: int) -> Table:
-    """Both sets together; a balanced table reads only the files of the stays it keeps."""
+    """Read both sets; with `balance`, only the files of the stays that are kept."""
     stays = read_stays(local_folder(path))
     notes: list[str] = []
     if balance:
@@ -60,7 +60,7 @@ def read(*, path: str | None, balance: bool, seed: int) -> Table:
 
 
 def _frame(stays: list[Stay], statistics: dict[str, np.ndarray]) -> pl.DataFrame:
-    """The table; a statistic of nothing is put at its centre, which the preparation makes 0."""
+    """The table; a missing statistic is set to its centre, which becomes 0."""
     columns: dict[str, pl.Series] = {}
     for config in FEATURES:
         assert config.low is not None
@@ -77,7 +77,7 @@ def _frame(stays: list[Stay], statistics: dict[str, np.ndarray]) -> pl.DataFrame
 def _channel(
     name: str, channel: Channel, series: Series, stays: int
 ) -> tuple[dict[str, np.ndarray], int]:
-    """All statistics of one channel, by column name, and how many measurements were clipped."""
+    """Statistics of one channel by column name, and the number of clipped measurements."""
     stay = np.array(series.stay, dtype=np.int64)
     hour, raw = np.array(series.hour), np.array(series.value)
     value = np.clip(raw, channel.low, channel.high)
@@ -99,10 +99,9 @@ def _channel(
 
 
 def _statistics(stay: np.ndarray, value: np.ndarray, stays: int) -> tuple[np.ndarray, ...]:
-    """The six statistics of each stay; NaN for all but the count where there is no value.
+    """The six statistics of each stay; without values, NaN except for the count.
 
-    The deviation and the skewness are those of the values as a whole population; equal values,
-    and a single one, have no skewness.
+    Deviation and skewness are population values; the skewness of equal values is 0.
     """
     count = np.bincount(stay, minlength=stays).astype(np.float64)
     there = np.where(count > 0, count, np.nan)

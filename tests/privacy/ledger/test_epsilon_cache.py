@@ -11,8 +11,8 @@ from ledger_worker import EVENT, TERMS, asks_of, budget_of, zcdp
 
 from tacit.errors import PrivacyBudgetError
 from tacit.privacy.events import GaussianEvent, Poisson
-from tacit.privacy.ledger.cost import Price
-from tacit.privacy.ledger.known import Known, Question
+from tacit.privacy.ledger.cost import CachedAccountant
+from tacit.privacy.ledger.epsilon_cache import EpsilonCache, EpsilonQuery
 from tacit.privacy.ledger.ledger import Ledger
 
 ROUND = GaussianEvent(clip=1.0, noise_sd=50.0, count=10, sampling=Poisson(rate=0.1))
@@ -86,7 +86,7 @@ def test_a_bound_is_never_reported_and_never_refuses(watched, dataset):
 )
 def test_a_bound_holds_in_its_own_terms_only(other):
     accountant = Watched()
-    price = Price(accountant)
+    price = CachedAccountant(accountant)
     paid = lambda count: Counter({(EVENT, "record", "add-or-remove-one"): count})  # noqa: E731
     assert price.fits(paid(20), budget_of())
     assert price.fits(paid(5), budget_of())
@@ -110,20 +110,20 @@ _steps = st.tuples(
 def test_it_decides_as_the_accountant_asked_directly(steps, size):
     """Whatever was asked before, and however little of it is remembered."""
     accountant = Watched()
-    price = Price(accountant)
-    price._known = Known(size)
+    price = CachedAccountant(accountant)
+    price._cache = EpsilonCache(size)
     for counts, what, epsilon, delta, adjacency in steps:
         budget = budget_of(epsilon, delta=delta, adjacency=adjacency)
         paid = Counter({(kind, "record", "add-or-remove-one"): n for kind, n in counts.items()})
-        direct = Price(zcdp).of(paid, budget)
+        direct = CachedAccountant(zcdp).of(paid, budget)
         if what == "check":
             assert price.of(paid, budget) == direct
         else:
             assert price.fits(paid, budget) == (direct <= epsilon)
-        assert len(price._known._values) <= size
-    assert price._known._counts.keys() == price._known._values.keys()
-    held = {q for questions in price._known._holding.values() for q in questions}
-    assert held == set(price._known._values)
+        assert len(price._cache._values) <= size
+    assert price._cache._counts.keys() == price._cache._values.keys()
+    held = {q for questions in price._cache._holding.values() for q in questions}
+    assert held == set(price._cache._values)
 
 
 def test_a_multiset_larger_in_one_kind_only_is_no_bound():
@@ -131,34 +131,34 @@ def test_a_multiset_larger_in_one_kind_only_is_no_bound():
         Counter({(KINDS[i], "record", "add-or-remove-one"): n for i, n in enumerate(counts)})
         for counts in ((80, 1), (20, 400))
     )
-    price = Price(zcdp)
+    price = CachedAccountant(zcdp)
     budget = budget_of(3.0)
     assert price.fits(known, budget)
     assert not price.fits(asked, budget)
 
 
 def test_what_is_used_is_remembered_longest():
-    known = Known(2)
+    known = EpsilonCache(2)
     large, small, other = (
-        Question((times(EVENT, n),), 1e-5, "add-or-remove-one") for n in (9, 1, 20)
+        EpsilonQuery((times(EVENT, n),), 1e-5, "add-or-remove-one") for n in (9, 1, 20)
     )
     known.learn(large, 0.5)
     known.learn(other, 0.9)
     assert known.at_most(small, 0.6), "by the smaller of two bounds"
-    known.learn(Question((ROUND,), 1e-5, "add-or-remove-one"), 0.1)
+    known.learn(EpsilonQuery((ROUND,), 1e-5, "add-or-remove-one"), 0.1)
     assert known.at_most(small, 0.6)
     assert known.value(other) is None
     assert known.value(small) is None, "a bound is not an answer"
 
 
 def test_no_bound_says_nothing():
-    known = Known()
-    one = Question((EVENT,), 1e-5, "add-or-remove-one")
+    known = EpsilonCache()
+    one = EpsilonQuery((EVENT,), 1e-5, "add-or-remove-one")
     assert not known.at_most(one, 1.0)
-    known.learn(Question((times(EVENT, 5),), 1e-5, "add-or-remove-one"), math.inf)
+    known.learn(EpsilonQuery((times(EVENT, 5),), 1e-5, "add-or-remove-one"), math.inf)
     assert not known.at_most(one, 1.0)
-    mixed = Question((EVENT, ROUND), 1e-5, "add-or-remove-one")
-    known.learn(Question((times(EVENT, 5),), 1e-5, "add-or-remove-one"), 0.1)
+    mixed = EpsilonQuery((EVENT, ROUND), 1e-5, "add-or-remove-one")
+    known.learn(EpsilonQuery((times(EVENT, 5),), 1e-5, "add-or-remove-one"), 0.1)
     assert not known.at_most(mixed, 1.0), "another kind of event is in it"
 
 

@@ -1,0 +1,100 @@
+"""A multivariate normal with mean and root stored beside its natural parameters.
+
+Natural parameters hold the precision matrix, whose condition number is the square of the root's: in
+float64 they lose the directions that are a factor 10⁸ wider than others. A result therefore keeps
+the mean and a lower-triangular root L with covariance LLᵀ. It may also keep importance weights of
+draws from N(mean, LLᵀ) (`tacit.expfam.quadrature.weighing_draws`) against the exact posterior; with
+`weighted` = 1 moments and samples are those of the weighted draws.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tacit.arrays import Array, Natural, namespace, solve_lower
+from tacit.expfam.gaussian import Free, FullGaussian, _on_diagonal
+from tacit.expfam.quadrature import weighing_draws
+
+
+class RootedGaussian(FullGaussian):
+    """`FullGaussian` for results: mean, root and weights are read, never multiplied.
+
+    Parameters
+    ----------
+    dimension
+        Number of coordinates of θ.
+    """
+
+    def __repr__(self) -> str:
+        return f"FullGaussian({self.dimension})"
+
+    @property
+    def stored_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the arrays that are stored beside the natural parameters."""
+        return {
+            "mean": (self.dimension,),
+            "root": (self.dimension, self.dimension),
+            "log_weights": (len(weighing_draws(self.dimension)),),
+            "weighted": (),
+        }
+
+    def draws(self, natural: Natural) -> tuple[np.ndarray, np.ndarray] | None:
+        """Weighted draws of θ: (draws, weights); None where the normal itself is the result."""
+        if not natural["weighted"]:
+            return None
+        theta = natural["mean"] + weighing_draws(self.dimension) @ natural["root"].T
+        return theta, np.exp(natural["log_weights"])
+
+    def moments(self, natural: Natural) -> tuple[Any, Any]:
+        """Mean and lower-triangular root of the covariance, by the weights where there are any."""
+        weighted = self.draws(natural)
+        if weighted is None:
+            return natural["mean"], natural["root"]
+        z, weights = weighing_draws(self.dimension), weighted[1]
+        centre = weights @ z
+        covariance = ((z - centre) * weights[:, None]).T @ (z - centre)
+        root = natural["root"] @ np.linalg.cholesky(covariance)
+        return natural["mean"] + natural["root"] @ centre, root
+
+    def usual(self, natural: Natural) -> dict[str, Array]:
+        if "root" not in natural:
+            return super().usual(natural)
+        mean, root = self.moments(natural)
+        return {"mean": mean, "covariance": root @ root.T}
+
+    def location_scale(self, natural: Natural) -> tuple[Array, Array]:
+        if "root" not in natural:
+            return super().location_scale(natural)
+        mean, root = self.moments(natural)
+        return mean, np.sqrt(np.sum(np.square(root), axis=1))
+
+    def free(self, natural: Natural) -> Free:
+        if "root" not in natural:
+            return super().free(natural)
+        mean, root = self.moments(natural)
+        xp, on_diagonal = namespace(root), _on_diagonal(root)
+        logs = xp.log(xp.where(on_diagonal, root, 1.0))
+        return {"location": mean, "scale": xp.where(on_diagonal, logs, root)}
+
+    def sample(self, key: Array, natural: Natural, shape: tuple[int, ...] = ()) -> Array:
+        import jax
+        import jax.numpy as jnp
+
+        weighted = self.draws(natural)
+        if weighted is None:
+            noise = jax.random.normal(key, (*shape, self.dimension), dtype=np.float64)
+            return jnp.asarray(natural["mean"]) + noise @ jnp.asarray(natural["root"]).T
+        theta, weights = weighted
+        return jax.random.choice(key, jnp.asarray(theta), shape, p=jnp.asarray(weights), axis=0)
+
+    def kl(self, first: Natural, second: Natural) -> Array:
+        """KL of the two normals, from mean and root where both have them."""
+        if "root" not in first or "root" not in second:
+            return super().kl(first, second)
+        (mean, root), (other, other_root) = self.moments(first), self.moments(second)
+        ratio = solve_lower(other_root, root)
+        shift = solve_lower(other_root, mean - other)
+        logs = np.sum(np.log(np.diagonal(root) / np.diagonal(other_root)))
+        return 0.5 * (np.sum(ratio * ratio) + shift @ shift - self.dimension) - logs

@@ -1,0 +1,66 @@
+"""Symmetric matrices that should be positive definite, made so by their absolute eigenvalues."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tacit.arrays import Array, namespace
+
+LEAST_EIGENVALUE = 1e-6
+"""Of a matrix scaled to a unit diagonal."""
+
+
+class AbsoluteEigen(NamedTuple):
+    """S·V diag(values) Vᵀ·S with S = diag(scale): the repaired matrix."""
+
+    scale: Array
+    vectors: Array
+    values: Array
+    """At least `LEAST_EIGENVALUE`."""
+    definite: Array
+    """Whether nothing had to be repaired."""
+
+    def solve(self, right: Array, damping: Array | float = 0.0) -> Array:
+        """The inverse times a vector; damping is added to the eigenvalues."""
+        inner = (self.vectors.T @ (right / self.scale)) / (self.values + damping)
+        return (self.vectors @ inner) / self.scale
+
+    @property
+    def log_determinant(self) -> Array:
+        """Of the repaired matrix."""
+        xp = namespace(self.values)
+        return xp.sum(xp.log(self.values)) + 2.0 * xp.sum(xp.log(self.scale))
+
+    @property
+    def inverse_root(self) -> Array:
+        """R with R Rᵀ the inverse of the repaired matrix."""
+        xp = namespace(self.values)
+        return (self.vectors / xp.sqrt(self.values)) / self.scale[:, None]
+
+
+def absolute_eigen(matrix: Array) -> AbsoluteEigen:
+    """Eigenvalues of a symmetric matrix in diagonally scaled coordinates, made positive.
+
+    The scaling makes the result equivariant: with rows and columns in other units the repaired
+    matrix is the same one in those units.
+    """
+    xp = namespace(matrix)
+    diagonal = xp.abs(xp.diagonal(matrix))
+    scale = xp.sqrt(xp.where(diagonal > 0, diagonal, 1.0))
+    scaled = matrix / (scale[:, None] * scale[None, :])
+    values, vectors = xp.linalg.eigh(0.5 * (scaled + scaled.T))
+    return AbsoluteEigen(
+        scale,
+        vectors,
+        xp.maximum(xp.abs(values), LEAST_EIGENVALUE),
+        xp.min(values) > LEAST_EIGENVALUE,
+    )
+
+
+def lower_root(root: np.ndarray) -> np.ndarray:
+    """The lower-triangular root of the same covariance, with a positive diagonal. NumPy only."""
+    upper: Any = np.linalg.qr(root.T, mode="r")
+    signs = np.where(np.diagonal(upper) < 0, -1.0, 1.0)
+    return (upper * signs[:, None]).T

@@ -1,0 +1,243 @@
+"""Local optimisation of `NaturalVI`: what a party does where it answers alone.
+
+The party minimises its free energy −E_q[log p(xₘ|θ)] + KL(q ‖ cavity) by natural-gradient steps.
+A step is halved until the free energy falls. The reply is the change of the party's factor. A party
+that has not answered before starts at predictors taken from its records' own outcomes where the
+model has them (`GaussianSites.data_site`), otherwise at the mode of cavity × likelihood.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tacit.arrays import cholesky, namespace, solve_lower
+from tacit.expfam import Family, FullGaussian, Natural
+from tacit.methods.base import Answer, Array, Task
+from tacit.methods.natural import party
+from tacit.methods.natural.curvature import absolute_eigen
+from tacit.models import Model
+from tacit.models.capabilities import GaussianSites
+from tacit.pvi import cavity, multiply, power
+from tacit.support.compiler import jax, jnp
+
+if TYPE_CHECKING:
+    from tacit.methods.natural.method import NaturalVI
+
+MAX_EVALUATIONS = 200
+"""Of the local free energy in one answer."""
+SHORTEST_STEP = 1e-5
+SETTLED = 1e-9
+"""Nats: a whole step that gains less ends a local optimisation."""
+ENERGY_SLACK = 1e-7
+"""Nats by which a step may raise the free energy: quadrature is no better."""
+ROUNDED_PRECISION = 1e-13
+"""Relative to a diagonal element: less precision than this is not told from rounding."""
+ENERGY_ROUNDING = 1e-12
+"""Relative to the free energy: differences below it are rounding errors."""
+LEAST_CURVATURE, MOST_CURVATURE = 0.25, 1e6
+"""Relative to q: between these the precision of one step stays, whatever the Hessian says."""
+GENERIC_MEAN_FIELD_STEP = 0.15
+
+
+def answer(method: NaturalVI, model: Model, family: Family, task: Task) -> Answer:
+    """The local posterior of one visit."""
+    if not method.safeguarded:
+        assert isinstance(model, GaussianSites)
+        return _plain_steps(method, model, family, task)
+    full = isinstance(family, FullGaussian)
+    step = getattr(model, "mean_field_step", GENERIC_MEAN_FIELD_STEP)
+    return _optimise(model, family, cavity(task.q, task.factor), task, 1.0 if full else step)
+
+
+def _plain_steps(method: NaturalVI, model: GaussianSites, family: Family, task: Task) -> Answer:
+    rest = cavity(task.q, task.factor)
+    steps, length = method.steps_of(model, family), method.length_of(model, family)
+
+    def step(
+        natural: Natural, length: Any, usual: dict[str, Array] | None = None
+    ) -> tuple[Natural, Array]:
+        usual = usual or family.usual(natural)
+        site, loss = model.expected_site(family, usual, task.records, task.weights)
+        target = power(multiply(rest, site), length)
+        return multiply(power(natural, 1.0 - length), target), loss
+
+    # The first step stands outside the scan: alone, it is one fused pass over the numbers.
+    constant = length == 1.0 or not model.first_step_whole
+    first = length if constant else jnp.where(task.initial, 1.0, length)
+    natural, loss = step(task.start, first, task.begun)
+    if steps > 1:
+        natural, _ = jax.lax.scan(
+            lambda natural, _: (step(natural, length)[0], None), natural, length=steps - 1
+        )
+    return Answer(natural, loss)
+
+
+class _Walk(NamedTuple):
+    """Where a local optimisation is."""
+
+    natural: Natural
+    target: Natural
+    """Where a whole step from there leads."""
+    energy: Array
+    length: Array
+    evaluations: Array
+    settled: Array
+
+
+def _optimise(model: Model, family: Family, rest: Natural, task: Task, longest: float) -> Answer:
+    """Safeguarded steps to the minimum of −E_q[log p(xₘ|θ)] + KL(q ‖ cavity).
+
+    A party that has not answered before starts at its data's own predictors: q may be so wide in
+    their units that no quadrature node is where the likelihood bends.
+    """
+    at_q = task.begun or moments(family, task.start)
+    centre = at_q["mean"]
+    _, loss = likelihood_site(model, family, at_q, task)
+    new = task.start if model.is_prior else first_start(model, family, rest, task, centre)
+    first = jnp.asarray(task.visit) == 0
+    start = {name: jnp.where(first, new[name], task.start[name]) for name in rest}
+
+    def look(natural: Natural) -> tuple[Natural, Array]:
+        """Where a whole step leads, and the free energy."""
+        usual = moments(family, natural)
+        site, loss = likelihood_site(model, family, usual, task)
+        target = whole_step(model, family, usual, rest, site)
+        return target, loss + _divergence(family, usual, rest, centre)
+
+    def go_on(walk: _Walk) -> Array:
+        more = walk.evaluations < MAX_EVALUATIONS
+        return more & ~walk.settled & (walk.length >= SHORTEST_STEP)
+
+    def step(walk: _Walk) -> _Walk:
+        moved = multiply(power(walk.natural, 1.0 - walk.length), power(walk.target, walk.length))
+        target, energy = look(moved)
+        rounding = ENERGY_ROUNDING * jnp.abs(walk.energy)
+        better = energy <= walk.energy + ENERGY_SLACK + rounding  # not a number is not better
+        little = walk.energy - energy < longest**2 * SETTLED + rounding
+        settled = better & little & (walk.length >= longest)
+        natural = {name: jnp.where(better, moved[name], walk.natural[name]) for name in moved}
+        target = {name: jnp.where(better, target[name], walk.target[name]) for name in target}
+        energy = jnp.where(better, energy, walk.energy)
+        longer = jnp.minimum(2.0 * walk.length, longest)
+        length = jnp.where(better, longer, 0.5 * walk.length)
+        return _Walk(natural, target, energy, length, walk.evaluations + 1, settled)
+
+    length = jnp.asarray(longest, jnp.float64)
+    walk = _Walk(start, *look(start), length, jnp.asarray(1), jnp.asarray(False))
+    walk = jax.lax.while_loop(go_on, step, walk)
+    # Where no step lowers the free energy the answer is the whole step: small at an optimum, and
+    # anywhere else too large to be taken for one.
+    stuck = ~walk.settled & ((walk.length < SHORTEST_STEP) | jnp.isnan(walk.energy))
+    return Answer(
+        {name: jnp.where(stuck, walk.target[name], walk.natural[name]) for name in rest}, loss
+    )
+
+
+def moments(family: Family, natural: Natural) -> dict[str, Array]:
+    """Mean and sd, or mean, covariance S, a root R with S = RᵀR, and R⁻¹, the precision's factor.
+
+    With R, a variance |Rx|² is not negative, whatever rounding does.
+    """
+    if not isinstance(family, FullGaussian):
+        return family.usual(natural)
+    precision = -(natural["quadratic"] + natural["quadratic"].T)
+    xp = namespace(precision)
+    # Directions that the prior alone knows may be below the rounding of the others.
+    precision = precision + xp.diag(ROUNDED_PRECISION * xp.diagonal(precision))
+    factor = cholesky(precision)
+    root = solve_lower(factor, xp.eye(factor.shape[0]))
+    covariance = root.T @ root
+    mean = root.T @ (root @ natural["linear"])
+    return {"mean": mean, "covariance": covariance, "root": root, "factor": factor}
+
+
+def _divergence(family: Family, usual: dict[str, Array], rest: Natural, centre: Array) -> Array:
+    """−⟨λ_rest, E_q[T]⟩ − H(q) up to a constant, for any rest, proper or not.
+
+    Written around `centre`: a mean that is many standard deviations from 0 leaves few digits in
+    the square of itself.
+    """
+    moved = usual["mean"] - centre
+    quadratic = rest["quadratic"]
+    if isinstance(family, FullGaussian):
+        slope = rest["linear"] + 2.0 * (quadratic @ centre)
+        second = moved @ quadratic @ moved + jnp.sum(quadratic * usual["covariance"])
+        entropy = jnp.sum(jnp.log(jnp.diagonal(usual["root"])))
+    else:
+        slope = rest["linear"] + 2.0 * quadratic * centre
+        second = jnp.sum(quadratic * (moved * moved + jnp.square(usual["sd"])))
+        entropy = jnp.sum(jnp.log(usual["sd"]))
+    return -(slope @ moved + second + entropy)
+
+
+def likelihood_site(
+    model: Model, family: Family, usual: dict[str, Array], task: Task
+) -> tuple[Natural, Array]:
+    """(b, −½P) at the q of those usual parameters, float64, and −E_q[log p(xₘ|θ)]."""
+    if isinstance(model, GaussianSites):
+        return model.expected_site(family, usual, task.records, task.weights)
+    mean, likelihood = usual["mean"], party.log_likelihood(model, task)
+    full = isinstance(family, FullGaussian)
+    root = usual["root"].T if full else jnp.diag(usual["sd"])
+    found = party.by_cubature(party.in_z(likelihood, mean, root), jnp.ones(()), len(mean))
+    if full:
+        form = -usual["factor"] @ found.hessian @ usual["factor"].T
+        form, slope = 0.5 * (form + form.T), usual["factor"] @ found.gradient
+        return {"linear": slope + form @ mean, "quadratic": -0.5 * form}, -found.value
+    form = -jnp.diagonal(found.hessian) / jnp.square(usual["sd"])
+    slope = found.gradient / usual["sd"]
+    return {"linear": slope + form * mean, "quadratic": -0.5 * form}, -found.value
+
+
+def whole_step(
+    model: Model, family: Family, usual: dict[str, Array], rest: Natural, site: Natural
+) -> Natural:
+    """Where a whole step leads: rest × site, with a precision that is positive beside q's own."""
+    target = multiply(rest, site)
+    if isinstance(model, GaussianSites):
+        return target
+    mean, form = usual["mean"], -2.0 * target["quadratic"]
+    if not isinstance(family, FullGaussian):
+        square = jnp.square(usual["sd"])
+        slope = target["linear"] - form * mean
+        form = jnp.clip(jnp.abs(form * square), LEAST_CURVATURE, MOST_CURVATURE) / square
+        return {"linear": slope + form * mean, "quadratic": -0.5 * form}
+    slope = target["linear"] - form @ mean
+    seen = usual["root"] @ form @ usual["root"].T
+    values, vectors = jnp.linalg.eigh(0.5 * (seen + seen.T))
+    values = jnp.clip(jnp.abs(values), LEAST_CURVATURE, MOST_CURVATURE)
+    outer = usual["factor"] @ vectors
+    form = (outer * values) @ outer.T
+    form = 0.5 * (form + form.T)
+    return {"linear": slope + form @ mean, "quadratic": -0.5 * form}
+
+
+def first_start(model: Model, family: Family, rest: Natural, task: Task, centre: Array) -> Natural:
+    """Where a party starts that has not answered before; it does not depend on the width of q.
+
+    At the site of predictors that each record's own outcome suggests, or else at the mode of
+    cavity × likelihood. Mean-field: the cavity's mean with the precision of that site, because a
+    step for each coordinate alone would add up to far too much.
+    """
+    if isinstance(model, GaussianSites):
+        site = model.data_site(family, task.records, task.weights)
+        if isinstance(family, FullGaussian):
+            return multiply(rest, site)
+        quadratic = rest["quadratic"] + site["quadratic"]
+        return {"linear": rest["linear"] * quadratic / rest["quadratic"], "quadratic": quadratic}
+
+    def log_cavity(theta: Array) -> Array:
+        parts = family.statistics(theta)
+        return sum(jnp.sum(rest[name] * parts[name]) for name in rest)
+
+    likelihood = party.log_likelihood(model, task)
+    mode, _, hessian, _ = party.find_mode(likelihood, log_cavity, centre)
+    quadratic = rest["quadratic"]
+    form = -2.0 * (quadratic if quadratic.ndim == 2 else jnp.diag(quadratic)) - hessian
+    eigen = absolute_eigen(form)
+    scaled = (eigen.vectors * eigen.values) @ eigen.vectors.T
+    form = scaled * eigen.scale[:, None] * eigen.scale
+    if isinstance(family, FullGaussian):
+        return {"linear": form @ mode, "quadratic": -0.5 * form}
+    form = jnp.diagonal(form)
+    return {"linear": form * mode, "quadratic": -0.5 * form}

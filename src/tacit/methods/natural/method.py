@@ -1,0 +1,211 @@
+"""`NaturalVI`: natural-gradient variational inference for any differentiable model. Not private.
+
+From q, the likelihood of a party looks like the Gaussian site with precision −E_q[∇² log p] and
+linear term E_q[∇ log p] − E_q[∇² log p]·mean. The prior times all sites is a whole natural-gradient
+step (Khan and Lin 2017). Steps commute with linear maps of θ, so the units of the columns do not
+matter, and there is no learning rate. Generalised linear models have the expectations by quadrature
+(`WhitenedExpectations`, `GaussianSites`), other models by fixed cubature points.
+
+**All parties in every round** (synchronous, no quorum, at most `SOLVED_UP_TO` parameters): the
+server controls the steps (`tacit.methods.natural.solver`), and a round asks for value, gradient and
+Hessian at the points that it chooses (`tacit.methods.natural.party`). The result is that of central
+variational inference, however the records are divided.
+
+**Otherwise** (sequential, asynchronous, some parties per round): a party optimises its local free
+energy by safeguarded steps and replies with the change of its factor
+(`tacit.methods.natural.local`).
+
+Given `steps` or `step_size`, a party takes exactly such steps without a safeguard.
+Records are float64, because a column may vary little in comparison with its mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from tacit.arrays import Arrays
+from tacit.errors import ConfigError
+from tacit.expfam import Family, FullGaussian, Gaussian, Natural
+from tacit.expfam.rooted import RootedGaussian
+from tacit.methods.base import Answer, Array, LocalMethod, RunFacts, Task
+from tacit.methods.natural import local, party
+from tacit.methods.natural.solver import NaturalSolver
+from tacit.methods.natural.stages import CANDIDATES, EVALUATE, MODE, PUBLISHED, RELEASED
+from tacit.models import Model
+from tacit.models.capabilities import GaussianSites
+from tacit.server.messages import UPDATE, Stage
+from tacit.support.compiler import jnp
+from tacit.support.validation import check_fields
+
+LEAST_SETTLED_KL = 1e-9
+SOLVED_UP_TO = 256
+"""Parameters up to which the server controls the steps: a reply has about their square."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NaturalVI(LocalMethod):
+    """Natural-gradient steps on all records, safeguarded by default.
+
+    Parameters
+    ----------
+    steps
+        Steps per round without a safeguard, for generalised linear models; left out together with
+        `step_size`: safeguarded steps.
+    step_size
+        Length of each such step, in (0, 1].
+    dtype
+        Floating-point type of the records, "float32" or "float64".
+    """
+
+    kind: ClassVar[str] = "natural"
+    second_order: ClassVar[bool] = True
+    usual_rounds: ClassVar[int] = 100
+    steps: int | None = None
+    step_size: float | None = None
+    dtype: str = "float64"
+    _together: bool = False
+    """Whether every party answers every round; set by the plan."""
+    _parties: int = 1
+    """How many parties there are; set by the plan."""
+    _tolerance: float = 1e-5
+    """That of the schedule; set by the plan."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "method")
+        if self.steps is not None and not self.steps >= 1:
+            raise ConfigError(f"method.steps = {self.steps}; at least 1 step per round is needed")
+        if self.step_size is not None and not 0 < self.step_size <= 1:
+            raise ConfigError(f"method.step_size = {self.step_size}; it must be in (0, 1]")
+
+    def check(self, model: Model, family: Family) -> None:
+        if not isinstance(family, Gaussian):
+            raise ConfigError(
+                f"method.kind = 'natural' needs a Gaussian posterior, not {family.kind!r}; leave "
+                "method out"
+            )
+        if not self.safeguarded and not isinstance(model, GaussianSites):
+            raise ConfigError(
+                f"method.steps and method.step_size need a generalised linear model, not "
+                f"{model.kind!r}; leave them out"
+            )
+        if model.dimension > SOLVED_UP_TO and not isinstance(model, GaussianSites):
+            raise ConfigError(
+                f"method.kind = 'natural' serves models of at most {SOLVED_UP_TO} parameters, "
+                f"model {model.kind!r} has {model.dimension}; use method.kind = 'gradient-vi'"
+            )
+
+    @property
+    def safeguarded(self) -> bool:
+        """Whether step lengths are found, not given."""
+        return self.steps is None and self.step_size is None
+
+    @property
+    def starts_at_q(self) -> bool:
+        return self.safeguarded
+
+    @property
+    def step_share(self) -> float:
+        if self.safeguarded or self.step_size is None:
+            return 1.0
+        return min(1.0, (self.steps or 1) * self.step_size)
+
+    def for_run(self, facts: RunFacts) -> LocalMethod:
+        together = facts.schedule == "synchronous" and facts.everybody and not facts.quorum
+        together = together and self.safeguarded and facts.dimension <= SOLVED_UP_TO
+        if not together:
+            return self
+        return replace(self, _together=True, _parties=facts.parties, _tolerance=facts.tolerance)
+
+    # Where the server controls the steps
+
+    @property
+    def reads_public(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Mean and root of q are read as published: natural parameters would lose digits."""
+        return self._together
+
+    @property
+    def holds_prior(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The parties add shares of a prior that is not in the family to their replies."""
+        return self._together
+
+    def solver(self, model: Model, family: Family) -> NaturalSolver | None:
+        if not self._together:
+            return None
+        assert isinstance(family, Gaussian)
+        prior = None if model.has_site_prior else model.prior(family)
+        return NaturalSolver(family, prior, max(10.0 * self._tolerance, LEAST_SETTLED_KL))
+
+    def stage_at(self, visit: int) -> Stage:
+        del visit
+        return Stage(MODE, needs_q=False, needs_factor=False) if self._together else Stage()
+
+    def stages(self, rounds: int) -> dict[str, Stage]:
+        if not self._together:
+            return super().stages(rounds)
+        return {name: Stage(name, needs_q=False, needs_factor=False) for name in RELEASED}
+
+    def released_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]]:
+        if stage in RELEASED:
+            return RELEASED[stage](model.dimension)
+        return super().released_shapes(model, family, stage)
+
+    def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
+        if stage in PUBLISHED:
+            return PUBLISHED[stage](model.dimension)
+        return super().public_shapes(model, family, stage)
+
+    def result_shapes(self, model: Model, family: Family) -> dict[str, tuple[int, ...]]:
+        del family
+        return RootedGaussian(model.dimension).stored_shapes if self._together else {}
+
+    def first_public(self, model: Model, family: Family) -> Arrays:
+        if not self._together:
+            return {}
+        start = model.start(family) or model.prior(family)
+        centre = np.asarray(family.location_scale(start)[0], np.float64)
+        return {"centre": centre, "prior_share": np.asarray(1.0 / self._parties)}
+
+    def read(
+        self, model: Model, family: Family, natural: Natural, public: Arrays
+    ) -> tuple[Family, Natural]:
+        if "log_weights" not in public or not isinstance(family, FullGaussian):
+            return family, natural
+        rooted = RootedGaussian(model.dimension)
+        return rooted, natural | {name: public[name] for name in rooted.stored_shapes}
+
+    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
+        del key
+        if task.stage == UPDATE:
+            return local.answer(self, model, family, task)
+        if task.stage == MODE:
+            released = party.mode(model, family, task)
+        elif task.stage == EVALUATE:
+            public = task.public
+            spread = jnp.ones(())
+            released = party.evaluate(model, task, public["mean"], public["root"], spread)
+        elif task.stage == CANDIDATES:
+            released = party.candidates(model, task)
+        else:
+            released = party.weigh(model, task)
+        return Answer(None, None, released=released)
+
+    # Where a party answers alone
+
+    def begin(self, family: Family, start: Natural) -> dict[str, Array]:
+        return local.moments(family, start)
+
+    def steps_of(self, model: GaussianSites, family: Family) -> int:
+        """How many steps an answer takes, where their number is given."""
+        del model
+        return self.steps or (1 if isinstance(family, FullGaussian) else 40)
+
+    def length_of(self, model: GaussianSites, family: Family) -> float:
+        """The length of a step; the first of all may be 1 instead."""
+        if self.step_size is not None or isinstance(family, FullGaussian):
+            return self.step_size or 1.0
+        return model.mean_field_step

@@ -1,0 +1,100 @@
+"""Bounds on replies to the stages that a server with `NaturalSolver` asks for.
+
+For a likelihood of η = x·θ with |ℓ'| ≤ S and 0 ≤ −ℓ'' ≤ c, columns |x_j| ≤ b_j and n records, at
+θ = mean + root·z the derivatives in z satisfy
+
+    −H ⪰ 0,    −H_jj ≤ n c r_j²,    |g_j| ≤ n S r_j,    r_j = Σ_i b_i |root_ij|,
+
+and a log-probability is at most 0. At its own mode the party's site in θ has P ⪰ 0 and
+P_jj ≤ n c b_j². Other models have no such bounds: their replies must be finite.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tacit.arrays import Arrays
+from tacit.methods.natural.stages import FAILED
+from tacit.methods.reply_bounds import BrokenBound, Exchange, column_bounds
+from tacit.models import Model
+from tacit.models.capabilities import BoundedDerivatives, DerivativeBounds
+
+ROUNDING = 1e-6
+"""Relative to a limit."""
+DEFINITE = 1e-8
+"""Relative to the largest diagonal element: a negative eigenvalue beyond it is not rounding."""
+
+
+def broken_sum_bound(model: Model, exchange: Exchange) -> BrokenBound | None:
+    """The first bound that the reply breaks; None: it breaks none."""
+    curve = model.derivative_bounds() if isinstance(model, BoundedDerivatives) else None
+    if curve is None:
+        return None
+    released, public, bounds = exchange.released, exchange.public, column_bounds(model)
+    if "log_likelihood" in released:
+        return _broken_value(released["log_likelihood"], curve)
+    if "precision" in released:
+        return _broken_mode(released, exchange.records, bounds, curve)
+    found = _broken_value(released["value"], curve)
+    means, roots = (
+        np.atleast_2d(public["mean"]),
+        np.reshape(public["root"], (-1, *[len(bounds)] * 2)),
+    )
+    gradients = np.atleast_2d(released["gradient"])
+    hessians = np.reshape(released["hessian"], roots.shape)
+    for mean, root, gradient, hessian in zip(means, roots, gradients, hessians, strict=True):
+        with np.errstate(invalid="ignore"):
+            reach = np.nansum(np.where(root == 0, 0.0, bounds[:, None] * np.abs(root)), axis=0)
+            away = float(np.nansum(np.where(mean == 0, 0.0, bounds * np.abs(mean))))
+            away += float(np.sum(reach))
+            slope = curve.slope + (curve.slope_per_reach * away if curve.slope_per_reach else 0.0)
+            push = exchange.records * slope * reach * (1.0 + ROUNDING)
+            most = exchange.records * curve.curvature * np.square(reach) * (1.0 + ROUNDING)
+        found = (
+            found
+            or _over("gradient in direction", np.abs(gradient), push)
+            or _broken_form("curvature", -hessian, most)
+        )
+    return found
+
+
+def _broken_mode(
+    released: Arrays, records: float, bounds: np.ndarray, curve: DerivativeBounds
+) -> BrokenBound | None:
+    with np.errstate(invalid="ignore"):
+        most = records * curve.curvature * np.square(bounds) * (1.0 + ROUNDING)
+    most = np.where(bounds > 0, most, 0.0)
+    found = None
+    for name in ("precision", "good_precision"):
+        found = found or _broken_form("precision", released[name], most)
+    return found
+
+
+def _broken_value(values: np.ndarray, curve: DerivativeBounds) -> BrokenBound | None:
+    if not curve.nonnegative_loss:
+        return None
+    largest = float(np.max(values))
+    least = 1e-9 * float(np.max(np.abs(np.where(values > 0.1 * FAILED, values, 0.0)))) + 1e-9
+    return BrokenBound("log-likelihood", largest, 0.0) if largest > least else None
+
+
+def _over(what: str, values: np.ndarray, limits: np.ndarray) -> BrokenBound | None:
+    over = np.flatnonzero(values > limits)
+    if not len(over):
+        return None
+    worst = int(over[np.argmax(values[over] - limits[over])])
+    return BrokenBound(f"{what} {worst + 1}", float(values[worst]), float(limits[worst]))
+
+
+def _broken_form(what: str, form: np.ndarray, most: np.ndarray) -> BrokenBound | None:
+    diagonal = np.diagonal(form)
+    found = _over(f"{what} in direction", diagonal, most)
+    if found is not None:
+        return found
+    unit = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    scaled = form / np.outer(unit, unit)
+    smallest = float(np.min(np.linalg.eigvalsh(0.5 * (scaled + scaled.T))))
+    least = -DEFINITE * len(unit)
+    if smallest >= least:
+        return None
+    return BrokenBound(f"smallest scaled eigenvalue of the {what}", smallest, least, "at least")

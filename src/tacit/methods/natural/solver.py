@@ -1,0 +1,446 @@
+"""The server's half of `NaturalVI`: it finds q with few exchanges and controls every step.
+
+θ is unconstrained, q = N(mean, root·rootᵀ) and θ = mean + root·z. Each reply is a sum over records
+in z (`tacit.methods.natural.party`), the server adds the prior and sees only the sum over parties.
+
+1. **Modes.** Parties fit their own posteriors. Their Gaussian sites multiply into candidates.
+2. **Candidates.** Value, gradient and Hessian at up to five points; the best Laplace approximation
+   wins. Far from a mode, damped Newton steps follow, five lengths per exchange.
+3. **Steps.** With A = −E_q[∇²] in z, absolute eigenvalues clipped to [¼, 10⁶], a step of length ρ
+   leads to precision (1 − ρ)I + ρA and mean ρ(…)⁻¹E_q[∇]: a natural-gradient step, the same in all
+   units. A step that lowers the evidence lower bound is shortened, four lengths per exchange. The
+   run has converged when a whole step would move q by less than `settled_kl`; that step is taken.
+4. **Weights.** Log-likelihoods of fresh draws from q give importance weights, which show how far q
+   is from the exact posterior (`tacit.methods.natural.weights`).
+
+This is PVI with all parties in step: a party's site has precision −E_q[∇²] of its own records, and
+may be improper as long as q is proper.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tacit.arrays import Arrays, Natural
+from tacit.expfam import FullGaussian, Gaussian
+from tacit.methods.natural.curvature import absolute_eigen, lower_root
+from tacit.methods.natural.stages import CANDIDATE_COUNT, CANDIDATES, EVALUATE, FAILED, WEIGH
+from tacit.methods.natural.weights import weigh_draws
+from tacit.server.combine import RoundSum, Shared
+
+MAX_STEPS = 40
+MAX_NEWTON = 20
+NEAR_MODE = 0.5
+"""Squared Newton decrement per coordinate below which variational steps begin."""
+ENERGY_SLACK = 1e-4
+ENERGY_ROUNDING = 1e-11
+EIGENVALUES = (0.25, 1e6)
+NEWTON_DAMPING = (0.0, 0.3, 3.0, 30.0)
+SHORTEST_STEP = 1e-4
+MAX_PARETO_K = 0.7
+LEAST_SHARE = 0.02
+"""Of the draws: with fewer effective ones moments by weights would be noise."""
+EXACT_SHARE = 0.99
+"""From here on the weights tell q from the posterior by less than their noise."""
+REGULAR_PRECISION = 1e-13
+"""Relative to the diagonal: natural parameters of a badly conditioned q stay proper by this."""
+MODES, LAPLACE, STARTS, STEP, BACKTRACK, WEIGHTS = range(6)
+
+
+class Place(NamedTuple):
+    """A Gaussian, or a point with a scale, and the log-joint seen from there in z."""
+
+    mean: np.ndarray
+    root: np.ndarray
+    energy: float
+    """Evidence lower bound up to a constant; of a point its log-joint."""
+    gradient: np.ndarray
+    hessian: np.ndarray
+
+    @property
+    def failed(self) -> bool:
+        return not self.energy > 0.1 * FAILED
+
+    def pack(self) -> Arrays:
+        return {f"place.{name}": np.asarray(value) for name, value in self._asdict().items()}
+
+    @classmethod
+    def unpack(cls, memory: Arrays) -> Place | None:
+        if "place.mean" not in memory:
+            return None
+        parts = {name: memory[f"place.{name}"] for name in cls._fields}
+        return cls(**parts)._replace(energy=float(parts["energy"]))
+
+
+class Move(NamedTuple):
+    """A natural-gradient step in z: its eigenvectors, its whole precision and the gradient."""
+
+    vectors: np.ndarray
+    precision: np.ndarray
+    gradient: np.ndarray
+    """In the coordinates of the eigenvectors."""
+    definite: bool
+
+    @property
+    def divergence(self) -> float:
+        """KL(whole step ‖ q)."""
+        shift = self.gradient / self.precision
+        spread = np.sum(1.0 / self.precision - 1.0 + np.log(self.precision))
+        return 0.5 * float(spread + shift @ shift)
+
+    def taken(self, place: Place, length: float) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and root of q after a step of that length."""
+        precision = (1.0 - length) + length * self.precision
+        shift = self.vectors @ (length * self.gradient / precision)
+        root = place.root @ (self.vectors / np.sqrt(precision))
+        return place.mean + place.root @ shift, lower_root(root)
+
+
+@dataclass(frozen=True, eq=False)
+class NaturalSolver:
+    """A pure function from the sums of a round to the next request.
+
+    Parameters
+    ----------
+    family
+        Family of q: full covariance, or mean-field.
+    prior
+        Natural parameters of the prior; None where each party adds its share of it.
+    settled_kl
+        Nats that a whole step may still move q when the run has converged. That step is taken.
+    """
+
+    family: Gaussian
+    prior: Natural | None
+    settled_kl: float = 1e-4
+
+    def __call__(self, shared: Shared, answers: RoundSum) -> Shared:
+        memory = dict(shared.memory or {"phase": np.asarray(MODES)})
+        phase = int(memory["phase"])
+        share = np.asarray(1.0 / answers.contributors)
+        if shared.public["prior_share"] != share:
+            # A party has come or gone: shares of the prior did not add up, and lower bounds of
+            # other sets of parties do not compare.
+            memory = {name: one for name, one in memory.items() if not name.startswith("place.")}
+            public = shared.public | {"prior_share": share}
+            return shared._replace(public=public, memory=memory, note="parties have changed")
+        after = (
+            self._after_modes,
+            self._after_laplace,
+            self._after_starts,
+            self._after_step,
+            self._after_backtrack,
+            self._after_weights,
+        )[phase]
+        with np.errstate(all="ignore"):
+            following = after(shared, memory, answers)
+        if following.finished is not None:
+            return following
+        return following._replace(public=following.public | {"prior_share": share})
+
+    # Phases
+
+    def _after_modes(self, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
+        total, centre = answers.total, shared.public["centre"]
+        form, pull = self._prior_form()
+        whole = absolute_eigen(form + total["precision"])
+        points = [centre]
+        for kind in ("good_", ""):
+            precision = form + total[f"{kind}precision"]
+            slope = pull + total[f"{kind}linear"] - precision @ centre
+            points.append(centre + absolute_eigen(precision).solve(slope))
+        points.append(total["modes"] / answers.contributors)
+        points.append(0.5 * (points[1] + points[3]))
+        memory |= {"centre": centre, "newton": np.asarray(0), "stalled": np.asarray(0)}
+        root = lower_root(whole.inverse_root)
+        return self._try_points(shared, memory, points, root)
+
+    def _after_laplace(self, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
+        before = Place.unpack(memory)
+        places = self._places(shared.public, answers.total)
+        best, merit = before, -math.inf if before is None else float(memory["merit"])
+        gained = 0.0
+        for place in places:
+            if place.failed:
+                continue
+            found = place.energy - 0.5 * absolute_eigen(-place.hessian).log_determinant
+            found += _log_volume(place.root)
+            if found > merit:
+                gained = found - merit
+                best, merit = place, found
+        newton, stalled = int(memory["newton"]), int(memory["stalled"])
+        if best is None:
+            if newton >= MAX_NEWTON:
+                return self._give_up(shared, memory, "no point with a finite log-density was found")
+            points = [
+                memory["centre"] + 0.5**k * (p.mean - memory["centre"])
+                for k, p in enumerate(places, start=1)
+            ]
+            memory |= {"newton": np.asarray(newton + 1)}
+            return self._try_points(shared, memory, points, 0.1 * places[0].root)
+        stalled = 0 if gained >= NEAR_MODE else stalled + 1
+        memory |= best.pack() | {"merit": np.asarray(merit), "stalled": np.asarray(stalled)}
+        eigen = absolute_eigen(-best.hessian)
+        step = eigen.solve(best.gradient)
+        size = len(best.mean)
+        decrement = float(best.gradient @ step)
+        near = decrement < NEAR_MODE * max(size, 4) and bool(eigen.definite)
+        if near or stalled >= 2 or newton >= MAX_NEWTON:
+            return self._begin_steps(shared, memory, best, clean=near)
+        root = lower_root(best.root @ eigen.inverse_root)
+        # In the new z the precision is the identity: a damped step only shortens the whole one.
+        shortening = 30.0**stalled
+        whole = best.root @ step
+        points = [best.mean + whole / (1.0 + shortening * damping) for damping in NEWTON_DAMPING]
+        points.append(best.mean + 2.0 * whole)
+        memory |= {"newton": np.asarray(newton + 1)}
+        return self._try_points(shared, memory, points, root)
+
+    def _begin_steps(self, shared: Shared, memory: Arrays, best: Place, *, clean: bool) -> Shared:
+        eigen = absolute_eigen(-best.hessian)
+        root = lower_root(self._restricted(best.root @ eigen.inverse_root))
+        mean = best.mean + best.root @ eigen.solve(best.gradient) if clean else best.mean
+        memory = {name: value for name, value in memory.items() if not name.startswith("place.")}
+        memory |= {
+            "steps": np.asarray(0),
+            "limit": np.asarray(1.0),
+            "successes": np.asarray(0),
+            "length": np.asarray(1.0),
+        }
+        if clean:
+            return self._evaluate(shared, memory, mean, root)
+        narrow = np.minimum(1.0, 0.1 / np.maximum(1e-300, np.abs(np.diagonal(root))))
+        means = [best.mean, best.mean, best.mean, memory["centre"], best.mean]
+        roots = [root, root / 3.0, root / 10.0, narrow[:, None] * root, 2.0 * root]
+        return self._ask_candidates(shared, memory, means, roots, 1.0, STARTS)
+
+    def _after_starts(self, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
+        places = self._places(shared.public, answers.total)
+        best = max(places, key=lambda place: place.energy)
+        if best.failed:
+            return self._give_up(shared, memory, "no starting point has a finite lower bound")
+        return self._advance(shared, memory, best, "")
+
+    def _after_step(self, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
+        before = Place.unpack(memory)
+        (place,) = self._places(shared.public, answers.total)
+        if before is None and place.failed:
+            best = place._replace(
+                gradient=np.zeros_like(place.mean), hessian=-np.eye(len(place.mean))
+            )
+            return self._begin_steps(shared, memory, best, clean=False)
+        if before is None or _not_lower(place, before):
+            successes, limit = int(memory["successes"]) + 1, float(memory["limit"])
+            if successes >= 4 and limit < 1.0:
+                successes, limit = 0, min(1.0, 2.0 * limit)
+            memory |= {"successes": np.asarray(successes), "limit": np.asarray(limit)}
+            return self._advance(shared, memory, place, "")
+        return self._shorten(shared, memory, before, float(memory["length"]))
+
+    def _shorten(self, shared: Shared, memory: Arrays, before: Place, length: float) -> Shared:
+        move = self._move(before)
+        lengths = [length * 0.5**k for k in range(1, CANDIDATE_COUNT + 1)]
+        pairs = [move.taken(before, one) for one in lengths]
+        memory |= {"lengths": np.asarray(lengths)}
+        means, roots = [mean for mean, _ in pairs], [root for _, root in pairs]
+        return self._ask_candidates(shared, memory, means, roots, 1.0, BACKTRACK)
+
+    def _after_backtrack(self, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
+        before = Place.unpack(memory)
+        places = self._places(shared.public, answers.total)
+        number = int(np.argmax([place.energy for place in places]))
+        best, length = places[number], float(memory["lengths"][number])
+        memory |= {"successes": np.asarray(0)}
+        if not best.failed and (before is None or _not_lower(best, before)):
+            memory |= {"limit": np.asarray(length)}
+            return self._advance(shared, memory, best, "shortened")
+        assert before is not None
+        shortest = float(memory["lengths"][-1])
+        if shortest < SHORTEST_STEP:
+            return self._finish(shared, memory, before.mean, before.root, before, settled=False)
+        return self._shorten(shared, memory, before, shortest)
+
+    def _advance(self, shared: Shared, memory: Arrays, place: Place, note: str) -> Shared:
+        """From an accepted place: one more step, or the end."""
+        move = self._move(place)
+        divergence = move.divergence
+        steps = int(memory["steps"]) + 1
+        memory |= place.pack() | {"steps": np.asarray(steps), "last_change": np.asarray(divergence)}
+        if divergence < self.settled_kl and move.definite:
+            mean, root = move.taken(place, 1.0)
+            return self._finish(shared, memory, mean, root, place, settled=True)
+        if steps >= MAX_STEPS:
+            return self._finish(shared, memory, place.mean, place.root, place, settled=False)
+        length = float(memory["limit"])
+        mean, root = move.taken(place, length)
+        memory |= {"length": np.asarray(length)}
+        following = self._evaluate(shared, memory, mean, root)
+        return following._replace(energy=place.energy, moved=divergence, note=note)
+
+    def _finish(
+        self,
+        shared: Shared,
+        memory: Arrays,
+        mean: np.ndarray,
+        root: np.ndarray,
+        place: Place,
+        *,
+        settled: bool,
+    ) -> Shared:
+        memory |= {"settled": np.asarray(float(settled)), "phase": np.asarray(WEIGHTS)}
+        return Shared(
+            q=self._natural(mean, root),
+            public={"mean": mean, "root": root},
+            memory=memory,
+            stage=WEIGH,
+            energy=place.energy,
+            moved=float(memory["last_change"]),
+        )
+
+    def _after_weights(self, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
+        mean, root = shared.public["mean"], shared.public["root"]
+        found = weigh_draws(mean, root, answers.total["log_likelihood"], self._log_prior)
+        # Weights that are usable and not all alike correct the moments of q.
+        usable = found.pareto_k <= MAX_PARETO_K and found.effective_share >= LEAST_SHARE
+        uneven = usable and found.effective_share < EXACT_SHARE
+        weighted = uneven and isinstance(self.family, FullGaussian)
+        memory |= {
+            "pareto_k": np.asarray(min(found.pareto_k, 99.0)),
+            "effective_share": np.asarray(found.effective_share),
+            "skewness": found.skewness,
+        }
+        public = {
+            "mean": mean,
+            "root": root,
+            "log_weights": found.log_weights,
+            "weighted": np.asarray(float(weighted)),
+        }
+        q = self._natural(found.mean, found.root) if weighted else shared.q
+        settled = bool(memory["settled"])
+        return Shared(q, public, memory, finished="converged" if settled else "rounds")
+
+    def _give_up(self, shared: Shared, memory: Arrays, note: str) -> Shared:
+        memory |= {"settled": np.asarray(0.0), "last_change": np.asarray(1e300)}
+        return shared._replace(memory=memory, finished="no density", note=note)
+
+    # Requests
+
+    def _try_points(
+        self, shared: Shared, memory: Arrays, points: list[np.ndarray], root: np.ndarray
+    ) -> Shared:
+        return self._ask_candidates(shared, memory, points, [root] * CANDIDATE_COUNT, 0.0, LAPLACE)
+
+    def _ask_candidates(
+        self,
+        shared: Shared,
+        memory: Arrays,
+        means: list[np.ndarray],
+        roots: list[np.ndarray],
+        spread: float,
+        phase: int,
+    ) -> Shared:
+        public = {"mean": np.stack(means), "root": np.stack(roots), "spread": np.asarray(spread)}
+        memory = memory | {"phase": np.asarray(phase)}
+        return Shared(shared.q, public, memory, stage=CANDIDATES)
+
+    def _evaluate(
+        self, shared: Shared, memory: Arrays, mean: np.ndarray, root: np.ndarray
+    ) -> Shared:
+        del shared
+        memory = memory | {"phase": np.asarray(STEP)}
+        q = self._natural(mean, root)
+        return Shared(q, {"mean": mean, "root": root}, memory, stage=EVALUATE)
+
+    # Arithmetic
+
+    def _move(self, place: Place) -> Move:
+        bend = -place.hessian
+        values, vectors = np.linalg.eigh(bend)
+        definite = bool(values[0] > 0)
+        clipped = np.clip(np.abs(values), *EIGENVALUES)
+        if isinstance(self.family, FullGaussian):
+            return Move(vectors, clipped, vectors.T @ place.gradient, definite)
+        # A mean-field q has the diagonal for its precision; its mean moves by the whole matrix.
+        precision = np.clip(np.abs(np.diagonal(bend)), *EIGENVALUES)
+        shift = vectors @ ((vectors.T @ place.gradient) / clipped)
+        return Move(np.eye(len(precision)), precision, shift * precision, definite)
+
+    def _restricted(self, root: np.ndarray) -> np.ndarray:
+        """A root that the family has: of a mean-field q diagonal, with the same precisions."""
+        if isinstance(self.family, FullGaussian):
+            return root
+        precision = np.linalg.inv(root @ root.T)
+        return np.diag(1.0 / np.sqrt(np.diagonal(precision)))
+
+    def _places(self, public: Arrays, total: Arrays) -> list[Place]:
+        """What the parties found, with the prior and the entropy added."""
+        single = np.ndim(total["value"]) == 0
+        spread = float(public.get("spread", 1.0))
+        parts = [
+            public["mean"],
+            public["root"],
+            total["value"],
+            total["gradient"],
+            total["hessian"],
+        ]
+        rows = [[part] for part in parts] if single else parts
+        found = []
+        for mean, root, value, gradient, hessian in zip(*rows, strict=True):
+            place = Place(mean, root, float(value), gradient, hessian)
+            place = self._with_prior(place, spread)
+            if spread > 0:
+                place = place._replace(energy=place.energy + _log_volume(root))
+            if not math.isfinite(place.energy):
+                place = place._replace(energy=FAILED)
+            found.append(place)
+        return found
+
+    def _with_prior(self, place: Place, spread: float) -> Place:
+        if self.prior is None:
+            return place
+        form, pull = self._prior_form()
+        inside = place.root.T @ form @ place.root
+        slope = pull - form @ place.mean
+        value = pull @ place.mean - 0.5 * place.mean @ form @ place.mean
+        return place._replace(
+            energy=place.energy + float(value) - 0.5 * spread**2 * float(np.trace(inside)),
+            gradient=place.gradient + place.root.T @ slope,
+            hessian=place.hessian - inside,
+        )
+
+    def _prior_form(self) -> tuple[np.ndarray, np.ndarray]:
+        """Precision Λ and Λm of a prior in the family; zeros where the parties add it."""
+        size = self.family.dimension
+        if self.prior is None:
+            return np.zeros((size, size)), np.zeros(size)
+        form = -2.0 * np.asarray(self.prior["quadratic"])
+        return form if form.ndim == 2 else np.diag(form), np.asarray(self.prior["linear"])
+
+    def _log_prior(self, theta: np.ndarray) -> np.ndarray:
+        form, pull = self._prior_form()
+        return theta @ pull - 0.5 * np.sum((theta @ form) * theta, axis=1)
+
+    def _natural(self, mean: np.ndarray, root: np.ndarray) -> Natural:
+        from scipy.linalg import solve_triangular
+
+        inverse = solve_triangular(root, np.eye(len(mean)), lower=True)
+        precision = inverse.T @ inverse
+        if not isinstance(self.family, FullGaussian):
+            diagonal = np.diagonal(precision).copy()
+            return {"linear": diagonal * mean, "quadratic": -0.5 * diagonal}
+        precision = precision + np.diag(REGULAR_PRECISION * np.diagonal(precision))
+        return {"linear": precision @ mean, "quadratic": -0.5 * precision}
+
+
+def _log_volume(root: np.ndarray) -> float:
+    diagonal: Any = np.abs(np.diagonal(root))
+    return float(np.sum(np.log(diagonal)))
+
+
+def _not_lower(place: Place, before: Place) -> bool:
+    slack = ENERGY_SLACK + ENERGY_ROUNDING * abs(before.energy)
+    return not place.failed and place.energy >= before.energy - slack

@@ -1,0 +1,44 @@
+"""Stages of the exchanges that a server with `NaturalSolver` asks for, and their arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tacit.expfam.quadrature import weighing_draws
+
+MODE, EVALUATE, CANDIDATES, WEIGH = "mode", "evaluate", "candidates", "weigh"
+CANDIDATE_COUNT = 5
+FAILED = -1e300
+"""Stands for a log-likelihood that is not a finite number: sums over parties stay finite."""
+
+Shapes = dict[str, tuple[int, ...]]
+
+RELEASED: dict[str, Callable[[int], Shapes]] = {
+    MODE: lambda d: {
+        "precision": (d, d),
+        "linear": (d,),
+        "good_precision": (d, d),
+        "good_linear": (d,),
+        "modes": (d,),
+    },
+    EVALUATE: lambda d: {"value": (), "gradient": (d,), "hessian": (d, d)},
+    CANDIDATES: lambda d: {
+        "value": (CANDIDATE_COUNT,),
+        "gradient": (CANDIDATE_COUNT, d),
+        "hessian": (CANDIDATE_COUNT, d, d),
+    },
+    WEIGH: lambda d: {"log_likelihood": (len(weighing_draws(d)),)},
+}
+"""Shapes of what a reply to each stage releases, by dimension."""
+PUBLISHED: dict[str, Callable[[int], Shapes]] = {
+    MODE: lambda d: {"centre": (d,), "prior_share": ()},
+    EVALUATE: lambda d: {"mean": (d,), "root": (d, d), "prior_share": ()},
+    CANDIDATES: lambda d: {
+        "mean": (CANDIDATE_COUNT, d),
+        "root": (CANDIDATE_COUNT, d, d),
+        "spread": (),
+        "prior_share": (),
+    },
+    WEIGH: lambda d: {"mean": (d,), "root": (d, d), "prior_share": ()},
+}
+"""Shapes of what a request of each stage publishes."""

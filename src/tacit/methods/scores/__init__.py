@@ -1,0 +1,1 @@
+"""Private centred scores for any model that is differentiable record by record."""

@@ -1,0 +1,255 @@
+"""From released scores and curvatures to θ and its posterior. NumPy, post-processing only.
+
+At (θₜ, W) the n records' scores add up to sₜ ≈ n E[ψ] + N(0, nV + σₜ²I). What the simulator
+expects (`tacit.methods.scores.expected`) is that of synthetic covariates; the released curvature
+corrects it. With H₀ the simulated slope and H = H₀^½ R H₀^½ the real one,
+
+    E[ψ] is multiplied by T = H₀^½ R H₀^(−½),    V by G = H₀^½ R^½ H₀^(−½) from both sides.
+
+R is the ratio of released and simulated curvature, shrunk to 1 by empirical Bayes. A burn-in round
+solves n T (E[ψ | θ′] − E[ψ | θₜ]) = sₜ for θ′ under prior, noise and a proximal term. All main
+rounds use one W and are brought to the last estimate m,
+
+    s̄ = Σ aₜ(sₜ − n T (E[ψₜ | m] − E[ψₜ | θₜ])) ~ N(A(θ − m), nV + σ̄²I),    A = n T ∂E[ψ]/∂θ,
+
+a Gaussian likelihood of θ in which the noise of privacy is contained.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.methods.scores.expected import Expected, Simulator
+from tacit.methods.scores.party import trace_bound
+from tacit.methods.scores.prior import PriorTerm
+
+ACTIVE = 0.05
+"""Of the largest eigenvalue of H₀: directions below it are not corrected."""
+LEAST_RATIO = 0.15
+"""Smallest eigenvalue of R."""
+DRIFT = 0.05
+"""By how much entries of R may have changed between two curvatures."""
+TRANSPORT_ERROR = 0.15
+"""How far, relative to itself, the change of a score from θₜ to m may be wrong."""
+WALKS, WALK = 8, 1.0
+"""Steps towards a burn-in round's solution, and their largest length."""
+PROXIMAL_RANK = 20
+"""The eigenvalue of the information that sets the proximal term."""
+STILL = 0.02
+LONGEST = 2.0
+
+
+class Ratio(NamedTuple):
+    """R, and the variance of its entries."""
+
+    mean: np.ndarray
+    variance: np.ndarray
+
+
+class Corrected(NamedTuple):
+    """H₀^(−½) in the active directions, T and G."""
+
+    inverse_root: np.ndarray
+    size: float
+    """Mean of the active eigenvalues of H₀."""
+    change: np.ndarray
+    variance: np.ndarray
+
+
+class History(NamedTuple):
+    """θₜ, sₜ and σₜ of the main rounds, one row each."""
+
+    points: np.ndarray
+    scores: np.ndarray
+    noise_sds: np.ndarray
+
+
+class Estimator:
+    """All that stays the same after the covariates are known."""
+
+    def __init__(self, simulator: Simulator, prior: PriorTerm, records: float) -> None:
+        self.simulator, self.prior, self.records = simulator, prior, records
+        self.dimension = len(prior.mean)
+
+    def mapping(self, theta: np.ndarray, ratio: Ratio) -> np.ndarray:
+        """W, in which the information of one record has trace d and all directions count alike.
+
+        What the prior knows as well as all records together is left out of the whitening.
+        """
+        fisher = self._at(theta, np.eye(self.dimension)).fisher
+        whole = fisher + np.diag(self.prior.precision) / self.records
+        scale = 1.0 / np.sqrt(np.diagonal(whole))
+        values, vectors = np.linalg.eigh(np.outer(scale, scale) * whole)
+        root = (vectors / np.sqrt(np.maximum(values, 1e-8))) @ vectors.T
+        whiten = power_of(ratio.mean, -0.5) @ root * scale
+        told = np.trace(power_of(ratio.mean, 0.5) @ whiten @ fisher @ whiten.T @ power_of(
+            ratio.mean, 0.5))  # fmt: skip
+        return whiten * np.sqrt(self.dimension / max(told, 1.0))
+
+    def updated_ratio(
+        self,
+        ratio: Ratio | None,
+        released: np.ndarray,
+        noise_sd: float,
+        theta: np.ndarray,
+        mapping: np.ndarray,
+    ) -> Ratio:
+        """R after one more curvature; `noise_sd` is that of the entries of its packed sum."""
+        expected = self._at(theta, mapping)
+        values, vectors = np.linalg.eigh(_symmetric(expected.released))
+        active = values > ACTIVE * values[-1]
+        root = np.where(active, np.sqrt(np.maximum(values, 1e-300)), 1.0)
+        inverse = (vectors / root) @ vectors.T
+        seen = inverse @ (released / self.records) @ inverse
+        chosen = vectors[:, active]
+        inside = chosen @ chosen.T
+        seen = inside @ seen @ inside + np.eye(self.dimension) - inside
+        noise = noise_sd / self.records / float(np.mean(values[active]))
+        return shrunk_ratio(ratio, _symmetric(seen), noise)
+
+    def walked(
+        self, theta: np.ndarray, mapping: np.ndarray, ratio: Ratio, score: np.ndarray, noise: float
+    ) -> tuple[np.ndarray, float]:
+        """θ after a burn-in round, and how long the way was in units of one record's information.
+
+        `score` and `noise` (its standard deviation) are those of the sum.
+        """
+        seen, noise = score / self.records, noise / self.records
+        start = self._at(theta, mapping)
+        corrected = self._corrected(start, mapping, ratio)
+        near = self._proximal(start)
+        point, here, way = theta, start, 0.0
+        for _ in range(WALKS):
+            residual = seen - corrected.change @ (here.score - start.score)
+            slope = corrected.change @ here.slope
+            variance = _sandwich(corrected.variance, here.variance) / self.records
+            spread = _symmetric(variance) + noise**2 * np.eye(self.dimension)
+            gain = np.linalg.solve(spread, slope).T
+            local = self.prior.local(point)
+            precision = gain @ slope + local.precision + near
+            pull = gain @ residual + local.gradient - near @ (point - theta)
+            step = np.linalg.solve(_symmetric(precision), pull)
+            length = np.sqrt(max(step @ here.fisher @ step, 0.0))
+            step = step * min(1.0, WALK / max(length, 1e-300))
+            point, way = point + step, way + min(length, WALK)
+            if length < STILL:
+                break
+            here = self.simulator.expected(theta, mapping, point, point)
+            if not np.all(np.isfinite(here.slope)):
+                return theta, np.inf
+        return point, way
+
+    def posterior(
+        self,
+        history: History,
+        mapping: np.ndarray,
+        ratio: Ratio,
+        start: np.ndarray,
+        turns: int,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and precision of q from all main rounds."""
+        mean, precision = start, np.diag(self.prior.precision)
+        own = [self._at(point, mapping).score for point in history.points]
+        for _ in range(turns):
+            here = self._at(mean, mapping)
+            corrected = self._corrected(here, mapping, ratio)
+            changes = self.records * np.stack(
+                [
+                    corrected.change
+                    @ (self.simulator.expected(point, mapping, point, mean).score - score)
+                    for point, score in zip(history.points, own, strict=True)
+                ]
+            )
+            wrong = TRANSPORT_ERROR**2 * np.mean(np.square(changes), axis=1)
+            noise = np.square(history.noise_sds) + wrong
+            share = (1.0 / noise) / np.sum(1.0 / noise)
+            score = share @ (history.scores - changes)
+            again = float(np.sum(np.square(share)))
+            sampled = here.variance - (1.0 - again) * here.drawn
+            spread = self.records * _symmetric(_sandwich(corrected.variance, sampled))
+            spread = spread + np.sum(np.square(share) * noise) * np.eye(self.dimension)
+            slope = self.records * corrected.change @ here.slope
+            gain = np.linalg.solve(spread, slope).T
+            information = _symmetric(gain @ slope)
+            linear = gain @ score + information @ mean
+            found, precision = self.prior.posterior(information, linear, mean)
+            step = found - mean
+            length = np.sqrt(max(step @ here.fisher @ step, 0.0))
+            mean = mean + step * min(1.0, LONGEST / max(length, 1e-300))
+            if length**2 * self.records < STILL:
+                break
+        return mean, _symmetric(precision)
+
+    def _at(self, theta: np.ndarray, mapping: np.ndarray) -> Expected:
+        return self.simulator.expected(theta, mapping, theta, theta)
+
+    def _proximal(self, here: Expected) -> np.ndarray:
+        """A quarter of the 20th largest information per record, in units of the prior's scale.
+
+        It keeps a coordinate of which next to nothing is known from being thrown far away.
+        """
+        scale = 1.0 / np.sqrt(self.prior.precision)
+        values = np.linalg.eigvalsh(_symmetric(np.outer(scale, scale) * here.fisher))[::-1]
+        chosen = max(float(values[min(PROXIMAL_RANK, len(values)) - 1]), 0.0)
+        return np.diag(0.25 * chosen * self.prior.precision)
+
+    @staticmethod
+    def _corrected(here: Expected, mapping: np.ndarray, ratio: Ratio) -> Corrected:
+        values, vectors = np.linalg.eigh(_symmetric(here.slope @ mapping.T))
+        active = values > ACTIVE * values[-1]
+        root = np.where(active, np.sqrt(np.maximum(values, 1e-300)), 1.0)
+        half, inverse = (vectors * root) @ vectors.T, (vectors / root) @ vectors.T
+        return Corrected(
+            inverse,
+            float(np.mean(values[active])),
+            half @ ratio.mean @ inverse,
+            half @ power_of(ratio.mean, 0.5) @ inverse,
+        )
+
+
+def curvature_noise(noise_sd: float, dimension: int) -> float:
+    """Of the entries of a released curvature, from the noise in units of its bound."""
+    return noise_sd * trace_bound(dimension)
+
+
+def shrunk_ratio(before: Ratio | None, seen: np.ndarray, noise: float) -> Ratio:
+    """R given one more noisy look at it; off the diagonal the noise is 1/√2 of that on it.
+
+    At first entries are taken to vary around the identity, and those of the diagonal around their
+    mean, by as much as what is seen varies beyond its noise (empirical Bayes).
+    """
+    size = len(seen)
+    diagonal = np.eye(size, dtype=bool)
+    error = np.where(diagonal, noise**2, 0.5 * noise**2)
+    if before is None:
+        mean = np.eye(size) * np.mean(np.diagonal(seen))
+        variance = np.zeros((size, size))
+        for part in (diagonal, ~diagonal):
+            if np.any(part):
+                excess = np.mean(np.square((seen - mean)[part])) - np.mean(error[part])
+                variance[part] = max(float(excess), 1e-4)
+        variance = np.where(diagonal, variance + noise**2 / size, variance)
+        before = Ratio(mean, variance)
+    else:
+        before = Ratio(before.mean, before.variance + DRIFT**2)
+    keep = before.variance / (before.variance + error)
+    mean = before.mean + keep * (seen - before.mean)
+    values, vectors = np.linalg.eigh(_symmetric(mean))
+    mean = (vectors * np.maximum(values, LEAST_RATIO)) @ vectors.T
+    return Ratio(_symmetric(mean), before.variance * (1.0 - keep))
+
+
+def power_of(matrix: np.ndarray, exponent: float) -> np.ndarray:
+    """A power of a symmetric positive definite matrix."""
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * np.maximum(values, 1e-12) ** exponent) @ vectors.T
+
+
+def _sandwich(left: np.ndarray, middle: np.ndarray) -> np.ndarray:
+    return left @ middle @ left.T
+
+
+def _symmetric(matrix: np.ndarray) -> np.ndarray:
+    return 0.5 * (matrix + matrix.T)

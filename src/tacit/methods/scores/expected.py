@@ -1,0 +1,116 @@
+"""What the server expects of scores: averages over synthetic records and simulated outcomes.
+
+Of the score ψ at (θ, W) with outcomes from θ′, per record and in the coordinates φ = W⁻ᵀθ:
+
+    score     E[ψ],  0 where θ′ = θ                 slope   ∂E[ψ]/∂θ′ = E[ψ ∇log p(y | θ′)ᵀ]
+    variance  E[ψψᵀ], with the part of the draws    released  E[h], what the curvature releases
+    fisher    E[∇log p ∇log pᵀ] at θ′, in the coordinates of θ
+
+Outcomes are drawn at `base` and weighted by p(y | θ′)/p(y | base): near θ with base = θ, far away
+with base = θ′. The same draws serve every call, so that differences of two scores are smooth in θ′.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tacit.arrays import Array
+from tacit.methods.scores.party import OUTCOMES, Centring, centred, centring
+from tacit.models import Records
+from tacit.models.outcomes import OutcomeLaw
+from tacit.support.compiler import jax, jnp
+
+SEED = 0x5C0E
+DRAWS = 16
+"""Simulated outcomes per synthetic record, besides those that centre its score."""
+FARTHEST_RATIO = 30.0
+
+
+class Expected(NamedTuple):
+    """The averages of the module's first lines."""
+
+    score: Any
+    slope: Any
+    variance: Any
+    drawn: Any
+    """The part of `variance` that the draws of a visit make: it differs from round to round."""
+    released: Any
+    fisher: Any
+    level: Any
+    """The predicted mean of each synthetic record."""
+
+
+class Simulator:
+    """`Expected` for one set of synthetic records."""
+
+    def __init__(self, law: OutcomeLaw, rows: np.ndarray) -> None:
+        self.law, self.rows = law, rows
+        self._records = law.covariates.records(rows)
+        self._run: Any = None
+
+    def expected(
+        self, theta: np.ndarray, mapping: np.ndarray, base: np.ndarray, truth: np.ndarray
+    ) -> Expected:
+        """At (θ, W), with outcomes drawn at `base` and weighted to those of `truth`."""
+        if self._run is None:
+            self._run = jax.jit(lambda *points: _averages(self.law, *points))
+        found = self._run(self._records, theta, mapping, base, truth)
+        return Expected(*(np.asarray(value, np.float64) for value in found))
+
+
+def _averages(
+    law: OutcomeLaw, records: Records, theta: Array, mapping: Array, base: Array, truth: Array
+) -> Expected:
+    count = len(next(iter(records.values())))
+    keys = jax.vmap(lambda place: jax.random.fold_in(jax.random.key(SEED), place))(
+        jnp.arange(count, dtype=jnp.uint32)
+    )
+
+    def one(record: Records, key: Array) -> tuple[Array, ...]:
+        first, second = jax.random.split(key)
+        found = centring(law, theta, mapping, record, first, OUTCOMES)
+        parameters = law.parameters(base, record)
+        drawn = law.simulated(parameters, second, DRAWS)
+        there = law.scored(truth, record, drawn.values)
+        here = law.scored(theta, record, drawn.values).gradients @ mapping.T
+        start = jax.vmap(lambda value: law.log_prob(parameters, value))(drawn.values)
+        ratio = jnp.exp(jnp.clip(there.log_probs - start, -FARTHEST_RATIO, FARTHEST_RATIO))
+        weights = drawn.weights * ratio / len(drawn.weights)
+        sound = (
+            found.sound
+            & jnp.all(jnp.isfinite(weights))
+            & jnp.all(jnp.isfinite(here))
+            & jnp.all(jnp.isfinite(there.gradients))
+        )
+        weights = jnp.where(sound, weights, 0.0)
+        here = jnp.where(sound, here, 0.0)
+        gradients = jnp.where(sound, there.gradients, 0.0)
+        level = law.mean(law.parameters(truth, record))
+        return weights, centred(here, found), gradients, *_curvature(found), level
+
+    weights, score, gradients, rows, apart, level = jax.vmap(one)(
+        {name: jnp.asarray(column)[:, None] for name, column in records.items()}, keys
+    )
+    total = jnp.sum(weights) / count  # 1, but for records that add nothing
+    weights = weights / jnp.maximum(total * count, 1e-300)
+    scored, slope = weights[..., None] * score, weights[..., None] * gradients
+    return Expected(
+        jnp.sum(scored, axis=(0, 1)),
+        jnp.einsum("nki,nkj->ij", scored, gradients),
+        jnp.einsum("nki,nkj->ij", scored, score),
+        apart.T @ apart / count,
+        jnp.einsum("nki,nkj->ij", rows, rows) / count,
+        jnp.einsum("nki,nkj->ij", slope, gradients),
+        level,
+    )
+
+
+def _curvature(found: Centring) -> tuple[Array, Array]:
+    """Rows r with h = Σ rrᵀ, and what the draws of a visit add to ψ, about its mean."""
+    share = found.gains[:, None] * found.weights / found.weights.size
+    rows = jnp.sqrt(jnp.maximum(share, 0.0))[..., None] * found.scores
+    centres = found.gains[::-1, None] * found.centres
+    apart = 0.5 * (centres[0] - centres[-1])
+    return rows.reshape(-1, rows.shape[-1]), apart

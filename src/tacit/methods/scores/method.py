@@ -1,0 +1,339 @@
+"""`PrivateScores`: any model that is differentiable record by record, from centred clipped scores.
+
+Five kinds of answer, all of them sums over all of a party's records:
+
+    counts      of the covariates           → synthetic covariates
+    moment      of z/|z|, z = scale∘(x − centre)  → their correlations
+    curvature   at a first θ                → how far the real curvature is from the synthetic one
+    score × 7   burn-in                     → θ near the mode
+    curvature   there
+    score × 5   with one map W              → q
+    ranks       of outcomes under q's mean  → goodness of fit
+
+The budget of each is fixed in advance. The clip and the map come from released numbers. Parties
+release sums only and the server uses their total. docs/methods/dp-scores.md has the derivation and
+the proof of the sensitivities, `tacit.methods.scores.party` the formulas.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tacit.errors import ConfigError
+from tacit.expfam import Family
+from tacit.expfam.gaussian import Gaussian as GaussianFamily
+from tacit.methods.base import Answer, Arranged, Array, LocalMethod, RunFacts, Task
+from tacit.methods.private import PrivateMethod, by_unit
+from tacit.methods.scores.covariates import Design, design_of
+from tacit.methods.scores.party import (
+    LEVELS,
+    RANKS,
+    curvature_sum,
+    draws_key,
+    rank_sum,
+    score_bound,
+    score_sum,
+    trace_bound,
+)
+from tacit.methods.scores.server import COUNTS, CURVATURE, MOMENT, RANK, SCORE, ScoresServer
+from tacit.methods.scoring.party import counts_sum, moment_sum
+from tacit.models import Model, Records
+from tacit.models.capabilities import SimulatesOutcomes
+from tacit.privacy.bounded import Bounded
+from tacit.privacy.events import GaussianEvent
+from tacit.privacy.guarantee import Aggregation, Unit
+from tacit.privacy.mechanisms import Gaussian
+from tacit.server.combine import Combine, Run
+from tacit.server.messages import Stage
+from tacit.server.schedule import Schedule
+from tacit.support.compiler import jax, jnp
+
+SHARES = {COUNTS: 0.03, CURVATURE: 0.04, RANK: 0.02}
+SECOND_CURVATURE, BURN_IN = 0.06, 0.09
+MOMENT_SHARES = (0.03, 0.12)
+MAIN_ROUNDS = 5
+USUAL_ROUNDS, LEAST_ROUNDS = 17, 12
+MOST_PARAMETERS = 100
+FARTHEST = 0.5
+"""How far the noise of the main rounds may move θ, in units of one record's information."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateScores(PrivateMethod):
+    """Counts, moment, curvatures, centred scores and ranks; see the module.
+
+    Parameters
+    ----------
+    clip, clip_end, noise_end
+        Not settings of this method, which finds its own scale: leave them out.
+    dtype
+        Floating-point type of the records, "float64".
+    """
+
+    kind: ClassVar[str] = "dp-scores"
+    units: ClassVar[tuple[Unit, ...]] = ("record",)
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted")
+    damping: ClassVar[float | None] = 1.0
+    usual_rounds: ClassVar[int] = USUAL_ROUNDS
+    wants_full: ClassVar[bool] = True
+    holds_prior: ClassVar[bool] = True
+    clip: float = 1.0
+    dtype: str = "float64"
+    _rounds: int = USUAL_ROUNDS
+    _columns: int = 2
+    _has_moment: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("clip", "clip_end", "noise_end"):
+            if getattr(self, key) != 1.0:
+                raise ConfigError(
+                    f"method.{key} = {getattr(self, key)} with method.kind = 'dp-scores', "
+                    "which finds its own scale from what it releases: leave the key out"
+                )
+        if self.dtype != "float64":
+            raise ConfigError(
+                f"method.dtype = {self.dtype!r} with method.kind = 'dp-scores', whose bounds "
+                "are those of float64: leave the key out"
+            )
+
+    def suited(self, model: Model) -> LocalMethod:
+        if not isinstance(model, SimulatesOutcomes):
+            return self  # `check` says what is missing
+        design = design_of(model.outcome_law().covariates)
+        return replace(self, _columns=len(design.layout), _has_moment=design.numbers > 1)
+
+    def for_run(self, facts: RunFacts) -> LocalMethod:
+        return replace(self, _rounds=facts.rounds)
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stage of every visit of the run."""
+        first = (COUNTS, MOMENT, CURVATURE) if self._has_moment else (COUNTS, CURVATURE)
+        burn_in = max(0, self._rounds - len(first) - MAIN_ROUNDS - 2)
+        return (*first, *(SCORE,) * burn_in, CURVATURE, *(SCORE,) * MAIN_ROUNDS, RANK)
+
+    def check(self, model: Model, family: Family) -> None:
+        if not isinstance(model, SimulatesOutcomes):
+            raise ConfigError(
+                f"method.kind = 'dp-scores' with model {model.kind!r}, which cannot simulate "
+                "outcomes: use method.kind = 'dp-sgd'"
+            )
+        if not isinstance(family, GaussianFamily):
+            raise ConfigError(
+                f"method.kind = 'dp-scores' needs a Gaussian family, not {family.kind!r}"
+            )
+        if model.dimension > MOST_PARAMETERS:
+            raise ConfigError(
+                f"method.kind = 'dp-scores' with {model.dimension} parameters; at most "
+                f"{MOST_PARAMETERS} are served, for curvatures of more are mostly noise: use "
+                "method.kind = 'dp-sgd'"
+            )
+
+    def check_schedule(self, schedule: Schedule, parties: int) -> None:
+        if schedule.kind != "synchronous":
+            raise ConfigError(
+                f"schedule.kind = {schedule.kind!r} with method.kind = 'dp-scores', which adds up "
+                "the answers of all parties: use 'synchronous', or method.kind = 'dp-sgd'"
+            )
+        if schedule.rounds < LEAST_ROUNDS:
+            raise ConfigError(
+                f"schedule.rounds = {schedule.rounds} with method.kind = 'dp-scores'; its stages "
+                f"need at least {LEAST_ROUNDS}, {self.usual_rounds} are usual"
+            )
+        if (schedule.parties_per_round or parties) != parties:
+            raise ConfigError(
+                f"schedule.parties_per_round = {schedule.parties_per_round} with method.kind = "
+                "'dp-scores', which asks all parties in every round: leave the key out"
+            )
+        if schedule.damping is not None and schedule.damping != 1.0:
+            raise ConfigError(
+                f"schedule.damping = {schedule.damping} with method.kind = 'dp-scores', whose "
+                "server knows the noise and takes the right step: leave the key out"
+            )
+
+    def check_settled(self, model: Model, settled: Mapping[str, Any]) -> None:
+        """Refuse a run whose noise is larger than what a linearised posterior can contain.
+
+        In the coordinates of the map W the information of one record is about 1, so that noise of
+        sd σ̄ in the sum of scores moves θ by about σ̄√d/(0.75n).
+        """
+        if not self.total_units:
+            return
+        main = range(self._rounds - 1 - MAIN_ROUNDS, self._rounds - 1)
+        precision = 0.0
+        for visit in main:
+            each = [
+                event.noise_sd**2 / one.shares
+                for one in settled.values()
+                for event in one.events_at(visit)
+            ]
+            precision += 1.0 / sum(each)
+        noise = score_bound(model.dimension) / math.sqrt(precision)
+        moved = noise * math.sqrt(model.dimension) / (0.75 * self.total_units)
+        if moved > FARTHEST:
+            raise ConfigError(
+                f"{model.dimension} parameters, {self.total_units} records in {len(settled)} "
+                f"parties and this ε: noise alone would move θ by {moved:.2g} units of one "
+                f"record's information, {FARTHEST:g} can be covered; use privacy.aggregation = "
+                "'trusted', a larger epsilon, more records or fewer parameters"
+            )
+
+    def knows_noise(self, family: Family) -> bool:
+        del family
+        return True
+
+    def arrange(self, party: str, records: Records, seed: int) -> Arranged:
+        del seed
+        return by_unit(party, records, self.unit)
+
+    def stage_at(self, visit: int) -> Stage:
+        stages = self.stages
+        return Stage(stages[min(visit, len(stages) - 1)], needs_q=False, needs_factor=False)
+
+    def released_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]]:
+        del family
+        assert isinstance(model, SimulatesOutcomes)
+        d = model.dimension
+        sizes = {
+            COUNTS: _design(model).counted.size if stage == COUNTS else 0,
+            MOMENT: self._columns * (self._columns + 1) // 2,
+            CURVATURE: d * (d + 1) // 2,
+            SCORE: d,
+            RANK: LEVELS * RANKS,
+        }
+        return {stage: (sizes[stage],)}
+
+    def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
+        del family
+        d = model.dimension
+        shapes: dict[str, dict[str, tuple[int, ...]]] = {
+            COUNTS: {},
+            MOMENT: {"centre": (self._columns,), "scale": (self._columns,)},
+            CURVATURE: {"point": (d,), "map": (d, d)},
+            SCORE: {"point": (d,), "map": (d, d)},
+            RANK: {"point": (d,), "edges": (LEVELS - 1,)},
+        }
+        return shapes[stage]
+
+    def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
+        del units
+        return (GaussianEvent(clip=clip, noise_sd=noise_sd),)
+
+    def events(
+        self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
+    ) -> tuple[GaussianEvent, ...]:
+        """(sensitivity/noise)² is `noise_sd`⁻² times this visit's share, and shares add up to 1."""
+        del visits, units
+        event = GaussianEvent(
+            clip=clip, noise_sd=noise_sd, nonnegative=self.stage_at(visit).name != SCORE
+        )
+        ratio = event.sensitivity(self.adjacency) / clip
+        share = self.budget_shares(clip / noise_sd)[visit]
+        return (
+            GaussianEvent(
+                clip=clip,
+                noise_sd=noise_sd * ratio / math.sqrt(share),
+                nonnegative=event.nonnegative,
+            ),
+        )
+
+    def budget_shares(self, mu: float) -> tuple[float, ...]:
+        """What each visit spends of Σ μ² = `mu`²; they add up to 1."""
+        return _budget_shares(
+            self.stages, mu, self._columns, self.total_units, self.parties, self.aggregation
+        )
+
+    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
+        del family, key
+        assert isinstance(model, SimulatesOutcomes)
+        clip = task.terms.clips[0]
+        bounded, unit = self._bounded(model, task, clip), self.bound_of(model, task.stage)
+        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
+        release = mechanism.release(task.secret, bounded)
+        costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
+        return Answer(None, None, costs, released={task.stage: release.value * (unit / clip)})
+
+    def bound_of(self, model: Model, stage: str) -> float:
+        """The largest norm of one record's contribution to that stage's sum."""
+        assert isinstance(model, SimulatesOutcomes)
+        if stage == COUNTS:
+            return math.sqrt(_design(model).counted.columns)
+        bounds = {CURVATURE: trace_bound, SCORE: score_bound}
+        return bounds[stage](model.dimension) if stage in bounds else 1.0
+
+    def _bounded(self, model: Model, task: Task, clip: Array) -> Bounded:
+        """The sum of this stage, in units of that bound."""
+        assert isinstance(model, SimulatesOutcomes)
+        law, public = model.outcome_law(), task.public
+        records, weights = task.records, task.weights
+        if task.stage in (COUNTS, MOMENT):
+            x = law.covariates.flat(records)
+            if self._columns > x.shape[1]:
+                x = jnp.concatenate([x, jnp.ones((x.shape[0], 1))], axis=1)
+            if task.stage == MOMENT:
+                return moment_sum(x, public["centre"], public["scale"], weights, clip)
+            return counts_sum(_design(model).counted, {"x": x}, weights, clip)
+        key, point = draws_key(task.secret), public["point"]
+        if task.stage == RANK:
+            edges = public["edges"]
+            return rank_sum(law, records, weights, clip, point=point, edges=edges, key=key)
+        mapping = public["map"]
+        summed = curvature_sum if task.stage == CURVATURE else score_sum
+        return summed(law, records, weights, clip, point=point, mapping=mapping, key=key)
+
+    def clipping_biases(self, model: Model, stage: str) -> bool:
+        """False: a centred score still has expectation 0 at the true θ."""
+        del model, stage
+        return False
+
+    def server(self, run: Run) -> Combine:
+        return ScoresServer(self, run)
+
+
+def _design(model: SimulatesOutcomes) -> Design:
+    return design_of(model.outcome_law().covariates)
+
+
+@functools.lru_cache(maxsize=256)
+def _budget_shares(
+    stages: tuple[str, ...],
+    mu: float,
+    columns: int,
+    total_units: int,
+    parties: int,
+    aggregation: str,
+) -> tuple[float, ...]:
+    """Fixed parts of Σ μ², and the rest for the main scores, the t-th ∝ t.
+
+    The second moment of D columns takes more where its noise would hide correlations of 0.3.
+    """
+    moment = 0.0
+    if MOMENT in stages:
+        low, high = MOMENT_SHARES
+        moment = low
+        if total_units:
+            summed = math.sqrt(parties) if aggregation == "plain" else 1.0
+            needed = (2.0 * columns**1.5 * summed / (0.3 * total_units * mu)) ** 2
+            moment = min(max(needed, low), high)
+    second = len(stages) - 2 - MAIN_ROUNDS
+    first = stages.index(CURVATURE)
+    shares = np.zeros(len(stages))
+    for visit, stage in enumerate(stages):
+        shares[visit] = SHARES.get(stage, 0.0)
+    shares[second] = SECOND_CURVATURE
+    if MOMENT in stages:
+        shares[stages.index(MOMENT)] = moment
+    growth = 1.25 ** np.arange(second - first - 1)
+    shares[first + 1 : second] = BURN_IN * growth / np.sum(growth)
+    main = np.arange(1.0, MAIN_ROUNDS + 1.0)
+    shares[second + 1 : -1] = (1.0 - np.sum(shares)) * main / np.sum(main)
+    return tuple(float(share) for share in shares)

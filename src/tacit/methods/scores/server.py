@@ -1,0 +1,271 @@
+"""The server's half of private scores: one stage after the other, from sums alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tacit.arrays import Arrays
+from tacit.expfam import FullGaussian, Natural
+from tacit.expfam.gaussian import Gaussian as GaussianFamily
+from tacit.methods.scores.covariates import (
+    Design,
+    described,
+    design_of,
+    public_scale,
+    synthetic_rows,
+)
+from tacit.methods.scores.estimate import Estimator, History, Ratio, curvature_noise
+from tacit.methods.scores.expected import Simulator
+from tacit.methods.scores.party import LEVELS, RANKS, score_bound
+from tacit.methods.scores.prior import PriorTerm
+from tacit.methods.scoring.marginals import Marginals
+from tacit.methods.scoring.synthetic import triangle
+from tacit.models.capabilities import SimulatesOutcomes
+from tacit.models.outcomes import OutcomeLaw
+from tacit.server.combine import RoundSum, Run, Shared
+
+COUNTS, MOMENT, CURVATURE, SCORE, RANK = "counts", "moment", "curvature", "score", "ranks"
+"""The stages; each releases one array of the same name."""
+TURNS, LAST_TURNS = 1, 4
+SIGNIFICANT = 0.01
+FAR = 1.0
+"""A last burn-in round that moved θ further, in units of one record's information, had not
+arrived."""
+
+
+class Staged(Protocol):
+    """What the server needs of the method."""
+
+    @property
+    def stages(self) -> tuple[str, ...]: ...
+
+    @property
+    def total_units(self) -> int: ...
+
+
+class Fit(NamedTuple):
+    """Goodness of fit by the rank histogram."""
+
+    statistic: float
+    degrees: int
+    p_value: float
+    words: str
+
+
+class ScoresServer:
+    """A pure function of what was released; simulations are kept between rounds."""
+
+    def __init__(self, method: Staged, run: Run) -> None:
+        assert isinstance(run.model, SimulatesOutcomes)
+        assert isinstance(run.family, GaussianFamily)
+        self.method, self.run = method, run
+        self.law: OutcomeLaw = run.model.outcome_law()
+        self.design: Design = design_of(self.law.covariates)
+        start = run.model.start(run.family)
+        prior = run.model.prior(run.family)
+        mean, sd = (np.asarray(one, np.float64) for one in run.family.location_scale(prior))
+        self.prior = PriorTerm(run.model, mean, sd**-2.0)
+        self.start = mean if start is None else np.asarray(run.family.location_scale(start)[0])
+        self._made: tuple[bytes, Estimator] | None = None
+
+    def __call__(self, shared: Shared, answers: RoundSum) -> Shared:
+        number, stages = answers.number, self.method.stages
+        stage, following = stages[number - 1], stages[number : number + 1]
+        # A late party may have answered an earlier stage: its part of this sum is missing.
+        missing = self.run.parties / answers.contributors
+        total = answers.total[stage] * missing
+        noise_sd = self.run.noise_sd(number) * math.sqrt(missing)
+        known = (shared.memory or {}) | shared.public
+        if stage in (COUNTS, MOMENT):
+            known |= {stage: total}
+        elif stage == CURVATURE:
+            known |= self._with_curvature(known, total, noise_sd, number)
+        elif stage == SCORE and self._burns_in(number):
+            known |= self._with_burn_in(known, total, noise_sd)
+        elif stage == SCORE:
+            known |= self._with_score(known, total, noise_sd, number)
+        else:
+            known |= {RANK: total, "rank_noise": np.array([noise_sd])}
+        known |= self._published(known, following)
+        q = self._gaussian(known) if "mean" in known else {}
+        return Shared(shared.q | q, *self._kept(known, following))
+
+    def _published(self, known: Arrays, following: Sequence[str]) -> Arrays:
+        """What the next stage has to know."""
+        if following == (MOMENT,):
+            found = self._marginals(known)
+            return {"centre": found.centre, "scale": public_scale(self.design, found)}
+        if following and following[0] in (CURVATURE, SCORE) and "map" not in known:
+            point = known.get("point", self.start)
+            identity = Ratio(np.eye(len(point)), np.zeros((len(point), len(point))))
+            return {"point": point, "map": self.estimator(known).mapping(point, identity)}
+        if following == (RANK,):
+            estimator, point = self.estimator(known), known["point"]
+            level = estimator.simulator.expected(point, known["map"], point, point).level
+            level = level[np.isfinite(level)]
+            places = np.arange(1, LEVELS) / LEVELS
+            edges = np.quantile(level, places) if len(level) else np.zeros(LEVELS - 1)
+            return {"edges": edges}
+        return {}
+
+    def _kept(self, known: Arrays, following: Sequence[str]) -> tuple[Arrays, Arrays]:
+        public = {
+            MOMENT: ("centre", "scale"),
+            CURVATURE: ("point", "map"),
+            SCORE: ("point", "map"),
+            RANK: ("point", "edges"),
+        }
+        names = public.get(following[0], ()) if following else ()
+        memory = {name: value for name, value in known.items() if name not in names}
+        return {name: known[name] for name in names}, memory
+
+    def _burns_in(self, number: int) -> bool:
+        """Whether a second curvature is still to come."""
+        return CURVATURE in self.method.stages[number:]
+
+    def _with_curvature(
+        self, known: Arrays, total: np.ndarray, noise_sd: float, number: int
+    ) -> Arrays:
+        """R, and a map for the scores that follow."""
+        estimator, point = self.estimator(known), known["point"]
+        before = self._ratio(known) if "ratio" in known else None
+        noise = curvature_noise(noise_sd, estimator.dimension)
+        released = triangle(total, estimator.dimension)
+        ratio = estimator.updated_ratio(before, released, noise, point, known["map"])
+        found = {"ratio": ratio.mean, "ratio_variance": ratio.variance}
+        return found | {"map": estimator.mapping(point, ratio)}
+
+    def _with_burn_in(self, known: Arrays, total: np.ndarray, noise_sd: float) -> Arrays:
+        """θ at the solution of this round, and a map there."""
+        estimator, ratio = self.estimator(known), self._ratio(known)
+        noise = noise_sd * score_bound(estimator.dimension)
+        point, way = estimator.walked(known["point"], known["map"], ratio, total, noise)
+        ways = np.append(known.get("ways", np.zeros(0)), way)
+        return {"point": point, "map": estimator.mapping(point, ratio), "ways": ways}
+
+    def _with_score(self, known: Arrays, total: np.ndarray, noise_sd: float, number: int) -> Arrays:
+        """q from all main rounds, and its mean as the next point."""
+        estimator = self.estimator(known)
+        size = estimator.dimension
+        empty = {"points": np.zeros((0, size)), "scores": np.zeros((0, size))}
+        known = empty | {"noise": np.zeros(0)} | known
+        history = History(
+            np.vstack([known["points"], known["point"]]),
+            np.vstack([known["scores"], total]),
+            np.append(known["noise"], noise_sd * score_bound(size)),
+        )
+        last = SCORE not in self.method.stages[number:]
+        mean, precision = estimator.posterior(
+            history, known["map"], self._ratio(known), known["point"], LAST_TURNS if last else TURNS
+        )
+        found = {"points": history.points, "scores": history.scores, "noise": history.noise_sds}
+        return found | {"point": mean, "mean": mean, "precision": precision}
+
+    @staticmethod
+    def _ratio(known: Arrays) -> Ratio:
+        return Ratio(known["ratio"], known["ratio_variance"])
+
+    @property
+    def count_noise_sd(self) -> float:
+        """Of the noise in each count."""
+        number = self.method.stages.index(COUNTS) + 1
+        return math.sqrt(self.design.counted.columns) * self.run.noise_sd(number)
+
+    def _marginals(self, known: Arrays) -> Marginals:
+        records = float(self.method.total_units)
+        return described(self.design, known["counts"], self.count_noise_sd, records)
+
+    def estimator(self, known: Arrays) -> Estimator:
+        """Made from counts and moment; the same ones give the same simulations."""
+        names = [name for name in (COUNTS, MOMENT) if name in known]
+        key = b"".join(known[name].tobytes() for name in names)
+        if self._made is None or self._made[0] != key:
+            self._made = key, self._estimator(known)
+        return self._made[1]
+
+    def _estimator(self, known: Arrays) -> Estimator:
+        found, moment, noise_sd = self._marginals(known), known.get(MOMENT), 0.0
+        if moment is not None:
+            noise_sd = self.run.noise_sd(self.method.stages.index(MOMENT) + 1)
+        rows = synthetic_rows(self.design, found, moment, noise_sd)
+        return Estimator(Simulator(self.law, rows), self.prior, found.records)
+
+    def _gaussian(self, known: Arrays) -> Natural:
+        """q in its family; mean-field keeps the marginals, so that intervals stay what they are."""
+        mean, precision = known["mean"], known["precision"]
+        if isinstance(self.run.family, FullGaussian):
+            return {"linear": precision @ mean, "quadratic": -0.5 * precision}
+        precision = 1.0 / np.diagonal(np.linalg.inv(precision))
+        return {"linear": precision * mean, "quadratic": -0.5 * precision}
+
+
+def trouble(memory: Arrays) -> str | None:
+    """Why θ had not arrived when the main rounds began, if that shows."""
+    ways = memory.get("ways", np.zeros(0))
+    if len(ways) and not ways[-1] <= FAR:
+        return (
+            f"the last burn-in round still moved θ by {ways[-1]:.2g} units of one record's "
+            f"information (at most {FAR:g} when it has arrived); use more schedule.rounds, columns "
+            "of a similar scale, or a prior nearer to the records"
+        )
+    return None
+
+
+def rank_fit(ranks: np.ndarray, noise_sd: float) -> Fit:
+    """χ² of noisy counts against equal counts of all ranks at each level of the prediction.
+
+    Within a level of N records the counts have variance N/10 each (about their mean) and noise of
+    variance σ², so that Σ (count − mean)²/(N/10 + σ²) has about χ² of 9 degrees of freedom.
+    """
+    from scipy import stats
+
+    table = ranks.reshape(LEVELS, RANKS)
+    residual = table - np.mean(table, axis=1, keepdims=True)
+    variance = np.maximum(np.mean(table, axis=1), 0.0) + noise_sd**2
+    scaled = residual / np.sqrt(variance)[:, None]
+    statistic, degrees = float(np.sum(np.square(scaled))), LEVELS * (RANKS - 1)
+    p_value = float(stats.chi2.sf(statistic, degrees))
+    return Fit(statistic, degrees, p_value, _misfit(scaled))
+
+
+def _misfit(scaled: np.ndarray) -> str:
+    """The shape of the misfit that the histogram shows most clearly."""
+    ends, place = np.zeros(RANKS), np.arange(RANKS) - 0.5 * (RANKS - 1)
+    ends[[0, -1]] = 1.0
+    ends -= np.mean(ends)
+    slope = place / np.linalg.norm(place)
+    tails = np.sum(scaled @ (ends / np.linalg.norm(ends))) / math.sqrt(LEVELS)
+    slopes = scaled @ slope
+    shift = np.sum(slopes) / math.sqrt(LEVELS)
+    bend = np.linalg.norm(slopes - np.mean(slopes)) / math.sqrt(max(1, LEVELS - 1))
+    named = {"tails": abs(tails), "levels": bend, "shift": abs(shift)}
+    most = max(named, key=lambda name: named[name])
+    if most == "tails":
+        return (
+            "outcomes are more extreme than the model allows: heavier tails or overdispersion"
+            if tails > 0
+            else "outcomes are less extreme than the model says: lighter tails or underdispersion"
+        )
+    if most == "levels":
+        return "outcomes are too high at some predicted levels and too low at others: a wrong link"
+    return "outcomes are skewed against the model's distribution"
+
+
+def fit_of(memory: Arrays) -> Fit | None:
+    """The verdict of the rank histogram, once it was released."""
+    if RANK not in memory:
+        return None
+    return rank_fit(memory[RANK], float(memory["rank_noise"][0]))
+
+
+def summary_of(memory: Arrays) -> dict[str, Any]:
+    """What diagnostics show of a run's memory."""
+    fit = fit_of(memory)
+    found: dict[str, Any] = {"burn-in": [float(way) for way in memory.get("ways", ())]}
+    if fit is not None:
+        found["goodness of fit"] = {"p": fit.p_value, "statistic": fit.statistic}
+    return found

@@ -1,0 +1,11 @@
+"""The [method] table of `PrivateScores`."""
+
+from __future__ import annotations
+
+from tacit.methods.settings import MethodSettings
+
+
+class PrivateScoresSettings(MethodSettings, frozen=True, kw_only=True, tag="dp-scores"):
+    """Centred clipped scores: any model of up to 100 parameters that can simulate outcomes."""
+
+    builds = "tacit.methods.scores.method:PrivateScores"

@@ -1,0 +1,123 @@
+"""The law of an outcome given linear predictors η = x·θ, for private scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from tacit.arrays import Array
+from tacit.data.schema.layout import Layout
+from tacit.models.base import Records
+from tacit.models.outcomes import Covariates, OutcomeLaw, Proposal, Support
+from tacit.support.compiler import jax, jnp
+
+LARGEST_LOG_RATE = 30.0
+
+
+class DesignMatrix(Covariates):
+    """x itself."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    def flat(self, records: Records) -> Array:
+        return jnp.asarray(records["x"], jnp.float64)
+
+    def records(self, rows: np.ndarray) -> Records:
+        return {"x": rows, "y": np.zeros(len(rows))}
+
+
+class PredictorLaw(OutcomeLaw):
+    """p(y | η) with `outputs` predictors per record."""
+
+    def __init__(
+        self, layout: Layout, pointwise: Callable[[Array, Array], Array], outputs: int = 1
+    ) -> None:
+        self.covariates, self.pointwise, self.outputs = DesignMatrix(layout), pointwise, outputs
+
+    def parameters(self, theta: Array, record: Records) -> Array:
+        eta = theta.reshape(self.outputs, -1) @ record["x"][0].astype(theta.dtype)
+        return eta if self.outputs > 1 else eta[0]
+
+    def log_prob(self, parameters: Array, outcome: Array) -> Array:
+        return self.pointwise(parameters, outcome)
+
+    def observed(self, record: Records) -> Array:
+        return jnp.asarray(record["y"])[0].astype(jnp.float64)
+
+    def number(self, parameters: Array, outcome: Array) -> Array:
+        del parameters
+        return outcome
+
+    def mean(self, parameters: Array) -> Array:
+        return parameters if self.outputs == 1 else jnp.zeros(())
+
+
+class BernoulliLaw(PredictorLaw):
+    """y ∈ {0, 1} with log-odds η."""
+
+    def support(self, parameters: Array) -> Support:
+        up = jax.nn.sigmoid(parameters)
+        return Support(jnp.array([0.0, 1.0]), jnp.stack([1.0 - up, up]))
+
+    def sample(self, parameters: Array, key: Array) -> Array:
+        return jax.random.bernoulli(key, jax.nn.sigmoid(parameters)).astype(jnp.float64)
+
+
+class CategoricalLaw(PredictorLaw):
+    """One of K levels with logits η."""
+
+    def support(self, parameters: Array) -> Support:
+        return Support(jnp.arange(self.outputs, dtype=jnp.float64), jax.nn.softmax(parameters))
+
+    def sample(self, parameters: Array, key: Array) -> Array:
+        return jax.random.categorical(key, parameters).astype(jnp.float64)
+
+
+def category_log_prob(logits: Array, level: Array) -> Array:
+    """log p of the level of that number; a y that is no level has probability 0."""
+    place = jnp.asarray(level, jnp.float64)
+    log_probs = jax.nn.log_softmax(logits)
+    chosen = jnp.where(place == jnp.arange(len(logits)), log_probs, 0.0)
+    known = (place >= 0) & (place < len(logits)) & (place == jnp.round(place))
+    return jnp.where(known, jnp.sum(chosen), -jnp.inf)
+
+
+class NormalLaw(PredictorLaw):
+    """y ~ N(η, noise_sd²)."""
+
+    def __init__(
+        self, layout: Layout, pointwise: Callable[[Array, Array], Array], noise_sd: float
+    ) -> None:
+        super().__init__(layout, pointwise)
+        self.noise_sd = noise_sd
+
+    def quantile(self, parameters: Array, place: Array) -> Array:
+        return parameters + self.noise_sd * jax.scipy.special.ndtri(place)
+
+    def distribution(self, parameters: Array, outcome: Array) -> tuple[Array, Array]:
+        end = jax.scipy.special.ndtr((outcome - parameters) / self.noise_sd)
+        return end, end
+
+    def sample(self, parameters: Array, key: Array) -> Array:
+        return parameters + self.noise_sd * jax.random.normal(key, (), jnp.float64)
+
+
+class PoissonLaw(PredictorLaw):
+    """y ~ Poisson(e^η)."""
+
+    def proposal(self, parameters: Array) -> Proposal:
+        rate = jnp.exp(jnp.clip(parameters, -LARGEST_LOG_RATE, LARGEST_LOG_RATE))
+        return Proposal(rate + 0.5, 1.2 * jnp.sqrt(rate) + 0.05, "count")
+
+    def distribution(self, parameters: Array, outcome: Array) -> tuple[Array, Array]:
+        rate = jnp.exp(jnp.clip(parameters, -LARGEST_LOG_RATE, LARGEST_LOG_RATE))
+        above = jax.scipy.special.gammaincc(jnp.maximum(outcome, 0.0) + 1.0, rate)
+        mass = jnp.exp(outcome * jnp.log(rate) - rate - jax.scipy.special.gammaln(outcome + 1.0))
+        return jnp.maximum(above - mass, 0.0), above
+
+    def sample(self, parameters: Array, key: Array) -> Array:
+        rate = jnp.exp(jnp.clip(parameters, -LARGEST_LOG_RATE, math.log(1e9)))
+        return jax.random.poisson(key, rate).astype(jnp.float64)

@@ -1,0 +1,57 @@
+"""Rounds whose steps the server controls: a solver sees the sum of the replies and asks on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tacit.pvi import product
+from tacit.server.combine import RoundSum, Shared
+from tacit.server.messages import Reply
+from tacit.server.state import Log, Rules, ServerState
+
+
+def solve_round(
+    rules: Rules, state: ServerState, replies: Sequence[Reply]
+) -> tuple[ServerState, Log]:
+    """The state after a complete round: next stage and public arrays, or the end of the run."""
+    assert rules.solver is not None
+    number = state.round + 1
+    stage = state.stage or rules.stage_at(0).name
+    total = product(replies[0].released, (reply.released for reply in replies[1:]))
+    shared = rules.solver(
+        Shared(state.q, state.public, state.memory, stage=stage),
+        RoundSum(total, len(replies), number),
+    )
+    event: dict[str, Any] = {
+        "event": "round",
+        "round": number,
+        "stage": stage,
+        "exchanges": state.exchanges,
+        "negative_elbo": None if shared.energy is None else -shared.energy,
+        "last_change": shared.moved,
+        "damping": 1.0,
+        "refused": state.refused,
+    }
+    if shared.note:
+        event["note"] = shared.note
+    finished = shared.finished
+    if finished is None and number >= rules.schedule.rounds:
+        finished = "rounds"
+    answered = {reply.party: 0.0 for reply in replies}
+    following = replace(
+        state,
+        q=shared.q,
+        q_version=state.q_version + 1,
+        previous=shared.q,
+        public=shared.public,
+        memory=shared.memory,
+        stage=shared.stage,
+        round=number,
+        applied=state.applied + len(replies),
+        heard=frozenset(answered),
+        moved_since=answered,
+        finished=finished,
+    )
+    return following, (event,)

@@ -1,0 +1,185 @@
+"""Posteriors of posteriordb with the default inference, against long NUTS runs.
+
+Records are dealt to 1, 5 and 20 parties and fitted with `tacit.fit(…, privacy="none")` and nothing
+else said; NumPyro's SVI with two automatic guides has all records in one place. Every run is kept
+in OUT/kept, so that the same command goes on where an earlier one stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpyro
+
+from tacit.errors import ConfigError
+from tacit.report.page import Picture
+from tacit.run.config import MAX_SEED
+from tacit.support.storage import write_text
+from tacit_studies import Progress
+from tacit_studies.kept import kept
+from tacit_studies.posteriordb_data import POSTERIORS, Posterior
+from tacit_studies.posteriordb_figures import plot_errors
+from tacit_studies.posteriordb_runs import (
+    MOST_STEPS,
+    RATE,
+    STEPS,
+    Result,
+    library_digest,
+    nuts_reference,
+    published_reference,
+    run_svi,
+    run_tacit,
+    without_compilation_cache,
+)
+from tacit_studies.posteriordb_tables import (
+    COMPARED_PARTIES,
+    GUIDES,
+    TACIT,
+    Run,
+    as_csv,
+    comparison_table,
+    posterior_table,
+    reference_table,
+    summary_table,
+)
+from tacit_studies.write import make_folder, write_study
+
+TITLE = "Reference posteriors with default inference (posteriordb)"
+PUBLISHED, OWN = "published", "own"
+PARTIES = (1, COMPARED_PARTIES, 20)
+QUICK = (
+    "sblri-blr",
+    "kidiq-kidscore_momhsiq",
+    "mesquite-logmesquite",
+    "eight_schools-eight_schools_noncentered",
+    "low_dim_gauss_mix-low_dim_gauss_mix",
+)
+
+
+def reproduce(
+    out: Path,
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    figure: str | None = None,
+    progress: Progress | None = None,
+    chosen: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Run the study and write tables.md, tables.json, runs.csv, index.html and the figure.
+
+    `figure` is "published" (posteriors with draws of posteriordb) or "own" (those with our own NUTS
+    references); `quick` takes five posteriors and five parties; `chosen` names posteriors.
+    The answer is what `tables.json` holds.
+    """
+    out = Path(out)
+    if not 0 <= seed <= MAX_SEED:
+        raise ConfigError(f"--seed {seed}; it must be a whole number from 0 to {MAX_SEED}")
+    studied = [POSTERIORS[name] for name in chosen or (QUICK if quick else POSTERIORS)]
+    if figure is not None:
+        studied = [one for one in studied if one.published == (figure == PUBLISHED)]
+    if not studied:
+        raise ConfigError(f"--quick has no posteriors of --figure {figure}: leave one of them out")
+    for one in studied:
+        one.load()  # is it there?
+    make_folder(out)
+    parties = (COMPARED_PARTIES,) if quick else PARTIES
+    with without_compilation_cache():
+        runs, references = _run_all(studied, parties, out / "kept", seed, quick, progress)
+    return _write(out, seed, quick, figure, runs, references)
+
+
+def _run_all(
+    studied: list[Posterior],
+    parties: tuple[int, ...],
+    folder: Path,
+    seed: int,
+    quick: bool,
+    progress: Progress | None,
+) -> tuple[list[Run], dict[str, Result]]:
+    """Every run, done now or kept from before, and our own references."""
+    runs: list[Run] = []
+    references: dict[str, Result] = {}
+    total = len(studied) * (1 + len(parties) + len(GUIDES))
+    done = 0
+
+    def step(words: str, asked: dict[str, Any], make: Callable[[], Result]) -> Result:
+        nonlocal done
+        if progress is not None:
+            progress(done, total, words)
+        done += 1
+        return kept(folder, {"study": "posteriordb", "seed": seed, **asked}, make)
+
+    for posterior in studied:
+        name = posterior.name
+        if posterior.published:
+            reference = published_reference(posterior)
+            done += 1
+        else:
+            asked = {"what": "nuts", "posterior": name, "numpyro": numpyro.__version__}
+            reference = step(f"{name}: NUTS", asked, partial(nuts_reference, posterior, seed))
+            references[name] = reference
+        add = partial(Run, posterior=name, published=posterior.published)
+        for count in parties:
+            asked = {"what": TACIT, "posterior": name, "parties": count, "tacit": library_digest()}
+            make = partial(run_tacit, posterior, reference, count, seed)
+            found = step(f"{name}: {count} parties", asked, make)
+            runs.append(add(method=TACIT, parties=count, result=found))
+        most = STEPS if quick else MOST_STEPS
+        for guide in GUIDES:
+            asked = {"what": guide, "posterior": name, "rate": RATE, "steps": STEPS, "most": most,
+                     "numpyro": numpyro.__version__}  # fmt: skip
+            make = partial(run_svi, posterior, reference, guide, seed, most=most)
+            found = step(f"{name}: SVI, {guide}", asked, make)
+            runs.append(add(method=guide, parties=None, result=found))
+    if progress is not None:
+        progress(total, total, "done")
+    return runs, references
+
+
+def _write(
+    out: Path,
+    seed: int,
+    quick: bool,
+    figure: str | None,
+    runs: list[Run],
+    references: dict[str, Result],
+) -> dict[str, Any]:
+    tables = [summary_table(runs), comparison_table(runs), posterior_table(runs)]
+    if references:
+        tables.append(reference_table(references))
+    command = f"tacit reproduce posteriordb --seed {seed}"
+    command += f" --figure {figure}" if figure is not None else ""
+    command += " --quick" if quick else ""
+    facts = {"study": "posteriordb", "command": command, "seed": seed, "quick": quick,
+             "figure": figure, "library": library_digest()}  # fmt: skip
+    result = write_study(
+        out, title=TITLE, summary=_summary(quick), facts=facts, tables=tables,
+        figures=[(Picture("errors.png", _CAPTION), plot_errors(runs))],
+        theirs="reference draws are posteriordb's where it has some",
+    )  # fmt: skip
+    write_text(out / "runs.csv", as_csv(runs))
+    return {**result, "files": [*result["files"], str(out / "runs.csv")]}
+
+
+_CAPTION = (
+    "Error of the mean in reference standard deviations, worst coordinate, and the range of the "
+    "ratio of standard deviations, by posterior. Shaded: what counts as right. A triangle, or a "
+    "dark end, lies beyond the axis. Refused fits have no mark."
+)
+
+
+def _summary(quick: bool) -> str:
+    words = (
+        "Posteriors of posteriordb, fitted with default settings and no privacy, with the records "
+        "at one, five and twenty parties, against reference draws; beside them NumPyro's SVI with "
+        "automatic guides on all records in one place. A posterior with fewer records than parties "
+        "has one party per record (eight_schools: 8)."
+    )
+    small = (
+        " This is the quick version: five posteriors, five parties, SVI for at most 10,000 steps. "
+        "A sample, not the study."
+    )
+    return words + small if quick else words
