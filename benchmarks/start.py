@@ -1,7 +1,16 @@
-"""How soon the command line answers."""
+"""How soon the command line answers, and what a short run costs.
+
+    python -m benchmarks.start [--base CHECKOUT] [--repeats 5]
+
+prints CPU-seconds of commands with warm caches (the first call of each is not counted) and, with an
+older checkout, their ratio. Both use this interpreter; calls alternate, so that a busy machine
+slows both alike. The smallest of the repeats counts.
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
 import resource
 import subprocess
 import sys
@@ -39,3 +48,47 @@ def _cpu_s(call: list[str], what: str) -> float:
     if not helped and "ruonds" not in done.stdout + done.stderr:
         raise Skipped(f"{what} did not name the wrong key")
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+COMMANDS = {
+    "tacit --help": ["--help"],
+    "tacit check examples/hospitals.toml": ["check", "hospitals.toml"],
+    "tacit run examples/hospitals.toml": ["run", "hospitals.toml", "--out", "out", "--overwrite"],
+}
+
+
+def _spent(checkout: Path, arguments: list[str], folder: str) -> float:
+    """CPU-seconds of a command with the package of a checkout, in a folder with its example."""
+    environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "XDG_CACHE_HOME": folder}
+    example = (checkout / "examples" / "hospitals.toml").read_bytes()
+    (Path(folder) / "hospitals.toml").write_bytes(example)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    call = [sys.executable, "-m", "tacit.cli.main", *arguments]
+    subprocess.run(call, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--base", type=Path, help="an older checkout to compare with")
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    checkouts = [ROOT] if options.base is None else [ROOT, options.base.resolve()]
+    for what, arguments in COMMANDS.items():
+        with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+            folders = dict(zip(checkouts, (one, other), strict=False))
+            spent: dict[Path, list[float]] = {checkout: [] for checkout in checkouts}
+            for repeat in range(options.repeats + 1):
+                for checkout, folder in folders.items():
+                    seconds = _spent(checkout, arguments, folder)
+                    spent[checkout] += [seconds] if repeat else []
+        least = [min(found) for found in spent.values()]
+        words = f"{what:38} {least[0]:6.3f} CPU-s"
+        if len(least) > 1:
+            words += f", base {least[1]:6.3f}, ratio {least[0] / least[1]:.2f}"
+        print(words, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import os
 import sys
+import threading
 import traceback
 import warnings
 from typing import Annotated
@@ -119,6 +123,26 @@ def main() -> None:
     sys.exit(code or 0)
 
 
+def entry() -> None:
+    """The `tacit` program: `main` with a cheap start and end.
+
+    The collector of reference cycles looks for garbage 70 times less often, and at the end the
+    interpreter does not take its modules apart: a third of a short command's time.
+    """
+    gc.set_threshold(50_000, 20, 20)
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+        if threading.active_count() > 1 or "ray" in sys.modules:  # they clean up at the end
+            raise
+        with contextlib.suppress(OSError):  # a reader of the output may be gone
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        raise
+
+
 def _storage_words(error: OSError) -> str:
     """A disk or a file that cannot be used: its path, where the system tells it, and what to do."""
     place = "a file" if error.filename is None else str(error.filename)
@@ -142,4 +166,4 @@ def _fail(message: str, code: int, *, debug: bool) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    entry()

@@ -72,8 +72,6 @@ def gaussian_average(
     sigmoid's step when sd = 10, errs by 1e−2. Records are grouped by sd, so that one wide record
     does not slow down the others; a record that is not finite gives NaN.
     """
-    from scipy.special import logsumexp
-
     level = np.ceil(np.log2(np.fmin(np.fmax(1.5 * sd, 2.0), 64.0))).astype(int)
     expected, log_total = np.empty(len(mean)), np.empty(len(mean))
     for group in np.unique(level):
@@ -84,8 +82,16 @@ def gaussian_average(
         for rows in np.array_split(members, 1 + len(members) * len(nodes) // BLOCK):
             eta = mean[rows, None] + nodes * sd[rows, None]
             expected[rows] = response(eta) @ weights
-            log_total[rows] = logsumexp(log_density(eta, y[rows, None]), axis=1, b=weights)
+            log_total[rows] = _log_average(log_density(eta, y[rows, None]), weights)
     return expected, log_total
+
+
+def _log_average(logs: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """log Σⱼ weightⱼ exp(logᵢⱼ) of each row, without overflow."""
+    largest = np.max(logs, axis=1, keepdims=True)
+    largest = np.where(np.isfinite(largest), largest, 0.0)
+    with np.errstate(divide="ignore"):  # a density of 0 has the logarithm -inf
+        return np.log(np.exp(logs - largest) @ weights) + largest[:, 0]
 
 
 def draw_parameters(family: Family, natural: Natural, draws: int, seed: int) -> np.ndarray:
