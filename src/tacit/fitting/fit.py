@@ -17,7 +17,7 @@ from tacit.data.schema.schema import Schema
 from tacit.engines.execute import Observer, Outcome, carry_out
 from tacit.errors import ConfigError
 from tacit.fitting.result import Fit
-from tacit.methods import LocalMethod, PrivateScoring
+from tacit.methods import LocalMethod, PrivateScores, PrivateScoring
 from tacit.methods.scoring.method import check_units
 from tacit.models import Model, ModelSchema, Records
 from tacit.models.registry import build
@@ -231,6 +231,8 @@ def _prepare(
     )
     if federation is None and isinstance(plan.method, PrivateScoring):
         check_units(model, parties)
+    if federation is None and isinstance(plan.method, PrivateScores):
+        plan.method.check_ranges(model, parties)
     check_test(parties, test)
     return _Prepared(plan, test, federation, undeclared)
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from tacit.expfam import FullGaussian, Gaussian
 from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScores, PrivateScoring
-from tacit.methods.scores.server import SIGNIFICANT, fit_of
-from tacit.methods.scores.server import trouble as burn_in_trouble
+from tacit.methods.scores.server import SIGNIFICANT, ScoresServer, fit_of
+from tacit.methods.scores.server import trouble as scores_trouble
 from tacit.methods.scoring.method import ScoringServer, counted_outside
 from tacit.plan.plan import Plan
 from tacit.results.posterior import Posterior, posterior_of
@@ -42,7 +42,9 @@ def run_verdict(
     if trouble is None and isinstance(plan.method, PrivateScoring):
         trouble = _counting_trouble(plan, state)
     if trouble is None and isinstance(plan.method, PrivateScores):
-        trouble = burn_in_trouble(state.memory or {})
+        server = plan.rules.combine
+        assert isinstance(server, ScoresServer)
+        trouble = scores_trouble(server, state.memory or {})
     if trouble is not None:
         return Verdict(False, trouble)
     if plan.rules.solver is not None:

@@ -24,6 +24,7 @@ from tacit.testing.comparisons import (
     expect_average,
     expect_close,
 )
+from tacit.testing.model_outcomes import check_outcomes
 from tacit.testing.model_scores import check_scores
 from tacit.testing.models import (
     Subject,
@@ -299,5 +300,6 @@ ABILITY_CHECKS: dict[str, Callable[[Subject], None]] = {
     "BoundedDerivatives": check_derivative_bounds,
     "Scores": check_scores,
     "Simulates": check_simulation,
+    "SimulatesOutcomes": check_outcomes,
     "TopicTables": check_topics,
 }
