@@ -15,6 +15,7 @@ from tacit.models.capabilities import (
     GaussianSites,
     GradientNorms,
     TopicTables,
+    WhitenedExpectations,
 )
 from tacit.models.predictive import draw_parameters
 from tacit.testing.comparisons import (
@@ -97,6 +98,37 @@ def check_sites(subject: Subject) -> None:
         form = -second if full else -np.diagonal(second)
         expect_close("expected_site: precision", precision, form, tolerance)
         expect_close("expected_site: gradient", site["linear"] - product, slope, tolerance)
+
+
+def check_whitened(subject: Subject) -> None:
+    """Value and derivatives in z at a point, and averages of the log-likelihood over a normal."""
+    import jax
+    import jax.numpy as jnp
+
+    model, records, rng = subject.model, subject.records, subject.rng
+    assert isinstance(model, WhitenedExpectations)
+    size, weights = model.dimension, rng.random(subject.count)
+    mean = 0.3 * rng.standard_normal(size)
+    root = 0.3 * np.eye(size) + 0.05 * rng.standard_normal((size, size))
+
+    def total(z: Any) -> Any:
+        return jnp.sum(weights * model.log_likelihood(mean + root @ z, records))
+
+    columns = _as_jax(records)
+    compiled = jax.jit(model.whitened_derivatives)
+    at_mean = compiled(mean, root, np.zeros(()), columns, weights)
+    slope, second = _derivatives(total, jnp.zeros(size))
+    tolerance = 10 * CLOSE
+    expect_close("whitened_derivatives: value", at_mean.value, total(jnp.zeros(size)), tolerance)
+    expect_close("whitened_derivatives: gradient", at_mean.gradient, slope, tolerance)
+    expect_close("whitened_derivatives: hessian", at_mean.hessian, second, tolerance)
+    spread = compiled(mean, root, np.ones(()), columns, weights)
+    draws = rng.standard_normal((DRAWS, size))
+    draws = np.concatenate([draws, -draws])
+    values = np.asarray(jax.jit(jax.vmap(total))(draws))
+    slopes = np.asarray(jax.jit(jax.vmap(jax.grad(total)))(draws))
+    expect_average("whitened_derivatives: expected value", spread.value, values)
+    expect_average("whitened_derivatives: expected gradient", spread.gradient, slopes)
 
 
 def _derivatives(function: Callable[[Any], Any], at: Any) -> tuple[Any, Any]:
@@ -296,6 +328,7 @@ ABILITY_CHECKS: dict[str, Callable[[Subject], None]] = {
     "ConjugateGaussian": check_conjugate,
     "GaussianExpectations": check_expectations,
     "GaussianSites": check_sites,
+    "WhitenedExpectations": check_whitened,
     "GradientNorms": check_gradient_norms,
     "BoundedDerivatives": check_derivative_bounds,
     "Scores": check_scores,

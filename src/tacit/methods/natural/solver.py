@@ -98,6 +98,21 @@ class NaturalSolver:
             return following
         return following._replace(public=following.public | {"prior_share": share})
 
+    def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
+        """One party's factor in θ, from its reply at q."""
+        if stage != EVALUATE or not float(released["value"]) > 0.1 * FAILED:
+            return None
+        from scipy.linalg import solve_triangular
+
+        inverse = solve_triangular(public["root"], np.eye(len(public["mean"])), lower=True)
+        form = -inverse.T @ released["hessian"] @ inverse
+        form = 0.5 * (form + form.T)
+        linear = inverse.T @ released["gradient"] + form @ public["mean"]
+        if not isinstance(self.family, FullGaussian):
+            form = np.diagonal(form).copy()
+            linear = inverse.T @ released["gradient"] + form * public["mean"]
+        return {"linear": linear, "quadratic": -0.5 * form}
+
     # Phases
 
     def _after_modes(self, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:

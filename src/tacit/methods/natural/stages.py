@@ -10,7 +10,7 @@ MODE, EVALUATE, CANDIDATES, WEIGH = "mode", "evaluate", "candidates", "weigh"
 NODES, DRAWS = "nodes", "draws"
 CANDIDATE_COUNT = 5
 NODE_COUNT = 12
-FAILED = -1e300
+FAILED = -1e25
 """Stands for a log-likelihood that is not a finite number: sums over parties stay finite."""
 
 Shapes = dict[str, tuple[int, ...]]
