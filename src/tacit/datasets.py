@@ -89,18 +89,30 @@ def load(
     >>> [len(records["y"]) for records in federation.parties.values()]
     [20, 20, 20, 20]
     """
-    if kind is None:
-        own_sites = name in WITH_SITES and (parties is None or name == "synthetic-cohort")
-        if size_skew != 0 or label_skew != 0:
-            kind = "skew"
-        else:
-            kind = "source" if own_sites and party is None else "balanced"
+    _check_arguments(name, data)
+    columns = () if schema is None else schema.columns
+    given = DataConfig(source=name, party=party, columns=columns, **data)
+    kind = kind or _kind(name, parties, party, skewed=size_skew != 0 or label_skew != 0)
     partition = PartitionConfig(
         kind=kind,
         parties=10 if parties is None else parties,
         size_skew=size_skew,
         label_skew=label_skew,
     )
+    return load_federation(given, partition, seed)
+
+
+def _kind(
+    name: str, parties: int | None, party: str | None, *, skewed: bool
+) -> Literal["balanced", "skew", "source"]:
+    """How records are assigned to parties where the caller does not say it."""
+    if skewed:
+        return "skew"
+    own_sites = name in WITH_SITES and (parties is None or name == "synthetic-cohort")
+    return "source" if own_sites and party is None else "balanced"
+
+
+def _check_arguments(name: str, data: dict[str, Any]) -> None:
     if name == SOURCE:
         raise ConfigError(
             'tacit.datasets.load takes no "posteriordb", which has a model per data set; use'
@@ -112,6 +124,3 @@ def load(
         near = near_word(key, taken)
         advice = f"did you mean {near!r}?" if near else f"known: {', '.join(sorted(taken))}"
         raise ConfigError(f"tacit.datasets.load takes no argument {key!r}; {advice}")
-    columns = () if schema is None else schema.columns
-    given = DataConfig(source=name, party=party, columns=columns, **data)
-    return load_federation(given, partition, seed)

@@ -75,7 +75,7 @@ def check_command(
 ) -> None:
     """`tacit check`."""
     if _is_live(path):
-        from tacit.cli.live import check_live
+        from tacit.cli.live_check import check_live
         from tacit.cli.show.results import quiet
 
         with quiet(as_json):
@@ -102,7 +102,7 @@ def explain_command(
     config = None if live else read_config(path, tuple(overrides or ()), seed)
     if colluding is not None and not colluding >= 1:
         raise ConfigError(f"--colluding {colluding}; at least 1 party")
-    from tacit.cli.live import live_plan
+    from tacit.cli.live_check import live_plan
     from tacit.cli.show.privacy import show_explanation
     from tacit.plan.explain import explain
     from tacit.run.run import prepare

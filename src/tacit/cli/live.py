@@ -1,33 +1,24 @@
-"""`tacit serve`, `join`, `approve`, `status`, `server`: what the commands of a federation do."""
+"""`tacit serve`, `join` and `approve`: what the commands of a federation do."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import secrets
 import signal
-import socket
-from collections import deque
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import typer
 
-from tacit.errors import ConfigError, DataError, PeerError, TacitError
+from tacit.errors import ConfigError, PeerError, TacitError
 from tacit.live.config import (
     PartySetup,
-    ServerSetup,
-    kind_of,
-    read_agreed,
     read_party,
     read_server,
 )
-from tacit.live.settings import parse_address
 
 INTERRUPTED = 130
-LOG_LINES = 10
 
 
 def serve_command(path: Path, overrides: list[str] | None, *, standby: bool, as_json: bool) -> None:
@@ -196,98 +187,6 @@ def approve_command(path: Path, *, yes: bool) -> None:
     say(f"approved: {written}; take part with: tacit join {path}")
 
 
-def check_live(path: Path, overrides: list[str] | None, seed: int | None) -> None:
-    """`tacit check` on one of the three files."""
-    kind = _refuse_for_agreed(path, overrides, seed)
-    from tacit.cli.show.agreement import show_agreed
-    from tacit.live.plan import server_plan
-
-    if kind == "federation":
-        agreed = read_agreed(path)
-        show_agreed(agreed, server_plan(agreed))
-    elif kind == "server":
-        _check_server(read_server(path, tuple(overrides or ())))
-    else:
-        _check_party(read_party(path, tuple(overrides or ())), path)
-
-
-def live_plan(path: Path, overrides: list[str] | None, seed: int | None) -> Any:
-    """The plan that one of the three files leads to, for `tacit explain`."""
-    kind = _refuse_for_agreed(path, overrides, seed)
-    from tacit.live.join import prepare_party
-    from tacit.live.plan import server_plan
-
-    if kind == "party":
-        return prepare_party(read_party(path, tuple(overrides or ()))).plan
-    if kind == "server":
-        return server_plan(read_server(path, tuple(overrides or ())).agreed)
-    return server_plan(read_agreed(path))
-
-
-def status_command(path: Path, *, as_json: bool) -> None:
-    """`tacit status`."""
-    state, ledger, role = _place(path)
-    from tacit.live.state_dir import in_use
-
-    if role == "server":
-        status = _server_status(state)
-        status["running"] = in_use(state)
-    else:
-        status = _party_status(state, ledger)
-    if as_json:
-        print(json.dumps(status, indent=1))
-        return
-    from tacit.cli.show.live import show_party_status, show_server_status
-
-    if role == "server":
-        show_server_status(status, running=status["running"])
-    else:
-        show_party_status(status)
-
-
-def start_command(path: Path) -> None:
-    """`tacit server start`."""
-    setup = read_server(path)
-    typer.echo("start: " + _give(setup, "start"))
-
-
-def readmit_command(path: Path, party: str) -> None:
-    """`tacit server readmit`."""
-    setup = read_server(path)
-    names = setup.agreed.federation.parties
-    if party not in names:
-        raise ConfigError(f"party {party!r} is unknown; the parties are {', '.join(names[:20])}")
-    told = _give(setup, f"readmit-{secrets.token_hex(4)}", {"party": party})
-    typer.echo(f"readmit {party}: {told}")
-
-
-def stop_command(path: Path, *, return_in: float | None, reason: str, for_good: bool) -> None:
-    """`tacit server stop`."""
-    if return_in is not None and (for_good or not 0 < return_in < float("inf")):
-        raise ConfigError(
-            f"--return-in {return_in:g}{' --for-good' if for_good else ''}; give a number of "
-            "seconds > 0, or --for-good alone"
-        )
-    setup = read_server(path)
-    from tacit.live.state_dir import in_use
-
-    if not in_use(setup.state):
-        raise ConfigError(f"no server runs in {setup.state}; there is nothing to stop")
-    back = None if for_good else return_in or setup.own.serve.restart_delay_s
-    _give(setup, "close", {"reason": reason, "return_in_s": back})
-    told = "not to come back" if back is None else f"to be back in {back:g} s"
-    typer.echo(f"stop: sent; parties are asked {told}")
-
-
-def _give(setup: ServerSetup, name: str, body: dict[str, Any] | None = None) -> str:
-    """Leave a command for the server, running or not; says which."""
-    from tacit.live.server.status import give_command
-    from tacit.live.state_dir import in_use
-
-    give_command(setup.state, name, body or {})
-    return "sent" if in_use(setup.state) else "kept for when the server runs"
-
-
 def _leave_on_signal(received: list[int], *, quiet: bool) -> None:
     """The first signal leaves politely, the second at once: the ledger bears that too."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -325,185 +224,3 @@ def _confirmed(question: str) -> bool:
 def _stopped(words: str) -> typer.Exit:
     typer.echo(words, err=True)
     return typer.Exit(INTERRUPTED)
-
-
-def _refuse_for_agreed(
-    path: Path, overrides: list[str] | None, seed: int | None
-) -> Literal["server", "party", "federation"]:
-    kind = kind_of(path)
-    assert kind != "run"
-    if seed is not None:
-        raise ConfigError(f"--seed {seed} with {path}; the seed is agreed: it is in the federation")
-    if overrides and kind == "federation":
-        raise ConfigError(
-            f"--set {overrides[0]} with {path}; what is agreed is what stands in the file: edit it"
-        )
-    return kind
-
-
-def _check_server(setup: ServerSetup) -> None:
-    from tacit.cli.show.agreement import show_server_check
-    from tacit.cli.show.live import say
-    from tacit.live.plan import server_plan
-    from tacit.live.server.membership import load_roster
-    from tacit.live.state_dir import in_use
-    from tacit.live.transport.tls import server_context
-
-    server_context(setup.own.serve.credentials(setup.base))
-    plan = server_plan(setup.agreed)
-    roster, running = setup.state / "roster", in_use(setup.state)
-    state = f"{setup.state}: new, a run would start from the prior"
-    if roster.exists():
-        found = load_roster(roster, setup.agreed.digest)
-        state = f"{setup.state}: {found.run}, which {len(found.members)} parties have joined"
-    trouble = _not_free(setup.own.serve.listen)
-    address = setup.own.serve.listen + (
-        " (this server runs now)" if running else " (free)" if trouble is None else " (IN USE)"
-    )
-    show_server_check(setup, plan, address, state)
-    if running:
-        say("the server runs now; see tacit status")
-    elif trouble is not None:
-        raise trouble
-    else:
-        say(
-            "in order: tacit serve would "
-            + ("go on with that run" if roster.exists() else "begin a run")
-            + ". Nothing was written or sent."
-        )
-
-
-def _not_free(listen: str) -> ConfigError | None:
-    host, port = parse_address(listen, "serve.listen")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        socket.create_server((host, port), family=family).close()
-    except OSError as error:
-        return ConfigError(
-            f"serve.listen = {listen!r}: {error.strerror}; choose another address or port"
-        )
-    return None
-
-
-def _check_party(setup: PartySetup, path: Path) -> None:
-    from tacit.cli.show.agreement import show_party_check
-    from tacit.cli.show.live import say
-    from tacit.live.join import check_budget, prepare_party, require_approval
-    from tacit.live.transport.tls import client_context
-
-    client_context(setup.own.join.credentials(setup.base))
-    ready = prepare_party(setup)
-    troubles: list[TacitError] = []
-    approval = f"{setup.agreed.digest[:12]}…, what the file says now"
-    try:
-        require_approval(setup)
-    except ConfigError as error:
-        approval = "MISSING"
-        troubles.append(error)
-    budget = "none is needed: nothing is private"
-    if ready.plan.settled:
-        asked = ready.plan.settled[ready.name].guarantee
-        budget = f"this run asks for ε = {asked.epsilon:.4g} at δ = {asked.delta:g}"
-        try:
-            spent = check_budget(ready)
-            if spent is None:
-                budget += "; a simulation, charged in its own state directory"
-            else:
-                budget += (
-                    f"; {spent.epsilon or 0.0:.4g} is spent of {spent.budget.epsilon:g} "
-                    f"in {ready.ledger_path}"
-                )
-        except TacitError as error:
-            budget += "; NO ROOM"
-            troubles.append(error)
-    show_party_check(ready, approval, budget)
-    for trouble in troubles[1:]:
-        say(f"also: {trouble}")
-    if troubles:
-        raise troubles[0]
-    say(f"in order: tacit join {path} would take part. Nothing was sent or spent.")
-
-
-def _place(path: Path) -> tuple[Path, Path | None, Literal["server", "party"]]:
-    """State directory, ledger if a file names it, and whose they are."""
-    if path.is_dir():
-        if (path / "roster").exists() or (path / "status.json").exists():
-            return path, None, "server"
-        if any((path / name).exists() for name in ("approved.json", "party", "log.jsonl")):
-            return path, None, "party"
-        raise DataError(f"{path} is no state directory; give the one in server.toml or party.toml")
-    kind = kind_of(path)
-    if kind == "server":
-        return read_server(path).state, None, "server"
-    if kind == "party":
-        setup = read_party(path)
-        if setup.agreed.federation.private is None:
-            return setup.state, None, "party"
-        from tacit.privacy.ledger.paths import LEDGER_NAME, own_ledger
-
-        named = setup.own.ledger
-        ledger = own_ledger() if named is None else setup.base / Path(named).expanduser()
-        if setup.agreed.federation.private.insecure_noise_seed is not None:
-            ledger = setup.state / LEDGER_NAME
-        return setup.state, ledger, "party"
-    raise ConfigError(f"{path} is neither a server's nor a party's file; it has no state")
-
-
-def _server_status(state: Path) -> dict[str, Any]:
-    path = state / "status.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist; no server has run here: tacit serve") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}); start the server again") from None
-
-
-def _party_status(state: Path, ledger_path: Path | None) -> dict[str, Any]:
-    from tacit.live.join import run_in_ledger
-    from tacit.live.state_dir import in_use
-    from tacit.party.store import PartyStore
-
-    approved = None
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        approved = str(json.loads((state / "approved.json").read_text())["configuration"])
-    store = PartyStore(state / "party", approved or "")
-    log: deque[dict[str, Any]] = deque(maxlen=LOG_LINES)
-    with suppress(OSError), (state / "log.jsonl").open(encoding="utf-8") as file:
-        for line in file:
-            with suppress(ValueError):
-                log.append(json.loads(line))
-    answers, ledger = store.visits, None
-    if ledger_path is not None and ledger_path.exists():
-        answers, ledger = _charged(ledger_path, run_in_ledger(approved or "", store.run or ""))
-    return {
-        "state": str(state),
-        "running": in_use(state),
-        "approved": approved,
-        "run": store.run,
-        "answers": answers,
-        "finished": store.result is not None,
-        "ledger": ledger,
-        "log": list(log),
-    }
-
-
-def _charged(path: Path, run: str) -> tuple[int, dict[str, Any] | None]:
-    """How many answers a run was charged for, and what was spent on those records in all."""
-    from tacit.privacy.ledger.ledger import Ledger
-
-    with Ledger(path) as ledger:
-        charges = ledger.charges(run)
-        if not charges:
-            return 0, None
-        spent = ledger.spent(charges[-1].dataset)
-    limit = spent.budget
-    body = {
-        "path": str(path),
-        "epsilon": spent.epsilon,
-        "budget": None if limit is None else limit.epsilon,
-        "terms": ""
-        if limit is None
-        else f"δ = {limit.delta:g}, per {limit.unit}, {limit.adjacency}",
-    }
-    return len({charge.request for charge in charges}), body

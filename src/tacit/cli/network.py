@@ -101,7 +101,7 @@ def status(
 
       tacit status party.toml --json
     """
-    from tacit.cli.live import status_command
+    from tacit.cli.live_status import status_command
 
     status_command(place, as_json=json)
 
@@ -114,7 +114,7 @@ def server_start(config: ServerFile) -> None:
 
       tacit server start server.toml
     """
-    from tacit.cli.live import start_command
+    from tacit.cli.live_status import start_command
 
     start_command(config)
 
@@ -139,7 +139,7 @@ def server_stop(
 
       tacit server stop server.toml --for-good
     """
-    from tacit.cli.live import stop_command
+    from tacit.cli.live_status import stop_command
 
     stop_command(config, return_in=return_in, reason=reason, for_good=for_good)
 
@@ -155,6 +155,6 @@ def server_readmit(
 
       tacit server readmit server.toml hospital-3
     """
-    from tacit.cli.live import readmit_command
+    from tacit.cli.live_status import readmit_command
 
     readmit_command(config, party)

@@ -18,7 +18,7 @@ from tacit.engines.execute import Observer, Outcome, carry_out
 from tacit.errors import ConfigError
 from tacit.fitting.result import Fit
 from tacit.methods import LocalMethod, PrivateScores, PrivateScoring
-from tacit.methods.scoring.method import check_units
+from tacit.methods.scoring.units import check_units
 from tacit.models import Model, ModelSchema, Records
 from tacit.models.registry import build
 from tacit.plan.arguments import (

@@ -26,7 +26,9 @@ from tacit.methods.private import PrivateMethod, Terms
 from tacit.methods.reply_bounds import BrokenBound, Exchange
 from tacit.methods.reply_bounds_steps import Steps, broken_steps
 from tacit.methods.scores.method import PrivateScores
-from tacit.methods.scoring.method import COUNTS, PrivateScoring, _counted
+from tacit.methods.scoring.method import PrivateScoring
+from tacit.methods.scoring.stages import COUNTS
+from tacit.methods.scoring.units import counted_columns
 from tacit.methods.statistics.method import PrivateStatistics
 from tacit.methods.update.method import PrivateUpdate
 from tacit.methods.whitening import MOMENT, Whitened
@@ -144,7 +146,7 @@ def _broken_scoring(
     stage = method.stage_at(exchange.visit).name
     unit = event.clip
     if stage == COUNTS:
-        unit /= math.sqrt(_counted(model).columns)
+        unit /= math.sqrt(counted_columns(model).columns)
     lost = unit * float(np.linalg.norm(exchange.slack(stage)))
     released = [exchange.released[stage] * unit]
     return _compared(stage, released, lost, exchange, event, exchange.records)

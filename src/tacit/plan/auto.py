@@ -14,7 +14,8 @@ from tacit.methods.natural.method import SOLVED_UP_TO, NaturalVI
 from tacit.methods.private import PrivateMethod
 from tacit.methods.scores.method import LEAST_ROUNDS as LEAST_SCORES
 from tacit.methods.scores.method import MOST_PARAMETERS, PrivateScores
-from tacit.methods.scoring.method import LEAST_ROUNDS, PrivateScoring
+from tacit.methods.scoring.method import PrivateScoring
+from tacit.methods.scoring.stages import LEAST_ROUNDS
 from tacit.methods.statistics.method import ExpectedStatistics, PrivateStatistics
 from tacit.models import ConjugateGaussian, Model
 from tacit.models.capabilities import GaussianSites, Scores, SimulatesOutcomes

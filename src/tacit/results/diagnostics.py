@@ -11,7 +11,8 @@ from tacit.expfam import FullGaussian, Gaussian
 from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScores, PrivateScoring
 from tacit.methods.scores.server import SIGNIFICANT, ScoresServer, fit_of
 from tacit.methods.scores.server import trouble as scores_trouble
-from tacit.methods.scoring.method import ScoringServer, counted_outside
+from tacit.methods.scoring.combine import ScoringServer
+from tacit.methods.scoring.units import counted_outside
 from tacit.plan.plan import Plan
 from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.verdict import (

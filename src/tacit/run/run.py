@@ -226,11 +226,14 @@ def run(
             privacy = msgspec.structs.replace(result.privacy, ledger=spent(charging, book))
             result = msgspec.structs.replace(result, privacy=privacy)
     result = _timed(result, started, cpu)
-    shared = public_result(result, plan, publish=config.evaluate.publish)
+    _write(out, result, public_result(result, plan, publish=config.evaluate.publish))
+    return result
+
+
+def _write(out: Path, result: Result, shared: Result) -> None:
     local = json.dumps(local_result(result), indent=1, allow_nan=False)
     write_text(private_part(out) / EVALUATION, local)
     write_result(public_part(out) / RESULT, shared)
-    return result
 
 
 def _timed(result: Result, started: float, cpu: float) -> Result:

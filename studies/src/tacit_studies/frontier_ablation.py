@@ -16,9 +16,11 @@ import numpy as np
 
 from tacit.arrays import Array, namespace
 from tacit.expfam import Natural
+from tacit.methods.scoring.combine import ScoringServer
 from tacit.methods.scoring.marginals import Marginals
-from tacit.methods.scoring.method import COUNTS, MOMENT, PrivateScoring, ScoringServer
+from tacit.methods.scoring.method import PrivateScoring
 from tacit.methods.scoring.party import KNOTS
+from tacit.methods.scoring.stages import COUNTS, MOMENT
 from tacit.models import Model
 from tacit.models.glm.logistic import BernoulliLikelihood
 from tacit.models.scores import ScoreLikelihood

@@ -1,0 +1,197 @@
+"""The server's half of private scoring: from released sums to the next posterior."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacit.arrays import Arrays
+from tacit.expfam import FullGaussian, Natural
+from tacit.methods.scoring.marginals import (
+    Marginals,
+    apart,
+    flattened,
+    marginals,
+    scales,
+)
+from tacit.methods.scoring.party import Counted
+from tacit.methods.scoring.server import (
+    History,
+    Prior,
+    Public,
+    Solved,
+    choose_scale,
+    coordinates,
+    solve,
+)
+from tacit.methods.scoring.stages import (
+    COUNTS,
+    COUNTS_ROUND,
+    KEPT,
+    LEAST_ROUNDS,
+    MOMENT,
+    MOMENT_ROUND,
+    PUBLIC,
+)
+from tacit.methods.scoring.synthetic import Synthetic, correlated
+from tacit.methods.scoring.units import counted_columns
+from tacit.models.capabilities import Scores
+from tacit.models.scores import ScoreLikelihood
+from tacit.server.combine import RoundSum, Run, Shared
+
+if TYPE_CHECKING:
+    from tacit.methods.scoring.method import PrivateScoring
+
+
+class ScoringServer:
+    """A pure function of what was released; what it has worked out it need not work out again."""
+
+    def __init__(self, method: PrivateScoring, run: Run) -> None:
+        model = run.model
+        assert isinstance(model, Scores)
+        likelihood = model.score_likelihood()
+        self.method, self.run, self.layout = method, run, model.layout
+        self.likelihood: ScoreLikelihood = likelihood
+        self.counted: Counted = counted_columns(model)
+        places = [i for i, feature in enumerate(self.layout) if feature.kind == "intercept"]
+        self.bias = places[0] if places else None
+        scaled = np.array([feature.kind != "intercept" for feature in self.layout])
+        self.scaled = scaled
+        sources = list(dict.fromkeys(f.source for f in self.layout if f.kind != "intercept"))
+        column = [-1 if f.kind == "intercept" else sources.index(f.source) for f in self.layout]
+        self.prior = Prior(model.prior_mean, model.prior_sd, np.tile(column, likelihood.outputs))
+        self._known: tuple[bytes, Public] | None = None
+        self._drawn: tuple[bytes, tuple[Marginals, np.ndarray, Synthetic]] | None = None
+
+    def __call__(self, shared: Shared, answers: RoundSum) -> Shared:
+        number = answers.number
+        stage = self.method.stage_at(number - 1).name
+        # A late party may have answered an earlier stage: its part of this sum is missing.
+        total = answers.total[stage] * (self.run.parties / answers.contributors)
+        missing = math.sqrt(self.run.parties / answers.contributors)
+        known = shared.public | (shared.memory or {})
+        if stage == COUNTS:
+            found = self._mapped(known | {"counts": total})
+            return self._shared(shared.q, found, ("centre", "scale"), ("counts", "point"))
+        if stage == MOMENT:
+            found = self._scaled(known | {"moment": total, "reach": np.zeros(1)})
+            return self._shared(shared.q, found, PUBLIC, ("counts", "moment"))
+        empty = np.zeros((0, len(self.prior.mean)))
+        known = {"points": empty, "scores": empty, "noise": np.zeros(0)} | known
+        context = self._public(known)
+        known = {"width": self._no_width(context)} | known
+        known |= {
+            "points": np.vstack([known["points"], known["point"]]),
+            "scores": np.vstack([known["scores"], total]),
+            "noise": np.append(known["noise"], missing * self.run.noise_sd(number)),
+        }
+        solved = solve(
+            context,
+            History(known["points"], known["scores"], known["noise"]),
+            self.prior,
+            known["width"],
+            learn_scale=self.method.empirical_bayes,
+        )
+        known |= {"width": solved.width, "point": solved.mean}
+        return self._shared(shared.q | self._gaussian(solved), known, PUBLIC, KEPT)
+
+    @staticmethod
+    def _shared(q: Natural, known: Arrays, public: Sequence[str], kept: Sequence[str]) -> Shared:
+        """What is published with the next requests, and what stays at the server."""
+        return Shared(q, {name: known[name] for name in public}, {n: known[n] for n in kept})
+
+    def _no_width(self, public: Public) -> np.ndarray:
+        return self.likelihood.no_width(len(public.synthetic.z))
+
+    @property
+    def _score_sd(self) -> float:
+        """Of the noise in all scores put together."""
+        rounds = range(LEAST_ROUNDS, self.run.rounds + 1)
+        return 1.0 / math.sqrt(sum(self.run.noise_sd(number) ** -2.0 for number in rounds))
+
+    @property
+    def count_noise_sd(self) -> float:
+        """Of the noise in each count."""
+        return math.sqrt(self.counted.columns) * self.run.noise_sd(COUNTS_ROUND)
+
+    def _marginals(self, q: Natural) -> Marginals:
+        records = float(self.method.total_units)
+        return marginals(self.layout, self.counted, q["counts"], self.count_noise_sd, records)
+
+    def _mapped(self, q: Natural) -> Natural:
+        found = self._marginals(q)
+        scale = self._scale(found)
+        point = self.prior.mean.copy()
+        if self.bias is not None and found.outcome is not None:
+            rows = point.reshape(self.likelihood.outputs, -1)
+            rows[:, self.bias] += self._start(found) - rows @ np.where(
+                self.scaled, found.centre, 1.0
+            )
+        return q | {"centre": found.centre, "scale": scale, "point": point}
+
+    def _scale(self, found: Marginals) -> np.ndarray:
+        widest = np.max(self.prior.sd.reshape(self.likelihood.outputs, -1), axis=0)
+        return scales(found, widest, self._score_sd)
+
+    def _bend(self, q: Natural) -> np.ndarray:
+        return flattened(self._synthetic(q)[2].z, self.scaled)
+
+    def _start(self, found: Marginals) -> Any:
+        """η of a record about which nothing is known."""
+        return 0.0 if found.outcome is None else self.likelihood.link(found.outcome)
+
+    def _scaled(self, q: Natural) -> Natural:
+        """Shorten what is long, and fold C into the map: what is clipped at 1 was at C before."""
+        q = q | {"bend": self._bend(q)}
+        public = self._public(q)
+        prior = public.to_x / self.prior.sd[:, None]
+        factor, reach = choose_scale(
+            self.likelihood,
+            public.synthetic.z,
+            public.records,
+            prior.T @ prior,
+            self._score_sd,
+            self._start(self._marginals(q)),
+        )
+        return q | {"scale": factor * q["scale"], "reach": np.array([reach])}
+
+    def _synthetic(self, q: Natural) -> tuple[Marginals, np.ndarray, Synthetic]:
+        """What counts and second moment say, in the scale of the second moment."""
+        key = q["counts"].tobytes() + q["moment"].tobytes()
+        if self._drawn is None or self._drawn[0] != key:
+            found = self._marginals(q)
+            scale = self._scale(found)
+            noise_sd = self.run.noise_sd(MOMENT_ROUND)
+            drawn = correlated(self.layout, self.counted, found, scale, q["moment"], noise_sd)
+            self._drawn = key, (found, scale, drawn)
+        return self._drawn[1]
+
+    def _public(self, q: Natural) -> Public:
+        names = ("counts", "moment", "scale", "bend", "reach")
+        key = b"".join(q[name].tobytes() for name in names)
+        if self._known is None or self._known[0] != key:
+            found, scale, drawn = self._synthetic(q)
+            factor = q["scale"] / scale
+            bend = np.eye(len(self.layout)) - q["bend"].T @ q["bend"]
+            doubt = np.square(np.outer(factor, factor)) * drawn.doubt
+            synthetic = Synthetic((drawn.z * factor) @ bend, doubt)
+            to_x, to_z = (
+                np.kron(np.eye(self.likelihood.outputs), one)
+                for one in coordinates(q["centre"], q["scale"], bend, self.bias)
+            )
+            reach = float(q["reach"][0])
+            told = apart(self.counted, found, q["scale"])
+            known = Public(self.likelihood, reach, synthetic, found.records, bend, told, to_x, to_z)
+            self._known = key, known
+        return self._known[1]
+
+    def _gaussian(self, found: Solved) -> Natural:
+        """q in its family; mean-field keeps the marginals, so that intervals stay what they are."""
+        if isinstance(self.run.family, FullGaussian):
+            precision = found.precision
+            return {"linear": precision @ found.mean, "quadratic": -0.5 * precision}
+        precision = 1.0 / np.diagonal(np.linalg.inv(found.precision))
+        return {"linear": precision * found.mean, "quadratic": -0.5 * precision}

@@ -1,0 +1,12 @@
+"""The stages of private scoring, and what is published and kept between them."""
+
+from __future__ import annotations
+
+LEAST_ROUNDS = 3
+COUNTS, MOMENT, SCORE = "counts", "moment", "score"
+"""The stages; each releases one array of the same name."""
+COUNTS_ROUND, MOMENT_ROUND = 1, 2
+PUBLIC = ("centre", "scale", "bend", "point", "reach")
+"""What requests for a score publish."""
+KEPT = ("counts", "moment", "points", "scores", "noise", "width")
+"""What the server keeps of earlier rounds."""

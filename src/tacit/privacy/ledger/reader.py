@@ -1,0 +1,241 @@
+"""The half of a ledger that only reads: budgets, charges, spent ε, entries and their check."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from tacit.errors import ConfigError
+from tacit.privacy.ledger.chain import follow
+from tacit.privacy.ledger.cost import (
+    CachedAccountant,
+    Spent,
+)
+from tacit.privacy.ledger.fingerprint import DatasetId, fingerprint
+from tacit.privacy.ledger.log import EntryLog
+from tacit.privacy.ledger.noise import stored_secret
+from tacit.privacy.ledger.paths import own_ledger
+from tacit.privacy.ledger.state import Budget, Charge, Epsilon
+from tacit.privacy.ledger.verify import Report, Row, as_row, audit, write_export
+
+
+class LedgerReader:
+    """What `tacit.privacy.ledger.ledger.Ledger` answers without adding an entry."""
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        create: bool = False,
+        epsilon: Epsilon | None = None,
+    ) -> None:
+        self._log = EntryLog(own_ledger() if path is None else Path(path), create=create)
+        self._accountant = CachedAccountant(epsilon)
+
+    @property
+    def path(self) -> Path:
+        """The ledger's file."""
+        return self._log.store.path
+
+    def close(self) -> None:
+        """Close the file."""
+        self._log.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def identify(self, schema: Any, records: Mapping[str, np.ndarray]) -> DatasetId:
+        """Id of a data set under this party's key: see `fingerprint`.
+
+        Parameters
+        ----------
+        schema
+            Public schema of the records.
+        records
+            The records, by column.
+        """
+        return fingerprint(schema, records, self._log.store.key)
+
+    def derived_key(self, use: str) -> bytes:
+        """Key derived from the ledger's for one other use; always the same.
+
+        Parameters
+        ----------
+        use
+            What the key is for.
+        """
+        state = hashlib.blake2b(key=self._log.store.key, person=b"tacit.derived", digest_size=32)
+        state.update(use.encode())
+        return state.digest()
+
+    def budget(self, data: DatasetId | str) -> Budget | None:
+        """Budget of a data set; None if none was set.
+
+        Parameters
+        ----------
+        data
+            A data set of `datasets()`, or its id as `tacit ledger show --all` prints it.
+        """
+        with self._log.writing() as state:
+            return state.budget(_as_dataset(data))
+
+    def recall(self, run: str, request: str) -> bytes | None:
+        """One stored reply: see `recall_many`.
+
+        Parameters
+        ----------
+        run, request
+            Ids of the run and of the request.
+        """
+        return self.recall_many([(run, request)])[0]
+
+    def recall_many(self, requests: Sequence[tuple[str, str]]) -> list[bytes | None]:
+        """The stored replies to (run, request), to be sent again as they are; None for no reply.
+
+        Parameters
+        ----------
+        requests
+            Pairs of a run and a request.
+        """
+        with self._log.writing() as state:
+            return [self._log.reply(state, place) for place in requests]
+
+    def charges(self, run: str) -> list[Charge]:
+        """Charges of a run, in order.
+
+        Parameters
+        ----------
+        run
+            Id of the run.
+        """
+        with self._log.writing() as state:
+            found = [c for cs in state.charges.values() for c in cs if c.run == run]
+        return sorted(found, key=lambda charge: charge.seq)
+
+    def paid_for(self, run: str) -> list[Charge]:
+        """Charges of a run whose replies are stored or can be recomputed without a new charge.
+
+        Parameters
+        ----------
+        run
+            Id of the run.
+        """
+        with self._log.writing() as state:
+            return [
+                charges[-1]
+                for place, charges in state.charges.items()
+                if place[0] == run
+                and (place in state.answers or stored_secret(self._log.store, charges[-1]))
+            ]
+
+    def spent(self, data: DatasetId | str) -> Spent:
+        """ε spent on a data set, with its budget.
+
+        Parameters
+        ----------
+        data
+            A data set of `datasets()`, or its id.
+        """
+        dataset = _as_dataset(data)
+        with self._log.writing() as state:
+            budget, paid = state.budget(dataset), state.paid(dataset)
+            family = state.family(dataset)
+            epsilon = None if budget is None else self._accountant.of(paid, budget)
+            charges = [c for cs in state.charges.values() for c in cs]
+            return Spent(
+                dataset=str(dataset),
+                epsilon=epsilon,
+                budget=budget,
+                remaining=None if budget is None or epsilon is None else budget.epsilon - epsilon,
+                charges=sum(charge.dataset.content in family for charge in charges),
+                releases=sum(paid.values()),
+                family=len(family),
+            )
+
+    def remaining(self, data: DatasetId | str) -> float | None:
+        """Budget minus spent ε of a data set; None without a budget.
+
+        ε is not additive: use `check` to see whether a run fits.
+
+        Parameters
+        ----------
+        data
+            A data set of `datasets()`, or its id.
+        """
+        return self.spent(data).remaining
+
+    def datasets(self) -> list[DatasetId]:
+        """All data sets in the ledger, in the order of their first entry."""
+        with self._log.writing() as state:
+            return list(state.datasets)
+
+    def lookalikes(self, dataset: DatasetId) -> list[DatasetId]:
+        """Charged data sets with the same schema that are not linked with this one.
+
+        Parameters
+        ----------
+        dataset
+            The data set, as `identify` names it.
+        """
+        with self._log.writing() as state:
+            return list(state.lookalikes(dataset))[::-1]
+
+    def entries(self, data: DatasetId | str | None = None) -> list[Row]:
+        """All entries in order, checked again.
+
+        Parameters
+        ----------
+        data
+            Only the entries of this data set and of those that it is linked with.
+        """
+        store, dataset = self._log.store, None if data is None else _as_dataset(data)
+        with self._log.writing() as state:
+            entries = list(follow(store.key, store.rows(), 0, store.first))
+            family = None if dataset is None else state.family(dataset)
+            return [
+                as_row(entry, state)
+                for entry in entries
+                if family is None or DatasetId.parse(entry.dataset).content in family
+            ]
+
+    def receipt(self) -> str:
+        """Number and hash of the last entry; kept elsewhere, it reveals a later rollback."""
+        with self._log.writing() as state:
+            return f"{state.count}:{state.last.hex()}"
+
+    def verify(self, receipt: str | None = None) -> Report:
+        """Check every entry and stored reply on disk; the report lists all problems.
+
+        Parameters
+        ----------
+        receipt
+            A receipt from an earlier report or export, kept elsewhere. Only a receipt can reveal
+            that the whole ledger was restored to an older state.
+        """
+        return audit(self._log.store.path, receipt)
+
+    def export(self, path: str | Path, format: Literal["json", "csv"] = "json") -> None:
+        """Write all entries, and in JSON the spent ε, without any key or reply.
+
+        Parameters
+        ----------
+        path
+            The file to write.
+        format
+            "json" or "csv".
+        """
+        if format not in ("json", "csv"):
+            raise ConfigError(f'format = "{format}"; choose json or csv')
+        spent = [self.spent(dataset) for dataset in self.datasets()]
+        write_export(Path(path), format, self.entries(), spent, self.receipt())
+
+
+def _as_dataset(data: DatasetId | str) -> DatasetId:
+    return data if isinstance(data, DatasetId) else DatasetId.parse(data)
