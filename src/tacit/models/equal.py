@@ -84,7 +84,7 @@ def _hashable(value: Any) -> Hashable:
         return kind, value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, tuple | list):
         return kind, tuple(_hashable(item) for item in value)
-    if kind is dict:
+    if isinstance(value, dict):
         return kind, tuple((_hashable(name), _hashable(item)) for name, item in value.items())
     if dataclasses.is_dataclass(value) and kind.__module__.split(".")[0] == _OWN_PACKAGE:
         return kind, _hashable(vars(value))

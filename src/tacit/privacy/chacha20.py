@@ -38,7 +38,7 @@ Array = Any
 def chacha_blocks(key: Array, counter: Array, nonce: tuple[int, int, int]) -> Array:
     """ChaCha20 blocks for a vector of 32-bit counters: shape (len(counter), 16), 32-bit words."""
     counter = jnp.asarray(counter, jnp.uint32)
-    fixed = jnp.concatenate([_CONSTANTS, key, jnp.zeros(1, jnp.uint32), np.uint32(nonce)])
+    fixed = jnp.concatenate([_CONSTANTS, key, jnp.zeros(1, jnp.uint32), np.array(nonce, np.uint32)])
     start = jnp.broadcast_to(fixed[:, None], (_BLOCK, len(counter))).at[12].set(counter)
     start = start.reshape((4, 4, len(counter)))
     mixed = jax.lax.fori_loop(0, 10, lambda _, rows: _double_round(rows), tuple(start))
