@@ -245,7 +245,8 @@ class PrivateScores(PrivateMethod):
             clip=clip, noise_sd=noise_sd, nonnegative=self.stage_at(visit).name != SCORE
         )
         ratio = event.sensitivity(self.adjacency) / clip
-        share = self.budget_shares(clip / noise_sd)[visit]
+        # Not by the clip: parties that share one noise must have the same shares.
+        share = self.budget_shares(1.0 / noise_sd)[visit]
         return (
             GaussianEvent(
                 clip=clip,
