@@ -311,7 +311,7 @@ def test_stopping_leaving_closing_and_going_on(tacit, place, start):
     assert "left for good" in out
     code, _, err = tacit(*leave, "--yes")
     assert code == 5
-    assert "has left this run for good" in err
+    assert "has left this run permanently" in err
 
     closing = ("server", "stop", str(server), "--return-in", "2", "--reason", "a new disk")
     code, out, _ = tacit(*closing)
@@ -351,10 +351,10 @@ def test_what_must_not_join_is_refused(tacit, place):
     base = place()
     north = base / "north"
     join = ("join", str(north / "party.toml"))
-    refused(tacit(*join), "nobody has approved", 2)
+    refused(tacit(*join), "is not approved", 2)
     refused(tacit(*join, "--reason", "x"), "without --leave", 2)
     assert tacit("approve", join[1], "--yes")[0] == 0
-    refused(tacit(*join), "has answered for 1 s", 5)
+    refused(tacit(*join), "has replied for 1 s", 5)
 
     agreed = north / "federation.toml"
     kept = agreed.read_text()
@@ -431,7 +431,7 @@ def test_a_private_party_needs_a_budget_of_its_own(tacit, place):
     refused(tacit("join", path), "this run asks for ε = 2", 3)
     refused(tacit("check", path), "this run asks for ε = 2", 3)
     assert tacit("ledger", "budget", path, "--epsilon", "2", *allow, "--raise")[0] == 0
-    refused(tacit("join", path), "has answered for 1 s", 5)
+    refused(tacit("join", path), "has replied for 1 s", 5)
     code, out, _ = tacit("check", path)
     assert code == 0
     assert "0 is spent of 2" in out

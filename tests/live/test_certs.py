@@ -351,7 +351,7 @@ def test_an_out_that_cannot_be_written_changes_nothing(pki, tmp_path):
 
 def test_a_damaged_authority_is_refused_in_one_line(pki, tmp_path):
     for call in (show, lambda where: issue_party(where, "a"), lambda where: revoke(where, "a")):
-        with pytest.raises(DataError, match="holds no authority; make one with"):
+        with pytest.raises(DataError, match="is not an authority's directory; create one with"):
             call(tmp_path / "nowhere")
     (pki / "ca.key").chmod(0o640)
     with pytest.raises(DataError, match=r"mode 0640.*chmod 600"):

@@ -1,4 +1,4 @@
-"""`tacit serve`: the server of a live federation, from its file to the posterior."""
+"""`tacit serve`: run the server of a live federation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def serve(
     ready: Callable[[int], None] | None = None,
     standby: bool = False,
 ) -> dict[str, Any] | None:
-    """Serve until the end; the result, or None when the server was told to close before it."""
+    """Serve until the end; returns the result, or None if the server was closed before."""
     credentials = setup.own.serve.credentials(setup.base)
     credentials.check()
     plan = server_plan(setup.agreed)
@@ -62,7 +62,7 @@ async def serve(
 async def _take_over(
     hold: contextlib.ExitStack, setup: ServerSetup, watch: Watch | None, *, standby: bool
 ) -> None:
-    """The state directory for ourselves; a stand-by waits until whoever holds it is gone."""
+    """Lock the state directory; a stand-by waits until the other process releases it."""
     waited = False
     while True:
         try:
@@ -117,7 +117,7 @@ async def _serve(
 
 
 def reply_rules(setup: ServerSetup, plan: Plan) -> ReplyRules:
-    """The bounds that every honest reply satisfies, from what is public about this federation."""
+    """Bounds that every honest reply satisfies, from the federation's public facts."""
 
     def broken(party: str, exchange: Exchange) -> BrokenBound | None:
         exchange = exchange._replace(settled=plan.settled.get(party))
@@ -131,7 +131,7 @@ def reply_rules(setup: ServerSetup, plan: Plan) -> ReplyRules:
 
 
 def _prior(plan: Plan) -> Callable[[Request], Reply] | None:
-    """Answers for a prior that is not in the family; it has no records."""
+    """Computes replies of the prior pseudo-party, for a prior outside the family."""
     if not plan.model.has_site_prior:
         return None
     computer = SinglePartyComputer(
@@ -147,7 +147,7 @@ def _close_on_signal(server: WireServer, setup: ServerSetup) -> None:
         try:
             loop.add_signal_handler(number, server.close, "the server is stopped", back)
         except (ValueError, NotImplementedError, RuntimeError):
-            return  # not the main thread, or a platform without: whoever runs us closes us
+            return  # not the main thread, or no signals: the caller closes the server
 
 
 def _start_line(setup: ServerSetup, plan: Plan) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _start_line(setup: ServerSetup, plan: Plan) -> dict[str, Any]:
 
 
 def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> dict[str, Any]:
-    """The result as in a run directory; what only the parties could measure is not in it."""
+    """The result as in a run directory, without metrics that need records."""
     state = live.state
     assert state is not None
     posterior = posterior_of(plan, state.result, state.public)

@@ -9,7 +9,7 @@ from tacit.cli.show.live import NO_RECORDS, records_here, say
 from tacit.cli.show.results import show_table
 from tacit.live.config import Agreed, Federation, ServerSetup
 from tacit.live.join import ReadyParty, required_budget, spent_by
-from tacit.live.settings import FEWEST_TOLD, Start
+from tacit.live.settings import MIN_REPORTED_RECORDS, Start
 from tacit.live.transport.tls import read_certificate
 from tacit.plan.plan import Plan
 from tacit.results.check import numbers_sent, plan_rows
@@ -113,7 +113,7 @@ def _leaves(ready: ReadyParty) -> list[str]:
     numbers = numbers_sent(plan)
     noisy = "noisy " if plan.privacy is not None else ""
     private = plan.privacy is not None
-    told = ready.told_records
+    told = ready.reported_records
     return [
         f"{_answers(ready)}, each of {numbers:,} {noisy}numbers: changes of natural parameters",
         f"the number of records: {'not told' if told == 0 else f'told as {_count(told)}'}"
@@ -130,7 +130,7 @@ def _leaves(ready: ReadyParty) -> list[str]:
 
 
 def _count(told: int) -> str:
-    return f"fewer than {FEWEST_TOLD}" if told == FEWEST_TOLD - 1 else f"{told:,}"
+    return f"fewer than {MIN_REPORTED_RECORDS}" if told == MIN_REPORTED_RECORDS - 1 else f"{told:,}"
 
 
 def _answers(ready: ReadyParty) -> str:
@@ -198,7 +198,7 @@ def show_server_check(setup: ServerSetup, plan: Plan, address: str, state: str) 
 def show_party_check(ready: ReadyParty, approval: str, budget: str) -> None:
     """What `tacit check` says of party.toml."""
     setup, join = ready.setup, ready.setup.own.join
-    told = ready.told_records
+    told = ready.reported_records
     rows = [
         ["party", ready.name],
         ["certificate", _certificate(ready.credentials.certificate)],

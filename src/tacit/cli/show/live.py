@@ -20,7 +20,7 @@ from tacit.cli.show.results import (
 from tacit.data.records import len_records
 from tacit.live.config import ServerSetup
 from tacit.live.join import ReadyParty
-from tacit.live.settings import FEWEST_TOLD
+from tacit.live.settings import MIN_REPORTED_RECORDS
 from tacit.privacy.ledger.ledger import Spent
 
 Line = dict[str, Any]
@@ -335,7 +335,7 @@ def _phase(phase: str) -> str:
 def _told(count: int | None) -> str:
     if not count:
         return "not told"
-    return "fewer than 100" if count == FEWEST_TOLD - 1 else f"about {count:,}"
+    return "fewer than 100" if count == MIN_REPORTED_RECORDS - 1 else f"about {count:,}"
 
 
 def _promised(guarantee: dict[str, Any] | None) -> str:
