@@ -485,7 +485,7 @@ def test_a_member_that_sends_what_was_not_asked_for_is_closed(unharmed):
                     await south.send(useless)
                     sent += 1
                 await asyncio.sleep(0)
-        await now.refused("rate", "not asked for")
+        await now.refused("rate", "unrequested messages")
         assert await south.closed(3.0)
         await south.close()
         taken = len(now.running.events("ignored"))

@@ -339,7 +339,9 @@ def test_a_torn_list_fails_closed_until_it_is_whole(pki, kept):
     revoked, whole = Revoked(path, pki / "ca.pem"), path.read_bytes()
     path.write_bytes(whole[:kept])
     for _ in range(2):
-        with pytest.raises(DataError, match="not a complete revocation list; all connections are refused"):
+        with pytest.raises(
+            DataError, match="not a complete revocation list; all connections are refused"
+        ):
             revoked.contains(serial)
     fails_closed(pki, "not a complete revocation list")
     path.write_bytes(whole)

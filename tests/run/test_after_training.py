@@ -232,7 +232,7 @@ def test_intervals_without_the_noise_are_marked_wherever_they_are_shown(tmp_path
     Path("narrow.toml").write_text(resolved_toml(parse_config(raw)))
     _, out, _ = tacit("run", "narrow.toml", "--out", "again")
     assert "posterior with 95 % intervals that are too narrow" in out
-    assert "warning: Intervals do not contain the noise" in out
+    assert "warning: Intervals are too narrow" in out
 
 
 def test_a_private_fit_that_lacks_the_noise_says_so_in_summary_and_plot(make_parties):
@@ -241,7 +241,7 @@ def test_a_private_fit_that_lacks_the_noise_says_so_in_summary_and_plot(make_par
         LogisticRegression(("a", "b", "c")), parties,
         privacy=Privacy(epsilon=8.0, delta=1e-4, insecure_noise_seed=1), method=DPSGD(),
     )  # fmt: skip
-    assert "warning: Intervals do not contain the noise" in found.summary()
+    assert "warning: Intervals are too narrow" in found.summary()
     figure = found.plot()
     assert not any(blue for _, _, blue in drawn(figure).values())
     assert any("too narrow" in text.get_text() for text in figure.axes[0].texts)
@@ -281,7 +281,7 @@ def test_real_records_have_their_ledger_elsewhere(tmp_path, monkeypatch):
         "data": {"source": "breast-cancer"},
         "partition": {"parties": 2},
     }
-    with pytest.raises(ConfigError, match="has to outlive the run"):
+    with pytest.raises(ConfigError, match="must outlive the run"):
         run(parse_config(raw), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

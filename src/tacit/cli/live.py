@@ -1,4 +1,4 @@
-"""`tacit serve`, `join`, `approve`, `status`, `server`: what the commands of a federation do."""
+"""Implementation of `tacit serve`, `join`, `approve`, `status` and `server`."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def serve_command(path: Path, overrides: list[str] | None, *, standby: bool, as_
         back = lines.return_in_s
         if not as_json and back is not None:
             say(
-                f"closed; parties will be back in {back:g} s; start again with the same command: "
+                f"closed; parties reconnect in {back:g} s; start again with the same command: "
                 f"tacit serve {path}"
             )
         elif not as_json:
-            say("closed for good: the parties were told not to come back")
+            say("closed permanently: the parties will not reconnect")
     elif as_json:
         say_json({"event": "end", "reason": result["finished"], "state": str(setup.state)})
     else:
@@ -124,7 +124,7 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
 
 
 def _show_finished(path: Path, setup: PartySetup, finished: Any, *, as_json: bool) -> None:
-    """The result is here already: nothing is sent, and no server is needed."""
+    """Show a result that is already here; nothing is sent."""
     from tacit.cli.show.live import say, say_json
     from tacit.cli.show.results import show_verdict
 
@@ -149,17 +149,17 @@ def leave_command(
     federation = setup.agreed.federation
     if not yes:
         fate = "divided out" if federation.on_leave == "divide-out" else "kept in the posterior"
-        say(f"leaving {federation.name!r} for good: nobody comes back from it; what this party")
-        say(f"has said is {fate}, and the result will not be sent here")
-        if not _confirmed("leave for good?"):
+        say(f"leaving {federation.name!r} permanently: it cannot be joined again; this party's")
+        say(f"contribution is {fate}, and the result will not be sent here")
+        if not _confirmed("leave permanently?"):
             raise ConfigError("not confirmed; this party has not left")
     with held(setup.state):
         server = asyncio.run(_leave_for_good(setup, credentials, reason))
-    say(f"left for good: {server} has acknowledged it")
+    say(f"left permanently: {server} has acknowledged it")
 
 
 async def _leave_for_good(setup: PartySetup, credentials: Any, reason: str | None) -> str:
-    """Tell the first server that answers; which one that was."""
+    """Leave through the first reachable server; returns its address."""
     from tacit.live.session import Introduction, RejectedError, open_session
 
     join = setup.own.join
@@ -176,7 +176,7 @@ async def _leave_for_good(setup: PartySetup, credentials: Any, reason: str | Non
             raise
         except PeerError as error:
             failures.append(str(error))
-    raise PeerError(f"nobody could be told: {'; '.join(failures)}; try again later")
+    raise PeerError(f"no server could be reached: {'; '.join(failures)}; try again later")
 
 
 def approve_command(path: Path, *, yes: bool) -> None:
@@ -189,7 +189,7 @@ def approve_command(path: Path, *, yes: bool) -> None:
     show_approval(prepare_party(setup), path)
     say("")
     if approved_digest(setup) == setup.agreed.digest:
-        say("this was approved before; approving it again allows one further run of it")
+        say("this was approved before; approving it again allows one more run")
     if not yes and not _confirmed("approve this?"):
         raise ConfigError(f"not approved; nothing was written, and tacit join {path} will refuse")
     written = approve(setup)
@@ -212,7 +212,7 @@ def check_live(path: Path, overrides: list[str] | None, seed: int | None) -> Non
 
 
 def live_plan(path: Path, overrides: list[str] | None, seed: int | None) -> Any:
-    """The plan that one of the three files leads to, for `tacit explain`."""
+    """The plan of one of the three files, for `tacit explain`."""
     kind = _refuse_for_agreed(path, overrides, seed)
     from tacit.live.join import prepare_party
     from tacit.live.plan import server_plan
@@ -275,21 +275,21 @@ def stop_command(path: Path, *, return_in: float | None, reason: str, for_good: 
         raise ConfigError(f"no server runs in {setup.state}; there is nothing to stop")
     back = None if for_good else return_in or setup.own.serve.restart_delay_s
     _give(setup, "close", {"reason": reason, "return_in_s": back})
-    told = "not to come back" if back is None else f"to be back in {back:g} s"
-    typer.echo(f"stop: sent; parties are asked {told}")
+    told = "will not reconnect" if back is None else f"reconnect in {back:g} s"
+    typer.echo(f"stop: sent; parties {told}")
 
 
 def _give(setup: ServerSetup, name: str, body: dict[str, Any] | None = None) -> str:
-    """Leave a command for the server, running or not; says which."""
+    """Write a command for the server; returns whether it was sent or stored."""
     from tacit.live.server.status import give_command
     from tacit.live.state_dir import in_use
 
     give_command(setup.state, name, body or {})
-    return "sent" if in_use(setup.state) else "kept for when the server runs"
+    return "sent" if in_use(setup.state) else "stored until the server runs"
 
 
 def _leave_on_signal(received: list[int], *, quiet: bool) -> None:
-    """The first signal leaves politely, the second at once: the ledger bears that too."""
+    """The first signal leaves cleanly, the second at once; both are safe for the ledger."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
 
@@ -298,7 +298,10 @@ def _leave_on_signal(received: list[int], *, quiet: bool) -> None:
             os._exit(INTERRUPTED)
         received.append(number)
         if not quiet:
-            typer.echo("leaving; an answer in hand is finished and kept (again: at once)", err=True)
+            typer.echo(
+                "leaving; a reply in progress is finished and stored (again: leave at once)",
+                err=True,
+            )
         task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -307,7 +310,7 @@ def _leave_on_signal(received: list[int], *, quiet: bool) -> None:
 
 
 def _cancelled(path: Path, command: str) -> TacitError:
-    """Work that was cancelled although no signal came: a bug, and no way to end a command."""
+    """Error for work that was cancelled without a signal, which is a bug."""
     return TacitError(
         f"internal: tacit {command} {path} was cancelled without a signal; nothing is lost: give "
         "the same command again, and report this with log.jsonl"
@@ -315,7 +318,7 @@ def _cancelled(path: Path, command: str) -> TacitError:
 
 
 def _confirmed(question: str) -> bool:
-    """A yes at the terminal; whoever interrupts it or cannot be asked has not said it."""
+    """Ask for a yes at the terminal; interruption or no terminal counts as no."""
     try:
         return typer.confirm(question)
     except typer.Abort:
@@ -333,10 +336,10 @@ def _refuse_for_agreed(
     kind = kind_of(path)
     assert kind != "run"
     if seed is not None:
-        raise ConfigError(f"--seed {seed} with {path}; the seed is agreed: it is in the federation")
+        raise ConfigError(f"--seed {seed} with {path}; the seed is part of the agreed file")
     if overrides and kind == "federation":
         raise ConfigError(
-            f"--set {overrides[0]} with {path}; what is agreed is what stands in the file: edit it"
+            f"--set {overrides[0]} with {path}; agreed settings cannot be overridden: edit the file"
         )
     return kind
 
@@ -367,8 +370,8 @@ def _check_server(setup: ServerSetup) -> None:
         raise trouble
     else:
         say(
-            "in order: tacit serve would "
-            + ("go on with that run" if roster.exists() else "begin a run")
+            "configuration is valid: tacit serve would "
+            + ("continue that run" if roster.exists() else "start a run")
             + ". Nothing was written or sent."
         )
 
@@ -400,10 +403,10 @@ def _check_party(setup: PartySetup, path: Path) -> None:
     except ConfigError as error:
         approval = "MISSING"
         troubles.append(error)
-    budget = "none is needed: nothing is private"
+    budget = "not needed: not private"
     if ready.plan.settled:
         asked = ready.plan.settled[ready.name].guarantee
-        budget = f"this run asks for ε = {asked.epsilon:.4g} at δ = {asked.delta:g}"
+        budget = f"this run needs ε = {asked.epsilon:.4g} at δ = {asked.delta:g}"
         try:
             spent = check_budget(ready)
             if spent is None:
@@ -414,14 +417,14 @@ def _check_party(setup: PartySetup, path: Path) -> None:
                     f"in {ready.ledger_path}"
                 )
         except TacitError as error:
-            budget += "; NO ROOM"
+            budget += "; NOT ENOUGH BUDGET"
             troubles.append(error)
     show_party_check(ready, approval, budget)
     for trouble in troubles[1:]:
         say(f"also: {trouble}")
     if troubles:
         raise troubles[0]
-    say(f"in order: tacit join {path} would take part. Nothing was sent or spent.")
+    say(f"configuration is valid: tacit join {path} would take part. Nothing was sent or spent.")
 
 
 def _place(path: Path) -> tuple[Path, Path | None, Literal["server", "party"]]:
@@ -431,7 +434,9 @@ def _place(path: Path) -> tuple[Path, Path | None, Literal["server", "party"]]:
             return path, None, "server"
         if any((path / name).exists() for name in ("approved.json", "party", "log.jsonl")):
             return path, None, "party"
-        raise DataError(f"{path} is no state directory; give the one in server.toml or party.toml")
+        raise DataError(
+            f"{path} is not a state directory; give the one in server.toml or party.toml"
+        )
     kind = kind_of(path)
     if kind == "server":
         return read_server(path).state, None, "server"
@@ -489,7 +494,7 @@ def _party_status(state: Path, ledger_path: Path | None) -> dict[str, Any]:
 
 
 def _charged(path: Path, run: str) -> tuple[int, dict[str, Any] | None]:
-    """How many answers a run was charged for, and what was spent on those records in all."""
+    """Number of charged replies of a run, and the total spending on its records."""
     from tacit.privacy.ledger.ledger import Ledger
 
     with Ledger(path) as ledger:

@@ -1,8 +1,8 @@
-"""Read a run directory, checking what is read: a report must not dress up a broken run.
+"""Read and validate a run directory.
 
-The whole input of a report is `config.toml`, `events.jsonl` and `result.json` in the public part of
-a run directory: nothing that may not be shared can get into it. What a run need not have (true
-values, a reference, a positive fraction) is optional here; what is there must have the right type.
+A report is made only from `config.toml`, `events.jsonl` and `result.json` in the public part of a
+run directory, so it contains nothing private. Optional facts (true values, a reference, a positive
+fraction) may be missing; present ones must have the right type.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Posterior(msgspec.Struct, frozen=True):
 
 
 class Topic(TypedDict):
-    """One topic: its place in q, its share of all words, its top words and their chances."""
+    """One topic: its number, share of all words, top words and their probabilities."""
 
     number: int
     share: float
@@ -77,7 +77,7 @@ class Topic(TypedDict):
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
-    """What kind of model was fitted."""
+    """Kind of model."""
 
     kind: str
     dimension: int
@@ -85,7 +85,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
 
 
 class Data(msgspec.Struct, frozen=True):
-    """Where the records came from and what was done to them."""
+    """Source and preparation of the records."""
 
     source: str | None = None
     preparation: str | None = None
@@ -94,7 +94,7 @@ class Data(msgspec.Struct, frozen=True):
 
 
 class Site(TypedDict):
-    """One of the model's own quantities, in its own space."""
+    """One quantity of the model on its natural scale."""
 
     mean: float
     sd: float
@@ -104,14 +104,14 @@ class Site(TypedDict):
 
 
 class Intervals(msgspec.Struct, frozen=True):
-    """What is known to be wrong with the intervals."""
+    """Level of the intervals, and a warning about them."""
 
     level: float = 0.95
     warning: str | None = None
 
 
 class GuaranteeFacts(msgspec.Struct, frozen=True):
-    """ε, δ and what they are for."""
+    """A privacy guarantee."""
 
     epsilon: float
     delta: float
@@ -122,7 +122,7 @@ class GuaranteeFacts(msgspec.Struct, frozen=True):
 
 
 class PartyTerms(TypedDict):
-    """What one party's answers cost."""
+    """Privacy terms of one party."""
 
     name: str
     epsilon: float
@@ -135,7 +135,7 @@ class PartyTerms(TypedDict):
 
 
 class Privacy(msgspec.Struct, frozen=True):
-    """What the run promises its records, and what it does not."""
+    """Privacy of the run, and what is not covered."""
 
     private: bool
     statement: str = ""
@@ -147,14 +147,14 @@ class Privacy(msgspec.Struct, frozen=True):
 
 
 class Caution(TypedDict):
-    """One reason not to believe the numbers as they stand."""
+    """One reason not to rely on the numbers."""
 
     kind: str
     text: str
 
 
 class ClippedShare(TypedDict):
-    """In a simulation: the share of units that were shortened, and the setting that did it."""
+    """Share of clipped units in a simulation, and the setting that clips them."""
 
     biases: bool
     share: float
@@ -163,7 +163,7 @@ class ClippedShare(TypedDict):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """result.json. `Any` marks what is shown as it is."""
+    """Contents of result.json. `Any` marks values that are shown unchanged."""
 
     schema: str
     name: str
@@ -200,7 +200,7 @@ class Result(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Everything a report needs."""
+    """Input of a report."""
 
     directory: Path
     config: str
@@ -210,7 +210,7 @@ class Run:
 
     @property
     def rows(self) -> list[Shown]:
-        """What tables and figures show: sites in their own space, or else the coefficients."""
+        """Rows of tables and figures: a model's sites, or its coefficients."""
         if self.result.sites:
             return [Shown(name, **site) for name, site in self.result.sites.items()]
         posterior = self.result.posterior
@@ -219,7 +219,7 @@ class Run:
 
 
 def load_run(directory: Path) -> Run:
-    """The run in `directory`, or a `DataError` that names the file at fault."""
+    """Load the run in `directory`, or raise a `DataError` that names the faulty file."""
     directory = Path(directory)
     public = directory / "public"
     path = public / "result.json"
@@ -233,7 +233,7 @@ def load_run(directory: Path) -> Run:
     if not len(names) == len(mean) == len(sd):
         raise DataError(
             f"{path}: posterior has {len(names)} names, {len(mean)} means and {len(sd)} sds, "
-            f"which must be as many; {AGAIN}"
+            f"which must be equal; {AGAIN}"
         )
     if not all(value > 0 for value in sd):
         raise DataError(f"{path}: a posterior sd is {min(sd)}, it must be > 0; {AGAIN}")
@@ -248,7 +248,7 @@ def load_run(directory: Path) -> Run:
 
 
 def _events(path: Path) -> tuple[list[Round], list[Refused]]:
-    """Rounds in order and refusals. A resumed run may tell a round twice: the last one holds."""
+    """Rounds in order, and refusals. If a resumed run has a round twice, the last one counts."""
     rounds: dict[int, Round] = {}
     refused: list[Refused] = []
     for number, line in enumerate(_read(path).splitlines(), start=1):

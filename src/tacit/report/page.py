@@ -1,4 +1,4 @@
-"""The report as HTML: pure functions from a run to text. Every value passes through `escape`."""
+"""The report as HTML. Every value passes through `escape`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tacit.report.table import breakable, details, html_table, number, percent
 from tacit.results.shown import to_precision
 
 METRICS = {
-    "accuracy": ("an accuracy of", "share of records whose likeliest outcome came true"),
-    "log_predictive_density": ("a log predictive density of", "nats a record; higher is better"),
+    "accuracy": ("an accuracy of", "share of records with a correct most probable outcome"),
+    "log_predictive_density": ("a log predictive density of", "per record; higher is better"),
     "brier": (
         "a Brier score of",
         "mean of (p − y)², with several levels of half its sum over them; lower is better",
@@ -29,11 +29,11 @@ METRICS = {
     "coverage_90": ("a coverage of the 90 % interval of", "best at 90 %"),
     "completion_perplexity": (
         "a completion perplexity of",
-        "of each document's second half given its first, a word; lower is better",
+        "per word of each document's second half given its first; lower is better",
     ),
-    "bound_perplexity": ("a bound perplexity of", "an upper bound, a word; lower is better"),
+    "bound_perplexity": ("a bound perplexity of", "upper bound per word; lower is better"),
 }
-"""How a metric reads in a sentence, and what it means."""
+"""Text of a metric in a sentence, and its meaning."""
 
 PATHS = {"data.path", "data.vocabulary", "model.function", "privacy.ledger"}
 """Keys that name a file."""
@@ -43,7 +43,7 @@ LONG_TABLE = 40
 
 
 class Picture(NamedTuple):
-    """A figure beside the page."""
+    """A figure file of the page."""
 
     file: str
     caption: str
@@ -65,7 +65,7 @@ def render(run: Run, pictures: Sequence[Picture]) -> str:
         ("The data", data_notes(result)),
         ("The run", facts_table(result)),
         ("Configuration", details("config.toml", f"<pre>{escape(run.config)}</pre>")),
-        ("Do it again", reproduction(run)),
+        ("Reproduce", reproduction(run)),
     ]
     body = "".join(
         f"<section><h2>{title}</h2>{text}</section>\n" for title, text in sections if text
@@ -77,20 +77,20 @@ def render(run: Run, pictures: Sequence[Picture]) -> str:
         f'<p class="kicker">tacit · federated Bayesian inference</p>\n'
         f"<h1>{escape(result.name)}</h1>\n<p>{escape(summary(result))}</p>\n"
         f"{verdict_statement(result)}\n{privacy_statement(result)}\n{body}"
-        "<footer>Made from config.toml, events.jsonl and result.json in public/ alone."
+        "<footer>Made from config.toml, events.jsonl and result.json in public/."
         "</footer>\n</body>\n</html>\n"
     )
 
 
 def summary(result: Result) -> str:
-    """What was learnt, from whom and how good it is, in one paragraph of plain text."""
+    """One paragraph of plain text about model, data and performance."""
     size = result.model.dimension
-    text = f"A {result.model.kind} model with {_count(size, 'parameter')} was learnt"
+    text = f"A {result.model.kind} model with {_count(size, 'parameter')} was fitted"
     if result.parties:
         sizes = [party.get("records") for party in result.parties]
         held = [size for size in sizes if size is not None]
         known = f"{_count(sum(held), 'record')} held by " if len(held) == len(sizes) else ""
-        text += f" from {known}{_several(len(result.parties))}"
+        text += f" to {known}{_several(len(result.parties))}"
     if result.rounds is not None:
         text += f" in {_count(result.rounds, 'round')}"
     if result.exchanges is not None:
@@ -114,9 +114,9 @@ def summary(result: Result) -> str:
 
 
 def verdict_statement(result: Result) -> str:
-    """Every reason not to believe the numbers, then whether the fit converged.
+    """Warnings, then the convergence verdict.
 
-    That it did not converge is the first of the reasons.
+    If the fit did not converge, that is the first warning.
     """
     if result.converged is None:
         lead = (
@@ -142,7 +142,7 @@ def verdict_statement(result: Result) -> str:
 
 
 def metrics_table(result: Result) -> str:
-    """One row a metric, one column a set of records."""
+    """One row per metric, one column per set of records."""
     parts = [part for part, found in result.metrics.items() if found]
     names = dict.fromkeys(name for part in parts for name in result.metrics[part] or {})
     rows = []
@@ -157,8 +157,8 @@ def metrics_table(result: Result) -> str:
 def coefficient_table(run: Run) -> str:
     """Every coefficient with its central 95 % interval; a long table starts closed.
 
-    Colour says that a sign is clear. It needs a quantity that can have either sign, a fit that
-    converged, and intervals that are not known to be too narrow.
+    Rows whose interval excludes 0 are coloured, if the quantity can have either sign, the fit
+    converged, and the intervals are not known to be too narrow.
     """
     truth, warning = run.result.true_values or {}, run.result.intervals.warning
     rows = []
@@ -177,7 +177,7 @@ def coefficient_table(run: Run) -> str:
     if failed:
         note += (
             '<p class="warning"><strong>Not converged.</strong> Whether an interval excludes 0 '
-            "says nothing here, so no row is coloured.</p>"
+            "is not reliable, so no row is coloured.</p>"
         )
     if warning is not None:
         note += f'<p class="warning"><strong>Too narrow.</strong> {escape(warning)}</p>'
@@ -194,7 +194,7 @@ def coefficient_table(run: Run) -> str:
 
 
 def failure_list(result: Result) -> str:
-    """What could not be computed after training, and why."""
+    """Evaluations that failed, and why."""
     items = "".join(
         f"<li>{escape(what)}: {escape(why)}</li>" for what, why in result.not_evaluated.items()
     )
@@ -214,7 +214,7 @@ def topic_table(result: Result) -> str:
 
 
 def party_table(result: Result) -> str:
-    """Who took part; a column that nobody has a value for is left out."""
+    """The parties; columns without values are left out."""
     columns: list[tuple[str, list[str | None]]] = [
         ("Records", [_grouped(p.get("records")) for p in result.parties]),
         ("With y = 1", [_share(p.get("positive_fraction")) for p in result.parties]),
@@ -239,7 +239,7 @@ def _share(value: float | None) -> str | None:
 
 
 def refusal_table(run: Run) -> str:
-    """Which updates were refused and why."""
+    """Refused updates, and why."""
     rows = [
         (str(r.get("round") or "–"), escape(r.get("party") or "–"), escape(r["reason"]))
         for r in run.refused[:MOST_REFUSALS]
@@ -252,7 +252,7 @@ def refusal_table(run: Run) -> str:
 
 
 def data_notes(result: Result) -> str:
-    """Where the records came from and what was done to them before any party saw them."""
+    """Source and preparation of the records."""
     facts = (
         ("Source", result.data.source),
         ("Target", result.data.target),
@@ -265,7 +265,7 @@ def data_notes(result: Result) -> str:
 
 
 def facts_table(result: Result) -> str:
-    """How the run was done and what it cost."""
+    """Facts about the run."""
     facts: list[tuple[str, Any]] = [
         ("Model", f"{result.model.kind}, {result.model.output} output"),
         ("Family", result.family),
@@ -288,7 +288,7 @@ def facts_table(result: Result) -> str:
 
 
 def reproduction(run: Run) -> str:
-    """The command that repeats the run, and where it works."""
+    """Command that repeats the run."""
     if run.result.engine == "wire":
         return (
             "<p>The parties of this federation hold their own records: the run is repeated by "
@@ -325,7 +325,7 @@ def reproduction(run: Run) -> str:
 
 
 def _settings(config: str) -> dict[str, str]:
-    """The keys with a text in the tables of a configuration, as `table.key`."""
+    """Text settings of a configuration, as `table.key`."""
     tables = tomllib.loads(config).items()
     return {
         f"{name}.{key}": value
@@ -348,12 +348,12 @@ def html_figure(picture: Picture) -> str:
 
 def _phrase(name: str, value: float) -> str:
     shown = percent(value) if name in PERCENT else number(value)
-    unit = " nats a record" if name == "log_predictive_density" else ""
+    unit = " nats per record" if name == "log_predictive_density" else ""
     return f"{METRICS[name][0]} {shown}{unit}"
 
 
 def _label(name: str) -> str:
-    """The words of the sentence without article and preposition."""
+    """Metric text without article and preposition."""
     if name not in METRICS:
         return name.replace("_", " ")
     words = METRICS[name][0].removesuffix(" of").split(" ", 1)[1]

@@ -22,14 +22,14 @@ FIGURES = "figures"
 
 
 def write_report(run_dir: Path) -> Path:
-    """Write `run_dir/public/report.html` and its figures; answer the path of the page."""
+    """Write `run_dir/public/report.html` and its figures; returns the path of the page."""
     run = load_run(run_dir)
     folder = run.directory / "public"
     (folder / FIGURES).mkdir(exist_ok=True)
     pictures = []
     for picture, figure in draw(run):
         with warnings.catch_warnings():
-            # A name in a script that the font lacks shows as boxes; the tables have it in full.
+            # Glyphs that the font lacks show as boxes; the tables have the full names.
             warnings.filterwarnings("ignore", message="Glyph .* missing")
             figure.savefig(folder / picture.file, format="png")
         pictures.append(picture)
@@ -39,7 +39,7 @@ def write_report(run_dir: Path) -> Path:
 
 
 def draw(run: Run) -> list[tuple[Picture, Figure]]:
-    """Every figure the run has something to show for."""
+    """All figures for which the run has data."""
     result, found = run.result, []
     if run.rows:
         caption = "Posterior mean and 95 % interval of the coefficients."
@@ -55,7 +55,7 @@ def draw(run: Run) -> list[tuple[Picture, Figure]]:
         )  # fmt: skip
         found.append((Picture(f"{FIGURES}/coefficients.png", caption), figure))
     if result.topics:
-        caption = "The most probable words of each topic, and how probable they are."
+        caption = "The most probable words of each topic, with probabilities."
         figure = TopicTable.from_rows([dict(topic) for topic in result.topics]).plot()
         found.append((Picture(f"{FIGURES}/topics.png", caption), figure))
     bins = result.calibration.get("held_out")
@@ -68,12 +68,12 @@ def draw(run: Run) -> list[tuple[Picture, Figure]]:
             (Picture(f"{FIGURES}/calibration.png", caption, narrow=True), plot_calibration(bins))
         )
     if any(row.get("loss") is not None for row in run.rounds):
-        caption = "Negative evidence lower bound of the q that each round started from."
+        caption = "Negative ELBO at the start of each round."
         found.append((Picture(f"{FIGURES}/loss.png", caption), plot_loss(run.rounds)))
     if any((row.get("step_kl") or 0.0) > 0 for row in run.rounds):
-        caption = "How far each round moved q: KL divergence on a log scale."
+        caption = "Change of the posterior per round: KL divergence on a log scale."
         found.append((Picture(f"{FIGURES}/convergence.png", caption), plot_convergence(run.rounds)))
     if result.parties and all(party.get("records") is not None for party in result.parties):
-        caption = "What each party holds."
+        caption = "Records of each party."
         found.append((Picture(f"{FIGURES}/parties.png", caption), plot_parties(result.parties)))
     return found

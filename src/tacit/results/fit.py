@@ -40,7 +40,7 @@ class Fit:
 
     @property
     def converged(self) -> bool:
-        """Whether the posterior is the one that model and records imply; `why` gives the reason."""
+        """True if the fit converged to the posterior of model and records; see `why`."""
         return bool(self._result["converged"])
 
     @property
@@ -50,7 +50,7 @@ class Fit:
 
     @property
     def learned(self) -> dict[str, float] | None:
-        """1 − (posterior sd / prior sd)² of each coefficient; None where the prior has no sd."""
+        """1 − (posterior sd / prior sd)² of each coefficient; None if the prior has no sd."""
         share = self._result["learned"]
         return None if share is None else dict(zip(self.posterior.names, share, strict=True))
 
@@ -75,11 +75,11 @@ class Fit:
 
     @property
     def privacy(self) -> FitPrivacy:
-        """What this fit guarantees; `str(fit.privacy)` says it in words."""
+        """Privacy guarantee of this fit; `str(fit.privacy)` is text."""
         return FitPrivacy.from_block(self._result["privacy"])
 
     def __repr__(self) -> str:
-        """Never the records: they would end up in saved notebooks."""
+        """Short text without records, which would end up in saved notebooks."""
         privacy = self.privacy
         return (
             f"Fit({self.posterior!r}, {len(self._result['parties'])} parties, "
@@ -109,7 +109,7 @@ class Fit:
     def summary(self) -> str:
         """Coefficients with 95 % intervals, metrics, warnings and the privacy statement, as text.
 
-        A NumPyro model's sites are given in their own space.
+        A NumPyro model's sites are on their natural scale.
         """
         lines = []
         if self.posterior.model.listed:

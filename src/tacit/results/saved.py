@@ -1,8 +1,8 @@
-"""Saved fits: the public part of a result as files, and back.
+"""Save and load fits.
 
 A saved fit is the public part of a run directory: result.json, posterior.npz and events.jsonl. It
-contains what may be shared: in a private fit, functions of the charged releases and of what is
-public anyway.
+contains what may be shared: in a private fit, functions of the charged releases and of public
+facts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEMA = "tacit/result/1"
 
 
 class StoredModel(Model):
-    """What is known of a model that cannot be stored, such as a NumPyro function: its names."""
+    """Placeholder with the names of a model that cannot be stored, e.g. a NumPyro function."""
 
     traceable = False
 
@@ -62,7 +62,7 @@ class StoredModel(Model):
 
 
 def model_settings(model: Model) -> dict[str, Any] | None:
-    """The constructor's arguments as JSON; None for a model with an argument that has no such form.
+    """The constructor's arguments as JSON; None if an argument has no JSON form.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def _as_json(value: Any) -> Any:
 
 
 def read_model(facts: Mapping[str, Any], names: tuple[str, ...]) -> Model:
-    """The model that a result describes, or its names where it could not be stored.
+    """Model of a result, or a placeholder if it could not be stored.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def read_model(facts: Mapping[str, Any], names: tuple[str, ...]) -> Model:
         return StoredModel(facts["kind"], names, bool(names))
     try:
         made = model_class(facts["kind"])
-    except ConfigError:  # a package that is not installed here
+    except ConfigError:  # its package is not installed
         return StoredModel(facts["kind"], names, bool(names))
     return made(**{name: _as_argument(name, value) for name, value in settings.items()})
 

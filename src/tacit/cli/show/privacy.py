@@ -1,4 +1,4 @@
-"""What `tacit check` and `tacit explain` say about privacy."""
+"""Output of `tacit explain`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from tacit.results.statements import statement
 
 
 def show_explanation(plan: Plan, found: Explanation) -> None:
-    """The table of adversaries."""
+    """Show the guarantee per attacker."""
     unit = found.unit if found.unit != "party" else "party (the unit)"
-    columns = ["an adversary who", "sees", f"ε for one {unit}", "ε for a whole party", "remark"]
+    columns = ["attacker", "sees", f"ε per {unit}", "ε for a whole party", "remark"]
     rows = [
         [row.adversary, row.sees, _epsilon(row.unit_epsilon), _epsilon(row.party_epsilon),
          row.remark]
         for row in found.rows
     ]  # fmt: skip
-    title = f"Who is protected from whom (party {found.party}, the weakest guarantee)"
+    title = f"Privacy guarantee per attacker (party {found.party}, the weakest guarantee)"
     show_table(title, columns, rows)
     why = f", chosen by auto: {plan.why}" if plan.why else ""
     console.print(f"method: {plan.method.kind}{why}", highlight=False)
@@ -26,7 +26,7 @@ def show_explanation(plan: Plan, found: Explanation) -> None:
         return
     console.print(
         f"every ε is at δ = {found.delta:g}, adjacency {found.adjacency}; "
-        "“not protected” means that no ε below 50 can be shown.",
+        "“not protected” means that no ε below 50 can be proved.",
         highlight=False,
     )
     if found.groups:
@@ -36,7 +36,7 @@ def show_explanation(plan: Plan, found: Explanation) -> None:
         ]
         show_table(
             f"Several {found.unit}s at once",
-            ["how many", f"ε at δ = {found.delta:g}", "(ε, δ) by the general rule"],
+            ["number", f"ε at δ = {found.delta:g}", "(ε, δ) by the general bound"],
             rows,
         )
 
