@@ -194,7 +194,7 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
         "linear with 2 parameters: intercept, age",
         "3 replies if all rounds take place",
         "6 numbers",
-        "told as fewer than 100",
+        "reported as fewer than 100",
         "the 40 records; no message",
         "this party's exact replies",
         f"digest: {digest}",
@@ -321,7 +321,7 @@ def test_stopping_leaving_closing_and_going_on(tacit, place, start):
     assert code == 0, said
     assert "parties reconnect in 2 s; start again with the same command" in said
     assert "south leaves, back in 600 s" in said
-    assert "south leaves for good" in said
+    assert "south leaves permanently" in said
     assert "\x1b" not in said, "what a peer writes does not reach the terminal as it is"
     before = _status(base / "server")["round"]
 

@@ -153,7 +153,7 @@ def test_half_a_frame_and_then_silence_is_cut_off(begun):
         (reader, _), (_, writer) = here, there
         writer.write(begun)
         start = time.monotonic()
-        with pytest.raises(PeerError, match="incomplete frame") as caught:
+        with pytest.raises(PeerError, match="no complete frame") as caught:
             await read_frame(reader, idle_s=None, frame_s=SHORT)
         assert not isinstance(caught.value, HangupError)
         assert SHORT * 0.9 < time.monotonic() - start < 5
@@ -172,7 +172,7 @@ def test_a_byte_at_a_time_is_cut_off_at_the_deadline():
 
         dripping = asyncio.create_task(drip())
         start = time.monotonic()
-        with pytest.raises(PeerError, match="incomplete frame"):
+        with pytest.raises(PeerError, match="no complete frame"):
             await read_frame(reader, frame_s=SHORT)
         assert time.monotonic() - start < 5  # 20 s would be the whole
         assert not dripping.done()
@@ -183,7 +183,7 @@ def test_a_byte_at_a_time_is_cut_off_at_the_deadline():
 def test_silence_between_frames_is_the_callers_to_allow():
     async def story(here, there):
         (reader, _), (_, writer) = here, there
-        with pytest.raises(PeerError, match="no frame for"):
+        with pytest.raises(PeerError, match="silent"):
             await read_frame(reader, idle_s=SHORT)
         waiting = asyncio.create_task(read_frame(reader, idle_s=None, frame_s=SHORT))
         await asyncio.sleep(2 * SHORT)

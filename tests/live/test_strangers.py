@@ -195,7 +195,7 @@ def test_silence_before_and_after_tls(pki, unharmed):
         for waited in await asyncio.gather(*silent):
             assert DEADLINE * 0.8 < waited < 2 * DEADLINE + 1.5
         await now.refused("tls")
-        await now.refused("protocol", "incomplete frame")
+        await now.refused("protocol", "no complete frame")
 
     unharmed(attack)
 
@@ -294,8 +294,8 @@ def test_an_approved_configuration_that_is_not_this_one(pki, tmp_path, unharmed)
 BROKEN = {
     "4 GiB": (b"\xff\xff\xff\xff", "protocol", "4294967295"),
     "64 KiB + 1": (struct.pack(">I", 65537), "protocol", "65537"),
-    "half a length": (b"\x00\x00", "protocol", "incomplete frame"),
-    "half a frame": (b"\x00\x00\x00\x20{", "protocol", "incomplete frame"),
+    "half a length": (b"\x00\x00", "protocol", "no complete frame"),
+    "half a frame": (b"\x00\x00\x00\x20{", "protocol", "no complete frame"),
     "no message": (b"\x00\x00\x00\x03\x00\x01\x02" * 3, "message", "not JSON"),
     "empty": (b"\x00\x00\x00\x00" * 3, "message", "not JSON"),
     "no tag": (b"\x00\x00\x00\x02{}" * 3, "message", "one entry"),
@@ -790,7 +790,8 @@ def test_connections_without_a_certificate_cost_no_memory(tmp_path, pki):
 def test_places_for_fewer_than_the_listed_parties_are_refused(tmp_path, pki):
     federation = made(tmp_path, pki, most_connections=1)
     with pytest.raises(
-        ConfigError, match=r"serve.most_connections = 1; the federation has 2 parties .* at least 2"
+        ConfigError,
+        match=r"serve.most_connections = 1; the federation has 2 parties: .* at least 2",
     ):
         federation.server_setup  # noqa: B018 - reading the files is the test
     assert ConfigError.exit_code == 2
