@@ -88,7 +88,7 @@ def test_a_bad_value_is_refused_with_its_key(raw, message):
 
 @pytest.mark.parametrize("raw", [{}, {"seed": 3}])
 def test_privacy_has_to_be_said(raw):
-    assert 'say privacy = "none" at the top' in refused(raw)
+    assert 'set privacy = "none" at the top' in refused(raw)
 
 
 @pytest.mark.parametrize(

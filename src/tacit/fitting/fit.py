@@ -52,7 +52,7 @@ PREDICTIVE_DRAWS = 100
 
 @dataclass(frozen=True)
 class _Prepared:
-    """Arguments of `fit` that have been looked at: a plan, and what is known of its records."""
+    """Checked arguments of `fit`: a plan, and facts about its records."""
 
     plan: Plan
     test: Records | None
@@ -98,8 +98,8 @@ def fit(
         How parties compute their updates: a method of `tacit.methods`, the name of one such as
         "natural", or "auto".
     schedule
-        Which parties are asked when: a schedule of `tacit.schedules`, or "synchronous",
-        "sequential" or "asynchronous".
+        Which parties update the posterior and when: a schedule of `tacit.schedules`, or
+        "synchronous", "sequential" or "asynchronous".
     seed
         Seed of everything random except privacy noise.
     callback
@@ -238,7 +238,7 @@ def _prepare(
 
 
 def _as_model(model: Model | type[Model], federation: Federation | None) -> Model:
-    """A model; a class is made for the columns of the federation."""
+    """The model; a class is instantiated for the federation's columns."""
     if isinstance(model, Model):
         return model
     if federation is None:
@@ -254,7 +254,7 @@ def _fit_of(prepared: _Prepared, outcome: Outcome) -> Fit:
     plan, federation = prepared.plan, prepared.federation
     posterior = outcome.posterior
     attempts = Attempts()
-    # An exact training score would be a release that nobody has paid for.
+    # An exact training score would be an uncharged release.
     train = pooled(plan.parties) if plan.privacy is None else None
     metrics, bins = attempts.attempt(
         "metrics",

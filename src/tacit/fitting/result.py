@@ -97,7 +97,7 @@ class Fit:
         )
 
     def __repr__(self) -> str:
-        """Never the records: they would end up in saved notebooks."""
+        """Short text without records, which would end up in saved notebooks."""
         privacy = self.privacy
         return (
             f"Fit({self.posterior!r}, {len(self._result.parties)} parties, "
@@ -127,7 +127,7 @@ class Fit:
     def summary(self) -> str:
         """Coefficients with 95 % intervals, metrics, warnings and the privacy statement, as text.
 
-        A NumPyro model's sites are given in their own space.
+        A NumPyro model's sites are on their natural scale.
         """
         lines = []
         if self.posterior.model.listed:

@@ -1,4 +1,4 @@
-"""How good a predictive distribution is: one number a question, plain floats for result.json."""
+"""Metrics of predictive distributions, as plain floats for result.json."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def evaluate(
 
 
 def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
-    """Metrics of a prediction already made, for at least one record.
+    """Metrics of a prediction, for at least one record.
 
     * all outputs: `log_predictive_density`, the mean of log p(y | x) in nats per record
     * Bernoulli: `accuracy` at threshold ½, `brier` = mean (p − y)², `calibration_error`
     * categorical: `accuracy` of the likeliest level, `brier` = mean ½ Σₖ (pₖ − 1{y = k})², which
-      with two levels is that of a Bernoulli output, and `calibration_error` of the likeliest
-      level's probability: how often is it right?
+      with two levels is that of a Bernoulli output, and `calibration_error` of the most probable
+      level
     * Gaussian: `rmse`, and `coverage_90`, the share of y inside the central 90 % interval
     """
     values = {"log_predictive_density": float(np.mean(prediction.log_density))}
@@ -73,7 +73,7 @@ def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
 
 
 def likeliest(probabilities: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The probability of each record's likeliest level, and 1 where that is its y.
+    """Probability of each record's most probable level, and 1 if it equals y.
 
     >>> likeliest(np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]), np.array([0, 1]))
     (array([0.5, 0.8]), array([1., 0.]))

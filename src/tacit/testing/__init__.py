@@ -13,12 +13,12 @@
     testing.check_store(open_my_store, "checkpoint")
     testing.check_codec(my_encode, my_decode, kinds=[MyMessage])
 
-docs/extending.md has an example of each.
-They need no test framework: what is wrong is an AssertionError that names the check, what was
-found and what was expected. Random numbers have a fixed seed. A Monte Carlo check of a family
-allows five standard errors, a false alarm in about two million, and is one number of many: a family
-that passes for one seed passes for nearly all. A check of a noise's law has a false-alarm rate of
-at most one in a million, whatever the number of coordinates.
+docs/extending.md has an example of each. They need no test framework: a fault raises an
+AssertionError that names the check, the value found and the value expected. Random numbers have a
+fixed seed. A Monte Carlo check of a family allows five standard errors, a false alarm in about two
+million, and is one number of many: a family that passes for one seed passes for nearly all. A check
+of a noise's law has a false-alarm rate of at most one in a million, whatever the number of
+coordinates.
 """
 
 from __future__ import annotations
