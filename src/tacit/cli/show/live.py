@@ -20,7 +20,6 @@ from tacit.cli.show.results import (
 from tacit.data.records import len_records
 from tacit.live.config import ServerSetup
 from tacit.live.join import PartyEnd, ReadyParty
-from tacit.live.settings import FEWEST_TOLD
 from tacit.privacy.ledger.ledger import Spent
 from tacit.results.summary import Result
 
