@@ -20,6 +20,7 @@ from tacit.cli.show.results import (
 from tacit.data.records import len_records
 from tacit.live.config import ServerSetup
 from tacit.live.join import PartyEnd, ReadyParty
+from tacit.live.settings import MIN_REPORTED_RECORDS
 from tacit.privacy.ledger.ledger import Spent
 from tacit.results.summary import Result
 
