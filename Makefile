@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := runs/demo
-# Most of the tests' time would be compilation: it takes a tenth of the time without optimisation.
+# Most of the tests' time would be compilation, which is far quicker without optimisation.
 # Tests of what a compiler can change, such as norms and bits, are marked and run as users compile;
 # pytest alone runs all so.
 QUICK := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
