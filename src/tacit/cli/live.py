@@ -459,7 +459,9 @@ def _server_status(state: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist; no server has run here: tacit serve") from None
+        raise DataError(
+            f"{path} does not exist; no server has run here: start one with tacit serve"
+        ) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error}); start the server again") from None
 

@@ -39,8 +39,8 @@ def gaussian_faults(noise: np.ndarray, sd: float) -> list[str]:
 def moment_faults(noise: np.ndarray, sd: float) -> list[str]:
     """Reason why a column does not have mean 0 and variance sd², or None; fast.
 
-    Of 2 000 draws, 0.8 or 1.25 times the deviation in one of a million coordinates is missed
-    less than once in 10¹¹.
+    With 2 000 draws, a deviation wrong by a factor of 0.8 or 1.25 in one of a million coordinates
+    is missed with probability below 10⁻¹¹.
     """
     if noise.size == 0 or not np.all(np.isfinite(noise)):
         return ["law: the noise is empty or not finite"]

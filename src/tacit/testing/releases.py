@@ -78,8 +78,8 @@ def noted() -> Iterator[None]:
 def counted() -> Iterator[Count]:
     """Fixed values whose use is counted.
 
-    The count is the program's, not the trace's: a release in a loop counts once a turn, and a
-    value that reaches neither reply nor memory not at all.
+    Uses are counted when the program runs: a release in a loop counts once per iteration, and a
+    value that reaches neither reply nor memory does not count.
     """
     count = Count()
 
