@@ -519,7 +519,7 @@ def test_a_ledger_on_a_full_disk_ends_a_party_with_its_path_and_loses_nothing(ta
     assert done.returncode == 4, done.stdout + done.stderr
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith(f"error: {ledger} cannot be written ("), last
-    assert "make room" in last
+    assert "free disk space" in last
     assert "restore" not in last, "nothing is damaged: an older copy would forget what was spent"
     with Ledger(ledger) as found:
         before = sum(row.kind == "charge" for row in found.entries())

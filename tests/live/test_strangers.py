@@ -299,7 +299,7 @@ BROKEN = {
     "no message": (b"\x00\x00\x00\x03\x00\x01\x02" * 3, "message", "not JSON"),
     "empty": (b"\x00\x00\x00\x00" * 3, "message", "not JSON"),
     "no tag": (b"\x00\x00\x00\x02{}" * 3, "message", "one entry"),
-    "another's": (b'\x00\x00\x00\x10{"EndOfTraining"}' * 3, "message", "no json message"),
+    "another's": (b'\x00\x00\x00\x10{"EndOfTraining"}' * 3, "message", "not a valid json message"),
 }
 
 

@@ -116,10 +116,9 @@ def calibration_bins(
 def calibration_error(probability: np.ndarray, y: np.ndarray, *, bins: int = BINS) -> float:
     """Expected calibration error Σₖ (nₖ/n) |observedₖ − predictedₖ|, NaN without finite records.
 
-    Of the probability of y = 1, on the bins of `calibration_bins`, so that figure and number agree;
-    Guo et al. (2017, eq. 3) bin the probability of the predicted class instead, as is done here
-    for more than two. Biased upwards
-    by about 1/√nₖ a bin: compare it only between evaluations of the same records.
+    Uses the probability of y = 1 and the bins of `calibration_bins`, as the figure does. Guo et al.
+    (2017, eq. 3) use the probability of the predicted class, as is done here for more than two
+    levels. It is biased upwards by about 1/√nₖ per bin: compare it only on the same records.
     """
     if not np.all(np.isfinite(probability)):
         return math.nan

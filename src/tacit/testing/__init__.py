@@ -29,7 +29,7 @@ from tacit.testing.codecs import check_codec
 from tacit.testing.engines import check_engine
 from tacit.testing.families import STANDARD_ERRORS, LogDensity, check_family
 from tacit.testing.laws import FALSE_ALARM, gaussian_faults
-from tacit.testing.local_methods import check_local_method, conjugate_optimum, made_up_records
+from tacit.testing.local_methods import check_local_method, conjugate_optimum, synthetic_records
 from tacit.testing.mechanisms import Scaled, check_mechanism
 from tacit.testing.models import check_model
 from tacit.testing.private_methods import check_private_method
@@ -52,5 +52,5 @@ __all__ = [
     "check_store",
     "conjugate_optimum",
     "gaussian_faults",
-    "made_up_records",
+    "synthetic_records",
 ]

@@ -291,7 +291,7 @@ def _check_failing_party(engine: Engine, folder: Path) -> None:
 
 
 def _check_refused_charge(engine: Engine, folder: Path) -> None:
-    """The budget has room for one round: the second is refused and nothing of it is computed."""
+    """Check that a round over budget is refused before anything is computed."""
     journal = folder / "refused"
     plan = probe_plan(journal, SCHEDULES["synchronous"], insecure_noise_seed=None)
     with Ledger(folder / "refused-ledger.sqlite", create=True) as ledger:
