@@ -312,7 +312,7 @@ async def play(federation: Federation, ours: tuple[str, ...], styles: list[Style
     for one in clients:
         is_exact_normal(one.final)
     for result in results:
-        assert result.result.posterior["mean"] == pytest.approx(
+        assert result.result.posterior.mean == pytest.approx(
             [-0.5 * EXACT["linear"] / EXACT["quadratic"]], rel=1e-9
         )
     return running
@@ -541,7 +541,7 @@ def test_our_parties_with_their_server(name, tmp_path, pki):
     is_exact_normal(usual(*server.posterior))
     mean = -0.5 * EXACT["linear"] / EXACT["quadratic"]
     for result in results:
-        assert result.result.posterior["mean"] == pytest.approx([mean], rel=1e-9)
+        assert result.result.posterior.mean == pytest.approx([mean], rel=1e-9)
         assert result.evaluation.answers in (2, 3), "the same q again is the same request"
 
 
@@ -584,7 +584,7 @@ def test_their_server_closes_and_opens_again(style, tmp_path, pki):
     assert heard == ["north"]
     exact = harness.exact_posterior(harness.RECORDS["north"])
     is_exact_normal(usual(*server.posterior), exact)
-    assert result.result.posterior["sd"] == pytest.approx([(-2.0 * exact["quadratic"]) ** -0.5])
+    assert result.result.posterior.sd == pytest.approx([(-2.0 * exact["quadratic"]) ** -0.5])
 
 
 def test_their_server_closes_for_good(tmp_path, pki):

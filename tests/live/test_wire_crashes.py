@@ -529,7 +529,7 @@ def test_a_finished_server_that_is_started_again_hands_out_the_result(tmp_path):
         finally:
             await ended(server)
 
-    assert asyncio.run(main())["finished"] == "rounds"
+    assert asyncio.run(main()).finished == "rounds"
     assert_same_bits(fed.natural("state-a"), before)
 
 

@@ -209,7 +209,7 @@ def test_result_and_report_carry_the_verdict(tmp_path):
     assert result["converged"] is False
     assert "limit of 1 round" in result["why"]
     kinds = [one["kind"] for one in result["cautions"]]
-    assert kinds == ["not-converged", "missing-indicator"]
+    assert kinds == ["not-converged", "little-learned", "missing-indicator"]
     assert len(result["learned"]) == len(result["posterior"]["names"])
     written = json.loads((public_part(tmp_path / "out") / "result.json").read_text())
     assert written["cautions"] == result["cautions"]

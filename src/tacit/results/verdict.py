@@ -26,6 +26,7 @@ import numpy as np
 
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.rooted import RootedGaussian
+from tacit.methods.natural.weights import BELIEVED_SHARE, MAX_PARETO_K, is_believed
 from tacit.server.state import ServerState
 
 if TYPE_CHECKING:
@@ -36,11 +37,6 @@ SETTLED_KL = 1e-3
 SAMPLED_KL = 0.05
 """The same where the step is estimated from draws: 0.3 posterior standard deviations."""
 NOISY_KL = 0.5
-MAX_PARETO_K = 0.7
-EVEN_SHARE = 0.99
-"""From here on the shape of the largest weights says nothing: all are about equal."""
-BELIEVED_SHARE = 0.5
-"""Of the draws that weigh q against the posterior: fewer effective ones show that it is not q."""
 LARGE_STEP = 1.0
 LEARNED_LITTLE = 0.1
 MOSTLY_CLIPPED = 0.5
@@ -208,8 +204,7 @@ def judge_solved(
             f"{SETTLED_KL:g} when converged; {weights}); use informative priors, or check the "
             "model for parameters that the records do not determine",
         )
-    even = share >= EVEN_SHARE or (shape <= MAX_PARETO_K and share >= BELIEVED_SHARE)
-    if not even and full:
+    if full and not is_believed(shape, share):
         corrected = (
             ""
             if not state.public["weighted"]

@@ -64,6 +64,10 @@ class Solver(Protocol):
         """One party's factor by its reply; None where a reply of that stage does not say."""
         ...
 
+    def concluded(self, shared: Shared) -> Shared:
+        """q and public arrays in the form of a result, for a run that ends on the way."""
+        ...
+
 
 class Run(NamedTuple):
     """Facts of a private run that are fixed before it starts."""

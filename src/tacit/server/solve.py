@@ -41,7 +41,7 @@ def solve_round(
         event["note"] = shared.note
     finished = shared.finished
     if finished is None and number >= rules.schedule.rounds:
-        finished = "rounds"
+        finished, shared = "rounds", rules.solver.concluded(shared)
     answered = {reply.party: 0.0 for reply in replies}
     factors = dict(state.factors)
     if len(replies) < FEW_PARTIES:
@@ -66,3 +66,11 @@ def solve_round(
         finished=finished,
     )
     return following, (event,)
+
+
+def concluded(rules: Rules, state: ServerState) -> ServerState:
+    """A state that has ended between two rounds, with the public arrays of a result."""
+    if rules.solver is None or not state.finished:
+        return state
+    shared = rules.solver.concluded(Shared(state.q, state.public, state.memory, stage=state.stage))
+    return replace(state, q=shared.q, public=shared.public, previous=shared.q)

@@ -19,7 +19,7 @@ from tacit.expfam import Family, check_arrays
 from tacit.pvi import divide, multiply, power, product
 from tacit.server.combine import RoundSum, Shared
 from tacit.server.messages import Reply
-from tacit.server.solve import solve_round
+from tacit.server.solve import concluded, solve_round
 from tacit.server.state import Log, Open, Published, Rules, ServerState
 
 MAX_REFUSED_IN_A_ROW = 20
@@ -108,7 +108,7 @@ def _open_round(rules: Rules, state: ServerState, now: float) -> ServerState:
         elif number >= rules.schedule.rounds:
             state = replace(state, finished="rounds")
         state = replace(state, round=number)
-    return state
+    return concluded(rules, state)
 
 
 def ask(rules: Rules, state: ServerState, parties: Sequence[str], now: float) -> ServerState:
@@ -457,7 +457,9 @@ def divide_out(rules: Rules, state: ServerState, party: str) -> tuple[ServerStat
     """q without that party's factor, where it is the party's own and q stays proper."""
     factor = state.factors[party]
     if rules.solver is not None:
-        return state, "not in the sums that follow"
+        nothing = factor._replace(natural=rules.family.zero(), version=factor.version + 1)
+        factors = state.factors | {party: nothing}
+        return replace(state, factors=factors), "not in the sums that follow"
     if rules.combine is not None:
         if state.q_version == 0:
             return state, "nothing yet"

@@ -113,6 +113,29 @@ class NaturalSolver:
             linear = inverse.T @ released["gradient"] + form * public["mean"]
         return {"linear": linear, "quadratic": -0.5 * form}
 
+    def concluded(self, shared: Shared) -> Shared:
+        """The last mean and root in the form of a result, without weights."""
+        public, memory = shared.public, shared.memory or {}
+        if "log_weights" in public:
+            return shared
+        if np.ndim(public.get("mean", np.zeros((0, 0)))) == 1:
+            mean, root = public["mean"], public["root"]
+        elif "q.mean" in memory:
+            mean, root = memory["q.mean"], memory["q.root"]
+        elif "place.mean" in memory:
+            mean, root = memory["place.mean"], memory["place.root"]
+        else:
+            mean, sd = self.family.location_scale(shared.q)
+            root = np.diag(sd)
+        count = len(weighing_draws(len(mean)))
+        public = {
+            "mean": mean,
+            "root": root,
+            "log_weights": np.full(count, -math.log(count)),
+            "weighted": np.asarray(0.0),
+        }
+        return shared._replace(q=self.natural(mean, root), public=public)
+
     # Phases
 
     def _after_modes(self, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:

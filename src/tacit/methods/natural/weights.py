@@ -20,12 +20,23 @@ from tacit.methods.natural.stages import FAILED
 MAX_PARETO_K = 0.7
 EVEN_SHARE = 0.99
 """From here on weights tell the draws from the posterior by less than their noise."""
+CLOSE_SHARE = 0.9
 BELIEVED_SHARE = 0.5
 """Fewer effective draws show that they are not draws of the posterior."""
 LEAST_SHARE = 0.02
 """With fewer effective draws moments by weights would be noise."""
 LEAST_LOG_WEIGHT = -700.0
 """Stands for a draw without weight: numbers of a result are finite."""
+
+
+def is_believed(pareto_k: float, effective_share: float) -> bool:
+    """Whether draws with such weights are close to draws of the posterior.
+
+    Where nearly all draws are effective, the fitted shape of the few largest weights is noise.
+    """
+    if effective_share >= CLOSE_SHARE:
+        return True
+    return pareto_k <= MAX_PARETO_K and effective_share >= BELIEVED_SHARE
 
 
 class Weighed(NamedTuple):
@@ -50,9 +61,7 @@ class Weighed(NamedTuple):
     @property
     def believed(self) -> bool:
         """Whether the draws are close to draws of the posterior."""
-        return self.even or (
-            self.pareto_k <= MAX_PARETO_K and self.effective_share >= BELIEVED_SHARE
-        )
+        return is_believed(self.pareto_k, self.effective_share)
 
     @property
     def usable(self) -> bool:
