@@ -261,3 +261,30 @@ def test_synthetic_rows_have_the_released_marginals_and_correlations():
     moment = np.asarray(moment_sum(plus, found.centre, scale, mask, jnp.ones(())).value)
     rows = synthetic_rows(design, found, moment, 1.0)
     np.testing.assert_allclose(np.corrcoef(rows.T), np.corrcoef(x.T), atol=0.05)
+
+
+def hierarchical(group, y=None):
+    middle = numpyro.sample("middle", dist.Normal(0.0, 3.0))
+    spread = numpyro.sample("spread", dist.HalfNormal(2.0))
+    with numpyro.plate("groups", 5):
+        level = numpyro.sample("level", dist.Normal(middle, spread))
+    with numpyro.plate("records", group.shape[0]):
+        numpyro.sample("y", dist.Normal(level[group], 1.0), obs=y)
+
+
+def test_a_hierarchy_starts_where_its_prior_has_no_mode_and_finds_the_spread():
+    """All levels are alike at the start, where the density grows as the spread goes to 0."""
+    rng = np.random.default_rng(9)
+    levels = np.array([-1.5, -0.5, 0.2, 0.9, 1.7])
+    group = rng.integers(0, 5, RECORDS)
+    y = levels[group] + rng.normal(size=RECORDS)
+    example = {"group": np.zeros(2, int), "y": np.zeros(2)}
+    model = from_numpyro(hierarchical, example, columns={"group": 5})
+    parties = {str(i): {"group": group[i::PARTIES], "y": y[i::PARTIES]} for i in range(PARTIES)}
+    found = carry_out(plan_of(parties, model)).posterior
+    place = model.names.index("spread")
+    assert abs(found.mean[place] - np.log(np.std(levels))) < 0.5
+    assert 0.2 < found.sd[place] < 0.6
+    first = model.names.index("level[0]")
+    errors = (found.mean[first : first + 5] - levels) / found.sd[first : first + 5]
+    assert np.max(np.abs(errors)) < 4.0

@@ -39,14 +39,12 @@ class PriorTerm:
         self._run: Any = None
 
     def local(self, point: np.ndarray) -> Local:
-        """Gradient and curvature at one point, the curvature made positive."""
-        if self.exact:
-            return Local(self.precision * (self.mean - point), np.diag(self.precision))
-        _, gradients, hessians = self._evaluated(point[None])
-        values, vectors = np.linalg.eigh(_scaled(-hessians[0], self.precision))
-        values = np.maximum(np.abs(values), 1e-3)
-        scale = np.sqrt(self.precision)
-        return Local(gradients[0], np.outer(scale, scale) * ((vectors * values) @ vectors.T))
+        """Of the Gaussian, for the way to the mode.
+
+        The exact density may have no mode there: that of a hierarchy grows without bound where all
+        groups are alike and their spread goes to 0, as it is where a fit starts.
+        """
+        return Local(self.precision * (self.mean - point), np.diag(self.precision))
 
     def posterior(
         self, information: np.ndarray, linear: np.ndarray, start: np.ndarray
@@ -55,10 +53,8 @@ class PriorTerm:
         if self.exact:
             precision = information + np.diag(self.precision)
             return np.linalg.solve(precision, linear + self.precision * self.mean), precision
-        local = self.local(start)
-        precision = _symmetric(information + local.precision)
-        mean = start + np.linalg.solve(precision, linear - information @ start + local.gradient)
-        return self._variational(information, linear, mean, precision)
+        precision = _symmetric(information + np.diag(self.precision))
+        return self._variational(information, linear, start, precision)
 
     def _variational(
         self, information: np.ndarray, linear: np.ndarray, mean: np.ndarray, precision: np.ndarray
