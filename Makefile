@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := runs/demo
-# Most of the tests' time is compilation, and a quarter of it with these. Tests of what a compiler
-# can change, such as norms and bits, are marked and run as users compile; pytest alone runs all so.
-QUICK := --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
+# Most of the tests' time would be compilation, which is far quicker without optimisation.
+# Tests of what a compiler can change, such as norms and bits, are marked and run as users compile;
+# pytest alone runs all so.
+QUICK := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+QUICK += --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo live-demo test lint bench clean

@@ -1,5 +1,6 @@
 """What all tests share: 64 bits, repeatable examples, and a small regression to federate."""
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -10,6 +11,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 jax.config.update("jax_enable_x64", True)
+# Tracing makes many objects that live on: looking through all of them often takes time and finds
+# little.
+gc.set_threshold(100_000, 50, 100)
 # Read when ray is imported: a test that joins another's cluster may be a process's first.
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 

@@ -1,12 +1,12 @@
 """tacit: private federated Bayesian inference.
 
-Several parties learn one posterior together without showing their records. The public names are
-listed in `__all__`; each is imported when it is first used, so that `import tacit` is quick.
+Several parties fit one posterior together without sharing their records. The public names are
+listed in `__all__`; each is imported on first use, so that `import tacit` is fast.
 
-Importing tacit switches JAX to float64: natural parameters are sums over many records and
-parties, and single precision loses the posterior in them. Local work that can bear it asks for
-float32 by name. It also lets JAX keep compiled programs in the user's cache directory, so that a
-second run does not compile them again; TACIT_COMPILATION_CACHE=off switches that off.
+Importing tacit switches JAX to float64: natural parameters are sums over many records and parties,
+which single precision cannot represent. Local computations use float32 explicitly where it
+suffices. It also makes JAX store compiled programs in the user's cache directory, so that a second
+run does not compile them again; TACIT_COMPILATION_CACHE=off switches that off.
 """
 
 from __future__ import annotations

@@ -49,10 +49,10 @@ def special(*arrays: Array) -> ModuleType:
 
 
 def cholesky(matrix: Array) -> Array:
-    """The lower-triangular L with LLᵀ = A, for an A that is symmetric however it was made.
+    """Lower-triangular L with LLᵀ = A, for a symmetric A.
 
-    `jax.numpy` would make it symmetric again, which is as much to compile as the rest. Of an A
-    whose entries vary one by one the derivative would be wrong.
+    Skips the symmetrisation of `jax.numpy`, which doubles the compiled code. The derivative is
+    therefore wrong if the entries of A vary independently.
     """
     if namespace(matrix) is np:
         return np.linalg.cholesky(matrix)
@@ -71,16 +71,16 @@ def solve_lower(factor: Array, right: Array) -> Array:
 
 
 def kept_rows(weights: Array, rows: Array) -> Array:
-    """The rows in float64; those of weight 0 replaced, not multiplied: 0·NaN is NaN."""
+    """Rows in float64, with rows of weight 0 set to 0 (0·NaN would be NaN)."""
     xp = namespace(weights, rows)
     kept = (weights > 0).reshape(weights.shape + (1,) * (rows.ndim - 1))
     return xp.where(kept, rows, 0.0).astype(np.float64)
 
 
 def unit_rows(rows: Array) -> tuple[Array, Array]:
-    """The rows in float64, each over its largest number, and that number, for a norm.
+    """Rows in float64, each divided by its largest entry, and these entries.
 
-    Squares of what is left cannot overflow, and one that vanishes is nothing beside the largest.
+    Squares of the scaled rows cannot overflow, and underflow is negligible.
     """
     xp = namespace(rows)
     wide = rows.astype(np.float64)
@@ -89,12 +89,12 @@ def unit_rows(rows: Array) -> tuple[Array, Array]:
 
 
 def computed_once(values: Any) -> Any:
-    """The same arrays, which a compiler cannot compute a second time in another order.
+    """The same arrays, protected from being recomputed by the compiler.
 
-    A norm and the sum that it bounds must be made of the same numbers. XLA works an expression out
-    once for each of its readers if it finds that cheaper, and then rounding differs between them: a
-    q chosen for it makes the difference as large as it likes. (`optimization_barrier` is taken out
-    before that decision, on CPU.) What comes out of a loop of unknown length is kept in memory.
+    A norm and the sum that it bounds must use the same numbers. XLA may compute an expression once
+    per use, with different rounding, and for an adversarial q the difference can be arbitrarily
+    large. (On CPU `optimization_barrier` is removed before that decision.) The result of a loop of
+    unknown length is kept in memory.
     """
     if sys.modules.get("jax") is None:
         return values
@@ -105,7 +105,7 @@ def computed_once(values: Any) -> Any:
     if not any(map(_is_jax, leaves)):
         return values
     first = jnp.ravel(leaves[0])
-    times = jnp.where(jnp.any(first != first), 2, 1)  # not known before the program runs
+    times = jnp.where(jnp.any(first != first), 2, 1)  # unknown at compile time
 
     def again(state: tuple[Array, Any]) -> tuple[Array, Any]:
         return state[0] + 1, values

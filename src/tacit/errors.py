@@ -1,4 +1,4 @@
-"""The errors a user can cause, each with the exit code the command line answers with.
+"""Errors caused by user input, with their exit codes.
 
 A message is one line: what was found, what is allowed, what to do next. A traceback is for
 `--debug` only.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class TacitError(Exception):
-    """Base of every error that is the user's to mend."""
+    """Base class for errors caused by user input."""
 
     exit_code = 1
     also: tuple[TacitError, ...] = ()
@@ -22,7 +22,7 @@ class ConfigError(TacitError):
 
 
 class PrivacyBudgetError(TacitError):
-    """A privacy budget forbids what was asked."""
+    """A privacy budget does not allow the request."""
 
     exit_code = 3
 
@@ -34,6 +34,6 @@ class DataError(TacitError):
 
 
 class PeerError(TacitError):
-    """Network or peer trouble."""
+    """A network or peer error."""
 
     exit_code = 5

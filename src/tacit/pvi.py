@@ -41,7 +41,7 @@ def product(start: Natural, factors: Iterable[Natural]) -> Natural:
 
 
 def cavity(q: Natural, factor: Natural) -> Natural:
-    """q / tₘ: what all the others and the prior say."""
+    """Cavity distribution q / tₘ: the posterior without this party's factor."""
     return divide(q, factor)
 
 

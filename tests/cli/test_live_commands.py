@@ -192,11 +192,11 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
         "NOT PRIVATE. NO NOISE IS ADDED.",
         "two registries",
         "linear with 2 parameters: intercept, age",
-        "3 answers if all rounds take place",
+        "3 replies if all rounds take place",
         "6 numbers",
-        "told as fewer than 100",
-        "the 40 records themselves",
-        "by subtraction",
+        "reported as fewer than 100",
+        "the 40 records; no message",
+        "this party's exact replies",
         f"digest: {digest}",
     ):
         assert words in out
@@ -255,7 +255,7 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
     code, out, _ = tacit("status", str(party))
     assert code == 0
     assert "does not run; 3 answers in run-" in out
-    assert "the posterior is here" in out
+    assert "received the final posterior" in out
     code, out, _ = tacit("status", str(base / "north" / "state"), "--json")
     assert json.loads(out)["answers"] == 3
     code, _, err = tacit("server", "stop", str(server))
@@ -289,7 +289,7 @@ def test_stopping_leaving_closing_and_going_on(tacit, place, start):
     code, said = _end(south)
     assert code == 130, said
     assert "join again with the same command: tacit join" in said
-    expected = ("private: ε = 2, δ = 0.0001 per record", "ε = 0 spent of 2", "5000 answers at most")
+    expected = ("private: ε = 2, δ = 0.0001 per record", "ε = 0 spent of 2", "at most 5000 replies")
     for words in expected:
         assert words in said
     path = str(base / "south" / "party.toml")
@@ -308,10 +308,10 @@ def test_stopping_leaving_closing_and_going_on(tacit, place, start):
     leave = ("join", str(base / "south" / "party.toml"), "--leave", "--reason", "no\x1b[31mconsent")
     code, out, _ = tacit(*leave, "--yes")
     assert code == 0
-    assert "left for good" in out
+    assert "left permanently" in out
     code, _, err = tacit(*leave, "--yes")
     assert code == 5
-    assert "has left this run for good" in err
+    assert "has left this run permanently" in err
 
     closing = ("server", "stop", str(server), "--return-in", "2", "--reason", "a new disk")
     code, out, _ = tacit(*closing)
@@ -319,9 +319,9 @@ def test_stopping_leaving_closing_and_going_on(tacit, place, start):
     assert "back in 2 s" in out
     code, said = _end(serving)
     assert code == 0, said
-    assert "parties will be back in 2 s; start again with the same command" in said
+    assert "parties reconnect in 2 s; start again with the same command" in said
     assert "south leaves, back in 600 s" in said
-    assert "south leaves for good" in said
+    assert "south leaves permanently" in said
     assert "\x1b" not in said, "what a peer writes does not reach the terminal as it is"
     before = _status(base / "server")["round"]
 
@@ -351,10 +351,10 @@ def test_what_must_not_join_is_refused(tacit, place):
     base = place()
     north = base / "north"
     join = ("join", str(north / "party.toml"))
-    refused(tacit(*join), "nobody has approved", 2)
+    refused(tacit(*join), "is not approved", 2)
     refused(tacit(*join, "--reason", "x"), "without --leave", 2)
     assert tacit("approve", join[1], "--yes")[0] == 0
-    refused(tacit(*join), "has answered for 1 s", 5)
+    refused(tacit(*join), "has replied for 1 s", 5)
 
     agreed = north / "federation.toml"
     kept = agreed.read_text()
@@ -411,13 +411,13 @@ def test_a_private_party_needs_a_budget_of_its_own(tacit, place):
         "(ε = 2, δ = 0.0001): what is sent looks almost the same if one record is replaced",
         "No trusted server",
         "standard deviation",
-        "at most 3 answers, whatever a server asks for",
+        "at most 3 replies, whatever a server requests",
         "the loss with each answer: not sent",
         str(base / "north" / "ledger.sqlite"),
     ):
         assert words in out
     assert "NOT PRIVATE" not in out
-    assert "budget that suffices: ε = 2 (δ = 0.0001, per record, replace-one)" in out
+    assert "required budget: ε = 2 (δ = 0.0001, per record, replace-one)" in out
     assert f"to set it: tacit ledger budget {path} --epsilon 2 --delta 0.0001 --reason" in out
     refused(tacit("join", path), "tacit ledger budget party.toml", 3)
 
@@ -428,16 +428,16 @@ def test_a_private_party_needs_a_budget_of_its_own(tacit, place):
     assert code == 0
     assert out.startswith("north: ")
     assert (base / "north" / "ledger.sqlite").exists()
-    refused(tacit("join", path), "this run asks for ε = 2", 3)
-    refused(tacit("check", path), "this run asks for ε = 2", 3)
+    refused(tacit("join", path), "this run ε = 2", 3)
+    refused(tacit("check", path), "this run ε = 2", 3)
     assert tacit("ledger", "budget", path, "--epsilon", "2", *allow, "--raise")[0] == 0
-    refused(tacit("join", path), "has answered for 1 s", 5)
+    refused(tacit("join", path), "has replied for 1 s", 5)
     code, out, _ = tacit("check", path)
     assert code == 0
     assert "0 is spent of 2" in out
     code, out, _ = tacit("approve", path, "--yes")
     assert code == 0
-    assert "budget that is set: ε = 2: there is room" in out
+    assert "current budget: ε = 2, sufficient" in out
     assert "to set it" not in out
 
     code, out, _ = tacit("explain", path)
@@ -452,11 +452,11 @@ def test_the_agreed_file_can_be_checked_by_anybody(tacit, place):
     code, out, _ = tacit("check", path)
     assert code == 0
     assert read_agreed(Path(path)).digest in out
-    refused(tacit("check", path, "--set", "schedule.rounds=4"), "edit it", 2)
-    refused(tacit("check", path, "--seed", "4"), "the seed is agreed", 2)
+    refused(tacit("check", path, "--set", "schedule.rounds=4"), "edit the file", 2)
+    refused(tacit("check", path, "--seed", "4"), "the seed is part of the agreed file", 2)
     refused(tacit("run", path), "docs/live.md", 2)
     refused(tacit("status", path), "it has no state", 2)
-    refused(tacit("status", str(base / "south")), "no state directory", 4)
+    refused(tacit("status", str(base / "south")), "not a state directory", 4)
     refused(tacit("status", str(base / "server" / "server.toml")), "no server has run here", 4)
     refused(tacit("server", "stop", str(base / "server" / "server.toml")), "nothing to stop", 2)
     refused(tacit("server", "readmit", str(base / "server" / "server.toml"), "x"), "'x' is", 2)
@@ -519,7 +519,7 @@ def test_a_ledger_on_a_full_disk_ends_a_party_with_its_path_and_loses_nothing(ta
     assert done.returncode == 4, done.stdout + done.stderr
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith(f"error: {ledger} cannot be written ("), last
-    assert "make room" in last
+    assert "free disk space" in last
     assert "restore" not in last, "nothing is damaged: an older copy would forget what was spent"
     with Ledger(ledger) as found:
         before = sum(row.kind == "charge" for row in found.entries())

@@ -118,7 +118,7 @@ BAD = {
     ),
     "trusted, asynchronous": ([*TRUSTED, "schedule.kind=asynchronous"], "asynchronous"),
     "private method, no privacy": (["privacy=none"], "method.kind = 'dp-sgd' is private"),
-    "privacy, exact method": (["method.kind=natural-vi"], "sends exact updates and cannot meet"),
+    "privacy, exact method": (["method.kind=natural"], "sends exact updates and cannot meet"),
     "full covariance": (["posterior=full"], "needs posterior = 'mean-field'"),
     "unknown party": (["privacy.parties.party-9.epsilon=1.0"], "'party-9', which is not a party"),
     "a party's epsilon": (["privacy.parties.party-1.epsilon=0.0"], "\"party-1\".epsilon = 0.0"),
@@ -150,7 +150,7 @@ def test_what_cannot_be_kept_is_refused_in_one_line(tacit, config, tmp_path, cas
 def test_a_person_has_to_be_named(tacit, config):
     answer = tacit("check", str(config), "--set", "privacy.unit=person")
     assert answer[0] in (2, 4)
-    refused(answer, "data.person names no column", code=answer[0])
+    refused(answer, "data.person is not set", code=answer[0])
 
 
 def test_a_person_that_is_named_is_the_unit(tacit, config):

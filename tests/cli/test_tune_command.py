@@ -31,7 +31,7 @@ def test_tune_says_that_nothing_was_spent_and_leaves_a_configuration(tacit, tmp_
     code, out, error = tacit("tune", "ward.toml", "--set", "schedule.rounds=3", "--trials", "2")
     assert (code, error) == (0, "")
     assert "No budget was spent: only synthetic records were used." in out
-    assert "200 training records a federation (as asked)" in out
+    assert "200 training records per federation (as asked)" in out
     assert "as configured" in out
     text = (tmp_path / "runs" / "ward-tuned" / "tuned.toml").read_text(encoding="utf-8")
     assert tomllib.loads(text)["schedule"]["rounds"] == 3
@@ -44,7 +44,7 @@ def test_tune_says_that_nothing_was_spent_and_leaves_a_configuration(tacit, tmp_
     (tmp_path / "mine" / "notes.txt").write_text("mine", encoding="utf-8")
     code, _, error = tacit("tune", "ward.toml", "--out", "mine", "--overwrite")
     assert code == 2
-    assert "is not empty and holds no trials" in error
+    assert "is not empty and has no trials" in error
 
 
 def test_tune_explains_a_bad_grid(tacit, tmp_path):

@@ -351,7 +351,7 @@ def test_an_out_that_cannot_be_written_changes_nothing(pki, tmp_path):
 
 def test_a_damaged_authority_is_refused_in_one_line(pki, tmp_path):
     for call in (show, lambda where: issue_party(where, "a"), lambda where: revoke(where, "a")):
-        with pytest.raises(DataError, match="holds no authority; make one with"):
+        with pytest.raises(DataError, match="is not an authority's directory; create one with"):
             call(tmp_path / "nowhere")
     (pki / "ca.key").chmod(0o640)
     with pytest.raises(DataError, match=r"mode 0640.*chmod 600"):
@@ -389,7 +389,7 @@ def test_the_commands_say_what_is_secret_and_what_goes_where(tmp_path, monkeypat
         return result.output
 
     assert "pki/ca.key: SECRET" in call("init")
-    assert "nothing was issued" in call("list")
+    assert "no certificates yet" in call("list")
     assert "pki/server-localhost.key: SECRET" in call("server", "localhost", "127.0.0.1")
     assert "for-north/party-north.pem: goes to" in call("party", "north", "--out", "for-north")
     renewed = call("party", "north", "--out", "for-north", "--renew", "--days", "7")

@@ -10,7 +10,7 @@ from harness import Federation, Puppet, run_async
 
 from tacit.errors import ConfigError
 from tacit.live.protocol import messages as m
-from tacit.live.server.coordinator import MOST_UNANSWERED
+from tacit.live.server.coordinator import MAX_UNANSWERED
 from tacit.live.server.status import give_command
 from tacit.live.session import Introduction, open_session
 from tacit.live.transport.frames import HangupError
@@ -166,7 +166,7 @@ def test_heartbeats_are_for_those_who_know_them_and_wait(tmp_path, pki):
             with pytest.raises(TimeoutError):
                 await north.receive(4 * BEAT)  # a party at work is left alone
             assert set(running.server.connections) == {"north", "south"}
-            assert running.server.connections["north"].unanswered <= MOST_UNANSWERED
+            assert running.server.connections["north"].unanswered <= MAX_UNANSWERED
             # It comes back: what it said of heartbeats when it joined still counts.
             again = await Puppet.connect(running.port, pki.of("north"))
             assert (await again.rejoin()).heartbeat_s == BEAT

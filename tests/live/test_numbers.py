@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import PeerError
 from tacit.expfam import Dirichlet, FullGaussian, Gamma, MeanFieldGaussian
-from tacit.live.protocol.arrays import NOTHING, is_scalar_normal, pack, pack_normal, unpack
+from tacit.live.protocol.arrays import FLAT_VARIANCE, is_scalar_normal, pack, pack_normal, unpack
 from tacit.live.protocol.codec import ENCODINGS, decode, encode
 from tacit.live.protocol.messages import CLIENT_MESSAGES, Array, ReturnLastLikelihood
 
@@ -111,7 +111,7 @@ def test_a_factor_that_says_nothing_adds_nothing(linear, encoding):
     told = pack_normal(flat)
     assert math.isfinite(told["mean"])
     assert math.isfinite(told["variance"])
-    assert told["variance"] == pytest.approx(NOTHING / max(1.0, abs(linear)))
+    assert told["variance"] == pytest.approx(FLAT_VARIANCE / max(1.0, abs(linear)))
     found = unpack(sent(told, encoding), MeanFieldGaussian(1), "factor")
     assert found["quadratic"] + -0.5 == -0.5
     np.testing.assert_allclose(found["linear"], flat["linear"], rtol=1e-15)

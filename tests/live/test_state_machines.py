@@ -23,7 +23,7 @@ from tacit.live.session import AsyncSession, ClosedError, Introduction, Rejected
 from tacit.live.transport.frames import read_frame, write_frame
 
 EXACT = harness.exact_posterior(harness.RECORDS["north"], harness.RECORDS["south"])
-NOTHING = pack({"linear": np.zeros(1), "quadratic": np.zeros((1, 1))}, "msgpack")
+FLAT = pack({"linear": np.zeros(1), "quadratic": np.zeros((1, 1))}, "msgpack")
 PROPER = pack({"linear": np.ones(1), "quadratic": -np.ones((1, 1))}, "msgpack")
 
 
@@ -104,8 +104,8 @@ class Table:
             "JoinCluster": m.JoinCluster(data_size=3, protocol=m.PROTOCOL),
             "ReJoinCluster": m.ReJoinCluster(),
             "UpdatedLikelihood": update
-            or m.UpdatedLikelihood(delta=NOTHING, request="r1", factor_version=0),
-            "ReturnLastLikelihood": m.ReturnLastLikelihood(likelihood=NOTHING),
+            or m.UpdatedLikelihood(delta=FLAT, request="r1", factor_version=0),
+            "ReturnLastLikelihood": m.ReturnLastLikelihood(likelihood=FLAT),
             "EarlyLeaveCluster": m.EarlyLeaveCluster(expected_absence=m.Duration(1)),
             "FinalLeaveTraining": m.FinalLeaveTraining(available_for_future_training=True),
             "EndOfConnectionAcknowledgement": m.ClientAcknowledgement(),
@@ -298,11 +298,11 @@ def server_message(name: str) -> m.ServerMessage:
     made: dict[str, m.ServerMessage] = {
         "AcceptedIntoCluster": m.AcceptedIntoCluster(protocol=m.PROTOCOL, run="run-1", parties=2),
         "ReAcceptanceIntoCluster": m.ReAcceptanceIntoCluster(
-            last_likelihood=NOTHING, protocol=m.PROTOCOL, run="run-1"
+            last_likelihood=FLAT, protocol=m.PROTOCOL, run="run-1"
         ),
         "RejectionFromCluster": m.RejectionFromCluster(reason="no", fixable=False),
         "SelectedForTraining": m.SelectedForTraining(
-            current_posterior=PROPER, request="r7", visit=0, factor_version=0, factor=NOTHING
+            current_posterior=PROPER, request="r7", visit=0, factor_version=0, factor=FLAT
         ),
         "EarlyCloseOfConnection": m.EarlyCloseOfConnection(return_in=m.Duration(3)),
         "EndOfTraining": m.EndOfTraining(final_posterior=PROPER),
@@ -383,7 +383,7 @@ def test_a_request_while_training_takes_the_place_of_the_older_one():
         await script.open()
         waiting = await script.bring(PartySide.TRAINING)
         newer = m.SelectedForTraining(
-            current_posterior=PROPER, request="r8", visit=1, factor_version=1, factor=NOTHING
+            current_posterior=PROPER, request="r8", visit=1, factor_version=1, factor=FLAT
         )
         await script.send(newer)
         turn = await waiting
@@ -404,7 +404,7 @@ def test_a_server_that_talks_nonsense_is_left_after_three_times(side):
         work = await script.bring(side)
         for _ in range(3):
             await write_frame(script.writer, b"\xc1")
-        with pytest.raises(PeerError, match="does not keep to the protocol"):
+        with pytest.raises(PeerError, match="violates the protocol"):
             await asyncio.wait_for(work, 30.0)
         await script.close()
 
@@ -458,7 +458,7 @@ def test_a_turn_that_makes_no_sense(what):
         work = await script.bring(PartySide.WAITING)
         given = {
             "current_posterior": PROPER, "request": "r7", "visit": 0, "factor_version": 0,
-            "factor": NOTHING,
+            "factor": FLAT,
         } | BAD_TURNS[what]  # fmt: skip
         fields: Any = {key: value for key, value in given.items() if value is not None}
         await script.send(m.SelectedForTraining(**fields))
@@ -475,7 +475,7 @@ def test_a_result_that_is_no_distribution():
         script = Script()
         await script.open()
         work = await script.bring(PartySide.WAITING)
-        await script.send(m.EndOfTraining(final_posterior=NOTHING))
+        await script.send(m.EndOfTraining(final_posterior=FLAT))
         with pytest.raises(PeerError, match="not a proper distribution"):
             await work
         assert script.session.final_posterior is None

@@ -27,7 +27,7 @@ from tacit.errors import ConfigError
 from tacit.live.protocol import messages as m
 from tacit.live.protocol.arrays import pack
 from tacit.live.protocol.state_tables import ServerSide
-from tacit.live.server.slots import MOST_HANDSHAKES
+from tacit.live.server.slots import MAX_HANDSHAKES
 from tacit.live.transport.certificates import issue_party, revoke
 from tacit.live.transport.frames import HangupError
 from tacit.live.transport.tls import Credentials, client_context
@@ -195,7 +195,7 @@ def test_silence_before_and_after_tls(pki, unharmed):
         for waited in await asyncio.gather(*silent):
             assert DEADLINE * 0.8 < waited < 2 * DEADLINE + 1.5
         await now.refused("tls")
-        await now.refused("protocol", "no whole frame")
+        await now.refused("protocol", "no complete frame")
 
     unharmed(attack)
 
@@ -294,12 +294,12 @@ def test_an_approved_configuration_that_is_not_this_one(pki, tmp_path, unharmed)
 BROKEN = {
     "4 GiB": (b"\xff\xff\xff\xff", "protocol", "4294967295"),
     "64 KiB + 1": (struct.pack(">I", 65537), "protocol", "65537"),
-    "half a length": (b"\x00\x00", "protocol", "no whole frame"),
-    "half a frame": (b"\x00\x00\x00\x20{", "protocol", "no whole frame"),
-    "no message": (b"\x00\x00\x00\x03\x00\x01\x02" * 3, "message", "none of JSON"),
-    "empty": (b"\x00\x00\x00\x00" * 3, "message", "none of JSON"),
+    "half a length": (b"\x00\x00", "protocol", "no complete frame"),
+    "half a frame": (b"\x00\x00\x00\x20{", "protocol", "no complete frame"),
+    "no message": (b"\x00\x00\x00\x03\x00\x01\x02" * 3, "message", "not JSON"),
+    "empty": (b"\x00\x00\x00\x00" * 3, "message", "not JSON"),
     "no tag": (b"\x00\x00\x00\x02{}" * 3, "message", "one entry"),
-    "another's": (b'\x00\x00\x00\x10{"EndOfTraining"}' * 3, "message", "no json message"),
+    "another's": (b'\x00\x00\x00\x10{"EndOfTraining"}' * 3, "message", "not a valid json message"),
 }
 
 
@@ -485,7 +485,7 @@ def test_a_member_that_sends_what_was_not_asked_for_is_closed(unharmed):
                     await south.send(useless)
                     sent += 1
                 await asyncio.sleep(0)
-        await now.refused("rate", "not asked for")
+        await now.refused("rate", "unrequested messages")
         assert await south.closed(3.0)
         await south.close()
         taken = len(now.running.events("ignored"))
@@ -496,7 +496,7 @@ def test_a_member_that_sends_what_was_not_asked_for_is_closed(unharmed):
         assert goodbye.return_in is not None
         assert goodbye.return_in.seconds > 0
         await again.close()
-        bucket = now.running.server._desk._surplus["south"]
+        bucket = now.running.server._conversations._surplus["south"]
         bucket._at -= goodbye.return_in.seconds  # as if that time had passed
         now.south = await Puppet.connect(now.port, now.federation.pki.of("south"))
         assert isinstance(await now.south.rejoin(), m.ReAcceptanceIntoCluster)
@@ -567,7 +567,7 @@ def test_a_matrix_that_is_not_symmetric(noticed, tmp_path, pki, monkeypatch):
     )
     twisted = {"linear": np.zeros(2), "quadratic": np.array([[0.0, 1e3], [-1e3, -0.001]])}
     if not noticed:  # something of that kind that no check on arrival could find
-        monkeypatch.setattr("tacit.live.server.live_run.SYMMETRIC", np.inf)
+        monkeypatch.setattr("tacit.live.server.live_run.SYMMETRY_TOLERANCE", np.inf)
 
     async def play() -> None:
         async with federation.serving() as running:
@@ -626,15 +626,15 @@ def test_silent_strangers_take_no_places(tmp_path, pki, unharmed):
     federation = made(tmp_path, pki, handshake_s=20.0)
 
     async def attack(now: Scene) -> None:
-        idle = [await dial(now.port) for _ in range(MOST_HANDSHAKES + 20)]
-        await now.refused("full", "gave way")
+        idle = [await dial(now.port) for _ in range(MAX_HANDSHAKES + 20)]
+        await now.refused("full", "was closed")
         for guest in idle[:10]:
             assert await guest.closed(2.0), "the oldest give way"
         assert not await idle[-1].closed(0.1)
         second = await Puppet.connect(now.port, pki.of("east"))
         assert isinstance(await second.join(), m.RejectionFromCluster)
         await second.close()
-        assert len(now.running.server._door._handshakes) <= MOST_HANDSHAKES
+        assert len(now.running.server._listener._handshakes) <= MAX_HANDSHAKES
         for guest in idle:
             await guest.close()
 
@@ -646,7 +646,7 @@ def test_a_party_cannot_keep_the_others_out(tmp_path, pki, unharmed):
     federation = made(tmp_path, pki, most_connections=4, handshake_s=20.0, frame_s=20.0)
 
     async def attack(now: Scene) -> None:
-        slots = now.running.server._door._slots
+        slots = now.running.server._listener._slots
         mine = [await Puppet.connect(now.port, pki.of("south")) for _ in range(6)]
         assert len(slots) <= 4
         for _ in range(4):
@@ -790,7 +790,8 @@ def test_connections_without_a_certificate_cost_no_memory(tmp_path, pki):
 def test_places_for_fewer_than_the_listed_parties_are_refused(tmp_path, pki):
     federation = made(tmp_path, pki, most_connections=1)
     with pytest.raises(
-        ConfigError, match=r"serve.most_connections = 1; the federation has 2 parties .* at least 2"
+        ConfigError,
+        match=r"serve.most_connections = 1; the federation has 2 parties: .* at least 2",
     ):
         federation.server_setup  # noqa: B018 - reading the files is the test
     assert ConfigError.exit_code == 2

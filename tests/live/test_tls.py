@@ -287,7 +287,7 @@ def test_a_peer_has_a_certificate_with_one_name(ours, tmp_path):
         def getpeercert(self, binary_form=False, /):
             return b"not a certificate"
 
-    with pytest.raises(PeerError, match="showed no certificate"):
+    with pytest.raises(PeerError, match="presented no certificate"):
         peer_of(Nobody())
     with pytest.raises(PeerError, match="cannot be read"):
         peer_of(Broken())
@@ -339,9 +339,11 @@ def test_a_torn_list_fails_closed_until_it_is_whole(pki, kept):
     revoked, whole = Revoked(path, pki / "ca.pem"), path.read_bytes()
     path.write_bytes(whole[:kept])
     for _ in range(2):
-        with pytest.raises(DataError, match="not a whole revocation list; nobody is let in"):
+        with pytest.raises(
+            DataError, match="not a complete revocation list; all connections are refused"
+        ):
             revoked.contains(serial)
-    fails_closed(pki, "not a whole revocation list")
+    fails_closed(pki, "not a complete revocation list")
     path.write_bytes(whole)
     assert not revoked.contains(serial)
 
@@ -429,14 +431,14 @@ def test_each_missing_or_damaged_file_is_named(ours, tmp_path, field):
     both_refuse(replace(ours["party"], **{field: nowhere}), r"nowhere\.pem: No such file")
     damaged.touch(mode=0o600)
     damaged.write_bytes(ours["party"].key.read_bytes()[:60])
-    both_refuse(replace(ours["party"], **{field: damaged}), r"damaged\.pem:? (is )?not a whole")
+    both_refuse(replace(ours["party"], **{field: damaged}), r"damaged\.pem:? (is )?not a complete")
 
 
 def test_a_key_that_others_can_read_is_refused(pki):
     made = Credentials(pki / "party-north.pem", pki / "party-north.key", pki / "ca.pem")
     for mode in (0o644, 0o640, 0o604, 0o610):
         made.key.chmod(mode)
-        both_refuse(made, rf"mode {mode:04o}, others may use it; chmod 600")
+        both_refuse(made, rf"mode {mode:04o}, other users can read it; chmod 600")
     made.key.chmod(0o400)
     made.check()
 

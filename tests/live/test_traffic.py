@@ -52,10 +52,10 @@ AGREED: dict[str, Any] = {
 ADDING = AGREED | {"privacy": AGREED["privacy"] | {"adjacency": "add-or-remove-one"}}
 LEAVING = {
     None,
-    "this party's privacy budget allows no further answer",
-    "this party's privacy budget allows no further answer; it waits for the result",
-    "this party cannot answer at present; its operator has been told why",
-    "the party was stopped; it will be back",
+    "this party's privacy budget allows no further reply",
+    "this party's privacy budget allows no further reply; it waits for the result",
+    "this party cannot reply at present; the reason is in its log",
+    "the party was stopped and will return",
 }
 
 
@@ -381,16 +381,16 @@ class Hostile:
         if isinstance(first, m.JoinCluster):
             await self.say(m.AcceptedIntoCluster(**known))
         else:
-            await self.say(m.ReAcceptanceIntoCluster(last_likelihood=NOTHING, **known))
+            await self.say(m.ReAcceptanceIntoCluster(last_likelihood=FLAT, **known))
         return first
 
     async def ask(self, request: str, visit: int = 0, **changes: Any) -> Any:
-        given = {"current_posterior": PROPER, "factor": NOTHING, "factor_version": 0} | changes
+        given = {"current_posterior": PROPER, "factor": FLAT, "factor_version": 0} | changes
         await self.say(m.SelectedForTraining(request=request, visit=visit, **given))
         return await self.hear()
 
 
-NOTHING = pack({"linear": np.zeros(1), "quadratic": np.zeros(1)}, "msgpack")
+FLAT = pack({"linear": np.zeros(1), "quadratic": np.zeros(1)}, "msgpack")
 PROPER = pack({"linear": np.zeros(1), "quadratic": np.full(1, -0.5)}, "msgpack")
 
 
@@ -548,7 +548,7 @@ def test_a_server_that_asks_more_often_than_agreed(asks, tmp_path, pki):
     assert len(set(book.charged())) == len(book.charged()) <= ROUNDS
     assert book.spent() <= EPSILON
     assert [(one.reason, one.expected_absence) for one in farewell] == [
-        ("this party's privacy budget allows no further answer", None)
+        ("this party's privacy budget allows no further reply", None)
     ]
     audit = audit_of(federation, "north", 99)
     for payload in hostile.sent:

@@ -199,7 +199,7 @@ def test_the_check_on_rejoining_counts_each_visit_once(tmp_path):
     assert 2 <= before.charges <= ROUNDS
     assert check_budget(ready) == before, "what is left fits exactly"
     approve(fed.party("a"))  # one further run of the same
-    with pytest.raises(PrivacyBudgetError, match="this run asks for"):
+    with pytest.raises(PrivacyBudgetError, match="privacy budget exceeded"):
         check_budget(ready)
     needed = required_budget(ready)
     assert needed > before.budget.epsilon

@@ -38,7 +38,7 @@ MODELS = {
         "privacy": "none",
         "data": COHORT,
         "model": {"kind": "logistic"},
-        "method": {"kind": "natural-vi", "steps": 3},
+        "method": {"kind": "natural", "steps": 3},
     },
     "gaussian mean": {
         "privacy": "none",

@@ -61,7 +61,7 @@ class ByHand:
 
     async def connect(self):
         introduction = Introduction(
-            data_size=self.ready.told_records,
+            data_size=self.ready.reported_records,
             configuration=self.ready.setup.agreed.digest,
             family=self.ready.plan.family,
         )
@@ -292,7 +292,7 @@ def test_it_starts_on_command(tmp_path):
 
     asyncio.run(main())
     assert_undisturbed(fed)
-    with pytest.raises(ConfigError, match="has no server's state"):
+    with pytest.raises(ConfigError, match="is not a server's state directory"):
         give_command(fed.base / "nowhere", "start")
 
 
@@ -330,7 +330,7 @@ def test_who_leaves_for_good(tmp_path, kind, on_leave):
             await going.answer(await going.turn())
             await going.turn()
             await going.session.leave("enough")
-            with pytest.raises(RejectedError, match="has left this run for good") as refused:
+            with pytest.raises(RejectedError, match="has left this run permanently") as refused:
                 await ByHand(fed, "c").connect()
             assert not refused.value.fixable
             return await asyncio.gather(*tasks.values())

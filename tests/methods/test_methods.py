@@ -30,7 +30,7 @@ from tacit.plan.auto import MAX_COLUMNS, REASONS, choose_method
 from tacit.privacy.settings import Privacy
 from tacit.pvi import multiply
 from tacit.server.schedule import Sequential, Synchronous
-from tacit.testing import check_local_method, conjugate_optimum, made_up_records
+from tacit.testing import check_local_method, conjugate_optimum, synthetic_records
 
 NAMES = ("a", "b")
 LINEAR = LinearRegression(NAMES, prior_sd=2.0)
@@ -39,7 +39,7 @@ POISSON = PoissonRegression(NAMES, max_count=9)
 NETWORK = NeuralNetwork(("a",), hidden=2)
 
 COMPILED = {
-    "natural-vi": (NaturalVI(steps=20), LOGISTIC, MeanFieldGaussian(2), 0.0),
+    "natural": (NaturalVI(steps=20), LOGISTIC, MeanFieldGaussian(2), 0.0),
     "gradient-vi, full batch": (GradientVI(steps=30), LINEAR, FullGaussian(2), 0.1),
     "gradient-vi, minibatches and draws": (
         GradientVI(steps=30, batch_size=10, draws=3),
@@ -54,7 +54,7 @@ QUICK = {
     "exact, mean of a normal": (Exact(), NormalMean(), FullGaussian(1)),
     "expected statistics": (ExpectedStatistics(), LINEAR, FullGaussian(2)),
     "expected statistics, augmented": (ExpectedStatistics(), LOGISTIC, FullGaussian(2)),
-    "natural-vi, conjugate": (NaturalVI(dtype="float64"), LINEAR, FullGaussian(2)),
+    "natural, conjugate": (NaturalVI(dtype="float64"), LINEAR, FullGaussian(2)),
 }
 
 
@@ -114,7 +114,7 @@ def test_a_wrong_method_does_not_conform(mistake):
 
 @pytest.mark.parametrize("family", [FullGaussian(2), MeanFieldGaussian(2)])
 def test_one_party_alone_gets_the_exact_posterior(family):
-    records = made_up_records(LINEAR)
+    records = synthetic_records(LINEAR)
     prior = LINEAR.prior(family)
     task = Task(records, np.ones(37), prior, family.zero(), prior, np.array(True))
     natural = Exact().answer(LINEAR, family, jax.random.key(0), task).natural
@@ -123,7 +123,7 @@ def test_one_party_alone_gets_the_exact_posterior(family):
 
 
 def test_the_exact_loss_is_the_expected_negative_log_likelihood():
-    family, records = FullGaussian(2), made_up_records(LINEAR)
+    family, records = FullGaussian(2), synthetic_records(LINEAR)
     q = multiply(LINEAR.prior(family), LINEAR.prior(family))
     task = Task(records, np.ones(37), q, family.zero(), q, np.array(True))
     loss = Exact().answer(LINEAR, family, jax.random.key(0), task).loss
@@ -135,7 +135,7 @@ def test_the_exact_loss_is_the_expected_negative_log_likelihood():
 @pytest.mark.parametrize("family", [FullGaussian(2), MeanFieldGaussian(2)])
 @pytest.mark.parametrize("method", [NaturalVI(steps=2), GradientVI(steps=2)])
 def test_an_answer_is_the_same_whoever_began_it(method, family):
-    records, prior = made_up_records(LOGISTIC), LOGISTIC.prior(family)
+    records, prior = synthetic_records(LOGISTIC), LOGISTIC.prior(family)
     start, other = LOGISTIC.start(family), multiply(prior, prior)
     task = Task(records, np.ones(37), prior, family.zero(), start, np.array(True))
     with jax.disable_jit():
@@ -221,11 +221,11 @@ def test_auto_is_the_cheapest_method_that_serves():
     assert [choose_method(m)[0].kind for m in (LINEAR, NormalMean(), LOGISTIC, NETWORK)] == [
         "exact",
         "exact",
-        "natural-vi",
+        "natural",
         "gradient-vi",
     ]
     private = {"dp-sgd", "dp-scoring", "dp-scores", "dp-updates", "dp-statistics", "dp-hybrid"}
-    plain = {"exact", "natural-vi", "gradient-vi", "expected-statistics"}
+    plain = {"exact", "natural", "gradient-vi", "expected-statistics"}
     assert set(METHODS) == {*plain, *private}
 
 

@@ -317,7 +317,7 @@ def test_configuration_keys():
         ({"whiten_bound": None}, "whiten_bound is missing"),
         ({"whiten": 1.0}, r"in \(0, 1\)"),
         ({"whiten_bound": -1.0}, "whiten_bound = -1.0"),
-        ({"kind": "natural-vi", "clip": None}, 'is not a key of kind = "natural-vi"'),
+        ({"kind": "natural", "clip": None}, 'is not a key of kind = "natural"'),
         ({"kind": "auto"}, 'is not a key of kind = "auto"'),
     ):
         with pytest.raises(ConfigError, match=why):

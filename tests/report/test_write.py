@@ -58,7 +58,7 @@ def test_the_page_says_what_was_learnt_from_whom_and_how_good_it_is(make_run, re
     assert page == folder / "public" / "report.html"
     text = read(page).text
     assert (
-        "A logistic model with 3 parameters was learnt from 1,234 records held by 2 parties" in text
+        "A logistic model with 3 parameters was fitted to 1,234 records held by 2 parties" in text
     )
     assert "On the held-out records it has an accuracy of 81.2 %" in text
     assert "0.01250 nats (KL) from the reference posterior" in text
@@ -165,7 +165,7 @@ def test_a_private_run_says_so_and_what_is_not_covered(make_run, result):
     for words in ("ε", "one record", "add or remove one record", "nobody", "Budget spent",
                   "Not covered by this guarantee", "what is in <private>/", "choices"):  # fmt: skip
         assert words in text
-    assert "learnt from 2 parties" in text, "no number of records"
+    assert "fitted to 2 parties" in text, "no number of records"
     assert "With y = 1" not in text
     assert not any("parties" in source for source in checker.sources)
 

@@ -64,8 +64,8 @@ def test_a_default_clip_that_biases_a_numpyro_model_warns_in_a_simulation():
     assert found.clipped is not None
     assert found.clipped > 0.5
     assert "of units clipped" in repr(found)
-    assert "Clipping: method.clip shortened the contributions of" in found.summary()
-    assert any("shortened the contributions" in text for text in found.cautions)
+    assert "Clipping: method.clip clipped the contributions of" in found.summary()
+    assert any("clipped the contributions" in text for text in found.cautions)
 
 
 def test_a_wider_clip_neither_biases_nor_warns():
@@ -81,7 +81,7 @@ def test_with_secret_noise_the_bias_of_a_default_clip_is_said_to_be_unknown():
     with pytest.warns(ClippingWarning, match="the bias is unknown and no interval contains it"):
         found = fit_line(Privacy(epsilon=1000.0))
     assert found.clipped is None
-    assert "nor what clipping does" in str(found.privacy)
+    assert "or the effect of clipping" in str(found.privacy)
     assert not fit_line(Privacy(epsilon=1000.0), clip=10.0).cautions
 
 
@@ -252,10 +252,10 @@ def test_files_page_and_terminal_of_a_simulation_show_the_share(tmp_path):
     assert written["clipped"]["share"] > 0.5
     assert "clipping" in [one["kind"] for one in written["cautions"]]
     page = write_report(tmp_path / "out").read_text()
-    assert "<strong>Clipping:</strong> method.clip shortened the contributions of" in page
+    assert "<strong>Clipping:</strong> method.clip clipped the contributions of" in page
     with console.capture() as shown:
         show_verdict(result)
-    assert "clipping: method.clip shortened the contributions" in " ".join(shown.get().split())
+    assert "clipping: method.clip clipped the contributions" in " ".join(shown.get().split())
 
 
 def keys_of(body):
@@ -282,7 +282,7 @@ def test_a_private_run_measures_and_shows_no_share(tmp_path, monkeypatch, make_p
         json.loads((private_part(tmp_path / "out") / EVALUATION).read_text()),
     ):
         assert "clipped" not in keys_of(body)
-        assert "shortened" not in json.dumps(body)
+        assert "the contributions of" not in json.dumps(body)
     assert "Clipping:" not in write_report(tmp_path / "out").read_text()
     found = tacit.fit(
         LogisticRegression(("a", "b", "c")),
@@ -294,4 +294,4 @@ def test_a_private_run_measures_and_shows_no_share(tmp_path, monkeypatch, make_p
     for one in (found, again):
         assert one.clipped is None
         assert one._outcome.clipped is None
-        assert "shortened" not in one.summary() + repr(one)
+        assert "the contributions of" not in one.summary() + repr(one)

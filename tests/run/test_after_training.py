@@ -233,7 +233,7 @@ def test_intervals_without_the_noise_are_marked_wherever_they_are_shown(tmp_path
     Path("narrow.toml").write_text(resolved_toml(parse_config(raw)))
     _, out, _ = tacit("run", "narrow.toml", "--out", "again")
     assert "posterior with 95 % intervals that are too narrow" in out
-    assert "warning: Intervals do not contain the noise" in out
+    assert "warning: Intervals are too narrow" in out
 
 
 def test_a_private_fit_that_lacks_the_noise_says_so_in_summary_and_plot(make_parties):
@@ -242,7 +242,7 @@ def test_a_private_fit_that_lacks_the_noise_says_so_in_summary_and_plot(make_par
         LogisticRegression(("a", "b", "c")), parties,
         privacy=Privacy(epsilon=8.0, delta=1e-4, insecure_noise_seed=1), method=DPSGD(),
     )  # fmt: skip
-    assert "warning: Intervals do not contain the noise" in found.summary()
+    assert "warning: Intervals are too narrow" in found.summary()
     figure = found.plot()
     assert not any(blue for _, _, blue in drawn(figure).values())
     assert any("too narrow" in text.get_text() for text in figure.axes[0].texts)

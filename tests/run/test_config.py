@@ -88,7 +88,7 @@ def test_a_bad_value_is_refused_with_its_key(raw, message):
 
 @pytest.mark.parametrize("raw", [{}, {"seed": 3}])
 def test_privacy_has_to_be_said(raw):
-    assert 'say privacy = "none" at the top' in refused(raw)
+    assert 'set privacy = "none" at the top' in refused(raw)
 
 
 @pytest.mark.parametrize(
@@ -501,10 +501,10 @@ def test_methods_and_schedules_are_built_from_their_tables():
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ({"steps": 3}, 'method.steps = 3 is not a key of kind = "auto" (natural-vi, gradient-vi, '),
+        ({"steps": 3}, 'method.steps = 3 is not a key of kind = "auto" (natural, gradient-vi, '),
         ({"kind": "exact", "steps": 3}, 'method.steps = 3 is not a key of kind = "exact" ('),
         (
-            {"kind": "natural-vi", "draws": 3},
+            {"kind": "natural", "draws": 3},
             "its keys are steps, step_size, dtype: choose another",
         ),
         ({"kind": "gradient-vi", "steps": 0}, "method.steps = 0"),

@@ -212,7 +212,7 @@ def test_a_second_run_is_refused_before_a_directory_is_made(secret, tmp_path):
     folder, _, _ = secret
     before = (folder / "ledger.sqlite").read_bytes()
     with pytest.raises(
-        PrivacyBudgetError, match=r"party 'party-1': this run asks for .* > budget 2"
+        PrivacyBudgetError, match=r"party 'party-1': privacy budget exceeded.* > budget 2"
     ):
         run(parse_config(SECRET), tmp_path / "again", ledger=folder / "ledger.sqlite")
     assert not (tmp_path / "again").exists()
@@ -229,7 +229,7 @@ def test_a_run_that_counts_does_not_allow_itself_anything(tmp_path):
 
 def test_a_simulation_and_a_ledger_that_counts_stay_apart(tmp_path):
     config = parse_config(SEEDED)
-    with pytest.raises(ConfigError, match="charged in the run directory only"):
+    with pytest.raises(ConfigError, match="charged only in the run directory"):
         run(config, tmp_path / "a", ledger=tmp_path / "ledger.sqlite")
     run(config, tmp_path / "b")
     for resume in (False, True):

@@ -98,7 +98,7 @@ def test_the_result_has_every_field(cohort_run):
     assert result["model"]["kind"] == "logistic"
     assert (result["posterior"]["family"], result["method"], result["schedule"]) == (
         "full",
-        "natural-vi",
+        "natural",
         "synchronous",
     )
     assert (result["rounds"], result["exchanges"], result["refused"]) == (3, 9, 0)
@@ -173,7 +173,7 @@ BAD_INPUT = {
     "prior too wide": {"model": {"prior_sd": 1e300}},
     "prior not a number": {"model": {"prior_sd": math.nan}},
     "noise too small": {"model": {"noise_sd": 1e-300}},
-    "method that does not fit": {"method": {"kind": "natural-vi"}},
+    "method that does not fit": {"method": {"kind": "natural"}},
     "method option for auto": {"method": {"steps": 3}},
     "more parties a round than there are": {"schedule": {"parties_per_round": 9}},
     "a program that is not there": {"model": {"kind": "numpyro", "function": "absent.py:f"}},

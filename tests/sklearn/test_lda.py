@@ -190,7 +190,7 @@ def test_every_private_partial_fit_is_counted():
     quieter = GaussianEvent(clip=1.5, noise_sd=60.0, nonnegative=True)
     assert model.guarantee_.epsilon == pytest.approx(epsilon([event, quieter], 1e-4, "replace-one"))
     assert model.epsilons()["pld"] == pytest.approx(model.guarantee_.epsilon)
-    with pytest.raises(ConfigError, match="give noise_multiplier"):
+    with pytest.raises(ConfigError, match="set noise_multiplier"):
         LDA(**PRIVATE, privacy=Privacy(epsilon=1.0), total_samples=9).partial_fit(planted(9))
 
 
@@ -390,7 +390,7 @@ def test_one_guarantee_does_not_speak_for_steps_of_several_kinds():
             model = LDA(2, privacy=before, total_samples=20)
             learn(model, planted(20))
             model.set_params(privacy=after)
-            with pytest.raises(ConfigError, match="no guarantee holds for both together"):
+            with pytest.raises(ConfigError, match="no guarantee covers both"):
                 model.partial_fit(planted(20))
             assert model.n_batch_iter_ == 1
         model.fit(planted(20))  # begins anew

@@ -81,7 +81,7 @@ def test_state_without_a_checksum_is_not_used(tmp_path):
     path = tmp_path / "party"
     a_store(path)
     path.write_bytes(unsealed(path.read_bytes()))
-    with pytest.raises(DataError, match="it has no checksum"):
+    with pytest.raises(DataError, match="no checksum"):
         PartyStore(path, DIGEST)
     assert unsealed(sealed(b"")) == b""
 
@@ -199,9 +199,9 @@ def test_a_checkpoint_that_cannot_be_written_names_its_file(tmp_path):
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert f"{path} cannot be written (" in done.stdout, done.stderr
-    assert "make room" in done.stdout
+    assert "free disk space" in done.stdout
     again = Checkpoint(path, digest=DIGEST)
-    assert again.load() is not None, "what was written before is whole"
+    assert again.load() is not None, "earlier files are intact"
     again.close()
 
 
@@ -225,4 +225,4 @@ def test_the_command_line_says_which_file_and_exits_with_4(bytes_left, tmp_path)
     assert done.returncode == 4, done.stderr
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith(f"error: {out}")
-    assert "make room" in last
+    assert "free disk space" in last

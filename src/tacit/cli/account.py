@@ -1,4 +1,4 @@
-"""`tacit account`: what releases cost, and how much noise a target needs."""
+"""`tacit account`: ε of releases, and noise for a target ε."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POINTS = 24
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What was asked: `rounds` releases of a clipped sum under one sampling and one adjacency."""
+    """Arguments: `rounds` releases of a clipped sum with one sampling and adjacency."""
 
     rounds: int
     delta: float
@@ -26,7 +26,7 @@ class Question:
     sampling: Sampling | None
 
     def events(self, noise_multiplier: float, rounds: int | None = None) -> list[GaussianEvent]:
-        """The releases with noise of that many clips."""
+        """The releases with this noise multiplier."""
         count = self.rounds if rounds is None else rounds
         return [
             GaussianEvent(clip=1.0, noise_sd=noise_multiplier, count=count, sampling=self.sampling)
@@ -42,14 +42,14 @@ def make_question(
     batch: int | None,
     total: int | None,
 ) -> Question:
-    """Refuse what contradicts itself."""
+    """Validate the arguments."""
     if adjacency not in get_args(Adjacency):
         raise ConfigError(
             f"--adjacency {adjacency}; choose one of {', '.join(get_args(Adjacency))}"
         )
     if (batch is None) != (total is None):
         raise ConfigError(
-            "--batch and --of go together: a batch of how many records out of how many?"
+            "give --batch and --of together: the batch size and the number of records"
         )
     if rate is not None and batch is not None:
         raise ConfigError("--rate is Poisson sampling, --batch is without replacement; give one")
@@ -81,14 +81,14 @@ def account_command(
 
     if (noise is None) == (epsilon is None):
         raise ConfigError(
-            "give either --noise-multiplier (what does it cost?) or --epsilon (how much noise?)"
+            "give either --noise-multiplier (to compute ε) or --epsilon (to compute the noise)"
         )
     rows = [_row(name, question, noise, epsilon) for name in _accountants()]
     if as_json:
         print_json(_as_data(question, rows))
         return
     asked = f"ε at δ = {question.delta:g}" if epsilon is None else f"noise for ε = {epsilon:g}"
-    title = f"{asked}, {question.adjacency}, unit = whatever the clip bounds, {_how(question)}"
+    title = f"{asked}, {question.adjacency}, per clipped unit, {_how(question)}"
     show_table(
         title,
         ["accountant", "noise / clip", "ε", "δ at that ε", "remark"],
@@ -126,7 +126,7 @@ def _row(
         return [accountant, None, None, None, str(refused)]
     if not math.isfinite(found):
         return [accountant, chosen, None, None, "no bound"]
-    remark = "the one to report" if accountant == "pld" else ""
+    remark = "recommended" if accountant == "pld" else ""
     return [accountant, chosen, found, at, remark]
 
 
@@ -173,7 +173,7 @@ def _how(question: Question) -> str:
 
 
 def _plot(question: Question, noise: float, path: Path) -> None:
-    """ε against rounds, one line an accountant that has a bound."""
+    """Plot ε against rounds, one line per accountant with a bound."""
     from tacit.privacy.accounting import epsilon_curve
     from tacit.results.figures import canvas, plain, title_and_subtitle
 

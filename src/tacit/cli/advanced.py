@@ -13,20 +13,24 @@ from tacit.cli.options import ConfigPath, Json, Out, Overrides, Seed
 def tune(
     config: ConfigPath,
     trials: Annotated[
-        int | None, typer.Option(help="How many settings to try [default: tune.trials, 24].")
+        int | None, typer.Option(help="Number of settings to try [default: tune.trials, 24].")
     ] = None,
     repeats: Annotated[
-        int | None, typer.Option(help="Made-up federations at the end [default: tune.repeats, 8].")
+        int | None,
+        typer.Option(
+            help="Synthetic federations in the final comparison [default: tune.repeats, 8]."
+        ),
     ] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=V1,V2", help="Values to try [default: the method's own grid]."),
     ] = None,
     records: Annotated[
-        int | None, typer.Option(help="Training records in all, where only a file knows.")
+        int | None,
+        typer.Option(help="Total number of training records, if only a file determines it."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where to write [default: runs/NAME-tuned].")
+        Path | None, typer.Option(help="Output directory [default: runs/NAME-tuned].")
     ] = None,
     seed: Seed = None,
     overrides: Overrides = None,
@@ -35,11 +39,11 @@ def tune(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Find settings for a run on synthetic records of its declared shape.
+    """Tune on synthetic data, spending no budget.
 
-    No record is read and no budget is spent: records are made up from the public schema and the
-    model's prior, and learnt from with the noise that the run would have. Leaves tuned.toml, which
-    is the configuration with the best settings, and all trials. Examples:
+    Synthetic records are drawn from the public schema and the model's prior, with the noise of the
+    real run. No record is read. Writes tuned.toml, the configuration with the best settings, and
+    all trials. Examples:
 
       tacit tune examples/adult-private.toml
 
@@ -57,20 +61,20 @@ def tune(
 
 def sweep(
     config: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="The sweep.")],
-    out: Annotated[Path | None, typer.Option(help="Where to write [default: runs/NAME].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output directory [default: runs/NAME].")] = None,
     overrides: Overrides = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on; finished runs are not run again.")
+        bool, typer.Option("--resume", help="Continue; finished runs are not repeated.")
     ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an earlier sweep in that directory.")
     ] = False,
     workers: Annotated[
-        int | None, typer.Option(help="How many runs at a time [default: one a core].")
+        int | None, typer.Option(help="Number of parallel runs [default: one per core].")
     ] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray to spread over machines.")] = "local",
+    engine: Annotated[str, typer.Option(help="local, or ray for several machines.")] = "local",
     address: Annotated[
-        str | None, typer.Option(help="With --engine ray: a cluster [default: one of its own].")
+        str | None, typer.Option(help="With --engine ray: a cluster [default: start one].")
     ] = None,
     ledger: Annotated[
         Path | None,
@@ -78,10 +82,10 @@ def sweep(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run a configuration with other keys and seeds, in parallel: a row a run, a summary.
+    """Run a configuration with several settings and seeds in parallel; write tables.
 
-    Killed at any moment, the same command with --resume goes on. The exit code is not 0 if a run
-    failed; all others are run all the same. Examples:
+    After an interruption the same command with --resume continues. If a run fails, the others still
+    run and the exit code is not 0. Examples:
 
       tacit sweep examples/sweeps/privacy.toml
 
@@ -99,11 +103,11 @@ def sweep(
 
 
 def account(
-    rounds: Annotated[int, typer.Option(help="How many releases.")] = 1,
+    rounds: Annotated[int, typer.Option(help="Number of releases.")] = 1,
     noise_multiplier: Annotated[
-        float | None, typer.Option(help="Noise sd over clip: what does it cost?")
+        float | None, typer.Option(help="Noise sd over clip; computes ε.")
     ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="A target: how much noise?")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Target ε; computes the noise.")] = None,
     delta: Annotated[float, typer.Option(help="The δ.")] = 1e-5,
     adjacency: Annotated[
         str, typer.Option(help="replace-one or add-or-remove-one.")
@@ -116,7 +120,7 @@ def account(
 ) -> None:
     """Compute ε for a noise level, or the noise for a target ε.
 
-    No data are read and nothing is spent. Examples:
+    No data are read and no budget is spent. Examples:
 
       tacit account --noise-multiplier 4 --rounds 1000 --rate 0.05
 
@@ -133,7 +137,7 @@ def account(
 
 
 def reproduce(
-    study: Annotated[str | None, typer.Argument(metavar="STUDY", help="Which one.")] = None,
+    study: Annotated[str | None, typer.Argument(metavar="STUDY", help="Name of the study.")] = None,
     out: Out = None,
     seed: Annotated[int, typer.Option(help="The seed.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller version.")] = False,

@@ -1,4 +1,4 @@
-"""Whether the ledger allows a run, with the command that sets what is missing."""
+"""Check the budget of a run, with the command that sets a missing one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tacit.run.run import Prepared
 
 
 def require_budget(prepared: Prepared, path: Path, out: Path, ledger: Path | None) -> None:
-    """Raise what `tacit run` would raise for want of budget. Spends nothing."""
+    """Raise the budget error that `tacit run` would raise. Charges nothing."""
     place = ledger_path(prepared.config, out, ledger)
     inside = own_ledger_of_run(prepared.config, place, out)
     with commands_for(path):
@@ -22,7 +22,7 @@ def require_budget(prepared: Prepared, path: Path, out: Path, ledger: Path | Non
 
 @contextmanager
 def commands_for(path: Path) -> Iterator[None]:
-    """Name the configuration file in the commands that a refusal advises."""
+    """Insert the configuration file into commands in error messages."""
     try:
         yield
     except PrivacyBudgetError as error:

@@ -13,23 +13,20 @@ if TYPE_CHECKING:
     from tacit.live.transport.certificates import Issued
 
 certs_app = typer.Typer(
-    help="Certificates between organisations: make an authority, issue one for the server and one "
-    "for each party (with --renew, again for the key that is in use), and revoke them."
+    help="Certificates of a federation: create an authority, issue, renew and revoke certificates."
 )
 
 Directory = Annotated[
     Path, typer.Option("--dir", metavar="DIR", help="The directory of the authority.")
 ]
-Days = Annotated[int, typer.Option(help="How long it is valid.")]
+Days = Annotated[int, typer.Option(help="Validity in days.")]
 OutDirectory = Annotated[
     Path | None,
     typer.Option(
         "--out", metavar="DIR", help="Write certificate and key here [default: the authority's]."
     ),
 ]
-Renew = Annotated[
-    bool, typer.Option("--renew", help="A new certificate for the key that is in use.")
-]
+Renew = Annotated[bool, typer.Option("--renew", help="Issue a new certificate for the same key.")]
 _OWN = Path("pki")
 COLUMNS = ("role", "name", "until", "state", "serial", "key", "note")
 
@@ -37,10 +34,10 @@ COLUMNS = ("role", "name", "until", "state", "serial", "key", "note")
 @certs_app.command("init")
 def certs_init(
     directory: Directory = _OWN,
-    name: Annotated[str, typer.Option(help="What the authority is called.")] = "tacit",
+    name: Annotated[str, typer.Option(help="Name of the authority.")] = "tacit",
     days: Days = 3650,
 ) -> None:
-    """Make a private authority. Only the certificates that it issues are trusted.
+    """Create a private authority. Only certificates issued by it are trusted.
 
     Example:
 
@@ -52,11 +49,9 @@ def certs_init(
     typer.echo(f"authority {name!r}, valid for {days} days")
     typer.echo(f"  {authority}: give it to the server and to every party")
     typer.echo(
-        f"  {directory / KEY}: SECRET; stays here, whoever has it can let anybody in; keep a copy"
+        f"  {directory / KEY}: SECRET; keep it here, with a backup: it can issue certificates"
     )
-    typer.echo(
-        f"  {directory / REVOKED}: goes to the server, anew after every `tacit certs revoke`"
-    )
+    typer.echo(f"  {directory / REVOKED}: copy it to the server after every `tacit certs revoke`")
 
 
 @certs_app.command("server")
@@ -70,9 +65,9 @@ def certs_server(
     out: OutDirectory = None,
     renew: Renew = False,
 ) -> None:
-    """Issue the server's certificate, for the host names and addresses it is reached under.
+    """Issue the server's certificate for its host names and addresses.
 
-    The first is the name to renew or revoke it by. Examples:
+    The first host is the name for renewal and revocation. Examples:
 
       tacit certs server study.example.org 192.0.2.7
 
@@ -92,7 +87,7 @@ def certs_party(
     out: OutDirectory = None,
     renew: Renew = False,
 ) -> None:
-    """Issue a party's certificate; it can take part under this name only, and never serve.
+    """Issue a party's certificate, valid for this name only.
 
     Examples:
 
@@ -109,12 +104,13 @@ def certs_party(
 @certs_app.command("revoke")
 def certs_revoke(
     which: Annotated[
-        str, typer.Argument(metavar="NAME|SERIAL", help="All of a name's, or one certificate.")
+        str,
+        typer.Argument(metavar="NAME|SERIAL", help="A name (all its certificates) or one serial."),
     ],
-    reason: Annotated[str, typer.Option(help="Why, for whoever reads the list later.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason, shown in lists.")] = "",
     directory: Directory = _OWN,
 ) -> None:
-    """Take certificates back. The server refuses them once it has the new revoked.pem.
+    """Revoke certificates. The server refuses them once it has the new revoked.pem.
 
     Example:
 
@@ -126,13 +122,13 @@ def certs_revoke(
         typer.echo(f"revoked: {row.role} {row.name}, serial {row.serial}")
     typer.echo(
         f"copy {directory / REVOKED} to the server now (under another name, then rename it): "
-        "it notices the new file while it runs"
+        "a running server detects the new file"
     )
 
 
 @certs_app.command("list")
 def certs_list(directory: Directory = _OWN, json: Json = False) -> None:
-    """List every certificate that was issued, until when it is valid and whether it was revoked.
+    """List all issued certificates with their validity.
 
     Example:
 
@@ -145,7 +141,7 @@ def certs_list(directory: Directory = _OWN, json: Json = False) -> None:
         print_json([dict(zip(COLUMNS, _row(row), strict=True)) for row in rows])
         return
     if not rows:
-        typer.echo("nothing was issued; go on with: tacit certs server HOST")
+        typer.echo("no certificates yet; next: tacit certs server HOST")
         return
     table = [COLUMNS, *map(_row, rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -166,8 +162,8 @@ def _tell(
     from tacit.live.transport.certificates import AUTHORITY
 
     typer.echo(f"{what}, valid for {days} days")
-    typer.echo(f"  {certificate}: goes to {whose}, beside {directory / AUTHORITY}")
+    typer.echo(f"  {certificate}: give it to {whose}, together with {directory / AUTHORITY}")
     if renew:
-        typer.echo("  the key is the same and stays where it is; the old certificate still counts")
+        typer.echo("  the key is unchanged; the old certificate stays valid")
     else:
-        typer.echo(f"  {key}: SECRET; hand it to {whose} over a safe channel, keep no copy")
+        typer.echo(f"  {key}: SECRET; give it to {whose} over a secure channel, keep no copy")

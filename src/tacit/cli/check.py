@@ -1,4 +1,4 @@
-"""`tacit check` of a run: every fault that `tacit run` would meet, and what the run would do."""
+"""`tacit check` of a run: all faults that `tacit run` would report, and the plan."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Value = TypeVar("Value")
 
 
 class Faults:
-    """Errors in the order in which a run would meet them."""
+    """Errors in the order in which a run would raise them."""
 
     def __init__(self) -> None:
         self.found: list[TacitError] = []
 
     def from_call(self, function: Callable[..., Value], *arguments: object) -> Value | None:
-        """What a function answers, or None and its error kept."""
+        """Result of a function, or None with its error stored."""
         try:
             return function(*arguments)
         except TacitError as error:
@@ -29,7 +29,7 @@ class Faults:
             return None
 
     def raise_first(self) -> None:
-        """Raise the error that ends a run, with the others behind it."""
+        """Raise the first error, with the others attached."""
         if self.found:
             first, *others = self.found
             first.also = (*first.also, *others)
@@ -39,7 +39,7 @@ class Faults:
 def check_run(
     config: Config, path: Path, out: Path, ledger: Path | None, *, as_json: bool = False
 ) -> None:
-    """Show what a run would do, then raise what would stop it. Nothing is written or spent."""
+    """Show the plan of a run, then raise its faults. Nothing is written or charged."""
     from tacit.cli.show.results import show_check
     from tacit.results.check import describe
     from tacit.run.build import make_engine, make_method
@@ -48,7 +48,7 @@ def check_run(
     faults = Faults()
     faults.from_call(make_engine, config)
     prepared = faults.from_call(prepare, config)
-    if prepared is None:  # what can be said of the other tables without the data
+    if prepared is None:  # checks that need no data
         faults.from_call(make_method, config)
         for check in CONFIG_CHECKS:
             faults.from_call(check, config)

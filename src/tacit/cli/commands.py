@@ -1,4 +1,4 @@
-"""What the commands do. Imports that cost time stand inside the functions that need them."""
+"""Implementation of the commands, with slow imports inside functions."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ def run_command(
     console.print(f"run directory: {out}", highlight=False)
     if result.privacy.private:
         console.print(
-            f"to share: {out / 'public'}; keep {out / 'private'} with those who may see the "
-            "records",
+            f"shareable: {out / 'public'}; confidential like the records: {out / 'private'}",
             highlight=False,
         )
     if report:
@@ -248,7 +247,7 @@ def data_fetch_command(name: str, *, as_json: bool = False) -> None:
 
 
 def _is_live(path: Path) -> bool:
-    """Whether this is one of the three files of a live federation."""
+    """True for one of the three files of a live federation."""
     return not {"serve", "join", "parties"}.isdisjoint(read_toml(path))
 
 

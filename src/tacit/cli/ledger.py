@@ -1,4 +1,4 @@
-"""`tacit ledger`: what a party's ledger holds, whether it is whole, what its operator allows."""
+"""`tacit ledger`: verify, export, budget and link."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def verify_command(path: Path, receipt: str | None, *, as_json: bool = False) ->
     if as_json:
         print_json(msgspec.to_builtins(report))
         return
-    console.print(f"{report.path}: {report.entries} entries, whole", highlight=False)
+    console.print(f"{report.path}: {report.entries} entries, intact", highlight=False)
     console.print(f"receipt: {report.receipt}", highlight=False, soft_wrap=True)
 
 
 def export_command(path: Path, out: Path, *, as_json: bool = False) -> None:
-    """Entries without secrets, as JSON or CSV by the name of the file."""
+    """Write the entries without secrets, as JSON or CSV by the file's suffix."""
     from tacit.cli.show.results import console
 
     forms: dict[str, Literal["json", "csv"]] = {".json": "json", ".csv": "csv"}
@@ -58,7 +58,7 @@ def budget_command(
     raising: bool,
     as_json: bool = False,
 ) -> None:
-    """The operator's word on what may be spent, on one data set or on all of a configuration's."""
+    """Set the budget of one data set, or of all data sets of a configuration."""
     from tacit.cli.show.results import console
 
     def limit(own_adjacency: str, own_unit: str) -> Budget:
@@ -99,7 +99,7 @@ def budget_command(
 def _records_of(
     path: Path, asked: Path | None
 ) -> tuple[Path, Privacy | None, Callable[[Ledger], dict[str, DatasetId]]]:
-    """The ledger (`asked`, or the file's own), what is promised, and the data sets by party."""
+    """Ledger path, privacy settings, and data sets by party."""
     from tacit.live.config import kind_of, read_party
 
     kind = kind_of(path)
@@ -117,9 +117,7 @@ def _records_of(
 
         return place, config.private, all_parties
     if kind != "party":
-        raise ConfigError(
-            f"{path} has no records; a budget is each party's own: give its party.toml"
-        )
+        raise ConfigError(f"{path} has no records; budgets are set per party: give a party.toml")
     from tacit.live.join import prepare_party
     from tacit.run.ledger import identify
 
@@ -137,7 +135,7 @@ def _records_of(
 
 
 def link_command(path: Path, newer: str, older: str, *, reason: str, as_json: bool = False) -> None:
-    """The operator declares that one data set continues another."""
+    """Declare that one data set continues another."""
     from tacit.cli.show.results import console
 
     with Ledger(path) as ledger:

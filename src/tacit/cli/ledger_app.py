@@ -15,10 +15,10 @@ ledger_app = typer.Typer(
     "is charged to one before anything is computed."
 )
 
-Reason = Annotated[str, typer.Option(help="Why, for whoever reads the ledger later.")]
+Reason = Annotated[str, typer.Option(help="Reason, recorded in the ledger.")]
 
 
-def _book(path: Path | None) -> Path:
+def _ledger_path(path: Path | None) -> Path:
     from tacit.privacy.ledger.paths import own_ledger
 
     return path or own_ledger()
@@ -28,11 +28,11 @@ def _book(path: Path | None) -> Path:
 def ledger_show(
     ledger: LedgerPath = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every entry, and whole ids of data sets.")
+        bool, typer.Option("--all", help="Every entry, with full ids of data sets.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show what was spent on each data set, of what budget, and what each run has cost.
+    """Show spending and budget per data set, and the cost of each run.
 
     Examples:
 
@@ -42,7 +42,7 @@ def ledger_show(
     """
     from tacit.cli.ledger_show import show_command
 
-    show_command(_book(ledger), everything=everything, as_json=json)
+    show_command(_ledger_path(ledger), everything=everything, as_json=json)
 
 
 @ledger_app.command("budget")
@@ -50,10 +50,11 @@ def ledger_budget(
     dataset: Annotated[
         str,
         typer.Argument(
-            metavar="ID|CONFIG.toml|PARTY.toml", help="A data set, all of a run's, or a party's."
+            metavar="ID|CONFIG.toml|PARTY.toml",
+            help="A data set, or all data sets of a run or party file.",
         ),
     ],
-    epsilon: Annotated[float, typer.Option(help="At most this ε in all.")],
+    epsilon: Annotated[float, typer.Option(help="Total ε that may be spent.")],
     delta: Annotated[float, typer.Option(help="At this δ.")],
     reason: Reason,
     adjacency: Annotated[
@@ -63,14 +64,16 @@ def ledger_budget(
     unit: Annotated[
         str | None, typer.Option(help="record, person or party [default: the configuration's].")
     ] = None,
-    raising: Annotated[bool, typer.Option("--raise", help="Allow more than before.")] = False,
+    raising: Annotated[
+        bool, typer.Option("--raise", help="Allow raising an existing budget.")
+    ] = False,
     ledger: LedgerPath = None,
     json: Json = False,
 ) -> None:
-    """Set what may be spent on a data set. No server or run can do this.
+    """Set the budget of a data set. Servers and runs cannot do this.
 
-    With a configuration, the budget is set for each of its parties' records, with a party's file
-    for that party's, in the ledger that the file names. A ledger is made if there is none.
+    With a configuration the budget is set for each of its parties' records, with a party's file for
+    that party's, in the ledger that the file names. A missing ledger is created.
 
     Examples:
 
@@ -101,7 +104,7 @@ def ledger_verify(
     receipt: Annotated[str | None, typer.Option(help="A receipt kept elsewhere.")] = None,
     json: Json = False,
 ) -> None:
-    """Check every entry and the end of the chain. Exit code 4 if anything is wrong.
+    """Check every entry and the end of the chain. Exit code 4 if there is a problem.
 
     Example:
 
@@ -109,7 +112,7 @@ def ledger_verify(
     """
     from tacit.cli.ledger import verify_command
 
-    verify_command(_book(ledger), receipt, as_json=json)
+    verify_command(_ledger_path(ledger), receipt, as_json=json)
 
 
 @ledger_app.command("export")
@@ -126,7 +129,7 @@ def ledger_export(
     """
     from tacit.cli.ledger import export_command
 
-    export_command(_book(ledger), out, as_json=json)
+    export_command(_ledger_path(ledger), out, as_json=json)
 
 
 @ledger_app.command("link")
@@ -145,4 +148,4 @@ def ledger_link(
     """
     from tacit.cli.ledger import link_command
 
-    link_command(_book(ledger), newer, older, reason=reason, as_json=json)
+    link_command(_ledger_path(ledger), newer, older, reason=reason, as_json=json)

@@ -1,4 +1,4 @@
-"""`tacit ledger show`: what was spent on whose records, run by run."""
+"""`tacit ledger show`: spending per data set and run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_NAMES = 3
 
 
 def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
-    """Totals for each data set and run; `everything`: every entry with its whole ids."""
+    """Totals per data set and run; `everything`: all entries with full ids."""
     with Ledger(path) as ledger:
         spent = [ledger.spent(dataset) for dataset in ledger.datasets()]
         entries = ledger.entries()
@@ -34,16 +34,16 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
     from tacit.cli.show.results import console, show_table
 
     if not entries:
-        console.print("the ledger is empty: nothing was released and no budget is set")
+        console.print("the ledger is empty: no release and no budget")
         return
     columns = ["party", "data set", "ε spent", "budget", "remaining", "δ", "adjacency", "unit",
                "releases"]  # fmt: skip
     rows = [_spent_row(row, names, whole=everything) for row in spent]
-    show_table("Spent on each data set, all runs together", columns, rows)
+    show_table("Spent per data set, over all runs", columns, rows)
     budgets = {row.dataset: row.budget for row in spent}
     runs = _run_rows(entries, names, budgets)
     if runs:
-        columns = ["run", "first charge", "parties", "charges", "not answered", "ε of this run"]
+        columns = ["run", "first charge", "parties", "charges", "unanswered", "ε of this run"]
         show_table("Runs", columns, runs)
     allowed = _operator_rows(entries, names)
     if allowed:
@@ -52,13 +52,13 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
         _show_entries(entries, names)
     else:
         console.print(
-            f"{len(entries)} entries; each of them, and whole ids: tacit ledger show --all",
+            f"{len(entries)} entries; all entries with full ids: tacit ledger show --all",
             highlight=False,
         )
 
 
 def party_names(entries: Sequence[Row]) -> dict[str, str]:
-    """The party that each data set was charged for, as the charges name it."""
+    """Party name of each data set, from its charges."""
     names = {}
     for row in entries:
         named = re.fullmatch(r"(.+), visit \d+", row.purpose) if row.kind == "charge" else None
@@ -72,7 +72,7 @@ def _short(dataset: str) -> str:
 
 
 def _named(datasets: Sequence[str], names: dict[str, str]) -> str:
-    """The parties of some data sets, in a few words."""
+    """Abbreviated list of the data sets' parties."""
     shown = [names.get(dataset, _short(dataset)) for dataset in dict.fromkeys(datasets)]
     if len(shown) > MOST_NAMES:
         return f"{shown[0]} … {shown[-1]} ({len(shown)})"
@@ -121,7 +121,7 @@ def _run_rows(
 def _epsilon_of(
     charges: Sequence[Row], budgets: dict[str, Budget | None], price: CachedAccountant
 ) -> str:
-    """The largest ε of one run over its data sets, each in its budget's terms."""
+    """Largest ε of one run over its data sets, in their budgets' terms."""
     found = []
     for dataset, limit in budgets.items():
         own = [row for row in charges if row.dataset == dataset]
@@ -129,7 +129,7 @@ def _epsilon_of(
             with suppress(TacitError, msgspec.ValidationError):
                 found.append((price.of(_paid(own), limit), limit.delta))
     if not found:
-        return "no budget gives it terms"
+        return "no budget set"
     epsilon, delta = max(found)
     return f"{epsilon:.4g} at δ = {delta:g}"
 
@@ -143,7 +143,7 @@ def _paid(charges: Sequence[Row]) -> Counter[Any]:
 
 
 def _operator_rows(entries: Sequence[Row], names: dict[str, str]) -> list[list[Any]]:
-    """What the operator has allowed, entries made at once in one line."""
+    """Budgets and links; entries made together share one row."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for row in entries:
         if row.kind == "budget":

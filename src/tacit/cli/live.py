@@ -52,11 +52,11 @@ def serve_command(path: Path, overrides: list[str] | None, *, standby: bool, as_
         back = lines.return_in_s
         if not as_json and back is not None:
             say(
-                f"closed; parties will be back in {back:g} s; start again with the same command: "
+                f"closed; parties reconnect in {back:g} s; start again with the same command: "
                 f"tacit serve {path}"
             )
         elif not as_json:
-            say("closed for good: the parties were told not to come back")
+            say("closed permanently: the parties will not reconnect")
     elif as_json:
         say_json({"event": "end", "reason": result.finished, "state": str(setup.state)})
     else:
@@ -115,7 +115,7 @@ def join_command(path: Path, overrides: list[str] | None, *, as_json: bool) -> N
 
 
 def _show_finished(path: Path, setup: PartySetup, finished: Any, *, as_json: bool) -> None:
-    """The result is here already: nothing is sent, and no server is needed."""
+    """Show a result that is already here; nothing is sent."""
     from tacit.cli.show.live import say, say_json
     from tacit.cli.show.results import show_verdict
 
@@ -140,17 +140,17 @@ def leave_command(
     federation = setup.agreed.federation
     if not yes:
         fate = "divided out" if federation.on_leave == "divide-out" else "kept in the posterior"
-        say(f"leaving {federation.name!r} for good: nobody comes back from it; what this party")
-        say(f"has said is {fate}, and the result will not be sent here")
-        if not _confirmed("leave for good?"):
+        say(f"leaving {federation.name!r} permanently: it cannot be joined again; this party's")
+        say(f"contribution is {fate}, and the result will not be sent here")
+        if not _confirmed("leave permanently?"):
             raise ConfigError("not confirmed; this party has not left")
     with held(setup.state):
         server = asyncio.run(_leave_for_good(setup, credentials, reason))
-    say(f"left for good: {server} has acknowledged it")
+    say(f"left permanently: {server} has acknowledged it")
 
 
 async def _leave_for_good(setup: PartySetup, credentials: Any, reason: str | None) -> str:
-    """Tell the first server that answers; which one that was."""
+    """Leave through the first reachable server; returns its address."""
     from tacit.live.session import Introduction, RejectedError, open_session
 
     join = setup.own.join
@@ -167,7 +167,7 @@ async def _leave_for_good(setup: PartySetup, credentials: Any, reason: str | Non
             raise
         except PeerError as error:
             failures.append(str(error))
-    raise PeerError(f"nobody could be told: {'; '.join(failures)}; try again later")
+    raise PeerError(f"no server could be reached: {'; '.join(failures)}; try again later")
 
 
 def approve_command(path: Path, *, yes: bool) -> None:
@@ -180,7 +180,7 @@ def approve_command(path: Path, *, yes: bool) -> None:
     show_approval(prepare_party(setup), path)
     say("")
     if approved_digest(setup) == setup.agreed.digest:
-        say("this was approved before; approving it again allows one further run of it")
+        say("this was approved before; approving it again allows one more run")
     if not yes and not _confirmed("approve this?"):
         raise ConfigError(f"not approved; nothing was written, and tacit join {path} will refuse")
     written = approve(setup)
@@ -188,7 +188,7 @@ def approve_command(path: Path, *, yes: bool) -> None:
 
 
 def _leave_on_signal(received: list[int], *, quiet: bool) -> None:
-    """The first signal leaves politely, the second at once: the ledger bears that too."""
+    """The first signal leaves cleanly, the second at once; both are safe for the ledger."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
 
@@ -197,7 +197,10 @@ def _leave_on_signal(received: list[int], *, quiet: bool) -> None:
             os._exit(INTERRUPTED)
         received.append(number)
         if not quiet:
-            typer.echo("leaving; an answer in hand is finished and kept (again: at once)", err=True)
+            typer.echo(
+                "leaving; a reply in progress is finished and stored (again: leave at once)",
+                err=True,
+            )
         task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -206,7 +209,7 @@ def _leave_on_signal(received: list[int], *, quiet: bool) -> None:
 
 
 def _cancelled(path: Path, command: str) -> TacitError:
-    """Work that was cancelled although no signal came: a bug, and no way to end a command."""
+    """Error for work that was cancelled without a signal, which is a bug."""
     return TacitError(
         f"internal: tacit {command} {path} was cancelled without a signal; nothing is lost: give "
         "the same command again, and report this with log.jsonl"
@@ -214,7 +217,7 @@ def _cancelled(path: Path, command: str) -> TacitError:
 
 
 def _confirmed(question: str) -> bool:
-    """A yes at the terminal; whoever interrupts it or cannot be asked has not said it."""
+    """Ask for a yes at the terminal; interruption or no terminal counts as no."""
     try:
         return typer.confirm(question)
     except typer.Abort:

@@ -22,7 +22,9 @@ from tacit.errors import DataError, TacitError
 from tacit.support.storage import UNUSABLE
 
 HELP = (
-    "Private federated Bayesian inference: one posterior, every record stays where it is.\n\n"
+    "Private federated Bayesian inference: one posterior, while records stay at the parties.\
+\
+"
     "Start with `tacit run examples/hospitals.toml --report` in any directory: the examples come "
     "with the package. Those on public data need its files first: `tacit data fetch adult`. "
     "Between organisations start with certs, approve, serve and join (docs/live.md). Advanced: "
@@ -96,7 +98,7 @@ def _options(
 
 
 def main() -> None:
-    """Entry point: one line for an error, its exit code, a traceback only with --debug."""
+    """Entry point: errors as one line with an exit code; --debug shows a traceback."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     if arguments in ([], *([name] for name in GROUPS)):
@@ -110,7 +112,7 @@ def main() -> None:
         for other in error.also:
             typer.echo(f"error: {' '.join(str(other).split())}", err=True)
     except (KeyboardInterrupt, typer.Abort):
-        code = _fail("interrupted; a run goes on with --resume", 130, debug=debug)
+        code = _fail("interrupted; continue a run with --resume", 130, debug=debug)
     except Exception as error:
         usage = getattr(error, "format_message", None)  # Click's errors, wherever Typer keeps Click
         if usage is not None:
@@ -144,17 +146,17 @@ def entry() -> None:
 
 
 def _storage_words(error: OSError) -> str:
-    """A disk or a file that cannot be used: its path, where the system tells it, and what to do."""
+    """Message for an unusable disk or file, with its path if known."""
     place = "a file" if error.filename is None else str(error.filename)
     reason = error.strerror or str(error) or type(error).__name__
     return (
-        f"{place}: {reason}; make room on the disk or mend the rights of the file, then give the "
-        "same command again (--debug shows where it happened)"
+        f"{place}: {reason}; free disk space or fix the file's permissions, then repeat the "
+        "command (--debug shows where it happened)"
     )
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning in one line, without the place in our code that gave it."""
+    """Print a warning as one line without its source location."""
     typer.echo("warning: " + " ".join(str(message).split()), err=True)
 
 

@@ -14,22 +14,25 @@ server_app = typer.Typer(help="Operate a running server: start training, stop, r
 
 ServerFile = Annotated[Path, typer.Argument(metavar="SERVER.toml", help="The server's file.")]
 PartyFile = Annotated[Path, typer.Argument(metavar="PARTY.toml", help="The party's file.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of words.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON lines instead of text.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 def serve(
     config: ServerFile,
     standby: Annotated[
-        bool, typer.Option("--standby", help="Wait until the server of this state is gone.")
+        bool,
+        typer.Option(
+            "--standby", help="Wait until the server with this state has stopped, then take over."
+        ),
     ] = False,
     json: Json = False,
     overrides: Overrides = None,
 ) -> None:
-    """Serve a live federation until its end, or until told to close.
+    """Serve a live federation until its end.
 
-    Killed or closed at any moment, the same command goes on where it stopped. SIGTERM and Ctrl-C
-    tell the parties when to be back. Examples:
+    After a crash or a stop, the same command continues. SIGTERM and Ctrl-C close the server and
+    tell the parties when to reconnect. Examples:
 
       tacit serve server.toml
 
@@ -46,7 +49,7 @@ def join(
     config: PartyFile,
     json: Json = False,
     leave: Annotated[
-        bool, typer.Option("--leave", help="Leave the run for good instead of taking part.")
+        bool, typer.Option("--leave", help="Leave the run permanently instead of taking part.")
     ] = False,
     reason: Annotated[str | None, typer.Option(help="With --leave: why, for the server.")] = None,
     yes: Yes = False,
@@ -54,8 +57,8 @@ def join(
 ) -> None:
     """Take part in a live federation until its end.
 
-    Ctrl-C or SIGTERM leave for now (exit code 130): the same command joins again, with nothing
-    lost and nothing paid twice. Examples:
+    Ctrl-C or SIGTERM leave temporarily (exit code 130): the same command joins again, and nothing
+    is lost or charged twice. Examples:
 
       tacit join party.toml
 
@@ -66,16 +69,16 @@ def join(
     if leave:
         leave_command(config, overrides, reason, yes=yes)
     elif reason is not None:
-        raise ConfigError(f"--reason {reason!r} without --leave; it is for leaving for good")
+        raise ConfigError(f"--reason {reason!r} without --leave; leave it out, or add --leave")
     else:
         join_command(config, overrides, as_json=json)
 
 
 def approve(config: PartyFile, yes: Yes = False) -> None:
-    """Read in plain words what a federation is, and allow this party to take part in it once.
+    """Show the terms of a federation, and allow this party to take part in one run.
 
-    What is written down is the digest of the agreed file: a changed one has to be approved anew,
-    and a server that follows another one is refused. Example:
+    The approval holds for the digest of the agreed file: a changed file needs a new approval, and a
+    server with another one is refused. Example:
 
       tacit approve party.toml
     """
@@ -91,9 +94,9 @@ def status(
             metavar="SERVER.toml|PARTY.toml|DIR", help="A server's or party's file, or its state."
         ),
     ],
-    json: Annotated[bool, typer.Option("--json", help="JSON instead of words.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Say how a server or a party is doing, on the machine where it runs.
+    """Show the state of a server or party on this machine.
 
     Examples:
 
@@ -124,11 +127,11 @@ def server_stop(
     config: ServerFile,
     return_in: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="When parties shall be back [serve.restart_delay]."),
+        typer.Option(metavar="SECONDS", help="When parties reconnect [serve.restart_delay]."),
     ] = None,
     reason: Annotated[str, typer.Option(help="A reason for the parties.")] = "planned close",
     for_good: Annotated[
-        bool, typer.Option("--for-good", help="Tell the parties not to come back.")
+        bool, typer.Option("--for-good", help="Close permanently; parties will not reconnect.")
     ] = False,
 ) -> None:
     """Stop a running server; `tacit serve` continues where it stopped.
@@ -147,9 +150,9 @@ def server_stop(
 @server_app.command("readmit")
 def server_readmit(
     config: ServerFile,
-    party: Annotated[str, typer.Argument(metavar="PARTY", help="The party to ask again.")],
+    party: Annotated[str, typer.Argument(metavar="PARTY", help="The party to readmit.")],
 ) -> None:
-    """Ask a party again that was left out because of its updates.
+    """Readmit a party that was left out because of its updates.
 
     Example:
 

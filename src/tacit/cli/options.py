@@ -20,7 +20,7 @@ Overrides = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="Override the seed.")]
 Out = Annotated[
-    Path | None, typer.Option(help="Where to write [default: runs/NAME-seedN or runs/STUDY].")
+    Path | None, typer.Option(help="Output directory [default: runs/NAME-seedN or runs/STUDY].")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 LedgerFile = Annotated[
@@ -30,7 +30,7 @@ LedgerFile = Annotated[
 
 
 def print_json(body: Any) -> None:
-    """Print a result as JSON. A number that JSON has no form for is null."""
+    """Print a result as JSON, with null for numbers that are not finite."""
     print(json.dumps(_finite(body), indent=1, allow_nan=False, default=str, ensure_ascii=False))
 
 

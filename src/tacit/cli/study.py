@@ -23,11 +23,10 @@ def check(
     """Validate a configuration and its data, and show the plan.
 
     Exits with the code that `tacit run` would: 2 for a bad configuration, 4 for bad or missing
-    data, 3 if the ledger does not allow a private run. Nothing is written, nothing leaves this
-    process and no budget is spent: for a private run it shows the guarantee, the noise that it
-    takes and how much signal is left. It takes any of the three files of a live federation too: for
-    a party it checks certificate, records, approval and budget, for a server certificate, address
-    and state. Examples:
+    data, 3 if the ledger does not allow a private run. Nothing is written or sent, and no budget is
+    spent. For a private run it shows guarantee, noise and signal. It also checks the three files of
+    a live federation: for a party certificate, records, approval and budget, for a server
+    certificate, address and state. Examples:
 
       tacit check examples/hospitals.toml --set partition.parties=50
 
@@ -45,11 +44,11 @@ def run(
     out: Out = None,
     seed: Seed = None,
     overrides: Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where a run stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an earlier run in that directory.")
     ] = False,
-    report: Annotated[bool, typer.Option("--report", help="Write the HTML report too.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Also write the HTML report.")] = False,
     ledger: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Charge a private run here [default: your own ledger]."),
@@ -62,7 +61,7 @@ def run(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run a federation and leave a run directory.
+    """Fit a model and write a run directory.
 
     Examples:
 
@@ -93,14 +92,14 @@ def explain(
     seed: Seed = None,
     overrides: Overrides = None,
     colluding: Annotated[
-        int | None, typer.Option(help="How many parties collude [default: all but one].")
+        int | None, typer.Option(help="Number of colluding parties [default: all but one].")
     ] = None,
     json: Json = False,
 ) -> None:
     """Show the privacy guarantee against each kind of attacker.
 
-    One record (or person) and a whole party, against readers of the model, eavesdroppers, curious
-    and colluding parties and the server. Nothing is spent. Examples:
+    For one record (or person) and a whole party, against readers of the model, eavesdroppers,
+    curious and colluding parties and the server. No budget is spent. Examples:
 
       tacit explain examples/adult-private.toml --colluding 3
 

@@ -28,7 +28,7 @@ def sweep_command(
     ledger: Path | None,
     as_json: bool = False,
 ) -> None:
-    """Carry it out; exit code 1 if a run failed, after everything else has been run."""
+    """Run the sweep; exit code 1 at the end if a run failed."""
     from tacit.run.sweep import read_sweep, sweep
 
     if engine not in ("local", "ray"):
@@ -60,7 +60,7 @@ def sweep_command(
         typer.echo(f"failed: {row['id']}: {row['error']}", err=True)
     if swept.failed:
         typer.echo(
-            f"error: {len(swept.failed)} of {len(swept.jobs)} runs failed; mend them and go on "
+            f"error: {len(swept.failed)} of {len(swept.jobs)} runs failed; fix them and continue "
             "with --resume",
             err=True,
         )
@@ -68,7 +68,7 @@ def sweep_command(
 
 
 def show_summary(name: str, swept: Any) -> None:
-    """A row a case, mean ± standard error; the guarantee below, with all its parts."""
+    """One row per case with mean ± standard error; the guarantee below."""
     from tacit.cli.show.results import console, show_table
 
     cases = swept.summary
@@ -89,7 +89,7 @@ def show_summary(name: str, swept: Any) -> None:
     titles = [*changed, *counted, *("ε" for _ in told), *(_title(key) for key in shown)]
     show_table(f"{name}: mean ± standard error over seeds", titles, table)
     said = {
-        f"(ε above, δ = {case['guarantee.delta']:g}) a {case['guarantee.unit']}, "
+        f"(ε above, δ = {case['guarantee.delta']:g}) per {case['guarantee.unit']}, "
         f"{case['guarantee.adjacency']}. {case['guarantee.trust']}"
         for case in cases
         if "guarantee.epsilon" in case
@@ -100,7 +100,7 @@ def show_summary(name: str, swept: Any) -> None:
     for line in sorted(caveats):
         console.print(f"note: {line}", highlight=False)
     if swept.found:
-        console.print(f"{swept.found} of {len(swept.jobs)} runs had been done before")
+        console.print(f"{swept.found} of {len(swept.jobs)} runs were done before")
 
 
 def _measured(case: dict[str, Any], key: str) -> str:

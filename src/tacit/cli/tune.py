@@ -28,7 +28,7 @@ def tune_command(
     overwrite: bool,
     as_json: bool = False,
 ) -> None:
-    """Search, show and write."""
+    """Run the search, show and write its results."""
     config = read_config(path, tuple(overrides or ()), seed)
     from tacit.cli.show.results import StepProgress, console
     from tacit.run.tune import parse_grid, tune, write_tuned
@@ -61,7 +61,7 @@ def _show(name: str, found: Tuned) -> None:
     from tacit.run.tune.write import snippet
 
     show_table(
-        f"{name}: held-out log-likelihood on made-up records ({found.kind})",
+        f"{name}: held-out log-likelihood on synthetic records ({found.kind})",
         ["settings", "mean", "± s.e.", "gain", "± s.e.", "federations"],
         _rows(found),
     )
@@ -72,12 +72,12 @@ def _show(name: str, found: Tuned) -> None:
     if found.best.settings:
         console.print(f"\n{snippet(found)}\n", highlight=False, markup=False)
     for line in found.made:
-        console.print(f"made up: {line}", highlight=False)
+        console.print(f"synthetic records: {line}", highlight=False)
     console.print(NOTHING_SPENT, highlight=False)
 
 
 def _rows(found: Tuned) -> list[list[Any]]:
-    """The best, and the configuration as it was, wherever it ended."""
+    """The best trials, and the given configuration."""
     sound = [trial for trial in found.trials if not trial.failure]
     shown = [t for i, t in enumerate(sound) if i < SHOWN or not t.settings]
     rows = []
@@ -94,10 +94,10 @@ def _shown(settings: dict[str, Any]) -> str:
 
 def _verdict(found: Tuned) -> str:
     if found.check is None:
-        return "The configuration as it is was best of what was tried; nothing to change."
+        return "The given configuration was the best of all trials; nothing to change."
     (gain, error), count = found.check[0].gain_over(found.check[1]), len(found.check[0].scores)
     more = "" if error is None else f" ± {error:.4f}"
-    told = f"{gain:+.4f}{more} nats a record against the configuration as it is, on {count} new"
+    told = f"{gain:+.4f}{more} nats per record against the given configuration, on {count} new"
     if found.holds:
-        return f"Best: {told} made-up federations."
-    return f"The best of the trials did not hold: {told} ones. The configuration is kept."
+        return f"Best: {told} synthetic federations."
+    return f"The best trial was not better: {told} federations. The configuration is kept."

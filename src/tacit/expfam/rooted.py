@@ -4,7 +4,8 @@ Natural parameters hold the precision matrix, whose condition number is the squa
 float64 they lose the directions that are a factor 10⁸ wider than others. A result therefore keeps
 the mean and a lower-triangular root L with covariance LLᵀ. It may also keep importance weights of
 draws from N(mean, LLᵀ) (`tacit.expfam.quadrature.weighing_draws`) against the exact posterior; with
-`weighted` = 1 moments and samples are those of the weighted draws.
+`weighted` = 1 moments and samples are those of the weighted draws. Draws of another proposal are
+kept as `draws`; mean and root are then their weighted moments.
 """
 
 from __future__ import annotations
@@ -32,25 +33,29 @@ class RootedGaussian(FullGaussian):
 
     @property
     def stored_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the arrays that are stored beside the natural parameters."""
+        """Shapes of the arrays that are stored beside the natural parameters; `draws` if any."""
         return {
             "mean": (self.dimension,),
             "root": (self.dimension, self.dimension),
             "log_weights": (len(weighing_draws(self.dimension)),),
             "weighted": (),
+            "draws": (len(weighing_draws(self.dimension)), self.dimension),
         }
 
     def draws(self, natural: Natural) -> tuple[np.ndarray, np.ndarray] | None:
         """Weighted draws of θ: (draws, weights); None where the normal itself is the result."""
         if not natural["weighted"]:
             return None
+        weights = np.exp(natural["log_weights"])
+        if "draws" in natural:
+            return natural["draws"], weights / np.sum(weights)
         theta = natural["mean"] + weighing_draws(self.dimension) @ natural["root"].T
-        return theta, np.exp(natural["log_weights"])
+        return theta, weights / np.sum(weights)
 
     def moments(self, natural: Natural) -> tuple[Any, Any]:
         """Mean and lower-triangular root of the covariance, by the weights where there are any."""
         weighted = self.draws(natural)
-        if weighted is None:
+        if weighted is None or "draws" in natural:
             return natural["mean"], natural["root"]
         z, weights = weighing_draws(self.dimension), weighted[1]
         centre = weights @ z

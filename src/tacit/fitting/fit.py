@@ -17,7 +17,7 @@ from tacit.data.schema.schema import Schema
 from tacit.engines.execute import Observer, Outcome, carry_out
 from tacit.errors import ConfigError
 from tacit.fitting.result import Fit
-from tacit.methods import LocalMethod, PrivateScoring
+from tacit.methods import LocalMethod, PrivateScores, PrivateScoring
 from tacit.methods.scoring.units import check_units
 from tacit.models import Model, ModelSchema, Records
 from tacit.models.registry import build
@@ -52,7 +52,7 @@ PREDICTIVE_DRAWS = 100
 
 @dataclass(frozen=True)
 class _Prepared:
-    """Arguments of `fit` that have been looked at: a plan, and what is known of its records."""
+    """Checked arguments of `fit`: a plan, and facts about its records."""
 
     plan: Plan
     test: Records | None
@@ -96,10 +96,10 @@ def fit(
         Family of the posterior: "mean-field", "full" (Gaussian with full covariance) or "auto".
     method
         How parties compute their updates: a method of `tacit.methods`, the name of one such as
-        "natural-vi", or "auto".
+        "natural", or "auto".
     schedule
-        Which parties are asked when: a schedule of `tacit.schedules`, or "synchronous",
-        "sequential" or "asynchronous".
+        Which parties update the posterior and when: a schedule of `tacit.schedules`, or
+        "synchronous", "sequential" or "asynchronous".
     seed
         Seed of everything random except privacy noise.
     callback
@@ -231,12 +231,14 @@ def _prepare(
     )
     if federation is None and isinstance(plan.method, PrivateScoring):
         check_units(model, parties)
+    if federation is None and isinstance(plan.method, PrivateScores):
+        plan.method.check_ranges(model, parties)
     check_test(parties, test)
     return _Prepared(plan, test, federation, undeclared)
 
 
 def _as_model(model: Model | type[Model], federation: Federation | None) -> Model:
-    """A model; a class is made for the columns of the federation."""
+    """The model; a class is instantiated for the federation's columns."""
     if isinstance(model, Model):
         return model
     if federation is None:
@@ -252,7 +254,7 @@ def _fit_of(prepared: _Prepared, outcome: Outcome) -> Fit:
     plan, federation = prepared.plan, prepared.federation
     posterior = outcome.posterior
     attempts = Attempts()
-    # An exact training score would be a release that nobody has paid for.
+    # An exact training score would be an uncharged release.
     train = pooled(plan.parties) if plan.privacy is None else None
     metrics, bins = attempts.attempt(
         "metrics",

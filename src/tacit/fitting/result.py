@@ -58,8 +58,9 @@ class Fit:
 
         `elbo` is the evidence lower bound by round, None where a round does not evaluate it. Where
         the server controlled the steps there are `pareto_k` and `effective_share` of importance
-        weights against the exact posterior, `skewness` of each parameter, and whether the weights
-        corrected the moments (`corrected_by_weights`). Empty with privacy.
+        weights against the exact posterior, `skewness` of each parameter, whether the weights
+        corrected the moments (`corrected_by_weights`), and the parameter along which the posterior
+        is a mixture of normals (`split_along`). Empty with privacy.
         """
         return self._result.diagnostics
 
@@ -96,7 +97,7 @@ class Fit:
         )
 
     def __repr__(self) -> str:
-        """Never the records: they would end up in saved notebooks."""
+        """Short text without records, which would end up in saved notebooks."""
         privacy = self.privacy
         return (
             f"Fit({self.posterior!r}, {len(self._result.parties)} parties, "
@@ -126,7 +127,7 @@ class Fit:
     def summary(self) -> str:
         """Coefficients with 95 % intervals, metrics, warnings and the privacy statement, as text.
 
-        A NumPyro model's sites are given in their own space.
+        A NumPyro model's sites are on their natural scale.
         """
         lines = []
         if self.posterior.model.listed:

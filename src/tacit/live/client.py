@@ -15,7 +15,7 @@ from tacit.live.transport.tls import Credentials
 
 
 class Session:
-    """A party's connection, one call at a time. Made by `connect`; a context manager."""
+    """A party's blocking connection, made by `connect`; a context manager."""
 
     def __init__(self, runner: asyncio.Runner, session: AsyncSession) -> None:
         self._runner, self._session = runner, session
@@ -23,12 +23,12 @@ class Session:
 
     @property
     def final_posterior(self) -> Natural | None:
-        """The result, once `wait_for_posterior` has returned None."""
+        """The final posterior, once `wait_for_posterior` has returned None."""
         return self._session.final_posterior
 
     @property
     def run(self) -> str:
-        """The name of the run that was joined."""
+        """Id of the joined run."""
         return self._session.run
 
     def wait_for_posterior(self) -> Turn | None:
@@ -36,12 +36,12 @@ class Session:
         return self._runner.run(self._session.wait_for_posterior())
 
     def send_update(self, turn: Turn, posterior: Natural, loss: float | None = None) -> None:
-        """Answer a turn with the local posterior qₘ; damping is seen to here.
+        """Answer a turn with the local posterior qₘ; damping is applied here.
 
         Parameters
         ----------
         turn
-            What `wait_for_posterior` returned.
+            The turn returned by `wait_for_posterior`.
         posterior
             Natural parameters of the local posterior.
         loss
@@ -50,19 +50,19 @@ class Session:
         self._runner.run(self._session.send_update(turn, posterior, loss))
 
     def leave(self, reason: str | None = None, expected_absence_s: float | None = None) -> None:
-        """Go before the end; without `expected_absence_s`, for good.
+        """Leave before the end; permanently without `expected_absence_s`.
 
         Parameters
         ----------
         reason
             A reason for the server.
         expected_absence_s
-            Seconds until this party is back.
+            Seconds until this party returns.
         """
         self._runner.run(self._session.leave(reason, expected_absence_s))
 
     def close(self) -> None:
-        """Hang up; may be called again."""
+        """Close the connection; may be called again."""
         if self._open:
             self._open = False
             try:
@@ -109,7 +109,7 @@ def connect(
     encoding
         "msgpack", "cbor" or "json".
     family
-        With it, natural parameters of another form are refused.
+        Posterior family; natural parameters with other names or shapes are refused.
     configuration
         Digest of the agreed file. A server that follows another one is refused.
     rejoin

@@ -1,8 +1,8 @@
-"""The three files of a live federation.
+"""The three configuration files of a live federation.
 
-federation.toml is what everybody has agreed on; its digest is what a party's operator approves and
-what server and parties compare. server.toml and party.toml say `federation = "federation.toml"` and
-what concerns one end only: addresses, certificates, where the records lie.
+federation.toml holds what all members agree on. A party's operator approves its digest, and server
+and parties compare it. server.toml and party.toml refer to it by `federation = "federation.toml"`
+and hold local settings: addresses, certificates, paths of records.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tacit.support.table_reader import read_table
 from tacit.support.tables import Table, plain
 from tacit.support.validation import Count, Seed
 
-EACH_ITS_OWN = "each-party-has-its-own.csv"
-"""Stands for data.path in the agreed file."""
+OWN_FILE_PLACEHOLDER = "each-party-has-its-own.csv"
+"""Placeholder of data.path in the agreed file."""
 FILES = ("file", "documents")
-"""Sources of which each party has files of its own."""
+"""Sources for which each party has its own files."""
 
 
 class Federation(Table, frozen=True, kw_only=True):
-    """What all parties and the server agree on."""
+    """Settings that all parties and the server agree on."""
 
     advice: ClassVar[Mapping[str, str]] = {
         "privacy": PRIVACY_MISSING,
@@ -48,7 +48,7 @@ class Federation(Table, frozen=True, kw_only=True):
     privacy: Literal["none"] | Privacy
     """The guarantee. Training without privacy must be requested explicitly: "none"."""
     parties: tuple[str, ...]
-    """The common names of the certificates that may take part, in the order of their updates."""
+    """Common names of the parties' certificates, in the order of their updates."""
     name: str = "federation"
     """Title of the run in results and reports."""
     seed: Seed = 0
@@ -61,11 +61,11 @@ class Federation(Table, frozen=True, kw_only=True):
     method: MethodSettings = AutoMethod()
     schedule: ScheduleSettings = SynchronousSettings()
     records: Count | None = None
-    """Number of units of all parties together, about; public under substitution."""
+    """Approximate number of units of all parties together; public under replace-one."""
     quorum: Count | None = None
-    """How many replies are enough for a round after the server's deadline; left out: all."""
+    """Number of replies that complete a round after the server's deadline; by default all."""
     on_leave: Literal["keep", "divide-out"] = "keep"
-    """What becomes of the factor of a party that leaves for good."""
+    """What happens to the factor of a party that leaves permanently."""
 
     @property
     def private(self) -> Privacy | None:
@@ -81,7 +81,8 @@ class Federation(Table, frozen=True, kw_only=True):
         yield from self._quorum_faults()
         if self.data.scaling != "public":
             yield (
-                'data.scaling = "pooled" in a live federation, where no place has all records: '
+                'data.scaling = "pooled" in a live federation, where records are never in one '
+                "place: "
                 "declare the schema and leave scaling out"
             )
         for key in ("party", "site"):
@@ -96,8 +97,7 @@ class Federation(Table, frozen=True, kw_only=True):
         if self.private and self.private.adjacency == "replace-one" and self.records is None:
             yield (
                 "records is missing; under adjacency = 'replace-one' the number of units is "
-                "public: "
-                "say about how many all parties have together, e.g. records = 900"
+                "public: set the approximate total, e.g. records = 900"
             )
 
     def _quorum_faults(self) -> Iterator[str]:
@@ -110,23 +110,23 @@ class Federation(Table, frozen=True, kw_only=True):
         if asked is not None and self.quorum > asked:
             yield (
                 f"quorum = {self.quorum}, but schedule.parties_per_round = {asked}; a round never "
-                "has so many replies: lower the quorum or ask more parties"
+                "has that many replies: lower the quorum or raise parties_per_round"
             )
 
     def _outcome_faults(self) -> Iterator[str]:
-        """The levels of an outcome must not be left for each party's records to tell."""
+        """Refuse an outcome without declared levels, which parties could read differently."""
         data = self.data
         if data.source != "file" or data.positive is None or not data.outcome:
             return
         declared = {column.name: column for column in data.columns}
         if data.outcome not in declared or not declared[data.outcome].levels:
             yield (
-                f'outcome = "{data.outcome}" has no levels, and parties could find others than '
-                f"each other: declare them as columns.{data.outcome}.levels"
+                f'outcome = "{data.outcome}" has no levels, and parties could read different ones: '
+                f"declare them as columns.{data.outcome}.levels"
             )
 
     def _document_faults(self) -> Iterator[str]:
-        """Each party has documents of its own; their vocabulary is agreed on."""
+        """Refuse a shared corpus or a missing vocabulary."""
         if self.data.source not in CORPORA:
             return
         if self.data.source != "documents":
@@ -136,12 +136,12 @@ class Federation(Table, frozen=True, kw_only=True):
             )
         elif self.data.vocabulary is None:
             yield (
-                "data.vocabulary is missing; the words are agreed on: name a text file beside the "
-                "federation file, one word per line"
+                "data.vocabulary is missing; name a text file next to the federation file, with "
+                "one word per line"
             )
 
     def as_config(self, data: DataConfig | None = None) -> Config:
-        """The same as a run in one process would say it."""
+        """Convert to the configuration of an in-process run."""
         data = data or self.data
         sites = data.source in WITH_SITES
         return Config(
@@ -160,16 +160,16 @@ class Federation(Table, frozen=True, kw_only=True):
 
 
 class OwnData(Table, frozen=True, kw_only=True):
-    """Where a party's records are; what they look like is agreed."""
+    """Location of a party's records; their schema is agreed."""
 
     place: ClassVar[str] = "data"
 
     path: str | None = None
     """The file with this party's records."""
     separator: str | None = None
-    """The character between the cells of a CSV file."""
+    """Separator of a CSV file."""
     site: str | None = None
-    """Which of the source's sites this party is, for the synthetic cohort and the heart data."""
+    """Site of this party, for the synthetic cohort and the heart data."""
 
 
 class ServerFile(Table, frozen=True, kw_only=True):
@@ -188,11 +188,11 @@ class PartyFile(Table, frozen=True, kw_only=True):
     join: Join
     data: OwnData = OwnData()
     ledger: str | None = None
-    """The ledger that a private run is charged to; None: the user's own."""
+    """Ledger to charge; None: the user's default ledger."""
 
 
 class Agreed(msgspec.Struct, frozen=True, kw_only=True):
-    """The agreed file as it was read, and its digest."""
+    """The agreed file and its digest."""
 
     path: Path
     federation: Federation
@@ -200,7 +200,7 @@ class Agreed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a server's files say."""
+    """Contents of a server's files."""
 
     base: Path
     agreed: Agreed
@@ -213,7 +213,7 @@ class ServerSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartySetup(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a party's files say."""
+    """Contents of a party's files."""
 
     base: Path
     agreed: Agreed
@@ -226,11 +226,11 @@ class PartySetup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def data(self) -> DataConfig:
-        """The agreed schema, and where the records lie here."""
+        """The agreed schema with this party's data path."""
         own, agreed = self.own.data, self.agreed.federation.data
         if agreed.source in FILES and own.path is None:
             raise ConfigError(
-                "data.path is missing in the party's file; say where its records lie, e.g. "
+                "data.path is missing in the party's file; give the path of its records, e.g. "
                 'path = "records.csv"'
             )
         changes: dict[str, Any] = {}
@@ -251,27 +251,27 @@ def read_agreed(path: Path) -> Agreed:
         data.setdefault("held_out", 0.0)
         file = "source" not in data and not raw.keys().isdisjoint(TOP)
         if file or data.get("source") == "documents":
-            data.setdefault("path", EACH_ITS_OWN)
+            data.setdefault("path", OWN_FILE_PLACEHOLDER)
     federation = parse_study(raw, Federation)
     return Agreed(path=path, federation=federation, digest=digest_of(federation, path.parent))
 
 
 def read_server(path: Path, overrides: tuple[str, ...] = ()) -> ServerSetup:
-    """server.toml and the agreed file that it names."""
+    """Read server.toml and its agreed file."""
     raw = _own_table(path, overrides, "serve", "tacit serve")
     own = read_table(raw, ServerFile)
     setup = ServerSetup(base=path.parent, agreed=read_agreed(path.parent / own.federation), own=own)
     parties, most = len(setup.agreed.federation.parties), own.serve.most_connections
     if most < parties:
         raise ConfigError(
-            f"serve.most_connections = {most}; the federation has {parties} parties and each needs "
-            f"a connection: set it to at least {parties}"
+            f"serve.most_connections = {most}; the federation has {parties} parties: set it to "
+            f"at least {parties}"
         )
     return setup
 
 
 def read_party(path: Path, overrides: tuple[str, ...] = ()) -> PartySetup:
-    """party.toml and the agreed file that it names."""
+    """Read party.toml and its agreed file."""
     raw = _own_table(path, overrides, "join", "tacit join")
     own = read_table(raw, PartyFile)
     setup = PartySetup(base=path.parent, agreed=read_agreed(path.parent / own.federation), own=own)
@@ -279,13 +279,13 @@ def read_party(path: Path, overrides: tuple[str, ...] = ()) -> PartySetup:
     if parties < own.join.minimum_parties:
         raise ConfigError(
             f"the federation has {parties} parties, join.minimum_parties = "
-            f"{own.join.minimum_parties}; join a larger one, or lower it"
+            f"{own.join.minimum_parties}; join a larger federation, or lower it"
         )
     return setup
 
 
 def kind_of(path: Path) -> Literal["server", "party", "federation", "run"]:
-    """Which of the files this is, by its tables."""
+    """Kind of configuration file, by its tables."""
     raw = read_toml(path)
     if "serve" in raw:
         return "server"
@@ -295,9 +295,9 @@ def kind_of(path: Path) -> Literal["server", "party", "federation", "run"]:
 
 
 def digest_of(federation: Federation, base: Path) -> str:
-    """SHA-256 of all that is agreed on, texts of a model program and a vocabulary included.
+    """SHA-256 of the agreed settings, including the text of a model program and vocabulary.
 
-    Where a party's records and its ledger lie is nobody else's business.
+    Paths of records and ledgers are not included.
     """
     body = plain(federation)
     body["data"] = {key: v for key, v in body["data"].items() if key not in ("path", "separator")}
@@ -312,7 +312,7 @@ def digest_of(federation: Federation, base: Path) -> str:
 
 
 def model_file(model: ModelSettings) -> str:
-    """Where the program of a NumPyro model is; empty for other models."""
+    """Path of a NumPyro model's program; empty for other models."""
     return model.function.rpartition(":")[0] if isinstance(model, NumPyroSettings) else ""
 
 
@@ -321,7 +321,7 @@ def _text_digest(base: Path, place: str, key: str) -> str:
         text = (base / place).read_bytes()
     except OSError as error:
         raise DataError(
-            f"{key} = {place!r}: {error.strerror}; the file must lie beside the federation file"
+            f"{key} = {place!r}: {error.strerror}; put the file next to the federation file"
         ) from None
     return hashlib.sha256(text).hexdigest()
 

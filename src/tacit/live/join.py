@@ -1,4 +1,4 @@
-"""`tacit join`: one party of a live federation, from its file to the posterior."""
+"""`tacit join`: run one party of a live federation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tacit.live.party import LiveParty
 from tacit.live.plan import party_plan
 from tacit.live.protocol.messages import Promise
 from tacit.live.session import Introduction
-from tacit.live.settings import told_count
+from tacit.live.settings import reported_count
 from tacit.live.state_dir import held, make_private
 from tacit.live.transport.tls import Credentials, name_of
 from tacit.party.charge import Charging
@@ -48,7 +48,7 @@ APPROVED = "approved.json"
 
 @dataclass(frozen=True)
 class ReadyParty:
-    """A party whose files, records and budget have been looked at."""
+    """A party with checked files and records."""
 
     setup: PartySetup
     name: str
@@ -57,18 +57,18 @@ class ReadyParty:
     loaded: Loaded
 
     @property
-    def told_records(self) -> int:
-        """What the server is told of the number of records."""
+    def reported_records(self) -> int:
+        """Number of records to report to the server; 0 reports none."""
         join, privacy = self.setup.own.join, self.plan.privacy
         count = len_records(self.loaded.parties[self.name])
         public = privacy is None or (privacy.adjacency, privacy.unit) == ("replace-one", "record")
         if not public:
-            return 0  # only substituting a record leaves the number of records as it is
-        return told_count(count, join.report_records)
+            return 0  # the number of records is public under replace-one only
+        return reported_count(count, join.report_records)
 
     @property
     def promise(self) -> Promise | None:
-        """What the server is told of the guarantee."""
+        """Guarantee to report to the server."""
         settled = self.plan.settled.get(self.name)
         if settled is None:
             return None
@@ -83,7 +83,7 @@ class ReadyParty:
 
     @property
     def ledger_path(self) -> Path:
-        """The file that a private run is charged to."""
+        """Ledger file of a private run."""
         assert self.plan.privacy is not None
         if self.plan.privacy.insecure_noise_seed is not None:
             return self.setup.state / LEDGER_NAME
@@ -99,7 +99,7 @@ class PartyEnd(NamedTuple):
 
 
 class FinishedRun(NamedTuple):
-    """A run that has ended for this party, and where its posterior is."""
+    """A finished run of this party, and the path of its posterior."""
 
     run: str
     posterior: Path
@@ -107,13 +107,13 @@ class FinishedRun(NamedTuple):
 
 
 def prepare_party(setup: PartySetup) -> ReadyParty:
-    """Read the certificate and the records; raises what is wrong, writes and sends nothing."""
+    """Read and check the certificate and the records; writes and sends nothing."""
     credentials = setup.own.join.credentials(setup.base)
     credentials.check()
     name = name_of(credentials.certificate)
     if name not in setup.agreed.federation.parties:
         raise ConfigError(
-            f"the certificate is {name!r}'s, who is not among the parties of "
+            f"the certificate's name {name!r} is not among the parties of "
             f"{setup.agreed.path.name}: {', '.join(setup.agreed.federation.parties[:20])}"
         )
     plan, loaded = party_plan(setup, name)
@@ -121,15 +121,15 @@ def prepare_party(setup: PartySetup) -> ReadyParty:
 
 
 def check_budget(ready: ReadyParty) -> Any:
-    """Whether the whole run fits under the party's budget, before anything is spent."""
+    """Compare the whole run with the party's budget; charges nothing."""
     assert ready.plan.privacy is not None
     path = ready.ledger_path
     if ready.plan.privacy.insecure_noise_seed is not None:
         return None
     if not path.exists():
         raise PrivacyBudgetError(
-            f"{path} does not exist, so nobody has allowed anything to be spent on these records; "
-            "the operator does: tacit ledger budget party.toml "
+            f"{path} does not exist, so these records have no privacy budget; set one: "
+            "tacit ledger budget party.toml "
             f"--ledger {shlex.quote(str(path))} --epsilon 1 --delta 1e-5 --reason …"
         )
     with Ledger(path) as ledger:
@@ -142,9 +142,9 @@ def check_budget(ready: ReadyParty) -> Any:
 
 
 def _short_of_budget(ready: ReadyParty) -> str | None:
-    """Refuse a run that does not fit before it begins; afterwards, say so and go on.
+    """Refuse a run that does not fit the budget before it starts; later, return the reason.
 
-    A party that has begun answers as long as its budget allows, and then waits for the result.
+    A party that has started answers as long as its budget allows, and then waits for the result.
     """
     if not ready.plan.settled:
         return None
@@ -163,12 +163,12 @@ def _short_of_budget(ready: ReadyParty) -> str | None:
 
 
 def joined_run(ready: ReadyParty) -> str | None:
-    """The run that this party has joined and may come back to."""
+    """Id of the run that this party has joined, or None."""
     return PartyStore(ready.setup.state / "party", ready.setup.agreed.digest).run
 
 
 def spent_by(ready: ReadyParty) -> Spent | None:
-    """What the ledger says of a party's records now; None without privacy or without a ledger."""
+    """Spending on a party's records; None without privacy or ledger."""
     if ready.plan.privacy is None or not ready.ledger_path.exists():
         return None
     with Ledger(ready.ledger_path) as ledger:
@@ -176,9 +176,9 @@ def spent_by(ready: ReadyParty) -> Spent | None:
 
 
 def required_budget(ready: ReadyParty) -> float:
-    """The lowest budget, at the δ of the run, under which one more whole run fits; rounded up.
+    """Smallest budget ε, at the run's δ, under which one more whole run fits; rounded up.
 
-    That is what was spent on these records before and what the run costs. Crashes add nothing.
+    It covers earlier spending on these records and this run. Crashes cost nothing extra.
     """
     settled = ready.plan.settled[ready.name]
     guarantee, path = settled.guarantee, ready.ledger_path
@@ -195,7 +195,7 @@ def required_budget(ready: ReadyParty) -> float:
 
 
 def rounded_up(value: float, digits: int = 4) -> float:
-    """The next number of so many decimal digits that is not below.
+    """Round up to `digits` significant digits.
 
     >>> rounded_up(1.99921), rounded_up(2.0), rounded_up(0.012341)
     (2.0, 2.0, 0.01235)
@@ -208,7 +208,7 @@ def rounded_up(value: float, digits: int = 4) -> float:
 
 
 def approve(setup: PartySetup) -> Path:
-    """Write down that the operator agrees to what the agreed file says now."""
+    """Record the operator's approval of the agreed file."""
     make_private(setup.state)
     with held(setup.state):
         path = setup.state / APPROVED
@@ -218,7 +218,7 @@ def approve(setup: PartySetup) -> Path:
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         write_text(path, json.dumps(body, indent=1) + "\n")
-        # An approval is for one run: the memory of an earlier one must not speak for this one.
+        # An approval is for one run: drop the state of an earlier one.
         store = setup.state / "party"
         if store.exists():
             store.rename(setup.state / "party.before")
@@ -226,7 +226,7 @@ def approve(setup: PartySetup) -> Path:
 
 
 def approved_digest(setup: PartySetup) -> str | None:
-    """The digest that the operator has approved, if any."""
+    """The approved digest, or None."""
     path = setup.state / APPROVED
     if not path.exists():
         return None
@@ -237,12 +237,11 @@ def approved_digest(setup: PartySetup) -> str | None:
 
 
 def require_approval(setup: PartySetup) -> None:
-    """Refuse to take part in anything but what was approved."""
+    """Refuse to take part unless the agreed file was approved."""
     found = approved_digest(setup)
     if found is None:
         raise ConfigError(
-            f"nobody has approved {setup.agreed.path} here; read and approve it: tacit approve "
-            "party.toml"
+            f"{setup.agreed.path} is not approved; read and approve it: tacit approve party.toml"
         )
     if found != setup.agreed.digest:
         raise ConfigError(
@@ -258,7 +257,7 @@ async def join(
 ) -> PartyEnd:
     """Take part until the end; the result, also left in the state directory.
 
-    `prepared` is called once everything here is in order, before the first connection.
+    `prepared` is called after all checks, before the first connection.
     """
     require_approval(setup)
     finished = finished_run(setup)
@@ -275,7 +274,7 @@ async def join(
         ledger = _open_ledger(ready)
         try:
             party = _live_party(ready, journal, ledger)
-            final = party.store.result  # kept before a crash, and not written out yet
+            final = party.store.result  # stored before a crash, but not written out
             if final is None:
                 final = await party.take_part()
             posterior = posterior_of(ready.plan, final, party.store.result_public)
@@ -287,10 +286,10 @@ async def join(
 
 
 def finished_run(setup: PartySetup) -> FinishedRun | None:
-    """The run whose result the state directory holds in full; reads only.
+    """The run whose complete result is in the state directory, or None; reads only.
 
-    The server may be gone by now, and has nothing more to say in either case. A result that was
-    kept but not written out in full is no finished run: `join` writes it, without a connection.
+    No server is needed any more. A result that was stored but not written out does not count:
+    `join` writes it, without a connection.
     """
     store = PartyStore(setup.state / "party", setup.agreed.digest)
     posterior = public_part(setup.state) / POSTERIOR
@@ -333,7 +332,7 @@ def _live_party(ready: ReadyParty, journal: Journal, ledger: Ledger | None) -> L
         settings=setup.own.join,
         credentials=ready.credentials,
         introduction=Introduction(
-            data_size=ready.told_records,
+            data_size=ready.reported_records,
             configuration=setup.agreed.digest,
             guarantee=ready.promise,
             family=plan.family,
@@ -380,12 +379,12 @@ def _charging(ready: ReadyParty, ledger: Ledger, run: str) -> Charging:
 
 
 def run_in_ledger(digest: str, run: str) -> str:
-    """A run's name is the server's word: bound to what was approved, it cannot mean another run."""
+    """Ledger name of a run: the server's id bound to the approved digest."""
     return f"{run}@{digest[:16]}"
 
 
 def answers_charged(ledger: Ledger, run: str) -> int:
-    """How many requests of a run were paid for."""
+    """Number of charged requests of a run."""
     return len({charge.request for charge in ledger.charges(run)})
 
 

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, for people's tools and for `tacit status`."""
+"""Structured logs: one JSON object per line."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Watch = Callable[[Line], None]
 
 
 class Journal:
-    """Appends to a file, and shows each line to whoever watches.
+    """Appends lines to a file and passes them to a callback.
 
-    What strangers send is never quoted; how often one kind of refusal happens is counted, and
-    only the first hundred of a kind are written, so that no stranger can fill the disk; likewise
-    of what a party can repeat without end.
+    Content sent by peers is never quoted. Refusals are counted, and only the first hundred of each
+    kind are written, so that no peer can fill the disk. The same limit applies to events that a
+    party can repeat.
     """
 
-    MOST_REFUSALS = 100
+    MAX_REFUSALS = 100
     LIMITED = (
         "ignored", "returned", "joined", "rejoined", "parted", "replaced", "hung up", "party error",
         "silent",
     )  # fmt: skip
-    """What a party can make us write as often as it likes."""
+    """Events that a party can cause without limit."""
 
     def __init__(self, path: Path | None = None, watch: Watch | None = None) -> None:
         self._file = None
@@ -40,7 +40,7 @@ class Journal:
         self._seen: dict[str, int] = {}
 
     def write(self, event: str, **fields: Any) -> None:
-        """One line; None fields are left out."""
+        """Write one line; None fields are left out."""
         if event in self.LIMITED and not self._within(f"{event} {fields.get('party')}"):
             return
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event}
@@ -54,25 +54,25 @@ class Journal:
             self._watch(line)
 
     def _lost(self, error: OSError) -> None:
-        """A log that cannot be written ends nothing; whoever watches is told once."""
+        """Report once to the callback that the log cannot be written."""
         if not self._unwritable and self._watch is not None:
             self._watch({"event": "log not written", "path": self._path, "reason": error.strerror})
         self._unwritable = True
 
     def refusal(self, kind: str, reason: str, **fields: Any) -> None:
-        """Somebody was turned away."""
+        """Log a refused connection or message."""
         seen = self.refusals[kind] = self.refusals.get(kind, 0) + 1
-        if seen <= self.MOST_REFUSALS:
+        if seen <= self.MAX_REFUSALS:
             self.write("refused", kind=kind, reason=reason, **fields)
-        elif seen == self.MOST_REFUSALS + 1:
-            self.write("refused", kind=kind, reason="more of these are only counted from now on")
+        elif seen == self.MAX_REFUSALS + 1:
+            self.write("refused", kind=kind, reason="further ones are only counted")
 
     def _within(self, key: str) -> bool:
         seen = self._seen[key] = self._seen.get(key, 0) + 1
-        return seen <= self.MOST_REFUSALS
+        return seen <= self.MAX_REFUSALS
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            with contextlib.suppress(OSError):  # what could not be flushed is lost, as was said
+            with contextlib.suppress(OSError):  # the loss was reported before
                 self._file.close()

@@ -1,7 +1,7 @@
-"""A party of a live federation: answers requests, keeps what it said, comes back when cut off.
+"""A party of a live federation: answers requests, stores replies, reconnects.
 
-Nothing leaves but natural-parameter deltas, a record count as its operator chose to tell it, a
-loss unless switched off, and words that do not depend on the records.
+Only these leave the party: updates, a record count as configured, a loss unless disabled, and texts
+that do not depend on the records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from tacit.errors import PeerError, PrivacyBudgetError, TacitError
 from tacit.expfam import Natural
 from tacit.live.journal import Journal
-from tacit.live.server.live_run import LARGEST
+from tacit.live.server.live_run import MAX_NATURAL_PARAMETER
 from tacit.live.session import (
     AsyncSession,
     ClosedError,
@@ -39,12 +39,12 @@ from tacit.privacy.ledger.ledger import BudgetExceededError
 from tacit.server.messages import Reply, Request, Stage
 from tacit.server.step import is_plausible
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 30.0
+FIRST_WAIT_S, MAX_WAIT_S = 0.2, 30.0
 BACK_SOON_S = 600.0
-LONGEST_ABSENCE_S = 86_400.0
-"""However long a server says that it will be away, a party looks again after a day."""
-SPENT = "this party's privacy budget allows no further answer; it waits for the result"
-CANNOT = "this party cannot answer at present; its operator has been told why"
+MAX_ABSENCE_S = 86_400.0
+"""A party tries again after a day, even if the server announced a longer absence."""
+BUDGET_REACHED = "this party's privacy budget allows no further reply; it waits for the result"
+CANNOT_ANSWER = "this party cannot reply at present; the reason is in its log"
 
 
 @dataclass(eq=False)
@@ -59,16 +59,16 @@ class LiveParty:
     store: PartyStore
     journal: Journal
     charging: Callable[[str], Charging] | None = None
-    """The ledger for a run of that name; None: a run without privacy."""
+    """Charges a run by its id; None: a run without privacy."""
     sent_bytes: int = 0
     received_bytes: int = 0
     _unknown_there: bool = False
-    """Whether the server has said that it does not know us, though we have joined before."""
+    """True if the server does not know this party although it has joined before."""
     _work: asyncio.Future[Reply] | None = None
-    """The answer that is being computed."""
+    """The reply that is being computed."""
 
     async def take_part(self) -> Natural:
-        """Stay until the end, over as many connections as that takes; the final posterior."""
+        """Take part until the end, reconnecting as needed; returns the final posterior."""
         context = client_context(self.credentials)
         heard_at, wait_s = time.monotonic(), FIRST_WAIT_S
         while True:
@@ -86,7 +86,7 @@ class LiveParty:
                     if error.return_in_s is None:
                         raise
                     self.journal.write("server closes", reason=str(error), back=error.return_in_s)
-                    await asyncio.sleep(min(error.return_in_s, LONGEST_ABSENCE_S))
+                    await asyncio.sleep(min(error.return_in_s, MAX_ABSENCE_S))
                 except _SpentError:
                     if session.final_posterior is not None:
                         return session.final_posterior
@@ -94,7 +94,7 @@ class LiveParty:
                 except PeerError as error:
                     self.journal.write("cut off", server=server, reason=str(error))
                     if not isinstance(error, HangupError):
-                        wait_s = waited_s  # it is there, but makes no sense: as good as nobody
+                        wait_s = waited_s  # reachable but unusable: treat as unreachable
                         heard_at = max(heard_at, session.heard_at)
                         continue
                 finally:
@@ -104,11 +104,11 @@ class LiveParty:
                 heard_at = time.monotonic()
             if time.monotonic() - heard_at > self.settings.retry_for_s:
                 raise PeerError(
-                    f"no server of {', '.join(self.settings.servers)} has answered for "
+                    f"no server of {', '.join(self.settings.servers)} has replied for "
                     f"{self.settings.retry_for_s:g} s; see log.jsonl, then join again"
                 )
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
-            wait_s = min(2.0 * wait_s, LONGEST_WAIT_S)
+            wait_s = min(2.0 * wait_s, MAX_WAIT_S)
 
     async def _connect(self, server: str, context: Any) -> AsyncSession:
         session = await open_session(
@@ -139,7 +139,7 @@ class LiveParty:
         return session
 
     def _check_final(self, error: PeerError) -> None:
-        """Raise what no later attempt could mend."""
+        """Raise errors that a later attempt cannot resolve."""
         self._unknown_there = isinstance(error, RejectedError) and error.code == "join"
         closed = isinstance(error, ClosedError) and error.return_in_s is None
         rejected = isinstance(error, RejectedError) and not self._unknown_there
@@ -153,7 +153,7 @@ class LiveParty:
             raise error
 
     def _check_server(self, session: AsyncSession, server: str) -> None:
-        """What the operator approved must be what the server follows."""
+        """Refuse a server that does not follow the approved configuration."""
         approved = self.introduction.configuration
         if not session.announced:
             if not self.settings.unannounced or self.charging is not None:
@@ -162,7 +162,7 @@ class LiveParty:
                     + (
                         "a private run needs one that does"
                         if self.charging is not None
-                        else "if that is as it should be, set join.unannounced = true"
+                        else "if this is intended, set join.unannounced = true"
                     )
                 )
             session.run = session.run or f"unannounced-{(approved or '')[:12]}"
@@ -184,8 +184,8 @@ class LiveParty:
             while (turn := await session.wait_for_posterior()) is not None:
                 await self._answer(session, turn)
         except asyncio.CancelledError:
-            await self._leave(session, "the party was stopped; it will be back")
-            if self._work is not None:  # it may be paid for: finish and keep it, send it later
+            await self._leave(session, "the party was stopped and will return")
+            if self._work is not None:  # it may be charged: finish, store and send it later
                 await asyncio.wait([self._work])
             raise
         assert session.final_posterior is not None
@@ -202,15 +202,15 @@ class LiveParty:
         except BudgetExceededError as error:
             self.journal.write("budget", round=turn.round, reason=str(error))
             self.store.stop(Stopped(round=turn.round, visit=turn.visit, reason=str(error)))
-            await self._leave(session, SPENT, None, listening=True)
+            await self._leave(session, BUDGET_REACHED, None, listening=True)
             raise _SpentError from None
         except PrivacyBudgetError as error:
             self.journal.write("not allowed", reason=str(error))
-            await self._leave(session, "this party's privacy budget allows no further answer", None)
+            await self._leave(session, "this party's privacy budget allows no further reply", None)
             raise
         except TacitError as error:
             self.journal.write("cannot answer", reason=str(error))
-            await self._leave(session, CANNOT)
+            await self._leave(session, CANNOT_ANSWER)
             raise
         self.store.stop(None)
         open_loss = self.charging is None and self.settings.send_loss
@@ -228,7 +228,7 @@ class LiveParty:
         )
 
     def _spent(self, run: str) -> dict[str, Any]:
-        """ε spent on these records so far, in all runs, and its budget."""
+        """ε spent on these records in all runs, and the budget."""
         if self.charging is None:
             return {}
         charging = self.charging(run)
@@ -244,7 +244,7 @@ class LiveParty:
         }
 
     def _reply(self, session: AsyncSession, turn: Turn) -> Reply:
-        """The stored answer if there is one; otherwise a new one: charged, computed, stored."""
+        """The stored reply, or a new one that is charged, computed and stored."""
         request = Request(
             id=turn.request,
             party=self.name,
@@ -276,7 +276,7 @@ class LiveParty:
             stage = method.stages(request.visit + 1).get(request.stage, stage)
         if request.stage != stage.name:
             raise PeerError(
-                f"asked for stage {request.stage!r} at visit {request.visit}, which is for "
+                f"stage {request.stage!r} was requested at visit {request.visit}, which is for "
                 f"{stage.name!r}; nothing was charged"
             )
         if charging is not None:
@@ -284,21 +284,26 @@ class LiveParty:
             charging.require_planned_visit(request)
 
     def _require_sense(self, request: Request, stage: Stage) -> None:
-        """Refuse, before anything is paid, what could only be paid for and lost."""
+        """Refuse invalid contents before anything is charged."""
         agreement = self.computer.agreement
         if stage.needs_q != (request.q is not None):
             raise PeerError(f"stage {stage.name!r} with the wrong contents; nothing was charged")
         if stage.needs_factor != (request.factor is not None):
             raise PeerError(f"stage {stage.name!r} with the wrong contents; nothing was charged")
         for arrays in (request.q or {}, request.factor or {}, request.public):
-            if not all(np.max(np.abs(value), initial=0.0) <= LARGEST for value in arrays.values()):
-                raise PeerError(f"asked with numbers beyond {LARGEST:g}; nothing was charged")
+            if not all(
+                np.max(np.abs(value), initial=0.0) <= MAX_NATURAL_PARAMETER
+                for value in arrays.values()
+            ):
+                raise PeerError(
+                    f"the request has a value above {MAX_NATURAL_PARAMETER:g}; nothing was charged"
+                )
         if request.q is None or (request.initial and agreement.model.has_site_prior):
             return
         if not agreement.family.is_proper(request.q):
-            raise PeerError("asked with a q that is no proper distribution; nothing was charged")
+            raise PeerError("q of the request is not a proper distribution; nothing was charged")
         if not is_plausible(agreement.family, request.q):
-            raise PeerError("asked with a q that no data could have led to; nothing was charged")
+            raise PeerError("q of the request is impossible for any data; nothing was charged")
 
     async def _leave(
         self,
@@ -315,8 +320,8 @@ class LiveParty:
 
 
 class _SpentError(Exception):
-    """The budget is reached: from here on the party only waits for the result."""
+    """The budget is reached; the party only waits for the result."""
 
 
 class _UnfitError(PeerError):
-    """A server that must not be talked to, today or tomorrow."""
+    """A server that must not be contacted again."""

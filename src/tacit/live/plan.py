@@ -1,4 +1,4 @@
-"""From the agreed file to a plan: the server's without any records, a party's with its own."""
+"""Make the server's plan and a party's plan from the agreed file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tacit.run.run import check_private
 
 
 def server_plan(agreed: Agreed) -> Plan:
-    """What the server follows: model and schedule, and records nowhere."""
+    """The server's plan, without records."""
     federation = agreed.federation
     config = _located(federation.as_config(), agreed.path.parent)
     schema = public_schema(config.data, sites=len(federation.parties))
@@ -26,7 +26,7 @@ def server_plan(agreed: Agreed) -> Plan:
 
 
 def party_plan(setup: PartySetup, name: str) -> tuple[Plan, Records_]:
-    """What one party follows, and its records, which are all that is read."""
+    """One party's plan, and its records."""
     federation = setup.agreed.federation
     config = _located(federation.as_config(setup.data), setup.agreed.path.parent)
     loaded = load_party(config.data, name, federation.seed, sites=len(federation.parties))
@@ -37,7 +37,7 @@ def party_plan(setup: PartySetup, name: str) -> tuple[Plan, Records_]:
 
 
 def _plan(agreed: Agreed, config: Config, schema: Records_, parties: dict) -> Plan:
-    """The same model for everybody: made from the public schema, not from anybody's records."""
+    """Plan with a model built from the public schema, so that it is the same everywhere."""
     federation = agreed.federation
     check_private(config, schema)
     return make_plan(
@@ -58,7 +58,7 @@ def _plan(agreed: Agreed, config: Config, schema: Records_, parties: dict) -> Pl
 
 
 def _located(config: Config, base: Path) -> Config:
-    """Model program and vocabulary lie beside the agreed file, wherever the command is given."""
+    """Resolve the paths of model program and vocabulary relative to the agreed file."""
     replace = msgspec.structs.replace
     if config.data.vocabulary is not None:
         words = str(base / config.data.vocabulary)

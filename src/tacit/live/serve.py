@@ -1,4 +1,4 @@
-"""`tacit serve`: the server of a live federation, from its file to the posterior."""
+"""`tacit serve`: run the server of a live federation."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def serve(
 async def _take_over(
     hold: contextlib.ExitStack, setup: ServerSetup, watch: Watch | None, *, standby: bool
 ) -> None:
-    """The state directory for ourselves; a stand-by waits until whoever holds it is gone."""
+    """Lock the state directory; a stand-by waits until the other process releases it."""
     waited = False
     while True:
         try:
@@ -119,7 +119,7 @@ async def _serve(
 
 
 def reply_rules(setup: ServerSetup, plan: Plan) -> ReplyRules:
-    """The bounds that every honest reply satisfies, from what is public about this federation."""
+    """Bounds that every honest reply satisfies, from the federation's public facts."""
 
     def broken(party: str, exchange: Exchange) -> BrokenBound | None:
         exchange = exchange._replace(settled=plan.settled.get(party))
@@ -149,7 +149,7 @@ def _close_on_signal(server: WireServer, setup: ServerSetup) -> None:
         try:
             loop.add_signal_handler(number, server.close, "the server is stopped", back)
         except (ValueError, NotImplementedError, RuntimeError):
-            return  # not the main thread, or a platform without: whoever runs us closes us
+            return  # not the main thread, or no signals: the caller closes the server
 
 
 def _start_line(setup: ServerSetup, plan: Plan) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A party's side of one connection: join, wait for the posterior, send the update, leave.
 
-`AsyncSession` is the protocol and nothing else: `tacit.live.server` adds ledger, storage and
-reconnection; a training loop of one's own uses it directly, or through `Session` without asyncio:
+`AsyncSession` implements only the protocol: `tacit.live.party` adds ledger, storage and
+reconnection. Your own training loop can use it directly, or `Session` without asyncio:
 
     with tacit.connect("server.example:7443", credentials, data_size=1000) as session:
         while (turn := session.wait_for_posterior()) is not None:
@@ -31,7 +31,7 @@ from tacit.live.protocol import arrays as numbers
 from tacit.live.protocol import messages as m
 from tacit.live.protocol.codec import ENCODINGS, Encoding, decode, encode
 from tacit.live.protocol.state_tables import PartySide, after
-from tacit.live.settings import LEAST_HEARTBEAT_S, LONGEST_HEARTBEAT_S
+from tacit.live.settings import MAX_HEARTBEAT_S, MIN_HEARTBEAT_S
 from tacit.live.transport.frames import (
     FIRST_LIMIT,
     LIMIT,
@@ -45,15 +45,15 @@ from tacit.live.transport.tls import Credentials
 from tacit.pvi import damped_update, divide, multiply
 from tacit.server.messages import UPDATE
 
-MOST_ERRORS = 3
+MAX_ERRORS = 3
 MISSED_HEARTBEATS = 3
-"""So many in a row that do not come mean that the connection no longer works."""
-MOST_VISITS = 2**32 - 1
-"""A party's random numbers are made from a visit, as 32 bits."""
+"""Consecutive missed heartbeats after which the connection counts as lost."""
+MAX_VISITS = 2**32 - 1
+"""Visit numbers seed a party's random numbers and have 32 bits."""
 
 
 class RejectedError(PeerError):
-    """The server does not let us take part."""
+    """The server refused to accept this party."""
 
     def __init__(self, reason: str, *, fixable: bool, code: str | None) -> None:
         super().__init__(reason)
@@ -61,7 +61,7 @@ class RejectedError(PeerError):
 
 
 class ClosedError(PeerError):
-    """The server has closed the connection; `return_in_s` None: for good."""
+    """The server has closed the connection; permanently if `return_in_s` is None."""
 
     def __init__(self, reason: str, return_in_s: float | None) -> None:
         super().__init__(reason)
@@ -69,9 +69,9 @@ class ClosedError(PeerError):
 
 
 class Turn(NamedTuple):
-    """What the server asks for: an update of this q, made with this factor.
+    """The server's request for an update, with q and this party's factor.
 
-    Both are None where the stage does not read them.
+    Both are None if the stage does not read them.
     """
 
     posterior: Any
@@ -88,30 +88,31 @@ class Turn(NamedTuple):
 
     @property
     def cavity(self) -> Natural:
-        """q without one's own factor: the prior of the local work."""
+        """Cavity distribution: q without this party's factor."""
         return divide(self.posterior, self.factor)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Introduction:
-    """What a party says of itself when it joins."""
+    """Facts that a party announces when it joins, and what it accepts."""
 
     data_size: int = 0
     configuration: str | None = None
     guarantee: m.Promise | None = None
     family: Family | None = None
-    """Natural parameters of another form are refused; None: whatever comes."""
+    """Posterior family; other natural parameters are refused. None: accept any."""
     public_shapes: Callable[[str], dict[str, tuple[int, ...]]] | None = None
-    """Names and shapes of what a request of that stage publishes; None: whatever comes."""
+    """Names and shapes of a stage's public arrays; None: accept any."""
     result_shapes: dict[str, tuple[int, ...]] | None = None
-    """Names and shapes of what comes with the final posterior; None: whatever comes."""
+    """Names and shapes of the public arrays of the final posterior; None: accept any."""
     largest: int = 0
-    """How many numbers a message may have beyond three distributions."""
+    """Largest number of values in a message besides three distributions."""
     heartbeat: bool = False
-    """Whether heartbeats are answered whenever no turn is being computed: the caller then waits
-    for the next turn at all other times."""
+    """True if heartbeats are answered while no update is being computed. The caller must then
+    always wait for the next turn otherwise.
+    """
     silence_s: float | None = None
-    """How long a server that sends no heartbeats may be silent; None: for ever."""
+    """Largest silence of a server that sends no heartbeats; None: no limit."""
 
 
 class AsyncSession:
@@ -132,28 +133,30 @@ class AsyncSession:
         self.introduction = introduction
         self.side = PartySide.JOINING
         self.announced = False
-        """Whether the server knows what goes beyond the thesis."""
+        """True if the server supports the protocol extensions."""
         self.configuration: str | None = None
         self.run = ""
         self.parties: int | None = None
         self.wants_factor = False
         self.silence_s = introduction.silence_s
-        """How long the server may send nothing while we wait for it; None: for ever."""
+        """Largest silence of the server while waiting; None: no limit."""
         self.final_posterior: Natural | None = None
         self.final_public: Arrays = {}
         self.noted: Callable[[str], None] = lambda _: None
-        """Is given the words of every Error that the server sends."""
+        """Called with the text of every Error that the server sends."""
         self.keep_result: Callable[[Natural, Arrays], None] = lambda _, __: None
-        """Is given the final posterior before the server is told that we have it."""
+        """Called with the final posterior before it is acknowledged."""
         self.factor = factor
-        """For a server that does not send it: one's own factor."""
+        """This party's factor, for a server that does not send it."""
         self.visits = visits
         self.sent_bytes = 0
         self.received_bytes = 0
         self.heard_at = -math.inf
-        """When the server last sent a message, after its welcome, that means something here."""
+        """Time of the last valid message from the server after its acceptance."""
         self.check_server: Callable[[], None] = lambda: None
-        """Raises if the server's certificate has ended or was revoked; before every turn."""
+        """Raises if the server's certificate has expired or was revoked; called before every
+        turn.
+        """
         self._errors = 0
         self._limit = LIMIT
         if introduction.family is not None:
@@ -161,7 +164,7 @@ class AsyncSession:
             self._limit = FIRST_LIMIT + 100 * (count + introduction.largest)
 
     async def join(self, *, rejoin: bool) -> None:
-        """Introduce oneself; raises RejectedError if that is not enough."""
+        """Join the run; raises RejectedError if refused."""
         who = self.introduction
         if rejoin:
             self.side = PartySide.REJOINING
@@ -180,12 +183,12 @@ class AsyncSession:
         message = await self._next(timeout_s=CONNECT_S)
         if isinstance(message, m.RejectionFromCluster):
             raise RejectedError(
-                f"the server does not let us in: {_shown(message.reason)}",
+                f"the server refused to accept this party: {_shown(message.reason)}",
                 fixable=message.fixable,
                 code=_given(message.code),
             )
         if isinstance(message, m.ServerError):
-            raise PeerError(f"the server answers with an error: {_words(message)}")
+            raise PeerError(f"the server replied with an error: {_words(message)}")
         if isinstance(message, m.EarlyCloseOfConnection):
             await self._close_early(message)
         assert isinstance(message, m.AcceptedIntoCluster | m.ReAcceptanceIntoCluster)
@@ -195,7 +198,7 @@ class AsyncSession:
         self.parties = _given(message.parties)
         heartbeat_s = _given(message.heartbeat_s)
         if self.announced and heartbeat_s is not None and heartbeat_s > 0:
-            between = min(max(heartbeat_s, LEAST_HEARTBEAT_S), LONGEST_HEARTBEAT_S)
+            between = min(max(heartbeat_s, MIN_HEARTBEAT_S), MAX_HEARTBEAT_S)
             self.silence_s = MISSED_HEARTBEATS * between
         if isinstance(message, m.ReAcceptanceIntoCluster):
             self.factor = self._unpack(message.last_likelihood, "last_likelihood")
@@ -203,18 +206,18 @@ class AsyncSession:
             self.wants_factor = bool(_given(message.return_likelihood))
 
     async def wait_for_posterior(self) -> Turn | None:
-        """The next turn, or None at the end: `final_posterior` is then there.
+        """The next turn, or None at the end, when `final_posterior` is set.
 
-        Raises ClosedError if the server goes, HangupError if the connection breaks.
+        Raises ClosedError if the server closes, HangupError if the connection breaks.
         """
         while True:
             try:
                 message = await self._next(timeout_s=self.silence_s)
             except SilenceError:
-                abort(self._writer)  # it would not answer a polite close either
+                abort(self._writer)  # it would not answer a closing handshake either
                 await self.close()
                 raise HangupError(
-                    f"the server has sent nothing for {self.silence_s:g} s; dial again"
+                    f"the server has sent nothing for {self.silence_s:g} s; reconnect"
                 ) from None
             if isinstance(message, m.SelectedForTraining):
                 return self._turn(message)
@@ -225,11 +228,11 @@ class AsyncSession:
                 await self._close_early(message)
 
     async def send_update(self, turn: Turn, posterior: Natural, loss: float | None = None) -> None:
-        """Answer a turn with the local posterior qₘ; damping is seen to here."""
+        """Answer a turn with the local posterior qₘ; damping is applied here."""
         await self.send_delta(turn, damped_update(posterior, turn.posterior, turn.damping), loss)
 
     async def send_delta(self, turn: Turn, delta: Natural, loss: float | None = None) -> None:
-        """Answer a turn with the change Δₘ of one's factor."""
+        """Answer a turn with the change Δₘ of the factor."""
         if self.announced:
             update = m.UpdatedLikelihood(
                 delta=numbers.pack(delta, self.encoding),
@@ -243,17 +246,17 @@ class AsyncSession:
             update = m.UpdatedLikelihood(
                 new_likelihood=numbers.pack_normal(self.factor),
                 delta=numbers.pack_normal(delta),
-                loss=0.0 if loss is None else loss,  # such a server expects a number
+                loss=0.0 if loss is None else loss,  # this server expects a number
             )
         await self._send(update)
         self.side = PartySide.WAITING
 
     async def return_factor(self, factor: Natural) -> None:
-        """Give a server that has lost its state one's own last factor."""
+        """Send this party's last factor to a server that has lost its state."""
         await self._send(m.ReturnLastLikelihood(likelihood=self._pack(factor)))
 
     async def fail(self, reason: str) -> None:
-        """Tell the server that a turn could not be answered; `reason` must not quote any data."""
+        """Report that a turn could not be answered; `reason` must not quote data."""
         await self._send(m.ClientError(error=reason, reason=reason))
         self.side = PartySide.WAITING
 
@@ -264,10 +267,10 @@ class AsyncSession:
         *,
         listening: bool = False,
     ) -> None:
-        """Go before the end; without `expected_absence_s`, for good.
+        """Leave before the end; permanently without `expected_absence_s`.
 
         With `listening` no further request is answered, and the result is fetched on another
-        connection; a server of version 0.1 takes that for leaving for good.
+        connection; a server of version 0.1 treats this as leaving permanently.
         """
         absence = None if expected_absence_s is None else m.Duration.of(expected_absence_s)
         listens = True if listening and self.announced else UNSET
@@ -276,7 +279,7 @@ class AsyncSession:
         )
         self.side = PartySide.LEAVING
         try:
-            async with asyncio.timeout(CONNECT_S):  # however much a server still has to say
+            async with asyncio.timeout(CONNECT_S):  # regardless of pending messages
                 while self.side is not PartySide.GONE:
                     message = await self._next()
                     if isinstance(message, m.EndOfTraining):
@@ -287,12 +290,12 @@ class AsyncSession:
             await self.close()
 
     async def close(self) -> None:
-        """Close the connection without a word."""
+        """Close the connection without a message."""
         self.side = PartySide.GONE
         await shut(self._writer)
 
     async def _next(self, timeout_s: float | None = None) -> m.ServerMessage:
-        """The next message that means something in this state; others are answered with Error."""
+        """The next message that is valid in this state; others are answered with Error."""
         while True:
             payload = await read_frame(self._reader, limit=self._limit, idle_s=timeout_s)
             self.received_bytes += len(payload) + 4
@@ -309,24 +312,24 @@ class AsyncSession:
             welcomed = self.side not in (PartySide.JOINING, PartySide.REJOINING)
             if welcomed and do.action != "note":
                 self.heard_at = time.monotonic()
-            if do.action != "train":  # a turn that makes no sense leaves us where we were
+            if do.action != "train":  # an invalid turn leaves the state unchanged
                 self.side = do.then
             if do.action == "echo":
                 await self._send(m.ClientHeartbeat())
                 continue
             if do.action == "note":
                 self.noted(_words(message))
-                self._count(f"the server answers with an error: {_words(message)}")
+                self._count(f"the server replied with an error: {_words(message)}")
                 continue
             return message
 
     async def _complain(self, reason: str) -> None:
         await self._send(m.ClientError(error=reason, reason=reason))
-        self._count(f"the server does not keep to the protocol: {reason}")
+        self._count(f"the server violates the protocol: {reason}")
 
     def _count(self, reason: str) -> None:
         self._errors += 1
-        if self._errors >= MOST_ERRORS:
+        if self._errors >= MAX_ERRORS:
             raise PeerError(f"{reason} ({self._errors} times; see the server's log)")
 
     def _turn(self, message: m.SelectedForTraining) -> Turn:
@@ -350,9 +353,11 @@ class AsyncSession:
         request, visit = _given(message.request), _given(message.visit)
         needed = message.factor is not UNSET or stage is not None
         if self.announced and (request is None or visit is None or not needed):
-            raise PeerError("SelectedForTraining without request, visit and factor; all are needed")
-        if visit is not None and not visit <= MOST_VISITS:
-            raise PeerError(f"visit = {visit}; at most {MOST_VISITS} are counted")
+            raise PeerError(
+                "SelectedForTraining without request, visit or factor; send all of them"
+            )
+        if visit is not None and not visit <= MAX_VISITS:
+            raise PeerError(f"visit = {visit}; it must be at most {MAX_VISITS}")
         self.side = PartySide.TRAINING
         return Turn(
             posterior=posterior,
@@ -369,7 +374,7 @@ class AsyncSession:
         )
 
     def _public(self, arrays: m.Distribution | UnsetType, stage: str) -> Arrays:
-        """What the server publishes, of the shapes that the method expects there."""
+        """Decode the public arrays with the shapes that the method expects."""
         shapes_at = self.introduction.public_shapes
         shapes = None if shapes_at is None else shapes_at(stage)
         return numbers.unpack_arrays({} if arrays is UNSET else arrays, shapes, "public")
@@ -379,11 +384,11 @@ class AsyncSession:
         family = self.introduction.family
         if family is not None and not family.is_proper(final):
             raise PeerError("final_posterior is not a proper distribution; ask the operator")
-        public = numbers.unpack_arrays(
-            {} if message.public is UNSET else message.public,
-            self.introduction.result_shapes,
-            "public",
-        )
+        arrays = {} if message.public is UNSET else message.public
+        shapes = self.introduction.result_shapes
+        if shapes is not None and "draws" not in arrays:  # only a posterior that is not normal
+            shapes = {name: shape for name, shape in shapes.items() if name != "draws"}
+        public = numbers.unpack_arrays(arrays, shapes, "public")
         self.keep_result(final, public)
         self.final_posterior, self.final_public = final, public
         with contextlib.suppress(HangupError):
@@ -395,7 +400,7 @@ class AsyncSession:
             await self._send(m.ClientAcknowledgement())
         await self.close()
         back = None if message.return_in is None else message.return_in.seconds
-        raise ClosedError(f"the server closes: {_shown(message.reason)}", back)
+        raise ClosedError(f"the server closed: {_shown(message.reason)}", back)
 
     def _pack(self, natural: Natural) -> m.Distribution:
         if self.announced:
@@ -422,7 +427,7 @@ async def open_session(
     visits: int = 0,
     context: ssl.SSLContext | None = None,
 ) -> AsyncSession:
-    """Connect and join; a server that knows us already is asked to take us back."""
+    """Connect and join, or rejoin if the server knows this party."""
     for again in (rejoin, True):
         reader, writer, check = await dial(server, credentials, context)
         session = AsyncSession(
@@ -444,7 +449,7 @@ async def open_session(
 
 
 def _content_id(posterior: Natural, factor: Natural, damping: float) -> str:
-    """The id of a request that came without one: the same question is the same request."""
+    """Id of a request that came without one, from its content."""
     digest = hashlib.blake2b(repr(damping).encode(), digest_size=12)
     for natural in (posterior, factor):
         for name in sorted(natural):
@@ -461,6 +466,6 @@ def _words(message: Any) -> str:
 
 
 def _shown(text: str | None) -> str:
-    """A peer's words on one line, without what could steer a terminal."""
+    """A peer's text on one line, without control characters."""
     plain = "".join(letter if letter.isprintable() else " " for letter in text or "")
     return " ".join(plain.split())[:300] or "no reason given"

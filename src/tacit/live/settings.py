@@ -1,4 +1,4 @@
-"""What an operator may say about a live federation: shared by the TOML files and the engine."""
+"""The [serve] and [join] tables of a live federation."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from tacit.support.tables import Table
 from tacit.support.validation import Count, Positive
 
 DEFAULT_PORT = 7443
-LEAST_HEARTBEAT_S, LONGEST_HEARTBEAT_S = 0.1, 3600.0
+MIN_HEARTBEAT_S, MAX_HEARTBEAT_S = 0.1, 3600.0
 Duration = str
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 DURATION = r"\d+(\.\d+)?(s|min|h|d)"
 RecordCount = Literal["exact", "rounded", "withheld"]
-FEWEST_TOLD = 100
-"""Rounded, a smaller number of records is told as "fewer than" this."""
+MIN_REPORTED_RECORDS = 100
+"""With rounding, smaller numbers of records are reported as "fewer than" this."""
 
 
 class Start(Table, frozen=True, kw_only=True):
-    """When training starts; nothing said: once every party on the list has joined."""
+    """When training starts; by default once every listed party has joined."""
 
     place: ClassVar[str] = "serve.start"
 
     parties: Count | None = None
-    """Once so many have joined."""
+    """Start once this many parties have joined."""
     at: datetime | None = None
-    """Not before this time; alone, with whoever has joined by then."""
+    """Start not before this time; without `parties`, with those that have joined by then."""
     command: bool = False
-    """Not before `tacit server start`."""
+    """Start not before `tacit server start`."""
 
     def faults(self) -> Iterator[str | TacitError]:
         if self.at is not None and self.at.tzinfo is None:
@@ -43,27 +43,27 @@ class Start(Table, frozen=True, kw_only=True):
 
 
 class _Own(Table, frozen=True, kw_only=True):
-    """The files of one end of the connection."""
+    """Certificate and state files of one end of the connection."""
 
     certificate: str
-    """PEM file with this end's certificate."""
+    """PEM file with the certificate."""
     key: str
-    """PEM file with its private key, mode 0600."""
+    """PEM file with the private key, mode 0600."""
     authority: str
-    """PEM file with the certificate of the authority that signs all others."""
+    """PEM file with the certificate of the authority."""
     state: str
-    """Directory for everything that a restart needs."""
+    """Directory of the state needed for a restart."""
     revoked: str | None = None
     """PEM file with revoked certificates."""
 
     def credentials(self, base: Path) -> Credentials:
-        """The files, relative to the configuration that names them."""
+        """The files, resolved relative to the configuration file."""
         revoked = None if self.revoked is None else base / self.revoked
         return Credentials(base / self.certificate, base / self.key, base / self.authority, revoked)
 
 
 class Serve(_Own, frozen=True, kw_only=True):
-    """The server's own settings: no party needs to know or agree to them."""
+    """The server's local settings, which need no agreement."""
 
     place: ClassVar[str] = "serve"
     renamed: ClassVar[Mapping[str, str]] = {
@@ -75,28 +75,29 @@ class Serve(_Own, frozen=True, kw_only=True):
     """Address and port to listen on."""
     start: Start = Start()
     deadline_s: Positive | None = None
-    """After so long a round goes on without late parties, if a quorum has answered."""
+    """Time after which a round goes on without late parties, if a quorum has replied."""
     restart_delay: Duration = "60s"
-    """When parties shall be back after a planned close, e.g. "60s", "10min" or "1h"."""
+    """Time until parties reconnect after a planned close, e.g. "60s", "10min" or "1h"."""
     keep_result_for: Duration = "60s"
-    """How long the result is held for parties that are not connected at the end."""
+    """Time for which the result is kept for parties that are not connected at the end."""
     metrics: str | None = None
-    """Where to serve Prometheus metrics, e.g. "127.0.0.1:9464"; None: nowhere."""
+    """Address of Prometheus metrics, e.g. "127.0.0.1:9464"; None: off."""
     accept_returned: bool = False
-    """Whether factors that parties return are taken over by a server without a state of its own."""
+    """True: a server without state takes over the factors that parties return."""
     most_records: Count = 10**9
-    """How many records one party has at most. One that announces more is refused; the updates of
-    all are bounded by it, those of one that announces a number by that number."""
+    """Largest number of records of one party. A party that announces more is refused. Updates are
+    bounded by it, or by the announced number.
+    """
     most_connections: Count = 1024
-    """Connections that are kept at a time, at most."""
+    """Largest number of simultaneous connections."""
     handshake_s: Positive = 10.0
-    """For the TLS handshake, and again for the first message."""
+    """Time limit of the TLS handshake, and of the first message."""
     frame_s: Positive = 60.0
-    """For each frame of a message, once it has begun."""
-    heartbeat_s: Annotated[float, Meta(ge=LEAST_HEARTBEAT_S)] = 20.0
-    """How often a party that waits is sent a Heartbeat; after three without one it dials again."""
+    """Time limit of each frame of a message, once it has begun."""
+    heartbeat_s: Annotated[float, Meta(ge=MIN_HEARTBEAT_S)] = 20.0
+    """Interval of heartbeats to waiting parties; after three missed ones a party reconnects."""
     future_training: datetime | None = None
-    """When the next training is planned, which parties are told."""
+    """Time of the next planned training, announced to the parties."""
 
     @property
     def restart_delay_s(self) -> float:
@@ -116,7 +117,7 @@ class Serve(_Own, frozen=True, kw_only=True):
 
 
 class Join(_Own, frozen=True, kw_only=True):
-    """A party's own settings."""
+    """A party's local settings."""
 
     place: ClassVar[str] = "join"
     renamed: ClassVar[Mapping[str, str]] = {
@@ -125,25 +126,27 @@ class Join(_Own, frozen=True, kw_only=True):
     }
 
     servers: tuple[str, ...]
-    """Addresses, tried in this order: the server, then its stand-bys."""
+    """Addresses in order of preference: the server, then its stand-bys."""
     encoding: Literal["msgpack", "cbor", "json"] = "msgpack"
     """How messages are encoded."""
     minimum_parties: Count = 2
-    """Take part only if at least so many parties are on the list."""
+    """Take part only if the federation has at least this many parties."""
     report_records: RecordCount = "rounded"
-    """What the server is told of the number of records: it, two digits of it, or nothing."""
+    """Number of records reported to the server: exact, rounded to two digits, or withheld."""
     send_loss: bool = True
-    """Whether the loss is sent with an update; a private run never sends it."""
+    """True: send the loss with an update; private runs never send it."""
     unannounced: bool = False
-    """Accept a server that does not announce which configuration it follows, as one written from
-    the thesis alone. What is computed and charged is what was approved here, whatever it says."""
+    """Accept a server that does not announce its configuration, such as one written from the
+    thesis. The approved configuration determines what is computed and charged.
+    """
     retry_for: Duration = "1h"
-    """How long to go on trying when no server answers, e.g. "60s", "10min" or "1h"."""
+    """Time to keep trying when no server responds, e.g. "60s", "10min" or "1h"."""
     silence_s: Positive | None = None
-    """After so long without a word from a server that sends no heartbeats, dial again; None: never.
-    With heartbeats, dial again after three that did not come."""
+    """Reconnect after this silence of a server without heartbeats; None: never. With heartbeats,
+    reconnect after three missed ones.
+    """
     return_likelihood: bool = False
-    """Whether to send the last factor to a server that asks for it because it has lost its own."""
+    """True: send the last factor to a server that has lost its state and requests it."""
 
     @property
     def retry_for_s(self) -> float:
@@ -169,7 +172,7 @@ def in_seconds(duration: str) -> float:
 
 
 def duration_faults(table: Table, *keys: str) -> Iterator[str]:
-    """What is wrong with durations, if anything."""
+    """Faults of durations."""
     for key in keys:
         value = getattr(table, key)
         if not re.fullmatch(DURATION, value) or not in_seconds(value) > 0:
@@ -180,7 +183,7 @@ def duration_faults(table: Table, *keys: str) -> Iterator[str]:
 
 
 def address_faults(text: str, key: str) -> Iterator[TacitError]:
-    """What is wrong with an address, if anything."""
+    """Faults of an address."""
     try:
         parse_address(text, key)
     except TacitError as error:
@@ -199,29 +202,29 @@ def parse_address(text: str, key: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def told_count(count: int, how: RecordCount) -> int:
-    """What a server is told of a number of records: two digits of it, or 0 for nothing.
+def reported_count(count: int, how: RecordCount) -> int:
+    """Number of records to report: exact, rounded to two digits, or 0 if withheld.
 
-    Rounded, every number below 100 is told as 99, which reads as "fewer than 100": two digits of a
-    number that has no more would be the number itself.
+    With rounding, every number below 100 is reported as 99, meaning "fewer than 100": rounding to
+    two digits would not change it.
 
-    >>> told_count(1234, "rounded"), told_count(1234, "exact"), told_count(1234, "withheld")
-    (1200, 1234, 0)
-    >>> [told_count(count, "rounded") for count in (1, 42, 99, 100, 104)]
+    >>> [reported_count(1234, how) for how in ("rounded", "exact", "withheld")]
+    [1200, 1234, 0]
+    >>> [reported_count(count, "rounded") for count in (1, 42, 99, 100, 104)]
     [99, 99, 99, 100, 100]
     """
     if how == "withheld":
         return 0
     if how == "exact":
         return count
-    if count < FEWEST_TOLD:
-        return FEWEST_TOLD - 1
+    if count < MIN_REPORTED_RECORDS:
+        return MIN_REPORTED_RECORDS - 1
     step = rounding_step(count)
     return round(count / step) * step
 
 
 def rounding_step(count: int) -> int:
-    """What a count of that size is rounded to a multiple of.
+    """Rounding unit of a count of this size.
 
     >>> [rounding_step(count) for count in (99, 100, 1200, 10000)]
     [1, 10, 100, 1000]

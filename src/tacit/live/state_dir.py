@@ -1,4 +1,4 @@
-"""A state directory: private to its owner, and used by one process at a time."""
+"""State directories: private to their owner, and used by one process at a time."""
 
 from __future__ import annotations
 
@@ -11,38 +11,37 @@ from tacit.errors import ConfigError
 
 
 class InUseError(ConfigError):
-    """Another process holds the directory."""
+    """Another process uses the directory."""
 
 
 def make_private(path: Path) -> None:
-    """Make the directory, for its owner only."""
+    """Create the directory with access for its owner only."""
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.stat().st_mode & 0o077:
-            path.chmod(0o700)  # what is said in confidence is kept here
+            path.chmod(0o700)  # it holds confidential state
     except OSError as error:
         raise ConfigError(
-            f"the state directory {path} cannot be made ({error.strerror}); choose another"
+            f"the state directory {path} cannot be created ({error.strerror}); choose another"
         ) from None
 
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[None]:
-    """The directory for oneself, until the end or until the process dies."""
+    """Context with an exclusive lock on the directory, released if the process dies."""
     make_private(path)
     with (path / "lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InUseError(
-                f"{path} is in use by another process; end that one, or choose another state "
-                "directory"
+                f"{path} is in use by another process; stop it, or choose another state directory"
             ) from None
         yield
 
 
 def in_use(path: Path) -> bool:
-    """Whether a process holds the directory now; nothing is made or kept."""
+    """True if a process uses the directory now; creates nothing."""
     try:
         with (path / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -16,7 +16,7 @@ from tacit.arrays import Array, Arrays, Natural
 from tacit.expfam import Family
 from tacit.models import Model, Records
 from tacit.pvi import damped_update
-from tacit.server.combine import Combine
+from tacit.server.combine import Solver
 from tacit.server.messages import UPDATE, Stage
 from tacit.server.schedule import USUAL_ROUNDS
 
@@ -254,7 +254,7 @@ class LocalMethod(abc.ABC):
         del facts
         return self
 
-    def solver(self, model: Model, family: Family) -> Combine | None:
+    def solver(self, model: Model, family: Family) -> Solver | None:
         """What chooses the stages and contents of rounds, where the server controls the steps."""
         del model, family
         return None

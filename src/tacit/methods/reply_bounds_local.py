@@ -1,4 +1,4 @@
-"""Bounds on replies of parties that optimise their local free energy (`natural-vi`).
+"""Bounds on replies of parties that optimise their local free energy (`natural`).
 
 In mean-field, sequential, asynchronous and quorum runs a party takes as many steps as it needs, and
 only the party knows the points mₖ at which it evaluates its sites. They are bounded nevertheless,

@@ -19,6 +19,7 @@ from tacit.data.records import len_records
 from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural
+from tacit.models.equal import first_equal
 from tacit.models.predictive import Prediction, average_over_draws
 from tacit.models.settings import ModelSettings
 from tacit.models.statistics import Quadratic, Statistics, Working, gaussian_factor
@@ -179,13 +180,19 @@ class Model(abc.ABC):
         return 2
 
     @property
+    def scale_coordinates(self) -> tuple[int, ...]:
+        """Coordinates of θ that are logarithms of scales, along which a posterior may be skewed."""
+        return ()
+
+    @property
     def compiled_as(self) -> Model:
         """The model that serves as compilation key.
 
-        Models that differ only in `start` share one, because the start is an argument of compiled
-        functions. A sweep over seeds then compiles only once.
+        Equal models of this library share one, so that a second fit compiles nothing; see
+        `tacit.models.equal`. Models that differ only in `start` may share one too, because the
+        start is an argument of compiled functions. A sweep over seeds then compiles only once.
         """
-        return self
+        return first_equal(self)
 
     @property
     def own_family(self) -> Family | None:

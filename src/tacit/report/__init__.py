@@ -1,4 +1,4 @@
-"""Figures and an HTML page of a finished run, from its directory alone."""
+"""HTML report of a finished run, made from its directory."""
 
 from tacit.report.write import write_report
 from tacit.results.figures import (

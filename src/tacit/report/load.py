@@ -15,7 +15,7 @@ from tacit.results.summary import Refusal, Result, Round, read_events, read_resu
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Everything a report needs."""
+    """Input of a report."""
 
     directory: Path
     config: str
@@ -30,7 +30,7 @@ class Run:
 
 
 def load_run(directory: Path) -> Run:
-    """The run in `directory`, or a `DataError` that names the file at fault."""
+    """Load the run in `directory`, or raise a `DataError` that names the faulty file."""
     directory = Path(directory)
     public = directory / "public"
     result = read_result(public)

@@ -1,4 +1,4 @@
-"""The report as HTML: pure functions from a run to text. Every value passes through `escape`."""
+"""The report as HTML. Every value passes through `escape`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tacit.results.shown import to_precision
 from tacit.results.summary import Result
 
 METRICS = {
-    "accuracy": ("an accuracy of", "share of records whose likeliest outcome came true"),
-    "log_predictive_density": ("a log predictive density of", "nats a record; higher is better"),
+    "accuracy": ("an accuracy of", "share of records with a correct most probable outcome"),
+    "log_predictive_density": ("a log predictive density of", "per record; higher is better"),
     "brier": (
         "a Brier score of",
         "mean of (p − y)², with several levels of half its sum over them; lower is better",
@@ -30,11 +30,11 @@ METRICS = {
     "coverage_90": ("a coverage of the 90 % interval of", "best at 90 %"),
     "completion_perplexity": (
         "a completion perplexity of",
-        "of each document's second half given its first, a word; lower is better",
+        "per word of each document's second half given its first; lower is better",
     ),
-    "bound_perplexity": ("a bound perplexity of", "an upper bound, a word; lower is better"),
+    "bound_perplexity": ("a bound perplexity of", "upper bound per word; lower is better"),
 }
-"""How a metric reads in a sentence, and what it means."""
+"""Text of a metric in a sentence, and its meaning."""
 
 PATHS = {"data.path", "data.vocabulary", "model.function", "privacy.ledger"}
 """Keys that name a file."""
@@ -44,7 +44,7 @@ LONG_TABLE = 40
 
 
 class Picture(NamedTuple):
-    """A figure beside the page."""
+    """A figure file of the page."""
 
     file: str
     caption: str
@@ -83,9 +83,9 @@ def render(run: Run, pictures: Sequence[Picture]) -> str:
 
 
 def summary(result: Result) -> str:
-    """What was learnt, from whom and how good it is, in one paragraph of plain text."""
+    """One paragraph of plain text about model, data and performance."""
     size = result.model.dimension
-    text = f"A {result.model.kind} model with {_count(size, 'parameter')} was learnt"
+    text = f"A {result.model.kind} model with {_count(size, 'parameter')} was fitted"
     if result.parties:
         sizes = [party.records for party in result.parties]
         held = [size for size in sizes if size is not None]
@@ -110,9 +110,9 @@ def summary(result: Result) -> str:
 
 
 def verdict_statement(result: Result) -> str:
-    """Every reason not to believe the numbers, then whether the fit converged.
+    """Warnings, then the convergence verdict.
 
-    That it did not converge is the first of the reasons.
+    If the fit did not converge, that is the first warning.
     """
     if result.converged is None:
         lead = (
@@ -138,7 +138,7 @@ def verdict_statement(result: Result) -> str:
 
 
 def metrics_table(result: Result) -> str:
-    """One row a metric, one column a set of records."""
+    """One row per metric, one column per set of records."""
     parts = [part for part, found in result.metrics.items() if found]
     names = dict.fromkeys(name for part in parts for name in result.metrics[part] or {})
     rows = []
@@ -153,8 +153,8 @@ def metrics_table(result: Result) -> str:
 def coefficient_table(run: Run) -> str:
     """Every coefficient with its central 95 % interval; a long table starts closed.
 
-    Colour says that a sign is clear. It needs a quantity that can have either sign, a fit that
-    converged, and intervals that are not known to be too narrow.
+    Rows whose interval excludes 0 are coloured, if the quantity can have either sign, the fit
+    converged, and the intervals are not known to be too narrow.
     """
     truth, warning = run.result.true_values, run.result.intervals.warning
     rows = []
@@ -173,7 +173,7 @@ def coefficient_table(run: Run) -> str:
     if failed:
         note += (
             '<p class="warning"><strong>Not converged.</strong> Whether an interval excludes 0 '
-            "says nothing here, so no row is coloured.</p>"
+            "is not reliable, so no row is coloured.</p>"
         )
     if warning is not None:
         note += f'<p class="warning"><strong>Too narrow.</strong> {escape(warning)}</p>'
@@ -190,7 +190,7 @@ def coefficient_table(run: Run) -> str:
 
 
 def failure_list(result: Result) -> str:
-    """What could not be computed after training, and why."""
+    """Evaluations that failed, and why."""
     items = "".join(
         f"<li>{escape(what)}: {escape(why)}</li>" for what, why in result.not_evaluated.items()
     )
@@ -210,7 +210,7 @@ def topic_table(result: Result) -> str:
 
 
 def party_table(result: Result) -> str:
-    """Who took part; a column that nobody has a value for is left out."""
+    """The parties; columns without values are left out."""
     columns: list[tuple[str, list[str | None]]] = [
         ("Records", [_grouped(p.records) for p in result.parties]),
         ("With y = 1", [_share(p.positive_fraction) for p in result.parties]),
@@ -235,7 +235,7 @@ def _share(value: float | None) -> str | None:
 
 
 def refusal_table(run: Run) -> str:
-    """Which updates were refused and why."""
+    """Refused updates, and why."""
     rows = [
         (str(r.round or "–"), escape(r.party or "–"), escape(r.reason))
         for r in run.refused[:MOST_REFUSALS]
@@ -248,7 +248,7 @@ def refusal_table(run: Run) -> str:
 
 
 def data_notes(result: Result) -> str:
-    """Where the records came from and what was done to them before any party saw them."""
+    """Source and preparation of the records."""
     facts = (
         ("Source", result.data.source),
         ("Outcome", result.data.outcome),
@@ -261,7 +261,7 @@ def data_notes(result: Result) -> str:
 
 
 def facts_table(result: Result) -> str:
-    """How the run was done and what it cost."""
+    """Facts about the run."""
     facts: list[tuple[str, Any]] = [
         ("Model", f"{result.model.kind}, {result.model.output} output"),
         ("Posterior", result.posterior.family),
@@ -328,7 +328,7 @@ def reproduction(run: Run) -> str:
 
 
 def _settings(config: str) -> dict[str, str]:
-    """The keys with a text in the tables of a configuration, as `table.key`."""
+    """Text settings of a configuration, as `table.key`."""
     tables = tomllib.loads(config).items()
     return {
         f"{name}.{key}": value
@@ -351,12 +351,12 @@ def html_figure(picture: Picture) -> str:
 
 def _phrase(name: str, value: float) -> str:
     shown = percent(value) if name in PERCENT else number(value)
-    unit = " nats a record" if name == "log_predictive_density" else ""
+    unit = " nats per record" if name == "log_predictive_density" else ""
     return f"{METRICS[name][0]} {shown}{unit}"
 
 
 def _label(name: str) -> str:
-    """The words of the sentence without article and preposition."""
+    """Metric text without article and preposition."""
     if name not in METRICS:
         return name.replace("_", " ")
     words = METRICS[name][0].removesuffix(" of").split(" ", 1)[1]

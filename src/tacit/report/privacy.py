@@ -1,4 +1,4 @@
-"""The part of a report that says what was private, and what was not."""
+"""Privacy section of a report."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tacit.report.table import details, html_table, number
 from tacit.results.summary import PrivacyFacts, Result
 
 ADJACENCY = {
-    "replace-one": "replace-one: one {unit} takes the place of another, their number is public",
-    "add-or-remove-one": "add or remove one {unit}: their number is protected, too",
+    "replace-one": "replace-one: one {unit} is replaced by another; their number is public",
+    "add-or-remove-one": "add or remove one {unit}: their number is protected too",
 }
 EXCEPT = "This run was private, except for what this page lists as not covered"
 LONG = 12
@@ -36,8 +36,8 @@ def privacy_section(result: Result) -> str:
         return ""
     if not privacy.private:
         return (
-            "<p>The noise of this run can be computed by anybody who knows its seed: the numbers "
-            f"below are what secret noise would have guaranteed.</p>{_facts(privacy)}"
+            "<p>The noise of this run can be computed from its known seed. The numbers below are "
+            f"what secret noise would have guaranteed.</p>{_facts(privacy)}"
         )
     return _facts(privacy) + _terms(privacy) + _not_covered(privacy)
 
@@ -57,8 +57,8 @@ def _facts(privacy: PrivacyFacts) -> str:
     if privacy.private:
         spent = (
             f"ε = {number(guarantee.epsilon)} at δ = {guarantee.delta:g} per {guarantee.unit} "
-            "(largest of all parties), charged before each answer was computed; what earlier runs "
-            "spent on the same records is in each party's ledger: tacit ledger show"
+            "(largest of all parties), charged before each reply was computed. Earlier spending on "
+            "the same records is in each party's ledger: tacit ledger show"
         )
         rows.append(("Budget spent by this run", spent))
     return html_table(None, [(label, escape(value)) for label, value in rows], numbers=False)

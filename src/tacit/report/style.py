@@ -1,4 +1,4 @@
-"""The style sheet of a report: no fonts or files from elsewhere, so that it reads offline."""
+"""Style sheet of a report, without external fonts or files."""
 
 CSS = """
 :root {

@@ -15,9 +15,9 @@ def html_table(
     clear: Sequence[bool] = (),
     minor: Sequence[int] = (),
 ) -> str:
-    """A table of cells that are HTML already; the first cell of a row is its header.
+    """Table of HTML cells; the first cell of a row is its header.
 
-    Columns of a `minor` place (0 is the header's) are left out on a narrow screen.
+    Columns in `minor` (0 is the header) are hidden on narrow screens.
     """
 
     def kind(place: int) -> str:
@@ -39,12 +39,12 @@ def html_table(
 
 
 def breakable(name: str) -> str:
-    """A name as HTML that a narrow screen may break after a separator, not within a word."""
+    """Name as HTML with break opportunities after separators."""
     return re.sub(r"([_=,|/])", r"\1<wbr>", escape(name, quote=False))
 
 
 def details(title: str, content: str) -> str:
-    """Content that starts closed."""
+    """Collapsed content."""
     return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
@@ -54,5 +54,5 @@ def number(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """With one digit."""
+    """Percentage with one decimal."""
     return "–" if value is None else f"{100 * value:.1f} %"

@@ -23,7 +23,7 @@ FIGURES = "figures"
 
 
 def write_report(run_dir: Path) -> Path:
-    """Write `run_dir/public/report.html` and its figures; answer the path of the page."""
+    """Write `run_dir/public/report.html` and its figures; returns the path of the page."""
     run = load_run(run_dir)
     return write_page(run, run.directory / "public")
 
@@ -34,7 +34,7 @@ def write_page(run: Run, folder: Path) -> Path:
     pictures = []
     for picture, figure in draw(run):
         with warnings.catch_warnings():
-            # A name in a script that the font lacks shows as boxes; the tables have it in full.
+            # Glyphs that the font lacks show as boxes; the tables have the full names.
             warnings.filterwarnings("ignore", message="Glyph .* missing")
             figure.savefig(folder / picture.file, format="png")
         pictures.append(picture)
@@ -44,7 +44,7 @@ def write_page(run: Run, folder: Path) -> Path:
 
 
 def draw(run: Run) -> list[tuple[Picture, Figure]]:
-    """Every figure the run has something to show for."""
+    """All figures for which the run has data."""
     result, found = run.result, []
     if run.rows:
         caption = "Posterior mean and 95 % interval of the coefficients."

@@ -1,4 +1,4 @@
-"""Predictive metrics, calibration and the distance to a reference posterior."""
+"""Posteriors, predictions, metrics, diagnostics and saved fits."""
 
 from tacit.models.predictive import Prediction
 from tacit.results.metrics import calibration_bins, calibration_error, evaluate, score

@@ -1,8 +1,8 @@
-"""Whether the result of a run without privacy depends on one party.
+"""Check whether the result of a run without privacy depends on one party.
 
-The server of such a run knows every party's factor, so it can divide one out of q. A mean that
-then moves by more than `MOST_SHIFT` standard deviations of the posterior of the others contradicts
-what the others know together: that party has other records than they, or has sent what it liked.
+The server knows every party's factor, so it can divide one out of q. If a mean then moves by more
+than `MOST_SHIFT` standard deviations of the others' posterior, that party contradicts the others:
+its records differ, or its updates are wrong.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from tacit.pvi import divide
 from tacit.results.verdict import Caution
 
 MOST_SHIFT = 3.0
-"""Standard deviations of the posterior without the party."""
+"""Largest shift, in standard deviations of the posterior without the party."""
 MORE_THAN_USUAL = 1.3
-"""Times the largest shift that chance alone leads to, where there are many coefficients."""
+"""Multiple of the largest shift expected by chance, for many coefficients."""
 MOST_PARTIES = 20
-"""With so many parties or more no single one is looked at."""
+"""With this many parties or more the check is skipped."""
 
 
 def dependence_cautions(
     family: Family, q: Natural, factors: Mapping[str, Natural], names: Sequence[str]
 ) -> list[Caution]:
-    """One caution for each party without which a mean would be elsewhere; `names` are θ's."""
+    """One caution per party on which a mean depends; `names` are those of θ."""
     if not isinstance(family, Gaussian) or not 2 <= len(factors) < MOST_PARTIES:
         return []
-    # The largest of so many standard normal numbers is about as large as the root.
+    # Expected maximum of that many standard normals.
     usual = math.sqrt(2.0 * math.log(2.0 * len(factors) * family.dimension))
     most = max(MOST_SHIFT, MORE_THAN_USUAL * usual)
     mean = np.asarray(family.location_scale(q)[0])

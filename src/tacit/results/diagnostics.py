@@ -1,4 +1,4 @@
-"""Whether to believe a posterior: verdict, learned share and cautions of a run."""
+"""Diagnostics of a run: convergence verdict, learned share and cautions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from tacit.expfam import FullGaussian, Gaussian
 from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScores, PrivateScoring
-from tacit.methods.scores.server import SIGNIFICANT, fit_of
-from tacit.methods.scores.server import trouble as burn_in_trouble
+from tacit.methods.scores.server import SIGNIFICANT, ScoresServer, fit_of
+from tacit.methods.scores.server import trouble as scores_trouble
 from tacit.methods.scoring.combine import ScoringServer
 from tacit.methods.scoring.units import counted_outside
 from tacit.plan.plan import Plan
@@ -35,7 +35,7 @@ from tacit.server.state import ServerState
 def run_verdict(
     plan: Plan, state: ServerState, log: Sequence[dict[str, Any]], step: float | None = None
 ) -> Verdict:
-    """Whether a run that has ended converged, from what its server has seen and that step."""
+    """Convergence verdict of a finished run, from the server's state and the final step."""
     posterior = posterior_of(plan, state.result, state.public)
     trouble = rounding_trouble(posterior.family, posterior.natural)
     if trouble is None and plan.privacy is None:
@@ -43,11 +43,14 @@ def run_verdict(
     if trouble is None and isinstance(plan.method, PrivateScoring):
         trouble = _counting_trouble(plan, state)
     if trouble is None and isinstance(plan.method, PrivateScores):
-        trouble = burn_in_trouble(state.memory or {})
+        server = plan.rules.combine
+        assert isinstance(server, ScoresServer)
+        trouble = scores_trouble(server, state.memory or {})
     if trouble is not None:
         return Verdict(False, trouble)
     if plan.rules.solver is not None:
-        return judge_solved(state, log, full=isinstance(plan.family, FullGaussian))
+        full = isinstance(plan.family, FullGaussian)
+        return judge_solved(state, log, full=full, names=plan.model.names)
     verdict = judge(
         plan.family,
         state,
@@ -82,11 +85,14 @@ def diagnostics_block(
         "effective_share": float(memory["effective_share"]),
         "skewness": dict(zip(plan.model.names, memory["skewness"].tolist(), strict=True)),
         "corrected_by_weights": bool(state.public["weighted"]),
+        "split_along": plan.model.names[int(memory["split.axis"])]
+        if "split.axis" in memory
+        else None,
     }
 
 
 def _counting_trouble(plan: Plan, state: ServerState) -> str | None:
-    """Whether the released counts, which are public, are not those of the columns' range."""
+    """Describe released counts that contradict the columns' bounds, or None."""
     combine = plan.rules.combine
     if not isinstance(combine, ScoringServer):
         return None
@@ -97,7 +103,7 @@ def _counting_trouble(plan: Plan, state: ServerState) -> str | None:
 
 
 def learned_share(plan: Plan, posterior: Posterior) -> np.ndarray | None:
-    """1 − (posterior sd / prior sd)² of each coordinate; None where the prior has no such sd."""
+    """1 − (posterior sd / prior sd)² of each coordinate; None if the prior has no sd."""
     model = plan.model
     if model.has_site_prior or not model.listed or not isinstance(posterior.family, Gaussian):
         return None
@@ -107,7 +113,7 @@ def learned_share(plan: Plan, posterior: Posterior) -> np.ndarray | None:
 def cautions_of(
     plan: Plan, posterior: Posterior, verdict: Verdict | None, clipped: Clipped | None = None
 ) -> list[Caution]:
-    """Why not to believe the numbers of a run as they stand; empty: no reason is known."""
+    """Known reasons not to rely on the numbers of a run."""
     share = learned_share(plan, posterior)
     doubts = []
     if verdict is not None:
@@ -120,7 +126,7 @@ def cautions_of(
 
 
 def _clipping_cautions(plan: Plan, clipped: Clipped | None) -> list[Caution]:
-    """What a simulation has measured; with secret noise what the plan alone says."""
+    """Cautions about clipping: measured in a simulation, otherwise from the plan."""
     method = plan.method
     if plan.privacy is None or not isinstance(method, PrivateMethod):
         return []

@@ -23,26 +23,26 @@ class EvaluationWarning(UserWarning):
 
 @dataclass
 class Attempts:
-    """Optional work after training: what fails is noted, so that the posterior is not lost."""
+    """Optional work after training, whose failures are noted and not raised."""
 
     failed: dict[str, str] = field(default_factory=dict)
-    """By what was attempted: why it failed, in one line."""
+    """Reason of failure by attempted work."""
 
     def attempt(self, what: str, work: Callable[[], T], *, otherwise: T) -> T:
         """The result of `work`, or `otherwise` and a note."""
         try:
             return work()
-        except Exception as error:  # whatever it is: the run has been paid for
+        except Exception as error:  # any error: the run was charged
             reason = " ".join(str(error).split()) or type(error).__name__
             self.failed[what] = reason
             return otherwise
 
 
 def cannot_evaluate(plan: Plan, test: Records | None) -> str | None:
-    """Why the metrics of held-out records could not be computed; None: nothing speaks against it.
+    """Reason why held-out metrics cannot be computed, or None.
 
-    Asked of the model with blank rows of the records' shape, before anything is spent. A model with
-    a predictive distribution in closed form is not asked.
+    Tests the model on blank rows of the records' shape, before anything is charged. Models with a
+    closed-form predictive distribution are not tested.
     """
     if test is None or not plan.model.user_program:
         return None
@@ -51,7 +51,7 @@ def cannot_evaluate(plan: Plan, test: Records | None) -> str | None:
     rows = {key: jax.ShapeDtypeStruct((2, *v.shape[1:]), v.dtype) for key, v in test.items()}
     try:
         jax.eval_shape(plan.model.response, np.zeros(plan.model.dimension), rows)
-    except Exception as error:  # of a user's program: any
+    except Exception as error:  # user code may raise anything
         return " ".join(str(error).split())
     return None
 

@@ -1,6 +1,6 @@
-"""Figures of a run, each a matplotlib `Figure` that no pyplot state knows of.
+"""Figures of a run, as matplotlib `Figure` objects without pyplot state.
 
-Colours are Okabe and Ito's (2008), told apart by every common kind of colour vision.
+Colours are those of Okabe and Ito (2008), which are safe for colour-blind readers.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def plot_coefficients(
 ) -> Figure:
     """Forest plot: posterior mean and central 95 % interval of each coefficient.
 
-    Intervals are `low` to `high`, or mean ± 1.96 sd. Blue is for an interval that excludes 0, and
-    only for a quantity that is `real`: a scale is always positive. With a `warning` that intervals
-    are too narrow, or with `converged` False, nothing is blue. Of more than 30 it shows the 30 with
-    the largest |mean|/sd.
+    Intervals are `low` to `high`, or mean ± 1.96 sd. Intervals that exclude 0 are blue, only for
+    quantities that are `real` (a scale is always positive). With a `warning` about the intervals,
+    or if not converged, nothing is blue. At most the 30 coefficients with the largest |mean|/sd are
+    shown.
     """
     location, scale = np.asarray(mean, np.float64), np.asarray(sd, np.float64)
     lower = location - NORMAL_95 * scale if low is None else np.asarray(low, np.float64)
@@ -126,9 +126,9 @@ def plot_convergence(rounds: Sequence[Round]) -> Figure:
             label="an update was refused",
         )
         axes.legend(frameon=False, fontsize=9)
-    axes.set_ylabel("KL from the round before (nats)")
+    axes.set_ylabel("KL from previous round (nats)")
     _round_axis(axes)
-    last = f"The last step moved q by {step[-1]:.2g} nats" if len(step) else "None was recorded"
+    last = f"Last change: {step[-1]:.2g} nats" if len(step) else "None was recorded"
     title_and_subtitle(axes, "Convergence", last)
     return figure
 
@@ -161,7 +161,7 @@ def plot_calibration(bins: Sequence[CalibrationBin]) -> Figure:
 def plot_parties(parties: Sequence[PartyRow]) -> Figure:
     """Records and share of positive outcomes of each party; of more than 40, the 40 largest.
 
-    Every party needs a number of records: what is not known, or not to be shared, is not drawn.
+    Every party needs a number of records.
     """
     shown = sorted(parties, key=lambda party: party.records or 0)[-MOST_PARTIES:]
     records = np.array([party.records for party in shown], np.float64)
@@ -218,7 +218,7 @@ def _panel(height: float) -> tuple[Figure, Axes]:
 
 
 def plain(axes: Axes) -> None:
-    """Faint grid, no box: ink only where there is data."""
+    """Faint grid without a box."""
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(GREY)
     axes.grid(color=FAINT, linewidth=0.8)
@@ -227,7 +227,7 @@ def plain(axes: Axes) -> None:
 
 
 def title_and_subtitle(axes: Axes, title: str, subtitle: str) -> None:
-    """What is shown in bold, what to see in it beneath."""
+    """Bold title with a subtitle below."""
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK, pad=20)
     axes.annotate(
         subtitle,
@@ -242,7 +242,7 @@ def title_and_subtitle(axes: Axes, title: str, subtitle: str) -> None:
 
 
 def _name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Row labels taken literally: a name with two dollar signs is not a formula."""
+    """Row labels as literal text, without mathematical markup."""
     short = [name if len(name) <= 32 else f"{name[:31]}…" for name in names]
     axes.set_yticks(np.arange(len(short)), labels=short)
     for label in axes.get_yticklabels():

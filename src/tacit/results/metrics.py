@@ -1,4 +1,4 @@
-"""How good a predictive distribution is: one number a question, plain floats for result.json."""
+"""Metrics of predictive distributions, as plain floats for result.json."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def evaluate(
 
 
 def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
-    """Metrics of a prediction already made, for at least one record.
+    """Metrics of a prediction, for at least one record.
 
     * all outputs: `log_predictive_density`, the mean of log p(y | x) in nats per record
     * Bernoulli: `accuracy` at threshold ½, `brier` = mean (p − y)², `calibration_error`
     * categorical: `accuracy` of the likeliest level, `brier` = mean ½ Σₖ (pₖ − 1{y = k})², which
-      with two levels is that of a Bernoulli output, and `calibration_error` of the likeliest
-      level's probability: how often is it right?
+      with two levels is that of a Bernoulli output, and `calibration_error` of the most probable
+      level
     * Gaussian: `rmse`, and `coverage_90`, the share of y inside the central 90 % interval
     """
     values = {"log_predictive_density": float(np.mean(prediction.log_density))}
@@ -73,7 +73,7 @@ def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
 
 
 def likeliest(probabilities: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The probability of each record's likeliest level, and 1 where that is its y.
+    """Probability of each record's most probable level, and 1 if it equals y.
 
     >>> likeliest(np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]), np.array([0, 1]))
     (array([0.5, 0.8]), array([1., 0.]))
@@ -116,10 +116,9 @@ def calibration_bins(
 def calibration_error(probability: np.ndarray, y: np.ndarray, *, bins: int = BINS) -> float:
     """Expected calibration error Σₖ (nₖ/n) |observedₖ − predictedₖ|, NaN without finite records.
 
-    Of the probability of y = 1, on the bins of `calibration_bins`, so that figure and number agree;
-    Guo et al. (2017, eq. 3) bin the probability of the predicted class instead, as is done here
-    for more than two. Biased upwards
-    by about 1/√nₖ a bin: compare it only between evaluations of the same records.
+    Uses the probability of y = 1 and the bins of `calibration_bins`, as the figure does. Guo et al.
+    (2017, eq. 3) use the probability of the predicted class, as is done here for more than two
+    levels. It is biased upwards by about 1/√nₖ per bin: compare it only on the same records.
     """
     if not np.all(np.isfinite(probability)):
         return math.nan

@@ -1,4 +1,4 @@
-"""Predictions of a posterior, by the model's own way (`Model.predict`)."""
+"""Predictions of a posterior by `Model.predict`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def predict(
 ) -> Prediction:
     """Posterior predictive mean and log density of each record.
 
-    `draws` and `seed` matter only to models without a closed form or a one-dimensional integral.
+    `draws` and `seed` are used only by models without a closed form or quadrature.
     Records of a regression may have no y; their log densities are then NaN.
 
     >>> from tacit.expfam import MeanFieldGaussian
@@ -33,8 +33,8 @@ def predict(
     """
     if not family.is_proper(natural):
         raise ConfigError(
-            f"q is not a proper {family.kind} distribution, so it predicts nothing; "
-            "evaluate a q whose precision is positive and finite"
+            f"q is not a proper {family.kind} distribution and cannot predict; "
+            "use a q with positive and finite precision"
         )
     unknown = model.x_columns is not None and "y" not in records
     if unknown:

@@ -1,9 +1,9 @@
-"""What of a result may be shared, and what no guarantee covers.
+"""The shareable part of a result, and what no guarantee covers.
 
-A run with a guarantee claims ε for what leaves the parties. A file that anybody may have must then
-be a function of the charged releases and of what is public anyway; whatever else was computed from
-records (metrics, counts, notes on rows, timings) stays in the private part of the run directory.
-`public_result` keeps a list of what is known to be safe: a key that is not on it is not shared.
+The ε of a run covers what leaves the parties. A shared file must therefore be a function of the
+charged releases and of public facts. Everything else computed from records (metrics, counts, notes
+on rows, timings) stays in the private part of the run directory. `public_result` uses a list of
+safe keys; other keys are not shared.
 """
 
 from __future__ import annotations
@@ -40,46 +40,46 @@ SAFE = (
     "topics",
     "true_values",
 )
-"""Functions of the releases (q, its intervals, how the rounds went) or of the configuration."""
+"""Functions of the releases (q, its intervals, the rounds) or of the configuration."""
 MEASURED = ("metrics", "calibration", "not_evaluated")
 """Exact functions of held-out records; shared only with evaluate.publish = true."""
 NOTHING_MEASURED = {"training": None, "held_out": None}
 
 PRIVATE_PART = (
-    "what is in private/ (checkpoint, ledger, evaluation.json, timings): it is exact, for those "
-    "who may see the records"
+    "the files in private/ (checkpoint, ledger, evaluation.json, timings), which depend on exact "
+    "records"
 )
 CHOICES = (
-    "choices that were made after looking at the records (columns, bounds, model, ε), and how long "
-    "a run takes"
+    "choices made after looking at the records (columns, bounds, model, ε), and the duration of a "
+    "run"
 )
 PUBLISHED = (
     "metrics and calibration on the held-out records, which are exact and are shared here because "
-    "the configuration says evaluate.publish = true"
+    "the configuration sets evaluate.publish = true"
 )
 COUNTS = (
-    "the number of records of each party after preparation (some may have been dropped for a "
-    "missing value), which this adjacency takes to be public"
+    "the number of records of each party after preparation (some may have been dropped because of "
+    "missing values), which is public under this adjacency"
 )
 
 
 def covered(plan: Plan) -> bool:
-    """Whether a run claims a guarantee: with a known seed for the noise it does not."""
+    """True if a run has a guarantee, i.e. privacy without a known noise seed."""
     return plan.guarantee is not None and plan.guarantee.caveat is None
 
 
 def counts_are_public(plan: Plan) -> bool:
-    """Under substitution of one record the number of records is the same for neighbours.
+    """True if neighbouring data sets have the same number of records.
 
-    It is not where one is added or removed, and not where a person or a whole party, of any number
-    of records, takes the place of another.
+    That holds for replacing one record, but not for adding or removing one, nor for replacing a
+    person or party, who may have any number of records.
     """
     privacy = plan.privacy
     return privacy is None or (privacy.unit, privacy.adjacency) == ("record", "replace-one")
 
 
 def not_covered(plan: Plan, *, publish: bool = False) -> list[str]:
-    """What the guarantee of a run does not say anything about."""
+    """What the guarantee of a run does not cover."""
     exceptions = []
     if publish:
         exceptions.append(PUBLISHED)

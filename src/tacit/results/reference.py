@@ -1,4 +1,4 @@
-"""What the federated answer is compared with: an exact posterior, or one sampled by NUTS."""
+"""Reference posteriors: exact, or sampled by NUTS."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tacit.models import ConjugateGaussian, Model, Records
 from tacit.models.predictive import count_records
 
 NUTS_LIMIT = 200
-"""Dimensions beyond which one NUTS chain is no trustworthy reference."""
+"""Largest dimension for which one NUTS chain is a reliable reference."""
 
 
 def exact_posterior(
     model: Model, parties_records: Iterable[Records]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and covariance of p(θ | everybody's records), for a conjugate model.
+    """Mean and covariance of the posterior given all records, for a conjugate model.
 
         Λ = Λ₀ + Σₘ Pₘ,  Λμ = Λ₀μ₀ + Σₘ bₘ        (Bishop 2006, eqs 3.50 and 3.51)
 
-    in float64 NumPy, independently of the federated code that it is there to check.
+    in float64 NumPy, independent of the federated code.
     """
     precision, linear = _exact_natural(model, parties_records)
     factor = np.linalg.cholesky(precision)
@@ -63,8 +63,7 @@ def kl_to(family: Family, natural: Natural, mean: np.ndarray, covariance: np.nda
     """KL(q ‖ N(mean, covariance)) in nats, for q in a Gaussian family."""
     if not isinstance(family, MeanFieldGaussian | FullGaussian):
         raise ConfigError(
-            f"KL to a normal is defined here for families 'mean-field' and 'full', "
-            f"not {family.kind!r}"
+            f"KL to a normal needs posterior 'mean-field' or 'full', not {family.kind!r}"
         )
     location = family.usual(natural)["mean"]
     return kl_gaussian(location, family.covariance(natural), mean, covariance)

@@ -1,8 +1,8 @@
-"""Saved fits: the public part of a result as files, and back.
+"""Save and load fits.
 
 A saved fit is the public part of a run directory: result.json, posterior.npz and events.jsonl. It
-contains what may be shared: in a private fit, functions of the charged releases and of what is
-public anyway.
+contains what may be shared: in a private fit, functions of the charged releases and of public
+facts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tacit.support.storage import sync_directory, write_text, writing
 
 
 class StoredModel(Model):
-    """What is known of a model that cannot be stored, such as a NumPyro function: its names."""
+    """Placeholder with the names of a model that cannot be stored, e.g. a NumPyro function."""
 
     traceable = False
 
@@ -68,7 +68,7 @@ class StoredModel(Model):
 
 
 def model_settings(model: Model) -> dict[str, Any] | None:
-    """The constructor's arguments as JSON; None for a model with an argument that has no such form.
+    """The constructor's arguments as JSON; None if an argument has no JSON form.
 
     Parameters
     ----------
@@ -177,7 +177,8 @@ def _family(model: Model, result: Result, natural: Natural) -> Family:
     expected = {key: value.shape for key, value in family.zero().items()}
     if isinstance(family, FullGaussian) and "root" in natural:
         family = RootedGaussian(family.dimension)
-        expected |= family.stored_shapes
+        stored = family.stored_shapes
+        expected |= {key: stored[key] for key in stored if key in natural or key != "draws"}
     if {key: value.shape for key, value in natural.items()} != expected:
         raise DataError(
             f"{POSTERIOR}: the arrays do not have the shapes {expected} of a {family.kind} "

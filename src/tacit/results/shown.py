@@ -1,4 +1,4 @@
-"""One row of a table or figure of a posterior, in the space its user thinks in."""
+"""Rows of tables and figures of a posterior, on the user's scale."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ NORMAL_95 = 1.959963984540054
 SUMMARY_DRAWS = 4000
 MOST_DECIMALS = 6
 LARGE = 1e7
-"""Numbers with more decimals than the one or at least as large as the other have an exponent."""
+"""Numbers with more decimals or at least this large are shown with an exponent."""
 
 
 def to_precision(value: float | None, sd: float) -> str:
-    """A number with the digits that its standard deviation gives a meaning to.
+    """Format a number with the precision of its standard deviation.
 
-    There are as many decimals as show three significant digits of `sd`.
+    The number of decimals shows three significant digits of `sd`.
 
     >>> to_precision(0.25, 0.0361), to_precision(6.9e-06, 3.6e-06), to_precision(1234.5, 250.0)
     ('0.2500', '6.90e-06', '1234')
@@ -53,16 +53,16 @@ class Shown(NamedTuple):
     low: float
     high: float
     real: bool = True
-    """Whether it can have either sign: only then does an interval that excludes 0 mean anything."""
+    """True if it can have either sign, so that excluding 0 is meaningful."""
 
     @property
     def clear(self) -> bool:
-        """Whether the sign is clear."""
+        """True if the interval excludes 0 and the quantity can have either sign."""
         return self.real and (self.low > 0 or self.high < 0)
 
     @property
     def texts(self) -> tuple[str, str, str, str]:
-        """Mean, sd and both ends of the interval, to the precision that the sd gives them."""
+        """Mean, sd and interval as text, to the precision of the sd."""
         mean, sd, low, high = (
             to_precision(value, self.sd) for value in (self.mean, self.sd, self.low, self.high)
         )
@@ -72,12 +72,11 @@ class Shown(NamedTuple):
 def site_summary(posterior: Posterior, seed: int) -> dict[str, Site]:
     """Mean, sd and central 95 % of each of the model's own quantities, element by element.
 
-    `real` says that a quantity is a coordinate of θ as it is, so that it can have either sign; a
-    scale, a probability or a derived quantity need not. Empty for a model whose θ is what its user
-    thinks in.
+    `real` is true if a quantity is an untransformed coordinate of θ, which can have either sign,
+    unlike a scale or a probability. Empty for models whose θ needs no transformation.
     """
     summary = {}
-    if not posterior.model.listed:  # nor is a draw of half a million coordinates made
+    if not posterior.model.listed:  # avoid draws of half a million coordinates
         return summary
     if type(posterior.model).constrain is Model.constrain:
         return summary
@@ -130,7 +129,7 @@ def weighted_quantiles(
 
 
 def shown_rows(posterior: Posterior) -> list[Shown]:
-    """What a table or figure shows: a model's sites in their own space, or its coefficients."""
+    """Rows of tables and figures: a model's sites, or its coefficients."""
     sites = site_summary(posterior, seed=0)
     if sites:
         return site_rows(sites)

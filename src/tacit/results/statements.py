@@ -1,4 +1,4 @@
-"""What a result says of its privacy and of its intervals."""
+"""Statements of a result about its privacy and intervals."""
 
 from __future__ import annotations
 
@@ -8,34 +8,33 @@ from tacit.methods import Clipped, PrivateMethod, PrivateScoring
 from tacit.plan.plan import Plan
 
 NOT_PRIVATE = (
-    "Not private: parties send exact updates. Records stay where they are, but the updates and the "
-    "posterior may reveal them; no differential privacy is applied."
+    "Not private: parties send exact updates without differential privacy. Records stay at the "
+    "parties, but updates and posterior may reveal them."
 )
 
 
 TOO_NARROW = (
-    "Intervals do not contain the noise that was added for privacy, nor what clipping does: they "
-    "are too narrow."
+    "Intervals are too narrow: they do not include the privacy noise or the effect of clipping."
 )
 
 
-WIDE_ENOUGH = "Intervals contain the noise that was added for privacy, but not what clipping does."
+WIDE_ENOUGH = "Intervals include the privacy noise, but not the effect of clipping."
 
 
 NOT_DECLARED = (
-    "Records were given as plain arrays without declared bounds: the guarantee holds for the "
-    "arrays as they are, and covers no scaling, encoding or selection that looked at the data."
+    "Records were given as plain arrays without declared bounds: the guarantee holds for "
+    "these arrays and does not cover scaling, encoding or selection based on the data."
 )
 
 
 LEARNT_SCALE = (
-    " The prior's scale was learnt from the same releases and is taken for known: where little was "
-    "heard, intervals are far too narrow."
+    " The prior's scale was estimated from the same releases and is treated as known: where the "
+    "signal is weak, intervals are far too narrow."
 )
 
 
 def statement(plan: Plan) -> str:
-    """What a plan protects, in words."""
+    """Privacy statement of a plan."""
     guarantee = plan.guarantee
     if guarantee is None:
         return NOT_PRIVATE
@@ -54,17 +53,17 @@ def _learns_scale(plan: Plan) -> bool:
 
 
 def clipping_statement(clipped: Clipped) -> str:
-    """What a simulation says about its clip."""
+    """Statement about clipping in a simulation."""
     effect = "" if clipped.biases else ", which loses information but does not bias this method"
     return (
-        f"{clipped.setting} shortened the contributions of {clipped.share:.1%} of the units"
+        f"{clipped.setting} clipped the contributions of {clipped.share:.1%} of the units"
         f"{effect} (shown "
         "because this is a simulation; with secret noise it would be a further release)."
     )
 
 
 def interval_note(plan: Plan) -> str | None:
-    """Why the intervals of a run are known to be too narrow; None: they are not known to be."""
+    """Reason why the intervals of a run are too narrow, or None."""
     if plan.guarantee is None:
         return None
     assert isinstance(plan.method, PrivateMethod)

@@ -174,7 +174,11 @@ def judge(
 
 
 def judge_solved(
-    state: ServerState, log: Sequence[dict[str, Any]], *, full: bool = True
+    state: ServerState,
+    log: Sequence[dict[str, Any]],
+    *,
+    full: bool = True,
+    names: Sequence[str] = (),
 ) -> Verdict:
     """The verdict on a run whose steps the server controlled (`tacit.methods.natural.solver`).
 
@@ -218,6 +222,9 @@ def judge_solved(
             f"believable); {corrected}use another parametrisation, or compare with NUTS",
         )
     why = f"after {number} a whole step would move q by {step:.1g} nats; {weights}"
+    if "split.axis" in memory:
+        axis = names[int(memory["split.axis"])] if names else int(memory["split.axis"])
+        why = f"a mixture of normals along {axis!r} after {number}; {weights}"
     return Verdict(True, why, None if full else share)
 
 

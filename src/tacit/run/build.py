@@ -1,4 +1,4 @@
-"""From a configuration and its data to the objects that they name."""
+"""Make model, method, schedule and engine from a configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tacit.support.tables import given
 
 
 def make_model(config: Config, federation: Federation) -> Model:
-    """The model that a configuration names, for the columns that its data have."""
+    """The configured model, for the columns of the data."""
     settings = config.model
     if isinstance(settings, AutoModel):
         kind = "normal-mean" if config.data.source == "normal-mean" else None
@@ -29,17 +29,17 @@ def make_model(config: Config, federation: Federation) -> Model:
 
 
 def make_method(config: Config) -> LocalMethod | None:
-    """The local method that a configuration names; None for "auto"."""
+    """The configured local method; None for "auto"."""
     return config.method.make()
 
 
 def make_schedule(config: Config) -> Schedule:
-    """The schedule that a configuration names."""
+    """The configured schedule."""
     return config.schedule.make()
 
 
 def make_engine(config: Config) -> Callable[..., Driver]:
-    """The engine that a configuration names, if what it needs is installed."""
+    """The configured engine; refused if a package is missing."""
     return config.engine.make()
 
 

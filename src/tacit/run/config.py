@@ -1,8 +1,9 @@
-"""The configuration of a run: one TOML file, checked when it is read.
+"""The configuration of a run: one TOML file, validated when it is read.
 
-Each table is declared beside what it sets: `tacit.methods.settings`, `tacit.models.settings`,
-`tacit.server.settings`, `tacit.engines.settings`, `tacit.data.config`, `tacit.privacy.settings`.
-Nothing here needs an array library, so that `tacit check` refuses a bad file at once.
+Each table is declared next to what it configures: `tacit.methods.settings`,
+`tacit.models.settings`, `tacit.server.settings`, `tacit.engines.settings`, `tacit.data.config`,
+`tacit.privacy.settings`. Nothing here needs an array library, so that `tacit check` refuses a bad
+file at once.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ __all__ = ["MAX_SEED", "MODEL_SETTINGS", "Config", "parse_config", "read_config"
 
 C = TypeVar("C", bound=Table)
 PRIVACY_MISSING = (
-    "add a [privacy] table, e.g. epsilon = 1.0 and delta = 1e-5, or say "
-    'privacy = "none" at the top of the file if exact updates are meant'
+    "add a [privacy] table, e.g. epsilon = 1.0 and delta = 1e-5, or set "
+    'privacy = "none" at the top of the file to train without privacy'
 )
 
 
 class EvaluateConfig(Table, frozen=True, kw_only=True):
-    """What is measured at the end."""
+    """Evaluation after the run."""
 
     place: ClassVar[str] = "evaluate"
 
@@ -53,18 +54,18 @@ class EvaluateConfig(Table, frozen=True, kw_only=True):
 
 
 class TuneConfig(Table, frozen=True, kw_only=True):
-    """What `tacit tune` tries; `tacit run` ignores it."""
+    """Settings of `tacit tune`; `tacit run` ignores them."""
 
     place: ClassVar[str] = "tune"
 
     trials: Count = 24
     """Number of settings to try."""
     repeats: Count = 8
-    """Number of generated federations on which the best settings are compared in the end."""
+    """Number of synthetic federations for the final comparison."""
     records: Count | None = None
-    """Number of training records in all, where only a file knows."""
+    """Total number of training records, if only a file determines it."""
     grid: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Values to try for keys such as method.clip; left out: a small grid of the method."""
+    """Values to try for keys such as method.clip; by default a small grid of the method."""
 
 
 class Config(Table, frozen=True, kw_only=True):
@@ -92,8 +93,9 @@ class Config(Table, frozen=True, kw_only=True):
     evaluate: EvaluateConfig = EvaluateConfig()
     tune: TuneConfig = TuneConfig()
     baseline: Literal["none", "committee-same-prior", "committee-split-prior", "central"] = "none"
-    """A comparison instead of a federation: parties that each learn alone and combine once, with
-    the whole prior or a share of it each, or all records in one place."""
+    """A baseline instead of a federation: parties that fit alone and combine once, each with the
+    whole prior or a share of it, or all records in one place.
+    """
 
     @property
     def private(self) -> Privacy | None:
@@ -150,7 +152,7 @@ def read_toml(path: Path, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def parse_config(raw: Mapping[str, Any]) -> Config:
-    """The configuration in a plain dictionary, as a file has it.
+    """Parse a configuration from a dictionary.
 
     >>> raw = {"privacy": "none", "data": {"source": "adult"}, "schedule": {"rounds": 3}}
     >>> parse_config(raw).schedule.rounds
@@ -164,9 +166,9 @@ def parse_config(raw: Mapping[str, Any]) -> Config:
 
 
 def parse_study(raw: Mapping[str, Any], kind: type[C]) -> C:
-    """A file with keys about the data at its top, as a table of that kind.
+    """Parse a file with data keys at its top as a table of that kind.
 
-    Raises the first fault, a line with key, value and what to do; the others are in its `also`.
+    Raises the first fault; the others are in its `also`.
     """
     low, wrong = lowered(raw)
     made, faults = find_faults(low, kind)
@@ -176,7 +178,7 @@ def parse_study(raw: Mapping[str, Any], kind: type[C]) -> C:
 
 
 def _missing_file(raw: Mapping[str, Any]) -> list[TacitError]:
-    """What reading the records would find, for a file with other faults."""
+    """Fault of a missing data file, reported together with other faults."""
     data = raw.get("data")
     if not isinstance(data, dict) or "source" in data:
         return []
@@ -187,7 +189,7 @@ def _missing_file(raw: Mapping[str, Any]) -> list[TacitError]:
 
 
 def plain_config(config: Config) -> dict[str, Any]:
-    """The configuration as a file has it: `parse_config` reads it back."""
+    """The configuration as a dictionary that `parse_config` reads."""
     return raised(plain(config))
 
 
@@ -196,16 +198,16 @@ def resolved_toml(config: Config) -> str:
     import tomlkit
 
     body = plain_config(config)
-    if config.tune == TuneConfig():  # which a run does not read
+    if config.tune == TuneConfig():  # not used by a run
         del body["tune"]
     return tomlkit.dumps(body)
 
 
 def config_digest(config: Config, data_fingerprint: str) -> str:
-    """What a checkpoint belongs to: the configuration and the data.
+    """Digest of configuration and data, which identifies a checkpoint.
 
-    Not its name, not [tune] nor [evaluate], which do not change the posterior, and not the engine,
-    whose choice changes it by rounding only.
+    Excludes the name, [tune] and [evaluate], which do not change the posterior, and the engine,
+    which changes it only by rounding.
     """
     same = msgspec.structs.replace(
         config, name="", engine=InProcessSettings(), tune=TuneConfig(), evaluate=EvaluateConfig()

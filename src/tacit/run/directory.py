@@ -1,4 +1,4 @@
-"""The files of a run directory. Each is whole or absent, whatever happens while it is written.
+"""Files of a run directory, each written atomically.
 
     RUN/README.txt   says which part may be shared
     RUN/public/      config.toml, events.jsonl, posterior.npz, result.json, report.html, figures/
@@ -34,22 +34,22 @@ result, private/ what is needed to resume the run (the checkpoint) and all that 
 
 
 def public_part(out: Path) -> Path:
-    """What may be shared."""
+    """The shareable part of a run directory."""
     return out / "public"
 
 
 def private_part(out: Path) -> Path:
-    """What stays with those who may see the records."""
+    """The confidential part of a run directory."""
     return out / "private"
 
 
 def checkpoint_path(out: Path) -> Path:
-    """The server's state."""
+    """Path of the server's checkpoint."""
     return private_part(out) / "checkpoint" / "server.sqlite"
 
 
 def is_run(out: Path) -> bool:
-    """Whether a run was begun here: its first directory is that of the checkpoint."""
+    """True if a run was started here."""
     return checkpoint_path(out).parent.is_dir()
 
 
@@ -59,7 +59,7 @@ def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
         raise ConfigError("--resume and --overwrite contradict each other; leave one out")
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out} is a file; choose a directory")
-    # A config.toml alone proves nothing: other programs have one, too.
+    # A config.toml is not enough: other programs have one too.
     before_parts = (out / "checkpoint" / "server.sqlite").exists()
     ours = is_run(out) or before_parts
     if resume and before_parts and not is_run(out):
@@ -72,25 +72,27 @@ def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
     if out.exists() and any(out.iterdir()) and not resume:
         if not overwrite:
             raise ConfigError(
-                f"--out {out} is not empty; use --resume to go on, --overwrite to start anew, or "
-                "another directory"
+                f"--out {out} is not empty; use --resume to continue, --overwrite to start again, "
+                "or another directory"
             )
         if not ours:
-            raise ConfigError(f"--out {out} is not a run directory; it will not be overwritten")
+            raise ConfigError(
+                f"--out {out} is not a run directory and is not overwritten; choose another"
+            )
 
 
 def make_directory(out: Path) -> None:
-    """Make the run directory, or say why not."""
+    """Create the run directory."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"--out {out} cannot be made ({error.strerror}); choose another"
+            f"--out {out} cannot be created ({error.strerror}); choose another"
         ) from None
 
 
 def make_run_directory(out: Path, *, covered: bool) -> None:
-    """Make both parts of a run directory, the private one for its owner only."""
+    """Create both parts of a run directory; only its owner can read the private one."""
     make_directory(out)
     private = private_part(out)
     private.mkdir(mode=0o700, exist_ok=True)
@@ -101,7 +103,7 @@ def make_run_directory(out: Path, *, covered: bool) -> None:
 
 
 class Events:
-    """events.jsonl: after a crash rewritten from the checkpoint, then appended to."""
+    """Writer of events.jsonl, which is rebuilt from the checkpoint after a crash."""
 
     def __init__(self, path: Path, start: dict[str, Any], log: Log) -> None:
         self.path = path

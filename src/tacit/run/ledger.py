@@ -1,11 +1,10 @@
-"""The ledger of a configured run: where it lies, whether the run fits, what was spent.
+"""The ledger of a configured run: its path, the budget check, and the charges.
 
-A run with noise from the operating system counts: it is charged to a ledger that outlives it, and
-nobody but the operator can set or raise the budgets there. A run with a seeded noise guarantees
-nothing (its result says so); it is charged all the same, so that what is simulated is what would
-happen, but to a ledger in the private part of its run directory. A run on records that are
-generated from a seed may have its ledger there, too (privacy.ledger = "run-directory"): nobody's
-budget is at stake, so no operator has to allow it.
+A run with secret noise is charged to a permanent ledger, in which only the operator sets or raises
+budgets. A run with seeded noise has no guarantee (its result says so). It is charged too, so that
+the simulation behaves like a real run, but to a ledger in the private part of its run directory. A
+run on records generated from a seed may also have its ledger there (privacy.ledger =
+"run-directory"), because no real records are involved.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ GENERATED_RECORDS = "records generated from a seed"
 
 
 def ledger_path(config: Config, out: Path, asked: Path | None) -> Path:
-    """The file that a private run is charged to."""
+    """Ledger file of a private run."""
     assert config.private is not None
     if asked is not None:
         return asked
@@ -47,18 +46,18 @@ def ledger_path(config: Config, out: Path, asked: Path | None) -> Path:
 
 
 def operators_ledger(config: Config) -> Path:
-    """The file in which an operator sets the budgets of a configuration's records."""
+    """Ledger file for budgets of a configuration's records."""
     named = None if config.private is None else config.private.ledger
     if named == RUN_DIRECTORY:
         raise ConfigError(
-            f'privacy.ledger = "{RUN_DIRECTORY}"; each run has a ledger without a budget of an '
-            "operator there: nothing is to be set, or name a file with --ledger"
+            f'privacy.ledger = "{RUN_DIRECTORY}"; such ledgers need no budget: '
+            "nothing to set, or name a file with --ledger"
         )
     return own_ledger() if named is None else Path(named).expanduser()
 
 
 def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
-    """Whether a run has a ledger of its own in its directory, and charges no other.
+    """True if a run uses only a ledger in its own directory.
 
     `tacit.run.config.ledger_faults` refuses it for real records: --overwrite would delete what was
     spent. A simulation in a ledger that counts would be a finite ε in it for a release that has
@@ -68,10 +67,9 @@ def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
     within = out.resolve() in path.resolve().parents
     if not within and config.private.insecure_noise_seed is not None:
         raise ConfigError(
-            f"privacy.insecure_noise_seed = {config.private.insecure_noise_seed} with the "
-            f"ledger {path}; noise from "
-            "a known seed guarantees nothing and is charged in the run directory only: leave out "
-            "one of the two"
+            f"privacy.insecure_noise_seed = {config.private.insecure_noise_seed} with the ledger "
+            f"{path}; noise from a known seed has no guarantee and is charged only in the run "
+            "directory: remove one of the two"
         )
     if (
         within
@@ -79,16 +77,16 @@ def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
         and config.private.ledger != RUN_DIRECTORY
     ):
         raise ConfigError(
-            f"the ledger {path} lies in the run directory {out} and would be overwritten with it; "
+            f"the ledger {path} is in the run directory {out} and would be overwritten with it; "
             "keep it elsewhere, or simulate with privacy.insecure_noise_seed"
         )
     return within
 
 
 def datasets(plan: Plan, federation: Federation, ledger: Ledger) -> dict[str, DatasetId]:
-    """The name of every party's records under the ledger's key."""
+    """Data set id of every party's records under the ledger's key."""
     raw = federation.raw
-    if set(raw) != set(plan.parties):  # a baseline that has all the records in one place
+    if set(raw) != set(plan.parties):  # a baseline with pooled records
         raw = dict.fromkeys(plan.parties, pooled(federation.raw))
     return {name: identify(ledger, federation, records) for name, records in raw.items()}
 
@@ -100,13 +98,13 @@ def identify(ledger: Ledger, federation: Federation, raw: Records) -> DatasetId:
 
 
 def check_room(plan: Plan, federation: Federation, path: Path, *, inside: bool) -> None:
-    """Refuse a run that would pass a budget, before a directory is made or anything is spent."""
+    """Refuse a run that would exceed a budget, before anything is created or charged."""
     if inside:
         return
     if not path.exists():
         raise PrivacyBudgetError(
             f"the ledger {path} does not exist: no privacy budget is set for these records, so "
-            f"nothing may be released; their operator sets one: {_budget_command(plan, path)}; to "
+            f"nothing may be released; set one: {_budget_command(plan, path)}; to "
             "simulate without a guarantee set privacy.insecure_noise_seed"
         )
     with Ledger(path) as ledger:
@@ -122,16 +120,16 @@ def check_room(plan: Plan, federation: Federation, path: Path, *, inside: bool) 
             more = f" and {len(without) - 1} more" if len(without) > 1 else ""
             raise PrivacyBudgetError(
                 f"no privacy budget is set in {path} for the records of party {without[0]!r}"
-                f"{more}, so nothing may be released; their operator sets one: "
+                f"{more}, so nothing may be released; set one: "
                 f"{_budget_command(plan, path)}{similar}{hint}"
             ) from None
 
 
 def _budget_command(plan: Plan, path: Path) -> str:
-    """How the operator allows what this plan would spend."""
+    """Command that sets the budget needed by this plan."""
     assert plan.guarantee is not None
     needed = plan.guarantee.epsilon
-    unit = 10.0 ** (math.floor(math.log10(needed)) - 2)  # of the third significant digit
+    unit = 10.0 ** (math.floor(math.log10(needed)) - 2)  # unit of the third significant digit
     return (
         f"tacit ledger budget CONFIG.toml --ledger {shlex.quote(str(path))} --epsilon "
         f'{math.ceil(needed / unit) * unit:.6g} --delta {plan.guarantee.delta:g} --reason "..."'
@@ -139,19 +137,19 @@ def _budget_command(plan: Plan, path: Path) -> str:
 
 
 def refuse_simulated(ledger: Ledger, path: Path) -> None:
-    """A run directory's ledger sets its own budgets; what they allow, no operator has allowed."""
+    """Refuse the ledger of a run directory, whose budgets no operator has set."""
     own = (SIMULATION, GENERATED_RECORDS)
     if any(row.kind == "budget" and row.purpose in own for row in ledger.entries()):
         raise ConfigError(
-            f"{path} is the ledger of one run, which allowed itself what it liked; name "
-            "another one with --ledger"
+            f"{path} is the ledger of one run, which sets its own budgets; name "
+            "another ledger with --ledger"
         )
 
 
 def open_charging(
     plan: Plan, federation: Federation, path: Path, run: str, *, inside: bool
 ) -> Charging:
-    """The ledger, open, and what each party's answers cost."""
+    """Context with the open ledger and the cost of each party's replies."""
     ledger = Ledger(path, create=inside)
     try:
         charging = _charging(plan, federation, ledger, run)
@@ -174,9 +172,9 @@ def _charging(plan: Plan, federation: Federation, ledger: Ledger, run: str) -> C
 
 
 def set_own_budgets(charging: Charging, *, reason: str = SIMULATION) -> None:
-    """A run directory's ledger allows what its run was made to spend, after earlier ones."""
+    """Set the budgets of a run directory's ledger to what its run needs."""
     if charging.ledger.charges(charging.run):
-        return  # it has begun, under budgets that allow for all of it
+        return  # already started, with sufficient budgets
     wanted = {}
     for party, settled in charging.settled.items():
         dataset, guarantee = charging.datasets[party], settled.guarantee
@@ -191,7 +189,7 @@ def set_own_budgets(charging: Charging, *, reason: str = SIMULATION) -> None:
 
 
 def run_name(out: Path) -> str:
-    """What the ledger calls this run, for ever: drawn once and kept in the run directory."""
+    """Permanent id of this run in the ledger, stored in the run directory."""
     path = checkpoint_path(out).with_name("run-name")
     if not path.exists():
         write_text(path, f"run-{secrets.token_hex(12)}\n")

@@ -1,9 +1,9 @@
-"""A configured run: from a TOML file to a run directory.
+"""Run a configuration and write a run directory.
 
 `tacit.run.directory` lists the files of a run directory: a public part, which reports are made
-from, and a private part. It is made only after everything that can be wrong with the configuration
-and the data has been looked at. The posterior is written as soon as there is one: what is computed
-after it (metrics, references) may fail and is then a note in the result.
+from, and a private part. It is created only after configuration and data were checked. The
+posterior is written first: later steps (metrics, references) may fail, which is noted in the
+result.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from tacit.support.type_info import prepare as prepare_type
 
 @dataclass(frozen=True)
 class Prepared:
-    """A configuration that has been looked at together with its data."""
+    """A configuration with its loaded data and plan."""
 
     config: Config
     federation: Federation
@@ -77,9 +77,9 @@ class Prepared:
 
 
 def prepare(config: Config, method: LocalMethod | None = None) -> Prepared:
-    """Load the data and make the plan; raises what is wrong and writes nothing.
+    """Load the data and make the plan; writes nothing.
 
-    `method` is one that the configuration has no name for, instead of the one that it names.
+    `method` replaces the configured method, e.g. by one that cannot be configured.
     """
     started = time.perf_counter()
     federation = load_federation(config.data, config.partition, config.seed)
@@ -96,7 +96,7 @@ def prepare(config: Config, method: LocalMethod | None = None) -> Prepared:
 def plan_for(
     config: Config, model: Model, records: dict[str, Records], method: LocalMethod | None = None
 ) -> Plan:
-    """What a configuration does with these parties' records."""
+    """Plan of a configuration for these parties' records."""
     parties, method, schedule, trust = as_baseline(
         config.baseline,
         records,
@@ -118,7 +118,7 @@ def plan_for(
 
 
 def check_private(config: Config, federation: Federation) -> None:
-    """Refuse a private run that would look at records outside of a release."""
+    """Refuse a private run that would use records outside a release."""
     if config.private is None:
         return
     check_bounded(federation)
@@ -131,8 +131,8 @@ def _check_person(config: Config) -> None:
         return
     if config.private.unit == "person" and config.data.person is None:
         raise ConfigError(
-            'privacy.unit = "person", but data.person names no column that says whose a record '
-            "is; name it, or protect a record"
+            'privacy.unit = "person", but data.person is not set; name the column that identifies '
+            'the person, or use unit = "record"'
         )
 
 
@@ -141,14 +141,14 @@ def _check_balance(config: Config) -> None:
         return
     if config.data.balance and config.private.insecure_noise_seed is None:
         raise ConfigError(
-            "data.balance = true in a private run; which records are dropped depends on all of "
-            "them, and no noise covers that: leave it out, or simulate with "
+            "data.balance = true in a private run; which records are dropped depends on exact "
+            "records: leave it out, or simulate with "
             "privacy.insecure_noise_seed"
         )
 
 
 def _check_counts(config: Config) -> None:
-    """Refuse what would look at records outside of a release, in a run that counts."""
+    """Refuse settings that would use exact records, in a run with a guarantee."""
     if config.private is None or config.private.insecure_noise_seed is not None:
         return
     if config.evaluate.reference == "nuts":
@@ -159,14 +159,14 @@ def _check_counts(config: Config) -> None:
         )
     if config.partition.label_skew != 0:
         raise ConfigError(
-            f"partition.label_skew = {config.partition.label_skew} in a private run; who is dealt "
-            "which record would depend on all labels: leave it out, or simulate with "
+            f"partition.label_skew = {config.partition.label_skew} in a private run; the partition "
+            "would depend on exact labels: leave it out, or simulate with "
             "privacy.insecure_noise_seed"
         )
 
 
 CONFIG_CHECKS = (_check_person, _check_counts, _check_balance)
-"""What must hold for a private run and can be checked without its records."""
+"""Checks of a private run that need no records."""
 
 
 def run(
@@ -180,8 +180,8 @@ def run(
 ) -> Result:
     """Carry a configuration out and leave a run directory; the result with all that was measured.
 
-    A private run is charged to `ledger`, or where the configuration says, or to the user's own. Of
-    its result only the part that the guarantee covers is in public/result.json.
+    A private run is charged to `ledger`, to the configured ledger, or to the user's default ledger.
+    public/result.json has only the part that the guarantee covers.
     """
     cpu = time.process_time()
     started = time.perf_counter()
@@ -246,8 +246,7 @@ def simulate(config: Config, method: LocalMethod | None = None) -> Result:
     if config.private is not None and config.private.insecure_noise_seed is None:
         raise ConfigError(
             "a simulation of a private run without privacy.insecure_noise_seed; its noise "
-            "would be secret "
-            "and no ledger charged: set it, or use tacit run"
+            "would be secret and no ledger charged: set it, or use tacit run"
         )
     cpu, started = time.process_time(), time.perf_counter()
     prepared = prepare(config, method)
@@ -341,7 +340,7 @@ def _start_line(prepared: Prepared) -> dict[str, Any]:
 
 
 def own_key(out: Path) -> bytes:
-    """The key of a run without a ledger, drawn once: see `fingerprint`."""
+    """Random key of a run without a ledger: see `fingerprint`."""
     path = checkpoint_path(out).with_name("key")
     if not path.exists():
         write_text(path, secrets.token_hex(32) + "\n")
@@ -349,9 +348,9 @@ def own_key(out: Path) -> bytes:
 
 
 def fingerprint(federation: Federation, key: bytes) -> str:
-    """A digest of the prepared records, party by party: a resumed run must meet the same ones.
+    """Keyed digest of the prepared records, to check that a resumed run has the same.
 
-    Without a key it would confirm any guess of a record. Where the run has a ledger the key is made
+    Without a key it would confirm a guess of a record. If the run has a ledger, the key is derived
     from the ledger's, which is not in the run directory.
     """
     digest = hashlib.blake2b(digest_size=16, key=key)

@@ -1,7 +1,7 @@
-"""The layout of a study's file: keys about the data that stand at its top.
+"""Layout of a study file, with some data keys at its top.
 
-A file says what it is about first: `outcome`, `positive` and `[columns]` are at the top, while
-`DataConfig` holds them together with where the records are.
+`outcome`, `positive` and `[columns]` are at the top of the file, while `DataConfig` holds them
+together with the source of the records.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_SOURCE = (
 
 
 def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """A file's dictionary with these keys in its data table, and what is wrong with them.
+    """Move these keys of a file's dictionary into its data table; returns faults too.
 
     >>> file = {"outcome": "ill", "columns": {"ill": {}}, "data": {"path": "a.csv"}}
     >>> lowered(file)[0]["data"]["source"], lowered(file)[0]["data"]["columns"]
@@ -51,7 +51,7 @@ def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             return {key: value for key, value in result.items() if key != "data"}, [unsaid]
         data["source"] = "file"
     elif data["source"] == "file":
-        faults.append('data.source = "file"; leave it out: data.path says that it is a file')
+        faults.append('data.source = "file"; leave it out: data.path implies it')
     if "columns" in data:
         data["columns"], wrong = column_rows(data["columns"])
         faults += wrong
@@ -77,7 +77,7 @@ def raised(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def raised_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """The JSON Schema of a table with [data], with these keys at the top."""
+    """JSON Schema with these keys at the top."""
     definitions = schema["$defs"]
     file = definitions["DataConfig-file"]
     top = {key: file["properties"].pop(key) for key in TOP}

@@ -10,7 +10,7 @@ q, factors, public arrays and memory then stay unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -51,6 +51,18 @@ class RoundSum(NamedTuple):
 
 
 Combine = Callable[[Shared, RoundSum], Shared]
+
+
+class Solver(Protocol):
+    """A `Combine` that also chooses the stage of every round."""
+
+    def __call__(self, shared: Shared, answers: RoundSum) -> Shared:
+        """The next request, or the end of the run, from the sum of a round."""
+        ...
+
+    def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
+        """One party's factor by its reply; None where a reply of that stage does not say."""
+        ...
 
 
 class Run(NamedTuple):

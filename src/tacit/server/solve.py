@@ -11,6 +11,9 @@ from tacit.server.combine import RoundSum, Shared
 from tacit.server.messages import Reply
 from tacit.server.state import Log, Rules, ServerState
 
+FEW_PARTIES = 20
+"""With fewer, factors are kept, to see whether the result depends on one party."""
+
 
 def solve_round(
     rules: Rules, state: ServerState, replies: Sequence[Reply]
@@ -40,11 +43,19 @@ def solve_round(
     if finished is None and number >= rules.schedule.rounds:
         finished = "rounds"
     answered = {reply.party: 0.0 for reply in replies}
+    factors = dict(state.factors)
+    if len(replies) < FEW_PARTIES:
+        for reply in replies:
+            site = rules.solver.site(stage, state.public, reply.released)
+            if site is not None:
+                before = factors[reply.party]
+                factors[reply.party] = before._replace(natural=site, version=before.version + 1)
     following = replace(
         state,
         q=shared.q,
         q_version=state.q_version + 1,
         previous=shared.q,
+        factors=factors,
         public=shared.public,
         memory=shared.memory,
         stage=shared.stage,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tacit.arrays import Arrays, Natural
 from tacit.expfam import Family
 from tacit.pvi import power, product
-from tacit.server.combine import Combine
+from tacit.server.combine import Combine, Solver
 from tacit.server.messages import Reply, Request, Stage
 from tacit.server.schedule import Schedule
 
@@ -79,7 +79,7 @@ class Rules:
     """Largest number of visits per party; None: no limit."""
     quorum: int | None = None
     """Number of replies that complete a round when others are late; None: all."""
-    solver: Combine | None = None
+    solver: Solver | None = None
     """Chooses stage and contents of every round from the sums of the one before, where the server
     controls the steps of a method (`tacit.server.solve`)."""
     first_public: Arrays = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Topic models: latent Dirichlet allocation with and without privacy.
 
-The names are imported on first use. `LDA` learns the topics of documents in one place; several
-parties learn topics together with `tacit.fit` and `tacit.models.TopicModel`.
+The names are imported on first use. `LDA` fits topics of documents in one place; for several
+parties use `tacit.fit` and `tacit.models.TopicModel`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ k; step t = 0, 1, … takes a batch of S of the D documents and moves
 
     λ ← (1 − ρ_t) λ + ρ_t (η + (D/S) Σ_d n_dw φ_dwk),      ρ_t = (τ₀ + t)^−κ.
 
-A fit is a plan with one party, and its steps are the plan's rounds: what is drawn, computed, priced
-and charged is what `tacit.plan.plan` does for several parties.
+A fit is a plan with one party whose rounds are the steps, so that sampling, computation, accounting
+and charging are those of `tacit.plan.plan`.
 """
 
 from __future__ import annotations
@@ -45,19 +45,18 @@ from tacit.server.schedule import PowerDamping, Synchronous
 from tacit.server.state import ServerState, initial_state
 
 CORPUS = "corpus"
-"""The one party of a fit."""
+"""Name of the only party."""
 
 
 class LDA:
     """Latent Dirichlet allocation of documents given as counts of words.
 
-    The names are scikit-learn's, of `LatentDirichletAllocation`, so that this takes its place in a
-    notebook, a pipeline or a search. `privacy` has to be said: "none", or `tacit.Privacy(…)`, whose
-    unit is then a document. `fit` makes `max_iter` passes in batches of `batch_size`; a private
-    batch is drawn anew in every step (`sampling`: "poisson", with that size on average, or
-    "without-replacement"), each of its documents is resampled to `document_words` words, and its
-    statistics are clipped to `clip_share`·`document_words` in norm. `denoise` says what is made of
-    the noisy sums: see `tacit.models.lda.denoise`.
+    The arguments are named as in scikit-learn's `LatentDirichletAllocation`. `privacy` is required:
+    "none", or `tacit.Privacy(…)`, whose unit is a document. `fit` makes `max_iter` passes in
+    batches of `batch_size`; a private batch is sampled in every step (`sampling`: "poisson",
+    with that size on average, or "without-replacement"), each of its documents is resampled to
+    `document_words` words, and its statistics are clipped to `clip_share`·`document_words` in norm.
+    `denoise` is the post-processing of the noisy sums: see `tacit.models.lda.denoise`.
 
     Parameters
     ----------
@@ -103,14 +102,14 @@ class LDA:
     """λ: the concentration of each topic, topics × words."""
     n_features_in_: int
     n_batch_iter_: int
-    """t: how many batches were learnt from."""
+    """t: number of batches used."""
     guarantee_: Guarantee | None
-    """What everything learnt so far promises, counted on its own; None without privacy."""
+    """Guarantee of all steps so far, without other runs; None without privacy."""
     settled_: Settled | None
     """Clip, noise and events of the last private call, in units of clip_share·document_words; None
     without privacy."""
     _memory: Arrays | None = None
-    """Of "shrink": the noisy average so far and its noise."""
+    """For "shrink": the noisy average so far and its noise."""
 
     def __init__(
         self,
@@ -185,12 +184,12 @@ class LDA:
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        """Settings only: never what was learnt from documents."""
+        """Settings only, never fitted values."""
         shown = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
         return f"LDA({shown})"
 
     def fit(self, X: Any, y: Any = None) -> LDA:
-        """Learn from scratch.
+        """Fit the topics, discarding earlier ones.
 
         Parameters
         ----------
@@ -205,15 +204,15 @@ class LDA:
         count = documents.shape[0]
         if self.total_samples is None and self._size_is_private:
             raise ConfigError(
-                "privacy.adjacency = 'add-or-remove-one' without total_samples; how many documents"
-                " there are is then private: declare a public number"
+                "privacy.adjacency = 'add-or-remove-one' without total_samples; the number of"
+                " documents is then private: set total_samples to a public number"
             )
         total = count if self.total_samples is None else self.total_samples
         private = isinstance(self.privacy, Privacy)
         if private and self.sampling == "without-replacement" and total != count:
             raise ConfigError(
-                f"total_samples = {total} with {count} documents; a batch without replacement"
-                " is drawn from those that are here: leave total_samples out"
+                f"total_samples = {total} with {count} documents; sampling without"
+                " replacement needs the actual number: leave total_samples out"
             )
         drawn, weight = (total, 1.0) if private else (count, total / count)
         batch = min(self.batch_size, drawn)
@@ -224,10 +223,9 @@ class LDA:
     def partial_fit(self, X: Any, y: Any = None) -> LDA:
         """One more step, with these documents as its batch.
 
-        `total_samples` must say how many documents there are in all. With privacy every call is one
-        release over all of these documents, and `guarantee_` counts the calls as if one document
-        had been in each: the noise has to be given as `noise_multiplier`, because how many calls
-        there will be is not known.
+        `total_samples` must be the total number of documents. With privacy every call is one
+        release over these documents, and `guarantee_` assumes that a document may be in every call.
+        The noise must be set by `noise_multiplier`, because the number of calls is unknown.
 
         Parameters
         ----------
@@ -242,23 +240,23 @@ class LDA:
         documents = check_documents(X, words=self.n_features_in_ if started else None)
         if self.total_samples is None:
             raise ConfigError(
-                "partial_fit without total_samples; say how many documents there are in all"
+                "partial_fit without total_samples; set it to the total number of documents"
             )
         if started and self._noise != self._kind_of_noise:
             raise ConfigError(
                 f"partial_fit with noise {self._kind_of_noise!r} after steps with noise"
-                f" {self._noise!r}; no guarantee holds for both together: keep to one kind, or"
-                " begin anew with fit"
+                f" {self._noise!r}; no guarantee covers both: use one kind, or start again"
+                " with fit"
             )
         if isinstance(self.privacy, Privacy) and self.privacy.noise_multiplier is None:
             raise ConfigError(
-                f"privacy.epsilon = {self.privacy.epsilon} with partial_fit; how often it will be"
-                " called is not known: give noise_multiplier, and read guarantee_"
+                f"privacy.epsilon = {self.privacy.epsilon} with partial_fit; the number of"
+                " calls is unknown: set noise_multiplier, and read guarantee_"
             )
         # Under add-or-remove-one the batch's size is private and the scale uses the declared one.
         size = self.batch_size if self._size_is_private else documents.shape[0]
         before = self.n_batch_iter_ if started else 0
-        # A call is a party of its own, whose name makes its seeded noise differ from the others'.
+        # Each call is a separate party, so that its seeded noise differs.
         name, weight = f"batch {before}", self.total_samples / size
         plan = self._plan(documents, name, size, 1.0, weight, steps=1, before=before)
         return self._carry_out(plan, documents, before, resumed=started)
@@ -267,7 +265,7 @@ class LDA:
         self, documents: Documents, party: str, units: int, rate: float, weight: float,
         *, steps: int, before: int = 0,
     ) -> Plan:  # fmt: skip
-        """Steps over batches of a share `rate` of `units` documents, which is a public number."""
+        """Plan of steps over batches with a share `rate` of `units` (public) documents."""
         private = self.privacy if isinstance(self.privacy, Privacy) else None
         shrinks = private is not None and self.denoise == "shrink"
         method: LocalMethod = ExpectedStatistics(sampling_rate=rate, batches="shuffled")
@@ -282,7 +280,7 @@ class LDA:
         )  # fmt: skip
         plan = make_plan(
             self._model(documents.shape[1], weight),
-            {party: {}},  # priced before any document is read
+            {party: {}},  # accounted for before any document is read
             method=method, seed=self.random_state % 2**32,
             schedule=Synchronous(rounds=steps, tolerance=0.0, damping=damping),
             privacy=private, trust=TRUST["central"], live=Live(total_units=units),
@@ -294,7 +292,7 @@ class LDA:
     def _carry_out(
         self, plan: Plan, documents: Documents, before: int = 0, *, resumed: bool = False
     ) -> LDA:
-        """Learn as planned, from what was learnt so far where a fit is `resumed`."""
+        """Run the plan, from the current topics if `resumed`."""
         start, earlier = initial_state(plan.rules, first_factors(plan)), ()
         if resumed:
             learnt = divide({"log": self.components_ - 1.0}, plan.model.prior(plan.family))
@@ -319,7 +317,7 @@ class LDA:
         return self
 
     def _promise(self, plan: Plan, earlier: tuple[GaussianEvent, ...]) -> None:
-        """What holds for everything learnt and for this plan; known before its first release."""
+        """Guarantee of all earlier steps and this plan, computed before its first release."""
         self.guarantee_, self.settled_, self._released = plan.guarantee, None, earlier
         if self.guarantee_ is None or plan.privacy is None:
             return
@@ -331,7 +329,7 @@ class LDA:
             self.guarantee_ = msgspec.structs.replace(self.guarantee_, epsilon=spent)
 
     def transform(self, X: Any) -> Array:
-        """E[θ], documents × topics. It is as private as the documents that are asked about.
+        """E[θ], documents × topics. The result is as private as these documents.
 
         Parameters
         ----------
@@ -357,10 +355,10 @@ class LDA:
     def perplexity(
         self, X: Any, *, form: Literal["completion", "bound"] = "completion", seed: int = 0
     ) -> float:
-        """Per word, of documents that were held out; see `tacit.models.lda.perplexity`.
+        """Per-word perplexity of held-out documents; see `tacit.models.lda.perplexity`.
 
-        On documents that were learnt from it says little, and after a private fit it would be a
-        release that nobody has paid for.
+        It is not meaningful on training documents, and after a private fit it would be an uncharged
+        release.
 
         Parameters
         ----------
@@ -393,14 +391,14 @@ class LDA:
         return -math.log(self.perplexity(X))
 
     def epsilons(self) -> dict[str, float | None]:
-        """ε of what was released, by each accountant at the guarantee's δ; None: it has no bound.
+        """ε of what was released, by each accountant at the guarantee's δ; None: no bound.
 
-        The guarantee is that of `privacy.accountant`; choosing the least of them afterwards is not
-        a loss of privacy, since each of them is a valid bound.
+        The guarantee is that of `privacy.accountant`. Choosing the smallest afterwards is valid,
+        because each is a bound.
         """
         self._fitted()
         if self.guarantee_ is None:
-            raise ConfigError("nothing private was learnt; there is no ε")
+            raise ConfigError("no private step was made; there is no ε")
         guarantee, events = self.guarantee_, self._released
         return {
             name: None
@@ -432,7 +430,7 @@ class LDA:
 
     @property
     def _kind_of_noise(self) -> str:
-        """Steps of different kinds have no guarantee together."""
+        """Kind of noise; steps of different kinds have no common guarantee."""
         if not isinstance(self.privacy, Privacy):
             return "none"
         return "secret" if self.privacy.insecure_noise_seed is None else "with a known seed"
@@ -443,7 +441,7 @@ class LDA:
 
     def _fitted(self) -> int:
         if not hasattr(self, "components_"):
-            raise ConfigError("this LDA has not learnt anything yet; call fit first")
+            raise ConfigError("this LDA is not fitted; call fit first")
         return self.n_features_in_
 
     def _check(self) -> None:
@@ -454,8 +452,7 @@ class LDA:
             )
         if isinstance(self.privacy, Privacy) and self.privacy.unit != "record":
             raise ConfigError(
-                f"privacy.unit = {self.privacy.unit!r}; topics are learnt from documents: protect a"
-                " 'record', which is one document"
+                f"privacy.unit = {self.privacy.unit!r}; use 'record', which is one document"
             )
         for name in ("n_components", "max_iter", "batch_size", "total_samples",
                      "max_doc_update_iter", "document_words", "n_jobs"):  # fmt: skip
@@ -467,8 +464,8 @@ class LDA:
             raise ConfigError(f"mean_change_tol = {self.mean_change_tol}; it must be finite, > 0")
         if not 0.5 <= self.learning_decay <= 1:
             raise ConfigError(
-                f"learning_decay = {self.learning_decay}; it must be in [0.5, 1]: slower does not"
-                " forget noise, faster stops learning"
+                f"learning_decay = {self.learning_decay}; it must be in [0.5, 1]: below,"
+                " noise does not average out; above, learning stops"
             )
         if not 1 <= self.learning_offset < math.inf:
             raise ConfigError(f"learning_offset = {self.learning_offset}; it must be at least 1")
@@ -483,11 +480,11 @@ class LDA:
 
 @dataclass(frozen=True, kw_only=True)
 class _Steps(PowerDamping):
-    """ρ of the steps after `before` others; the first may replace what is there."""
+    """ρ of the steps after `before` others; the first may replace the start."""
 
     before: int
     replaces: bool
-    """The start is no release: an average of releases begins with the first of them."""
+    """True: the first step replaces the start, which is not a release."""
 
     def at(self, round_number: int) -> float:
         first = self.replaces and round_number == 1

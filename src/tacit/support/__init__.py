@@ -1,1 +1,1 @@
-"""Helpers that know nothing of inference: BLAS threads, type information, validation."""
+"""General helpers: BLAS threads, files, tables, type information, validation."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 
 class _ImportedWhenUsed(ModuleType):
-    """Stands for a module; its first attribute that is asked for imports it."""
+    """Module proxy that imports the module on first attribute access."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module(self.__name__), name)

@@ -1,6 +1,6 @@
-"""A JSON Schema of a table, for editors that complete and check TOML files.
+"""JSON Schemas of tables, for editors that complete and check TOML files.
 
-Types, bounds and defaults are those of the fields, descriptions the texts below them.
+Types, bounds and defaults come from the fields, descriptions from their docstrings.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _any_of(description: str, places: list[str]) -> Schema:
 
 
 def _described(table: type[Table], raw: Schema) -> Schema:
-    """An object's schema with descriptions, and without null, which TOML does not have."""
+    """Schema of an object with descriptions and without null, which TOML lacks."""
     docs = attribute_docs(table)
     properties = {}
     for key, value in raw.get("properties", {}).items():
@@ -90,7 +90,7 @@ def _described(table: type[Table], raw: Schema) -> Schema:
 def _without_null(value: Schema) -> Schema:
     one = {key: inner for key, inner in value.items() if not (key == "default" and inner is None)}
     if isinstance(one.get("default"), dict):
-        del one["default"]  # that of a whole table: its keys have their own
+        del one["default"]  # the keys of a table have their own defaults
     if "anyOf" in one:
         options = [_without_null(inner) for inner in one.pop("anyOf") if inner != {"type": "null"}]
         one = {**one, **options[0]} if len(options) == 1 else {**one, "anyOf": options}
@@ -100,7 +100,7 @@ def _without_null(value: Schema) -> Schema:
 
 
 def _variant(table: type[Table], whole: Schema, kind: str) -> Schema:
-    """The part of a table's schema that holds for one kind."""
+    """Schema of a table for one kind."""
     key = table.kind_key
     properties = {key: {"description": whole["properties"][key].get("description"), "enum": [kind]}}
     properties |= {
@@ -118,7 +118,7 @@ def _variant(table: type[Table], whole: Schema, kind: str) -> Schema:
 
 @functools.cache
 def attribute_docs(table: type) -> dict[str, str]:
-    """The text below each annotated attribute of a class and of its bases."""
+    """Docstrings of the annotated attributes of a class and its bases."""
     found: dict[str, str] = {}
     for one in reversed(table.__mro__):
         try:

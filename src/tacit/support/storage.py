@@ -1,7 +1,6 @@
-"""Files that must be right or not be used: durable writing, checksums, and errors that name a file.
+"""Durable writing, checksums, and storage errors.
 
-A disk that is full, read-only or broken is not a bug: whoever reads the error needs the path, the
-reason and the next step.
+Errors of a full, read-only or broken disk name the path, the reason and the next step.
 """
 
 from __future__ import annotations
@@ -21,26 +20,26 @@ OWNER_ONLY = 0o600
 UNUSABLE = {
     errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG
 }  # fmt: skip
-"""A disk that is full, broken or read-only, or a file that we may not write."""
+"""Error numbers of a full, broken or read-only disk, or of missing permissions."""
 _FULL = ("full", "disk i/o", "readonly", "unable to open")
 
 
 def cannot_write(path: Path | str, reason: str) -> DataError:
-    """What a user is told of a file that could not be written."""
+    """Error for a file that could not be written."""
     return DataError(
-        f"{path} cannot be written ({reason}); make room or mend its rights, then give the same "
-        "command again: what was written before is whole"
+        f"{path} cannot be written ({reason}); free disk space or fix its permissions, then repeat "
+        "the command: earlier files are intact"
     )
 
 
 def is_storage_trouble(error: sqlite3.OperationalError) -> bool:
-    """Whether SQLite could not write because of the disk, not because of what is in the file."""
+    """True if SQLite failed because of the disk, not because of the file's content."""
     return any(word in str(error).lower() for word in _FULL)
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what the system or SQLite says of a disk into an error that names the file."""
+    """Convert storage errors of the system or SQLite to errors that name the file."""
     try:
         yield
     except OSError as error:
@@ -52,15 +51,15 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def sealed(body: bytes) -> bytes:
-    """The body after its SHA-256."""
+    """SHA-256 followed by the body."""
     return MAGIC + hashlib.sha256(body).digest() + body
 
 
 def unsealed(raw: bytes) -> bytes:
-    """The inverse of `sealed`; a ValueError if a bit of it is another one."""
+    """Inverse of `sealed`; raises ValueError if the body was changed."""
     start = len(MAGIC) + hashlib.sha256().digest_size
     if not raw.startswith(MAGIC):
-        raise ValueError("it has no checksum: damaged, or written by an older version")
+        raise ValueError("no checksum: damaged, or written by an older version")
     body = raw[start:]
     if hashlib.sha256(body).digest() != raw[len(MAGIC) : start]:
         raise ValueError("checksum mismatch: the file was damaged")
@@ -68,7 +67,7 @@ def unsealed(raw: bytes) -> bytes:
 
 
 def write_durably(path: Path, body: bytes) -> None:
-    """The whole file or the old one, on the disk when this returns, readable by its owner only."""
+    """Write a file atomically and durably, readable by its owner only."""
     part = path.with_name(path.name + ".part")
     part.unlink(missing_ok=True)
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
@@ -81,7 +80,7 @@ def write_durably(path: Path, body: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all; it is on the disk when this returns."""
+    """Write a text file atomically and durably."""
     part = path.with_name(path.name + ".part")
     with writing(path):
         with part.open("w", encoding="utf-8") as file:
@@ -93,7 +92,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make a rename in a directory survive a power cut (where directories can be synced)."""
+    """Flush a directory, so that renames survive a power failure."""
     if os.name != "posix":
         return
     descriptor = os.open(path, os.O_RDONLY)

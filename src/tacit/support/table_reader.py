@@ -34,7 +34,7 @@ def read_toml_file(path: Path) -> dict[str, Any]:
 
 
 def read_table(raw: Any, table: type[T], path: str = "") -> T:
-    """A plain dictionary as a table; raises the first fault with the others in its `also`.
+    """Read a dictionary as a table; raises the first fault with the others in its `also`.
 
     >>> class Point(Table, frozen=True, kw_only=True):
     ...     x: float
@@ -53,13 +53,13 @@ def read_table(raw: Any, table: type[T], path: str = "") -> T:
 
 
 def find_faults(raw: Any, table: type[T], path: str = "") -> tuple[T | None, list[TacitError]]:
-    """The table, or None and everything that is wrong with it."""
+    """The table, or None, and all its faults."""
     made, faults = _Reader(table.shown_as).table(raw, table, path)
     return made, faults
 
 
 class _Reader:
-    """Reads tables recursively. Every method answers (value or None, faults)."""
+    """Reads tables recursively. Every method returns (value or None, faults)."""
 
     def __init__(self, shown_as: Mapping[str, str]) -> None:
         self.shown_as = shown_as
@@ -121,9 +121,9 @@ class _Reader:
     def checked(
         self, table: type[Any], good: dict[str, Any], faults: list[TacitError], suspect: set[str]
     ) -> tuple[Any, list[TacitError]]:
-        """The object, and what its own check finds beside the faults of single keys.
+        """The object, and the faults of its own checks.
 
-        A finding that names a key with a fault may be due to that fault, and is left out.
+        Findings that name a key with another fault are left out.
         """
         required = {name for name, field in fields_of(table).items() if field.required}
         stand_ins = {name: value for name, value in table.placeholders.items() if name not in good}
@@ -175,7 +175,7 @@ class _Reader:
         if kind is None:
             return f"{key} is missing; choose from {listed}"
         new = variants.renamed.get(kind) if isinstance(kind, str) else None
-        if new is not None and new not in kinds:  # what to do instead
+        if new is not None and new not in kinds:  # it is advice
             return f"{key} = {shown(kind)}; {new}"
         near = new or near_word(kind, kinds)
         advice = f'did you mean "{near}"? ' if near else ""
@@ -184,7 +184,7 @@ class _Reader:
     def unknown(
         self, key: str, table: type[Any], variant: tuple[_Variants, str] | None, path: str
     ) -> tuple[str, str]:
-        """What to say of a key that the table does not have, and which one may be meant."""
+        """Message about an unknown key, and the key that may be meant."""
         keys = [*table.shown_as.values(), *fields_of(table)]
         of, others = "is not a known key", []
         if variant is not None:
@@ -210,7 +210,7 @@ class _Reader:
         return f"{path}.{key}" if path else key
 
     def key(self, path: str, key: str = "") -> str:
-        """A key as the user writes it."""
+        """A key as written in the file."""
         whole = self.join(path, key) if key else path
         for place, name in self.shown_as.items():
             if whole == place or whole.startswith(f"{place}."):
@@ -219,7 +219,7 @@ class _Reader:
 
 
 class _Variants(NamedTuple):
-    """A table whose keys depend on its kind, whichever way it is declared."""
+    """A table whose keys depend on its kind."""
 
     key: str
     kinds: Callable[[], tuple[str, ...]]
@@ -257,7 +257,7 @@ def _variants(table: type[Table]) -> _Variants | None:
 
 
 def _renamed_value(table: type[Table], key: str, value: Any) -> str:
-    """What a value of an earlier version is called now; empty: it is none."""
+    """New name of a value of an earlier version, or ""."""
     renamed = table.renamed_values.get(key, {})
     return renamed.get(value, "") if isinstance(value, str) else ""
 
@@ -267,7 +267,7 @@ def _is_table(hint: Any) -> bool:
 
 
 def _inner_table(hint: Any) -> type[Table] | None:
-    """The table that a list or a dictionary holds."""
+    """Table type of a list's or dictionary's values."""
     return next((one for one in typing.get_args(hint) if _is_table(one)), None)
 
 

@@ -1,4 +1,4 @@
-"""Tables of a TOML file as structs, read with all of their faults at once.
+"""Tables of a TOML file as structs, with all faults reported at once.
 
 A table is a subclass of `Table`: its fields are the keys, their annotations (with `msgspec.Meta`
 for bounds) the values that they may have, and `faults` what else must hold. Where the keys depend
@@ -27,35 +27,35 @@ T = TypeVar("T", bound="Table")
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of a configuration. Making one checks what concerns several keys together."""
+    """Base class of configuration tables; construction checks several keys together."""
 
     place: ClassVar[str] = ""
     """The table's name in a file."""
     kind_key: ClassVar[str] = ""
     """The key that names the kind, in a table that has `keys_of`."""
     keys_of: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """The keys that a table of each kind has, beside `kind_key`."""
+    """Keys of each kind, besides `kind_key`."""
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Keys that earlier versions had, each with what to write instead."""
+    """Keys of earlier versions, with their replacements."""
     renamed_kinds: ClassVar[Mapping[str, str]] = {}
-    """The same for kinds, in a table that has `keys_of`."""
+    """Kinds of earlier versions, with their replacements, in a table with `keys_of`."""
     renamed_values: ClassVar[Mapping[str, Mapping[str, str]]] = {}
-    """The same for the values of keys."""
+    """Values of earlier versions, with their replacements, by key."""
     placeholders: ClassVar[Mapping[str, Any]] = {}
-    """What stands for a required key that has a fault while the other keys are checked."""
+    """Replacement values of faulty required keys, so that other keys can be checked."""
     advice: ClassVar[Mapping[str, str]] = {}
-    """What to do about a required key that is missing; left out: add it."""
+    """Advice for a missing required key; by default "add it"."""
     unwritten: ClassVar[tuple[str, ...]] = ()
     """Fields that are not keys of the table in a file."""
     shown_as: ClassVar[Mapping[str, str]] = {}
-    """Of a whole file: where its user writes keys that are kept in another table."""
+    """For a file: keys that are written in another place than where they are stored."""
 
     def faults(self) -> Iterator[str | TacitError]:
-        """What is wrong with the values together, each fault in one line."""
+        """Faults of the values together, one line each."""
         yield from ()
 
     def table_key(self) -> str:
-        """Where the table is written in a file."""
+        """Name of the table in a file."""
         return self.place
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Kinds(Generic[T]):
-    """The tables of one family by kind: where each is, imported when it is first used.
+    """Registry of the tables of one family by kind, imported on first use.
 
     `key` is the key of the TOML file that names the kind, `default` the kind of a table without it,
     and `renamed` maps the kinds of earlier versions to today's. Installed packages add kinds by
@@ -88,7 +88,7 @@ class Kinds(Generic[T]):
         _FAMILIES[base] = self
 
     def register(self, settings: type[T]) -> type[T]:
-        """Add a further kind, the tag of its struct; usable as a decorator."""
+        """Register a kind, the tag of its struct; usable as a decorator."""
         self._places[str(settings.__struct_config__.tag)] = settings
         return settings
 
@@ -99,7 +99,7 @@ class Kinds(Generic[T]):
         return kind in self._places or kind in self._installed()
 
     def _installed(self) -> dict[str, str]:
-        """Kinds of other packages; looked for only where no kind of this one is meant."""
+        """Kinds of other packages, read only if no built-in kind matches."""
         found = entry_points(group=self.group) if self.group else ()
         return {one.name: one.value for one in found if one.name not in self._places}
 
@@ -113,13 +113,13 @@ class Kinds(Generic[T]):
         except (ImportError, AttributeError) as error:
             raise ConfigError(
                 f'{self.base.place}.{self.key} = "{kind}": {place} cannot be loaded ({error}); '
-                "repair or uninstall that package"
+                "fix or uninstall that package"
             ) from error
         self._places[kind] = table
         return table
 
     def keys(self, kind: str) -> tuple[str, ...]:
-        """The keys of that kind's table; none where it cannot be loaded."""
+        """Keys of that kind's table; empty if it cannot be loaded."""
         try:
             return tuple(fields_of(self[kind]))
         except ConfigError:
@@ -130,7 +130,7 @@ _FAMILIES: dict[type[Table], Kinds[Any]] = {}
 
 
 def family_of(table: type[Table]) -> Kinds[Any] | None:
-    """The registry of a table whose keys depend on its kind; None: it has one set of keys."""
+    """Registry of a table whose keys depend on its kind, or None."""
     return _FAMILIES.get(table)
 
 
@@ -149,7 +149,7 @@ def given(table: Table) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A table as the dictionary that it can be read from: what was left out and may be stays out.
+    """Convert a table to a dictionary from which it can be read; omits None.
 
     >>> plain({"a": None, "b": (1, 2)})
     {'b': [1, 2]}
@@ -169,7 +169,7 @@ def plain(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value as TOML writes it."""
+    """A value in TOML syntax."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -182,7 +182,7 @@ def shown(value: Any) -> str:
 
 
 def short(value: Any) -> str:
-    """A value as TOML writes it, cut where it is long."""
+    """A value in TOML syntax, truncated if long."""
     text = shown(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
@@ -194,7 +194,7 @@ def fields_of(table: type[Table]) -> dict[str, msgspec.structs.FieldInfo]:
 
 
 def _foreign(table: Table) -> Iterator[str]:
-    """Keys that are set in an object made in Python and that its kind does not have."""
+    """Faults of keys that an object's kind does not have."""
     if not table.keys_of:
         return
     kind, place = getattr(table, table.kind_key), table.place
@@ -212,6 +212,6 @@ def _foreign(table: Table) -> Iterator[str]:
 
 
 def default_of(field: msgspec.structs.FieldInfo) -> Any:
-    """What a key is that was left out."""
+    """Default value of a key."""
     factory = field.default_factory
     return field.default if factory is msgspec.NODEFAULT else factory()

@@ -1,8 +1,8 @@
-"""The first use of a type by msgspec, one thread at a time.
+"""Thread-safe first use of a type by msgspec.
 
-msgspec describes a Struct to itself when it first converts or decodes one, and keeps that
-description in the class, where a second thread finds it before it is complete: the interpreter
-crashes. Every conversion and every decoder with a type therefore takes its type through `prepare`.
+msgspec builds a Struct's description on first use and stores it in the class. A second thread can
+see it before it is complete, which crashes the interpreter. Every conversion and every decoder with
+a type therefore takes its type through `prepare`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _prepared: set[Any] = set()
 
 
 def prepare(kind: type[T]) -> type[T]:
-    """The same type, of which msgspec now has a complete description.
+    """The same type, with msgspec's description completed.
 
     >>> import msgspec
     >>> class Point(msgspec.Struct):

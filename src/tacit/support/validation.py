@@ -1,7 +1,7 @@
-"""Settings checked against their own annotations when they are made, in one line each.
+"""Validate settings against their annotations on construction.
 
-A wrong word, type or number is found where it was written, with what is allowed. Bounds of a number
-are `msgspec.Meta` in its annotation; a number must be finite unless `INFINITE` allows more.
+A fault names the key, the value and what is allowed. Bounds of a number are `msgspec.Meta` in its
+annotation; a number must be finite unless `INFINITE` allows more.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ StandardDeviation = Annotated[float, Meta(ge=SMALLEST_SD, le=1 / SMALLEST_SD)]
 
 
 def check_fields(settings: Any, key: str) -> None:
-    """Raise a ConfigError for the first field whose value does not fit its annotation.
+    """Raise a ConfigError for the first field that does not match its annotation.
 
-    Literals, numbers and their bounds, true or false, text, None and unions of these are checked;
-    of a field of any other type the class is, where it is one.
+    Checks literals, numbers and their bounds, booleans, text, None and unions of these; for other
+    types the class.
     """
     for fault in field_faults(settings, key):
         raise ConfigError(fault)
 
 
 def field_faults(settings: Any, key: str) -> Iterator[str]:
-    """A line for each field whose value does not fit its annotation."""
+    """One line per field that does not match its annotation."""
     for name, hint in _hints(type(settings)).items():
         value = getattr(settings, name)
         if not fits(value, hint):
@@ -56,7 +56,7 @@ def field_faults(settings: Any, key: str) -> Iterator[str]:
 
 
 def check_sd(value: float, key: str) -> float:
-    """The value, if its square and the inverse of that are finite numbers > 0."""
+    """Return the value if its square and inverse square are finite and positive."""
     if not SMALLEST_SD <= value <= 1 / SMALLEST_SD:
         raise ConfigError(
             f"{key} = {value}; it must be > 0 and finite: in {SMALLEST_SD:g} … {1 / SMALLEST_SD:g}"
@@ -65,7 +65,7 @@ def check_sd(value: float, key: str) -> float:
 
 
 def choose_from(value: Any, allowed: Iterable[str]) -> str:
-    """What to say of a word that is none of the allowed ones."""
+    """Advice about a word that is not allowed."""
     words = list(allowed)
     near = near_word(value, words)
     advice = f"choose from {', '.join(map(repr, words))}"
@@ -73,7 +73,7 @@ def choose_from(value: Any, allowed: Iterable[str]) -> str:
 
 
 def near_word(value: Any, words: Iterable[str]) -> str:
-    """The word that a misspelt one was probably meant to be; empty: none is near.
+    """The closest allowed word to a misspelt one, or "".
 
     >>> near_word("Adlut", ["adult", "heart"]), near_word("x", ["adult"]), near_word(3, ["adult"])
     ('adult', '', '')
@@ -92,7 +92,7 @@ def options(hint: Any) -> tuple[Any, ...]:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is what an annotation says.
+    """True if a value matches an annotation.
 
     >>> fits(0.5, UpToOne | None), fits(math.nan, UpToOne), fits(2, Count), fits(True, Count)
     (True, False, True, False)
@@ -101,7 +101,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def words_of(hint: Any, value: Any = None) -> str:
-    """What an annotation allows, in words; a near word where the value is a misspelt one.
+    """Text of what an annotation allows, with a suggestion for a misspelt value.
 
     >>> words_of(UpToOne | None), words_of(Count), words_of(tuple[str, ...])
     ('it must be a number in (0, 1]', 'it must be a whole number of at least 1', \

@@ -13,12 +13,12 @@
     testing.check_store(open_my_store, "checkpoint")
     testing.check_codec(my_encode, my_decode, kinds=[MyMessage])
 
-docs/extending.md has an example of each.
-They need no test framework: what is wrong is an AssertionError that names the check, what was
-found and what was expected. Random numbers have a fixed seed. A Monte Carlo check of a family
-allows five standard errors, a false alarm in about two million, and is one number of many: a family
-that passes for one seed passes for nearly all. A check of a noise's law has a false-alarm rate of
-at most one in a million, whatever the number of coordinates.
+docs/extending.md has an example of each. They need no test framework: a fault raises an
+AssertionError that names the check, the value found and the value expected. Random numbers have a
+fixed seed. A Monte Carlo check of a family allows five standard errors, a false alarm in about two
+million, and is one number of many: a family that passes for one seed passes for nearly all. A check
+of a noise's law has a false-alarm rate of at most one in a million, whatever the number of
+coordinates.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tacit.testing.codecs import check_codec
 from tacit.testing.engines import check_engine
 from tacit.testing.families import STANDARD_ERRORS, LogDensity, check_family
 from tacit.testing.laws import FALSE_ALARM, gaussian_faults
-from tacit.testing.local_methods import check_local_method, conjugate_optimum, made_up_records
+from tacit.testing.local_methods import check_local_method, conjugate_optimum, synthetic_records
 from tacit.testing.mechanisms import Scaled, check_mechanism
 from tacit.testing.models import check_model
 from tacit.testing.private_methods import check_private_method
@@ -52,5 +52,5 @@ __all__ = [
     "check_store",
     "conjugate_optimum",
     "gaussian_faults",
-    "made_up_records",
+    "synthetic_records",
 ]

@@ -1,4 +1,4 @@
-"""An accountant, held against lower bounds of ε and δ that were computed without one."""
+"""Conformance suite of accountants: compare them with independent lower bounds of ε and δ."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ DeltaOf = Callable[[Events, float, Adjacency], float]
 
 DELTAS = (1e-5, 1e-2)
 GRID = 1e-3
-"""By how much, relatively, two answers may differ that are equal or ordered on paper."""
+"""Relative tolerance for results that should be equal or ordered."""
 
 
 class Case(NamedTuple):
-    """Releases with a known lower bound of what they cost."""
+    """Releases with a known lower bound of their ε."""
 
     name: str
     adjacency: Adjacency
@@ -139,7 +139,7 @@ def _cases(kinds: Kinds) -> list[Case]:
 
 
 def _check_bound(epsilon: EpsilonOf, delta: DeltaOf | None, case: Case, level: float) -> float:
-    """ε and δ are not below the oracle's; returns ε over the oracle's."""
+    """Check that ε and δ are not below the oracle's; returns the ratio of ε to the oracle's."""
     where = f"{case.name}, {case.adjacency}, δ = {level:g}"
     reported = float(epsilon(case.events, level, case.adjacency))
     assert reported >= 0, f"epsilon: {where}: reported {reported}, expected a number ≥ 0"
@@ -188,7 +188,7 @@ def _check_monotone(epsilon: EpsilonOf, kinds: Kinds) -> None:
 
 
 def _check_composition(epsilon: EpsilonOf, cases: Sequence[Case]) -> None:
-    """Order, grouping and unit change nothing, and more events never cost less."""
+    """Check that order, grouping and unit do not matter, and more events never cost less."""
     level = DELTAS[0]
     for case in cases:
         if not case.name.startswith("mixed"):
@@ -220,7 +220,7 @@ def _check_refusals(epsilon: EpsilonOf, delta: DeltaOf | None) -> None:
     for bad in (0.0, 1.0, -1e-5, math.nan):
         _refused(f"delta = {bad}", lambda bad=bad: epsilon([event], bad, "add-or-remove-one"))
     _refused(
-        "sampling without replacement under add-or-remove-one, which tells the number of units",
+        "sampling without replacement under add-or-remove-one, which reveals the number of units",
         lambda: epsilon([_event(2.0, 1, _BATCH)], DELTAS[0], "add-or-remove-one"),
     )
     if delta is not None:
@@ -237,7 +237,7 @@ def _refused(what: str, call: Callable[[], float]) -> None:
 
 
 def _check_power(epsilon: EpsilonOf, wrong: Wrong, cases: Sequence[Case], ratio: float) -> None:
-    """Some case tells the accountant with this error from a right one."""
+    """Check that some case detects an accountant with this error."""
     if wrong.name == HALF_RATE and not any(e.sampling for case in cases for e in case.events):
         return  # it has no bound for sampled releases: there is no rate to get wrong
     for case in cases:

@@ -1,8 +1,7 @@
-"""A clipped sum, held against the sensitivity that it declares.
+"""Conformance suite of clipped sums: compare them with their declared sensitivity.
 
-Closed-form norms are where clipping goes wrong: the sum and its norms are two formulas for one
-thing. So they are compared with contributions that are written down, and then searched for a unit
-that moves the sum further than it may.
+Closed-form norms are error-prone, because the sum and its norms are separate formulas. They are
+compared with explicit contributions, and then searched for a unit that moves the sum too far.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ def check_clipping(
 ) -> None:
     """Assert that `clipped(records, clip, mask)` is the clipped sum and keeps its sensitivity.
 
-    `contributions(records)` writes down what the units contribute, a row each; `norm_bound` says
-    what is clipped by if that is more than their norms. Units are then left out, and replaced by
-    records whose `extreme` columns (all floating-point ones, if not given) hold anything from
-    0 to 3e38, NaN and infinity, while the others hold what some record holds. No replacement may
-    move the sum by more than it declares for either adjacency, beyond the rounding of the sum, and
-    some unit must use 0.99 of the clip, since a sum that never reaches it pays for nothing.
+    `contributions(records)` returns the units' contributions, one row each; `norm_bound` gives the
+    norms to clip by, if larger. Units are then left out, and replaced by records whose `extreme`
+    columns (all floating-point ones, if not given) hold anything from 0 to 3e38, NaN and infinity,
+    while the others hold what some record holds. No replacement may move the sum by more than it
+    declares for either adjacency, beyond the rounding of the sum, and some unit must use 0.99 of
+    the clip, or noise is added for nothing.
 
     Parameters
     ----------
@@ -114,7 +113,7 @@ def _check_agreement(
 
 
 def _check_left_out(clipped: ClippedSum, records: Columns, clip: float) -> float:
-    """The furthest that one unit's absence moves the sum."""
+    """Largest move of the sum when one unit is left out."""
     count = len(next(iter(records.values())))
     sums = jax.jit(jax.vmap(lambda mask: clipped(records, jnp.asarray(clip), mask)))
     found = sums(np.concatenate([np.ones((1, count)), 1.0 - np.eye(count)]))
@@ -127,7 +126,7 @@ def _check_left_out(clipped: ClippedSum, records: Columns, clip: float) -> float
 
 
 def _check_replaced(clipped: ClippedSum, records: Columns, clip: float, others: Columns) -> float:
-    """The furthest that a replacement is from the sum without the unit."""
+    """Largest distance of a replacement from the sum without the unit."""
     count = len(next(iter(records.values())))
 
     def replaced(unit: Array, other: Columns, mask: Array) -> Bounded:
@@ -157,7 +156,7 @@ def _check_replaced(clipped: ClippedSum, records: Columns, clip: float, others: 
 def _extreme_records(
     records: Columns, extreme: Sequence[str] | None, rng: np.random.Generator
 ) -> Columns:
-    """Units that no data set has: every size, alone and together, in every direction."""
+    """Extreme units: every size, in single and all columns, in every direction."""
     names = [name for name, value in records.items() if value.dtype.kind == "f"]
     if extreme is not None:
         missing = [name for name in extreme if name not in names]
@@ -210,7 +209,7 @@ def _distances(first: Tree, second: Tree | None = None) -> np.ndarray:
 
 
 def _rounding(bounded: Bounded, count: int) -> float:
-    """How far adding up `count` numbers in another order moves a sum whose norm is ≤ count·C."""
+    """Rounding error of a sum of `count` terms of norm ≤ C."""
     worst = max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(bounded.value))
     return worst * count * float(bounded.clip)
 

@@ -1,4 +1,4 @@
-"""A codec, held against every message and against bytes that a stranger may send."""
+"""Conformance suite of codecs: all messages, and hostile bytes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class _Codec:
     error: type[Exception]
 
     def read(self, payload: bytes, check: str, what: str) -> tuple[bool, Any]:
-        """Whether the payload was read, and the message in it."""
+        """(True if the payload was decoded, the message)."""
         try:
             return True, self.decode(payload)
         except self.error as refused:
@@ -166,7 +166,7 @@ def _check_limits(codec: _Codec, kind: type[msgspec.Struct]) -> None:
     for field, message in beyond_limits(kind):
         try:
             payload = codec.encode(message)
-        except Exception:  # not to write it is as good as not to read it
+        except Exception:  # refusing to encode it is fine too
             continue
         what = f"{kind.__name__}.{field} outside of its range"
         codec.must_refuse(payload, "limits", what)
@@ -204,7 +204,7 @@ def _check_damaged(codec: _Codec, payloads: Sequence[bytes], seed: int) -> None:
 
 
 ran: list[str] = []
-"""What `detonate` was called with: nothing, unless a decoder runs what it is sent."""
+"""Arguments of `detonate`; empty unless a decoder executes a payload."""
 
 
 def detonate(how: str) -> str:
@@ -219,7 +219,7 @@ class _Bomb:
 
 
 def _check_code(codec: _Codec, messages: Sequence[Any]) -> None:
-    """No payload runs: neither alone nor in the place of any text or bytes of a message."""
+    """Check that no payload is executed, alone or inside a message."""
     call = f"__import__({__name__!r}, fromlist=['ran']).detonate('an expression')"
     bombs = [pickle.dumps(_Bomb(), protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
     texts = [call, f"!!python/object/apply:{__name__}.detonate ['a YAML tag']"]
@@ -231,7 +231,7 @@ def _check_code(codec: _Codec, messages: Sequence[Any]) -> None:
     for message in hidden:
         try:
             payload = codec.encode(message)
-        except Exception:  # it holds bytes where the codec knows only text
+        except Exception:  # bytes where the codec supports only text
             continue
         codec.either(payload, "code", f"{type(message).__name__} with code in a field")
         assert not ran, f"code: decoding {type(message).__name__} ran {ran[0]}"

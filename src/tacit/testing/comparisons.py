@@ -1,4 +1,4 @@
-"""Two ways to one number, compared: an AssertionError says what was found and what was expected."""
+"""Assertions that compare two computations of a number."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from tacit.testing.families import STANDARD_ERRORS
 
 CLOSE = 1e-5
-"""Relative: between two formulas of one number in float64, where one is a difference quotient."""
+"""Relative tolerance in float64 if one value is a difference quotient."""
 EXACT = 1e-8
-"""Relative: between two formulas of one number in float64."""
+"""Relative tolerance in float64."""
 
 
 def expect_close(what: str, found: Any, expected: Any, tolerance: float = EXACT) -> None:
-    """Two arrays are equal, relative to the largest of their numbers or 1."""
+    """Assert that two arrays are equal, relative to their largest entry or 1."""
     found, expected = np.broadcast_arrays(
         np.asarray(found, np.float64), np.asarray(expected, np.float64)
     )
@@ -29,7 +29,7 @@ def expect_close(what: str, found: Any, expected: Any, tolerance: float = EXACT)
 
 
 def expect_at_most(what: str, found: Any, bound: Any, slack: float = EXACT) -> None:
-    """No number is above its bound."""
+    """Assert that no number is above its bound."""
     found, bound = np.broadcast_arrays(np.asarray(found, np.float64), np.asarray(bound, np.float64))
     over = found - bound - slack * np.maximum(1.0, np.abs(bound))
     over = np.where(bound == np.inf, -np.inf, over)
@@ -40,7 +40,7 @@ def expect_at_most(what: str, found: Any, bound: Any, slack: float = EXACT) -> N
 def expect_average(
     what: str, found: Any, draws: np.ndarray, *, noisy: bool = False, slack: float = 1e-3
 ) -> None:
-    """A mean agrees with an average over draws (the first axis) to five standard errors.
+    """Assert that a mean agrees with an average over draws (first axis) to five standard errors.
 
     `noisy`: the mean may itself be an average over as many draws. `slack` is for quadrature,
     relative.

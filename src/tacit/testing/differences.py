@@ -1,4 +1,4 @@
-"""What differs between two values, to the last bit, in one line."""
+"""Describe the difference between two values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def difference(sent: Any, back: Any, where: str) -> str | None:
-    """What differs between two values, or None if they are the same to the last bit."""
+    """Describe how two values differ, or None if they are equal to the last bit."""
     if type(sent) is not type(back):
         return (
             f"{where} was {type(sent).__name__} {shortened(sent)}, came back as {shortened(back)}"
@@ -60,6 +60,6 @@ def _parts(sent: Any, back: Any) -> list[tuple[Any, Any, Any]] | None:
 
 
 def shortened(value: Any) -> str:
-    """Its text in one line of at most 120 characters."""
+    """Text of a value in one line of at most 120 characters."""
     text = " ".join(str(value).split()) if isinstance(value, Exception) else repr(value)
     return text if len(text) <= 120 else f"{text[:117]}…"

@@ -1,7 +1,7 @@
-"""A small private federation that writes down, from whatever process, what is done to it.
+"""A small private federation that logs computations, charges and stores from any process.
 
 The model is the mean of a normal, computed in NumPy, so that an engine calls the method's Python
-code for every answer. The method appends one line to a journal file whenever it computes; the
+code for every reply. The method appends one line to a journal file whenever it computes; the
 charging object does so whenever it charges or stores. Lines are appended in one write, so that
 their order is the order of events even if parties compute in other processes.
 """
@@ -47,7 +47,7 @@ _WORDS = {party_word(name): name for name in SIZES}
 
 
 class Line(NamedTuple):
-    """What happened to the answer of a party's visit; `noise` is a digest of its noise key."""
+    """One event of a party's visit; `noise` is a digest of its noise key."""
 
     what: str
     party: str
@@ -56,7 +56,7 @@ class Line(NamedTuple):
 
     @property
     def place(self) -> tuple[str, int]:
-        """Which answer it is about."""
+        """(party, visit) of the event."""
         return self.party, self.visit
 
 
@@ -142,7 +142,7 @@ class ProbeMethod(PrivateMethod):
 
 @functools.cache
 def _compiled_release() -> Callable[..., Release]:
-    """Without a compiler the noise of one answer would take a tenth of a second."""
+    """Compiled release, because uncompiled noise would take a tenth of a second."""
     import jax
 
     def release(key: Any, values: Any, present: Any, clip: Any, noise_sd: Any) -> Release:
@@ -153,7 +153,7 @@ def _compiled_release() -> Callable[..., Release]:
 
 @dataclass(frozen=True)
 class WatchedCharging(Charging):
-    """Charging that writes down what it charges and stores."""
+    """Charging that logs its charges and stored replies."""
 
     journal: str = ""
 
@@ -174,16 +174,16 @@ class WatchedCharging(Charging):
 
 
 def probe_plan(journal: Path, schedule: Schedule, *, insecure_noise_seed: int | None) -> Plan:
-    """Three parties with records of their own; a noise seed makes it a simulation."""
+    """Plan with three parties; a noise seed makes it a simulation."""
     rng = np.random.default_rng(5)
     return make_plan(
         ProbeModel(),
         {name: {"y": rng.normal(size=size)} for name, size in SIZES.items()},
-        # What a method keeps at a party needs rounds of everybody.
+        # Method memory needs all parties in every round.
         method=ProbeMethod(journal=str(journal), remembers=schedule.kind == "synchronous"),
         schedule=schedule,
         seed=3,
-        batch_parties=False,  # alone and padded alike wherever they are: equal bits
+        batch_parties=False,  # computed alone with equal padding: equal bits
         privacy=Privacy(noise_multiplier=2.0, delta=1e-3, insecure_noise_seed=insecure_noise_seed),
     )
 
@@ -191,7 +191,7 @@ def probe_plan(journal: Path, schedule: Schedule, *, insecure_noise_seed: int | 
 def watched_charging(
     plan: Plan, ledger: Ledger, journal: Path, *, rounds: float = 4 * ROUNDS
 ) -> WatchedCharging:
-    """Charging to a ledger whose budgets have room for so many rounds."""
+    """Charging to a ledger whose budgets allow `rounds` rounds."""
     datasets = {name: ledger.identify({}, records) for name, records in plan.parties.items()}
     assert plan.privacy is not None
     unit, adjacency, delta = plan.privacy.unit, plan.privacy.adjacency, plan.privacy.delta

@@ -1,4 +1,4 @@
-"""An engine, held against the in-process engine, the ledger and a process that stops."""
+"""Conformance suite of engines: results, charges and resumption."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class Cancelled(Exception):  # noqa: N818 - it is not an error
 
 
 def check_engine(engine: Engine) -> None:
-    """Assert that an engine runs a federation as the in-process engine does, and pays as it does.
+    """Assert that an engine computes and charges like the in-process engine.
 
     One seed gives one posterior: bit-equal to that of the in-process engine with each party
     answered alone, and to rounding where parties are answered together or named in another order,
     on every schedule. Every update is reported to the observer. An observer that raises ends the
     run, and a new engine goes on from the checkpoint to the same bits. In a private run every
     answer is charged before it is computed, once, computed with the noise key of its charge, and
-    stored before the server sees it. A party that fails ends the run with its own words, with
-    everything that was paid for intact: resumed, it is answered with the same noise and without a
-    second charge. A charge that is refused ends the run before anything is computed.
+    stored before the server sees it. A party that fails ends the run with its own error, and all
+    charged replies stay intact: after resuming, it replies with the same noise and without a second
+    charge. A charge that is refused ends the run before anything is computed.
 
     Parameters
     ----------
@@ -99,7 +99,9 @@ def _expect_same(outcome: Outcome, wanted: Outcome, check: str, *, rounding: flo
 
 
 def _check_compiled(engine: Engine) -> None:
-    """A model that is compiled: alone to the last bit; to rounding together and in any order."""
+    """Check a compiled model: equal bits alone; equal up to rounding in batches or another
+    order.
+    """
     rng = np.random.default_rng(2)
     parties = {}
     for name, count in (("small", 5), ("large", 40), ("middle", 12)):
@@ -131,7 +133,7 @@ def _check_schedules(engine: Engine, folder: Path) -> None:
 
 
 def _check_progress(engine: Engine, folder: Path) -> None:
-    """The observer is given every update, and the same account of every round."""
+    """Check that the observer gets every update and the same log of every round."""
     plan = probe_plan(folder / "progress", SCHEDULES["synchronous"], insecure_noise_seed=7)
     seen: list[tuple[int, int]] = []
     expected: list[tuple[int, int]] = []
@@ -211,7 +213,7 @@ def _check_charges(engine: Engine, folder: Path) -> None:
 
 
 def _check_journal(lines: list[Line], check: str) -> None:
-    """Each answer is charged, then computed with the noise of its charge, then stored."""
+    """Check that each reply is charged, then computed with its noise key, then stored."""
     charged: dict[tuple[str, int], str] = {}
     stored: set[tuple[str, int]] = set()
     for line in lines:
@@ -243,7 +245,7 @@ def _check_once(ledger: Ledger, check: str) -> None:
 
 
 def _check_replay(plan: Plan, charging: WatchedCharging, outcome: Outcome, check: str) -> None:
-    """The stored replies alone lead to the same posterior: they are what the server was given."""
+    """Check that the stored replies lead to the same posterior."""
     journal = Journal(charging.journal)
     before = len(journal.read())
     replayed = carry_out(plan, engine=InProcess, charging=charging)
@@ -289,7 +291,7 @@ def _check_failing_party(engine: Engine, folder: Path) -> None:
 
 
 def _check_refused_charge(engine: Engine, folder: Path) -> None:
-    """The budget has room for one round: the second is refused and nothing of it is computed."""
+    """Check that a round over budget is refused before anything is computed."""
     journal = folder / "refused"
     plan = probe_plan(journal, SCHEDULES["synchronous"], insecure_noise_seed=None)
     with Ledger(folder / "refused-ledger.sqlite", create=True) as ledger:

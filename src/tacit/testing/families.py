@@ -1,4 +1,4 @@
-"""A family of distributions, held against what it says about itself."""
+"""Conformance suite of exponential families."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_family(
     draws: int = 20_000,
     seed: int = 0,
 ) -> None:
-    """Assert that a family is what `tacit.expfam.Family` promises.
+    """Assert that a family implements `tacit.expfam.Family` correctly.
 
     `sample_naturals` are two or more proper members, of moderate scale: numbers for which float64
     has digits to spare. `log_density(theta, **usual)`, if given, is an independent normalised
@@ -140,7 +140,7 @@ def _check_backends(family: Family, natural: Natural, other: Natural) -> None:
 
 
 def _check_algebra(family: Family, first: Natural, second: Natural, theta: Any) -> None:
-    """Sums and differences of λ are products and quotients of densities, at actual values of θ."""
+    """Check that sums and differences of λ are products and quotients of densities."""
     one, two = _log_kernel(family, first, theta), _log_kernel(family, second, theta)
     scale = 1.0 + np.max(np.abs(one)) + np.max(np.abs(two))
     for what, natural, expected in (
@@ -208,7 +208,7 @@ def _log_density(family: Family, natural: Natural, theta: np.ndarray) -> np.ndar
 
 
 def _close(what: str, sample: np.ndarray, expected: np.ndarray) -> None:
-    """A sample mean within a few standard errors of what it estimates."""
+    """Check that a sample mean is within a few standard errors."""
     error = sample.std(axis=0) / np.sqrt(len(sample))
     gap = np.abs(sample.mean(axis=0) - expected)
     worst = float(np.max(gap / (error + 1e-12 * (1.0 + np.abs(expected)))))

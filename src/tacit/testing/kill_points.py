@@ -1,4 +1,4 @@
-"""What a killed process leaves on disk, at every point where a store has touched a file.
+"""Copies of a folder as a killed process would leave it, at every file operation.
 
 While `kill_points` lasts, the folder is copied before and after every call of the operating
 system's, of a file's or of SQLite's functions from Python, whenever its files have changed. What
@@ -21,7 +21,7 @@ _MODULES = {"posix", "nt", "_io", "io", "fcntl", "msvcrt", "sqlite3", "_sqlite3"
 
 
 class Snapshots:
-    """Copies of a folder, each with the call that it was made at."""
+    """Copies of a folder, each with the call at which it was made."""
 
     def __init__(self, folder: Path, place: Path) -> None:
         self.folder, self._place = folder, place
@@ -29,7 +29,7 @@ class Snapshots:
         self.made: list[tuple[str, Path]] = []
 
     def take(self, where: str) -> None:
-        """Copy the folder if there is no copy with these contents."""
+        """Copy the folder unless an equal copy exists."""
         digest = _digest(self.folder)
         if digest not in self._seen:
             self._seen.add(digest)
@@ -40,7 +40,7 @@ class Snapshots:
 
 @contextmanager
 def kill_points(folder: Path, place: Path) -> Iterator[Snapshots]:
-    """Copy the folder at every point at which this thread may be killed."""
+    """Context that copies the folder at every point where this thread may be killed."""
     snapshots, before = Snapshots(folder, place), sys.getprofile()
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:

@@ -1,4 +1,4 @@
-"""Is this sample N(0, sd² I)? Tests whose false-alarm rate is known and whose power can be shown.
+"""Tests whether a sample is N(0, sd² I), with known false-alarm rate.
 
 Privacy rests on the law of the noise and on nothing else about it, so every way in which it can be
 wrong has a test of its own: where it is, how wide, what shape, how far its tails reach (a noise
@@ -11,12 +11,12 @@ import numpy as np
 from scipy import stats
 
 FALSE_ALARM = 1e-6
-"""How often one check rejects what is right, over all of its coordinates together."""
+"""False-alarm rate of one check, over all of its coordinates."""
 TAILS = (3.0, 4.0)
 
 
 def gaussian_faults(noise: np.ndarray, sd: float) -> list[str]:
-    """What speaks against rows of `noise`, (draws, coordinates), being independent N(0, sd² I).
+    """Reason why rows of `noise`, (draws, coordinates), are not independent N(0, sd² I), or None.
 
     An empty list is what a right sample gives but for one in a million a check. Of 8 000 draws of
     32 coordinates, a standard deviation that is off by a tenth is missed once in 10¹¹.
@@ -37,10 +37,10 @@ def gaussian_faults(noise: np.ndarray, sd: float) -> list[str]:
 
 
 def moment_faults(noise: np.ndarray, sd: float) -> list[str]:
-    """What speaks against mean 0 and variance sd² in any column: quick, for many coordinates.
+    """Reason why a column does not have mean 0 and variance sd², or None; fast.
 
-    Of 2 000 draws, 0.8 or 1.25 times the deviation in one of a million coordinates is missed
-    less than once in 10¹¹.
+    With 2 000 draws, a deviation wrong by a factor of 0.8 or 1.25 in one of a million coordinates
+    is missed with probability below 10⁻¹¹.
     """
     if noise.size == 0 or not np.all(np.isfinite(noise)):
         return ["law: the noise is empty or not finite"]
@@ -71,7 +71,9 @@ def _shape(scaled: np.ndarray) -> list[str]:
 
 
 def _tails(scaled: np.ndarray) -> list[str]:
-    """A Kolmogorov-Smirnov test does not see a noise cut off at four deviations; a count does."""
+    """Test the tails by counting: a Kolmogorov-Smirnov test misses truncation at four
+    deviations.
+    """
     counts = [int(np.sum(np.abs(scaled) > at)) for at in TAILS]
     chances = [2 * float(stats.norm.sf(at)) for at in TAILS]
     p_values = [
@@ -86,7 +88,7 @@ def _tails(scaled: np.ndarray) -> list[str]:
 
 
 def _independence(noise: np.ndarray) -> list[str]:
-    """Between coordinates of one draw, in sign and in size, and between one draw and the next."""
+    """Test correlations of sign and size between coordinates, and between consecutive draws."""
     draws, width = noise.shape
     spread = noise.std(axis=0)
     values = (noise - noise.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
@@ -112,6 +114,6 @@ def _independence(noise: np.ndarray) -> list[str]:
 
 
 def _fault(p_values: np.ndarray, said: str) -> list[str]:
-    """`said`, if the smallest of so many p-values is too small (Bonferroni)."""
+    """`said` if the smallest p-value is too small (Bonferroni), else None."""
     smallest = float(np.min(p_values)) * p_values.size
     return [f"{said} (p = {smallest:.1g})"] if smallest < FALSE_ALARM else []

@@ -1,4 +1,4 @@
-"""A local method, held against what the server and the engines rely on."""
+"""Conformance suite of local methods."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_local_method(
     wander: float = 0.0,
     seed: int = 0,
 ) -> None:
-    """Assert that a local method answers as `tacit.methods.LocalMethod` promises.
+    """Assert that a local method implements `tacit.methods.LocalMethod` correctly.
 
     `records` are made up for a model that takes x and y; give some for any other. A method with a
     `batch_size` draws records by their position, so the order of its records may matter. `wander`
@@ -52,7 +52,7 @@ def check_local_method(
             "clipped sum: use tacit.testing.check_private_method"
         )
     method.check(model, family)
-    plain = _as_dtype(made_up_records(model, seed) if records is None else records, method.dtype)
+    plain = _as_dtype(synthetic_records(model, seed) if records is None else records, method.dtype)
     key = jax.random.key(seed)
     stage = method.stage_at(0).name  # a name, which no compiled program takes as an argument
 
@@ -92,7 +92,7 @@ def check_local_method(
         _check_same(family, Answer(best, 0.0), again, "fixed point", max(wander, 10 * tolerance))
 
 
-def made_up_records(model: Model, seed: int = 0, count: int = 37) -> Records:
+def synthetic_records(model: Model, seed: int = 0, count: int = 37) -> Records:
     """Records with columns x and y that the regression models of `tacit.models` accept.
 
     Parameters
@@ -186,7 +186,7 @@ def _check_answer(family: Family, answer: Answer, when: str) -> Natural:
 
 
 def _check_same(family: Family, one: Answer, two: Answer, what: str, tolerance: float) -> None:
-    """Two answers agree, in units of the posterior's own standard deviation."""
+    """Check that two answers agree, in units of the posterior's standard deviation."""
     (mean1, sd1), (mean2, sd2) = (
         family.location_scale(_plain(a.natural or {})) for a in (one, two)
     )
@@ -197,7 +197,9 @@ def _check_same(family: Family, one: Answer, two: Answer, what: str, tolerance: 
 
 
 def _check_progress(model: Model, family: Family, task: Task, answer: Natural, key: Any) -> None:
-    """E_q[log p(x|θ)] + ⟨λ_cavity, E_q[T]⟩ + H(q) is larger at the answer than at the start."""
+    """E_q[log p(x|θ)] + ⟨λ_cavity, E_q[T]⟩ + H(q) must be larger at the answer than at the
+    start.
+    """
     import jax
 
     rest = cavity(task.q, task.factor)
@@ -224,7 +226,7 @@ def _count(records: Records) -> int:
 
 
 def _as_dtype(records: Records, dtype: str) -> Records:
-    """Real numbers in the method's type, as an engine hands them over."""
+    """Records in the method's floating-point type, as an engine passes them."""
     return {
         name: np.asarray(value, dtype if np.asarray(value).dtype.kind == "f" else None)
         for name, value in records.items()

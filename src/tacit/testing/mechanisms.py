@@ -1,4 +1,4 @@
-"""A mechanism, held against the event that it declares."""
+"""Conformance suite of mechanisms: compare the noise with the declared event."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _clip_units = jax.jit(clip_units, static_argnames="nonnegative")
 
 @dataclass(frozen=True)
 class Scaled(Mechanism):
-    """Another mechanism with its noise multiplied and its declared cost left alone: a wrong one.
+    """A deliberately wrong mechanism: scaled noise with an unchanged declared cost.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def check_mechanism(
     shares: int = 1,
     seed: int = 0,
 ) -> None:
-    """Assert that a mechanism adds the Gaussian noise that its event declares, and declares it all.
+    """Assert that a mechanism adds exactly the Gaussian noise that its event declares.
 
     `oracle(bounded, drawn)` is the event that the caller expects; without one the noise's standard
     deviation is taken from the mechanism's own event and everything else from what it was given.
@@ -108,7 +108,7 @@ def _expect_law(what: str, noise: Array, sd: float) -> None:
 
 
 def _contributions(dtype: str, seed: int) -> dict[str, np.ndarray]:
-    """Of a few units, in leaves of every shape that a model may have; their norms are about 6."""
+    """Bounded value of a few units, with leaves of various shapes and norms of about 6."""
     rng = np.random.default_rng(seed)
     return {k: rng.normal(size=(UNITS, *shape)).astype(dtype) for k, shape in SHAPES.items()}
 
@@ -121,7 +121,7 @@ def _bounded(
 
 
 def _noise(mechanism: Mechanism, bounded: Bounded, keys: Array) -> Array:
-    """What is added to the sum of one value a key, for each row of keys: (rows, coordinates)."""
+    """Noise of one release per key, (rows, coordinates)."""
 
     def one(key: Array) -> Array:
         found = mechanism.release(key, bounded).value
@@ -137,7 +137,7 @@ def _noise(mechanism: Mechanism, bounded: Bounded, keys: Array) -> Array:
 
 
 def _check_release(mechanism: Mechanism, scale: float, seed: int) -> float:
-    """A release has the value's shapes and types, a cost, and its key's noise; returns its sd."""
+    """Check shapes, types, cost and key dependence of a release; returns its noise sd."""
     key, other = jax.random.split(jax.random.key(seed), 2)
     bounded = _bounded("float64", scale, seed)
     plain = mechanism.release(key, bounded)
@@ -182,7 +182,7 @@ def _same_structure(found: Tree, expected: Tree) -> None:
 
 
 def _check_not_finite(release: Callable[..., Release], dtype: str, scale: float, seed: int) -> None:
-    """Units that are not finite contribute nothing: what comes out is finite, and so bounded."""
+    """Check that units with non-finite values contribute nothing."""
     units = _contributions(dtype, seed)
     for unit, bad in enumerate((np.nan, np.inf, -np.inf)):
         units["table"][unit, unit, unit] = bad
@@ -195,7 +195,7 @@ def _check_not_finite(release: Callable[..., Release], dtype: str, scale: float,
 
 
 def _check_events(mechanism: Mechanism, oracle: Oracle | None, scale: float, seed: int) -> None:
-    """The event is the expected one, for every sampling, of a plain release and under vmap."""
+    """Check the event for every sampling, with and without vmap."""
     key = jax.random.key(seed)
     clips = scale * np.array([0.5, 1.0, 3.0])
 

@@ -1,4 +1,4 @@
-"""Messages made up from the types of their fields: the ends of every range, and beyond them."""
+"""Sample messages from the types of their fields, at and beyond the ends of every range."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TIMES = (
     datetime(1999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
 )
 NESTED = 8
-"""So many samples of a value within a value."""
+"""Number of samples of a nested value."""
 
 
 def message_samples(kind: type[msgspec.Struct]) -> list[msgspec.Struct]:
-    """Messages of one type: only what it requires, then each value of every field at least once."""
+    """Messages of one type: required fields only, then each sample of every field."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     columns = {field.name: _values(field.type) for field in info.fields}
@@ -42,7 +42,7 @@ def message_samples(kind: type[msgspec.Struct]) -> list[msgspec.Struct]:
 
 
 def beyond_limits(kind: type[msgspec.Struct]) -> Iterator[tuple[str, msgspec.Struct]]:
-    """Messages with one value outside the declared range, each with the name of its field."""
+    """Messages with one value outside its range, each with the field's name."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     whole = message_samples(kind)[-1]
@@ -96,7 +96,7 @@ def _scalars(info: inspect.Type) -> list[Any]:
 
 
 def _beyond(info: inspect.Type) -> list[Any]:
-    """Values just outside of the limits of this type, if it has any."""
+    """Values just outside the limits of this type, if any."""
     if isinstance(info, inspect.UnionType):
         return list(itertools.chain.from_iterable(_beyond(each) for each in info.types))
     if isinstance(info, inspect.StructType):

@@ -1,4 +1,4 @@
-"""The abilities of a model (`tacit.models.capabilities`), each held against its log-likelihood."""
+"""Checks of a model's abilities (`tacit.models.capabilities`) against its log-likelihood."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tacit.models.capabilities import (
     GaussianSites,
     GradientNorms,
     TopicTables,
+    WhitenedExpectations,
 )
 from tacit.models.predictive import draw_parameters
 from tacit.testing.comparisons import (
@@ -24,6 +25,7 @@ from tacit.testing.comparisons import (
     expect_average,
     expect_close,
 )
+from tacit.testing.model_outcomes import check_outcomes
 from tacit.testing.model_scores import check_scores
 from tacit.testing.models import (
     Subject,
@@ -35,11 +37,11 @@ from tacit.testing.models import (
 
 DRAWS = 300
 FAR = 4.0
-"""Bounds are looked for at points this many times further away than the other checks'."""
+"""Bounds are checked at points this many times further away than in other checks."""
 
 
 def check_expectations(subject: Subject) -> None:
-    """E_q[log p] and the mean of −E_q[∂² log p] against averages over draws of θ."""
+    """Compare E_q[log p] and the mean of −E_q[∂² log p] with averages over draws of θ."""
     import jax
     import jax.numpy as jnp
 
@@ -62,7 +64,7 @@ def check_expectations(subject: Subject) -> None:
 
 
 def check_sites(subject: Subject) -> None:
-    """The site's gradient and precision are the derivatives of E_q[log p] in the mean of q.
+    """Check that the site's gradient and precision are derivatives of E_q[log p] in q's mean.
 
     ∂ₘE_q[ℓ] = E_q[∇ℓ] and ∂²ₘE_q[ℓ] = E_q[∇²ℓ] hold for quadrature as for integrals.
     """
@@ -98,6 +100,37 @@ def check_sites(subject: Subject) -> None:
         expect_close("expected_site: gradient", site["linear"] - product, slope, tolerance)
 
 
+def check_whitened(subject: Subject) -> None:
+    """Value and derivatives in z at a point, and averages of the log-likelihood over a normal."""
+    import jax
+    import jax.numpy as jnp
+
+    model, records, rng = subject.model, subject.records, subject.rng
+    assert isinstance(model, WhitenedExpectations)
+    size, weights = model.dimension, rng.random(subject.count)
+    mean = 0.3 * rng.standard_normal(size)
+    root = 0.3 * np.eye(size) + 0.05 * rng.standard_normal((size, size))
+
+    def total(z: Any) -> Any:
+        return jnp.sum(weights * model.log_likelihood(mean + root @ z, records))
+
+    columns = _as_jax(records)
+    compiled = jax.jit(model.whitened_derivatives)
+    at_mean = compiled(mean, root, np.zeros(()), columns, weights)
+    slope, second = _derivatives(total, jnp.zeros(size))
+    tolerance = 10 * CLOSE
+    expect_close("whitened_derivatives: value", at_mean.value, total(jnp.zeros(size)), tolerance)
+    expect_close("whitened_derivatives: gradient", at_mean.gradient, slope, tolerance)
+    expect_close("whitened_derivatives: hessian", at_mean.hessian, second, tolerance)
+    spread = compiled(mean, root, np.ones(()), columns, weights)
+    draws = rng.standard_normal((DRAWS, size))
+    draws = np.concatenate([draws, -draws])
+    values = np.asarray(jax.jit(jax.vmap(total))(draws))
+    slopes = np.asarray(jax.jit(jax.vmap(jax.grad(total)))(draws))
+    expect_average("whitened_derivatives: expected value", spread.value, values)
+    expect_average("whitened_derivatives: expected gradient", spread.gradient, slopes)
+
+
 def _derivatives(function: Callable[[Any], Any], at: Any) -> tuple[Any, Any]:
     import jax
 
@@ -110,7 +143,7 @@ def _check_site_shapes(family: Any, site: Any, what: str) -> None:
 
 
 def _check_data_site(subject: Subject, model: GaussianSites, family: Any, weights: Any) -> None:
-    """A precision that is not negative; without privacy a first step goes there."""
+    """Check that the precision of `data_site`, the first step's target, is not negative."""
     site = model.data_site(family, _as_jax(subject.records), weights)
     _check_site_shapes(family, site, "data_site")
     precision = -2.0 * np.asarray(site["quadratic"])
@@ -128,7 +161,7 @@ def _as_jax(records: Any) -> Any:
 
 
 def check_gradient_norms(subject: Subject) -> None:
-    """Norms are those of what is summed; label-agnostic they are the largest over the labels.
+    """Check that norms are those of the summed gradients, or the largest over the labels.
 
     A norm that is too small is the fault that matters: the clipped sum would then move by more than
     is charged.
@@ -163,7 +196,7 @@ def check_gradient_norms(subject: Subject) -> None:
 
 
 def _norms_and_sums(model: GradientNorms, family: Any, free: Any, maps: Any) -> Callable[..., Any]:
-    """A function of records: their norms, and the contribution of each, a row."""
+    """Function that returns the records' norms and contributions, one row each."""
     import functools
 
     import jax
@@ -187,7 +220,7 @@ def _order(name: str) -> int:
 
 
 def check_derivative_bounds(subject: Subject) -> None:
-    """No record has a slope or a curvature beyond the declared bounds, nor an excess of loss."""
+    """Check that slopes, curvatures and losses are within the declared bounds."""
     import jax
 
     model = subject.model
@@ -246,7 +279,7 @@ def _check_losses(
 def _check_data_start(
     subject: Subject, bounds: DerivativeBounds, records: Any, x: np.ndarray
 ) -> None:
-    """Bounds at the predictors that outcomes suggest, on the site that each record makes there."""
+    """Check the bounds of `DataStart` on each record's site."""
     import jax
     import jax.numpy as jnp
 
@@ -271,7 +304,7 @@ def _check_data_start(
 
 
 def _records_with_all_outcomes(subject: Subject) -> Any:
-    """The records, and a few of them with every label, or with the ends of what y may be."""
+    """The records, and a few of them with every label or the ends of y's range."""
     from tacit.testing.model_scores import extreme_outcomes
 
     records, few = subject.records, slice(0, 8)
@@ -282,7 +315,7 @@ def _records_with_all_outcomes(subject: Subject) -> Any:
 
 
 def check_topics(subject: Subject) -> None:
-    """A table with as many topics as q has, of the words that were given."""
+    """Check the topic table: as many topics as q, with the given words."""
     model, (_, q) = subject.model, subject.posteriors[0]
     assert isinstance(model, TopicTables)
     words = next(iter(q.values())).shape[-1]
@@ -295,9 +328,11 @@ ABILITY_CHECKS: dict[str, Callable[[Subject], None]] = {
     "ConjugateGaussian": check_conjugate,
     "GaussianExpectations": check_expectations,
     "GaussianSites": check_sites,
+    "WhitenedExpectations": check_whitened,
     "GradientNorms": check_gradient_norms,
     "BoundedDerivatives": check_derivative_bounds,
     "Scores": check_scores,
     "Simulates": check_simulation,
+    "SimulatesOutcomes": check_outcomes,
     "TopicTables": check_topics,
 }

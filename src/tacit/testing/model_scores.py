@@ -1,4 +1,4 @@
-"""The score likelihood of a model, held against its log-likelihood: what private scoring rests on.
+"""Checks of a model's score likelihood against its log-likelihood, for private scoring.
 
 A score whose bound is too small would be clipped by its label, and so be biased; a wrong
 expectation, slope or variance would give a wrong posterior with no sign of it.
@@ -19,19 +19,19 @@ from tacit.testing.models import Subject
 POINTS = np.linspace(-2.0, 2.0, 9)
 STEP = 1e-4
 MASS = 1e-9
-"""Of outcomes beyond the ends of y: expectations are compared where it is less."""
+"""Probability of outcomes outside y's range, below which expectations are compared."""
 LEAST_POINTS = 3
 
 
 class Outcomes(NamedTuple):
-    """Values of y with their probabilities at each predictor, a row."""
+    """Values of y, with one row of probabilities per predictor."""
 
     y: np.ndarray
     probability: np.ndarray
 
 
 def extreme_outcomes(model: Model) -> list[float]:
-    """Every label, or the ends of what y may be; nothing where y has no public ends."""
+    """Every label, or the ends of y's range; empty if y has no public bounds."""
     if model.output == "bernoulli":
         return [0.0, 1.0]
     if not isinstance(model, Scores):
@@ -43,7 +43,7 @@ def extreme_outcomes(model: Model) -> list[float]:
 
 
 def check_scores(subject: Subject) -> None:
-    """ψ is bounded, has the declared moments, and moves a clipped sum by no more than the clip."""
+    """Check ψ's bound and moments, and that a clipped sum moves by at most the clip."""
     model = subject.model
     assert isinstance(model, Scores)
     likelihood = model.score_likelihood()
@@ -61,7 +61,7 @@ def check_scores(subject: Subject) -> None:
 
 
 def _points(likelihood: ScoreLikelihood, rng: np.random.Generator) -> np.ndarray:
-    """Predictors: (m,), or (m, K) where there are several; between the ends of a bounded y."""
+    """Predictors (m,), or (m, K) for K levels, within a bounded y's range."""
     if likelihood.levels:
         return rng.standard_normal((len(POINTS), likelihood.levels))
     if likelihood.largest is None:
@@ -73,7 +73,7 @@ def _points(likelihood: ScoreLikelihood, rng: np.random.Generator) -> np.ndarray
 
 
 def _outcomes(model: Model, likelihood: ScoreLikelihood, points: np.ndarray) -> Outcomes:
-    """By the log-likelihood, on every y that there is or on a fine grid."""
+    """Outcomes and their probabilities by the log-likelihood, on all y or a fine grid."""
     width = model.x_columns or 1
     if likelihood.levels:
         y, step = np.arange(likelihood.levels, dtype=float), 1.0
@@ -92,7 +92,7 @@ def _outcomes(model: Model, likelihood: ScoreLikelihood, points: np.ndarray) -> 
 def _span(
     model: Model, width: int, points: np.ndarray, likelihood: ScoreLikelihood
 ) -> tuple[float, float]:
-    """Where y is, if it has no ends: twelve standard deviations around the predictors."""
+    """Grid of an unbounded y: twelve standard deviations around the predictors."""
     if likelihood.largest is not None:
         return likelihood.smallest, likelihood.largest
     at, h = float(points[0]), 1e-3
@@ -102,7 +102,7 @@ def _span(
 
 
 def _log_density(model: Model, width: int, eta: Any, y: np.ndarray) -> np.ndarray:
-    """log p(y | η): a record whose first column is 1, and θ with η as its weight."""
+    """log p(y | η), by a record whose first column is 1 and whose weight is η."""
     eta = np.atleast_1d(eta)
     theta = np.zeros((len(eta), width))
     theta[:, 0] = eta
@@ -129,7 +129,7 @@ def _residuals(
 def _check_bound(
     likelihood: ScoreLikelihood, points: np.ndarray, outcomes: Outcomes, reach: float
 ) -> None:
-    """|ψ| ≤ bound for every y; a y without ends may be anything."""
+    """Check |ψ| ≤ bound for every y."""
     y = outcomes.y
     if not likelihood.levels and likelihood.largest is None:
         y = np.concatenate([y[:: len(y) // 16], [-1e9, 1e9]])
@@ -141,7 +141,7 @@ def _check_bound(
 def _check_moments(
     likelihood: ScoreLikelihood, points: np.ndarray, outcomes: Outcomes, reach: float
 ) -> None:
-    """Expectation, slope and variance of ψ under the model."""
+    """Check expectation, slope and variance of ψ under the model."""
     at = np.float64(reach)
     psi, p = _residuals(likelihood, points, outcomes.y, reach), outcomes.probability
     zero = np.asarray(likelihood.expected(points, points, at))
@@ -183,7 +183,7 @@ def _slopes_by_difference(
 def _check_sensitivity(
     subject: Subject, likelihood: ScoreLikelihood, y: np.ndarray, reach: float
 ) -> None:
-    """One record, however large, moves the clipped sum of scores by no more than the clip."""
+    """Check that one record moves the clipped sum of scores by at most the clip."""
     import jax.numpy as jnp
 
     from tacit.methods.scoring.party import score_sum

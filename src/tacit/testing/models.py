@@ -1,4 +1,4 @@
-"""A model, held against its own log-likelihood.
+"""Conformance suite of models: compare a model with its log-likelihood.
 
 The log-likelihood of one record is what a model is; everything else that it offers is a shortcut.
 Each shortcut is compared with what the log-likelihood alone gives: automatic derivatives against
@@ -23,15 +23,15 @@ from tacit.testing.comparisons import (
     expect_average,
     expect_close,
 )
-from tacit.testing.local_methods import made_up_records
+from tacit.testing.local_methods import synthetic_records
 
 DRAWS = 400
 STEP = 1e-5
-"""Of a difference quotient, in units of θ."""
+"""Step of difference quotients, in units of θ."""
 
 
 class Subject(NamedTuple):
-    """A model with records, points θ around its prior, and a q for each family that fits it."""
+    """A model with records, points θ around its prior, and one q per suitable family."""
 
     model: Model
     records: Records
@@ -41,7 +41,7 @@ class Subject(NamedTuple):
 
     @property
     def count(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return len(next(iter(self.records.values())))
 
     def log_likelihood(self, theta: np.ndarray, records: Records | None = None) -> np.ndarray:
@@ -51,7 +51,7 @@ class Subject(NamedTuple):
 
 
 def check_model(model: Model, *, records: Records | None = None, seed: int = 0) -> tuple[str, ...]:
-    """Assert that a model keeps what `tacit.models.Model` and its abilities promise.
+    """Assert that a model implements `tacit.models.Model` and its abilities correctly.
 
     Checked are: names, prior and start; one finite number per record that no other record changes;
     its derivative against differences; probabilities that add up to 1; the predictive distribution
@@ -104,7 +104,7 @@ def _subject(model: Model, records: Records | None, seed: int) -> Subject:
                 f"check_model cannot make up records for {model.kind!r}: give records=, or the "
                 "model a simulate method"
             )
-        records = made_up_records(model, seed)
+        records = synthetic_records(model, seed)
         if isinstance(model, Scores) and (largest := model.score_likelihood().largest) is not None:
             smallest = model.score_likelihood().smallest
             records["y"] = np.clip(records["y"], smallest, largest)
@@ -159,7 +159,7 @@ def _check_declared(subject: Subject) -> None:
 
 
 def _check_log_likelihood(subject: Subject) -> None:
-    """One finite number per record, which depends on that record alone."""
+    """Check that there is one finite number per record, which depends on that record only."""
     count = subject.count
     some = subject.rng.permutation(count)[: max(1, count // 3)]
     for theta in subject.thetas:
@@ -175,7 +175,7 @@ def _check_log_likelihood(subject: Subject) -> None:
 
 
 def _check_derivative(subject: Subject) -> None:
-    """Automatic derivatives are those of the numbers: no wrong rule, nothing cut off."""
+    """Compare automatic derivatives with difference quotients."""
     import jax
 
     model = subject.model
@@ -200,7 +200,7 @@ def _check_derivative(subject: Subject) -> None:
 
 
 def _check_probabilities(subject: Subject) -> None:
-    """Probabilities of the labels add up to 1, and `response` is what they say."""
+    """Check that label probabilities sum to 1 and agree with `response`."""
     model, theta = subject.model, subject.thetas[0]
     if model.output not in ("bernoulli", "categorical") or "y" not in subject.records:
         return
@@ -216,7 +216,7 @@ def _check_probabilities(subject: Subject) -> None:
 
 
 def _check_predictive(subject: Subject) -> bool:
-    """The predictive distribution is the average over q, and consistent in itself."""
+    """Check that the predictive distribution is the average over q."""
     model, (family, natural) = subject.model, subject.posteriors[-1]
     if not model.traceable or (model.output == "other" and model.ties_at_prior):
         return False
@@ -246,7 +246,7 @@ def _check_predictive(subject: Subject) -> bool:
 
 
 def _check_statistics(subject: Subject) -> bool:
-    """Norms are those of what is summed, and sums are sums."""
+    """Check norms and sums of the statistics."""
     model = subject.model
     if not model.has_statistics:
         return False
@@ -277,7 +277,7 @@ def _check_statistics(subject: Subject) -> bool:
 
 
 def _check_score_parts(subject: Subject) -> bool:
-    """The closed form of gradients for a given θ, where a model has one."""
+    """Check the closed form of gradients at a given θ, if there is one."""
     import jax
 
     model, records = subject.model, subject.records
@@ -306,7 +306,7 @@ def _check_score_parts(subject: Subject) -> bool:
 
 
 def check_conjugate(subject: Subject) -> None:
-    """log p(θ) − log p(0) = b·θ − ½θᵀPθ for every weighting of the records."""
+    """log p(θ) − log p(0) = b·θ − ½θᵀPθ for all weights of the records."""
     model = subject.model
     assert isinstance(model, ConjugateGaussian)
     weights = subject.rng.random(subject.count)
@@ -319,7 +319,7 @@ def check_conjugate(subject: Subject) -> None:
 
 
 def check_simulation(subject: Subject) -> None:
-    """Simulated outcomes are ones that the model accepts."""
+    """Check that the model accepts simulated outcomes."""
     model = subject.model
     assert isinstance(model, Simulates)
     blank = subject.records | {"y": np.zeros(subject.count)}
@@ -343,7 +343,7 @@ _PARTS: dict[str, Callable[[Subject], bool]] = {
 
 
 def gaussian_posteriors(subject: Subject) -> list[tuple[Gaussian, Natural]]:
-    """The q of the Gaussian families."""
+    """q in each Gaussian family."""
     return [(family, q) for family, q in subject.posteriors if isinstance(family, Gaussian)]
 
 

@@ -18,7 +18,7 @@ SIZES = (0.0, 1e-30, 1e-2, 1.0, 50.0, 1e9, 1e18, 1e30)
 def neighbours_of(
     records: Records, unit: Unit, adjacency: Adjacency, rng: np.random.Generator
 ) -> list[list[Records]]:
-    """Groups of data sets; in each all differ from the first in one unit, and its number is kept.
+    """Groups of data sets that differ from their first in one unit.
 
     The rest of the records are as they are given, and once all of them pull one way.
     """
@@ -50,7 +50,7 @@ def _rows(records: Records, rng: np.random.Generator) -> Iterator[Records]:
 
 
 def _pulled(records: Records, sign: float) -> Records:
-    """All records alike and extreme: what one more of the other kind changes is most."""
+    """All records equal and extreme, so that one different record has the largest effect."""
     found = {name: np.asarray(value).copy() for name, value in records.items()}
     if "x" in found and "y" in found:
         found["x"] = np.full_like(found["x"], 1e-2)
@@ -62,13 +62,13 @@ def _pulled(records: Records, sign: float) -> Records:
 
 
 def with_persons(records: Records) -> Records:
-    """With codes of persons: one each, but that the last has two records."""
+    """Records with person codes: one record each, two for the last person."""
     count = len(next(iter(records.values())))
     return {**records, PERSON: np.minimum(np.arange(count), count - 2)}
 
 
 def _of_unit(records: Records, unit: Unit) -> np.ndarray:
-    """Which records are those of the last unit."""
+    """Mask of the last unit's records."""
     count = len(next(iter(records.values())))
     if unit == "party":
         return np.ones(count, bool)

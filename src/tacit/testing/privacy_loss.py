@@ -57,7 +57,7 @@ class LossBelow:
 
 @dataclass(frozen=True)
 class ExactGaussian:
-    """Releases without sampling are together one Gaussian at distance `mu`, in closed form."""
+    """Unsampled releases together: one Gaussian at distance `mu`, in closed form."""
 
     mu: float
 
@@ -102,7 +102,7 @@ def compose_below(
 def oracles(
     events: Sequence[GaussianEvent], adjacency: Adjacency
 ) -> list[ExactGaussian | LossBelow]:
-    """What the events leak of two neighbours, once for each direction in which they may differ."""
+    """Privacy loss of the events for two neighbours, one per direction."""
     mu = math.sqrt(sum(e.count * distance(e, adjacency) ** 2 for e in events if not e.sampling))
     sampled = [event for event in events if event.sampling]
     if not sampled:
@@ -121,7 +121,7 @@ def _composed(
 
 
 def worst_pair(event: GaussianEvent, adjacency: Adjacency) -> Pair:
-    """Two neighbours that an accountant has to answer for, as one coordinate of their releases.
+    """Worst-case pair of neighbours, as one coordinate of their releases.
 
     With s the noise and q the sampling rate. Poisson, add-or-remove-one: a unit that contributes
     C, or
@@ -141,7 +141,7 @@ def worst_pair(event: GaussianEvent, adjacency: Adjacency) -> Pair:
 
 
 def distance(event: GaussianEvent, adjacency: Adjacency) -> float:
-    """How far one unit moves the sum, over the noise: C, and 2C or √2·C for two that differ."""
+    """Sensitivity over noise: C, and 2C or √2·C for a replacement."""
     if adjacency == "add-or-remove-one":
         return event.clip / event.noise_sd
     apart = math.hypot(event.clip, event.clip) if event.nonnegative else 2 * event.clip

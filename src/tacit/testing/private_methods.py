@@ -1,4 +1,4 @@
-"""A private local method, held against what its ledger is charged.
+"""Conformance suite of private methods: compare releases with charged events.
 
 The party's own code answers for many neighbouring data sets at once, with the q that a server
 might send, while every mechanism is observed (`tacit.testing.releases`). Three things are checked:
@@ -37,7 +37,7 @@ from tacit.server.messages import Request
 from tacit.server.schedule import Synchronous
 from tacit.server.state import initial_state
 from tacit.testing.laws import gaussian_faults, moment_faults
-from tacit.testing.local_methods import made_up_records
+from tacit.testing.local_methods import synthetic_records
 from tacit.testing.neighbours import neighbours_of, with_persons
 from tacit.testing.releases import Count, Noted, Used, counted, noted
 
@@ -45,7 +45,7 @@ FILLS = (0.1, 1.0, 1e3, 1e9, 1e18)
 PRECISIONS = (1.0, 1e-6, 1e6)
 DRAWS = 2_000
 FULLY_TESTED = 64
-"""Of how many coordinates a noise's shape and independence are tested; the variance is of all."""
+"""Coordinates whose noise is tested for shape and independence; the variance of all is tested."""
 PARTY, OTHER = "party", "other"
 
 
@@ -61,7 +61,7 @@ def check_private_method(
     reach: float = 0.0,
     seed: int = 0,
 ) -> float:
-    """Assert that a method's replies are releases, as sensitive and as noisy as is charged.
+    """Assert that a method's replies have the charged sensitivity and noise.
 
     `records` are a party's, made up for a model that takes x and y. Neighbours put records of all
     sizes, signs and labels in the place of one unit, add it or leave it out, as `adjacency` says;
@@ -102,7 +102,7 @@ def check_private_method(
     if not isinstance(method, PrivateMethod):
         kind = type(method).__name__
         raise TypeError(f"{kind} is not a private method: use tacit.testing.check_local_method")
-    records = made_up_records(model, seed, count=6) if records is None else records
+    records = synthetic_records(model, seed, count=6) if records is None else records
     records = with_persons(records) if unit == "person" else records
     plan = _plan(method, model, records, unit, adjacency, aggregation, rounds, seed)
     sets = neighbours_of(records, unit, adjacency, np.random.default_rng(seed))
@@ -130,7 +130,7 @@ def _plan(
     rounds: int,
     seed: int,
 ) -> Plan:
-    """As a run makes it: the noise multiplier is 1, so that nothing is calibrated."""
+    """Plan as in a run, with noise multiplier 1 so that nothing is calibrated."""
     return make_plan(
         model,
         {PARTY: records, OTHER: records},
@@ -148,21 +148,21 @@ def _plan(
 
 
 def reply_of(update: Update) -> dict[str, np.ndarray]:
-    """Every array of an answer that leaves the party, by a name to show in an error."""
+    """All arrays of an answer that leave the party, by name."""
     released = update.released.items()
     reply = {f"released[{name!r}]": np.asarray(value) for name, value in released}
     return reply if update.loss is None else reply | {"loss": np.asarray(update.loss)}
 
 
 def _check_group(plan: Plan, sets: Sequence[Records], adjacency: Adjacency, seed: int) -> float:
-    """All visits for one group of neighbours; the largest movement as a share of the charge.
+    """Check all visits for one group of neighbours; returns the largest move over the charge.
 
     Each is compared with the first one in its own place of the batch: the same program does the
     same arithmetic there, whatever the others are.
     """
     reached = 0.0
-    neighbours = _Seats(plan, sets)
-    firsts = _Seats(plan, sets[:1], len(sets), neighbours.rows)
+    neighbours = _DataSets(plan, sets)
+    firsts = _DataSets(plan, sets[:1], len(sets), neighbours.rows)
     memories: list[list[Natural | None]] = [[None] * len(sets)] * 2
     for visit in range(plan.settled[PARTY].visits):
         kept, answered = memories, 0
@@ -192,7 +192,7 @@ def _check_group(plan: Plan, sets: Sequence[Records], adjacency: Adjacency, seed
 def _check_movement(
     plan: Plan, updates: Sequence[Update], visit: int, adjacency: Adjacency, where: str
 ) -> float:
-    """How far one unit moves the sums that are released, as a share of what is charged."""
+    """Move of the released sums by one unit, relative to the charged sensitivity."""
     reached = 0.0
     for place, event in enumerate(_charged(plan, updates, visit, where)):
         sums = np.stack([update.cost.exact[place] for update in updates])
@@ -209,7 +209,7 @@ def _check_movement(
 
 
 def _furthest(sums: np.ndarray, adjacency: Adjacency) -> float:
-    """Between the first and any other; under substitution all are each other's neighbours."""
+    """Distances from the first data set; under replace-one, between all pairs."""
     first = sums[:1] if adjacency == "add-or-remove-one" else sums
     return float(max(np.max(np.linalg.norm(sums - one, axis=1)) for one in first))
 
@@ -217,7 +217,7 @@ def _furthest(sums: np.ndarray, adjacency: Adjacency) -> float:
 def _charged(
     plan: Plan, updates: Sequence[Update], visit: int, where: str
 ) -> tuple[GaussianEvent, ...]:
-    """The events of an answer in the order of its costs, once they are known to be charged."""
+    """Events of an answer in the order of its costs, after checking that they are charged."""
     charged = plan.settled[PARTY].events_at(visit)
     if not charged:
         assert all(update.cost is None for update in updates), (
@@ -239,13 +239,13 @@ def _charged(
 
 
 def _check_used(plan: Plan, sets: Sequence[Records], count: Count) -> None:
-    """No release but those that are charged has a part in an answer."""
+    """Check that an answer uses only charged releases."""
     memories: list[Natural | None] = [None] * len(sets)
-    seats = _Seats(plan, sets)
+    data_sets = _DataSets(plan, sets)
     for visit in range(plan.settled[PARTY].visits):
         count.take()
         memories = [
-            update.memory for update in seats.answer(_first(plan, visit), visit, memories, 1)
+            update.memory for update in data_sets.answer(_first(plan, visit), visit, memories, 1)
         ]
         used, allowed = count.take(), Counter[Used]()
         for event in plan.settled[PARTY].events_at(visit):
@@ -259,7 +259,7 @@ def _check_used(plan: Plan, sets: Sequence[Records], count: Count) -> None:
 
 
 def _check_replies(updates: Sequence[Update], expected: Sequence[Update], where: str) -> None:
-    """Bit for bit the same for all neighbours, since all were given the same released values."""
+    """Check that replies are bit-equal for all neighbours, given the same released values."""
     for neighbour, (update, first) in enumerate(zip(updates, expected, strict=True)):
         reply, other = reply_of(update), reply_of(first)
         assert reply.keys() == other.keys(), (
@@ -275,12 +275,12 @@ def _check_replies(updates: Sequence[Update], expected: Sequence[Update], where:
 
 
 def _check_noise(plan: Plan, records: Records, seed: int) -> None:
-    """What a party adds, for every event of every visit, and that no two events share noise."""
+    """Check the noise of every event of every visit, and that no two events share noise."""
     settled, rng = plan.settled[PARTY], np.random.default_rng(seed)
     memories: list[Natural | None] = [None] * DRAWS
-    seats = _Seats(plan, [records], DRAWS)
+    data_sets = _DataSets(plan, [records], DRAWS)
     for visit in range(settled.visits):
-        updates, scaled = seats.answer(_first(plan, visit), visit, memories), []
+        updates, scaled = data_sets.answer(_first(plan, visit), visit, memories), []
         memories = [update.memory for update in updates]
         for place, event in enumerate(_charged(plan, updates, visit, f"visit {visit}")):
             where = f"visit {visit}, event {place}"
@@ -296,7 +296,7 @@ def _check_noise(plan: Plan, records: Records, seed: int) -> None:
 
 
 def _check_law(added: np.ndarray, sd: float, where: str, rng: np.random.Generator) -> None:
-    """N(0, sd² I), and that the tests could have seen one coordinate with less or more."""
+    """Check that noise is N(0, sd² I), and that the tests have power."""
     width = added.shape[1]
     chosen = np.sort(rng.permutation(width)[:FULLY_TESTED])
     faults = [*moment_faults(added, sd), *gaussian_faults(added[:, chosen], sd)]
@@ -311,8 +311,8 @@ def _check_law(added: np.ndarray, sd: float, where: str, rng: np.random.Generato
         )
 
 
-class _Seats:
-    """A party with each of some data sets in its place, all answering in one call."""
+class _DataSets:
+    """A party with several alternative data sets, computed in one call."""
 
     def __init__(
         self, plan: Plan, sets: Sequence[Records], times: int = 1, rows: int | None = None
@@ -330,7 +330,7 @@ class _Seats:
         memories: Sequence[Natural | None],
         insecure_noise_seed: int | None = None,
     ) -> list[Update]:
-        """The same request to all of them; without a seed each draws its own noise."""
+        """Send the same request to all; without a seed each draws separate noise."""
         plan = self.plan
         agreement = Agreement(plan.model, plan.family, plan.method, plan.seed, insecure_noise_seed)
         stage = plan.method.stage_at(visit)
@@ -353,14 +353,14 @@ class _Seats:
 
 
 def _first(plan: Plan, visit: int) -> Shared:
-    """The q that a run begins with, and public arrays of zeros."""
+    """Initial q of a run, and public arrays of zeros."""
     shapes = plan.method.public_shapes(plan.model, plan.family, plan.method.stage_at(visit).name)
     public = {name: np.zeros(shape) for name, shape in shapes.items()}
     return Shared(initial_state(plan.rules, first_factors(plan)).q, public)
 
 
 def _questions(plan: Plan, visit: int, seed: int) -> Iterator[Shared]:
-    """The first q and public arrays, and such as no data lead to."""
+    """Initial q and public arrays, and extreme ones."""
     start, rng = _first(plan, visit), np.random.default_rng(seed)
     yield start
     for fill, precision in itertools.product(FILLS, PRECISIONS):

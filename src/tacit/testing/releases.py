@@ -1,4 +1,4 @@
-"""What a private method hands to its mechanisms, and what of it reaches an answer.
+"""Observe the inputs and outputs of a private method's mechanisms.
 
 While `noted` or `counted` lasts, every mechanism returns a fixed value in place of its release,
 drawn from the noise key alone: two data sets that are answered with the same keys are given the
@@ -25,11 +25,11 @@ from tacit.privacy.mechanisms import UNSAMPLED, Cost, Drawn, Mechanism, Release
 
 Observe = Callable[[Array, Bounded, Release], tuple[Tree, Any]]
 FIXED = 0x5EED
-"""Folded into a noise key: the fixed values share no number with the noise itself."""
+"""Folded into a noise key, so that fixed values are independent of the noise."""
 
 
 class Noted(NamedTuple):
-    """A release's cost with the exact sum and what came out; wherever a cost goes, this goes."""
+    """A release's cost, with the exact sum and the released value."""
 
     cost: Cost
     exact: Array
@@ -37,14 +37,14 @@ class Noted(NamedTuple):
 
 
 class Used(NamedTuple):
-    """Clip and noise of a release whose value was used, as the mechanism states them."""
+    """Clip and noise of a used release, as declared by the mechanism."""
 
     clip: float
     noise_sd: float
 
 
 class Count:
-    """The releases that were used since the last `take`, over all answers of a call."""
+    """Releases used since the last `take`, over all answers of a call."""
 
     def __init__(self) -> None:
         self._used: Counter[Used] = Counter()
@@ -57,7 +57,7 @@ class Count:
         return np.zeros(clips.shape)
 
     def take(self) -> Counter[Used]:
-        """What was counted; counting starts again at 0."""
+        """Return and reset the count."""
         found, self._used = self._used, Counter()
         return found
 
@@ -78,8 +78,8 @@ def noted() -> Iterator[None]:
 def counted() -> Iterator[Count]:
     """Fixed values whose use is counted.
 
-    The count is the program's, not the trace's: a release in a loop counts once a turn, and a
-    value that reaches neither reply nor memory not at all.
+    Uses are counted when the program runs: a release in a loop counts once per iteration, and a
+    value that reaches neither reply nor memory does not count.
     """
     count = Count()
 

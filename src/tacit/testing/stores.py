@@ -71,7 +71,7 @@ def check_store(
 
 
 class _Check:
-    """Opens copies of a store's folder, each in a place where nothing else is."""
+    """Opens copies of a store's folder in empty directories."""
 
     def __init__(
         self, open_store: OpenStore, script: Script, error: type[Exception], place: Path
@@ -87,7 +87,7 @@ class _Check:
         return folder
 
     def read(self, folder: Path, digest: str = DIGEST) -> Any:
-        """What a store holds, read from a copy: reading may write."""
+        """Contents of a store, read from a copy because reading may write."""
         copy = self.new_folder() / "copy"
         shutil.copytree(folder, copy)
         store = self.open_store(copy, digest)
@@ -98,7 +98,7 @@ class _Check:
             shutil.rmtree(copy)
 
     def follow(self, folder: Path) -> Any:
-        """Carry out all steps, with a look at every point where a kill could come."""
+        """Run all steps, checking the state at every possible kill point."""
         with kill_points(folder, self.new_folder()) as snapshots:
             store = self.open_store(folder, DIGEST)
         expected = self._blank(folder)
@@ -143,7 +143,7 @@ class _Check:
             )
 
     def check_damage(self, folder: Path, expected: Any, seed: int) -> None:
-        """No file that was cut or changed is read as something else."""
+        """Check that truncated or changed files are refused."""
         rng = np.random.default_rng(seed)
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             body = path.read_bytes()
@@ -172,7 +172,7 @@ class _Check:
         assert gap is None, f"torn: {what}: the damage was not noticed: {gap}"
 
     def check_other_configuration(self, folder: Path, expected: Any) -> None:
-        """What belongs to another configuration is not read, and stays as it is."""
+        """Check that the state of another configuration is neither read nor changed."""
         try:
             found = self.read(folder, OTHER)
         except TacitError:
@@ -188,7 +188,7 @@ class _Check:
 
 
 def _check_erased(folder: Path, script: Script) -> None:
-    """No random bytes of an answered charge are left in any file, raw or as text."""
+    """Check that no secret of an answered charge is left in any file."""
     assert script.drawn, (
         "noise key: nothing was drawn by way of `secrets` for two charges: keys are known or "
         "shared with others"

@@ -154,7 +154,7 @@ def test_the_command_answers_with_an_exit_code(own, tmp_path, tacit):
     code, out, error = tacit("run", str(file))
     assert (code, out, error.count("\n")) == (4, "", 1)
     assert "document 3 has no word of the vocabulary" in error
-    for extra in ("model.topics=0", "posterior=full", "method.kind=natural-vi"):
+    for extra in ("model.topics=0", "posterior=full", "method.kind=natural"):
         code, out, error = tacit("check", str(file), "--set", "data={source=\"synthetic-topics\"}",
                                  "--set", extra)  # fmt: skip
         assert (code, out, error.count("\n")) == (2, "", 1)

@@ -81,7 +81,7 @@ def test_a_sweep_killed_half_way_goes_on_without_repeating_a_run(tmp_path, tacit
     assert code == 2, "going on has to be asked for"
     code, shown, errors = tacit("sweep", str(file), "--out", str(out), "--workers", "1", "--resume")
     assert (code, errors) == (0, "")
-    assert f"{len(kept)} of 40 runs had been done before" in shown
+    assert f"{len(kept)} of 40 runs were done before" in shown
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     table = polars.read_parquet(out / "table.parquet")
     assert table["schedule.rounds"].to_list() == [n for n in (1, 2, 3, 4) for _ in range(10)]

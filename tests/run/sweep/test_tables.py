@@ -93,7 +93,7 @@ def test_somebody_elses_directory_is_left_alone(tmp_path):
     store = Store(tmp_path)
     with pytest.raises(ConfigError, match="is not empty"):
         store.check(resume=False, overwrite=False)
-    with pytest.raises(ConfigError, match="will not be overwritten"):
+    with pytest.raises(ConfigError, match="is not overwritten"):
         store.check(resume=False, overwrite=True)
     with pytest.raises(DataError, match="not a sweep directory"):
         store.check(resume=True, overwrite=False)

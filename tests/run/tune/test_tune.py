@@ -19,7 +19,7 @@ from tacit.run.config import parse_config
 from tacit.run.tune import NOTHING_SPENT, Trial, default_grid, parse_grid, tune, write_tuned
 from tacit.run.tune.grid import settings_to_try, with_settings
 from tacit.run.tune.outcomes import outcome_of
-from tacit.run.tune.trials import Workshop
+from tacit.run.tune.trials import TrialRunner
 
 COLUMNS = {
     "age": {"low": 0, "high": 100, "missing": "indicator"},
@@ -101,11 +101,11 @@ def test_a_file_that_does_not_exist_can_be_tuned(tmp_path):
 
 def test_where_the_number_of_records_comes_from_is_said():
     whole = parse_config(RAW | {"data": RAW["data"] | {"held_out": 0.0}})
-    assert "3,000 training records a federation (a default" in Workshop(whole, None, 0).made[0]
-    assert "50 training records a federation (as asked)" in Workshop(whole, 50, 0).made[0]
+    assert "3,000 training records per federation (a default" in TrialRunner(whole, None, 0).made[0]
+    assert "50 training records per federation (as asked)" in TrialRunner(whole, 50, 0).made[0]
     built_in = {key: RAW[key] for key in ("privacy", "partition", "method", "schedule")}
     adult = parse_config(built_in | {"data": {"source": "adult", "held_out": 0.5}})
-    assert "24,421 training records a federation (public)" in Workshop(adult, None, 0).made[0]
+    assert "24,421 training records per federation (public)" in TrialRunner(adult, None, 0).made[0]
     with pytest.raises(ConfigError, match="--trials 0; at least 1"):
         tune(whole, trials=0)
 
@@ -122,7 +122,7 @@ def test_a_setting_that_cannot_learn_loses(tmp_path):
 
 def test_the_same_seed_makes_the_same_records_and_noise():
     config = parse_config(RAW)
-    one, same, other = (Workshop(config, 300, seed) for seed in (0, 0, 1))
+    one, same, other = (TrialRunner(config, 300, seed) for seed in (0, 0, 1))
     x, y, z = (next(iter(w._federation(1).parties.values()))["x"] for w in (one, same, other))
     np.testing.assert_array_equal(x, y)
     assert not np.array_equal(x, z)
@@ -140,7 +140,7 @@ def test_a_setting_that_is_refused_is_a_failure_and_not_the_end():
     assert "it must be a number in [0, 1)" in failed[0].failure
     assert failed[0].mean == -np.inf
     wrong = parse_config(RAW | {"posterior": "full"})
-    with pytest.raises(ConfigError, match="as it is, the configuration fails"):
+    with pytest.raises(ConfigError, match="the given configuration fails"):
         tune(wrong, trials=1, repeats=1, records=300)
 
 
@@ -157,7 +157,7 @@ def test_the_real_runs_refusals_hold_for_tuning_too():
 def test_a_shared_program_scores_as_the_settings_own(kind, monkeypatch):
     """Settings that differ in the clip alone share a program; each must stay what it was."""
     config = parse_config(RAW | {"method": {"kind": kind}})
-    workshop = Workshop(config, 300, 0)
+    workshop = TrialRunner(config, 300, 0)
     trial = Trial(settings={"method.clip": 0.3})
     shared, plain = (workshop.tried(one, 0) for one in (trial, Trial(settings={})))
     assert shared.scores != plain.scores  # the clip counts
@@ -201,7 +201,7 @@ def test_a_numpyro_model_simulates_its_own_target(tmp_path):
     )
     model = {"kind": "numpyro", "function": f"{program}:model"}
     config = parse_config(RAW | {"model": model, "schedule": {"rounds": 1}})
-    workshop = Workshop(config, 300, 0)
+    workshop = TrialRunner(config, 300, 0)
     y = np.concatenate([one["y"] for one in workshop._federation(0).parties.values()])
     assert set(np.unique(y)) == {0.0, 1.0}
 

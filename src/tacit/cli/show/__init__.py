@@ -1,1 +1,1 @@
-"""What the commands print."""
+"""Terminal output of the commands."""

@@ -1,4 +1,4 @@
-"""What has been agreed, in plain words: for an approval and for a check."""
+"""Terms of a federation as text, for approval and check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tacit.cli.show.live import NO_RECORDS, records_here, say
 from tacit.cli.show.results import show_table
 from tacit.live.config import Agreed, Federation, ServerSetup
 from tacit.live.join import ReadyParty, required_budget, spent_by
-from tacit.live.settings import FEWEST_TOLD, Start
+from tacit.live.settings import MIN_REPORTED_RECORDS, Start
 from tacit.live.transport.tls import read_certificate
 from tacit.plan.plan import Plan
 from tacit.results.check import numbers_sent, plan_rows
@@ -20,35 +20,34 @@ MOST_NAMES = 12
 
 
 def show_approval(ready: ReadyParty, path: Path) -> None:
-    """Everything that an operator agrees to, in plain words."""
+    """Show everything that an operator approves."""
     agreed, plan = ready.setup.agreed, ready.plan
     federation = agreed.federation
     names = f": {_listed(plan.model.names)}" if plan.model.listed else ""
-    say(f"Federation {federation.name!r}, as {ready.name} would take part in it")
+    say(f"Federation {federation.name!r}, terms for party {ready.name}")
     _section(
-        "What is agreed",
+        "Agreement",
         [
             f"parties: {_listed(federation.parties)} ({len(federation.parties)})",
             f"model: {plan.model.kind} with {plan.model.dimension} parameters{names}",
             *(f"{what}: {value}" for what, value in plan_rows(plan)[1:]),
             f"a round needs {_quorum(federation)}",
-            f"a party that leaves for good: {_on_leave(plan, federation)}",
+            f"if a party leaves permanently: {_on_leave(plan, federation)}",
             *([NO_RECORDS] if federation.records is None else []),
         ],
     )
-    _section("The guarantee", _guarantee(ready, path))
-    _section("What leaves this place", _leaves(ready))
+    _section("Privacy guarantee", _guarantee(ready, path))
+    _section("What is sent", _leaves(ready))
     _section(
-        "What never leaves",
+        "What is never sent",
         [
-            f"the {records_here(ready):,} records themselves, or any one of them; there is no "
-            "message that could hold one",
-            "the key, the ledger and the metrics that are measured here",
+            f"the {records_here(ready):,} records; no message of the protocol can hold a record",
+            "the key, the ledger and local metrics",
         ],
     )
     _section("Who sees it", _seen_by(plan))
     say(f"digest: {agreed.digest}")
-    say("  (the same for everybody who has the same file: compare it with the others by telephone)")
+    say("  (equal for equal files: compare it with the other parties over another channel)")
 
 
 def _guarantee(ready: ReadyParty, path: Path) -> list[str]:
@@ -56,8 +55,8 @@ def _guarantee(ready: ReadyParty, path: Path) -> list[str]:
     if plan.privacy is None:
         return [
             "NOT PRIVATE. NO NOISE IS ADDED.",
-            "Updates are computed from the records as they are; whoever sees them, or the "
-            "posterior of every round, may be able to tell things about single records.",
+            "Updates are computed from exact records; they, and the posterior of every round, may "
+            "reveal single records.",
         ]
     settled = plan.settled[ready.name]
     guarantee = settled.guarantee
@@ -66,40 +65,37 @@ def _guarantee(ready: ReadyParty, path: Path) -> list[str]:
         "added or removed" if guarantee.adjacency == "add-or-remove-one" else "replaced by another"
     )
     rows = [
-        f"(ε = {guarantee.epsilon:.4g}, δ = {guarantee.delta:g}): what is sent looks almost the "
-        f"same if one {guarantee.unit} is {verb}",
+        f"(ε = {guarantee.epsilon:.4g}, δ = {guarantee.delta:g}): messages are almost "
+        f"unchanged in distribution if one {guarantee.unit} is {verb}",
         guarantee.trust,
-        f"noise in an answer: standard deviation {settled.noise_sd:.4g}{shares}, on contributions "
+        f"noise in a reply: standard deviation {settled.noise_sd:.4g}{shares}, on contributions "
         f"of at most {settled.clip:g}; {settled.releases} releases",
     ]
     federation = ready.setup.agreed.federation
     if settled.shares > 1 and federation.quorum in (None, len(federation.parties)):
         rows.append(
-            "one party whose answer cannot be used ends the run: every party adds a share of the "
+            "the run ends if one party's reply cannot be used: every party adds a share of the "
             "noise, and all shares are needed"
         )
     if guarantee.caveat is not None:
         rows.insert(0, f"NOT PRIVATE: {guarantee.caveat.removeprefix('Not private: ')}")
     else:
-        rows.append(f"charged to {ready.ledger_path}, under the budget that is set there")
+        rows.append(f"charged to {ready.ledger_path}, under its budget")
         rows += _budget(ready, path)
     return rows
 
 
 def _budget(ready: ReadyParty, path: Path) -> list[str]:
-    """The budget that suffices, and the command that sets it."""
+    """The required budget, and the command that sets it."""
     guarantee, needed = ready.plan.settled[ready.name].guarantee, required_budget(ready)
     present = spent_by(ready)
     terms = f"δ = {guarantee.delta:g}, per {guarantee.unit}, {guarantee.adjacency}"
     spent = present.epsilon if present is not None else None
     after = f", {spent:.4g} of which was spent before" if spent else ""
-    rows = [
-        f"budget that suffices: ε = {needed:g} ({terms}){after}; that is exactly what the run "
-        "costs, since an answer that is lost in a crash is not paid for again"
-    ]
+    rows = [f"required budget: ε = {needed:g} ({terms}){after}; crashes do not increase it"]
     limit = None if present is None else present.budget
     if limit is not None and limit.epsilon >= needed and limit.delta == guarantee.delta:
-        return [*rows, f"budget that is set: ε = {limit.epsilon:g}: there is room"]
+        return [*rows, f"current budget: ε = {limit.epsilon:g}, sufficient"]
     file = path if limit is None else f"{path} --raise"
     return [
         *rows,
@@ -113,52 +109,52 @@ def _leaves(ready: ReadyParty) -> list[str]:
     numbers = numbers_sent(plan)
     noisy = "noisy " if plan.privacy is not None else ""
     private = plan.privacy is not None
-    told = ready.told_records
+    told = ready.reported_records
     return [
         f"{_answers(ready)}, each of {numbers:,} {noisy}numbers: changes of natural parameters",
-        f"the number of records: {'not told' if told == 0 else f'told as {_count(told)}'}"
+        f"the number of records: {'not reported' if told == 0 else f'reported as {_count(told)}'}"
         f" (join.report_records = {join.report_records!r})",
-        "the loss with each answer: "
+        "the loss with each reply: "
         + (
             "not sent"
             if private or not join.send_loss
             else "yes, one exact number (join.send_loss = false withholds it)"
         ),
-        "the name in the certificate, this machine's address, when it comes and goes"
+        "the name in the certificate, this machine's address, times of connections"
         + (", and the guarantee above" if private else ""),
     ]
 
 
 def _count(told: int) -> str:
-    return f"fewer than {FEWEST_TOLD}" if told == FEWEST_TOLD - 1 else f"{told:,}"
+    return f"fewer than {MIN_REPORTED_RECORDS}" if told == MIN_REPORTED_RECORDS - 1 else f"{told:,}"
 
 
 def _answers(ready: ReadyParty) -> str:
     plan = ready.plan
     if plan.privacy is not None:
-        return f"at most {plan.settled[ready.name].visits} answers, whatever a server asks for"
+        return f"at most {plan.settled[ready.name].visits} replies, whatever a server requests"
     count = times_asked(plan.schedule, tuple(plan.parties), plan.seed, ready.name)
     if plan.schedule.kind == "asynchronous":
-        return f"about {count} answers, more if this party is quicker than others"
-    return f"{count} answers if all rounds take place (a server could ask more often)"
+        return f"about {count} replies, more if this party is faster than others"
+    return f"{count} replies if all rounds take place (a server could request more)"
 
 
 def times_asked(schedule: Schedule, names: tuple[str, ...], seed: int, name: str) -> int:
-    """How often the schedule asks a party."""
+    """Number of requests to a party in the schedule."""
     rounds = range(1, schedule.rounds + 1)
     return sum(name in schedule.chosen(names, seed, number) for number in rounds)
 
 
 def _seen_by(plan: Plan) -> list[str]:
-    rows = ["the server and its operator: every answer of every party, by name"]
+    rows = ["the server and its operator: every reply of every party, by name"]
     if len(plan.parties) == 2:
         rows.append(
-            "the other party: the posterior of every round, and, as there are only two, exactly "
-            "this party's answers by subtraction"
+            "the other party: the posterior of every round, and thereby, with only two "
+            "parties, this party's exact replies"
         )
     else:
-        rows.append("the other parties: the posterior of every round, not anybody's own answers")
-    rows.append("whoever is on the line: that there is traffic and how much (TLS 1.3)")
+        rows.append("the other parties: the posterior of every round, not individual replies")
+    rows.append("network observers: time and amount of traffic (TLS 1.3)")
     return rows
 
 
@@ -173,13 +169,13 @@ def _section(title: str, rows: list[str]) -> None:
 
 
 def show_agreed(agreed: Agreed, plan: Plan) -> None:
-    """What `tacit check` says of federation.toml."""
+    """Output of `tacit check federation.toml`."""
     rows = [["name", agreed.federation.name], *_agreed_rows(agreed, plan)]
-    show_table("In order: this is what everybody would agree on", ["what", "value"], rows)
+    show_table("Agreement is valid", ["what", "value"], rows)
 
 
 def show_server_check(setup: ServerSetup, plan: Plan, address: str, state: str) -> None:
-    """What `tacit check` says of server.toml."""
+    """Output of `tacit check server.toml`."""
     serve, federation = setup.own.serve, setup.agreed.federation
     rows = [
         ["certificate", _certificate(setup.base / serve.certificate)],
@@ -188,7 +184,7 @@ def show_server_check(setup: ServerSetup, plan: Plan, address: str, state: str) 
         ["starts", _start(serve.start, len(federation.parties))],
         ["a round needs", _quorum(federation)],
         ["late parties", _late(serve.deadline_s, federation.quorum)],
-        ["revocation list", serve.revoked or "none: a lost key cannot be shut out"],
+        ["revocation list", serve.revoked or "none: a lost key cannot be revoked"],
         ["metrics", serve.metrics or "nowhere"],
         *_agreed_rows(setup.agreed, plan),
     ]
@@ -196,15 +192,15 @@ def show_server_check(setup: ServerSetup, plan: Plan, address: str, state: str) 
 
 
 def show_party_check(ready: ReadyParty, approval: str, budget: str) -> None:
-    """What `tacit check` says of party.toml."""
+    """Output of `tacit check party.toml`."""
     setup, join = ready.setup, ready.setup.own.join
-    told = ready.told_records
+    told = ready.reported_records
     rows = [
         ["party", ready.name],
         ["certificate", _certificate(ready.credentials.certificate)],
         ["servers", f"{', '.join(join.servers)} (not contacted)"],
-        ["records", f"{records_here(ready):,} read; told as {told:,}" if told else
-         f"{records_here(ready):,} read; their number is not told"],
+        ["records", f"{records_here(ready):,} read; reported as {told:,}" if told else
+         f"{records_here(ready):,} read; their number is not reported"],
         ["approval", approval],
         ["budget", budget],
         ["state", str(setup.state)],
@@ -253,26 +249,26 @@ def _start(start: Start, parties: int) -> str:
 
 def _quorum(federation: Federation) -> str:
     if federation.quorum is None:
-        return "an answer of every party that is asked and has not left"
-    return f"{federation.quorum} answers of the {len(federation.parties)} parties"
+        return "a reply of every requested party that has not left"
+    return f"{federation.quorum} replies of the {len(federation.parties)} parties"
 
 
 def _late(deadline_s: float | None, quorum: int | None) -> str:
     if deadline_s is None:
-        return "waited for, however long (serve.deadline_s is not set)"
+        return "waited for without limit (serve.deadline_s is not set)"
     if quorum is None:
         return (
             f"waited for: serve.deadline_s = {deadline_s:g} has no effect without an agreed quorum"
         )
-    return f"passed over after {deadline_s:g} s, once {quorum} have answered"
+    return f"skipped after {deadline_s:g} s, once {quorum} have replied"
 
 
 def _on_leave(plan: Plan, federation: Federation) -> str:
     if federation.on_leave == "divide-out" and plan.privacy is None:
-        return "what it has said is divided out of the posterior"
+        return "its contribution is divided out of the posterior"
     if federation.on_leave == "divide-out":
-        return "what it has said stays: in a private run it cannot be told apart from the rest"
-    return "what it has said stays in the posterior"
+        return "its contribution stays: in a private run it cannot be separated"
+    return "its contribution stays in the posterior"
 
 
 def _listed(names: tuple[str, ...]) -> str:

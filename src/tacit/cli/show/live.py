@@ -1,4 +1,4 @@
-"""What the commands of a live federation say: events as lines, an approval in plain words."""
+"""Terminal output of a live federation: events and status."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tacit.cli.show.results import (
 from tacit.data.records import len_records
 from tacit.live.config import ServerSetup
 from tacit.live.join import PartyEnd, ReadyParty
-from tacit.live.settings import FEWEST_TOLD
+from tacit.live.settings import MIN_REPORTED_RECORDS
 from tacit.privacy.ledger.ledger import Spent
 from tacit.results.summary import Result
 
@@ -30,32 +30,32 @@ MOST_REFUSALS = 3
 
 
 NO_RECORDS = (
-    "records is not in the federation file: updates are bounded by the number of records that a "
-    "party announces itself, so that one party can decide the result"
+    "records is not in the federation file: updates are bounded only by the number of records "
+    "that each party announces, so one party could dominate the result"
 )
 
 
 def say(text: str) -> None:
-    """One line as it is; what a peer wrote cannot move the cursor or colour the screen."""
+    """Print one line without control characters."""
     console.print(printable(text).replace("\n", " "), highlight=False, markup=False)
 
 
 def say_json(line: Line) -> None:
-    """One event for journald or another program, at once."""
+    """Print one event as JSON and flush."""
     print(json.dumps(line, default=str), flush=True)
 
 
 class LiveProgress(_Bar):
-    """Rounds of a live run, under the lines that scroll by."""
+    """Progress bar of a live run."""
 
     def __init__(self, name: str) -> None:
         super().__init__(plain_column("{task.fields[note]}"), on=console)
         self._name = name
         self.rounds = 0
-        """How many there will be; 0 until the plan is known."""
+        """Number of rounds; 0 until the plan is known."""
 
     def at(self, number: int, note: str = "") -> None:
-        """Show that so many rounds are over."""
+        """Show that `number` rounds are done."""
         rounds = max(self.rounds, number)
         self._at(number, rounds, self._name, note=f"round {number}/{rounds} {note}")
 
@@ -64,7 +64,7 @@ class LiveProgress(_Bar):
 
 
 class ServerLines:
-    """Events of a server as lines for people; `return_in_s` is what it told the parties."""
+    """Prints a server's events; `return_in_s` is the announced return time."""
 
     def __init__(self, setup: ServerSetup, progress: LiveProgress) -> None:
         self._progress = progress
@@ -81,7 +81,7 @@ class ServerLines:
             say(f"{_clock(line)}  {words}")
         if line["event"] == "listening":
             self._progress.rounds = line["rounds"]
-            if not self._records_agreed:  # after the first line, which programs wait for
+            if not self._records_agreed:  # after the first line, for which programs wait
                 say(f"note: {NO_RECORDS}")
         if line["event"] == "round":
             self._progress.at(line["round"], _elbo(line).rstrip(", "))
@@ -91,7 +91,7 @@ class ServerLines:
         if event in ("joined", "rejoined"):
             self._joined.add(party)
             told = f", {_told(line['data_size'])} records" if line.get("data_size") else ""
-            here = f"; {len(self._joined)} of {self._all} have come"
+            here = f"; {len(self._joined)} of {self._all} joined"
             return f"{party} {event} from {line['address']}{told}{here}"
         if event == "refused":
             return self._refusal(line)
@@ -109,12 +109,12 @@ class ServerLines:
             return None
         who = line.get("party") or line.get("address", "somebody")
         more = "; further ones of this kind are in log.jsonl only" if seen == MOST_REFUSALS else ""
-        return f"turned away: {who} ({kind}: {line['reason']}){more}"
+        return f"refused: {who} ({kind}: {line['reason']}){more}"
 
 
 _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
     "stand-by": lambda line: (
-        f"stand-by: another server holds {line['state']}; waiting until it is gone"
+        f"stand-by: another server holds {line['state']}; waiting until it stops"
     ),
     "listening": lambda line: (
         f"listening on {line['address']}: {line['run']}, {line['state']}; "
@@ -129,26 +129,26 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
     ),
     "too few": lambda line: (
         f"round {line['round']}: fewer parties are left than the quorum of {line['quorum']}"
-        + (f"; gone for good: {', '.join(line['left'])}" if line.get("left") else "")
+        + (f"; left permanently: {', '.join(line['left'])}" if line.get("left") else "")
         + (f"; left out: {', '.join(line['left_out'])}" if line.get("left_out") else "")
     ),
     "left out": lambda line: (
         f"{line['party']} left out from round {line['round']}: {line['reason']}. The run continues "
         f"without it. Its factor: {line['factor']}"
     ),
-    "readmitted": lambda line: f"{line['party']} is asked again from round {line['round']} on",
-    "not readmitted": lambda line: f"{line['wanted']} was not left out; nothing has changed",
+    "readmitted": lambda line: f"{line['party']} takes part again from round {line['round']} on",
+    "not readmitted": lambda line: f"{line['wanted']} was not left out; nothing changed",
     "parted": lambda line: (
         f"{line['party']} leaves"
-        + (f", back in {line['back_in_s']:g} s" if "back_in_s" in line else " for good")
+        + (f", back in {line['back_in_s']:g} s" if "back_in_s" in line else " permanently")
         + (", and waits for the result" if line.get("listening") else "")
         + (f" ({line['reason']})" if line.get("reason") else "")
     ),
-    "left": lambda line: f"{line['party']} has left for good; its factor is {line['factor']}",
-    "hung up": lambda line: f"{line['party']} is cut off: {line['reason']}",
+    "left": lambda line: f"{line['party']} has left permanently; its factor is {line['factor']}",
+    "hung up": lambda line: f"connection to {line['party']} lost: {line['reason']}",
     "replaced": lambda line: f"{line['party']} has a newer connection; the old one is closed",
     "returned": lambda line: f"{line['party']} returned its factor: {line['factor']}",
-    "finished with": lambda line: f"{line['party']} has said good-bye",
+    "finished with": lambda line: f"{line['party']} received the final posterior",
     "party error": lambda line: f"{line['party']} reports: {line['reason']}",
     "closing": lambda line: f"closing: {line['reason']}",
     "status not written": lambda line: (
@@ -166,14 +166,14 @@ def show_server_end(setup: ServerSetup, result: Result) -> None:
     from tacit.cli.show.results import show_result
 
     show_result(result)
-    say(f"posterior and result, which may be shared: {setup.state / 'public'}")
+    say(f"posterior and result (shareable): {setup.state / 'public'}")
 
 
 # A party that takes part ------------------------------------------------------------------------
 
 
 class PartyLines:
-    """Events of a party as lines for people."""
+    """Prints a party's events."""
 
     def __init__(self, progress: LiveProgress) -> None:
         self._progress = progress
@@ -187,7 +187,7 @@ class PartyLines:
         known = _PARTY_EVENTS.get(line["event"])
         words = None if known is None else known(line)
         if words is not None:
-            again = "; trying on, quietly" if self._tries == MOST_REFUSALS else ""
+            again = "; further attempts are not shown" if self._tries == MOST_REFUSALS else ""
             say(f"{_clock(line)}  {words}{again}")
         if line["event"] == "answered":
             self._progress.at(line["round"], f"{line['sent_bytes']:,} bytes sent{_spent(line)}")
@@ -209,27 +209,27 @@ _PARTY_EVENTS: dict[str, Callable[[Line], str | None]] = {
         + (f", {line['parties']} parties" if "parties" in line else "")
     ),
     "answered": lambda line: (
-        f"round {line['round']}: answer {line['visit'] + 1} sent after "
+        f"round {line['round']}: reply {line['visit'] + 1} sent after "
         f"{line['seconds']:.2f} s; {line['sent_bytes']:,} bytes sent so far{_spent(line)}"
     ),
-    "server error": lambda line: f"the server answers with an error: {line['reason']}",
-    "server closes": lambda line: f"{line['reason']}; back in {line['back']:g} s",
-    "cut off": lambda line: f"cut off from {line['server']}: {line['reason']}; connecting again",
-    "end of training": lambda _: "end of training: the posterior is here",
+    "server error": lambda line: f"the server replied with an error: {line['reason']}",
+    "server closes": lambda line: f"{line['reason']}; reconnecting in {line['back']:g} s",
+    "cut off": lambda line: f"connection to {line['server']} lost: {line['reason']}; reconnecting",
+    "end of training": lambda _: "end of training: received the final posterior",
     "budget": lambda line: (
-        f"round {line['round']}: NO FURTHER ANSWERS: {line['reason']}; waiting for the result"
+        f"round {line['round']}: NO FURTHER REPLIES: {line['reason']}; waiting for the result"
     ),
     "short of budget": lambda line: (
-        f"{line['reason']}; answering as far as the budget allows, then waiting for the result"
+        f"{line['reason']}; replying as far as the budget allows, then waiting for the result"
     ),
     "not allowed": lambda line: f"leaving: {line['reason']}",
     "cannot answer": lambda line: f"leaving: {line['reason']}",
-    "left without an answer": lambda line: f"left; the server said nothing: {line['reason']}",
+    "left without an answer": lambda line: f"left without an acknowledgement: {line['reason']}",
 }
 
 
 def show_party_start(ready: ReadyParty, spent: Spent | None) -> None:
-    """Who takes part in what, and what it may cost."""
+    """Show party, federation and privacy at the start."""
     federation, join = ready.setup.agreed.federation, ready.setup.own.join
     say(
         f"{ready.name} in {federation.name!r}, configuration {ready.setup.agreed.digest[:12]}…; "
@@ -240,11 +240,11 @@ def show_party_start(ready: ReadyParty, spent: Spent | None) -> None:
         return
     settled = ready.plan.settled[ready.name]
     say(f"private: {settled.guarantee}")
-    say(f"ledger {ready.ledger_path}: {_of_budget(spent)}; {settled.visits} answers at most")
+    say(f"ledger {ready.ledger_path}: {_of_budget(spent)}; at most {settled.visits} replies")
 
 
 def records_here(ready: ReadyParty) -> int:
-    """How many records the party has read."""
+    """Number of records that the party has read."""
     return len_records(ready.loaded.parties[ready.name])
 
 
@@ -265,11 +265,11 @@ def show_party_end(ready: ReadyParty, end: PartyEnd, spent: Spent | None) -> Non
     if stopped is not None:
         say(
             f"WARNING: this party has not contributed from round {stopped['round']} on; the "
-            f"posterior is that of the others and of its earlier answers: {stopped['reason']}"
+            f"posterior uses the others and its earlier replies only: {stopped['reason']}"
         )
     state = ready.setup.state
-    say(f"posterior and result, which may be shared: {state / 'public'}")
-    say(f"metrics of the records here, which may not: {state / 'private'}")
+    say(f"posterior and result (shareable): {state / 'public'}")
+    say(f"metrics on local records (confidential): {state / 'private'}")
 
 
 def _of_budget(spent: Spent | None) -> str:
@@ -305,7 +305,7 @@ def _change(line: dict[str, Any]) -> str:
 
 
 def show_server_status(status: dict[str, Any], *, running: bool) -> None:
-    """status.json for people."""
+    """Print status.json."""
     where = f", port {status['port']}" if running else ""
     say(
         f"{status['run']}: {_phase(status['phase'])}, round {status['round']} of "
@@ -321,16 +321,16 @@ def show_server_status(status: dict[str, Any], *, running: bool) -> None:
          _promised(one["guarantee"]), one["bytes_in"], one["bytes_out"]]
         for name, one in status["parties"].items()
     ]  # fmt: skip
-    columns = ["party", "is", "asked", "records", "ε promised", "bytes in", "bytes out"]
+    columns = ["party", "status", "requests", "records reported", "ε", "bytes in", "bytes out"]
     show_table("Parties", columns, rows)
     for name, found in status.get("left_out", {}).items():
         say(
             f"{name} left out from round {found['round']}: {found['reason']}; its factor: "
-            f"{found['factor']}; to ask it again: tacit server readmit server.toml {name}"
+            f"{found['factor']}; to readmit it: tacit server readmit server.toml {name}"
         )
     if status["turned_away"]:
         kinds = ", ".join(f"{kind} {count}" for kind, count in status["turned_away"].items())
-        say(f"turned away: {kinds}")
+        say(f"refused: {kinds}")
 
 
 def _phase(phase: str) -> str:
@@ -342,7 +342,7 @@ def _phase(phase: str) -> str:
 def _told(count: int | None) -> str:
     if not count:
         return "not told"
-    return "fewer than 100" if count == FEWEST_TOLD - 1 else f"about {count:,}"
+    return "fewer than 100" if count == MIN_REPORTED_RECORDS - 1 else f"about {count:,}"
 
 
 def _promised(guarantee: dict[str, Any] | None) -> str:
@@ -356,26 +356,26 @@ def _promised(guarantee: dict[str, Any] | None) -> str:
 
 def _presence(one: dict[str, Any], *, running: bool) -> str:
     if one["left"]:
-        return "waits for the result" if one.get("listening") else "gone for good"
+        return "waits for the result" if one.get("listening") else "left permanently"
     if one.get("left_out"):
         return "left out"
     if not one["joined"]:
-        return "not here yet"
+        return "not joined yet"
     if not running:
         return "a member"
     if not one["connected"]:
-        return "away, passed over" if one["passed_over"] else "away"
+        return "away, skipped" if one["passed_over"] else "away"
     if one["asked"] and one["refused"]:
-        return "its answer was refused"
+        return "its reply was refused"
     return "at work" if one["asked"] else "here"
 
 
 def show_party_status(status: dict[str, Any]) -> None:
-    """A party's own state for people."""
+    """Print a party's state."""
     say(
         f"{status['state']}: {'takes part now' if status['running'] else 'does not run'}; "
-        f"{status['answers']} answers in {status['run'] or 'no run yet'}"
-        + ("; the posterior is here" if status["finished"] else "")
+        f"{status['answers']} replies in {status['run'] or 'no run yet'}"
+        + ("; received the final posterior" if status["finished"] else "")
     )
     approved = status["approved"]
     say(f"approved: {approved[:12]}…" if approved else "approved: nothing; tacit approve")
@@ -387,7 +387,7 @@ def show_party_status(status: dict[str, Any]) -> None:
         )
     for line, following in zip(status["log"], [*status["log"][1:], None], strict=True):
         if line["event"] == "asked" and following is not None:
-            continue  # the answer says it too
+            continue  # shown with the reply
         known = _PARTY_EVENTS.get(line["event"])
         words = known(line) if known is not None else None
         say(f"{line['time'][:19]}Z  {words or line['event']}")

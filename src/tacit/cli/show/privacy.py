@@ -1,4 +1,4 @@
-"""What `tacit check` and `tacit explain` say about privacy."""
+"""Output of `tacit explain`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def show_explanation(plan: Plan, found: Explanation) -> None:
          row.remark]
         for row in found.rows
     ]  # fmt: skip
-    title = f"Who is protected from whom (party {found.party}, the weakest guarantee)"
+    title = f"Privacy guarantee per attacker (party {found.party}, the weakest guarantee)"
     show_table(title, columns, rows)
     why = f", chosen by auto: {plan.why}" if plan.why else ""
     console.print(f"method: {plan.method.kind}{why}", highlight=False)
@@ -26,7 +26,7 @@ def show_explanation(plan: Plan, found: Explanation) -> None:
         return
     console.print(
         f"every ε is at δ = {found.delta:g}, adjacency {found.adjacency}; "
-        "“not protected” means that no ε below 50 can be shown.",
+        "“not protected” means that no ε below 50 can be proved.",
         highlight=False,
     )
     if found.groups:
@@ -36,7 +36,7 @@ def show_explanation(plan: Plan, found: Explanation) -> None:
         ]
         show_table(
             f"Several {found.unit}s at once",
-            ["how many", f"ε at δ = {found.delta:g}", "(ε, δ) by the general rule"],
+            ["number", f"ε at δ = {found.delta:g}", "(ε, δ) by the general bound"],
             rows,
         )
 

@@ -16,10 +16,10 @@ from tacit.results.shown import NORMAL_95, to_precision
 from tacit.results.summary import PartyResult, Result, VerdictFacts
 from tacit.run.run import Prepared
 
-# Names of columns, levels, parties and files are printed as they are: "[age,0]" is no markup.
+# Names of columns, levels, parties and files are printed literally: "[age,0]" is not markup.
 console = Console(soft_wrap=True, markup=False, emoji=False)
 if not console.is_terminal:
-    console.width = 160  # a file or a pipe has no width of its own
+    console.width = 160  # files and pipes have no width
 errors = Console(stderr=True, markup=False, emoji=False)
 MOST_ROWS = 40
 SHOWN_ROWS = 25
@@ -28,7 +28,7 @@ POSTERIOR_COLUMNS = ("mean", "2.5 %", "97.5 %")
 
 @contextmanager
 def quiet(wanted: bool) -> Iterator[None]:
-    """Print nothing to the terminal meanwhile, if `wanted`: JSON follows."""
+    """Suppress terminal output if `wanted`, because JSON follows."""
     before, console.quiet = console.quiet, wanted or console.quiet
     try:
         yield
@@ -37,17 +37,17 @@ def quiet(wanted: bool) -> Iterator[None]:
 
 
 def plain_column(template: str) -> TextColumn:
-    """A progress column that prints a name as it is, without reading markup in it."""
+    """Progress column with literal text."""
     return TextColumn(template, markup=False)
 
 
 def printable(text: str) -> str:
-    """Text without control characters: a name cannot move the cursor or colour the screen."""
+    """Text without control characters."""
     return "".join(sign if sign.isprintable() or sign == "\n" else " " for sign in text)
 
 
 class _Bar:
-    """A progress bar, and nothing at all where there is no terminal to draw it on."""
+    """A progress bar; does nothing without a terminal."""
 
     def __init__(self, *columns: TextColumn, on: Console = errors) -> None:
         self._progress = Progress(
@@ -114,7 +114,7 @@ class StepProgress(_Bar):
         self.title = title
 
     def step(self, done: int, total: int, label: str) -> None:
-        """Show that `done` of `total` steps are over."""
+        """Show that `done` of `total` steps are done."""
         self._at(done, total, self.title, label=label)
 
 
@@ -122,7 +122,7 @@ class DownloadProgress(_Bar):
     """Bytes of one file after another."""
 
     def step(self, name: str, done: int, total: int) -> None:
-        """Show how much of a file has come."""
+        """Show the progress of a file."""
         self._at(done, total, name)
 
 
@@ -133,7 +133,7 @@ def show_table(
     *,
     formatted: Sequence[str] = (),
 ) -> None:
-    """A table; numbers, and those that are `formatted` as text already, to the right."""
+    """Print a table; numbers and `formatted` columns are right-aligned."""
     table = Table(title=printable(title), title_justify="left", title_style="bold")
     for index, column in enumerate(columns):
         numeric = column in formatted or (bool(rows) and isinstance(rows[0][index], int | float))
@@ -197,9 +197,9 @@ def show_verdict(result: VerdictFacts) -> None:
 
 
 def show_metrics(measured: dict[str, Any], *, local: bool = False) -> None:
-    """How good the posterior is on the records that it was measured with, if any.
+    """Show metrics, if there are any.
 
-    `local`: a guarantee was claimed, and these exact numbers are outside of it.
+    `local`: the run has a guarantee that does not cover these exact numbers.
     """
     metrics = {split: values for split, values in measured.items() if values}
     if metrics:
@@ -209,12 +209,12 @@ def show_metrics(measured: dict[str, Any], *, local: bool = False) -> None:
         ]
         title = "Held-out performance"
         if local:
-            title += " (exact: for those who may see the records; not in public/)"
+            title += " (exact, confidential like the records; not in public/)"
         show_table(title, ["records", *(_metric(name) for name in names)], rows)
 
 
 def show_check(check: Check) -> None:
-    """What `tacit check` prints of a valid configuration."""
+    """Output of `tacit check` for a valid configuration."""
     show_table("Configuration is valid", ["what", "value"], check.rows)
     if check.terms:
         show_table("Noise and signal per party", TERMS, check.terms)
@@ -249,7 +249,7 @@ def show_coefficients(result: Result | PartyResult) -> None:
     title = f"{result.name}: posterior with {_intervals(result)}"
     show_table(title, ["coefficient", *columns], rows, formatted=columns)
     if hidden:
-        console.print(f"… and {hidden} more, less sure of their sign, in the report")
+        console.print(f"… and {hidden} more with less clear signs, in the report")
 
 
 def _intervals(result: Result | PartyResult) -> str:
@@ -277,7 +277,7 @@ def _took(timing: dict[str, float]) -> str:
 
 
 def _ended(reason: str | None) -> str:
-    return "as many as asked" if reason in (None, "rounds") else reason
+    return "limit of rounds" if reason in (None, "rounds") else reason
 
 
 def _split(name: str) -> str:

@@ -73,7 +73,7 @@ def _two_levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
     found = text.set(text.is_in(config.missing_values), None).drop_nulls().unique().sort().to_list()
     if len(found) > 2:
         raise DataError(
-            f'column "{config.name}" has {len(found)} values ({", ".join(found[:5])}, …) and'
-            " positive makes every other one y = 0; declare its levels in [columns] if so"
+            f'column "{config.name}" has {len(found)} values ({", ".join(found[:5])}, …) but'
+            " positive allows two; declare all levels in [columns] to treat the others as y = 0"
         )
     return tuple(found)

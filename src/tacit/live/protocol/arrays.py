@@ -1,9 +1,9 @@
-"""Distributions on the wire.
+"""Encoding of distributions in messages.
 
-Between peers that announced the protocol: natural parameters, to the last bit. Towards a peer
-written from the thesis: a scalar normal as {mean, variance}. A factor or a ratio of factors may
-have a negative variance, and one that says nothing has none; it is then written as a variance so
-large that it adds nothing.
+Peers that announced the protocol exchange natural parameters, to the last bit. For a peer written
+from the thesis, a scalar normal is {mean, variance}. A factor or a ratio of factors may have a
+negative variance. A flat factor has no finite variance and is written with one so large that it has
+no effect.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from tacit.expfam import Family, check_arrays
 from tacit.live.protocol.codec import Encoding
 from tacit.live.protocol.messages import Array, Distribution
 
-NOTHING = 1e300
-"""The variance of a factor that says nothing; its precision of 1e-300 vanishes in any sum."""
+FLAT_VARIANCE = 1e300
+"""Variance of a flat factor; its precision of 1e-300 vanishes in any sum."""
 
 
 def is_scalar_normal(natural: Natural) -> bool:
-    """Whether a peer written from the thesis can be told this."""
+    """True if these are natural parameters of a scalar normal."""
     return set(natural) == {"linear", "quadratic"} and np.size(natural["linear"]) == 1
 
 
 def pack(natural: Natural, encoding: Encoding) -> Distribution:
-    """Natural parameters as arrays."""
+    """Encode natural parameters as arrays."""
     return {name: _array(value, encoding) for name, value in natural.items()}
 
 
 def pack_normal(natural: Natural) -> Distribution:
-    """A scalar normal, or a ratio of such, as mean and variance.
+    """Encode a scalar normal, or a ratio of such, as mean and variance.
 
     >>> pack_normal({"linear": np.array([6.0]), "quadratic": np.array([-1.0])})
     {'mean': 3.0, 'variance': 0.5}
     """
     linear = float(np.ravel(natural["linear"])[0])
     precision = -2.0 * float(np.ravel(natural["quadratic"])[0])
-    if abs(precision) < 1.0 / NOTHING:
-        precision = max(1.0, abs(linear)) / NOTHING  # its mean stays finite
+    if abs(precision) < 1.0 / FLAT_VARIANCE:
+        precision = max(1.0, abs(linear)) / FLAT_VARIANCE  # keeps the mean finite
     return {"mean": linear / precision, "variance": 1.0 / precision}
 
 
 def unpack(distribution: Distribution, family: Family | None, what: str) -> Natural:
-    """Natural parameters of the family, float64 and finite, or a PeerError in one line."""
+    """Decode finite float64 natural parameters of the family, or raise a PeerError."""
     if set(distribution) == {"mean", "variance"}:
         natural = _normal(distribution["mean"], distribution["variance"], family, what)
     elif family is not None and set(distribution) != set(family.shapes):
@@ -55,7 +55,7 @@ def unpack(distribution: Distribution, family: Family | None, what: str) -> Natu
             f"{what}: not the natural parameters of {family!r}; send {', '.join(family.shapes)}"
         )
     else:
-        # A name that is not the family's own is the peer's, and is not repeated.
+        # Unknown names come from the peer and are not quoted.
         natural = {
             name: _numbers(value, f"{what}: {name!r}" if family else f"{what}: a parameter")
             for name, value in distribution.items()
@@ -73,7 +73,7 @@ def unpack(distribution: Distribution, family: Family | None, what: str) -> Natu
 def unpack_arrays(
     distribution: Distribution, shapes: dict[str, tuple[int, ...]] | None, what: str
 ) -> Arrays:
-    """Finite arrays of the given names and shapes (None: of any), or a PeerError in one line."""
+    """Decode finite arrays of the given names and shapes (None: any), or raise a PeerError."""
     if shapes is not None and set(distribution) != set(shapes):
         raise PeerError(f"{what}: send {', '.join(shapes) or 'no arrays'}")
     arrays = {
@@ -95,7 +95,9 @@ def _array(value: Any, encoding: Encoding) -> Array:
 
 def _numbers(value: Any, what: str) -> np.ndarray:
     if not isinstance(value, Array):
-        raise PeerError(f"{what} is no array; send shape and data, or a normal's mean and variance")
+        raise PeerError(
+            f"{what} is not an array; send shape and data, or a normal's mean and variance"
+        )
     count = math.prod(value.shape)
     length = len(value.data) // 8 if isinstance(value.data, bytes) else len(value.data)
     whole = not isinstance(value.data, bytes) or len(value.data) % 8 == 0
@@ -107,22 +109,22 @@ def _numbers(value: Any, what: str) -> np.ndarray:
         flat = np.array(value.data, dtype=np.float64)
     try:
         return flat.reshape(value.shape)
-    except ValueError:  # nothing at all, in a shape too big for numpy
-        raise PeerError(f"{what} has an impossible shape; send the family's") from None
+    except ValueError:  # no data, in a shape too large for numpy
+        raise PeerError(f"{what} has an invalid shape; send the family's") from None
 
 
 def _normal(mean: Any, variance: Any, family: Family | None, what: str) -> Natural:
     """The inverse of `pack_normal`.
 
-    A variance that is null or infinite says nothing; the mean beside it may be null too.
+    A null or infinite variance means a flat factor; its mean may be null too.
     """
     numbers = isinstance(mean, float | int | None) and isinstance(variance, float | int | None)
     flat = numbers and (variance is None or math.isinf(variance))
     linear = precision = 0.0
     if not numbers or variance == 0 or (mean is None and not flat) or (mean and math.isnan(mean)):
         raise PeerError(
-            f"{what}: mean and variance must be numbers, and the variance not 0; a factor that "
-            "says nothing has a variance of null"
+            f"{what}: mean and variance must be numbers, and the variance not 0; use a "
+            "variance of null for a flat factor"
         )
     if mean is not None and variance is not None and not flat:
         precision = 1.0 / variance

@@ -1,7 +1,7 @@
-"""Messages as bytes: JSON, CBOR and MessagePack.
+"""Encode messages as JSON, CBOR or MessagePack.
 
-A party chooses by the first frame that it sends; the server answers in kind. A payload is a map
-with one entry, or a string, so its first byte tells the three apart.
+A party chooses the encoding by its first frame, and the server replies in the same. A payload is a
+map with one entry, or a string, so its first byte identifies the encoding.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ def detect(payload: bytes) -> Encoding:
     if first and first in b'{" \t\r\n':
         return "json"
     if first and (first in b"\x81\xde\xdf\xd9\xda" or 0xA2 <= first[0] <= 0xBE):
-        return "msgpack"  # a map of one, or a string: CBOR writes these as a1, bf and 60 … 7f
+        return "msgpack"  # a map or a string; in CBOR these start with a1, bf or 60 … 7f
     if first and (first in b"\xa1\xbf" or 0x60 <= first[0] <= 0x7F):
         return "cbor"
     raise PeerError(
-        f"a first frame that starts with byte 0x{payload[:1].hex() or '–'} is none of JSON, CBOR "
-        "and MessagePack; begin with JoinCluster or ReJoinCluster"
+        f"a first frame that starts with byte 0x{payload[:1].hex() or '–'} is not JSON, CBOR "
+        "or MessagePack; begin with JoinCluster or ReJoinCluster"
     )
 
 
 def encode(message: Message, encoding: Encoding) -> bytes:
-    """The payload of a message."""
+    """Encode a message."""
     if message.bare:
         return _PLAIN[encoding](message.name)
     return _PLAIN[encoding]({message.name: message})
 
 
 def decode(payload: bytes, encoding: Encoding, known: Mapping[str, type[M]]) -> M:
-    """The message in a payload, one of `known`, or one line that says what is wrong with it.
+    """Decode a payload to one of the `known` messages, or raise a PeerError.
 
-    What a peer sends is quoted nowhere: it may be anything.
+    The error never quotes what a peer sent.
     """
     try:
         tag, body = _open(payload, encoding)
@@ -83,13 +83,13 @@ def decode(payload: bytes, encoding: Encoding, known: Mapping[str, type[M]]) -> 
             " ".join(str(error).split())[:200] if isinstance(error, msgspec.MsgspecError) else ""
         )
         raise PeerError(
-            f"a payload of {len(payload)} bytes is no {encoding} message of this protocol"
+            f"a payload of {len(payload)} bytes is not a valid {encoding} message"
             f"{f' ({reason})' if reason else ''}; see docs/protocol.md"
         ) from None
 
 
 def _open(payload: bytes, encoding: Encoding) -> tuple[str, Any]:
-    """Tag and body, the body still raw where the library can leave it so."""
+    """Tag and body of a payload; the body stays raw if the library supports it."""
     outer = _OUTER[encoding](payload)
     if isinstance(outer, str):
         return outer, None
@@ -103,14 +103,14 @@ def _outer_json(payload: bytes) -> Any:
     try:
         outer = _json_outer.decode(payload)
     except msgspec.DecodeError:
-        # Several JSON libraries write an infinite variance as Infinity, which JSON does not have.
+        # Several JSON libraries write an infinite variance as Infinity, which is not valid JSON.
         if b"Infinity" not in payload:
             raise
         infinite = {"Infinity": math.inf, "-Infinity": -math.inf}
         outer = json.loads(
             payload.decode(), object_pairs_hook=_once, parse_constant=infinite.__getitem__
         )
-        msgspec.json.encode(outer)  # refuses half a surrogate pair, as its decoder would have
+        msgspec.json.encode(outer)  # refuses unpaired surrogates, as its decoder would
         return outer
     json.loads(_NUMBERS.sub(b"0", payload), object_pairs_hook=_once)
     return outer
@@ -138,15 +138,15 @@ def _outer_msgpack(payload: bytes) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; a key that comes twice would leave open which one counts."""
+    """JSON object from pairs; refuses duplicate keys."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise PeerError("a key that comes twice in one map; send it once")
+        raise PeerError("duplicate key in a map; send it once")
     return found
 
 
 def _once_msgpack(raw: Any, depth: int) -> None:
-    """The same for the maps of a payload, by the number of entries that each announces."""
+    """Refuse duplicate keys in MessagePack maps, by their announced number of entries."""
     head = bytes(memoryview(raw)[:5])
     if 0x80 <= head[0] <= 0x8F:
         size = head[0] & 0x0F
@@ -156,14 +156,16 @@ def _once_msgpack(raw: Any, depth: int) -> None:
         return
     found = _msgpack_map.decode(raw)
     if len(found) != size or depth == 0:
-        raise PeerError("a key that comes twice in one map, or maps too deep in one another")
+        raise PeerError("duplicate key in a map, or maps nested too deeply")
     for value in found.values():
         _once_msgpack(value, depth - 1)
 
 
 def _read(body: Any, kind: type[M], decoder: Any, none: bytes) -> M:
     if body is None or (isinstance(body, msgspec.Raw) and bytes(body).strip() == none):
-        return msgspec.convert({}, prepare(kind))  # its name alone; one that needs fields refuses
+        return msgspec.convert(
+            {}, prepare(kind)
+        )  # bare name; messages with required fields refuse it
     if not isinstance(body, msgspec.Raw):
         return msgspec.convert(body, prepare(kind))
     key = (decoder, kind)
@@ -173,11 +175,11 @@ def _read(body: Any, kind: type[M], decoder: Any, none: bytes) -> M:
 
 
 def _refused(*_: Any) -> Any:
-    raise PeerError("a CBOR tag; this protocol uses none but 0, a date")
+    raise PeerError("unsupported CBOR tag; this protocol uses only tag 0, a date")
 
 
 def _builtins(value: Any) -> Any:
-    """Times as RFC 3339 text, everything but bytes as what JSON has."""
+    """Convert to JSON types; times as RFC 3339 text, bytes unchanged."""
     return msgspec.to_builtins(value, builtin_types=(bytes,))
 
 

@@ -1,8 +1,8 @@
 """The messages of the protocol (thesis §3.1.2, Code 3.1), with their names and fields.
 
 On the wire a message is externally tagged: {"JoinCluster": {"data_size": 1000}}, and one without
-fields is the bare string. Fields that are `UNSET` by default are ours: they are left out towards a
-peer that has not announced `protocol`, and ignored by one that does not know them.
+fields is the bare string. Fields that are `UNSET` by default are extensions: they are not sent to a
+peer that has not announced `protocol`, and a peer that does not know them ignores them.
 docs/protocol.md is the specification.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 PROTOCOL = 2
-"""The version of what goes beyond the thesis."""
+"""Version of the protocol extensions."""
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Time = Annotated[datetime, Meta(tz=True)]
@@ -35,14 +35,14 @@ Distribution = dict[str, float | Array | None]
 
 
 class Duration(msgspec.Struct, frozen=True):
-    """A length of time as its seconds and nanoseconds."""
+    """A duration in seconds and nanoseconds."""
 
     secs: Count
     nanos: Annotated[int, Meta(ge=0, lt=10**9)] = 0
 
     @classmethod
     def of(cls, seconds: float) -> Duration:
-        """The duration of so many seconds."""
+        """Make a duration from seconds."""
         whole = int(seconds)
         return cls(whole, min(round((seconds - whole) * 1e9), 10**9 - 1))
 
@@ -53,7 +53,7 @@ class Duration(msgspec.Struct, frozen=True):
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
-    """What a party tells of the guarantee that it keeps; nothing in it depends on a record."""
+    """A party's privacy guarantee, as reported to the server; independent of its records."""
 
     epsilon: float
     delta: float
@@ -63,7 +63,7 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What all messages share: a name, and whether they travel as that name alone."""
+    """Base class of messages; `bare` messages are sent as their name only."""
 
     bare: ClassVar[bool] = False
 
@@ -74,15 +74,15 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientMessage(Message, frozen=True, kw_only=True):
-    """From a party."""
+    """Base class of messages from a party."""
 
 
 class ServerMessage(Message, frozen=True, kw_only=True):
-    """From the server."""
+    """Base class of messages from the server."""
 
 
 class JoinCluster(ClientMessage, frozen=True, kw_only=True):
-    """A party asks to take part. `data_size` may be rounded, and 0 is "not told"."""
+    """Request to join. `data_size` may be rounded; 0 means not reported."""
 
     data_size: Count
     protocol: Count | UnsetType = UNSET
@@ -90,11 +90,11 @@ class JoinCluster(ClientMessage, frozen=True, kw_only=True):
     encodings: tuple[Short, ...] | UnsetType = UNSET
     guarantee: Promise | UnsetType = UNSET
     heartbeat: bool | UnsetType = UNSET
-    """Given: this party reads Heartbeat; True: it also answers each while it waits."""
+    """Set: this party understands Heartbeat; True: it also replies to each while it waits."""
 
 
 class ReJoinCluster(ClientMessage, frozen=True, kw_only=True):
-    """A party that took part before is back."""
+    """Request to join again after a lost connection."""
 
     bare: ClassVar[bool] = True
 
@@ -103,7 +103,7 @@ class UpdatedLikelihood(ClientMessage, frozen=True, kw_only=True):
     """The answer to SelectedForTraining: new factor, its ratio to the old one, loss.
 
     Between peers that announced the protocol the server keeps the factors: `new_likelihood` is
-    None, and a loss that is withheld is None. `delta` is everything that the party releases.
+    None, and a loss that is withheld is None. `delta` is all that the party releases.
     """
 
     new_likelihood: Distribution | None = None
@@ -114,15 +114,15 @@ class UpdatedLikelihood(ClientMessage, frozen=True, kw_only=True):
 
 
 class ReturnLastLikelihood(ClientMessage, frozen=True, kw_only=True):
-    """A party's last factor, for a server that has lost its own copy."""
+    """A party's last factor, for a server that has lost its copy."""
 
     likelihood: Distribution
 
 
 class EarlyLeaveCluster(ClientMessage, frozen=True, kw_only=True):
-    """A party goes before the end; without `expected_absence`, for good.
+    """A party leaves before the end; permanently without `expected_absence`.
 
-    With `listening` it will answer no further request, and connects again to receive the result.
+    With `listening` it answers no further request, but connects again to receive the result.
     """
 
     reason: Words | None = None
@@ -131,13 +131,13 @@ class EarlyLeaveCluster(ClientMessage, frozen=True, kw_only=True):
 
 
 class FinalLeaveTraining(ClientMessage, frozen=True, kw_only=True):
-    """A party goes at the end."""
+    """A party leaves at the end."""
 
     available_for_future_training: bool
 
 
 class ClientAcknowledgement(ClientMessage, frozen=True, kw_only=True):
-    """A party has heard that the server closes."""
+    """Acknowledges that the server closes."""
 
     bare: ClassVar[bool] = True
 
@@ -149,14 +149,16 @@ class ClientHeartbeat(ClientMessage, frozen=True, kw_only=True):
 
 
 class ClientError(ClientMessage, frozen=True, kw_only=True):
-    """A party could not make sense of a message, or could not answer."""
+    """A party could not process a message or a request."""
 
     error: Words | None = None
     reason: Words | None = None
 
 
 class AcceptedIntoCluster(ServerMessage, frozen=True, kw_only=True):
-    """A party takes part. `run` names the run for ever; `parties` is how many are on its list."""
+    """A party was accepted. `run` is the permanent id of the run, `parties` its number of
+    parties.
+    """
 
     expected_start_time: Time | None = None
     protocol: Count | UnsetType = UNSET
@@ -169,7 +171,7 @@ class AcceptedIntoCluster(ServerMessage, frozen=True, kw_only=True):
 
 
 class ReAcceptanceIntoCluster(ServerMessage, frozen=True, kw_only=True):
-    """A party is back; `last_likelihood` is its factor as the server knows it."""
+    """A party was accepted again; `last_likelihood` is its factor at the server."""
 
     last_likelihood: Distribution
     protocol: Count | UnsetType = UNSET
@@ -182,7 +184,7 @@ class ReAcceptanceIntoCluster(ServerMessage, frozen=True, kw_only=True):
 
 
 class RejectionFromCluster(ServerMessage, frozen=True, kw_only=True):
-    """A party does not take part; `code` is for programs ("rejoin": ReJoinCluster would do)."""
+    """A party was refused; `code` is machine-readable ("rejoin": send ReJoinCluster)."""
 
     reason: Words | None = None
     fixable: bool
@@ -190,12 +192,12 @@ class RejectionFromCluster(ServerMessage, frozen=True, kw_only=True):
 
 
 class SelectedForTraining(ServerMessage, frozen=True, kw_only=True):
-    """A party's turn: q, and ρ (None: 1).
+    """Request for an update, with q and ρ (None: 1).
 
-    `request` is answered once; `factor` is the party's own as the server keeps it, `visit` counts
-    the party's turns and `initial` says that q is still the prior. `stage` names what is wanted and
-    `public` is what the server publishes for it; where the stage does not read them,
-    `current_posterior` is None and `factor` is left out.
+    `request` is answered once. `factor` is the party's factor at the server, `visit` counts the
+    party's requests, and `initial` means that q is still the prior. `stage` names the kind of
+    update and `public` holds the arrays that the server publishes for it. If the stage does not
+    read them, `current_posterior` is None and `factor` is left out.
     """
 
     current_posterior: Distribution | None
@@ -212,14 +214,14 @@ class SelectedForTraining(ServerMessage, frozen=True, kw_only=True):
 
 
 class EarlyCloseOfConnection(ServerMessage, frozen=True, kw_only=True):
-    """The server goes before the end; without `return_in`, for good."""
+    """The server closes before the end; permanently without `return_in`."""
 
     reason: Words | None = None
     return_in: Duration | None = None
 
 
 class EndOfTraining(ServerMessage, frozen=True, kw_only=True):
-    """The result; `public` where the method reads the posterior with it."""
+    """The final posterior, with `public` arrays if the method needs them to interpret it."""
 
     final_posterior: Distribution
     future_training: Time | None = None
@@ -228,19 +230,19 @@ class EndOfTraining(ServerMessage, frozen=True, kw_only=True):
 
 
 class ServerAcknowledgement(ServerMessage, frozen=True, kw_only=True):
-    """The server has heard that a party leaves."""
+    """Acknowledges that a party leaves."""
 
     bare: ClassVar[bool] = True
 
 
 class ServerHeartbeat(ServerMessage, frozen=True, kw_only=True):
-    """The connection works, and there is nothing to do; only to a party that reads it."""
+    """Keep-alive while there is no request; sent only to parties that understand it."""
 
     bare: ClassVar[bool] = True
 
 
 class ServerError(ServerMessage, frozen=True, kw_only=True):
-    """The server could not make sense of a message."""
+    """The server could not process a message."""
 
     error: Words | None = None
     reason: Words | None = None
@@ -257,7 +259,7 @@ _TAGS: dict[type[Message], str] = {
 
 
 def tag_of(kind: type[Message]) -> str:
-    """The name on the wire: both sides have an Error, a Heartbeat and so on."""
+    """Name of a message in its encoding; both sides have an Error, a Heartbeat and so on."""
     return _TAGS.get(kind, kind.__name__)
 
 

@@ -1,4 +1,4 @@
-"""The two state machines as tables: (state, message) -> what to do and where that leads.
+"""The two state machines as tables: (state, message) -> action and next state.
 
 A pair that is not in a table is answered with Error, and the state stays as it is. The tables are
 printed into docs/protocol.md.
@@ -13,7 +13,7 @@ from tacit.live.protocol.messages import CLIENT_MESSAGES, SERVER_MESSAGES, Messa
 
 
 class ServerSide(Enum):
-    """Where a connection is, seen from the server."""
+    """State of a connection at the server."""
 
     CONNECTED = "connected"
     WAITING = "waiting"
@@ -24,7 +24,7 @@ class ServerSide(Enum):
 
 
 class PartySide(Enum):
-    """Where a connection is, seen from the party."""
+    """State of a connection at the party."""
 
     JOINING = "joining"
     REJOINING = "rejoining"
@@ -35,7 +35,7 @@ class PartySide(Enum):
 
 
 class Do(NamedTuple):
-    """An action and the state after it. A refusal leads to GONE whatever the table says."""
+    """An action and the next state. A refusal always leads to GONE."""
 
     action: str
     then: ServerSide | PartySide
@@ -69,7 +69,7 @@ SERVER: dict[tuple[ServerSide, str], Do] = {
     (_S.CLOSING, "Error"): Do("note", _S.CLOSING),
     (_S.CLOSING, "Heartbeat"): Do("alive", _S.CLOSING),
 }
-"""What the server does with a party's message."""
+"""Actions of the server on a party's message."""
 
 PARTY: dict[tuple[PartySide, str], Do] = {
     (_P.JOINING, "AcceptedIntoCluster"): Do("enter", _P.WAITING),
@@ -97,7 +97,7 @@ PARTY: dict[tuple[PartySide, str], Do] = {
     (_P.LEAVING, "Error"): Do("note", _P.LEAVING),
     (_P.LEAVING, "Heartbeat"): Do("ignore", _P.LEAVING),
 }
-"""What a party does with the server's message."""
+"""Actions of a party on the server's message."""
 
 MEANING = {
     "admit": "check the configuration digest and the list of parties; AcceptedIntoCluster, or "
@@ -128,14 +128,14 @@ MEANING = {
 
 
 def after(side: ServerSide | PartySide, message: Message) -> Do | None:
-    """What a message in a state leads to; None: Error, and no change."""
+    """Action and next state for a message; None: reply with Error, no change."""
     if isinstance(side, ServerSide):
         return SERVER.get((side, message.name))
     return PARTY.get((side, message.name))
 
 
 def as_markdown(side: type[ServerSide] | type[PartySide]) -> str:
-    """One machine as a table: a row a message, a column a state."""
+    """One state machine as a table with one row per message and one column per state."""
     table = SERVER if side is ServerSide else PARTY
     names = CLIENT_MESSAGES if side is ServerSide else SERVER_MESSAGES
     states = [state for state in side if state.value != "gone"]

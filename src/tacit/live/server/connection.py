@@ -1,4 +1,4 @@
-"""One party's connection as the server sees it."""
+"""One party's connection at the server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tacit.live.transport.tls import Peer
 
 @dataclass(eq=False)
 class Connection:
-    """Streams, state, and what was said over them."""
+    """Streams, state and counters of a connection."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -35,13 +35,13 @@ class Connection:
     encoding: Encoding = "json"
     member: Member | None = None
     sent: str | None = None
-    """The id of the last request sent here."""
+    """Id of the last request sent."""
     barred: bool = False
-    """Whether nothing that arrives here counts any longer: its certificate is no longer valid."""
+    """True if the certificate is no longer valid; later messages are ignored."""
     replaced: bool = False
-    """Whether a newer connection of the same party has taken over."""
+    """True if a newer connection of the same party has taken over."""
     unanswered: int = 0
-    """How many heartbeats sent here have had no answer."""
+    """Number of unanswered heartbeats."""
     errors: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -49,17 +49,17 @@ class Connection:
 
     @property
     def plain(self) -> bool:
-        """Whether the peer knows the thesis's messages only."""
+        """True if the peer supports only the thesis's messages."""
         return self.member is None or self.member.protocol == 0
 
     def pack(self, natural: Natural) -> Distribution:
-        """A distribution as this peer reads it."""
+        """Encode a distribution for this peer."""
         if self.plain:
             return numbers.pack_normal(natural)
         return numbers.pack(natural, self.encoding)
 
     async def tell(self, message: ServerMessage) -> None:
-        """Send, after what was sent before; a peer that is gone is nobody's trouble."""
+        """Send a message in order; errors of a lost connection are ignored."""
         async with self._turn:
             if self.side is ServerSide.GONE:
                 return
@@ -71,7 +71,7 @@ class Connection:
             self.bytes_out += len(payload) + 4
 
     def moved_by(self, message: ServerMessage) -> None:
-        """The state after sending a message that changes it."""
+        """Update the state after sending a message."""
         if isinstance(message, SelectedForTraining):
             self.side = ServerSide.TRAINING
         elif isinstance(message, EndOfTraining):
@@ -80,11 +80,13 @@ class Connection:
             self.side = ServerSide.CLOSING
 
     async def drop(self) -> None:
-        """Hang up; may be called again. A peer that does not answer is aborted after a second."""
+        """Close the connection; may be called again. An unresponsive peer is aborted after a
+        second.
+        """
         self.side = ServerSide.GONE
         await shut(self.writer, within_s=1.0)
 
     def abort(self) -> None:
-        """Hang up at once, without a word."""
+        """Close the connection at once, without a message."""
         self.side = ServerSide.GONE
         abort(self.writer)

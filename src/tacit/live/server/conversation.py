@@ -26,21 +26,21 @@ from tacit.live.settings import Serve
 from tacit.live.transport.frames import FIRST_LIMIT, HangupError, read_frame
 from tacit.server.messages import Reply
 
-MOST_ERRORS = 3
+MAX_ERRORS = 3
 COOL_DOWN_S = 10
-"""When a party may be back that has sent too many messages."""
+"""Seconds until a party that sent too many messages may reconnect."""
 
 
 class TooManyMessagesError(PeerError):
-    """A party sends more than it was asked for, and faster than is put up with."""
+    """A party sends unrequested messages too fast."""
 
 
 class AnswerError(PeerError):
-    """A message that cannot be read, or an update that cannot be taken."""
+    """An unreadable message, or an update that cannot be applied."""
 
 
-class Desk:
-    """Talks to one connection at a time each in a task of its own; nothing raises out of one."""
+class Conversations:
+    """Handles the messages of all connections, one task per connection."""
 
     def __init__(
         self,
@@ -56,31 +56,33 @@ class Desk:
     ) -> None:
         self.live, self.settings, self.journal = live, settings, journal
         self.connections: dict[str, Connection] = {}
-        """The members that are here, by name."""
+        """Connected members by name."""
         self.inbox: list[Reply] = []
         self.traffic: dict[str, tuple[int, int]] = {}
-        """Bytes in and out of each party's connections that are over."""
+        """Bytes in and out of each party's closed connections."""
         self._surplus: dict[str, TokenBucket] = {}
-        """By party, over all its connections: what it may send beyond what the run needs."""
+        """Per party, over all its connections: rate limit of surplus messages."""
         self._failed: dict[str, int] = {}
-        """By party, over all its connections: answers in a row that could not be read or taken."""
+        """Per party, over all its connections: consecutive unusable replies."""
         self._is_void, self._spawn, self._wake = is_void, spawn, wake
         self._tell_log, self._fail = tell_log, fail
         count = sum(value.size for value in live.rules.prior.values()) + _largest_release(live)
-        self._limit = FIRST_LIMIT + 100 * count  # three distributions of JSON numbers, and some
+        self._limit = (
+            FIRST_LIMIT + 100 * count
+        )  # three distributions of JSON numbers, plus a margin
 
     async def converse(self, connection: Connection) -> None:
-        """From the first message to the last."""
+        """Handle a connection from its first message to its last."""
         try:
             await self._read(connection)
         except HangupError as error:
             self.journal.write("hung up", party=connection.peer.name, reason=str(error))
         except PeerError as error:
             self.refuse("protocol", str(error), connection)
-        except DataError as error:  # the disk is full, say: nobody can be served
+        except DataError as error:  # e.g. the disk is full: the server cannot go on
             self._fail(error)
         finally:
-            # First of all: whatever happens while it is closed, it is no longer a member's.
+            # First remove it, whatever happens while it is closed.
             if self.connections.get(connection.peer.name) is connection:
                 del self.connections[connection.peer.name]
             before = self.traffic.get(connection.peer.name, (0, 0))
@@ -125,8 +127,8 @@ class Desk:
             bucket = self._surplus[party] = TokenBucket(SURPLUS_BURST, SURPLUS_PER_S, now)
         if not bucket.take(now):
             raise TooManyMessagesError(
-                f"more than {SURPLUS_BURST:g} messages that were not asked for, and more than "
-                f"{SURPLUS_PER_S:g} a second since; be back in {COOL_DOWN_S} s, and send fewer"
+                f"more than {SURPLUS_BURST:g} unrequested messages, and more than "
+                f"{SURPLUS_PER_S:g} per second since; reconnect in {COOL_DOWN_S} s and send fewer"
             )
 
     async def _cool_down(self, connection: Connection, reason: str) -> None:
@@ -137,7 +139,7 @@ class Desk:
         connection.side = ServerSide.GONE
 
     async def _heed(self, connection: Connection, payload: bytes) -> None:
-        """Look a message up in the table and do what stands there."""
+        """Perform the action of the state table for a message."""
         try:
             message = decode(payload, connection.encoding, m.CLIENT_MESSAGES)
         except PeerError as error:
@@ -162,10 +164,10 @@ class Desk:
         self._wake()
 
     async def _answer_failed(self, connection: Connection, error: AnswerError) -> None:
-        """A party that was asked and sends what cannot be used must not hold up the others.
+        """Handle an unusable reply, so that its party does not delay the others.
 
-        It is asked again, and left out at the third message in a row that cannot be read or taken,
-        on however many connections.
+        The request is sent again. At the third consecutive unusable message, over all its
+        connections, the party is left out.
         """
         party = connection.peer.name
         asked = None if connection.member is None else self.live.requests().get(party)
@@ -174,25 +176,25 @@ class Desk:
             await self._complain(connection, str(error))
             return
         failed = self._failed[party] = self._failed.get(party, 0) + 1
-        if failed >= MOST_ERRORS:
+        if failed >= MAX_ERRORS:
             del self._failed[party]
             connection.side = ServerSide.WAITING
             await self._leave_out(connection, f"its update cannot be used ({error})")
             self._wake()
             return
         await self._complain(connection, str(error))
-        connection.sent = None  # what is open is asked again
+        connection.sent = None  # send the open request again
         self._wake()
 
     async def _complain(self, connection: Connection, reason: str) -> None:
         connection.errors += 1
         self.refuse("message", reason, connection)
         await connection.tell(m.ServerError(error=reason, reason=reason))
-        if connection.errors >= MOST_ERRORS:
+        if connection.errors >= MAX_ERRORS:
             connection.side = ServerSide.GONE
 
     def refuse(self, kind: str, reason: str, connection: Connection) -> None:
-        """Write down that a peer with a certificate was turned away."""
+        """Log the refusal of a peer with a certificate."""
         party = connection.peer.name
         self.journal.refusal(kind, reason, party=party, address=connection.address)
 
@@ -228,7 +230,7 @@ class Desk:
         self.journal.write("rejoined", party=connection.peer.name, address=connection.address)
 
     def _ours(self, connection: Connection) -> dict[str, Any]:
-        """What a peer is told that knows more than the thesis."""
+        """Extension fields for a peer that announced the protocol."""
         if connection.plain:
             return {}
         member = connection.member
@@ -243,7 +245,7 @@ class Desk:
         }
 
     def _seat(self, connection: Connection, member: Member) -> None:
-        """The newest connection of a party is the party: an older one is a broken line."""
+        """Register a party's newest connection; an older one is replaced."""
         connection.member = member
         older = self.connections.get(connection.peer.name)
         self.connections[connection.peer.name] = connection
@@ -253,7 +255,7 @@ class Desk:
             self._spawn(self._retire(older))
 
     async def _retire(self, older: Connection) -> None:
-        """Its party may be at work and speak first: one that is cut off would only come back."""
+        """Close a replaced connection with a reason, so that its peer does not reconnect."""
         if older.side in (ServerSide.WAITING, ServerSide.TRAINING):
             goodbye = m.EarlyCloseOfConnection(
                 reason="another connection of this party has taken over"
@@ -272,7 +274,7 @@ class Desk:
         if key is None or not self.live.is_open(key, party):
             self._count_surplus(connection)
             self.journal.write("ignored", party=party, id=key)
-            self.live.welcome(party, time.time())  # late, but here: the next round asks it again
+            self.live.welcome(party, time.time())  # late but present: include it in the next round
             return
         assert self.live.state is not None
         what = f"update of party {party!r}"
@@ -291,7 +293,7 @@ class Desk:
         if message.factor_version is not UNSET:
             version = message.factor_version
         elif not connection.plain:
-            raise AnswerError(f"{what} without factor_version; it is needed")
+            raise AnswerError(f"{what} without factor_version; send it")
         try:
             checked = self.live.check(Reply(key, party, version, delta, message.loss))
         except BrokenBoundError as error:
@@ -303,7 +305,7 @@ class Desk:
         self.inbox.append(checked)
 
     def _released(self, key: str, delta: m.Distribution, what: str) -> Arrays:
-        """What a party releases, of the names and shapes of the request's stage."""
+        """Decode a release with the names and shapes of the request's stage."""
         assert self.live.state is not None
         rules = self.live.rules
         try:
@@ -315,7 +317,7 @@ class Desk:
             raise AnswerError(str(error)) from None
 
     async def _leave_out(self, connection: Connection, reason: str) -> None:
-        """Set the reply aside and go on without its party, which stays to receive the result."""
+        """Discard the reply and go on without its party, which stays to receive the result."""
         party = connection.peer.name
         replies, self.inbox[:] = list(self.inbox), []
         try:
@@ -328,7 +330,7 @@ class Desk:
         await connection.tell(m.ServerError(error=words, reason=words))
 
     async def send_back(self, connection: Connection, reason: str) -> None:
-        """Have a peer that keeps its own factor rejoin: it is then told the one that counts."""
+        """Make a peer that keeps its own factor rejoin, so that it receives the valid one."""
         goodbye = m.EarlyCloseOfConnection(reason=reason, return_in=m.Duration(0))
         connection.moved_by(goodbye)
         await connection.tell(goodbye)
@@ -350,7 +352,7 @@ class Desk:
         )
         if connection.side is ServerSide.ENDING:
             self.live.delivered(party)
-        replies, self.inbox[:] = list(self.inbox), []  # its last answer came before its good-bye
+        replies, self.inbox[:] = list(self.inbox), []  # its last reply came before it left
         try:
             if replies:
                 self._tell_log(self.live.take(replies, time.time()))
@@ -359,7 +361,7 @@ class Desk:
                 party, for_good=absence is None, now=time.time(), listening=listening
             )
             self._tell_log(log)
-        except ConfigError as error:  # the run cannot go on, whoever was the last to speak
+        except ConfigError as error:  # the run cannot go on
             self._fail(error)
         await connection.tell(m.ServerAcknowledgement())
 
@@ -378,13 +380,13 @@ class Desk:
         self.journal.write("party error", party=connection.peer.name, reason=reason)
         connection.errors += 1
         if connection.side is ServerSide.TRAINING:
-            connection.sent = None  # ask again: what is open waits for an answer
-        if connection.errors >= MOST_ERRORS:
+            connection.sent = None  # send the open request again
+        if connection.errors >= MAX_ERRORS:
             connection.side = ServerSide.GONE
 
 
 def _largest_release(live: LiveRun) -> int:
-    """How many numbers a reply has at most, where it is no distribution."""
+    """Largest number of values in a reply that is not a distribution."""
     rules = live.rules
     if rules.released is None:
         return 0

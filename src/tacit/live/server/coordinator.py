@@ -1,8 +1,8 @@
-"""The server of a live federation: connections in, requests out, rounds in between.
+"""The server of a live federation: accept connections, send requests, apply replies.
 
-`Door` lets connections in and `Desk` talks to them, one task each; one task coordinates: it takes
-what has arrived in one durable write, passes over the late, and sends what is open to whoever is
-here.
+`Listener` accepts connections and `Conversations` handles their messages, one task each. One task
+coordinates: it applies replies in one durable write, skips late parties, and sends open requests to
+connected parties.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tacit.live.journal import Journal
 from tacit.live.protocol import messages as m
 from tacit.live.protocol.state_tables import ServerSide
 from tacit.live.server.connection import Connection
-from tacit.live.server.conversation import Desk
-from tacit.live.server.listener import Door
+from tacit.live.server.conversation import Conversations
+from tacit.live.server.listener import Listener
 from tacit.live.server.live_run import LiveRun
 from tacit.live.server.status import Commands, serve_metrics, write_status
 from tacit.live.session import MISSED_HEARTBEATS
@@ -35,17 +35,17 @@ TICK_S = 0.25
 GUARD_S = 1.0
 """How often the certificates of connected parties are checked."""
 FAREWELL_S = 5.0
-MOST_UNANSWERED = 10
-"""Heartbeats to a party that does not promise to answer, until it does."""
-TALKING = (ServerSide.WAITING, ServerSide.TRAINING)
+MAX_UNANSWERED = 10
+"""Unanswered heartbeats after which a connection counts as lost."""
+ACTIVE_STATES = (ServerSide.WAITING, ServerSide.TRAINING)
 
 
 class StoppedTaskError(TacitError):
-    """A task that the server cannot do without has ended; a new server can go on with the run."""
+    """A vital task of the server has ended; a restarted server can continue the run."""
 
 
 class WireServer:
-    """Serves one `LiveRun` until it ends or is closed."""
+    """Serves one `LiveRun` until it finishes or is closed."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class WireServer:
         self.live, self.settings, self.journal = live, settings, journal
         self.status_at = 0.0
         self.status_lost = False
-        """Whether status.json could not be written the last time."""
+        """True if status.json could not be written the last time."""
         self._prior, self._observe = prior, observe
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -68,17 +68,17 @@ class WireServer:
         self._closing: tuple[str, float | None] | None = None
         self._over_at: float | None = None
         self._reopened = bool(live.finished) and not live.undelivered()
-        """Whether everybody had the result before we started: those who lost it may fetch it."""
+        """True if all parties had the result before the start; they may fetch it again."""
         self._failure: TacitError | None = None
         self._waits_for_quorum = False
         self._stopping = False
         self._commands = Commands(live.directory)
-        self._door = Door(credentials, settings, journal, live.parties)
-        self._desk = Desk(
+        self._listener = Listener(credentials, settings, journal, live.parties)
+        self._conversations = Conversations(
             live,
             settings,
             journal,
-            is_void=self._door.is_void,
+            is_void=self._listener.is_void,
             spawn=self._spawn,
             wake=self._wake.set,
             tell_log=self._tell_log,
@@ -87,27 +87,27 @@ class WireServer:
 
     @property
     def connections(self) -> dict[str, Connection]:
-        """The members that are here, by name."""
-        return self._desk.connections
+        """Connected members by name."""
+        return self._conversations.connections
 
     def traffic(self, party: str) -> tuple[int, int]:
-        """Bytes in and out of a party since this server was started."""
-        one, over = self.connections.get(party), self._desk.traffic.get(party, (0, 0))
+        """Bytes received from and sent to a party since this server started."""
+        one, over = self.connections.get(party), self._conversations.traffic.get(party, (0, 0))
         return over if one is None else (over[0] + one.bytes_in, over[1] + one.bytes_out)
 
     @property
     def port(self) -> int:
-        """Where we listen."""
-        return self._door.port
+        """Port of the server."""
+        return self._listener.port
 
     async def serve(self, ready: Callable[[int], None] | None = None) -> str:
-        """Serve until the end; "finished", or "closed" when told to go."""
-        address = self._door.open()
+        """Serve until the end; returns "finished" or "closed"."""
+        address = self._listener.open()
         metrics = None
         try:
             if self.settings.metrics is not None:
                 metrics = await serve_metrics(self, self.settings.metrics)
-            accept = self._door.welcome(self._desk.converse, self._spawn)
+            accept = self._listener.welcome(self._conversations.converse, self._spawn)
             self._spawn(accept, name="accepting connections", vital=True)
             self._spawn(self._guard(), name="checking certificates", vital=True)
             self._spawn(self._beat(), name="sending heartbeats", vital=True)
@@ -124,20 +124,20 @@ class WireServer:
             return await self._coordinate()
         except TacitError as error:
             self.journal.write("cannot go on", reason=str(error))
-            # A full disk, say, the operator can clear: the parties are to come back.
+            # The operator can fix e.g. a full disk: parties should reconnect.
             passing = isinstance(error, StoppedTaskError | DataError)
             back = self.settings.restart_delay_s if passing else None
-            await self._say_goodbye("the run cannot go on; its operator has been told why", back)
+            await self._say_goodbye("the run cannot go on; the reason is in the server's log", back)
             raise
         finally:
-            self._door.close()
+            self._listener.close()
             if metrics is not None:
                 metrics.close()
             await self._stop()
             write_status(self, running=False)
 
     def close(self, reason: str, return_in_s: float | None) -> None:
-        """Say good-bye to everybody and end `serve`."""
+        """Close all connections with a reason and end `serve`."""
         self._closing = (reason, return_in_s)
         self._wake.set()
 
@@ -162,7 +162,7 @@ class WireServer:
             self._ask_prior()
             self._send_open()
             write_status(self)
-            if self.live.finished and self._all_told():
+            if self.live.finished and self._all_delivered():
                 return "finished"
 
     def _readmit(self) -> None:
@@ -185,12 +185,12 @@ class WireServer:
         return joined >= wanted
 
     def _take_arrived(self) -> None:
-        replies, self._desk.inbox[:] = list(self._desk.inbox), []
+        replies, self._conversations.inbox[:] = list(self._conversations.inbox), []
         if replies:
             self._tell_log(self.live.take(replies, time.time()))
 
     def _pass_over_late(self) -> None:
-        """Skip parties whose requests are older than the deadline, once a quorum has answered."""
+        """Skip parties whose requests are older than the deadline, once a quorum has replied."""
         now = time.monotonic()
         asked = {request.id: request.party for request in self.live.requests().values()}
         self._asked_at = {key: self._asked_at.get(key, now) for key in asked}
@@ -207,7 +207,7 @@ class WireServer:
         self._waits_for_quorum = bool(late) and not log
 
     def _ask_prior(self) -> None:
-        """The prior of a model outside its family is a party that sits here."""
+        """Compute the reply of the prior pseudo-party, for a prior outside the family."""
         request = self.live.requests().get(PRIOR_PARTY) if self._prior is not None else None
         if request is None or request.id in {task.get_name() for task in self._tasks}:
             return
@@ -215,7 +215,7 @@ class WireServer:
         async def answer(prior: Callable[[Request], Reply], asked: Request) -> None:
             try:
                 reply = await asyncio.to_thread(prior, asked)
-                self._desk.inbox.append(self.live.check(reply))
+                self._conversations.inbox.append(self.live.check(reply))
                 self._wake.set()
             except TacitError as error:
                 self._fail(error)
@@ -224,7 +224,7 @@ class WireServer:
         self._spawn(answer(self._prior, request), name=request.id)
 
     def _send_open(self) -> None:
-        """Send what is open to those who are here and have not been sent it."""
+        """Send open requests to connected parties that have not received them."""
         state = self.live.state
         if state is None:
             return
@@ -250,9 +250,11 @@ class WireServer:
                 self._tell(connection, _selected(connection, request, self.live))
 
     def _talking(self) -> list[Connection]:
-        return [one for one in self.connections.values() if one.side in TALKING and not one.barred]
+        return [
+            one for one in self.connections.values() if one.side in ACTIVE_STATES and not one.barred
+        ]
 
-    def _all_told(self) -> bool:
+    def _all_delivered(self) -> bool:
         assert self._over_at is not None
         waited = time.monotonic() - self._over_at
         if waited > self.settings.keep_result_for_s:
@@ -270,13 +272,13 @@ class WireServer:
             async with asyncio.timeout(FAREWELL_S):
                 while self.connections:
                     await asyncio.sleep(0.02)
-        with contextlib.suppress(TacitError):  # answers that crossed our good-bye
+        with contextlib.suppress(TacitError):  # replies that arrived during the close
             self._take_arrived()
 
     async def _beat(self) -> None:
-        """Send heartbeats to parties that wait: a connection that was lost on the way is noticed.
+        """Send heartbeats to waiting parties, to detect lost connections.
 
-        A party that has been asked is left alone: it may compute for hours, and need not read.
+        Parties with an open request get none: they may compute for hours without reading.
         """
         while True:
             await asyncio.sleep(self.settings.heartbeat_s)
@@ -288,14 +290,14 @@ class WireServer:
                     waited = MISSED_HEARTBEATS * self.settings.heartbeat_s
                     self.journal.write("silent", party=connection.peer.name, seconds=waited)
                     connection.abort()
-                elif member.heartbeat is not None and connection.unanswered < MOST_UNANSWERED:
+                elif member.heartbeat is not None and connection.unanswered < MAX_UNANSWERED:
                     connection.unanswered += 1
                     self._spawn(connection.tell(m.ServerHeartbeat()))
 
     async def _guard(self) -> None:
-        """End connections whose certificates have ended or were revoked meanwhile.
+        """Close connections whose certificates have expired or were revoked.
 
-        Each one is ended in a task of its own: one that does not answer delays no other.
+        Each is closed in a separate task, so that an unresponsive peer delays no other.
         """
         while True:
             await asyncio.sleep(GUARD_S)
@@ -303,24 +305,24 @@ class WireServer:
                 if connection.barred:
                     continue
                 try:
-                    self._door.check(connection.peer)
+                    self._listener.check(connection.peer)
                 except (PeerError, DataError) as error:
                     reason = str(error)
-                except Exception as error:  # a check that fails is a check that was not passed
+                except Exception as error:  # an error in the check counts as failed
                     self.journal.write("internal", reason=repr(error), party=connection.peer.name)
                     reason = f"{connection.peer.name}: its certificate could not be checked"
                 else:
                     continue
                 connection.barred = True
-                self._desk.refuse("certificate", reason, connection)
+                self._conversations.refuse("certificate", reason, connection)
                 self._spawn(self._expel(connection))
 
     async def _expel(self, connection: Connection) -> None:
-        """Tell a party why, if it listens, and hang up."""
+        """Send a party the reason, if it reads, and close the connection."""
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
-                    reason = "your certificate has ended or was revoked"
+                    reason = "your certificate has expired or was revoked"
                     await connection.tell(m.EarlyCloseOfConnection(reason=reason))
         finally:
             await connection.drop()
@@ -334,11 +336,11 @@ class WireServer:
         for line in log:
             fields = {key: value for key, value in line.items() if key != "event"}
             self.journal.write(line["event"], **fields)
-            if line["event"] == "refused":  # a peer that keeps its factor has moved it already
+            if line["event"] == "refused":  # a peer that keeps its factor has already changed it
                 for connection in self._talking():
                     if connection.plain:
                         reason = "this update was refused; rejoin and start from last_likelihood"
-                        self._spawn(self._desk.send_back(connection, reason))
+                        self._spawn(self._conversations.send_back(connection, reason))
         if self._observe is not None and log:
             self._observe(log)
 
@@ -347,7 +349,7 @@ class WireServer:
         self._spawn(connection.tell(message))
 
     def _spawn(self, work: Any, name: str | None = None, *, vital: bool = False) -> None:
-        """Run something beside the coordination; the server cannot do without a `vital` task."""
+        """Start a background task; the end of a `vital` one stops the server."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._vital_done if vital else self._done)
@@ -373,7 +375,7 @@ class WireServer:
             )
 
     def _final_public(self, connection: Connection) -> m.Distribution | UnsetType:
-        """The public arrays with which the result is read, where there are any."""
+        """Public arrays of the result, if any."""
         state = self.live.state
         assert state is not None
         if connection.plain or not self.live.rules.reads_public:

@@ -1,8 +1,8 @@
-"""The server's door: who may come in, within which time, and who is shown out again.
+"""Accept TLS connections within limits of time and number.
 
-A stranger costs a handshake and a line in the log, and never the time of a party: handshakes have
-a deadline, their number is limited, and whatever goes wrong in one ends there. The buffers of TLS
-are made once a peer has begun to speak TLS; one that says nothing costs a socket.
+An unknown peer costs a handshake and a line in the log and never delays a party: handshakes have a
+deadline, their number is limited, and their errors are isolated. TLS buffers are allocated when a
+peer starts TLS; a silent peer costs only a socket.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _TLS_HANDSHAKE = b"\x16\x03"
 """The first bytes of every TLS connection: a handshake record, version 3.x."""
 
 
-class Door:
-    """Listens, shakes hands, and hands over connections whose peer is known."""
+class Listener:
+    """Accepts connections, does the TLS handshake, and passes on identified peers."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Door:
         self.port = 0
 
     def open(self) -> str:
-        """Listen; the address."""
+        """Start listening; returns the address."""
         host, port = parse_address(self._settings.listen, "serve.listen")
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -62,7 +62,7 @@ class Door:
         return f"{host}:{self.port}"
 
     def close(self) -> None:
-        """Let nobody else in."""
+        """Stop accepting connections."""
         if self._listener is not None:
             self._listener.close()
 
@@ -71,13 +71,13 @@ class Door:
         converse: Callable[[Connection], Awaitable[None]],
         spawn: Callable[[Awaitable[None]], None],
     ) -> None:
-        """Accept for ever, one task of `converse` for each connection."""
+        """Accept connections forever, with one `converse` task each."""
         assert self._listener is not None
         loop = asyncio.get_running_loop()
         while True:
             try:
                 sock, address = await loop.sock_accept(self._listener)
-            except OSError as error:  # out of file descriptors, say: those in use are served on
+            except OSError as error:  # e.g. out of file descriptors: existing connections go on
                 self._journal.refusal("accept", f"cannot accept ({error.strerror})")
                 await asyncio.sleep(PAUSE_S)
                 continue
@@ -104,10 +104,12 @@ class Door:
             self._slots.leave(connection)
 
     async def _identify(self, sock: socket.socket, where: str) -> Connection | None:
-        """The connection after its handshake, unless that fails or gives way to a newer one."""
+        """The connection after its handshake, or None if it fails or is displaced."""
         handshake = asyncio.ensure_future(self._handshake(sock, where))
         if self._handshakes.enter(handshake):
-            self._journal.refusal("full", "too many handshakes: the oldest gave way", address=where)
+            self._journal.refusal(
+                "full", "too many handshakes: the oldest was closed", address=where
+            )
         try:
             await asyncio.wait([handshake])
         finally:
@@ -116,14 +118,14 @@ class Door:
         return None if handshake.cancelled() else handshake.result()
 
     async def _hello(self, sock: socket.socket) -> None:
-        """Wait until the peer has begun to speak TLS, at the cost of a socket."""
+        """Wait until the peer starts a TLS handshake."""
         loop = asyncio.get_running_loop()
         arrived: asyncio.Future[None] = loop.create_future()
         loop.add_reader(sock, lambda: arrived.done() or arrived.set_result(None))
         try:
             async with asyncio.timeout(self._settings.handshake_s):
                 await arrived
-        except asyncio.CancelledError:  # a newer connection needs the place
+        except asyncio.CancelledError:  # displaced by a newer connection
             loop.remove_reader(sock)
             sock.close()
             raise
@@ -169,22 +171,22 @@ class Door:
         return Connection(reader, writer, peer, where, self._settings.frame_s)
 
     def check(self, peer: Peer) -> None:
-        """Refuse a certificate that has ended or was revoked; also one of somebody inside."""
+        """Refuse an expired or revoked certificate, also of a connected peer."""
         if peer.not_after < datetime.now(UTC):
-            raise PeerError(f"{peer.name}: its certificate ended {peer.not_after:%Y-%m-%d}")
+            raise PeerError(f"{peer.name}: its certificate expired on {peer.not_after:%Y-%m-%d}")
         if self.is_void(peer.serial):
             raise PeerError(f"{peer.name}: its certificate was revoked")
 
     def is_void(self, serial: int) -> bool:
-        """Whether the authority has revoked this certificate."""
+        """True if the authority has revoked this certificate."""
         return bool(self._revoked) and self._revoked.contains(serial)
 
 
 def _forget(error: BaseException | None) -> None:
-    """Let go of what the frames of an error hold: the buffers of a handshake, a quarter megabyte.
+    """Release the buffers of a failed handshake, which the error's frames keep alive.
 
-    An error, its traceback and a frame that names it are a cycle, which the garbage collector
-    finds much later: it counts objects, not bytes.
+    An error, its traceback and its frame form a reference cycle that the garbage collector would
+    find much later.
     """
     while error is not None:
         traceback.clear_frames(error.__traceback__)

@@ -20,7 +20,7 @@ from tacit.expfam import Natural
 from tacit.live.protocol import messages as m
 from tacit.live.protocol.arrays import is_scalar_normal
 from tacit.live.server.membership import Member, Roster, load_roster, save_roster
-from tacit.live.settings import FEWEST_TOLD, rounding_step
+from tacit.live.settings import MIN_REPORTED_RECORDS, rounding_step
 from tacit.live.transport.tls import Peer
 from tacit.methods.reply_bounds import BrokenBound, Exchange
 from tacit.pvi import multiply
@@ -31,22 +31,22 @@ from tacit.server.messages import Reply, pack_natural, unpack_natural
 from tacit.server.run import ServerRun
 from tacit.server.state import Log, Rules
 
-CONSISTENT = 1e-6
-"""How far a peer's new factor may be from the old one times its ratio, relatively."""
-SYMMETRIC = 1e-6
-"""How far a matrix may be from its transpose, relatively: rounding, and no more."""
-MARGIN = 2
-"""Times the agreed number of all records, which is an estimate: what one party may have."""
-LARGEST = 1e30
-"""The largest natural parameter in an update; squares of larger ones overflow."""
+FACTOR_TOLERANCE = 1e-6
+"""Relative tolerance between a peer's new factor and its old factor times delta."""
+SYMMETRY_TOLERANCE = 1e-6
+"""Relative tolerance for the symmetry of matrices."""
+RECORDS_MARGIN = 2
+"""One party may have up to this multiple of the agreed (approximate) number of all records."""
+MAX_NATURAL_PARAMETER = 1e30
+"""Largest natural parameter in an update; squares of larger ones overflow."""
 
 
 Void = Callable[[int], bool]
-"""Whether the certificate with this serial was revoked."""
+"""Function of a certificate's serial that is true if it was revoked."""
 
 
 class RefusedError(PeerError):
-    """A party may not take part; what RejectionFromCluster tells it."""
+    """A party is refused, with the fields of RejectionFromCluster."""
 
     def __init__(self, reason: str, *, fixable: bool, code: str | None = None) -> None:
         super().__init__(reason)
@@ -54,18 +54,18 @@ class RefusedError(PeerError):
 
 
 class BrokenBoundError(PeerError):
-    """An update that no records could have led to."""
+    """An update that is impossible for any records."""
 
 
 class ReplyRules(msgspec.Struct, frozen=True, kw_only=True):
-    """By which bounds replies are checked on arrival."""
+    """Bounds by which replies are checked."""
 
     broken_bound: Callable[[str, Exchange], BrokenBound | None]
-    """The first bound that a party's reply breaks."""
+    """The first bound that a party's reply violates, or None."""
     total_records: int | None = None
-    """About how many records all parties have, where that was agreed on."""
+    """Agreed approximate number of all parties' records, if any."""
     most_records: int = 10**9
-    """How many one party has at most, whatever it announces."""
+    """Largest number of records of one party."""
 
 
 class LiveRun(ServerRun):
@@ -93,7 +93,7 @@ class LiveRun(ServerRun):
 
     @property
     def run(self) -> str:
-        """The run's name."""
+        """Id of the run."""
         return self.roster.run
 
     @property
@@ -104,14 +104,14 @@ class LiveRun(ServerRun):
     def join(
         self, peer: Peer, message: m.JoinCluster, now: float, void: Void | None = None
     ) -> Member:
-        """Take a party in, or refuse it; `void` as in `rejoin`."""
+        """Accept or refuse a party; `void` as in `rejoin`."""
         self._check_listed(peer)
         known = self.members.get(peer.name)
         if known is not None:
             self._check_same(peer, known, void)
             if self.state is not None:
                 raise RefusedError(
-                    f"{peer.name} is a member since before; send ReJoinCluster",
+                    f"{peer.name} has joined before; send ReJoinCluster",
                     fixable=True,
                     code="rejoin",
                 )
@@ -127,8 +127,8 @@ class LiveRun(ServerRun):
         self._check_announced(message.data_size)
         if self.private and (message.guarantee is UNSET or message.configuration is UNSET):
             raise RefusedError(
-                "this run is private: JoinCluster has to say which configuration was approved and "
-                "which guarantee is kept",
+                "this run is private: JoinCluster needs the approved configuration and the "
+                "guarantee",
                 fixable=True,
                 code="guarantee",
             )
@@ -147,10 +147,10 @@ class LiveRun(ServerRun):
     def rejoin(
         self, peer: Peer, now: float, void: Void | None = None
     ) -> tuple[Member, Natural, int]:
-        """Take a party back: its membership, its factor and that one's version.
+        """Accept a party again; returns its membership, factor and factor version.
 
-        `void` tells whether a certificate's serial was revoked: only then may another key have
-        taken the place of the one that joined.
+        `void` is true for revoked serials: a new key is accepted only if the old certificate was
+        revoked.
         """
         self._check_listed(peer)
         known = self.members.get(peer.name)
@@ -172,7 +172,7 @@ class LiveRun(ServerRun):
             super().welcome(party, now)
 
     def start(self, now: float) -> Log:
-        """Begin training; parties that have not joined are taken in when they come."""
+        """Start training; parties that have not joined are included when they join."""
         assert self.state is None
         returned = {name: unpack_natural(body) for name, body in self.roster.returned.items()}
         state = server_state.initial_state(self.rules, self._first_factors | returned)
@@ -183,7 +183,7 @@ class LiveRun(ServerRun):
         return (line,)
 
     def check(self, reply: Reply) -> Reply:
-        """A reply to an open request, checked; PeerError says what is wrong with it."""
+        """Validate a reply to an open request, or raise a PeerError."""
         assert self.state is not None
         request = self.state.open[reply.id]
         reply = server_step.check_reply(request, reply)
@@ -211,20 +211,22 @@ class LiveRun(ServerRun):
         return reply
 
     def _most_records(self, party: str) -> float:
-        """The upper end of what the party has announced, or of what is known without it."""
+        """Upper bound on the party's number of records."""
         assert self._reply_rules is not None
         told = self.members[party].data_size if party in self.members else 0
         most, total = self._reply_rules.most_records, self._reply_rules.total_records
         if told > 0:
             return float(min(told + math.ceil(rounding_step(told) / 2), most))
-        return float(min(MARGIN * total, most) if total else most)
+        return float(min(RECORDS_MARGIN * total, most) if total else most)
 
     def check_consistent(self, party: str, delta: Natural, new: Natural) -> None:
-        """A peer that keeps its own factor must mean the same one as we do."""
+        """Check that a peer's own factor agrees with the server's."""
         assert self.state is not None
         expected = multiply(self.state.factors[party].natural, delta)
         for name, value in expected.items():
-            reach = CONSISTENT * (np.abs(value) + np.abs(new[name]) + np.abs(delta[name]) + 1e-12)
+            reach = FACTOR_TOLERANCE * (
+                np.abs(value) + np.abs(new[name]) + np.abs(delta[name]) + 1e-12
+            )
             if not np.all(np.abs(value - new[name]) <= reach):
                 raise PeerError(
                     "new_likelihood is not your last factor times delta; rejoin and start from "
@@ -232,9 +234,9 @@ class LiveRun(ServerRun):
                 )
 
     def part(self, party: str, *, for_good: bool, now: float, listening: bool = False) -> Log:
-        """A party has said good-bye; one that will be back is waited for.
+        """Handle a leaving party; one with an announced return is waited for.
 
-        One that goes on `listening` is asked nothing more, and is let in to receive the result.
+        A `listening` party gets no more requests, but may connect to receive the result.
         """
         if not for_good:
             return ()
@@ -249,13 +251,13 @@ class LiveRun(ServerRun):
         return (*log, *self.leave(party, now))
 
     def _has_gone(self, party: str) -> bool:
-        """Whether it has left for good and does not listen either."""
+        """True if the party left permanently and does not listen."""
         member = self.members.get(party)
         left = self.state is not None and party in self.state.left
         return left and not (member is not None and member.listening)
 
     def restore(self, party: str, factor: Natural) -> str:
-        """What becomes of a factor that a party returns."""
+        """Handle a factor that a party returns; returns a description of the outcome."""
         if self.state is not None:
             ours = self.state.factors[party].natural
             same = all(np.allclose(ours[name], factor[name], rtol=1e-6) for name in ours)
@@ -275,12 +277,12 @@ class LiveRun(ServerRun):
         return "taken over"
 
     def delivered(self, party: str) -> None:
-        """A party has been given the result."""
+        """Record that a party has received the result."""
         member = msgspec.structs.replace(self.members[party], delivered=True)
         self._save(self.roster.having(members=self.members | {party: member}))
 
     def undelivered(self) -> set[str]:
-        """Members that still have to hear the result."""
+        """Members that have not received the result."""
         waiting = [name for name, one in self.members.items() if not one.delivered]
         return {name for name in waiting if not self._has_gone(name)}
 
@@ -290,23 +292,23 @@ class LiveRun(ServerRun):
                 f"{peer.name} is not on the list of parties of this run", fixable=False
             )
         if self._has_gone(peer.name):
-            raise RefusedError(f"{peer.name} has left this run for good", fixable=False)
+            raise RefusedError(f"{peer.name} has left this run permanently", fixable=False)
 
     def _check_announced(self, data_size: int) -> None:
-        """A party must not widen its own bounds by a number of records that nobody agreed on."""
+        """Refuse an implausible number of records, which would widen the party's bounds."""
         if self._reply_rules is None:
             return
         total, most = self._reply_rules.total_records, self._reply_rules.most_records
         if data_size > most:
             raise RefusedError(
-                f"you announce {data_size:,} records, but this server takes at most {most:,} of "
-                "one party; its operator can raise serve.most_records",
+                f"you announce {data_size:,} records, but this server accepts at most {most:,} per "
+                "party; its operator can raise serve.most_records",
                 fixable=False,
             )
-        if total is not None and data_size > max(MARGIN * total, FEWEST_TOLD - 1):
+        if total is not None and data_size > max(RECORDS_MARGIN * total, MIN_REPORTED_RECORDS - 1):
             raise RefusedError(
-                f"you announce {data_size:,} records, but about {total:,} of all parties together "
-                "were agreed on; correct records in the federation file",
+                f"you announce {data_size:,} records, but about {total:,} were agreed for all "
+                "parties together; correct records in the federation file",
                 fixable=False,
             )
 
@@ -314,13 +316,13 @@ class LiveRun(ServerRun):
         replaced = void is not None and void(int(known.serial, 16))
         if known.key != peer.key_fingerprint and not replaced:
             raise RefusedError(
-                f"{peer.name} joined with another key; have the authority revoke that "
-                "certificate first if the key was replaced",
+                f"{peer.name} joined with another key; if the key was replaced, have the "
+                "authority revoke the old certificate first",
                 fixable=False,
             )
 
     def _check_plain(self, protocol: int) -> None:
-        """A peer written from the thesis knows scalar normals, and no guarantee."""
+        """Refuse a peer without the protocol extensions unless the run is a scalar normal."""
         if protocol >= m.PROTOCOL or (protocol and not self.private):
             return
         if self.private:
@@ -335,17 +337,17 @@ class LiveRun(ServerRun):
 
 
 def _check_numbers(natural: Natural, q: Natural, what: str) -> None:
-    """Refuse numbers that pass for a proper q but with which nothing can be computed."""
+    """Refuse values that are too large or not symmetric."""
     for name, value in natural.items():
-        if not np.max(np.abs(value), initial=0.0) <= LARGEST:
-            raise PeerError(f"{what}: {name!r} has a value beyond {LARGEST:g}; no honest one has")
+        if not np.max(np.abs(value), initial=0.0) <= MAX_NATURAL_PARAMETER:
+            raise PeerError(f"{what}: {name!r} has a value above {MAX_NATURAL_PARAMETER:g}")
         if name == "quadratic" and value.ndim == 2:
             size = np.sqrt(np.abs(np.diagonal(value)) + np.abs(np.diagonal(q[name])))
-            if not np.all(np.abs(value - value.T) <= SYMMETRIC * np.outer(size, size)):
+            if not np.all(np.abs(value - value.T) <= SYMMETRY_TOLERANCE * np.outer(size, size)):
                 raise PeerError(f"{what}: {name!r} is not symmetric; send a symmetric matrix")
 
 
 def _refuse_plain(why: str) -> NoReturn:
     raise RefusedError(
-        f"{why}: a peer has to announce protocol {m.PROTOCOL} in JoinCluster", fixable=False
+        f"{why}: a peer must announce protocol {m.PROTOCOL} in JoinCluster", fixable=False
     )

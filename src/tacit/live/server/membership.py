@@ -1,4 +1,4 @@
-"""Who takes part in a live run: kept on disk, so that a restarted server knows its parties."""
+"""Membership of a live run, stored on disk."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from tacit.support.type_info import prepare
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A party that has joined: what it announced and the key that it is known by."""
+    """A party that has joined, with its announced facts and key."""
 
     key: str
     serial: str
-    """Of its certificate, as hexadecimal digits: it has more than 64 bits."""
+    """Serial of its certificate in hexadecimal, because it has more than 64 bits."""
     data_size: int = 0
     protocol: int = 0
     guarantee: Promise | None = None
     heartbeat: bool | None = None
-    """Whether it answers heartbeats; None: it does not know them."""
+    """True if it replies to heartbeats; None if it does not support them."""
     delivered: bool = False
-    """Whether it has been given the result."""
+    """True if it has received the result."""
     listening: bool = False
-    """Whether it answers no further request and waits for the result."""
+    """True if it answers no further request and waits for the result."""
 
 
 class Roster(msgspec.Struct, frozen=True, kw_only=True):
-    """The run's name, for ever, and its members."""
+    """Permanent id of the run, and its members."""
 
     run: str
     digest: str
     members: dict[str, Member] = {}
     returned: dict[str, Any] = {}
-    """Factors that parties gave back before the start, as `pack_natural` makes them."""
+    """Factors that parties returned before the start, encoded by `pack_natural`."""
 
     def having(self, **changes: Any) -> Roster:
         """A changed copy."""
@@ -46,7 +46,7 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_roster(path: Path, digest: str) -> Roster:
-    """The roster in a state directory, or a new one; another configuration's is refused."""
+    """Load the roster of a state directory or make a new one; refuse another configuration's."""
     if not path.exists():
         roster = Roster(run=f"run-{secrets.token_hex(12)}", digest=digest)
         save_roster(path, roster)
@@ -56,7 +56,7 @@ def load_roster(path: Path, digest: str) -> Roster:
     except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
         raise DataError(
             f"{path} cannot be read ({' '.join(str(error).split())}); restore it from a copy or "
-            "start anew with another state directory"
+            "start again with another state directory"
         ) from None
     if roster.digest != digest:
         raise DataError(
@@ -67,6 +67,6 @@ def load_roster(path: Path, digest: str) -> Roster:
 
 
 def save_roster(path: Path, roster: Roster) -> None:
-    """Whole or not at all, and on the disk when this returns."""
+    """Write the roster atomically and durably."""
     with writing(path):
         write_durably(path, sealed(msgspec.msgpack.encode(roster)))

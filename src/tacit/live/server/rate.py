@@ -1,15 +1,15 @@
-"""How many messages a party may send that do not advance the run."""
+"""Rate limit for messages that do not advance the run."""
 
 from __future__ import annotations
 
 SURPLUS_BURST = 100.0
-"""So many at once, …"""
+"""Largest number of surplus messages at once."""
 SURPLUS_PER_S = 5.0
-"""… and so many more every second."""
+"""Further surplus messages per second."""
 
 
 class TokenBucket:
-    """Tokens that are taken one by one and come back at a constant rate.
+    """Token bucket with a constant refill rate.
 
     >>> bucket = TokenBucket(burst=2.0, per_s=1.0, now=0.0)
     >>> [bucket.take(0.0), bucket.take(0.0), bucket.take(0.5), bucket.take(1.5)]
@@ -21,7 +21,7 @@ class TokenBucket:
         self._tokens, self._at = burst, now
 
     def take(self, now: float) -> bool:
-        """Take one token at this time (monotonic seconds); False: there is none."""
+        """Take one token at this time (monotonic seconds); False if there is none."""
         self._tokens = min(self._burst, self._tokens + self._per_s * (now - self._at))
         self._at = now
         if self._tokens < 1.0:

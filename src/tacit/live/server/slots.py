@@ -1,9 +1,9 @@
-"""Which connections a server keeps: their number is limited, and no peer can take them all.
+"""Limits on the number of connections, such that no peer can occupy all of them.
 
-Before a certificate has been shown, a connection is one of `MOST_HANDSHAKES`; the oldest gives way
-to a new one, so that peers that say nothing never keep a party out. After that it is one of
-`serve.most_connections` and one of `MOST_PER_PARTY` under its name. A listed party is always let
-in: in a full house an unnecessary connection is ended for it.
+Before the certificate is checked, a connection is one of `MAX_HANDSHAKES`; the oldest is closed for
+a new one, so that silent peers never block a party. After that it is one of
+`serve.most_connections` and one of `MAX_PER_PARTY` under its name. A listed party is always
+accepted: if all slots are in use, an unnecessary connection is closed for it.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any
 
 from tacit.live.server.connection import Connection
 
-MOST_HANDSHAKES = 128
+MAX_HANDSHAKES = 128
 """TLS handshakes at one time; each may hold about 300 kB."""
-MOST_PER_PARTY = 3
-"""Connections under one name: the one in use, the one that it replaced, and one that joins."""
+MAX_PER_PARTY = 3
+"""Connections under one name: one in use, one being replaced, and one joining."""
 
 
 class HandshakeSlots:
-    """The connections whose peer is not known yet, oldest first."""
+    """Connections in the TLS handshake, oldest first."""
 
-    def __init__(self, most: int = MOST_HANDSHAKES) -> None:
+    def __init__(self, most: int = MAX_HANDSHAKES) -> None:
         self._most = most
-        self._tasks: dict[asyncio.Task[Any], bool] = {}  # True: it has begun to speak TLS
+        self._tasks: dict[asyncio.Task[Any], bool] = {}  # True: TLS has started
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def enter(self, task: asyncio.Task[Any]) -> bool:
-        """Take one in; whether another had to give way: a silent one before one that speaks."""
+        """Add a handshake; True if another was closed for it, silent ones first."""
         full = len(self._tasks) >= self._most
         if full:
             silent = (one for one, speaks in self._tasks.items() if not speaks)
@@ -42,12 +42,12 @@ class HandshakeSlots:
         return full
 
     def speaks(self, task: asyncio.Task[Any] | None) -> None:
-        """The peer has begun a TLS handshake."""
+        """Record that the peer has started a TLS handshake."""
         if task in self._tasks:
             self._tasks[task] = True
 
     def leave(self, task: asyncio.Task[Any]) -> None:
-        """The handshake is over, one way or another."""
+        """Remove a finished or failed handshake."""
         self._tasks.pop(task, None)
 
 
@@ -62,11 +62,11 @@ class ConnectionSlots:
         return len(self._open)
 
     def enter(self, connection: Connection) -> tuple[bool, Connection | None]:
-        """Whether there is room, and the connection that was ended to make it."""
+        """Add a connection; returns success, and the connection closed to make room."""
         name = connection.peer.name
         same = [one for one in self._open if one.peer.name == name]
         victim = None
-        if len(same) >= MOST_PER_PARTY:
+        if len(same) >= MAX_PER_PARTY:
             victim = min(same, key=_worth)
         elif len(self._open) >= self._most:
             if not same and name not in self._parties:
@@ -81,7 +81,7 @@ class ConnectionSlots:
         return True, victim
 
     def leave(self, connection: Connection) -> None:
-        """The connection is over."""
+        """Remove a closed connection."""
         if connection in self._open:
             self._open.remove(connection)
 
@@ -96,7 +96,7 @@ class ConnectionSlots:
 
 
 def _worth(connection: Connection) -> int:
-    """What is ended first: a replaced connection, then one that has not joined."""
+    """Order of closing: first a replaced connection, then one that has not joined."""
     if connection.replaced:
         return 0
     return 1 if connection.member is None else 2

@@ -1,7 +1,8 @@
-"""How an operator looks at a running server and tells it what to do.
+"""Status file, control commands and metrics of a running server.
 
-The server writes status.json into its state directory and obeys files in `control/` there: whoever
-may write to that directory is its operator. Metrics are Prometheus text over HTTP, off by default.
+The server writes status.json into its state directory and reads command files in `control/` there;
+write access to that directory makes an operator. Metrics are Prometheus text over HTTP, off by
+default.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ _EVERY_S = 0.5
 
 
 class Commands:
-    """The files in `control/`: "start", "close" with a reason and when to be back, and one
-    "readmit-…" for each party to be readmitted.
+    """Command files in `control/`: "start", "close" with a reason and a return time, and one
+    "readmit-…" per party to readmit.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / CONTROL
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        (self._directory / "close").unlink(missing_ok=True)  # meant for the server before us
+        (self._directory / "close").unlink(missing_ok=True)  # addressed to an earlier server
         self.start = False
         self.close: tuple[str, float | None] | None = None
         self.readmit: list[str] = []
 
     def read(self) -> None:
-        """Take over what was asked for; a command to close is obeyed once."""
+        """Read the commands; a close command is used once."""
         if not self.start and (self._directory / "start").exists():
             self.start = True
         path = self._directory / "close"
@@ -62,17 +63,19 @@ class Commands:
 
 
 def give_command(directory: Path, command: str, body: dict[str, Any] | None = None) -> None:
-    """Leave a command for the server of a state directory."""
+    """Write a command for the server of a state directory."""
     place = directory / CONTROL
     if not place.is_dir():
-        raise ConfigError(f"{directory} has no server's state; start one with tacit serve")
+        raise ConfigError(
+            f"{directory} is not a server's state directory; start a server with tacit serve"
+        )
     part = place / f".{command}.part"
     part.write_text(json.dumps(body or {}), encoding="utf-8")
     os.replace(part, place / command)  # noqa: PTH105 - atomic on every platform
 
 
 def describe(server: WireServer) -> dict[str, Any]:
-    """What is going on, for `tacit status` and for metrics."""
+    """Status of the server, for `tacit status` and metrics."""
     live, state = server.live, server.live.state
     asked = live.requests()
     parties = {}
@@ -143,7 +146,7 @@ def write_status(server: WireServer, *, running: bool = True) -> None:
 
 
 def metrics_text(server: WireServer) -> str:
-    """The same as Prometheus text."""
+    """Status as Prometheus text."""
     now = describe(server)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     rows: list[tuple[str, str, str, float]] = [
@@ -168,7 +171,7 @@ def metrics_text(server: WireServer) -> str:
         if name not in seen:
             lines.append(f"# TYPE {name} {kind}")
             seen.add(name)
-        number = repr(float(value))  # whole: a rounded counter would stand still, and jump
+        number = repr(float(value))  # full precision: a rounded counter would stall and jump
         lines.append(f"{name}{{{labels}}} {number}" if labels else f"{name} {number}")
     return "\n".join(lines) + "\n"
 
@@ -205,5 +208,5 @@ async def serve_metrics(server: WireServer, address: str) -> asyncio.Server:
 
 
 def _resident_bytes(most: int) -> float:
-    """The largest resident size so far: kilobytes on Linux, bytes on macOS."""
+    """Peak resident size in bytes, from kilobytes on Linux and bytes on macOS."""
     return float(most if sys.platform == "darwin" else most * 1024)

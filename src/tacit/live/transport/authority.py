@@ -1,4 +1,4 @@
-"""The directory of a certificate authority: its files, whole or as before, one writer at a time."""
+"""Files of a certificate authority: atomic writes, one writer at a time."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Issued(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...]
     not_after: datetime
     key_fingerprint: str
-    public_key: bytes  # so that a renewal needs neither the old files nor the private key
+    public_key: bytes  # a renewal needs neither the old files nor the private key
     revoked: bool = False
     revoked_at: datetime | None = None
     reason: str = ""
 
     @property
     def state(self) -> Literal["live", "expired", "revoked"]:
-        """What a listing says about it."""
+        """State for listings."""
         if self.revoked:
             return "revoked"
         return "live" if self.not_after > datetime.now(UTC) else "expired"
@@ -63,16 +63,17 @@ class Authority:
 
 
 def index_bytes(authority: Authority) -> bytes:
-    """The index as it is written."""
+    """Encoded index."""
     return msgspec.json.format(msgspec.json.encode(authority.index), indent=1) + b"\n"
 
 
 def read_index(directory: Path) -> Index:
-    """What was issued from a directory, or what is wrong with it."""
+    """Read the index of issued certificates."""
     path = directory / INDEX
     if not (directory / AUTHORITY).exists():
         raise DataError(
-            f"{directory} holds no authority; make one with: tacit certs init --dir {directory}"
+            f"{directory} is not an authority's directory; create one with: tacit certs init --dir "
+            f"{directory}"
         )
     try:
         return msgspec.json.decode(path.read_bytes(), type=prepare(Index))
@@ -84,8 +85,8 @@ def read_index(directory: Path) -> Index:
 
 @contextmanager
 def opened(directory: Path) -> Iterator[Authority]:
-    """The authority with its key, for one process at a time."""
-    read_index(directory)  # says what is wrong before anything is locked
+    """Context with the authority and its key, for one process at a time."""
+    read_index(directory)  # report faults before locking
     with locked(directory):
         certificate, key = read_certificate(directory / AUTHORITY), read_key(directory / KEY)
         if fingerprint(certificate.public_key()) != fingerprint(key.public_key()):
@@ -98,7 +99,7 @@ def opened(directory: Path) -> Iterator[Authority]:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Two writers at once could lose a revocation. The lock is on the directory: no file stays."""
+    """Context with a lock on the directory: two writers could lose a revocation."""
     if os.name != "posix":
         yield
         return
@@ -107,7 +108,7 @@ def locked(directory: Path) -> Iterator[None]:
     try:
         descriptor = os.open(directory, os.O_RDONLY)
     except OSError as error:
-        raise DataError(f"{directory}: {error.strerror}; mend its rights") from error
+        raise DataError(f"{directory}: {error.strerror}; fix its permissions") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -116,7 +117,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def make_directory(path: Path) -> None:
-    """Make it, or say why not."""
+    """Create the directory."""
     try:
         path.mkdir(mode=DIRECTORY, parents=True, exist_ok=True)
     except OSError as error:
@@ -124,12 +125,12 @@ def make_directory(path: Path) -> None:
 
 
 def write(*files: tuple[Path, bytes, int]) -> None:
-    """Each file whole or as before, in this order; what can fail comes before the first rename."""
+    """Write each file atomically, in this order; all temporary files are written first."""
     parts = [path.with_name(path.name + ".part") for path, _, _ in files]
     try:
         for part, (_, body, mode) in zip(parts, files, strict=True):
             part.unlink(missing_ok=True)
-            # Never readable by others for a moment: the file is born with its mode.
+            # Created with its final mode, so that it is never readable by others.
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(body)
@@ -140,7 +141,7 @@ def write(*files: tuple[Path, bytes, int]) -> None:
             sync(path.parent)
     except OSError as error:
         at = error.filename or files[0][0].parent
-        raise DataError(f"{at}: {error.strerror}; mend that and repeat") from error
+        raise DataError(f"{at}: {error.strerror}; fix this and repeat") from error
     finally:
         for part in parts:
             with suppress(OSError):
@@ -148,7 +149,7 @@ def write(*files: tuple[Path, bytes, int]) -> None:
 
 
 def sync(directory: Path) -> None:
-    """A rename that survives a power cut."""
+    """Flush the directory, so that renames survive a power failure."""
     if os.name == "posix":
         descriptor = os.open(directory, os.O_RDONLY)
         try:

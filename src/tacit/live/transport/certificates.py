@@ -1,8 +1,8 @@
-"""A private certificate authority: who may serve, who may take part, who no longer may.
+"""A private certificate authority for servers and parties.
 
-It is a directory: `ca.pem` (for everybody), `ca.key` (secret), `revoked.pem` (the signed list of
-what was taken back) and `issued.json` (everything that was ever issued, written before a
-certificate is, so that none exists that could not be revoked). Several processes may use it.
+It is a directory: `ca.pem` (public), `ca.key` (secret), `revoked.pem` (signed revocation list) and
+`issued.json` (all issued certificates, written before the certificate itself so that every
+certificate can be revoked). Several processes may use it.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from tacit.live.transport.authority import (
 from tacit.live.transport.tls import Revoked, fingerprint, read_key
 
 PARTY_URI = "urn:tacit:party:"
-MOST_DAYS = 36_500
-_SKEW = timedelta(minutes=5)  # clocks of other organisations that are a little late
-_LIST_LIFE = timedelta(days=3650)  # an old list must never lock everybody out
+MAX_DAYS = 36_500
+_SKEW = timedelta(minutes=5)  # tolerance for slow clocks
+_LIST_LIFE = timedelta(days=3650)  # an old list must never lock out all parties
 _NAME = re.compile(r"[A-Za-z0-9._-]([A-Za-z0-9 ._-]{0,62}[A-Za-z0-9._-])?")
 _HOST = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*"
                    r"(?=[^.]*[a-z_-])[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")  # fmt: skip
 
 
 def init_authority(directory: Path, *, name: str = "tacit", days: int = 3650) -> Path:
-    """Make an authority in a directory and return its certificate, which goes to everybody."""
+    """Create an authority in a directory; returns the path of its public certificate."""
     _check_name(name)
     now = _now()
     end = _end(days, now)
@@ -74,7 +74,11 @@ def init_authority(directory: Path, *, name: str = "tacit", days: int = 3650) ->
             (directory / KEY, _private_pem(key), SECRET),
             (directory / INDEX, index_bytes(made), PUBLIC),
             (directory / REVOKED, _revocation_list(made, now), PUBLIC),
-            (directory / AUTHORITY, _pem(made.certificate), PUBLIC),  # last: now it exists
+            (
+                directory / AUTHORITY,
+                _pem(made.certificate),
+                PUBLIC,
+            ),  # last: completes the authority
         )
     return directory / AUTHORITY
 
@@ -87,9 +91,9 @@ def issue_server(
     days: int = 397,
     renew: bool = False,
 ) -> tuple[Path, Path]:
-    """Certificate and key of a server that is reached under these host names and addresses.
+    """Issue certificate and key of a server with these host names and addresses.
 
-    The first of them is its name here. `renew` certifies the same key anew, for the given hosts.
+    The first host is its name. `renew` certifies the same key again, for the given hosts.
     """
     alternatives = [_host(host) for host in hosts]
     names = tuple(str(each.value) for each in alternatives)
@@ -109,17 +113,16 @@ def issue_party(
     days: int = 397,
     renew: bool = False,
 ) -> tuple[Path, Path]:
-    """Certificate and key with which a party of this name takes part; `renew` keeps its key."""
+    """Issue certificate and key of a party; `renew` keeps its key."""
     _check_name(name)
     uri = x509.UniformResourceIdentifier(PARTY_URI + quote(name, safe=""))
     return _issue(directory, "party", name, (), [uri], out, days, renew)
 
 
 def revoke(directory: Path, name_or_serial: str, reason: str = "") -> list[Issued]:
-    """Take back every certificate of a name, or one by its serial; return what is now revoked.
+    """Revoke all certificates of a name, or one by its serial; returns what is revoked.
 
-    Expired ones too, because they could be renewed. Repeating it is harmless and writes the list
-    again.
+    Includes expired ones, because they could be renewed. Repeating it rewrites the list.
     """
     now = _now()
     wanted = name_or_serial.strip()
@@ -129,7 +132,7 @@ def revoke(directory: Path, name_or_serial: str, reason: str = "") -> list[Issue
         found = [at for at, row in enumerate(rows) if row.name == wanted or row.serial == serial]
         if not found:
             raise ConfigError(
-                f"{wanted!r} is neither a name nor a serial that {directory} has issued; "
+                f"{wanted!r} is neither a name nor a serial issued by {directory}; "
                 f"see: tacit certs list --dir {directory}"
             )
         for at in found:
@@ -137,7 +140,7 @@ def revoke(directory: Path, name_or_serial: str, reason: str = "") -> list[Issue
                 rows[at] = msgspec.structs.replace(
                     rows[at], revoked=True, revoked_at=now, reason=" ".join(reason.split())
                 )
-        write(  # the index first: the list is made from it and must never know more
+        write(  # the index first: the list is made from it
             (directory / INDEX, index_bytes(authority), PUBLIC),
             (directory / REVOKED, _revocation_list(authority, now), PUBLIC),
         )
@@ -145,7 +148,7 @@ def revoke(directory: Path, name_or_serial: str, reason: str = "") -> list[Issue
 
 
 def show(directory: Path) -> list[Issued]:
-    """Everything that was issued, oldest first; refused if the revocation list does not say so."""
+    """All issued certificates, oldest first; refused if the revocation list is incomplete."""
     rows = read_index(directory).issued
     listed = Revoked(directory / REVOKED, directory / AUTHORITY)
     for row in rows:
@@ -167,10 +170,10 @@ def _issue(
     days: int,
     renew: bool,
 ) -> tuple[Path, Path]:
-    """Sign and record; the record reaches the disk before the certificate does."""
+    """Sign a certificate; it is recorded on disk before it is written."""
     now = _now()
     place = out or directory
-    stem = f"{role}-{name.replace(':', '_')}"  # scp takes what precedes a colon for a machine
+    stem = f"{role}-{name.replace(':', '_')}"  # scp reads text before a colon as a host
     certificate_path, key_path = place / f"{stem}.pem", place / f"{stem}.key"
     with opened(directory) as authority:
         end = _end(days, now, authority.certificate)
@@ -217,7 +220,7 @@ def _check_new(mine: list[Issued], who: str, key_path: Path) -> None:
 
 
 def _known_key(mine: list[Issued], who: str, key_path: Path) -> Any:
-    """The public key to certify anew: the last one, unless it was ever taken back."""
+    """Public key to certify again: the last one, unless it was revoked."""
     if not mine:
         raise ConfigError(f"{who} has no certificate to renew; issue one without --renew")
     last = mine[-1]
@@ -243,7 +246,7 @@ def _sign_leaf(
     now: datetime,
     end: datetime,
 ) -> x509.Certificate:
-    """A certificate for one role only, so that a party can never pose as the server."""
+    """Certificate for one role, so that a party cannot act as the server."""
     oids = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "party": ExtendedKeyUsageOID.CLIENT_AUTH}
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     issuer = authority.certificate.subject
@@ -289,7 +292,7 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
 
 
 def _revocation_list(authority: Authority, now: datetime) -> bytes:
-    """All that was ever revoked. Its number is how many: it only grows, so an old list shows."""
+    """List of all revoked serials; its number is their count, so an old list is detected."""
     revoked = [row for row in authority.index.issued if row.revoked]
     signer = authority.key.public_key()
     builder = (
@@ -319,20 +322,20 @@ def _check_name(name: str) -> None:
 def _host(text: str) -> x509.GeneralName:
     name = text.strip().lower()
     try:
-        if "%" not in name:  # a zone means something on one machine only
+        if "%" not in name:  # zones are local to one machine
             return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         if _HOST.fullmatch(name):
             return x509.DNSName(name)
     raise ConfigError(
-        f"host {text!r} is neither an IP address nor a DNS name; write it as clients will, e.g. "
+        f"host {text!r} is neither an IP address nor a DNS name; write it as clients use it, e.g. "
         "server.example.org (no wildcard, port or zone, international names as xn--)"
     )
 
 
 def _end(days: int, now: datetime, authority: x509.Certificate | None = None) -> datetime:
-    if not 1 <= days <= MOST_DAYS:
-        raise ConfigError(f"--days {days}; use 1 to {MOST_DAYS}")
+    if not 1 <= days <= MAX_DAYS:
+        raise ConfigError(f"--days {days}; use 1 to {MAX_DAYS}")
     if authority is None:
         return now + timedelta(days=days)
     limit = authority.not_valid_after_utc
@@ -344,7 +347,7 @@ def _end(days: int, now: datetime, authority: x509.Certificate | None = None) ->
 
 
 def _now() -> datetime:
-    return datetime.now(UTC).replace(microsecond=0)  # what a certificate can hold
+    return datetime.now(UTC).replace(microsecond=0)  # certificates have no microseconds
 
 
 def _pem(signed: x509.Certificate | x509.CertificateRevocationList) -> bytes:

@@ -1,7 +1,7 @@
 """Frames: a 32-bit big-endian length, then the payload.
 
-A frame that has begun must be whole within its deadline: a peer that stops half-way, or sends a
-byte a second, is cut off. Between frames a peer may be silent as long as the caller allows.
+A frame that has begun must be complete within its deadline, so that a slow or stalled peer is
+disconnected. Between frames a peer may be silent as long as the caller allows.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import asyncio
 from tacit.errors import PeerError
 
 FIRST_LIMIT = 64 * 1024
-"""Bytes that a peer may send before it has joined."""
+"""Largest frame before a peer has joined, in bytes."""
 LIMIT = 256 * 1024 * 1024
 FRAME_S = 60.0
 
 
 class HangupError(PeerError):
-    """The peer is gone, between two frames or within one."""
+    """The peer closed the connection, between two frames or within one."""
 
 
 class SilenceError(PeerError):
-    """The peer has not begun a frame within the time that it had."""
+    """The peer did not begin a frame in time."""
 
 
 async def read_frame(
@@ -31,7 +31,7 @@ async def read_frame(
     idle_s: float | None = None,
     frame_s: float = FRAME_S,
 ) -> bytes:
-    """The next payload; its first byte within `idle_s` (None: ever), the rest within `frame_s`."""
+    """The next payload; first byte within `idle_s` (None: no limit), the rest within `frame_s`."""
     idle, frame = asyncio.timeout(idle_s), asyncio.timeout(frame_s)
     try:
         async with idle:
@@ -39,21 +39,21 @@ async def read_frame(
         async with frame:
             length = int.from_bytes(first + await reader.readexactly(3), "big")
             if length > limit:
-                raise PeerError(f"a frame of {length} bytes; at most {limit} are read here")
+                raise PeerError(f"a frame of {length} bytes; the limit is {limit}")
             return await reader.readexactly(length)
     except (asyncio.IncompleteReadError, OSError) as error:
-        # A TimeoutError may be ours, or that of a connection whose peer no longer answers.
+        # A TimeoutError may be ours, or that of an unresponsive connection.
         if idle.expired():
-            raise SilenceError(f"no whole frame: silent for {idle_s:g} s; send sooner") from None
+            raise SilenceError(f"no complete frame: silent for {idle_s:g} s; send sooner") from None
         if frame.expired():
-            raise PeerError(f"no whole frame within {frame_s:g} s; send faster") from None
-        raise HangupError(f"the peer hung up ({type(error).__name__})") from None
+            raise PeerError(f"no complete frame within {frame_s:g} s; send faster") from None
+        raise HangupError(f"the peer closed the connection ({type(error).__name__})") from None
 
 
 async def write_frame(
     writer: asyncio.StreamWriter, payload: bytes, *, frame_s: float = FRAME_S
 ) -> None:
-    """Send a payload; a peer that does not read is cut off after `frame_s`."""
+    """Send a payload; a peer that does not read is disconnected after `frame_s`."""
     if len(payload) > LIMIT:
         raise PeerError(f"a message of {len(payload)} bytes; at most {LIMIT} fit in a frame")
     try:
@@ -65,4 +65,4 @@ async def write_frame(
             f"the peer has not read {len(payload)} bytes within {frame_s:g} s"
         ) from None
     except (ConnectionError, OSError) as error:
-        raise HangupError(f"the peer hung up ({type(error).__name__})") from None
+        raise HangupError(f"the peer closed the connection ({type(error).__name__})") from None

@@ -1,4 +1,4 @@
-"""The line to a peer: dialled, watched for silence, and shut."""
+"""Open, keep alive and close connections to a peer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tacit.live.transport.tls import Credentials, Revoked, client_context, peer_
 CONNECT_S = 10.0
 BUFFER = 1 << 20
 ABORT_S = 1.0
-"""How long an aborted transport may take to report its end: one turn of the event loop."""
+"""Time for an aborted transport to report its end: one turn of the event loop."""
 
 
 async def dial(
     server: str, credentials: Credentials, context: ssl.SSLContext | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Callable[[], None]]:
-    """Connect with TLS; also a check that the server's certificate still counts."""
+    """Connect with TLS; also returns a check that the server's certificate is still valid."""
     host, port = parse_address(server, "server")
     context = context or client_context(credentials)
     try:
@@ -32,10 +32,10 @@ async def dial(
                 host, port, ssl=context, server_hostname=host, limit=BUFFER
             )
     except TimeoutError:
-        raise HangupError(f"{server} does not answer within {CONNECT_S:g} s") from None
+        raise HangupError(f"{server} does not respond within {CONNECT_S:g} s") from None
     except ssl.SSLCertVerificationError as error:
         raise PeerError(
-            f"{server} shows a certificate that we do not accept: {error.verify_message}; check "
+            f"{server} has an untrusted certificate: {error.verify_message}; check "
             "the address and the authority file"
         ) from None
     except (OSError, ssl.SSLError) as error:
@@ -48,9 +48,9 @@ async def dial(
 
         def check() -> None:
             if revoked and revoked.contains(peer.serial):
-                raise PeerError(f"{server} shows a certificate that was revoked; ask its operator")
+                raise PeerError(f"the certificate of {server} was revoked; ask its operator")
             if peer.not_after < datetime.now(UTC):
-                raise PeerError(f"{server} shows a certificate that has ended; ask its operator")
+                raise PeerError(f"the certificate of {server} has expired; ask its operator")
 
         check()
     except BaseException:
@@ -60,14 +60,17 @@ async def dial(
 
 
 def keep_alive(writer: asyncio.StreamWriter) -> None:
-    """Notice, within a minute or two, a peer whose machine or network has gone without a word."""
+    """Detect a lost peer or network within a minute or two (TCP keep-alive)."""
     sock = writer.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", 30),
         ("TCP_KEEPINTVL", 10),
         ("TCP_KEEPCNT", 6),
-        ("TCP_USER_TIMEOUT", 90_000),  # without it, none of these count while data are under way
+        (
+            "TCP_USER_TIMEOUT",
+            90_000,
+        ),  # without it, the others do not apply while data are in flight
     ):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
@@ -75,15 +78,13 @@ def keep_alive(writer: asyncio.StreamWriter) -> None:
 
 
 async def shut(writer: asyncio.StreamWriter, within_s: float = 5.0) -> None:
-    """Close a connection in any state, any number of times; only the caller's own cancellation
-    is raised.
+    """Close a connection in any state; may be repeated, and raises only cancellation.
 
-    A peer that has not answered the closing handshake after `within_s` loses the connection all
-    the same: the transport is aborted. `wait_closed` runs in a task that is never cancelled here,
-    because cancelling it would cancel the stream's own future, and every later close of the same
-    stream would raise CancelledError.
+    If a peer does not answer the closing handshake within `within_s`, the transport is aborted.
+    `wait_closed` runs in a task that is never cancelled here, because cancelling it would cancel
+    the stream's own future, and every later close of the same stream would raise CancelledError.
     """
-    if not writer.is_closing():  # a second close() makes a TLS transport forget what it can abort
+    if not writer.is_closing():  # after a second close() a TLS transport cannot be aborted
         with contextlib.suppress(OSError, RuntimeError):
             writer.close()
     closed = asyncio.ensure_future(_wait_closed(writer))
@@ -98,11 +99,11 @@ async def shut(writer: asyncio.StreamWriter, within_s: float = 5.0) -> None:
 
 
 def abort(writer: asyncio.StreamWriter) -> None:
-    """End a connection at once, without waiting for the peer; what is not sent yet is lost."""
+    """Close a connection at once, without waiting for the peer; unsent data are lost."""
     with contextlib.suppress(OSError, RuntimeError):
         writer.transport.abort()
 
 
 async def _wait_closed(writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(Exception):  # how a connection ended makes no difference here
+    with contextlib.suppress(Exception):  # the reason does not matter
         await writer.wait_closed()

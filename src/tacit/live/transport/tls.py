@@ -1,8 +1,8 @@
-"""TLS between organisations: who we are, who is at the other end, and who no longer counts.
+"""Mutual TLS between organisations, with revocation.
 
-TLS 1.3 only, both ends show a certificate, and one private authority is trusted: no public one.
-Revocation is looked up by the application, after the handshake and again while connected, because
-OpenSSL looks once, at the handshake, at a list that it read when the context was made.
+Only TLS 1.3 is used, both ends present a certificate, and only one private authority is trusted.
+The application checks revocation after the handshake and while connected, because OpenSSL checks
+only at the handshake, with a list read when the context was made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tacit.errors import DataError, PeerError
 
 _OTHERS = 0o077
-_TICK_NS = 2_000_000_000  # two writes within a file system's tick can leave the same times
+_TICK_NS = 2_000_000_000  # writes within one tick of the file system have equal times
 _USES = {
     ssl.PROTOCOL_TLS_SERVER: (ExtendedKeyUsageOID.SERVER_AUTH, "server"),
     ssl.PROTOCOL_TLS_CLIENT: (ExtendedKeyUsageOID.CLIENT_AUTH, "party"),
@@ -33,17 +33,17 @@ _USES = {
 
 @dataclass(frozen=True)
 class Peer:
-    """Whoever is at the other end, as the authority knows them."""
+    """Identity of the other end, by its certificate."""
 
     name: str
     serial: int
-    key_fingerprint: str  # stays the same when a certificate is renewed
+    key_fingerprint: str  # unchanged when a certificate is renewed
     not_after: datetime
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """The files with which one end shows who it is and knows the other."""
+    """Certificate files of one end."""
 
     certificate: Path
     key: Path
@@ -51,44 +51,46 @@ class Credentials:
     revoked: Path | None = None
 
     def check(self) -> None:
-        """Refuse, in one line, files that could not make a connection."""
+        """Refuse unusable files."""
         authority = read_certificate(self.authority, "authority")
         certificate = read_certificate(self.certificate, "certificate")
         key = read_key(self.key)
         if fingerprint(key.public_key()) != fingerprint(certificate.public_key()):
             raise DataError(
                 f"key {self.key} does not belong to certificate {self.certificate}; "
-                "use the two files that were made together"
+                "use two files that belong together"
             )
         if not signed_by(certificate, authority):
             raise DataError(
                 f"certificate {self.certificate} is not signed by authority {self.authority}; "
-                "use the ca.pem of whoever issued the certificate"
+                "use the ca.pem of its authority"
             )
         _check_dates(self.authority, authority, "make a new authority with: tacit certs init")
-        _check_dates(self.certificate, certificate, "ask whoever issued it to --renew it")
+        _check_dates(
+            self.certificate, certificate, "have the authority renew it: tacit certs … --renew"
+        )
         serial = certificate.serial_number
         if self.revoked and Revoked(self.revoked, self.authority).contains(serial):
             raise DataError(
                 f"certificate {self.certificate} (serial {serial:x}) was revoked; "
-                "ask whoever issued it for a new one"
+                "ask the authority for a new one"
             )
 
 
 class _List(NamedTuple):
-    """A revocation list as it was read; replaced as a whole, so that threads may share it."""
+    """A revocation list as read; immutable, so that threads may share it."""
 
     stamp: tuple[int, ...]
-    settled: bool  # whether a later change is sure to have another stamp
+    settled: bool  # True if a later change will have another stamp
     number: int
     serials: frozenset[int]
 
 
 class Revoked:
-    """The serials that the authority took back, always as the file has them now.
+    """Revoked serials, always from the current file.
 
-    A list that is missing, torn, older than one seen before or signed by anybody else is a
-    `DataError` at every question until it is mended: not knowing never counts as not revoked.
+    If the list is missing, incomplete, older than one read before or not signed by the authority,
+    every query raises a `DataError` until it is fixed: unknown never counts as not revoked.
     """
 
     def __init__(self, path: Path, authority: Path) -> None:
@@ -97,7 +99,7 @@ class Revoked:
         self._list = self._read(None)
 
     def contains(self, serial: int) -> bool:
-        """Whether this serial was revoked; reads the file again if it has changed."""
+        """True if this serial was revoked; reads the file again if it has changed."""
         return serial in self._current().serials
 
     def _current(self) -> _List:
@@ -112,7 +114,7 @@ class Revoked:
     def _read(self, before: _List | None) -> _List:
         try:
             with self._path.open("rb") as file:
-                stamp = _stamp(os.fstat(file.fileno()))  # of the very file that is read
+                stamp = _stamp(os.fstat(file.fileno()))  # of the file that is read
                 settled = time.time_ns() - stamp[1] > _TICK_NS
                 found = x509.load_pem_x509_crl(file.read())
             number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
@@ -120,7 +122,7 @@ class Revoked:
         except OSError as error:
             raise self._unusable(error.strerror or str(error)) from error
         except (ValueError, x509.ExtensionNotFound, UnsupportedAlgorithm) as error:
-            raise self._unusable("not a whole revocation list") from error
+            raise self._unusable("not a complete revocation list") from error
         if not _list_signed_by(found, self._authority):
             raise self._unusable("not signed by our authority")
         if before is not None and number < before.number:
@@ -129,33 +131,33 @@ class Revoked:
 
     def _unusable(self, why: str) -> DataError:
         return DataError(
-            f"revocation list {self._path}: {why}; nobody is let in until the authority's "
-            "revoked.pem is there (copy it beside, then rename it)"
+            f"revocation list {self._path}: {why}; all connections are refused until the "
+            "authority's revoked.pem is restored (copy it to a temporary name, then rename it)"
         )
 
 
 def server_context(credentials: Credentials) -> ssl.SSLContext:
-    """For the server: TLS 1.3, and a certificate of our authority asked of everybody."""
+    """Server context: TLS 1.3, requires a client certificate of our authority."""
     context = _context(credentials, ssl.PROTOCOL_TLS_SERVER)
-    # A ticket would resume a session without the certificate being looked at again.
+    # A ticket would resume a session without checking the certificate again.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET
     return context
 
 
 def client_context(credentials: Credentials) -> ssl.SSLContext:
-    """For a party: TLS 1.3, our certificate shown, the server's checked against its host name."""
+    """Party context: TLS 1.3 with our certificate; checks the server's host name."""
     context = _context(credentials, ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = True
-    context.hostname_checks_common_name = False  # only the names that were issued as host names
+    context.hostname_checks_common_name = False  # only names issued as host names
     return context
 
 
 def peer_of(ssl_object: ssl.SSLSocket | ssl.SSLObject) -> Peer:
-    """Who is at the other end of a finished handshake."""
+    """Identity of the peer after the handshake."""
     der = ssl_object.getpeercert(True)
     if der is None:
-        raise PeerError("the peer showed no certificate; connect with the one issued to it")
+        raise PeerError("the peer presented no certificate; connect with an issued one")
     try:
         certificate = x509.load_der_x509_certificate(der)
         names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
@@ -177,46 +179,50 @@ def peer_of(ssl_object: ssl.SSLSocket | ssl.SSLObject) -> Peer:
 
 
 def name_of(path: Path) -> str:
-    """The name in one's own certificate: who one is."""
+    """Common name in a certificate file."""
     names = read_certificate(path).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if len(names) != 1:
-        raise DataError(f"certificate {path} has {len(names)} common names, not 1; issue it anew")
+        raise DataError(f"certificate {path} has {len(names)} common names, not 1; issue it again")
     return str(names[0].value)
 
 
 def fingerprint(public_key: Any) -> str:
-    """SHA-256 of a public key: the identity that outlives a certificate."""
+    """SHA-256 of a public key, which identifies a peer across renewals."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return hashlib.sha256(public_key.public_bytes(serialization.Encoding.DER, form)).hexdigest()
 
 
 def read_certificate(path: Path, what: str = "certificate") -> x509.Certificate:
-    """The one certificate of a PEM file; `what` it is goes into the message if it is not."""
+    """Read a PEM file with one certificate; `what` describes it in errors."""
     try:
         found = x509.load_pem_x509_certificates(_bytes(path, what))
     except ValueError as error:
-        raise DataError(f"{what} {path} is not a whole PEM certificate; copy it anew") from error
+        raise DataError(
+            f"{what} {path} is not a complete PEM certificate; copy it again"
+        ) from error
     if len(found) != 1:
-        raise DataError(f"{what} {path} holds {len(found)} certificates, not 1; leave one in it")
+        raise DataError(f"{what} {path} holds {len(found)} certificates, not 1; keep one")
     return found[0]
 
 
 def read_key(path: Path) -> Any:
-    """A private key that nobody else can read; a key with a passphrase would stop to ask."""
+    """Read a private key; refused if others can read it or if it has a passphrase."""
     data = _bytes(path, "key")
     mode = path.stat().st_mode & 0o777
     if os.name == "posix" and mode & _OTHERS:
-        raise DataError(f"key {path} has mode {mode:04o}, others may use it; chmod 600 '{path}'")
+        raise DataError(
+            f"key {path} has mode {mode:04o}, other users can read it; chmod 600 '{path}'"
+        )
     try:
         return serialization.load_pem_private_key(data, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise DataError(
-            f"key {path} is not a whole PEM private key without a passphrase; copy it anew"
+            f"key {path} is not a complete PEM private key without a passphrase; copy it again"
         ) from error
 
 
 def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Whether the authority itself, with no other in between, signed a certificate."""
+    """True if the authority directly signed a certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
@@ -233,7 +239,7 @@ def _list_signed_by(found: x509.CertificateRevocationList, authority: x509.Certi
 
 
 def _context(credentials: Credentials, protocol: ssl._SSLMethod) -> ssl.SSLContext:
-    """What both ends share."""
+    """Settings common to both ends."""
     credentials.check()
     _check_use(credentials.certificate, protocol)
     # `ssl.create_default_context` would trust the system's authorities too, and write the keys of
@@ -256,7 +262,7 @@ def _context(credentials: Credentials, protocol: ssl._SSLMethod) -> ssl.SSLConte
 
 
 def _check_use(path: Path, protocol: ssl._SSLMethod) -> None:
-    """A certificate for the other end would only fail later, at somebody else's handshake."""
+    """Refuse a certificate of the wrong role, which would fail only at the handshake."""
     wanted, role = _USES[protocol]
     try:
         extensions = read_certificate(path).extensions

@@ -33,7 +33,15 @@ from tacit.expfam.rooted import RootedGaussian
 from tacit.methods.base import Answer, Array, LocalMethod, RunFacts, Task
 from tacit.methods.natural import local, party
 from tacit.methods.natural.solver import NaturalSolver
-from tacit.methods.natural.stages import CANDIDATES, EVALUATE, MODE, PUBLISHED, RELEASED
+from tacit.methods.natural.stages import (
+    CANDIDATES,
+    DRAWS,
+    EVALUATE,
+    MODE,
+    NODES,
+    PUBLISHED,
+    RELEASED,
+)
 from tacit.models import Model
 from tacit.models.capabilities import GaussianSites
 from tacit.server.messages import UPDATE, Stage
@@ -136,7 +144,8 @@ class NaturalVI(LocalMethod):
             return None
         assert isinstance(family, Gaussian)
         prior = None if model.has_site_prior else model.prior(family)
-        return NaturalSolver(family, prior, max(10.0 * self._tolerance, LEAST_SETTLED_KL))
+        settled = max(10.0 * self._tolerance, LEAST_SETTLED_KL)
+        return NaturalSolver(family, prior, settled, model.scale_coordinates)
 
     def stage_at(self, visit: int) -> Stage:
         del visit
@@ -176,7 +185,8 @@ class NaturalVI(LocalMethod):
         if "log_weights" not in public or not isinstance(family, FullGaussian):
             return family, natural
         rooted = RootedGaussian(model.dimension)
-        return rooted, natural | {name: public[name] for name in rooted.stored_shapes}
+        kept = [name for name in rooted.stored_shapes if name in public]
+        return rooted, natural | {name: public[name] for name in kept}
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
         del key
@@ -188,8 +198,10 @@ class NaturalVI(LocalMethod):
             public = task.public
             spread = jnp.ones(())
             released = party.evaluate(model, task, public["mean"], public["root"], spread)
-        elif task.stage == CANDIDATES:
+        elif task.stage in (CANDIDATES, NODES):
             released = party.candidates(model, task)
+        elif task.stage == DRAWS:
+            released = party.at_draws(model, task)
         else:
             released = party.weigh(model, task)
         return Answer(None, None, released=released)

@@ -1,4 +1,4 @@
-"""The party's half of `NaturalVI` where the server controls the steps: four kinds of exchange.
+"""The party's half of `NaturalVI` where the server controls the steps: six kinds of exchange.
 
 All points are given as θ = mean + root·z, and derivatives are those in z. The server chooses the
 root so that z has about unit scale under the posterior. Sums over records then have terms of
@@ -11,6 +11,8 @@ many digits as it would in θ.
 | `EVALUATE` | one mean and root | E_q[log p], E_q[∇ log p], E_q[∇² log p] |
 | `CANDIDATES` | several means and roots | the same for each; with spread 0 at the means alone |
 | `WEIGH` | mean and root | log p at each of `weighing_draws` |
+| `NODES` | means and roots | as `CANDIDATES` |
+| `DRAWS` | draws of θ | log p at each of them |
 
 A prior outside the family is divided among the parties: each adds `prior_share`·log p(θ) to its
 log-likelihood, and the shares of a round add up to 1.
@@ -75,6 +77,13 @@ def weigh(model: Model, task: Task) -> Arrays:
     value = in_z(share_of_log_joint(model, task), mean, root)
     draws = jnp.asarray(weighing_draws(len(mean)))
     values = jax.lax.map(value, draws, batch_size=DRAW_BATCH)
+    return {"log_likelihood": jnp.where(jnp.isfinite(values), values, FAILED)}
+
+
+def at_draws(model: Model, task: Task) -> Arrays:
+    """Log-likelihood of the records at draws that the request publishes."""
+    value = share_of_log_joint(model, task)
+    values = jax.lax.map(value, task.public["draws"], batch_size=DRAW_BATCH)
     return {"log_likelihood": jnp.where(jnp.isfinite(values), values, FAILED)}
 
 

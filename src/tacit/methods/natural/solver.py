@@ -11,7 +11,9 @@ in z (`tacit.methods.natural.party`), the server adds the prior and sees only th
    units. A step that lowers the evidence lower bound is shortened, four lengths per exchange. The
    run has converged when a whole step would move q by less than `settled_kl`; that step is taken.
 4. **Weights.** Log-likelihoods of fresh draws from q give importance weights, which show how far q
-   is from the exact posterior (`tacit.methods.natural.weights`).
+   is from the exact posterior (`tacit.methods.natural.weights`). Usable ones correct its moments.
+5. **Split.** Where they show that q is not to be believed, a mixture of normals along one axis
+   takes its place (`tacit.methods.natural.split`).
 
 This is PVI with all parties in step: a party's site has precision −E_q[∇²] of its own records, and
 may be improper as long as q is proper.
@@ -21,83 +23,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
 
 import numpy as np
 
 from tacit.arrays import Arrays, Natural
 from tacit.expfam import FullGaussian, Gaussian
+from tacit.expfam.quadrature import weighing_draws
+from tacit.methods.natural import split_phases
 from tacit.methods.natural.curvature import absolute_eigen, lower_root
+from tacit.methods.natural.move import Move, Place, log_volume, move_of
 from tacit.methods.natural.stages import CANDIDATE_COUNT, CANDIDATES, EVALUATE, FAILED, WEIGH
 from tacit.methods.natural.weights import weigh_draws
 from tacit.server.combine import RoundSum, Shared
 
-MAX_STEPS = 40
+MAX_STEPS = 24
 MAX_NEWTON = 20
 NEAR_MODE = 0.5
 """Squared Newton decrement per coordinate below which variational steps begin."""
 ENERGY_SLACK = 1e-4
 ENERGY_ROUNDING = 1e-11
-EIGENVALUES = (0.25, 1e6)
 NEWTON_DAMPING = (0.0, 0.3, 3.0, 30.0)
 SHORTEST_STEP = 1e-4
-MAX_PARETO_K = 0.7
-LEAST_SHARE = 0.02
-"""Of the draws: with fewer effective ones moments by weights would be noise."""
-EXACT_SHARE = 0.99
-"""From here on the weights tell q from the posterior by less than their noise."""
 REGULAR_PRECISION = 1e-13
 """Relative to the diagonal: natural parameters of a badly conditioned q stay proper by this."""
-MODES, LAPLACE, STARTS, STEP, BACKTRACK, WEIGHTS = range(6)
-
-
-class Place(NamedTuple):
-    """A Gaussian, or a point with a scale, and the log-joint seen from there in z."""
-
-    mean: np.ndarray
-    root: np.ndarray
-    energy: float
-    """Evidence lower bound up to a constant; of a point its log-joint."""
-    gradient: np.ndarray
-    hessian: np.ndarray
-
-    @property
-    def failed(self) -> bool:
-        return not self.energy > 0.1 * FAILED
-
-    def pack(self) -> Arrays:
-        return {f"place.{name}": np.asarray(value) for name, value in self._asdict().items()}
-
-    @classmethod
-    def unpack(cls, memory: Arrays) -> Place | None:
-        if "place.mean" not in memory:
-            return None
-        parts = {name: memory[f"place.{name}"] for name in cls._fields}
-        return cls(**parts)._replace(energy=float(parts["energy"]))
-
-
-class Move(NamedTuple):
-    """A natural-gradient step in z: its eigenvectors, its whole precision and the gradient."""
-
-    vectors: np.ndarray
-    precision: np.ndarray
-    gradient: np.ndarray
-    """In the coordinates of the eigenvectors."""
-    definite: bool
-
-    @property
-    def divergence(self) -> float:
-        """KL(whole step ‖ q)."""
-        shift = self.gradient / self.precision
-        spread = np.sum(1.0 / self.precision - 1.0 + np.log(self.precision))
-        return 0.5 * float(spread + shift @ shift)
-
-    def taken(self, place: Place, length: float) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and root of q after a step of that length."""
-        precision = (1.0 - length) + length * self.precision
-        shift = self.vectors @ (length * self.gradient / precision)
-        root = place.root @ (self.vectors / np.sqrt(precision))
-        return place.mean + place.root @ shift, lower_root(root)
+MODES, LAPLACE, STARTS, STEP, BACKTRACK, WEIGHTS, AXIS, NODES, DRAWS = range(9)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,11 +62,14 @@ class NaturalSolver:
         Natural parameters of the prior; None where each party adds its share of it.
     settled_kl
         Nats that a whole step may still move q when the run has converged. That step is taken.
+    scales
+        Coordinates that are tried first as axes of a split (`Model.scale_coordinates`).
     """
 
     family: Gaussian
     prior: Natural | None
     settled_kl: float = 1e-4
+    scales: tuple[int, ...] = ()
 
     def __call__(self, shared: Shared, answers: RoundSum) -> Shared:
         memory = dict(shared.memory or {"phase": np.asarray(MODES)})
@@ -135,12 +88,30 @@ class NaturalSolver:
             self._after_step,
             self._after_backtrack,
             self._after_weights,
+            partial(split_phases.after_axis, self),
+            partial(split_phases.after_nodes, self),
+            partial(split_phases.after_draws, self),
         )[phase]
         with np.errstate(all="ignore"):
             following = after(shared, memory, answers)
         if following.finished is not None:
             return following
         return following._replace(public=following.public | {"prior_share": share})
+
+    def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
+        """One party's factor in θ, from its reply at q."""
+        if stage != EVALUATE or not float(released["value"]) > 0.1 * FAILED:
+            return None
+        from scipy.linalg import solve_triangular
+
+        inverse = solve_triangular(public["root"], np.eye(len(public["mean"])), lower=True)
+        form = -inverse.T @ released["hessian"] @ inverse
+        form = 0.5 * (form + form.T)
+        linear = inverse.T @ released["gradient"] + form @ public["mean"]
+        if not isinstance(self.family, FullGaussian):
+            form = np.diagonal(form).copy()
+            linear = inverse.T @ released["gradient"] + form * public["mean"]
+        return {"linear": linear, "quadratic": -0.5 * form}
 
     # Phases
 
@@ -168,7 +139,7 @@ class NaturalSolver:
             if place.failed:
                 continue
             found = place.energy - 0.5 * absolute_eigen(-place.hessian).log_determinant
-            found += _log_volume(place.root)
+            found += log_volume(place.root)
             if found > merit:
                 gained = found - merit
                 best, merit = place, found
@@ -293,7 +264,7 @@ class NaturalSolver:
     ) -> Shared:
         memory |= {"settled": np.asarray(float(settled)), "phase": np.asarray(WEIGHTS)}
         return Shared(
-            q=self._natural(mean, root),
+            q=self.natural(mean, root),
             public={"mean": mean, "root": root},
             memory=memory,
             stage=WEIGH,
@@ -303,25 +274,31 @@ class NaturalSolver:
 
     def _after_weights(self, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
         mean, root = shared.public["mean"], shared.public["root"]
-        found = weigh_draws(mean, root, answers.total["log_likelihood"], self._log_prior)
+        draws = weighing_draws(len(mean))
+        log_density = -0.5 * np.sum(draws * draws, axis=1)
+        theta = mean + draws @ root.T
+        found = weigh_draws(theta, log_density, self.log_joint(theta, answers))
+        memory |= found.facts
+        if not found.believed and isinstance(self.family, FullGaussian):
+            return split_phases.begin(self, shared, memory)
         # Weights that are usable and not all alike correct the moments of q.
-        usable = found.pareto_k <= MAX_PARETO_K and found.effective_share >= LEAST_SHARE
-        uneven = usable and found.effective_share < EXACT_SHARE
-        weighted = uneven and isinstance(self.family, FullGaussian)
-        memory |= {
-            "pareto_k": np.asarray(min(found.pareto_k, 99.0)),
-            "effective_share": np.asarray(found.effective_share),
-            "skewness": found.skewness,
-        }
+        weighted = found.usable and isinstance(self.family, FullGaussian)
         public = {
             "mean": mean,
             "root": root,
             "log_weights": found.log_weights,
             "weighted": np.asarray(float(weighted)),
         }
-        q = self._natural(found.mean, found.root) if weighted else shared.q
+        q = self.natural(found.mean, found.root(root)) if weighted else shared.q
         settled = bool(memory["settled"])
         return Shared(q, public, memory, finished="converged" if settled else "rounds")
+
+    def log_joint(self, theta: np.ndarray, answers: RoundSum) -> np.ndarray:
+        """Of draws of θ; FAILED where a party had no finite log-likelihood."""
+        fit = answers.total["log_likelihood"]
+        form, pull = self._prior_form()
+        prior = theta @ pull - 0.5 * np.sum((theta @ form) * theta, axis=1)
+        return np.where(fit > 0.1 * FAILED, fit + prior, FAILED)
 
     def _give_up(self, shared: Shared, memory: Arrays, note: str) -> Shared:
         memory |= {"settled": np.asarray(0.0), "last_change": np.asarray(1e300)}
@@ -352,22 +329,13 @@ class NaturalSolver:
     ) -> Shared:
         del shared
         memory = memory | {"phase": np.asarray(STEP)}
-        q = self._natural(mean, root)
+        q = self.natural(mean, root)
         return Shared(q, {"mean": mean, "root": root}, memory, stage=EVALUATE)
 
     # Arithmetic
 
     def _move(self, place: Place) -> Move:
-        bend = -place.hessian
-        values, vectors = np.linalg.eigh(bend)
-        definite = bool(values[0] > 0)
-        clipped = np.clip(np.abs(values), *EIGENVALUES)
-        if isinstance(self.family, FullGaussian):
-            return Move(vectors, clipped, vectors.T @ place.gradient, definite)
-        # A mean-field q has the diagonal for its precision; its mean moves by the whole matrix.
-        precision = np.clip(np.abs(np.diagonal(bend)), *EIGENVALUES)
-        shift = vectors @ ((vectors.T @ place.gradient) / clipped)
-        return Move(np.eye(len(precision)), precision, shift * precision, definite)
+        return move_of(place, full=isinstance(self.family, FullGaussian))
 
     def _restricted(self, root: np.ndarray) -> np.ndarray:
         """A root that the family has: of a mean-field q diagonal, with the same precisions."""
@@ -391,15 +359,15 @@ class NaturalSolver:
         found = []
         for mean, root, value, gradient, hessian in zip(*rows, strict=True):
             place = Place(mean, root, float(value), gradient, hessian)
-            place = self._with_prior(place, spread)
+            place = self.with_prior(place, spread)
             if spread > 0:
-                place = place._replace(energy=place.energy + _log_volume(root))
+                place = place._replace(energy=place.energy + log_volume(root))
             if not math.isfinite(place.energy):
                 place = place._replace(energy=FAILED)
             found.append(place)
         return found
 
-    def _with_prior(self, place: Place, spread: float) -> Place:
+    def with_prior(self, place: Place, spread: float) -> Place:
         if self.prior is None:
             return place
         form, pull = self._prior_form()
@@ -420,11 +388,7 @@ class NaturalSolver:
         form = -2.0 * np.asarray(self.prior["quadratic"])
         return form if form.ndim == 2 else np.diag(form), np.asarray(self.prior["linear"])
 
-    def _log_prior(self, theta: np.ndarray) -> np.ndarray:
-        form, pull = self._prior_form()
-        return theta @ pull - 0.5 * np.sum((theta @ form) * theta, axis=1)
-
-    def _natural(self, mean: np.ndarray, root: np.ndarray) -> Natural:
+    def natural(self, mean: np.ndarray, root: np.ndarray) -> Natural:
         from scipy.linalg import solve_triangular
 
         inverse = solve_triangular(root, np.eye(len(mean)), lower=True)
@@ -434,11 +398,6 @@ class NaturalSolver:
             return {"linear": diagonal * mean, "quadratic": -0.5 * diagonal}
         precision = precision + np.diag(REGULAR_PRECISION * np.diagonal(precision))
         return {"linear": precision @ mean, "quadratic": -0.5 * precision}
-
-
-def _log_volume(root: np.ndarray) -> float:
-    diagonal: Any = np.abs(np.diagonal(root))
-    return float(np.sum(np.log(diagonal)))
 
 
 def _not_lower(place: Place, before: Place) -> bool:

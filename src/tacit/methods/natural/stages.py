@@ -7,8 +7,10 @@ from collections.abc import Callable
 from tacit.expfam.quadrature import weighing_draws
 
 MODE, EVALUATE, CANDIDATES, WEIGH = "mode", "evaluate", "candidates", "weigh"
+NODES, DRAWS = "nodes", "draws"
 CANDIDATE_COUNT = 5
-FAILED = -1e300
+NODE_COUNT = 12
+FAILED = -1e25
 """Stands for a log-likelihood that is not a finite number: sums over parties stay finite."""
 
 Shapes = dict[str, tuple[int, ...]]
@@ -28,6 +30,12 @@ RELEASED: dict[str, Callable[[int], Shapes]] = {
         "hessian": (CANDIDATE_COUNT, d, d),
     },
     WEIGH: lambda d: {"log_likelihood": (len(weighing_draws(d)),)},
+    NODES: lambda d: {
+        "value": (NODE_COUNT,),
+        "gradient": (NODE_COUNT, d),
+        "hessian": (NODE_COUNT, d, d),
+    },
+    DRAWS: lambda d: {"log_likelihood": (len(weighing_draws(d)),)},
 }
 """Shapes of what a reply to each stage releases, by dimension."""
 PUBLISHED: dict[str, Callable[[int], Shapes]] = {
@@ -40,5 +48,12 @@ PUBLISHED: dict[str, Callable[[int], Shapes]] = {
         "prior_share": (),
     },
     WEIGH: lambda d: {"mean": (d,), "root": (d, d), "prior_share": ()},
+    NODES: lambda d: {
+        "mean": (NODE_COUNT, d),
+        "root": (NODE_COUNT, d, d),
+        "spread": (),
+        "prior_share": (),
+    },
+    DRAWS: lambda d: {"draws": (len(weighing_draws(d)), d), "prior_share": ()},
 }
 """Shapes of what a request of each stage publishes."""

@@ -1,6 +1,6 @@
 """Importance weights of draws from q against the exact posterior, smoothed, and what they show.
 
-For draws zₛ ~ N(0, I) and θₛ = mean + root·zₛ, the weight of a draw is p(x, θₛ)/q(θₛ). The largest
+The weight of a draw θₛ is p(x, θₛ)/q(θₛ). The largest
 weights are replaced by quantiles of a generalised Pareto distribution fitted to them (Vehtari et
 al. 2024). Its shape k̂ says how heavy their tail is: up to 0.7 averages with these weights are
 usable. The effective share ESS/S is 1 where q is the posterior. Neither sees a mode of the
@@ -10,84 +10,103 @@ posterior in which q has no draw.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from tacit.expfam.quadrature import weighing_draws
-from tacit.methods.natural.curvature import lower_root
+from tacit.arrays import Arrays
 from tacit.methods.natural.stages import FAILED
 
+MAX_PARETO_K = 0.7
+EVEN_SHARE = 0.99
+"""From here on weights tell the draws from the posterior by less than their noise."""
+BELIEVED_SHARE = 0.5
+"""Fewer effective draws show that they are not draws of the posterior."""
+LEAST_SHARE = 0.02
+"""With fewer effective draws moments by weights would be noise."""
 LEAST_LOG_WEIGHT = -700.0
 """Stands for a draw without weight: numbers of a result are finite."""
 
 
 class Weighed(NamedTuple):
-    """What the weights show of q."""
+    """What the weights show of the distribution that draws came from."""
 
     pareto_k: float
     effective_share: float
     """ESS/S."""
     mean: np.ndarray
-    """Of the posterior, by the weights; in θ."""
-    root: np.ndarray
-    """Lower-triangular root of the covariance by the weights."""
+    """Of the posterior, by the weights."""
+    covariance: np.ndarray
     skewness: np.ndarray
-    """Of each coordinate of θ, by the weights."""
+    """Of each coordinate, by the weights."""
     log_weights: np.ndarray
-    """Smoothed and normalised, one for each of `weighing_draws`."""
+    """Smoothed and normalised, one for each draw."""
+
+    @property
+    def even(self) -> bool:
+        """Whether all weights are about equal: their largest then say nothing."""
+        return self.effective_share >= EVEN_SHARE
+
+    @property
+    def believed(self) -> bool:
+        """Whether the draws are close to draws of the posterior."""
+        return self.even or (
+            self.pareto_k <= MAX_PARETO_K and self.effective_share >= BELIEVED_SHARE
+        )
+
+    @property
+    def usable(self) -> bool:
+        """Whether moments by the weights are better than those of the draws."""
+        heavy = self.pareto_k > MAX_PARETO_K or self.effective_share < LEAST_SHARE
+        return not self.even and not heavy
+
+    @property
+    def facts(self) -> Arrays:
+        """For the server's memory; finite numbers."""
+        return {
+            "pareto_k": np.asarray(min(self.pareto_k, 99.0)),
+            "effective_share": np.asarray(self.effective_share),
+            "skewness": self.skewness,
+        }
+
+    def root(self, otherwise: np.ndarray) -> np.ndarray:
+        """The lower-triangular root of the covariance, or another one where there is none."""
+        scale = np.sqrt(np.diagonal(self.covariance))
+        try:
+            inner = np.linalg.cholesky(self.covariance / np.outer(scale, scale))
+        except np.linalg.LinAlgError:
+            return otherwise
+        return scale[:, None] * inner
 
 
-def weigh_draws(
-    mean: np.ndarray,
-    root: np.ndarray,
-    log_likelihood: np.ndarray,
-    log_prior: Callable[[np.ndarray], np.ndarray],
-) -> Weighed:
-    """Weights of the draws of q, and the moments that they give.
+def weigh_draws(theta: np.ndarray, log_density: np.ndarray, log_joint: np.ndarray) -> Weighed:
+    """Weights of draws, and the moments that they give.
 
     Parameters
     ----------
-    mean, root
-        q = N(mean, root·rootᵀ).
-    log_likelihood
-        Of all records, at each draw.
-    log_prior
-        Log-density of the prior for rows of θ, up to a constant.
+    theta
+        Draws, one per row.
+    log_density
+        Logarithm of the density that they were drawn from, up to a constant.
+    log_joint
+        Logarithm of the posterior's density up to a constant; FAILED where it is not finite.
     """
-    draws = weighing_draws(len(mean))
-    theta = mean + draws @ root.T
-    ratios = log_likelihood + log_prior(theta) + 0.5 * np.sum(draws * draws, axis=1)
-    ratios = np.where((log_likelihood > 0.1 * FAILED) & np.isfinite(ratios), ratios, -math.inf)
+    count, size = theta.shape
+    ratios = log_joint - log_density
+    ratios = np.where((log_joint > 0.1 * FAILED) & np.isfinite(ratios), ratios, -math.inf)
     if not np.any(np.isfinite(ratios)):
-        size = len(mean)
-        nothing = np.full(len(draws), -math.log(len(draws)))
-        return Weighed(math.inf, 0.0, mean, root, np.zeros(size), nothing)
+        nothing = np.full(count, -math.log(count))
+        mean, spread = np.mean(theta, axis=0), np.atleast_2d(np.cov(theta.T))
+        return Weighed(math.inf, 0.0, mean, spread, np.zeros(size), nothing)
     log_weights, shape = smoothed(ratios)
     weights = np.exp(log_weights)
-    centre = weights @ draws
-    apart = draws - centre
+    mean = weights @ theta
+    apart = theta - mean
     covariance = (apart * weights[:, None]).T @ apart
-    whole = root @ covariance @ root.T
-    sds = np.sqrt(np.diagonal(whole))
-    skewness = weights @ ((apart @ root.T) / np.where(sds > 0, sds, 1.0)) ** 3
-    return Weighed(
-        shape,
-        1.0 / float(len(draws) * np.sum(weights * weights)),
-        mean + root @ centre,
-        _root(root, covariance),
-        skewness,
-        log_weights,
-    )
-
-
-def _root(root: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """The lower-triangular root of root·C·rootᵀ; of a C without one, the old root."""
-    try:
-        return lower_root(root @ np.linalg.cholesky(covariance))
-    except np.linalg.LinAlgError:
-        return root
+    sds = np.sqrt(np.diagonal(covariance))
+    skewness = weights @ (apart / np.where(sds > 0, sds, 1.0)) ** 3
+    share = 1.0 / float(count * np.sum(weights * weights))
+    return Weighed(shape, share, mean, covariance, skewness, log_weights)
 
 
 def smoothed(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:

@@ -30,7 +30,7 @@ from tacit.expfam import Family
 from tacit.expfam.gaussian import Gaussian as GaussianFamily
 from tacit.methods.base import Answer, Arranged, Array, LocalMethod, RunFacts, Task
 from tacit.methods.private import PrivateMethod, by_unit
-from tacit.methods.scores.covariates import Design, design_of
+from tacit.methods.scores.covariates import Design, check_ranges, design_of
 from tacit.methods.scores.party import (
     LEVELS,
     RANKS,
@@ -185,6 +185,14 @@ class PrivateScores(PrivateMethod):
                 "'trusted', a larger epsilon, more records or fewer parameters"
             )
 
+    def check_ranges(self, model: Model, parties: Mapping[str, Records]) -> None:
+        """Refuse plain records in units that the counts cannot describe; for simulations."""
+        assert isinstance(model, SimulatesOutcomes)
+        covariates = model.outcome_law().covariates
+        check_ranges(
+            design_of(covariates), [np.asarray(covariates.flat(one)) for one in parties.values()]
+        )
+
     def knows_noise(self, family: Family) -> bool:
         del family
         return True
@@ -237,7 +245,8 @@ class PrivateScores(PrivateMethod):
             clip=clip, noise_sd=noise_sd, nonnegative=self.stage_at(visit).name != SCORE
         )
         ratio = event.sensitivity(self.adjacency) / clip
-        share = self.budget_shares(clip / noise_sd)[visit]
+        # Not by the clip: parties that share one noise must have the same shares.
+        share = self.budget_shares(1.0 / noise_sd)[visit]
         return (
             GaussianEvent(
                 clip=clip,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from tacit.expfam import FullGaussian, Natural
 from tacit.expfam.gaussian import Gaussian as GaussianFamily
 from tacit.methods.scores.covariates import (
     Design,
+    counted_at_ends,
     described,
     design_of,
     public_scale,
@@ -203,8 +204,16 @@ class ScoresServer:
         return {"linear": precision * mean, "quadratic": -0.5 * precision}
 
 
-def trouble(memory: Arrays) -> str | None:
-    """Why θ had not arrived when the main rounds began, if that shows."""
+def trouble(server: ScoresServer, memory: Arrays) -> str | None:
+    """Why q is not the posterior, if what was released shows it.
+
+    The counts show columns in other units than are assumed; the burn-in shows that θ had not
+    arrived when the main rounds began.
+    """
+    if COUNTS in memory:
+        ends = counted_at_ends(server.design, memory[COUNTS], server.count_noise_sd)
+        if ends is not None:
+            return ends
     ways = memory.get("ways", np.zeros(0))
     if len(ways) and not ways[-1] <= FAR:
         return (
@@ -233,22 +242,28 @@ def rank_fit(ranks: np.ndarray, noise_sd: float) -> Fit:
 
 
 def _misfit(scaled: np.ndarray) -> str:
-    """The shape of the misfit that the histogram shows most clearly."""
-    ends, place = np.zeros(RANKS), np.arange(RANKS) - 0.5 * (RANKS - 1)
-    ends[[0, -1]] = 1.0
-    ends -= np.mean(ends)
+    """The shape of the misfit that the histogram shows most clearly.
+
+    Three contrasts over the ranks: their slope at all levels, how that differs between levels, and
+    how much lies at both ends. All have squares of about their degrees of freedom by chance.
+    """
+    place = np.arange(RANKS) - 0.5 * (RANKS - 1)
     slope = place / np.linalg.norm(place)
-    tails = np.sum(scaled @ (ends / np.linalg.norm(ends))) / math.sqrt(LEVELS)
-    slopes = scaled @ slope
-    shift = np.sum(slopes) / math.sqrt(LEVELS)
-    bend = np.linalg.norm(slopes - np.mean(slopes)) / math.sqrt(max(1, LEVELS - 1))
-    named = {"tails": abs(tails), "levels": bend, "shift": abs(shift)}
+    ends = np.square(place) - np.mean(np.square(place))
+    ends = ends / np.linalg.norm(ends)
+    slopes, spread = scaled @ slope, float(np.sum(scaled @ ends)) / math.sqrt(LEVELS)
+    named = {
+        "spread": spread**2 - 1.0,
+        "levels": float(np.sum(np.square(slopes - np.mean(slopes)))) - (LEVELS - 1.0),
+        "shift": float(np.sum(slopes)) ** 2 / LEVELS - 1.0,
+    }
     most = max(named, key=lambda name: named[name])
-    if most == "tails":
+    if most == "spread" and spread > 0:
+        return "outcomes are more extreme than the model allows: overdispersion or heavier tails"
+    if most == "spread":
         return (
-            "outcomes are more extreme than the model allows: heavier tails or overdispersion"
-            if tails > 0
-            else "outcomes are less extreme than the model says: lighter tails or underdispersion"
+            "outcomes lie closer to the centre than the model says: heavier tails than those of "
+            "its distribution, whose scale grew with them, or underdispersion"
         )
     if most == "levels":
         return "outcomes are too high at some predicted levels and too low at others: a wrong link"
@@ -260,12 +275,3 @@ def fit_of(memory: Arrays) -> Fit | None:
     if RANK not in memory:
         return None
     return rank_fit(memory[RANK], float(memory["rank_noise"][0]))
-
-
-def summary_of(memory: Arrays) -> dict[str, Any]:
-    """What diagnostics show of a run's memory."""
-    fit = fit_of(memory)
-    found: dict[str, Any] = {"burn-in": [float(way) for way in memory.get("ways", ())]}
-    if fit is not None:
-        found["goodness of fit"] = {"p": fit.p_value, "statistic": fit.statistic}
-    return found

@@ -191,7 +191,7 @@ class SoftmaxRegression(LinearPredictor):
         def add(total: Expected, point: tuple[Array, Array]) -> tuple[Expected, None]:
             node, weight = point
             eta = centre + sum(node[r] * steps[r] for r in range(len(steps)))
-            eta = eta - jnp.max(eta, axis=0)
+            eta = _shifted(eta, axis=0)
             p = jnp.exp(eta)
             sums = jnp.sum(p, axis=0)
             p = p / sums
@@ -375,9 +375,23 @@ def root_of(covariance: Array) -> Array:
 
 
 def _log_softmax(eta: Array) -> Array:
-    xp = namespace(eta)
-    eta = eta - xp.max(eta, axis=-1, keepdims=True)
+    xp, eta = namespace(eta), _shifted(eta, axis=-1)
     return eta - xp.log(xp.sum(xp.exp(eta), axis=-1, keepdims=True))
+
+
+def _shifted(eta: Array, axis: int) -> Array:
+    """η minus its maximum, which is a constant in derivatives: no probability depends on it.
+
+    JAX divides the derivative of a maximum by the number of entries that are equal to it. There is
+    none where a compiled program computes η twice with different rounding, and 0/0 is the result.
+    """
+    xp = namespace(eta)
+    largest = xp.max(eta, axis=axis, keepdims=True)
+    if xp is not np:
+        import jax
+
+        largest = jax.lax.stop_gradient(largest)
+    return eta - largest
 
 
 @functools.cache

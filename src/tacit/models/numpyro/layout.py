@@ -33,6 +33,8 @@ class Layout(NamedTuple):
     target: str | None
     """The site `response` speaks of: the only observed one, if it has one mean a record."""
     output: Output
+    scales: tuple[str, ...] = ()
+    """Latent sites with support from 0 upwards, such as standard deviations."""
 
 
 class _Site(NamedTuple):
@@ -45,6 +47,7 @@ class _Site(NamedTuple):
     shape: tuple[int, ...]
     free_shape: tuple[int, ...] | None
     core: type
+    scale: bool = False
 
 
 def find_layout(program: Program, size: int) -> Layout:
@@ -81,6 +84,7 @@ def find_layout(program: Program, size: int) -> Layout:
         plate=plate,
         target=target.name if target else None,
         output=_output(target.core) if target and len(observed) == 1 else "other",
+        scales=tuple(site.name for site in latents if site.scale),
     )
 
 
@@ -167,7 +171,14 @@ def _describe(site: dict[str, Any]) -> _Site:
         shape=shape,
         free_shape=free_shape,
         core=type(core),
+        scale=not observed and _starts_at_zero(support),
     )
+
+
+def _starts_at_zero(support: Any) -> bool:
+    """Whether a support is the positive half-line or an interval that begins at 0."""
+    bound = getattr(support, "lower_bound", None)
+    return isinstance(bound, int | float) and bound == 0
 
 
 def _free_shape(name: str, support: Any, shape: tuple[int, ...]) -> tuple[int, ...]:

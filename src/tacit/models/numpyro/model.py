@@ -137,6 +137,15 @@ class NumPyroModel(SimulatedOutcomes, Model):
         model.x_layout = schema.layout
         return model
 
+    @property
+    def scale_coordinates(self) -> tuple[int, ...]:
+        return tuple(
+            place
+            for latent in self.layout.latents
+            if latent.name in self.layout.scales
+            for place in range(latent.start, latent.stop)
+        )
+
     def log_likelihood(self, theta: Array, records: Records) -> Array:
         return self._log_likelihood(jnp.asarray(theta), self.program.batch(records))
 

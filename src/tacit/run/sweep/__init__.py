@@ -1,7 +1,7 @@
 """Sweeps: many runs of one configuration with some of its keys changed, in parallel.
 
-A sweep directory holds sweep.toml (as asked), runs/ (a run directory each), rows/ (a finished row
-each, whole or absent), table.parquet, table.csv and summary.csv.
+A sweep directory holds sweep.toml, runs/ (one run directory per run), rows/ (one file per finished
+run), table.parquet, table.csv and summary.csv.
 """
 
 from tacit.run.sweep.job import Job, columns_of

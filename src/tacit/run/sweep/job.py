@@ -1,4 +1,4 @@
-"""One run of a sweep, wherever it is carried out: from a job to a row."""
+"""One run of a sweep: from a job to a row."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ Row = dict[str, Any]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A run to carry out, as plain data that any process can be given."""
+    """A run as plain data, for any process."""
 
     id: str
-    """Digest of the configuration: the same run of another day has the same."""
+    """Digest of the configuration, equal for equal runs."""
     case: dict[str, Any]
-    """What the sweep changed, by dotted key."""
+    """Changed values by dotted key."""
     seed: int
     config: dict[str, Any]
     runner: str | None = None
-    """"package.module:function" that is given the job and gives the columns of its row, for runs
-    that no configuration names or that leave no directory; None: `tacit run`."""
+    """"package.module:function" that maps the job to the columns of its row, for runs without a
+    configuration or directory; None: `tacit run`.
+    """
 
 
 def carry_out_job(job: Job, folder: str, ledger: str | None) -> Row:
-    """Run it in folder/JOB and give its row; what is wrong with a run is part of its row.
+    """Run a job in folder/JOB and return its row, which includes any error.
 
-    A run that was killed goes on from its checkpoint under its own name, so that nothing is
+    A run that was killed continues from its checkpoint under the same id, so that nothing is
     charged twice.
     """
     out = Path(folder) / job.id
@@ -48,7 +49,7 @@ def carry_out_job(job: Job, folder: str, ledger: str | None) -> Row:
         with _alone(out):
             resume = is_run(out)
             if out.exists() and not resume:
-                shutil.rmtree(out)  # killed before its first file: nothing was done or charged
+                shutil.rmtree(out)  # killed before its first file: nothing was charged
             config = parse_config(job.config)
             result = run(
                 config, out, resume=resume, ledger=None if ledger is None else Path(ledger)
@@ -66,12 +67,12 @@ def _function(name: str) -> Callable[[Job], dict[str, Any]]:
 
 
 def start_row(job: Job) -> Row:
-    """The columns that every row has."""
+    """Columns of every row."""
     return {"id": job.id, **job.case, "seed": job.seed, "status": "done", "error": None}
 
 
 def failed_row(job: Job, message: str, code: int) -> Row:
-    """The row of a run that came to nothing."""
+    """Row of a failed run."""
     words = " ".join(message.split())
     return start_row(job) | {"status": "failed", "error": words, "exit_code": code}
 
@@ -97,7 +98,7 @@ def columns_of(result: Result) -> Row:
 
 @contextlib.contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Wait until a worker that lost its sweep has let go of the run."""
+    """Wait until an orphaned worker has released the run."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.with_name(out.name + ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

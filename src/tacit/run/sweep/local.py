@@ -1,4 +1,4 @@
-"""Worker processes on this machine, each of which does one run after another."""
+"""Worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tacit.errors import ConfigError
 from tacit.run.sweep.job import Job, Row, failed_row
 
 TRIES = 2
-"""How often a run is given to a worker that dies of it."""
+"""Attempts for a run whose worker dies."""
 
 
 def default_workers() -> int:
-    """One a core that this process may use."""
+    """One worker per available core."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _shared(workers: int) -> list[list[int]]:
-    """Cores of its own for every worker, if there are enough; none: wherever there is room."""
+    """Separate cores for every worker, if there are enough; otherwise none are assigned."""
     if not hasattr(os, "sched_getaffinity"):
         return [[]] * workers
     cores = sorted(os.sched_getaffinity(0))
@@ -38,11 +38,11 @@ def _shared(workers: int) -> list[list[int]]:
 
 
 class Local:
-    """Runs jobs in processes of their own; `map` gives rows as they come."""
+    """Runs jobs in worker processes; `map` yields rows as they finish."""
 
     def __init__(self, folder: Path, log: Path, workers: int | None, ledger: Path | None) -> None:
         if workers is not None and not workers >= 1:
-            raise ConfigError(f"--workers {workers}; at least 1 is needed")
+            raise ConfigError(f"--workers {workers}; it must be at least 1")
         self.workers = workers or default_workers()
         self._command = [sys.executable, "-m", "tacit.run.sweep.worker", str(folder)]
         if ledger is not None:
@@ -50,7 +50,7 @@ class Local:
         self._log = log
 
     def map(self, jobs: Sequence[Job]) -> Generator[Row, None, None]:
-        """A row for every job, in the order in which they end."""
+        """Yield a row for every job, in the order of completion."""
         waiting = _Waiting(jobs)
         rows: queue.SimpleQueue[Row | BaseException] = queue.SimpleQueue()
         count = min(self.workers, len(jobs))
@@ -78,14 +78,14 @@ class Local:
 
 
 class _EndedError(Exception):
-    """The sweep is over; no worker is started any more."""
+    """The sweep is over; no further worker is started."""
 
 
 class _Process:
-    """One worker, started anew when it has died."""
+    """One worker process, restarted if it dies."""
 
     def __init__(self, command: list[str], log: IO[bytes], cores: list[int]) -> None:
-        # Workers that each took all cores for one small product would fight for them.
+        # Limit threads, or workers would compete for cores.
         threads = len(cores) or 1
         self._cores = cores
         several = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
@@ -97,7 +97,7 @@ class _Process:
         self._child: subprocess.Popen[bytes] | None = None
 
     def ask(self, job: Job) -> Row:
-        """The row of a job; of one that kills its workers, a row that says so."""
+        """Run a job and return its row; a failed row if it kills its workers."""
         body = msgspec.json.encode(job) + b"\n"
         code = 0
         for _ in range(TRIES):
@@ -115,13 +115,13 @@ class _Process:
             code = child.wait()
         return failed_row(
             job,
-            f"its worker ended with code {code} {TRIES} times, as for want of memory; see "
+            f"its worker ended with code {code} {TRIES} times, perhaps out of memory; see "
             "workers.log, or use fewer --workers",
             1,
         )
 
     def end(self) -> None:
-        """Let the worker go, in the middle of a run if need be."""
+        """Terminate the worker, even during a run."""
         with self._lock:
             self._ended = True
         if self._child is not None:
@@ -129,7 +129,7 @@ class _Process:
             self._child.wait()
 
     def close(self) -> None:
-        """Close the pipes of a worker that is gone."""
+        """Close the pipes of an ended worker."""
         if self._child is not None:
             self._child.communicate()
 
@@ -153,10 +153,10 @@ class _Process:
 
 
 class _Waiting:
-    """Jobs that nobody has taken. Each worker stays with its kind: what is alike is compiled once.
+    """Jobs that are not started, assigned such that compiled code is reused.
 
-    The next job of a worker is the one that has most in common with its last one and least with
-    what the others are at; of equals the first.
+    The next job of a worker is the one that has most in common with its last one and least with the
+    other workers' jobs; ties go to the first.
     """
 
     def __init__(self, jobs: Sequence[Job]) -> None:
@@ -165,7 +165,7 @@ class _Waiting:
         self._at: dict[int, Job] = {}
 
     def take(self, worker: int) -> Job | None:
-        """The next job of that worker; None: there are no more."""
+        """The next job of that worker, or None."""
         with self._lock:
             if not self._jobs:
                 return None
@@ -183,7 +183,7 @@ class _Waiting:
 
 
 def _common(one: Job, other: Job) -> int:
-    """How many of the keys that a sweep changes have the same value in both."""
+    """Number of swept keys with equal values in both."""
     return sum(other.case.get(key) == value for key, value in one.case.items())
 
 
@@ -195,6 +195,6 @@ def _serve(
             rows.put(process.ask(job))
         except _EndedError:
             return
-        except BaseException as error:  # told in the thread that waits for rows
+        except BaseException as error:  # raised in the thread that waits for rows
             rows.put(error)
             return

@@ -20,13 +20,13 @@ class OnRay:
         self, folder: Path, workers: int | None, ledger: Path | None, address: str | None
     ) -> None:
         if workers is not None and not workers >= 1:
-            raise ConfigError(f"--workers {workers}; at least 1 is needed")
+            raise ConfigError(f"--workers {workers}; it must be at least 1")
         self._folder, self._workers = folder.resolve(), workers
         self._ledger = None if ledger is None else str(ledger.resolve())
         self._address = address
 
     def map(self, jobs: Sequence[Job]) -> Generator[Row, None, None]:
-        """A row for every job, in the order in which they end."""
+        """Yield a row for every job, in the order of completion."""
         if not jobs:
             return
         with connected(self._address) as cluster:
@@ -63,13 +63,13 @@ class OnRay:
             yield row
 
     def _ledgers(self, jobs: Sequence[Job]) -> list[Path]:
-        """The folders of all ledgers that count."""
+        """Folders of all permanent ledgers."""
         found: dict[Path, None] = {}
         for job in jobs:
             config = parse_config(job.config)
             if config.private is not None and config.private.insecure_noise_seed is None:
                 asked = None if self._ledger is None else Path(self._ledger)
                 path = ledger_path(config, self._folder / job.id, asked)
-                if path.exists():  # one that is not there is the run's to refuse
+                if path.exists():  # the run refuses a missing ledger
                     found[path.resolve().parent] = None
         return list(found)

@@ -1,4 +1,4 @@
-"""What a sweep is asked to do: a TOML file, and the runs that it stands for."""
+"""Sweep files, and the runs that they describe."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ NOISE_SEED = "privacy.insecure_noise_seed"
 
 
 class Sweep(Table, frozen=True, kw_only=True):
-    """A base configuration and what to change in it.
+    """A base configuration and the changes to it.
 
     Every entry of `runs` is combined with every point of `grid` and with every seed. Keys are
     dotted as in `--set`; a table inside of `grid`, `runs` or `set` is the same as dotted keys.
     """
 
     base: str | dict[str, Any]
-    """A run's TOML file, relative to the sweep's, or the configuration itself."""
+    """A run's TOML file, relative to the sweep's, or an inline configuration."""
     name: str = "sweep"
     """Title of the sweep, and of its directory."""
     seeds: int | list[int] | None = None
-    """Which seeds, or how many from 0 on; None: the base's own."""
+    """List of seeds, or their number from 0; by default the base's seed."""
     set: dict[str, Any] = msgspec.field(default_factory=dict)
     """Keys that are changed for every run."""
     grid: dict[str, Any] = msgspec.field(default_factory=dict)
-    """A list of values for each key."""
+    """List of values per key."""
     runs: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    """Points one by one."""
+    """Individual points."""
 
 
 def read_sweep(path: Path, overrides: tuple[str, ...] = ()) -> Sweep:
@@ -61,10 +61,10 @@ def read_sweep(path: Path, overrides: tuple[str, ...] = ()) -> Sweep:
 
 
 def expand(asked: Sweep) -> list[Job]:
-    """The runs of a sweep, all of them parsed: what is wrong is said before anything runs.
+    """All runs of a sweep, validated before anything runs.
 
-    In a simulation the seed of the noise goes with the seed of the run unless the sweep names it:
-    runs that share their noise would make its standard error look like nothing.
+    In a simulation the noise seed follows the run's seed unless the sweep sets it: runs with the
+    same noise would understate the standard error.
 
     >>> grid = {"schedule": {"rounds": [2, 3]}}
     >>> base = {"privacy": "none", "data": {"source": "synthetic-cohort"}}
@@ -75,7 +75,7 @@ def expand(asked: Sweep) -> list[Job]:
     cases = _cases(asked)
     seeds = list(range(asked.seeds)) if isinstance(asked.seeds, int) else asked.seeds
     if seeds is not None and not seeds:
-        raise ConfigError(f"seeds = {asked.seeds!r}; name at least one, or how many")
+        raise ConfigError(f"seeds = {asked.seeds!r}; give at least one seed, or their number")
     fixed = _flat(asked.set, "set")
     jobs: dict[str, Job] = {}
     for case, seed in itertools.product(cases, seeds or [None]):
@@ -101,7 +101,7 @@ def _cases(asked: Sweep) -> list[dict[str, Any]]:
         if both:
             raise ConfigError(f"{both[0]} is in runs and in grid; keep it in one of them")
     columns = list(dict.fromkeys(key for entry in listed for key in entry))
-    # Every run has every column: what an entry leaves out is the base's and is shown as empty.
+    # Every run has every column; values that equal the base's are empty.
     return [
         {key: entry.get(key) for key in columns} | point for entry in listed for point in points
     ]
@@ -123,7 +123,7 @@ def _job(asked: Sweep, fixed: dict[str, Any], case: dict[str, Any], seed: int | 
 
 
 def make_job(raw: dict[str, Any], case: dict[str, Any], runner: str | None = None) -> Job:
-    """The run of one plain configuration, parsed; `case` is what tells it from others.
+    """Job of one configuration; `case` holds its distinguishing values.
 
     >>> base = {"privacy": "none", "seed": 3, "data": {"source": "synthetic-cohort"}}
     >>> make_job(base, {}).seed
@@ -135,8 +135,8 @@ def make_job(raw: dict[str, Any], case: dict[str, Any], runner: str | None = Non
         raise type(error)(f"{_words(case)}: {error}") from None
     if config.engine.kind != "in-process":
         raise ConfigError(
-            f"engine.kind = {config.engine.kind!r} in a sweep, which spreads runs and not parties; "
-            "leave it out and say tacit sweep --engine ray"
+            f"engine.kind = {config.engine.kind!r} in a sweep, which distributes runs, not "
+            "parties; leave it out and use tacit sweep --engine ray"
         )
     return Job(
         id=_digest(config, None if runner is None else [runner, case]),
@@ -160,7 +160,7 @@ def _flat(table: dict[str, Any], where: str, prefix: str = "") -> dict[str, Any]
 
 
 def _digest(config: Config, other: Any) -> str:
-    """What a run is known by: its whole configuration, the name aside, and who else has a say."""
+    """Digest of a run's configuration without its name, and of other inputs."""
     body = msgspec.json.encode(
         plain(msgspec.structs.replace(config, name="")), order="deterministic"
     )

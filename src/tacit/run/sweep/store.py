@@ -1,4 +1,4 @@
-"""A sweep directory: rows that are whole or absent, and the tables made of them."""
+"""Files of a sweep directory: rows and tables, each written atomically."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tacit.support.storage import write_text
 
 MARK = "sweep.toml"
 CHECKSUM = "sha256"
-"""Of the rest of a row: one that was damaged is done again."""
+"""Checksum of a row; a damaged row is computed again."""
 
 
 class Store:
@@ -30,7 +30,7 @@ class Store:
         self._rows = out / "rows"
 
     def check(self, *, resume: bool, overwrite: bool) -> None:
-        """Refuse a directory that is somebody's work."""
+        """Refuse to overwrite a non-empty directory."""
         if resume and overwrite:
             raise ConfigError("--resume and --overwrite contradict each other; leave one out")
         ours = (self.out / MARK).exists() and self._rows.is_dir()
@@ -43,15 +43,18 @@ class Store:
         if self.out.exists() and any(self.out.iterdir()) and not resume:
             if not overwrite:
                 raise ConfigError(
-                    f"--out {self.out} is not empty; use --resume to go on, --overwrite to start "
-                    "anew, or another directory"
+                    f"--out {self.out} is not empty; use --resume to continue, --overwrite to "
+                    "start again, or another directory"
                 )
             if not ours:
-                raise ConfigError(f"--out {self.out} is not a sweep; it will not be overwritten")
+                raise ConfigError(
+                    f"--out {self.out} is not a sweep directory and is not overwritten; choose "
+                    "another"
+                )
 
     @contextlib.contextmanager
     def held(self, text: str, *, overwrite: bool) -> Iterator[None]:
-        """The directory for oneself, made or emptied, with the sweep written into it."""
+        """Context with an exclusive lock on the created or emptied directory."""
         make_directory(self.out)
         with (self.out / "lock").open("a") as lock:
             try:
@@ -69,12 +72,12 @@ class Store:
             yield
 
     def put(self, row: Row) -> None:
-        """Keep a row."""
+        """Store a row."""
         body = json.dumps(row | {CHECKSUM: _digest(row)}, indent=1, allow_nan=False)
         write_text(self._rows / f"{row['id']}.json", body)
 
     def get(self, job: Job) -> Row | None:
-        """The row of a run that was done before. One that failed or was damaged is no result."""
+        """Stored row of a finished run, or None if it is missing, failed or damaged."""
         try:
             row = json.loads((self._rows / f"{job.id}.json").read_text(encoding="utf-8"))
             if row.pop(CHECKSUM) != _digest(row):
@@ -84,7 +87,7 @@ class Store:
         return row if isinstance(row, dict) and row.get("status") == "done" else None
 
     def write_tables(self, rows: Sequence[Row], summary: Sequence[Row]) -> None:
-        """table.parquet, table.csv and summary.csv, each whole or as it was."""
+        """Write table.parquet, table.csv and summary.csv, each atomically."""
         if rows:
             frame = _frame(rows)
             _replace(self.out / "table.parquet", frame.write_parquet)
@@ -94,7 +97,7 @@ class Store:
 
 
 def _digest(row: Row) -> str:
-    """Of a row as JSON gives it back."""
+    """Digest of a row in JSON."""
     return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
 
 
@@ -106,7 +109,7 @@ def _frame(rows: Sequence[Row]) -> Any:
 
 
 def _column(values: list[Any]) -> list[Any]:
-    """Values of one type; where there are several, or tables, their text."""
+    """Values of one type; mixed types and tables are converted to text."""
     kinds = {type(value) for value in values if value is not None}
     if kinds == {int, float}:
         return [None if value is None else float(value) for value in values]

@@ -13,10 +13,10 @@ COUNTS = ("seed", "exit_code", "exchanges", "refused", "compilations")
 
 
 def summarise(jobs: Sequence[Job], rows: Sequence[Row]) -> list[Row]:
-    """A row a case: how many runs, how many failed, mean and standard error of each number.
+    """One row per case: number of runs and failures, mean and standard error of each metric.
 
     The standard error is s/√n with s² = Σ(x − x̄)²/(n − 1); a single run has none. A private case
-    names its guarantee, which is the same for all seeds or, where it is not, the weakest.
+    includes its guarantee, the weakest over the seeds.
     """
     found = {row["id"]: row for row in rows}
     cases: dict[str, list[Job]] = {}

@@ -1,4 +1,4 @@
-"""Carry a sweep out: what is finished stays finished, what is missing is run."""
+"""Run a sweep; finished runs are not repeated."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ TABLES_EVERY_S = 10.0
 
 
 class Workers(Protocol):
-    """Whatever carries jobs out; rows come in the order in which they are done."""
+    """Runs jobs and yields rows in the order of completion."""
 
     def map(self, jobs: Sequence[Job]) -> Generator[Row, None, None]: ...
 
 
 @dataclass(frozen=True)
 class Swept:
-    """What came of a sweep: a row a run, a row a case, and how many were found done."""
+    """Result of a sweep: one row per run, one row per case, and the number found finished."""
 
     jobs: list[Job]
     rows: list[Row]
@@ -41,7 +41,7 @@ class Swept:
 
     @property
     def failed(self) -> list[Row]:
-        """The runs that came to nothing, each with its message."""
+        """Failed runs, with their messages."""
         return [row for row in self.rows if row["status"] != "done"]
 
 
@@ -56,11 +56,9 @@ def sweep(
     spread: Workers | None = None,
     progress: Progress | None = None,
 ) -> Swept:
-    """Run what is not done yet and write the tables.
+    """Run the missing runs and write the tables.
 
-    A private run is charged exactly as by `tacit run`: to `ledger`, or where its configuration
-    says, or to the user's own. `spread` are other workers than processes of
-    this machine.
+    A private run is charged as by `tacit run`. `spread` replaces the local worker processes.
     """
     Store(out).check(resume=resume, overwrite=overwrite)
     return sweep_jobs(
@@ -82,10 +80,9 @@ def sweep_jobs(
     spread: Workers | None = None,
     progress: Progress | None = None,
 ) -> Swept:
-    """The same for jobs that no sweep file stands for (`tacit.run.sweep.make_job`).
+    """As `sweep`, for jobs without a sweep file (`tacit.run.sweep.make_job`).
 
-    `text` is what the directory's sweep.toml says of them. Rows of an earlier sweep in the same
-    directory whose jobs are not asked for now stay as they are.
+    `text` is written to sweep.toml. Rows of other jobs in the directory are kept.
     """
     jobs, store = list(jobs), Store(out)
     store.check(resume=resume, overwrite=overwrite)
@@ -119,7 +116,7 @@ def _write(store: Store, jobs: Sequence[Job], rows: dict[str, Row]) -> tuple[lis
 
 
 def _check_ledgers(jobs: Sequence[Job], out: Path, ledger: Path | None) -> None:
-    """A ledger that counts must outlive the sweep, which --overwrite removes, and be charged."""
+    """Refuse a ledger inside the sweep directory, and private runs without a charge."""
     for job in jobs:
         config = parse_config(job.config)
         if config.private is None or config.private.insecure_noise_seed is not None:
@@ -136,7 +133,7 @@ def _check_ledgers(jobs: Sequence[Job], out: Path, ledger: Path | None) -> None:
             continue
         if out.resolve() in path.resolve().parents:
             raise ConfigError(
-                f"the ledger {path} lies in the sweep directory {out} and would be overwritten "
+                f"the ledger {path} is in the sweep directory {out} and would be overwritten "
                 "with it; keep it elsewhere"
             )
 

@@ -1,7 +1,7 @@
 """A worker of a sweep: `python -m tacit.run.sweep.worker FOLDER [LEDGER]`.
 
-It reads a job a line and writes a row a line, and keeps what it has compiled from one run to the
-next. When its sweep is gone it ends at once; the run goes on another day from its checkpoint.
+It reads one job per line, writes one row per line, and reuses compiled code. If the sweep ends, it
+stops at once; the run can later continue from its checkpoint.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tacit.support.type_info import prepare
 
 
 def main() -> None:
-    """Answer jobs until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to answer
+    """Run jobs until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the sweep handles Ctrl-C
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints goes to the log, not between the rows
+    os.dup2(2, 1)  # library output goes to the log, not between the rows
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
     from tacit.run.sweep.job import Job, carry_out_job

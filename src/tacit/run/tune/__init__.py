@@ -1,9 +1,8 @@
-"""Hyperparameters found on made-up records of the declared shape, never on the private ones.
+"""Tune hyperparameters on synthetic records, never on private ones.
 
-Choosing a clip, a step or a number of rounds by trying them on the private records is a release of
-its own, which nobody has paid for. Here every trial runs on records that are drawn from the public
-schema and the model's prior, with the noise that the real run would have. Nothing in this package
-opens a file of records or a ledger.
+Choosing a clip, a step or a number of rounds by trying them on private records would be an
+uncharged release. Here every trial runs on records drawn from the public schema and the model's
+prior, with the noise of the real run. Nothing in this package opens a file of records or a ledger.
 """
 
 from tacit.run.tune.grid import default_grid, parse_grid

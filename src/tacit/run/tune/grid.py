@@ -1,4 +1,4 @@
-"""What is tried: dotted keys of the configuration and their values."""
+"""Grids of settings to try, by dotted key."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tacit.methods import METHODS
 from tacit.run.config import Config, parse_config, plain_config
 
 Settings = dict[str, Any]
-"""Dotted keys and the values that a trial gives them; what is not in it stays as it is."""
+"""Values of a trial by dotted key; other keys are unchanged."""
 Grid = dict[str, tuple[Any, ...]]
 
 TUNABLE = ("method", "schedule", "posterior")
-"""What says how to learn. What is learnt, from whom and at what ε is not for a search to choose."""
+"""Tables that may be tuned. Model, data and privacy are not tuned."""
 
 
 class Choice(NamedTuple):
-    """Values of one key: multiples of what is configured, and others."""
+    """Values of one key: multiples of the configured value, and others."""
 
     times: tuple[float, ...] = ()
     others: tuple[Any, ...] = ()
@@ -55,14 +55,14 @@ GRIDS: dict[str, dict[str, Choice]] = {
         "schedule.rounds": ROUNDS,
     },
 }
-OTHERWISE = {"schedule.damping": DAMPING, "schedule.rounds": ROUNDS}
-UNITS_A_SHARD = (1, 4, 10)
-DRAWS_A_TRIAL = 50
+DEFAULT_GRID = {"schedule.damping": DAMPING, "schedule.rounds": ROUNDS}
+UNITS_PER_SHARD = (1, 4, 10)
+DRAWS_PER_TRIAL = 50
 
 
 def default_grid(config: Config, kind: str, units: int) -> Grid:
-    """A small grid around a configuration of a method, for parties of about so many units."""
-    table = dict(GRIDS.get(kind, OTHERWISE))
+    """Small grid around a configuration, for parties with about `units` units."""
+    table = dict(GRIDS.get(kind, DEFAULT_GRID))
     if kind not in GRIDS and METHODS[kind].private:
         table["method.clip"] = CLIP
     if config.private is not None and config.private.unit == "party":
@@ -74,7 +74,7 @@ def default_grid(config: Config, kind: str, units: int) -> Grid:
         if isinstance(now, int | float):
             known += tuple(_multiple(now, factor) for factor in choice.times)
         elif key == "method.shards":
-            known += tuple(max(1, math.ceil(units / each)) for each in UNITS_A_SHARD)
+            known += tuple(max(1, math.ceil(units / each)) for each in UNITS_PER_SHARD)
         grid[key] = tuple(dict.fromkeys((now, *known)))
     return grid
 
@@ -97,8 +97,7 @@ def parse_grid(texts: Sequence[str], table: Mapping[str, Any] | None = None) -> 
     for key, values in grid.items():
         if key.split(".")[0] not in TUNABLE:
             raise ConfigError(
-                f"tune.grid has {key!r}; only keys of {', '.join(TUNABLE)} are tuned: the guarantee"
-                " and what is learnt from whom are yours to choose"
+                f"tune.grid has {key!r}; only keys of {', '.join(TUNABLE)} are tuned; remove it"
             )
         if not values:
             raise ConfigError(f"tune.grid: {key!r} has no values; give some")
@@ -106,10 +105,10 @@ def parse_grid(texts: Sequence[str], table: Mapping[str, Any] | None = None) -> 
 
 
 def settings_to_try(grid: Grid, given: Mapping[str, Any], most: int, seed: int) -> list[Settings]:
-    """The configuration as it is ({}) first, then others: all, or `most` − 1 drawn at random.
+    """The given configuration ({}) first, then all others, or `most` − 1 random ones.
 
-    A drawn setting keeps each key as it is (`given`) with probability ½, so that most of them
-    differ in a few keys only. A setting names what differs.
+    A random setting keeps each given value with probability ½, so that most differ in few keys. A
+    setting lists only changed keys.
     """
     rng = np.random.default_rng([seed, 0x7E57])
     every = math.prod(len(values) for values in grid.values())
@@ -124,7 +123,7 @@ def settings_to_try(grid: Grid, given: Mapping[str, Any], most: int, seed: int) 
         for values in itertools.product(*grid.values()):
             add(values)
         return found[:most]
-    for _ in range(DRAWS_A_TRIAL * most):  # the given values may not be in the grid at all
+    for _ in range(DRAWS_PER_TRIAL * most):  # the given values may not be in the grid
         if len(found) == most:
             break
         add(
@@ -137,7 +136,7 @@ def settings_to_try(grid: Grid, given: Mapping[str, Any], most: int, seed: int) 
 
 
 def with_settings(config: Config, settings: Settings, kind: str) -> Config:
-    """The configuration with these values; the method named where it was left to be chosen."""
+    """The configuration with these values and an explicit method."""
     raw = plain_config(config)
     named = any(key.startswith("method.") for key in settings)
     for key, value in (({"method.kind": kind} if named else {}) | settings).items():
@@ -150,7 +149,7 @@ def with_settings(config: Config, settings: Settings, kind: str) -> Config:
 
 
 def current_values(config: Config, kind: str, keys: Sequence[str]) -> dict[str, Any]:
-    """What the configuration, or else the method itself, says of each key."""
+    """Configured value of each key, or the method's default."""
     return {key: _current(config, kind, key) for key in keys}
 
 

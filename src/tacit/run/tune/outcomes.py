@@ -1,4 +1,4 @@
-"""Targets for made-up records: θ from the model's prior, y from the model."""
+"""Outcomes of synthetic records: θ from the model's prior, y from the model."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from tacit.models.capabilities import Simulates
 
 
 def outcome_of(model: Model) -> Outcome:
-    """What y is for records that have none yet.
+    """Function that simulates y of records.
 
-    θ is drawn from the prior (of a NumPyro model: from its Gaussian stand-in), y by the model.
+    θ is drawn from the prior (for a NumPyro model, from its Gaussian approximation), y by the
+    model.
     """
     if not isinstance(model, Simulates):
         raise ConfigError(
-            f"model.kind = {model.kind!r} draws no outcomes; tune makes up records for models with "
+            f"model.kind = {model.kind!r} cannot simulate outcomes; tune needs models with "
             "a simulate method: add one (docs/extending.md)"
         )
     draws_y: Simulates = model

@@ -1,10 +1,9 @@
-"""Successive halving over settings, each scored on made-up federations.
+"""Successive halving over settings, scored on synthetic federations.
 
-Every setting meets the same federations and the same noise, so that differences between settings
-have much less chance in them than scores. The best half of each stage goes on to twice as many
-federations; the configuration as it was given always does. In the end the best and the given one
-meet as many new federations again: a best of many looks better than it is, and only what holds
-there is reported as a gain.
+All settings use the same federations and noise, so that differences between settings vary less than
+scores. The best half of each stage, and always the given configuration, continue with twice as many
+federations. Finally the best and the given setting are compared on as many new federations, because
+the best of many looks better than it is; only a gain there is reported.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass, replace
 from tacit.errors import ConfigError
 from tacit.run.config import Config
 from tacit.run.tune.grid import Grid, current_values, default_grid, settings_to_try, with_settings
-from tacit.run.tune.trials import Trial, Workshop
+from tacit.run.tune.trials import Trial, TrialRunner
 
 NOTHING_SPENT = "No budget was spent: only synthetic records were used."
 FIRST_SHARE = 4
@@ -28,24 +27,24 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """What a search found. `best.settings` is empty where the configuration is kept."""
+    """Result of a search. `best.settings` is empty if the configuration is kept."""
 
     config: Config
     kind: str
-    """The local method, also where the configuration left it to be chosen."""
+    """Kind of the local method, resolved if "auto"."""
     grid: Grid
     trials: tuple[Trial, ...]
-    """Best first; those that met fewer federations after those that met more."""
+    """Best first; trials with fewer federations come last."""
     best: Trial
     check: tuple[Trial, Trial] | None
-    """The best and the given setting on new federations; None if they are one."""
+    """The best and the given setting on new federations; None if they are the same."""
     made: tuple[str, ...]
-    """How the records were made up."""
+    """Description of the synthetic records."""
     seconds: float
 
     @property
     def given(self) -> Trial:
-        """The configuration as it was."""
+        """The given configuration."""
         return next(trial for trial in self.trials if not trial.settings)
 
     @property
@@ -55,7 +54,7 @@ class Tuned:
 
     @property
     def holds(self) -> bool:
-        """Whether the best was better than the given one on new federations too."""
+        """True if the best was also better than the given one on new federations."""
         return self.check is not None and self.check[0].gain_over(self.check[1])[0] > 0
 
 
@@ -69,22 +68,22 @@ def tune(
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Find settings for a configuration without reading a record of it.
+    """Tune settings of a configuration without reading its records.
 
-    `trials` settings, the configuration among them, are compared by held-out log-likelihood on up
-    to `repeats` made-up federations; `records` is how many there are in all, where neither the
-    configuration nor the catalogue says. What is left out is as [tune] has it.
+    `trials` settings, including the given one, are compared by held-out log-likelihood on up to
+    `repeats` synthetic federations. `records` is the total number of records, if neither
+    configuration nor catalogue determine it. Defaults come from [tune].
     """
     started = time.perf_counter()
     for name, value in (("trials", trials), ("repeats", repeats), ("records", records)):
         if value is not None and not value >= 1:
-            raise ConfigError(f"--{name} {value}; at least 1 is needed")
+            raise ConfigError(f"--{name} {value}; it must be at least 1")
     options = config.tune
     seed = config.seed if seed is None else seed
     most, last = trials or options.trials, repeats or options.repeats
-    workshop = Workshop(config, records or options.records, seed)
-    grid = grid or default_grid(config, workshop.kind, workshop.units)
-    given = current_values(config, workshop.kind, list(grid))
+    runner = TrialRunner(config, records or options.records, seed)
+    grid = grid or default_grid(config, runner.kind, runner.units)
+    given = current_values(config, runner.kind, list(grid))
     running = [Trial(settings=one) for one in settings_to_try(grid, given, most, seed)]
     stages = _stages(len(running), last)
     total = sum(count * new for count, new in stages) + 2 * last
@@ -92,7 +91,7 @@ def tune(
 
     def advance(trial: Trial, number: int) -> Trial:
         nonlocal done
-        trial = workshop.tried(trial, number)
+        trial = runner.tried(trial, number)
         done += 1
         if progress is not None:
             progress(done, total, f"{len(running)} settings, {number + 1} federations")
@@ -107,7 +106,7 @@ def tune(
             stays = [t for i, t in enumerate(running) if i < keep or not t.settings]
             over[:0] = [trial for trial in running if trial not in stays]
             running = stays
-        for number in range(first, first + new):  # one federation at a time is in memory
+        for number in range(first, first + new):  # one federation in memory at a time
             running = [advance(trial, number) for trial in running]
             _refuse_hopeless(running)
         first += new
@@ -120,12 +119,12 @@ def tune(
         check = (pair[0], pair[1])
     result = Tuned(
         config=config,
-        kind=workshop.kind,
+        kind=runner.kind,
         grid=grid,
         trials=(*running, *over),
         best=best,
         check=check,
-        made=workshop.made,
+        made=runner.made,
         seconds=time.perf_counter() - started,
     )
     if check is not None and not result.holds:
@@ -134,7 +133,7 @@ def tune(
 
 
 def _stages(settings: int, last: int) -> list[tuple[int, int]]:
-    """(settings, new federations) of every stage, roughly: the given one is carried along."""
+    """(settings, new federations) of every stage, approximately."""
     upto = [max(1, last // FIRST_SHARE), max(1, last // 2), last]
     stages, before = [], 0
     for federations in dict.fromkeys(upto):
@@ -146,6 +145,4 @@ def _stages(settings: int, last: int) -> list[tuple[int, int]]:
 def _refuse_hopeless(running: list[Trial]) -> None:
     given = next(trial for trial in running if not trial.settings)
     if given.failure is not None and all(trial.failure for trial in running):
-        raise ConfigError(
-            f"no setting can be tried; as it is, the configuration fails: {given.failure}"
-        )
+        raise ConfigError(f"no setting works; the given configuration fails: {given.failure}")

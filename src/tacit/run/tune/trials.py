@@ -1,4 +1,4 @@
-"""One setting tried on made-up federations: the only place that runs anything."""
+"""Run settings on synthetic federations."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tacit.run.run import check_private, plan_for
 from tacit.run.tune.grid import Settings, with_settings
 from tacit.run.tune.outcomes import outcome_of
 
-RECORDS_A_PARTY = 1000
+RECORDS_PER_PARTY = 1000
 TEST_RECORDS = 4000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One setting: its score on each federation that it met, or why it has none."""
+    """One setting with its score per federation, or its failure."""
 
     settings: Settings
     scores: tuple[float, ...] = ()
@@ -40,16 +40,16 @@ class Trial:
 
     @property
     def mean(self) -> float:
-        """Of the scores; −∞ for a setting that failed."""
+        """Mean score; −∞ for a failed setting."""
         return float(np.mean(self.scores)) if self.scores and not self.failure else -math.inf
 
     @property
     def standard_error(self) -> float | None:
-        """Of the mean, between federations."""
+        """Standard error of the mean over federations."""
         return _standard_error(self.scores)
 
     def gain_over(self, other: Trial) -> tuple[float, float | None]:
-        """Mean difference on the federations that both met, and its standard error."""
+        """Mean difference on common federations, and its standard error."""
         pairs = [a - b for a, b in zip(self.scores, other.scores, strict=False)]
         return (float(np.mean(pairs)) if pairs else -math.inf), _standard_error(pairs)
 
@@ -61,10 +61,9 @@ def _standard_error(values: tuple[float, ...] | list[float]) -> float | None:
 
 
 def _shared(plan: Plan) -> Plan:
-    """The plan with a method that differs from others' in nothing but what it has to.
+    """The plan with a common clip in its method, so that compiled code is shared.
 
-    These methods take the clip from their terms, which are settled by now. Under one name for all
-    clips they are one compiled program.
+    These methods take the actual clip from their settled terms.
     """
     method = plan.method
     if isinstance(method, DPSGD | PrivateUpdate):
@@ -73,8 +72,8 @@ def _shared(plan: Plan) -> Plan:
 
 
 @dataclass
-class Workshop:
-    """Where settings are tried on made-up federations of one configuration."""
+class TrialRunner:
+    """Runs trials on synthetic federations of one configuration."""
 
     config: Config
     records: int | None
@@ -93,8 +92,8 @@ class Workshop:
         self.model = make_model(config, schema)
         if not self.model.traceable:
             raise ConfigError(
-                f"model.kind = {self.model.kind!r}; tune makes up records with features and a y, "
-                "and has no documents: choose clip_share and rate on public documents"
+                f"model.kind = {self.model.kind!r}; tune cannot simulate documents: "
+                "choose clip_share and sampling_rate on public documents"
             )
         known = public_records(data)
         self.kind = config.method.kind
@@ -106,15 +105,15 @@ class Workshop:
                 parties=config.partition.parties,
             )
             self.kind = method.kind
-        default = RECORDS_A_PARTY * config.partition.parties
-        source = "public" if known else "a default: --records says how many there are"
+        default = RECORDS_PER_PARTY * config.partition.parties
+        source = "public" if known else "a default: set it with --records"
         if self.records is not None:
             source = "as asked"
         else:
             self.records = max(1, round((known or default) * (1 - data.held_out)))
         self.made = (
-            f"{self.records:,} training records a federation ({source}), {TEST_RECORDS:,} more "
-            "to score on",
+            f"{self.records:,} training records per federation ({source}), {TEST_RECORDS:,} more "
+            "for scoring",
             "categories uniform over the declared levels; numbers normal around the declared "
             "centre, truncated to the bounds; columns independent",
             f"θ from the prior of model {self.model.kind!r}, y from the model given θ",
@@ -122,17 +121,17 @@ class Workshop:
 
     @property
     def units(self) -> int:
-        """About how many units a party has."""
+        """Approximate number of units per party."""
         assert self.records is not None
         return max(1, math.ceil(self.records / max(1, len(self._federation(0).parties))))
 
     def tried(self, trial: Trial, number: int) -> Trial:
-        """The trial with its score on one more federation, or with what is wrong with it."""
+        """The trial with its score on one more federation, or with its failure."""
         if trial.failure is not None:
             return trial
         try:
             with warnings.catch_warnings():
-                # It concerns the real run, which `tacit check` shows.
+                # Warnings concern the real run; `tacit check` shows them.
                 warnings.simplefilter("ignore", LargeDeltaWarning)
                 value = self._score(trial.settings, number)
         except TacitError as error:
@@ -153,7 +152,7 @@ class Workshop:
         return None if values is None else values["log_predictive_density"]
 
     def _plan(self, settings: Settings, parties: dict[str, Records], number: int) -> Plan:
-        """Made once a setting; the noise of each federation is its own."""
+        """Plan of a setting, with separate noise per federation."""
         form = tuple((name, len_records(records)) for name, records in parties.items())
         key = (repr(settings), form)
         config = with_settings(self.config, settings, self.kind)

@@ -1,4 +1,4 @@
-"""What a search leaves behind: tuned.toml, trials.json and trials.csv."""
+"""Output files of a search: tuned.toml, trials.json and trials.csv."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ TRIALS = "trials.json"
 
 
 def check_tune_out(out: Path, *, overwrite: bool) -> None:
-    """Refuse a directory that is somebody's work."""
+    """Refuse to overwrite a non-empty directory."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out} is a file; choose a directory")
     if not out.exists() or not any(out.iterdir()):
         return
     if not (out / TRIALS).exists():
-        raise ConfigError(f"--out {out} is not empty and holds no trials; choose another directory")
+        raise ConfigError(f"--out {out} is not empty and has no trials; choose another directory")
     if not overwrite:
         raise ConfigError(f"--out {out} holds earlier trials; use --overwrite or another directory")
 
 
 def write_tuned(out: Path, tuned: Tuned, source: str, overrides: tuple[str, ...] = ()) -> Path:
-    """The three files; `source` is the text of the configuration and `overrides` what changed it.
+    """Write the three files; returns the path of tuned.toml.
 
-    The path of tuned.toml, which is `source` with what was found: comments and order are kept.
+    tuned.toml is `source`, the text of the configuration, with the tuned values; comments and order
+    are kept. `overrides` are its `--set` arguments.
     """
     make_directory(out)
     path = out / "tuned.toml"
@@ -48,18 +49,18 @@ def write_tuned(out: Path, tuned: Tuned, source: str, overrides: tuple[str, ...]
 
 
 def tuned_toml(tuned: Tuned, source: str, overrides: tuple[str, ...] = ()) -> str:
-    """The configuration's own text with the settings that were found."""
+    """The configuration's text with the tuned values."""
     document = tomlkit.parse(source)
     for asked in overrides:
         override(document, asked)
     found = named_settings(tuned)
     _put(document, found)
-    names = ", ".join(found) or "nothing was better than what was there"
+    names = ", ".join(found) or "nothing was better than the given settings"
     return f"# Found by tacit tune: {names}.\n# {NOTHING_SPENT}\n" + tomlkit.dumps(document)
 
 
 def snippet(tuned: Tuned) -> str:
-    """Only what was found, as TOML."""
+    """The tuned values as TOML."""
     document = tomlkit.document()
     _put(document, named_settings(tuned))
     return tomlkit.dumps(document).strip()
@@ -75,7 +76,7 @@ def _put(document: Any, settings: Settings) -> None:
 
 
 def named_settings(tuned: Tuned) -> Settings:
-    """What was found; the method's name too, where the configuration left it to be chosen."""
+    """Tuned values, including the method's kind if it was "auto"."""
     found = {key: value for key, value in tuned.best.settings.items() if value is not None}
     named = any(key.startswith("method.") for key in found)
     if named and tuned.config.method.kind == "auto":
@@ -100,7 +101,7 @@ def as_data(tuned: Tuned) -> dict[str, Any]:
         "method": tuned.kind,
         "statement": NOTHING_SPENT,
         "made_up": list(tuned.made),
-        "objective": "held-out log-likelihood, nats a record",
+        "objective": "held-out log-likelihood per record (nats)",
         "grid": {key: list(values) for key, values in tuned.grid.items()},
         "best": named_settings(tuned),
         "check": check,

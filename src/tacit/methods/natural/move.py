@@ -1,0 +1,82 @@
+"""Natural-gradient steps of a normal q in coordinates in which it is standard normal."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.arrays import Arrays
+from tacit.methods.natural.curvature import lower_root
+from tacit.methods.natural.stages import FAILED
+
+EIGENVALUES = (0.25, 1e6)
+"""Between these the precision after one step stays, relative to that before it."""
+
+
+class Place(NamedTuple):
+    """A Gaussian, or a point with a scale, and the log-joint seen from there in z."""
+
+    mean: np.ndarray
+    root: np.ndarray
+    energy: float
+    """Evidence lower bound up to a constant; of a point its log-joint."""
+    gradient: np.ndarray
+    hessian: np.ndarray
+
+    @property
+    def failed(self) -> bool:
+        return not self.energy > 0.1 * FAILED
+
+    def pack(self) -> Arrays:
+        return {f"place.{name}": np.asarray(value) for name, value in self._asdict().items()}
+
+    @classmethod
+    def unpack(cls, memory: Arrays) -> Place | None:
+        if "place.mean" not in memory:
+            return None
+        parts = {name: memory[f"place.{name}"] for name in cls._fields}
+        return cls(**parts)._replace(energy=float(parts["energy"]))
+
+
+class Move(NamedTuple):
+    """A natural-gradient step in z: its eigenvectors, its whole precision and the gradient."""
+
+    vectors: np.ndarray
+    precision: np.ndarray
+    gradient: np.ndarray
+    """In the coordinates of the eigenvectors."""
+    definite: bool
+
+    @property
+    def divergence(self) -> float:
+        """KL(whole step ‖ q)."""
+        shift = self.gradient / self.precision
+        spread = np.sum(1.0 / self.precision - 1.0 + np.log(self.precision))
+        return 0.5 * float(spread + shift @ shift)
+
+    def taken(self, place: Place, length: float) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and root of q after a step of that length."""
+        precision = (1.0 - length) + length * self.precision
+        shift = self.vectors @ (length * self.gradient / precision)
+        root = place.root @ (self.vectors / np.sqrt(precision))
+        return place.mean + place.root @ shift, lower_root(root)
+
+
+def move_of(place: Place, *, full: bool = True) -> Move:
+    """The natural-gradient step from a place; mean-field without `full`."""
+    bend = -place.hessian
+    values, vectors = np.linalg.eigh(bend)
+    definite = bool(np.all(values > 0))
+    clipped = np.clip(np.abs(values), *EIGENVALUES)
+    if full:
+        return Move(vectors, clipped, vectors.T @ place.gradient, definite)
+    # A mean-field q has the diagonal for its precision; its mean moves by the whole matrix.
+    precision = np.clip(np.abs(np.diagonal(bend)), *EIGENVALUES)
+    shift = vectors @ ((vectors.T @ place.gradient) / clipped)
+    return Move(np.eye(len(precision)), precision, shift * precision, definite)
+
+
+def log_volume(root: np.ndarray) -> float:
+    """log|root| of a triangular root."""
+    return float(np.sum(np.log(np.abs(np.diagonal(root)))))

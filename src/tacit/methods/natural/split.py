@@ -1,0 +1,261 @@
+"""A posterior that is far from normal along one axis: a mixture of normals over that axis.
+
+Hierarchical models are nearly normal given their scale parameter, and far from normal with it. The
+split takes nodes t on one coordinate θ_k and fits a normal to the other coordinates at each of them
+by natural-gradient steps, all nodes in the same exchanges. The lower bound F(t) of a node is the
+logarithm of the marginal density at t, up to a constant. Nodes are added while an end is within
+`LOW_ENDS` nats of the top, because a split that is cut off looks right to its own draws, and
+between nodes that are far apart beside the width of the marginal. Interpolated means and roots give
+draws, which are weighed against the exact posterior like those of a normal q.
+
+The axis is the one along which the curvature of the log-joint changes most:
+max_k ‖Lᵀ(H(μ + c_k) − H(μ − c_k))L‖, c_k one standard deviation of θ_k with what moves with it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tacit.arrays import Arrays
+from tacit.expfam.quadrature import standardised, weighing_draws
+from tacit.methods.natural.curvature import lower_root
+from tacit.methods.natural.move import Place, move_of
+from tacit.methods.natural.stages import NODE_COUNT
+
+FIRST_NODES = np.arange(-5.0, 4.5)
+"""In standard deviations of q."""
+LOW_ENDS = 7.0
+MAX_NODES = 48
+MAX_EXCHANGES = 40
+SETTLED_KL = 1e-2
+SHORTEST = 1 / 128
+NODE_SLACK = 1e-3
+MAX_SPACING = 0.8
+"""Of the marginal's standard deviation, where it has mass."""
+GRID = 4000
+NEW, GOING, DONE, LOST = range(4)
+
+
+class Node(NamedTuple):
+    """A value of the axis with the normal of the other coordinates."""
+
+    value: float
+    status: int
+    place: Place
+    """Of the other coordinates; energy and derivatives once it was evaluated."""
+    mean: np.ndarray
+    """What is proposed next."""
+    root: np.ndarray
+    length: float
+
+
+def axis_candidates(skewness: np.ndarray, scales: tuple[int, ...]) -> np.ndarray:
+    """The coordinates that are tried as axes: scales, or else the most skewed by the weights."""
+    order = np.argsort(-np.abs(skewness), kind="stable")
+    if scales:
+        order = np.array([place for place in order if place in scales])
+    return order[: NODE_COUNT // 2]
+
+
+def axis_points(mean: np.ndarray, root: np.ndarray, axes: np.ndarray) -> list[np.ndarray]:
+    """μ ± c_k for each candidate, filled up with μ."""
+    covariance = root @ root.T
+    points = []
+    for k in axes:
+        step = covariance[:, k] / math.sqrt(covariance[k, k])
+        points += [mean + step, mean - step]
+    return points + [mean] * (NODE_COUNT - len(points))
+
+
+def worst_axis(axes: np.ndarray, hessians: np.ndarray, values: np.ndarray, failed: float) -> int:
+    """The candidate along which the curvature changes most."""
+    changes = []
+    for number in range(len(axes)):
+        pair = slice(2 * number, 2 * number + 2)
+        known = bool(np.all(values[pair] > failed))
+        one, other = hessians[pair]
+        changes.append(float(np.linalg.norm(one - other)) if known else math.inf)
+    return int(axes[int(np.argmax(changes))])
+
+
+def first_nodes(mean: np.ndarray, root: np.ndarray, axis: int) -> list[Node]:
+    """Nodes of q itself: its conditionals given the axis."""
+    order = np.r_[axis, np.delete(np.arange(len(mean)), axis)]
+    lower = lower_root(root[order])
+    sd = lower[0, 0]
+    slope, inner = lower[1:, 0] / sd, lower[1:, 1:]
+    nodes = []
+    for steps in FIRST_NODES:
+        centre = mean[order[1:]] + slope * steps * sd
+        nodes.append(_fresh(mean[axis] + steps * sd, centre, inner))
+    return nodes
+
+
+def _fresh(value: float, mean: np.ndarray, root: np.ndarray) -> Node:
+    size = len(mean)
+    place = Place(mean, root, -math.inf, np.zeros(size), np.zeros((size, size)))
+    return Node(float(value), NEW, place, mean, root, 1.0)
+
+
+def open_nodes(nodes: list[Node]) -> list[int]:
+    """The nodes of the next exchange."""
+    return [n for n, node in enumerate(nodes) if node.status in (NEW, GOING)][:NODE_COUNT]
+
+
+def request(nodes: list[Node], numbers: list[int], axis: int, size: int) -> Arrays:
+    """Means and roots in the coordinates of θ; the first column of a root is 0."""
+    order = np.r_[axis, np.delete(np.arange(size), axis)]
+    means, roots = np.zeros((NODE_COUNT, size)), np.zeros((NODE_COUNT, size, size))
+    for slot in range(NODE_COUNT):
+        node = nodes[numbers[min(slot, len(numbers) - 1)]]
+        means[slot, order] = np.r_[node.value, node.mean]
+        roots[slot][order[1:], 1:] = node.root
+    return {"mean": means, "root": roots, "spread": np.asarray(1.0)}
+
+
+def updated(node: Node, value: float, gradient: np.ndarray, hessian: np.ndarray) -> Node:
+    """The node after its proposal was evaluated; `value` contains the prior."""
+    volume = float(np.sum(np.log(np.diagonal(node.root)))) if len(node.root) else 0.0
+    energy = value + volume
+    tried = Place(node.mean, node.root, energy, gradient[1:], hessian[1:, 1:])
+    worse = not math.isfinite(energy) or energy < node.place.energy - NODE_SLACK
+    if worse:
+        if node.status == NEW or node.length < SHORTEST:
+            return node._replace(status=LOST if node.status == NEW else DONE)
+        return _proposed(node, node.place, 0.5 * node.length)
+    if not len(node.mean) or move_of(tried).divergence < SETTLED_KL:
+        return node._replace(status=DONE, place=tried)
+    return _proposed(node, tried, min(1.0, 2.0 * node.length))
+
+
+def _proposed(node: Node, place: Place, length: float) -> Node:
+    mean, root = move_of(place).taken(place, length)
+    return Node(node.value, GOING, place, mean, root, length)
+
+
+def more_nodes(nodes: list[Node]) -> list[Node]:
+    """Nodes that are still missing: beyond a high end, or between two far ones."""
+    known = sorted((node for node in nodes if node.status == DONE), key=lambda node: node.value)
+    if len(known) < 4 or len(nodes) >= MAX_NODES:
+        return []
+    energies = np.array([node.place.energy for node in known])
+    values = np.array([node.value for node in known])
+    top = float(np.max(energies))
+    lost = [node.value for node in nodes if node.status == LOST]
+    added = []
+    for end, inner, sign in ((0, 1, -1.0), (-1, -2, 1.0)):
+        blocked = any(sign * (value - values[end]) > 0 for value in lost)
+        if energies[end] > top - LOW_ENDS and not blocked:
+            gap = abs(values[end] - values[inner])
+            # Each extension doubles the distance: q may be far narrower than the posterior.
+            steps = gap * np.array([1.0, 3.0, 7.0, 15.0])
+            added += [_near(known, values[end] + sign * step) for step in steps]
+    if added:
+        return added[: MAX_NODES - len(nodes)]
+    weights = np.exp(energies - top)
+    shares = weights * np.gradient(values)
+    centre = float(shares @ values / np.sum(shares))
+    sd = math.sqrt(float(shares @ np.square(values - centre) / np.sum(shares)))
+    for low in range(len(known) - 1):
+        wide = values[low + 1] - values[low] > MAX_SPACING * sd
+        if wide and max(energies[low], energies[low + 1]) > top - LOW_ENDS:
+            added.append(_near(known, 0.5 * (values[low] + values[low + 1])))
+    return added[: MAX_NODES - len(nodes)]
+
+
+def _near(known: list[Node], value: float) -> Node:
+    """A new node that starts at the normal of the nearest known one."""
+    nearest = min(known, key=lambda node: abs(node.value - value))
+    return _fresh(value, nearest.place.mean, nearest.place.root)
+
+
+class Draws(NamedTuple):
+    """Draws of a split, with the logarithm of their density up to a constant."""
+
+    theta: np.ndarray
+    log_density: np.ndarray
+
+
+def draw(nodes: list[Node], axis: int, size: int) -> Draws:
+    """Draws from the interpolated mixture: quantiles of the axis, normals of the rest."""
+    from scipy.interpolate import PchipInterpolator
+
+    known = sorted((node for node in nodes if node.status == DONE), key=lambda node: node.value)
+    values = np.array([node.value for node in known])
+
+    def interpolated(parts: list[np.ndarray]) -> Any:
+        return PchipInterpolator(values, np.stack(parts), axis=0)
+
+    energy = interpolated([np.asarray(node.place.energy) for node in known])
+    grid = np.linspace(values[0], values[-1], GRID)
+    density = np.exp(energy(grid) - np.max([node.place.energy for node in known]))
+    reached = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]))])
+    count = len(weighing_draws(size))
+    levels = (np.arange(count) + 0.5) / count * reached[-1]
+    axis_values = np.interp(levels, reached, grid)
+    rng = np.random.default_rng([size, count, 0x5B17])
+    axis_values = axis_values[rng.permutation(count)]
+    log_density = energy(axis_values)
+    theta = np.empty((count, size))
+    theta[:, axis] = axis_values
+    if size == 1:
+        return Draws(theta, log_density)
+    noise = standardised(rng.standard_normal((count // 2, size - 1)))[0][:count]
+    means = interpolated([node.place.mean for node in known])(axis_values)
+    diagonal = np.arange(size - 1)
+    logs = []
+    for node in known:
+        root = node.place.root.copy()
+        root[diagonal, diagonal] = np.log(np.diagonal(root))
+        logs.append(root)
+    roots = interpolated(logs)(axis_values)
+    volumes = np.sum(roots[:, diagonal, diagonal], axis=1)
+    roots[:, diagonal, diagonal] = np.exp(roots[:, diagonal, diagonal])
+    rest = np.delete(np.arange(size), axis)
+    theta[:, rest] = means + np.einsum("sij,sj->si", roots, noise)
+    return Draws(theta, log_density - volumes - 0.5 * np.sum(noise * noise, axis=1))
+
+
+def pack(nodes: list[Node], axis: int, exchanges: int) -> Arrays:
+    """The nodes as arrays of a server's memory."""
+    fields = {
+        "value": [node.value for node in nodes],
+        "status": [node.status for node in nodes],
+        "length": [node.length for node in nodes],
+        "mean": [node.mean for node in nodes],
+        "root": [node.root for node in nodes],
+        "energy": [max(node.place.energy, -1e300) for node in nodes],
+        "place_mean": [node.place.mean for node in nodes],
+        "place_root": [node.place.root for node in nodes],
+        "gradient": [node.place.gradient for node in nodes],
+        "hessian": [node.place.hessian for node in nodes],
+    }
+    packed = {f"split.{name}": np.asarray(value, np.float64) for name, value in fields.items()}
+    return packed | {
+        "split.axis": np.asarray(float(axis)),
+        "split.exchanges": np.asarray(float(exchanges)),
+    }
+
+
+def unpack(memory: Arrays) -> tuple[list[Node], int, int]:
+    """The inverse of `pack`."""
+    part = {name[6:]: value for name, value in memory.items() if name.startswith("split.")}
+    nodes = []
+    for n in range(len(part["value"])):
+        energy = float(part["energy"][n])
+        place = Place(
+            part["place_mean"][n],
+            part["place_root"][n],
+            energy if energy > -1e299 else -math.inf,
+            part["gradient"][n],
+            part["hessian"][n],
+        )
+        status = int(part["status"][n])
+        mean, root = part["mean"][n], part["root"][n]
+        nodes.append(
+            Node(float(part["value"][n]), status, place, mean, root, float(part["length"][n]))
+        )
+    return nodes, int(part["axis"]), int(part["exchanges"])

@@ -1,0 +1,136 @@
+"""The phases of `NaturalSolver` that split a posterior along one axis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tacit.arrays import Arrays
+from tacit.expfam.quadrature import weighing_draws
+from tacit.methods.natural import split
+from tacit.methods.natural.move import Place
+from tacit.methods.natural.stages import DRAWS, FAILED, NODES
+from tacit.methods.natural.weights import weigh_draws
+from tacit.server.combine import RoundSum, Shared
+
+if TYPE_CHECKING:
+    from tacit.methods.natural.solver import NaturalSolver
+
+AXIS_PHASE, NODES_PHASE, DRAWS_PHASE = 6, 7, 8
+
+
+def begin(solver: NaturalSolver, shared: Shared, memory: Arrays) -> Shared:
+    """Ask for the curvature on both sides along the most skewed coordinates."""
+    mean, root = shared.public["mean"], shared.public["root"]
+    axes = split.axis_candidates(memory["skewness"], solver.scales)
+    points = split.axis_points(mean, root, axes)
+    public = {
+        "mean": np.stack(points),
+        "root": np.stack([root] * split.NODE_COUNT),
+        "spread": np.asarray(0.0),
+    }
+    memory |= {
+        "q.mean": mean,
+        "q.root": root,
+        "q.axes": axes.astype(np.float64),
+        "phase": np.asarray(AXIS_PHASE),
+    }
+    return Shared(shared.q, public, memory, stage=NODES, note="split along the worst axis")
+
+
+def after_axis(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
+    """Choose the axis and propose the first nodes."""
+    axes, total = memory["q.axes"].astype(int), answers.total
+    axis = split.worst_axis(axes, total["hessian"], total["value"], 0.1 * FAILED)
+    nodes = split.first_nodes(memory["q.mean"], memory["q.root"], axis)
+    return _ask(solver, shared, memory, nodes, axis, 0)
+
+
+def after_nodes(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
+    """Take the evaluated nodes on; then more nodes, or draws."""
+    nodes, axis, exchanges = split.unpack(memory)
+    total = answers.total
+    for slot, number in enumerate(split.open_nodes(nodes)):
+        place = Place(
+            shared.public["mean"][slot],
+            shared.public["root"][slot],
+            float(total["value"][slot]),
+            total["gradient"][slot],
+            total["hessian"][slot],
+        )
+        failed = place.failed
+        place = solver.with_prior(place, 1.0)
+        value = -np.inf if failed else place.energy
+        nodes[number] = split.updated(nodes[number], value, place.gradient, place.hessian)
+    exchanges += 1
+    if exchanges < split.MAX_EXCHANGES and not split.open_nodes(nodes):
+        nodes += split.more_nodes(nodes)
+    if exchanges < split.MAX_EXCHANGES and split.open_nodes(nodes):
+        return _ask(solver, shared, memory, nodes, axis, exchanges)
+    if sum(node.status == split.DONE for node in nodes) < 4:
+        return _finish_without(solver, shared, memory)
+    drawn = split.draw(nodes, axis, len(memory["q.mean"]))
+    memory = _without_nodes(memory) | {
+        "split.axis": np.asarray(float(axis)),
+        "split.cut_off": np.asarray(float(bool(split.more_nodes(nodes)))),
+        "log_density": drawn.log_density,
+        "phase": np.asarray(DRAWS_PHASE),
+    }
+    return Shared(shared.q, {"draws": drawn.theta}, memory, stage=DRAWS)
+
+
+def after_draws(solver: NaturalSolver, shared: Shared, memory: Arrays, answers: RoundSum) -> Shared:
+    """Weigh the draws of the split; keep them unless those of q were better."""
+    theta = shared.public["draws"]
+    found = weigh_draws(theta, memory["log_density"], solver.log_joint(theta, answers))
+    if found.effective_share < float(memory["effective_share"]):
+        return _finish_without(solver, shared, memory)
+    root = found.root(memory["q.root"])
+    memory = {name: one for name, one in memory.items() if name != "log_density"}
+    cut_off = bool(memory["split.cut_off"])
+    memory |= found.facts | {"settled": np.asarray(float(not cut_off))}
+    public = {
+        "mean": found.mean,
+        "root": root,
+        "log_weights": found.log_weights,
+        "weighted": np.asarray(1.0),
+        "draws": theta,
+    }
+    q = solver.natural(found.mean, root)
+    return Shared(q, public, memory, finished="rounds" if cut_off else "converged")
+
+
+def _ask(
+    solver: NaturalSolver,
+    shared: Shared,
+    memory: Arrays,
+    nodes: list[split.Node],
+    axis: int,
+    exchanges: int,
+) -> Shared:
+    del solver
+    numbers = split.open_nodes(nodes)
+    public = split.request(nodes, numbers, axis, len(memory["q.mean"]))
+    memory = _without_nodes(memory) | split.pack(nodes, axis, exchanges)
+    return Shared(shared.q, public, memory | {"phase": np.asarray(NODES_PHASE)}, stage=NODES)
+
+
+def _without_nodes(memory: Arrays) -> Arrays:
+    return {name: one for name, one in memory.items() if not name.startswith("split.")}
+
+
+def _finish_without(solver: NaturalSolver, shared: Shared, memory: Arrays) -> Shared:
+    """The normal q, as it was before the split was tried."""
+    del solver
+    mean, root = memory["q.mean"], memory["q.root"]
+    size = len(weighing_draws(len(mean)))
+    public = {
+        "mean": mean,
+        "root": root,
+        "log_weights": np.full(size, -np.log(size)),
+        "weighted": np.asarray(0.0),
+    }
+    memory = _without_nodes(memory)
+    finished = "converged" if bool(memory["settled"]) else "rounds"
+    return Shared(shared.q, public, memory, finished=finished, note="the split was not better")

@@ -1,0 +1,91 @@
+"""Equal models share compiled programs.
+
+A compiled function belongs to a model object. Without more, a second fit with an equal model would
+be traced and compiled again. `first_equal` gives one object for all equal models of this library:
+those of one class whose attributes are equal. A class from elsewhere may read what is no attribute,
+such as a module's variable, so each of its objects is compiled for itself; it can say otherwise in
+its `compiled_as`.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import weakref
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tacit.models.base import Model
+
+MOST_KEPT = 64
+_OWN_PACKAGE = __name__.split(".")[0]
+
+
+def first_equal(model: Model) -> Model:
+    """A copy of the first model that was equal to this one, or the model if that cannot be said.
+
+    Parameters
+    ----------
+    model
+        The model, which is not to change afterwards.
+    """
+    known = _KNOWN.get(model)
+    if known is None:
+        known = _KNOWN[model] = _first_equal(model)
+    return known
+
+
+_KNOWN: weakref.WeakKeyDictionary[Model, Model] = weakref.WeakKeyDictionary()
+
+
+def _first_equal(model: Model) -> Model:
+    if type(model).__module__.split(".")[0] != _OWN_PACKAGE:
+        return model
+    try:
+        return _copy_of_first(_ByValue(model))
+    except _UnknownValueError:
+        return model
+
+
+class _UnknownValueError(TypeError):
+    """A value whose equality is not known here."""
+
+
+class _ByValue:
+    """A model that is compared by its class and the values of its attributes."""
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.value = model, (type(model), _hashable(vars(model)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByValue) and other.value == self.value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT)
+def _copy_of_first(equal: _ByValue) -> Model:
+    return copy.deepcopy(equal.model)  # whatever becomes of the model, this one stays as it is
+
+
+def _hashable(value: Any) -> Hashable:
+    """Type and content; 0.0 and −0.0, or 1 and 1.0, are different."""
+    kind = type(value)
+    if value is None or kind in (bool, int, str, bytes):
+        return kind, value
+    if kind is float:
+        return kind, value.hex()
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufcUS":
+        return kind, value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, tuple | list):
+        return kind, tuple(_hashable(item) for item in value)
+    if isinstance(value, dict):
+        return kind, tuple((_hashable(name), _hashable(item)) for name, item in value.items())
+    if dataclasses.is_dataclass(value) and kind.__module__.split(".")[0] == _OWN_PACKAGE:
+        return kind, _hashable(vars(value))
+    raise _UnknownValueError(f"{kind.__name__} is not compared by value")

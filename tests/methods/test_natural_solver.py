@@ -1,0 +1,203 @@
+"""The server's half of natural-gradient inference: steps, weights and numerically hard cases."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tacit.expfam import FullGaussian
+from tacit.expfam.quadrature import normal_rule, weighing_draws
+from tacit.expfam.rooted import RootedGaussian
+from tacit.methods.natural.curvature import absolute_eigen, lower_root
+from tacit.methods.natural.solver import NaturalSolver
+from tacit.methods.natural.stages import CANDIDATES, EVALUATE, FAILED, MODE, WEIGH
+from tacit.methods.natural.weights import smoothed, weigh_draws
+from tacit.server.combine import RoundSum, Shared
+
+
+def gaussian_replies(shared, precision, linear):
+    """Exact replies of one party whose log-likelihood is −½ θᵀPθ + b·θ."""
+    public, size = shared.public, len(linear)
+
+    def at(mean, root, spread):
+        value = linear @ mean - 0.5 * mean @ precision @ mean
+        inside = root.T @ precision @ root
+        value -= 0.5 * spread**2 * np.trace(inside)
+        return value, root.T @ (linear - precision @ mean), -inside
+
+    if shared.stage == MODE:
+        names = ("precision", "linear", "good_precision", "good_linear", "modes")
+        values = (precision, linear, precision, linear, np.linalg.solve(precision, linear))
+        return dict(zip(names, values, strict=True))
+    if shared.stage == WEIGH:
+        theta = public["mean"] + weighing_draws(size) @ public["root"].T
+        inner = theta @ linear - 0.5 * np.sum((theta @ precision) * theta, axis=1)
+        return {"log_likelihood": inner}
+    if shared.stage == EVALUATE:
+        parts = at(public["mean"], public["root"], 1.0)
+    else:
+        assert shared.stage == CANDIDATES
+        each = [
+            at(mean, root, float(public["spread"]))
+            for mean, root in zip(public["mean"], public["root"], strict=True)
+        ]
+        parts = tuple(np.stack(part) for part in zip(*each, strict=True))
+    return dict(zip(("value", "gradient", "hessian"), map(np.asarray, parts), strict=True))
+
+
+def solve(solver, precision, linear, most=30, spoil=None):
+    public = {"centre": np.zeros(len(linear)), "prior_share": np.asarray(1.0)}
+    shared = Shared(solver.family.zero(), public, None, stage=MODE)
+    for number in range(1, most):
+        total = gaussian_replies(shared, precision, linear)
+        if spoil is not None:
+            total = spoil(number, shared, total)
+        shared = solver(shared, RoundSum(total, 1, number))
+        if shared.finished:
+            return shared, number
+    raise AssertionError("not finished")
+
+
+def problem(scale=1.0):
+    rng = np.random.default_rng(3)
+    root = rng.normal(size=(4, 4)) * np.array([1.0, scale, 1.0 / scale, 1.0])[:, None]
+    precision = root @ root.T
+    return precision, precision @ np.array([1.0, -2.0, 0.5, 3.0])
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_a_normal_likelihood_takes_four_exchanges_and_is_exact(scale):
+    precision, linear = problem(scale)
+    family = FullGaussian(4)
+    prior = family.natural(mean=np.zeros(4), covariance=np.diag([1.0, scale**-2, scale**2, 1.0]))
+    shared, rounds = solve(NaturalSolver(family, prior), precision, linear)
+    whole = precision - 2.0 * prior["quadratic"]
+    mean = np.linalg.solve(whole, linear)
+    sd = np.sqrt(np.diagonal(np.linalg.inv(whole)))
+    assert shared.finished == "converged"
+    assert rounds == 4
+    np.testing.assert_allclose(shared.public["mean"], mean, atol=1e-6 * np.max(sd))
+    found = np.sqrt(np.sum(np.square(shared.public["root"]), axis=1))
+    np.testing.assert_allclose(found, sd, rtol=1e-6)
+    assert float(shared.memory["effective_share"]) == pytest.approx(1.0)
+    assert not shared.public["weighted"]
+
+
+def test_a_lower_bound_that_falls_shortens_the_step():
+    precision, linear = problem()
+    seen = []
+
+    def spoil(number, shared, total):
+        seen.append(shared.stage)
+        if shared.stage == EVALUATE and seen.count(EVALUATE) == 1:
+            return total | {"gradient": total["gradient"] + 3.0}  # a step that leads away
+        return total
+
+    shared, _ = solve(NaturalSolver(FullGaussian(4), None), precision, linear, spoil=spoil)
+    assert seen.count(CANDIDATES) >= 2, "the bad step was not tried at other lengths"
+    assert shared.finished == "converged"
+    np.testing.assert_allclose(shared.public["mean"], np.linalg.solve(precision, linear), atol=1e-2)
+
+
+def test_a_point_without_a_density_is_not_stepped_to():
+    precision, linear = problem()
+
+    def spoil(number, shared, total):
+        if shared.stage == CANDIDATES and number == 2:
+            value = np.where(np.arange(5) == 0, total["value"], FAILED)
+            return total | {"value": value}
+        return total
+
+    shared, _ = solve(NaturalSolver(FullGaussian(4), None), precision, linear, spoil=spoil)
+    assert shared.finished == "converged"
+
+
+def test_the_same_round_is_asked_again_when_a_party_has_left():
+    precision, linear = problem()
+    solver = NaturalSolver(FullGaussian(4), None)
+    public = {"centre": np.zeros(4), "prior_share": np.asarray(0.5)}
+    shared = Shared(solver.family.zero(), public, None, stage=MODE)
+    again = solver(shared, RoundSum(gaussian_replies(shared, precision, linear), 1, 1))
+    assert again.stage == MODE
+    assert float(again.public["prior_share"]) == 1.0
+
+
+def test_weights_of_the_posterior_itself_are_even_and_correct_a_wrong_one():
+    size = 3
+    target_mean, target_sd = np.array([0.3, -0.2, 0.1]), np.array([1.1, 0.9, 1.0])
+    draws = weighing_draws(size)
+
+    def weighed(mean, sd):
+        theta = mean + draws * sd
+        density = -0.5 * np.sum(((theta - target_mean) / target_sd) ** 2, axis=1)
+        return weigh_draws(theta, -0.5 * np.sum(draws * draws, axis=1), density)
+
+    exact = weighed(target_mean, target_sd)
+    assert exact.effective_share == pytest.approx(1.0)
+    near = weighed(np.zeros(size), np.ones(size))
+    assert 0.5 < near.effective_share < 0.99
+    np.testing.assert_allclose(near.mean, target_mean, atol=0.05)
+    np.testing.assert_allclose(np.sqrt(np.diagonal(near.covariance)), target_sd, rtol=0.05)
+    assert near.believed
+    assert near.usable
+    far = weighed(np.full(size, 6.0), np.full(size, 0.3))
+    assert far.effective_share < 0.05
+    assert far.pareto_k > 0.7
+    assert not far.believed
+    assert not far.usable
+
+
+def test_the_shape_of_a_pareto_tail_is_found():
+    rng = np.random.default_rng(0)
+    for shape in (0.3, 0.9):
+        ratios = stats.genpareto(shape).rvs(size=20_000, random_state=rng)
+        assert smoothed(np.log(ratios + 1.0))[1] == pytest.approx(shape, abs=0.15)
+
+
+def test_draws_by_weights_have_the_moments_that_a_result_shows():
+    natural = {
+        "linear": np.zeros(2),
+        "quadratic": -0.5 * np.eye(2),
+        "mean": np.array([1.0, 2.0]),
+        "root": np.array([[1.0, 0.0], [0.5, 0.2]]),
+        "log_weights": -0.3 * weighing_draws(2)[:, 0],
+        "weighted": np.asarray(1.0),
+    }
+    natural["log_weights"] -= np.log(np.sum(np.exp(natural["log_weights"])))
+    family = RootedGaussian(2)
+    theta, weights = family.draws(natural)
+    mean, sd = family.location_scale(natural)
+    np.testing.assert_allclose(weights @ theta, mean)
+    np.testing.assert_allclose(np.sqrt(weights @ np.square(theta - mean)), sd)
+    import jax
+
+    sample = family.sample(jax.random.key(0), natural, (20_000,))
+    np.testing.assert_allclose(np.mean(sample, axis=0), mean, atol=0.05)
+
+
+def test_a_repaired_matrix_is_equivariant_and_leaves_good_ones_alone():
+    rng = np.random.default_rng(1)
+    root = rng.normal(size=(3, 3))
+    good, right = root @ root.T, rng.normal(size=3)
+    np.testing.assert_allclose(absolute_eigen(good).solve(right), np.linalg.solve(good, right))
+    bad = good - 3.0 * np.eye(3)
+    units = np.array([1e-4, 1.0, 1e4])
+    one = absolute_eigen(bad).solve(right)
+    two = absolute_eigen(bad * np.outer(units, units)).solve(right * units)
+    np.testing.assert_allclose(two * units, one, rtol=1e-8)
+    assert not absolute_eigen(bad).definite
+
+
+def test_a_lower_root_has_the_same_covariance():
+    root = np.random.default_rng(2).normal(size=(3, 3))
+    lower = lower_root(root)
+    np.testing.assert_allclose(lower @ lower.T, root @ root.T)
+    assert np.all(np.triu(lower, 1) == 0)
+    assert np.all(np.diagonal(lower) > 0)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 20, 70])
+def test_the_rule_integrates_cubic_polynomials(dimension):
+    points, weights = normal_rule(dimension)
+    np.testing.assert_allclose(weights @ points, 0.0, atol=1e-12)
+    np.testing.assert_allclose((points.T * weights) @ points, np.eye(dimension), atol=1e-10)
+    np.testing.assert_allclose(weights @ points**3, 0.0, atol=1e-10)

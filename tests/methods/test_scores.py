@@ -1,0 +1,263 @@
+"""Private scores from end to end: no bias from clipping, refusals, and goodness of fit."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from numpyro import distributions as dist
+
+import tacit
+from tacit.engines.execute import carry_out
+from tacit.errors import ConfigError, DataError
+from tacit.methods import DPSGD, PrivateScores
+from tacit.methods.scores import party
+from tacit.methods.scores.covariates import design_of, synthetic_rows
+from tacit.methods.scores.estimate import shrunk_ratio
+from tacit.methods.scores.server import rank_fit
+from tacit.models import LogisticRegression, NormalMean, from_numpyro
+from tacit.plan.auto import choose_method
+from tacit.plan.plan import make_plan
+from tacit.privacy.settings import Privacy
+from tacit.server.schedule import Sequential, Synchronous
+
+RECORDS, PARTIES, SCALE = 6_000, 3, 2.0
+
+
+def normal(x, y=None):
+    level = numpyro.sample("level", dist.Normal(0.0, 5.0))
+    slope = numpyro.sample("slope", dist.Normal(0.0, 5.0))
+    scale = numpyro.sample("scale", dist.HalfNormal(5.0))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Normal(level + slope * x, scale), obs=y)
+
+
+EXAMPLE = {"x": np.zeros(2), "y": np.zeros(2)}
+MODEL = from_numpyro(normal, EXAMPLE)
+
+
+def parties_of(rng, noise=None):
+    x = np.clip(rng.normal(size=RECORDS), -3.0, 3.0)
+    noise = rng.normal(size=RECORDS) if noise is None else noise
+    y = 1.0 - 0.5 * x + SCALE * noise
+    return {str(i): {"x": x[i::PARTIES], "y": y[i::PARTIES]} for i in range(PARTIES)}
+
+
+def plan_of(parties, model=MODEL, **asked):
+    privacy = {"epsilon": 4.0, "delta": 1e-5, "aggregation": "trusted", "insecure_noise_seed": 1}
+    return make_plan(model, parties, method=PrivateScores(), privacy=Privacy(**(privacy | asked)))
+
+
+def standardised_errors(repeats, seed, model=MODEL):
+    """Of level, slope and log scale, one row per replication."""
+    rng, rows = np.random.default_rng(seed), []
+    for repeat in range(repeats):
+        plan = plan_of(parties_of(rng), model, insecure_noise_seed=repeat)
+        found = carry_out(plan).posterior
+        rows.append((found.mean - np.array([1.0, -0.5, np.log(SCALE)])) / found.sd)
+    return np.array(rows)
+
+
+REPEATS = 12
+
+
+def test_an_unknown_scale_is_not_biased_and_errors_are_as_large_as_stated():
+    errors = standardised_errors(REPEATS, 21)
+    # Four standard errors of a mean of REPEATS numbers of variance 1.
+    assert np.all(np.abs(np.mean(errors, axis=0)) < 4.0 / np.sqrt(REPEATS))
+    assert 0.6 < np.sqrt(np.mean(errors**2)) < 1.4
+
+
+def test_scores_that_are_clipped_but_not_centred_are_seen_to_be_biased(monkeypatch):
+    """The power of the test above: the mutant's log scale is many standard deviations off."""
+
+    def uncentred(scores, found):
+        shorter, _ = party.shortened(scores, party.clip_norm(scores.shape[-1]))
+        return shorter[..., None] * scores
+
+    monkeypatch.setattr(party, "centred", uncentred)
+    errors = standardised_errors(3, 21, from_numpyro(normal, EXAMPLE))  # compiled again
+    assert abs(np.mean(errors[:, 2])) > 4.0 / np.sqrt(REPEATS) + 1.0
+
+
+def test_released_numbers_are_those_of_the_stages_and_shares_add_up_to_one():
+    plan = plan_of(parties_of(np.random.default_rng(1)))
+    method = plan.method
+    assert isinstance(method, PrivateScores)
+    assert method.stages.count("score") == plan.schedule.rounds - 4  # one column has no moment
+    assert method.stages[0] == "counts"
+    assert method.stages[-1] == "ranks"
+    for mu in (0.1, 1.0, 10.0):
+        assert sum(method.budget_shares(mu)) == pytest.approx(1.0)
+        assert min(method.budget_shares(mu)) > 0.0
+    two = LogisticRegression(("a", "b"))
+    assert isinstance(suited := PrivateScores().suited(two), PrivateScores)
+    assert suited.stages[1] == "moment"
+
+
+def test_a_run_is_reproducible_and_says_that_its_intervals_contain_the_noise():
+    parties = parties_of(np.random.default_rng(2))
+    asked = Privacy(epsilon=4.0, delta=1e-5, aggregation="trusted", insecure_noise_seed=5)
+    first, second = (
+        tacit.fit(MODEL, parties, privacy=asked, method="dp-scores", seed=3) for _ in range(2)
+    )
+    np.testing.assert_array_equal(first.posterior.mean, second.posterior.mean)
+    assert first.converged
+    assert "Intervals contain the noise" in str(first.privacy)
+
+
+def test_heavy_tails_under_a_normal_model_are_flagged():
+    rng = np.random.default_rng(8)
+    heavy = parties_of(rng, noise=rng.standard_t(2.5, RECORDS))
+    asked = Privacy(epsilon=4.0, delta=1e-5, aggregation="trusted", insecure_noise_seed=5)
+    with pytest.warns(
+        UserWarning, match=r"does not fit the records: outcomes lie closer to the centre"
+    ):
+        tacit.fit(MODEL, heavy, privacy=asked, method="dp-scores")
+
+
+def test_the_rank_histogram_raises_few_false_alarms_and_names_what_it_sees():
+    rng, noise = np.random.default_rng(3), 12.0
+
+    def drawn(shares):
+        counts = np.stack([rng.multinomial(1_500, row) for row in shares]).ravel()
+        return rank_fit(counts + noise * rng.normal(size=40), noise)
+
+    even = np.full((4, 10), 0.1)
+    alarms = np.mean([drawn(even).p_value < 0.01 for _ in range(400)])
+    assert alarms < 0.03
+    tails = even.copy()
+    tails[:, [0, -1]] += 0.04
+    tails[:, 1:-1] -= 0.01
+    slope = np.linspace(-0.03, 0.03, 10)
+    link = even + np.array([1.0, -1.0, -1.0, 1.0])[:, None] * slope
+    for shares, words in (
+        (tails, "more extreme"),
+        (2 * even - tails, "closer to the centre"),
+        (link, "wrong link"),
+        (even + slope, "skewed"),
+    ):
+        found = drawn(shares)
+        assert found.p_value < 0.01
+        assert words in found.words
+
+
+def test_noise_that_no_linearised_posterior_contains_is_refused_before_anything_is_spent():
+    few = {name: {key: v[:60] for key, v in one.items()} for name, one in
+           parties_of(np.random.default_rng(1)).items()}  # fmt: skip
+    with pytest.raises(ConfigError, match=r"3 parameters, 180 records .* noise alone would move"):
+        plan_of(few, epsilon=1.0, aggregation="plain")
+    auto = make_plan(MODEL, few, privacy=Privacy(epsilon=1.0, delta=1e-5))
+    assert isinstance(auto.method, DPSGD)
+    assert "not dp-scores: 3 parameters" in auto.why
+    assert "contain neither the noise" in auto.why
+
+
+def test_auto_takes_private_scores_for_models_that_can_simulate_outcomes():
+    def chosen(model, schedule=None, **asked):
+        method, why = choose_method(
+            model, privacy=Privacy(epsilon=1.0, **asked), schedule=schedule, parties=3
+        )
+        return method.kind, why
+
+    assert chosen(MODEL)[0] == "dp-scores"
+    assert chosen(MODEL, aggregation="trusted")[0] == "dp-scores"
+    for (kind, why), words in (
+        (chosen(NormalMean()), "cannot simulate outcomes"),
+        (chosen(MODEL, unit="person"), "privacy.unit = 'person'"),
+        (chosen(MODEL, Sequential()), "schedule.kind = 'sequential'"),
+        (chosen(MODEL, Synchronous(rounds=5)), "schedule.rounds = 5"),
+    ):
+        assert kind == "dp-sgd"
+        assert words in why
+
+
+@pytest.mark.parametrize(("key", "value"), [("clip", 2.0), ("clip_end", 0.5), ("dtype", "float32")])
+def test_settings_that_it_finds_itself_are_refused(key, value):
+    with pytest.raises(ConfigError, match=f"method.{key} = .*leave the key out"):
+        PrivateScores(**{key: value})
+
+
+def test_a_person_is_refused_in_one_line():
+    with pytest.raises(ConfigError, match="protects a record"):
+        plan_of(parties_of(np.random.default_rng(1)), unit="person")
+
+
+def grouped(x, group, y=None):
+    with numpyro.plate("groups", 3):
+        level = numpyro.sample("level", dist.Normal(0.0, 1.0))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Normal(level[group] + x, 1.0), obs=y)
+
+
+GROUPED = {"x": np.zeros(2), "group": np.zeros(2, int), "y": np.zeros(2)}
+
+
+def test_codes_need_a_declared_number_of_levels():
+    with pytest.raises(ConfigError, match=r"'group' holds whole numbers .*declare columns="):
+        from_numpyro(grouped, GROUPED).outcome_law()
+    law = from_numpyro(grouped, GROUPED, columns={"group": 3}).outcome_law()
+    assert [feature.kind for feature in law.covariates.layout] == ["numeric", *["level"] * 3]
+    records = {"x": np.array([0.1, 0.2]), "group": np.array([2, 0]), "y": np.zeros(2)}
+    flat = np.asarray(law.covariates.flat(records))
+    np.testing.assert_array_equal(flat, [[0.1, 0, 0, 1], [0.2, 1, 0, 0]])
+    back = law.covariates.records(flat)
+    np.testing.assert_array_equal(back["group"], records["group"])
+    np.testing.assert_array_equal(back["x"], records["x"])
+    for wrong in ({"group": 1}, {"group": "three"}, {"x": (1.0, 0.0)}, {"z": 3}):
+        with pytest.raises(ConfigError, match="columns"):
+            from_numpyro(grouped, GROUPED, columns=wrong)
+
+
+def test_columns_in_other_units_than_are_counted_are_refused():
+    parties = parties_of(np.random.default_rng(1))
+    for one in parties.values():
+        one["x"] = 50.0 + 10.0 * one["x"]
+    with pytest.raises(DataError, match=r"column 'x': private scores count it in \[-3, 3\]"):
+        tacit.fit(MODEL, parties, privacy=Privacy(epsilon=4.0), method="dp-scores")
+
+
+def factor(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.factor("y", -((y - slope * x) ** 2) if y is not None else jnp.zeros(x.shape))
+
+
+def test_a_factor_has_no_outcome_to_simulate():
+    with pytest.raises(ConfigError, match="is a factor, masked or scaled"):
+        from_numpyro(factor, EXAMPLE).outcome_law()
+
+
+def test_the_ratio_is_shrunk_by_its_noise_which_is_larger_on_the_diagonal():
+    rng, size = np.random.default_rng(1), 30
+    wobble = 0.3 * rng.normal(size=(size, size))
+    truth = 1.4 * np.eye(size) + 0.5 * (wobble + wobble.T) * 0.3
+    noise = 0.4 * rng.normal(size=(size, size))
+    noise = np.triu(noise, 1) / np.sqrt(2.0)
+    seen = truth + noise + noise.T + np.diag(0.4 * rng.normal(size=size))
+    found = shrunk_ratio(None, seen, 0.4)
+    assert np.mean((found.mean - truth) ** 2) < 0.3 * np.mean((seen - truth) ** 2)
+    again = shrunk_ratio(found, truth, 1e-3)
+    np.testing.assert_allclose(again.mean, truth, atol=0.02)
+
+
+def test_synthetic_rows_have_the_released_marginals_and_correlations():
+    rng, records = np.random.default_rng(4), 40_000
+    x = rng.multivariate_normal(np.zeros(3), 0.5 * np.eye(3) + 0.5, size=records)
+    x = np.clip(x, -3.0, 3.0)
+    model = LogisticRegression(("a", "b", "c"))
+    method = PrivateScores().suited(model)
+    assert isinstance(method, PrivateScores)
+    design = design_of(model.outcome_law().covariates)
+    from tacit.methods.scores.covariates import described, public_scale
+    from tacit.methods.scoring.party import counts_sum, moment_sum
+
+    plus = jnp.concatenate([x, jnp.ones((records, 1))], axis=1)
+    mask = jnp.ones(records)
+    clip = jnp.sqrt(1.0 * design.counted.columns)
+    counts = np.asarray(counts_sum(design.counted, {"x": plus}, mask, clip).value)
+    found = described(design, counts, 1.0, records)
+    np.testing.assert_allclose(found.variance[:3], np.var(x, axis=0), rtol=0.02)
+    scale = public_scale(design, found)
+    moment = np.asarray(moment_sum(plus, found.centre, scale, mask, jnp.ones(())).value)
+    rows = synthetic_rows(design, found, moment, 1.0)
+    np.testing.assert_allclose(np.corrcoef(rows.T), np.corrcoef(x.T), atol=0.05)
