@@ -112,7 +112,7 @@ def test_a_bare_run_still_has_a_report_that_owns_up_to_its_silence(make_run, res
     page = write_report(make_run(bare, events=[]))
     text = read(page).text
     assert "treat this run as not private" in text
-    assert "A logistic model with 3 parameters was learnt." in text
+    assert "A logistic model with 3 parameters was fitted." in text
     assert [path.name for path in page.parent.glob("figures/*")] == ["coefficients.png"]
     for heading in ("Held-out performance", "Parties", "Refused updates", "The data"):
         assert heading not in text
