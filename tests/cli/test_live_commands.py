@@ -225,7 +225,7 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
             f"{name} in 'two registries'",
             "NOT PRIVATE",
             "connected to localhost:",
-            "round 3: answer 3",
+            "round 3: reply 3",
             "bytes sent",
             "97.5 %",
         ):
@@ -254,7 +254,7 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
     assert "finished (all rounds), round 3 of 3; the server does not run" in out
     code, out, _ = tacit("status", str(party))
     assert code == 0
-    assert "does not run; 3 answers in run-" in out
+    assert "does not run; 3 replies in run-" in out
     assert "received the final posterior" in out
     code, out, _ = tacit("status", str(base / "north" / "state"), "--json")
     assert json.loads(out)["answers"] == 3
@@ -316,7 +316,7 @@ def test_stopping_leaving_closing_and_going_on(tacit, place, start):
     closing = ("server", "stop", str(server), "--return-in", "2", "--reason", "a new disk")
     code, out, _ = tacit(*closing)
     assert code == 0
-    assert "back in 2 s" in out
+    assert "reconnect in 2 s" in out
     code, said = _end(serving)
     assert code == 0, said
     assert "parties reconnect in 2 s; start again with the same command" in said
@@ -408,11 +408,12 @@ def test_a_private_party_needs_a_budget_of_its_own(tacit, place):
     code, out, _ = tacit("approve", path, "--yes")
     assert code == 0
     for words in (
-        "(ε = 2, δ = 0.0001): what is sent looks almost the same if one record is replaced",
+        "(ε = 2, δ = 0.0001): messages are almost unchanged in distribution if one record is "
+        "replaced",
         "No trusted server",
         "standard deviation",
         "at most 3 replies, whatever a server requests",
-        "the loss with each answer: not sent",
+        "the loss with each reply: not sent",
         str(base / "north" / "ledger.sqlite"),
     ):
         assert words in out

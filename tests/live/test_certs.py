@@ -391,7 +391,7 @@ def test_the_commands_say_what_is_secret_and_what_goes_where(tmp_path, monkeypat
     assert "pki/ca.key: SECRET" in call("init")
     assert "no certificates yet" in call("list")
     assert "pki/server-localhost.key: SECRET" in call("server", "localhost", "127.0.0.1")
-    assert "for-north/party-north.pem: goes to" in call("party", "north", "--out", "for-north")
+    assert "for-north/party-north.pem: give it to" in call("party", "north", "--out", "for-north")
     renewed = call("party", "north", "--out", "for-north", "--renew", "--days", "7")
     assert "SECRET" not in renewed
     assert "valid for 7 days" in renewed

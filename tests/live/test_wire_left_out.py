@@ -204,7 +204,9 @@ def test_an_announced_number_of_records_cannot_widen_the_bounds(tmp_path):
     fed = federation(tmp_path, records=30)
     fed.write_party("b", report_records="exact")
     (fed.base / "b.csv").write_text((fed.base / "b.csv").read_text() + "0.1,0.2,yes\n" * 99)
-    with pytest.raises(PeerError, match=r"announce .* records, but about 30 of all parties"):
+    with pytest.raises(
+        PeerError, match=r"announce .* records, but about 30 were agreed for all parties"
+    ):
         asyncio.run(run_all(fed))
 
 
@@ -213,5 +215,5 @@ def test_more_records_than_the_server_takes_of_one_party_are_refused(tmp_path):
     fed.write_party("b", report_records="exact")
     (fed.base / "b.csv").write_text((fed.base / "b.csv").read_text() + "0.1,0.2,yes\n" * 99)
     fed.write_server(most_records=60)
-    with pytest.raises(PeerError, match=r"announce .* records, .* at most 60 of one party"):
+    with pytest.raises(PeerError, match=r"announce .* records, .* at most 60 per party"):
         asyncio.run(run_all(fed))
