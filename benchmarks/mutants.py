@@ -265,7 +265,7 @@ MUTANTS = (
     ),
     Mutant(
         "nothing is charged", "party/charge.py",
-        "self.ledger.open_many(asks) if asks else ([], [])", "([None] * len(asks), [])",
+        "self.ledger.open_many(releases) if releases else ([], [])", "([None] * len(releases), [])",
         (CHARGING,),
     ),
     Mutant(
@@ -281,12 +281,15 @@ MUTANTS = (
     ),
     Mutant(
         "a request that was paid for may ask for another release", "privacy/ledger/ledger.py",
-        "            for ask in asks:\n                check_same_release(state, ask)\n", "",
+        "            for release in releases:\n"
+        "                check_same_release(state, release)\n",
+        "",
         (CHARGING, "tests/privacy/ledger/test_replies.py"),
     ),
     Mutant(
         "the budget is not asked", "privacy/ledger/ledger.py",
-        "self._price.require_budget(dataset.short, state.paid(dataset), asked, budget)", "pass",
+        "self._accountant.require_budget(dataset.short, state.paid(dataset), requested, budget)",
+        "pass",
         ("tests/privacy/ledger/test_charge.py",),
     ),
 )  # fmt: skip

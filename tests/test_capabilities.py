@@ -101,12 +101,18 @@ def test_no_kind_of_model_is_compared_outside_of_models():
     assert not found, f"ask for an ability or an attribute instead: {found}"
 
 
+GLM = (
+    "GaussianExpectations GaussianSites WhitenedExpectations GradientNorms BoundedDerivatives "
+    "Scores SimulatesOutcomes"
+)
+
+
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("logistic", "GaussianExpectations GaussianSites GradientNorms BoundedDerivatives Scores"),
-        ("softmax", "GaussianExpectations GaussianSites GradientNorms BoundedDerivatives Scores"),
-        ("poisson", "GaussianExpectations GaussianSites GradientNorms BoundedDerivatives Scores"),
+        ("logistic", GLM),
+        ("softmax", GLM),
+        ("poisson", GLM),
         ("normal-mean", "ConjugateGaussian BoundedDerivatives"),
         ("neural-network", ""),
         ("topics", "TopicTables"),

@@ -233,7 +233,7 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
     code, said = _end(serving)
     assert code == 0, said
     for words in ("listening on", "north joined", "training begins",
-                  "round 3: negative ELBO", "97.5 %", "which may be shared"):  # fmt: skip
+                  "round 3: negative ELBO", "97.5 %", "shareable"):  # fmt: skip
         assert words in said
     found = [
         np.load(base / name / "state" / "public" / "posterior.npz") for name in ("server", *PARTIES)

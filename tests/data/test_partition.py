@@ -136,7 +136,7 @@ def test_size_skew_alone_serves_a_numeric_target():
     y = np.linspace(0, 1, 100)
     rows, _ = skew(y, parties=4, size_skew=0.5, label_skew=0.0, binary=False, rng=rng())
     assert [len(part) for part in rows.values()] == [12, 12, 38, 38]
-    with pytest.raises(ConfigError, match="it needs a target with two classes"):
+    with pytest.raises(ConfigError, match="it needs an outcome of two classes"):
         skew(y, parties=4, size_skew=0.5, label_skew=0.1, binary=False, rng=rng())
 
 

@@ -139,7 +139,7 @@ def test_a_resumed_run_is_the_same(parties, tmp_path):
 
 
 def test_a_share_of_a_secret_number_is_refused(parties):
-    with pytest.raises(ConfigError, match="cannot be told"):
+    with pytest.raises(ConfigError, match="keeps the number of records secret"):
         plan_of(parties, DPSGD(adaptive=0.5), adjacency="add-or-remove-one")
     with pytest.raises(ConfigError, match=r"method\.adaptive = 1\.0"):
         DPSGD(adaptive=1.0)

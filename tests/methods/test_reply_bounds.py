@@ -12,6 +12,7 @@ from tacit.errors import ConfigError
 from tacit.expfam import Gaussian
 from tacit.methods import (
     DPSGD,
+    Exact,
     NaturalVI,
     PrivateScoring,
     PrivateStatistics,
@@ -229,7 +230,9 @@ def changed(one: Exchange, plan: Plan, *, precision=0.0, linear=0.0) -> Exchange
 @pytest.mark.parametrize("kind", ["logistic", "softmax", "poisson", "linear"])
 def test_what_no_records_can_lead_to_is_named(kind, damping):
     """40 records of |age| ≤ 3: precision ≤ 40·9·c and gradient ≤ 40·3·S, however damped."""
-    plan, seen = run_of(kind, 5, family="full", schedule=Synchronous(rounds=4, damping=damping))
+    method = Exact() if kind == "linear" else NaturalVI(steps=1)
+    schedule = Synchronous(rounds=4, damping=damping)
+    plan, seen = run_of(kind, 5, family="full", schedule=schedule, method=method)
     curvature = {"logistic": 0.25, "softmax": 0.25, "poisson": 2000.0, "linear": 1.0}[kind]
     for one in [exchange for exchange in seen if exchange.records == 40]:
         most = 40 * 9 * curvature
@@ -250,8 +253,8 @@ def test_what_no_records_can_lead_to_is_named(kind, damping):
 LOCAL = [
     ("full", Sequential(rounds=3)),
     ("full", Asynchronous(rounds=3)),
-    ("mean-field", Synchronous(rounds=4)),
-    ("mean-field", Synchronous(rounds=4, damping=0.3)),
+    ("mean-field", Synchronous(rounds=4, parties_per_round=2)),
+    ("mean-field", Synchronous(rounds=4, damping=0.3, parties_per_round=2)),
     ("mean-field", Sequential(rounds=3)),
 ]
 
@@ -261,7 +264,7 @@ LOCAL = [
 def test_a_party_that_optimises_alone_cannot_choose_the_mean(kind, family, schedule):
     """A precision that records could have, around a mean that they could not lead to."""
     plan, seen = run_of(kind, 5, family=family, schedule=schedule, method=NaturalVI())
-    assert not plan.method.whole_steps(plan.family)
+    assert plan.rules.solver is None
     for one in seen:
         limit = _mean_limit(plan, one)
         assert np.all(np.isfinite(limit))
@@ -315,7 +318,10 @@ def test_the_bounds_are_reached_by_extreme_records():
     x = np.tile([1.0, 3.0, 2.0], (rows, 1))
     parties = {"b": {"x": x, "y": np.ones(rows)}, "c": {"x": -x, "y": np.ones(rows)}}
     parties["c"]["x"][:, 0] = 1.0
-    plan = make_plan(model_of("logistic"), parties, family="full", schedule=Synchronous(rounds=1))
+    plan = make_plan(
+        model_of("logistic"), parties, family="full", schedule=Synchronous(rounds=1),
+        method=NaturalVI(steps=1),
+    )  # fmt: skip
     one = exchanges(plan, SIZES)[0]
     assert broken_bound(plan.model, plan.family, plan.method, one) is None
     for records in (0.45 * rows, 0.3 * rows):
@@ -336,7 +342,7 @@ def test_an_update_that_alone_makes_q_improper_is_named_for_any_model():
 
 
 def test_a_loss_that_no_probability_has():
-    plan, seen = run_of("logistic", 1)
+    plan, seen = run_of("logistic", 1, method=NaturalVI(steps=1))
     for loss in (-1.0, 1e6):
         found = broken_bound(plan.model, plan.family, plan.method, seen[0]._replace(loss=loss))
         assert found is not None
@@ -371,3 +377,27 @@ def test_several_noisy_steps_cannot_make_q_improper_or_far(method):
             found = broken_bound(plan.model, plan.family, plan.method, wild)
             assert found is not None
             assert "of '" in found.quantity
+
+
+@pytest.mark.parametrize("kind", ["logistic", "softmax", "poisson"])
+def test_sums_that_no_records_can_lead_to_are_named(kind):
+    """Every number of a reply to a server that controls the steps, far beyond what n records do."""
+    plan, seen = run_of(kind, 6, family="full", schedule=Synchronous(rounds=12))
+    assert plan.rules.solver is not None
+    assert found_in(plan, seen) == []
+    checked = set()
+    for one in seen:
+        names = [n for n in ("precision", "gradient", "hessian") if n in one.released]
+        for name in names:
+            size = one.records * (1.0 + float(np.max(np.abs(one.released[name]))))
+            sign = -1.0 if name == "hessian" else 1.0
+            wrong = one.released[name] + sign * 1e7 * size
+            if name != "gradient":
+                wrong = one.released[name] + sign * 1e7 * size * np.eye(plan.model.dimension)
+            broken = one._replace(released=one.released | {name: wrong})
+            assert broken_bound(plan.model, plan.family, plan.method, broken) is not None, name
+            checked.add(name)
+        for name in [n for n in ("precision", "hessian") if n in one.released]:
+            flipped = one._replace(released=one.released | {name: -one.released[name]})
+            assert broken_bound(plan.model, plan.family, plan.method, flipped) is not None, name
+    assert checked == {"precision", "gradient", "hessian"}

@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from tacit.errors import ConfigError
-from tacit.methods.natural import NaturalVI
+from tacit.methods.natural.method import NaturalVI
 from tacit.methods.settings import METHOD_SETTINGS, MethodSettings
 from tacit.run.config import parse_config, resolved_toml
 from tacit.support import tables

@@ -195,7 +195,7 @@ def test_a_notebooks_class_is_told_the_levels(clinic):
     probabilities = fitted.predict(federation.test)
     assert probabilities.shape == (len(federation.test["y"]), 4)
     assert "moon: age" in fitted.summary()
-    with pytest.raises(ConfigError, match="has a bernoulli output, but target 'ward'"):
+    with pytest.raises(ConfigError, match="has a bernoulli output, but outcome 'ward'"):
         tacit.fit(LogisticRegression, federation, privacy="none")
 
 
@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_told_in_one_line(clinic):
         with pytest.raises(ConfigError, match="is one of several levels; use model"):
             simulate(asked(clinic, model={"kind": kind}))
     cohort = {"source": "synthetic-cohort"}
-    with pytest.raises(ConfigError, match=r"model\.kind = 'softmax', but target .* is yes/no"):
+    with pytest.raises(ConfigError, match=r"model\.kind = 'softmax', but outcome .* is yes/no"):
         simulate(parse_config({"privacy": "none", "data": cohort, "model": {"kind": "softmax"}}))
     with pytest.raises(ConfigError, match="at least two are needed"):
         SoftmaxRegression(NAMES, levels=("one",))

@@ -258,7 +258,7 @@ def test_the_private_demo_is_private_and_keeps_its_ledger_with_it(tacit, monkeyp
     code, out, err = tacit("run", str(DEMO), "--out", "demo", "--report", "--overwrite")
     assert (code, err) == (0, "")
     assert "privacy: Differential privacy: ε = 2, δ = 1e-05 per record" in out
-    assert "to share: demo/public" in out
+    assert "shareable" in out
     shared = json.loads(Path("demo/public/result.json").read_text())
     assert shared["privacy"]["private"] is True
     assert shared["intervals"]["warning"] is None

@@ -86,7 +86,9 @@ def test_a_first_run_compiles_its_method_alone_and_a_second_one_nothing(tmp_path
         assert done.returncode == 0, done.stderr
         counts += done.stdout.split()
         assert "cache" not in done.stderr
-    assert counts == ["1", "0", "1"], "the second run reads what the first one compiled"
+    assert counts[1] == "0", "the second run reads what the first one compiled"
+    assert counts[0] == counts[2]
+    assert 1 <= int(counts[0]) <= 4, "one program for each stage"
 
 
 def test_the_result_has_every_field(cohort_run):
@@ -173,7 +175,7 @@ BAD_INPUT = {
     "prior too wide": {"model": {"prior_sd": 1e300}},
     "prior not a number": {"model": {"prior_sd": math.nan}},
     "noise too small": {"model": {"noise_sd": 1e-300}},
-    "method that does not fit": {"method": {"kind": "natural"}},
+    "method that does not fit": {"method": {"kind": "dp-sgd"}},
     "method option for auto": {"method": {"steps": 3}},
     "more parties a round than there are": {"schedule": {"parties_per_round": 9}},
     "a program that is not there": {"model": {"kind": "numpyro", "function": "absent.py:f"}},

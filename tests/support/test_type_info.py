@@ -81,7 +81,14 @@ def _unprepared(path: Path) -> list[str]:
             continue
         for kind in types:
             words = {node.id for node in ast.walk(kind) if isinstance(node, ast.Name)}
-            if "prepare" not in words and words - {"str", "int", "float", "bytes", "tuple", "dict"}:
+            if not words & {"prepare", "prepare_type"} and words - {
+                "str",
+                "int",
+                "float",
+                "bytes",
+                "tuple",
+                "dict",
+            }:
                 found.append(f"{path.name}:{call.lineno}: {ast.unparse(call)[:80]}")
     return found
 

@@ -55,7 +55,8 @@ def _refuse_for_agreed(
         raise ConfigError(f"--seed {seed} with {path}; the seed is agreed: it is in the federation")
     if overrides and kind == "federation":
         raise ConfigError(
-            f"--set {overrides[0]} with {path}; what is agreed is what stands in the file: edit it"
+            f"--set {overrides[0]} with {path}; the agreed configuration is the file itself: edit "
+            "the file"
         )
     return kind
 

@@ -73,7 +73,7 @@ def stop_command(path: Path, *, return_in: float | None, reason: str, for_good: 
         raise ConfigError(f"no server runs in {setup.state}; there is nothing to stop")
     back = None if for_good else return_in or setup.own.serve.restart_delay_s
     _give(setup, "close", {"reason": reason, "return_in_s": back})
-    told = "not to come back" if back is None else f"to be back in {back:g} s"
+    told = "not to come back" if back is None else f"to reconnect in {back:g} s"
     typer.echo(f"stop: sent; parties are asked {told}")
 
 

@@ -314,7 +314,7 @@ def _result_shapes(plan: Plan) -> dict[str, tuple[int, ...]]:
 
 def _largest_public(plan: Plan) -> int:
     """How many numbers a request, or the result, publishes at most."""
-    stages = plan.method.stages(plan.schedule.rounds)
+    stages = plan.method.stage_table(plan.schedule.rounds)
     shapes = [plan.method.public_shapes(plan.model, plan.family, stage) for stage in stages]
     each = (sum(math.prod(s) for s in one.values()) for one in (*shapes, _result_shapes(plan)))
     return max(each, default=0)

@@ -273,7 +273,7 @@ class LiveParty:
         method = self.computer.agreement.method
         stage = method.stage_at(request.visit)
         if charging is None:  # without a charge the server may choose among the method's stages
-            stage = method.stages(request.visit + 1).get(request.stage, stage)
+            stage = method.stage_table(request.visit + 1).get(request.stage, stage)
         if request.stage != stage.name:
             raise PeerError(
                 f"stage {request.stage!r} was requested at visit {request.visit}, which is for "

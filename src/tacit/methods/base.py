@@ -180,7 +180,7 @@ class LocalMethod(abc.ABC):
         del visit
         return Stage()
 
-    def stages(self, rounds: int) -> dict[str, Stage]:
+    def stage_table(self, rounds: int) -> dict[str, Stage]:
         """Every stage that a request of a run with that many rounds can have, by name."""
         each = (self.stage_at(visit) for visit in range(rounds))
         return {stage.name: stage for stage in each}
@@ -201,7 +201,7 @@ class LocalMethod(abc.ABC):
         """Names and shapes of the public arrays with which the final posterior is read."""
         if not self.reads_public:
             return {}
-        stages = self.stages(self.usual_rounds)
+        stages = self.stage_table(self.usual_rounds)
         return self.public_shapes(model, family, list(stages)[-1])
 
     def first_public(self, model: Model, family: Family) -> Arrays:

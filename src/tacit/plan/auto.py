@@ -136,8 +136,7 @@ def _private(case: Case) -> tuple[PrivateMethod, str]:
     scoring = _refusal(case, REASONS)
     if scoring is None:
         return PrivateScoring(), (
-            f"model {kind} is generalised linear and its rounds are everybody's: noisy "
-            "scores know their curvature and their noise"
+            f"model {kind} is a GLM with all parties in every round; intervals include the noise"
         )
     if isinstance(case.model, Scores):
         return DPSGD(), f"not dp-scoring: {scoring}; {LACKS}"

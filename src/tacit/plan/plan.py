@@ -96,7 +96,7 @@ class Plan:
             seed=self.seed,
             prior=self.family.zero() if site else self.model.prior(self.family),
             solver=self.method.solver(self.model, self.family),
-            stages=self.method.stages(rounds),
+            stages=self.method.stage_table(rounds),
             site_prior=site,
             average_last=math.ceil(self.method.average_last * self.schedule.rounds),
             combine=self._combine,

@@ -90,7 +90,7 @@ def summary(result: Result) -> str:
         sizes = [party.records for party in result.parties]
         held = [size for size in sizes if size is not None]
         known = f"{_count(sum(held), 'record')} held by " if len(held) == len(sizes) else ""
-        text += f" from {known}{_several(len(result.parties))}"
+        text += f" to {known}{_several(len(result.parties))}"
     text += f" in {_count(result.rounds, 'round')} and {_count(result.exchanges, 'exchange')}."
     for part in ("held_out", "training"):
         found = result.metrics.get(part) or {}

@@ -90,7 +90,7 @@ def calibration_bins(
     Bins have equal width on [0, 1], include their lower edge (the last one its upper edge too)
     and are left out when empty. A record whose probability is not finite belongs to none.
 
-    >>> calibration_bins(np.array([0.1, 0.2, 0.9]), np.array([0, 1, 1]), bins=2)[0]["observed"]
+    >>> calibration_bins(np.array([0.1, 0.2, 0.9]), np.array([0, 1, 1]), bins=2)[0].observed
     0.5
     """
     probability, y = np.asarray(probability, np.float64), _labels(y)

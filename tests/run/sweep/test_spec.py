@@ -67,7 +67,7 @@ def test_simulated_noise_goes_with_the_seed_unless_it_is_swept(base):
             {"runs": [{"posterior": "full"}], "grid": {"posterior": ["full"]}},
             "keep it in one of them",
         ),
-        ({"seeds": []}, "name at least one"),
+        ({"seeds": []}, "give at least one"),
         ({"set": {"engine.kind": "ray"}}, "tacit sweep --engine ray"),
     ],
 )

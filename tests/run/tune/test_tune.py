@@ -106,7 +106,7 @@ def test_where_the_number_of_records_comes_from_is_said():
     built_in = {key: RAW[key] for key in ("privacy", "partition", "method", "schedule")}
     adult = parse_config(built_in | {"data": {"source": "adult", "held_out": 0.5}})
     assert "24,421 training records per federation (public)" in TrialRunner(adult, None, 0).made[0]
-    with pytest.raises(ConfigError, match="--trials 0; at least 1"):
+    with pytest.raises(ConfigError, match="--trials 0; it must be at least 1"):
         tune(whole, trials=0)
 
 
@@ -146,7 +146,7 @@ def test_a_setting_that_is_refused_is_a_failure_and_not_the_end():
 
 def test_the_real_runs_refusals_hold_for_tuning_too():
     raw = RAW | {"columns": {"age": {"center": 0, "scale": 1}, "ill": COLUMNS["ill"]}}
-    with pytest.raises(ConfigError, match="no declared bounds limit age"):
+    with pytest.raises(ConfigError, match="public bounds, but age has none"):
         tune(parse_config(raw), trials=1, records=300)
     pooled = parse_config(RAW | {"privacy": "none", "data": RAW["data"] | {"scaling": "pooled"}})
     with pytest.raises(ConfigError, match="nothing to pool"):

@@ -151,9 +151,9 @@ class NaturalVI(LocalMethod):
         del visit
         return Stage(MODE, needs_q=False, needs_factor=False) if self._together else Stage()
 
-    def stages(self, rounds: int) -> dict[str, Stage]:
+    def stage_table(self, rounds: int) -> dict[str, Stage]:
         if not self._together:
-            return super().stages(rounds)
+            return super().stage_table(rounds)
         return {name: Stage(name, needs_q=False, needs_factor=False) for name in RELEASED}
 
     def released_shapes(
