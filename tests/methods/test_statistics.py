@@ -72,7 +72,7 @@ def test_mean_field_statistics_and_the_hybrid_reach_the_mean(parties):
     _, mean = pooled(parties)
     for method, rounds, damping in (
         (PrivateStatistics(clip=1e4, dtype="float64"), 60, 0.5),
-        (Hybrid(clip=1e4, dtype="float64"), 200, None),
+        (Hybrid(clip=1e4, dtype="float64"), 100, None),
     ):
         plan = plan_of(
             parties, method, rounds=rounds, damping=damping, noise_multiplier=1e-9,

@@ -113,7 +113,7 @@ def test_a_run_without_metrics_parties_or_rounds_has_a_report(make_run, result):
     empty = {"metrics": {"training": None, "held_out": None}, "parties": [], "data": {}}
     page = write_report(make_run(bare | empty, events=[]))
     text = read(page).text
-    assert "A logistic model with 3 parameters was learnt in 2 rounds and 4 exchanges." in text
+    assert "A logistic model with 3 parameters was fitted in 2 rounds and 4 exchanges." in text
     assert [path.name for path in page.parent.glob("figures/*")] == ["coefficients.png"]
     for heading in ("Held-out performance", "Parties", "Reason", "The data"):
         assert heading not in text

@@ -151,35 +151,36 @@ class ForgetsMemories(InProcess):
 class SaysNothing(InProcess):
     """The observer is not called."""
 
-    def run(self, state, *, checkpoint=None, observe=None):
-        return super().run(state, checkpoint=checkpoint)
+    def run(self, server, *, observe=None):
+        super().run(server)
 
 
 class CannotBeStopped(InProcess):
     """What an observer raises is swallowed."""
 
-    def run(self, state, *, checkpoint=None, observe=None):
+    def run(self, server, *, observe=None):
         def calm(state, log):
             with contextlib.suppress(Exception):
                 observe(state, log)
 
-        return super().run(state, checkpoint=checkpoint, observe=observe and calm)
+        super().run(server, observe=observe and calm)
 
 
 class StartsAnew(InProcess):
     """A resumed run begins again: the checkpoint is written and not read."""
 
-    def run(self, state, *, checkpoint=None, observe=None):
-        if state.round:
-            state = initial_state(self.rules)
-        return super().run(state, checkpoint=checkpoint, observe=observe)
+    def run(self, server, *, observe=None):
+        if server.state.round:
+            server.state = initial_state(self.rules)
+        super().run(server, observe=observe)
 
 
 class SavesNothing(InProcess):
     """Takes no notice of the checkpoint."""
 
-    def run(self, state, *, checkpoint=None, observe=None):
-        return super().run(state, observe=observe)
+    def run(self, server, *, observe=None):
+        server.checkpoint = None
+        super().run(server, observe=observe)
 
 
 class LastComesFirst(InProcess):

@@ -52,7 +52,7 @@ def _refuse_for_agreed(
     kind = kind_of(path)
     assert kind != "run"
     if seed is not None:
-        raise ConfigError(f"--seed {seed} with {path}; the seed is agreed: it is in the federation")
+        raise ConfigError(f"--seed {seed} with {path}; the seed is part of the agreed file")
     if overrides and kind == "federation":
         raise ConfigError(
             f"--set {overrides[0]} with {path}; the agreed configuration is the file itself: edit "

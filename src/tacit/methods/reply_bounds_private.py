@@ -244,8 +244,6 @@ def _broken_gradient(
     change = power(delta, 1.0 / exchange.damping)
     added, old = -2.0 * change["quadratic"], -2.0 * factor["quadratic"]
     information = old + (number + 1.0) * added
-    if method._precision(model) != "fixed":
-        length = length * np.asarray(method.lag(old + added, information))
     length = np.broadcast_to(length, mean.shape)
     moved = change["linear"] - added * mean
     # A step of length 0 only moves by rounding and reveals nothing about the gradient.

@@ -45,8 +45,6 @@ MAX_ISOTROPIC_DIMENSION = 256
 FIXED_STEP = 2.4
 STABLE_SHARE = 0.9
 """Of the longest step that is stable whatever the directions of the curvature are."""
-LEAST_LAG = 0.1
-"""By how much a step is shortened at most where the curvature grows, or its noise says so."""
 
 
 class Local(NamedTuple):
@@ -70,13 +68,13 @@ class DPSGD(PrivateMethod):
     step is `step_end` times as long at the last visit as at the first. `adaptive` = γ moves the
     clip from `clip` to the γ-quantile of the contributions' norms (`tacit.methods.dpsgd.adaptive`).
 
-    `step_size` left out is 0.9·2(1 + β)/d, at most ½, which cannot diverge. L measures the mean
-    curvature of a coordinate, so that the curvature of no direction is more than its trace d·L,
-    clipped or not: a record's clip shortens gradient and information alike. Steps with momentum
-    are stable while η times the curvature over L is below 2(1 + β). L is a mean over all releases;
-    where the last one says that the curvature is larger by now, the step is that much shorter. A
-    "fixed" precision knows nothing of the curvature: the default there, 2.4 Λ/(C n), moves m by
-    2.4/(1 − β) at most in a round.
+    `step_size` left out is 0.9·2(1 + β)/d, at most ½, which is stable whatever the directions of
+    the curvature are. L measures the mean curvature of a coordinate, so that the curvature of no
+    direction is more than its trace d·L, clipped or not: a record's clip shortens gradient and
+    information alike. Steps with momentum are stable while η times the curvature over L is below
+    2(1 + β). L is a mean over all releases, the same rule for every party: lengths that differed by
+    party would move the fixed point. A "fixed" precision knows nothing of the curvature: the
+    default there, 2.4 Λ/(C n), moves m by 2.4/(1 − β) at most in a round.
 
     Parameters
     ----------
@@ -329,24 +327,11 @@ class DPSGD(PrivateMethod):
         gradient = value["location"] - local.linear + local.precision * mean
         velocity = self.momentum * local.velocity + gradient
         length = self._length(model, jnp.mean(known), number, task)
-        if "precision" in value:
-            length = length * self.lag(local.precision + change, value["precision"])
         length = length * jnp.power(self.step_end, task.terms.progress)
         # A coordinate with a smaller share of the clip has more noise and takes shorter steps.
         length = length * jnp.square(model.clip_scales())
         linear = local.linear + length * velocity + change * mean
         return Local(linear, local.precision + change, velocity)
-
-    def lag(self, mean: Array, last: Array) -> Array:
-        """What part of a step is left where the mean L lags behind the last information released.
-
-        1 if `step_size` is given: it is then taken as it is.
-        """
-        if self.step_size is not None:
-            return jnp.ones(())
-        mean, last = jnp.mean(mean), jnp.mean(last)
-        share = jnp.clip(mean / jnp.where(last > 0, last, 1.0), LEAST_LAG, 1.0)
-        return jnp.where(last > 0, share, 1.0)
 
     def _length(self, model: Model, known: Array, number: Array, task: Task) -> Array:
         """Step length η, reduced if the noise of the whole run would move m beyond `max_noise`.
