@@ -93,7 +93,9 @@ def _place(path: Path) -> tuple[Path, Path | None, Literal["server", "party"]]:
             return path, None, "server"
         if any((path / name).exists() for name in ("approved.json", "party", "log.jsonl")):
             return path, None, "party"
-        raise DataError(f"{path} is not a state directory; give the one in server.toml or party.toml")
+        raise DataError(
+            f"{path} is not a state directory; give the one in server.toml or party.toml"
+        )
     kind = kind_of(path)
     if kind == "server":
         return read_server(path).state, None, "server"
