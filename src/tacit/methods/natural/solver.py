@@ -12,8 +12,8 @@ in z (`tacit.methods.natural.party`), the server adds the prior and sees only th
    run has converged when a whole step would move q by less than `settled_kl`; that step is taken.
 4. **Weights.** Log-likelihoods of fresh draws from q give importance weights, which show how far q
    is from the exact posterior (`tacit.methods.natural.weights`). Usable ones correct its moments.
-5. **Split.** Where they show that q is not to be believed, a mixture of normals along one axis
-   takes its place (`tacit.methods.natural.split`).
+5. **Split.** Where they show that q is not to be believed, or the steps did not settle, a mixture
+   of normals along one axis takes its place (`tacit.methods.natural.split`).
 
 This is PVI with all parties in step: a party's site has precision −E_q[∇²] of its own records, and
 may be improper as long as q is proper.
@@ -302,7 +302,8 @@ class NaturalSolver:
         theta = mean + draws @ root.T
         found = weigh_draws(theta, log_density, self.log_joint(theta, answers))
         memory |= found.facts
-        if not found.believed and isinstance(self.family, FullGaussian):
+        doubtful = not found.believed or not bool(memory["settled"])
+        if doubtful and isinstance(self.family, FullGaussian):
             return split_phases.begin(self, shared, memory)
         # Weights that are usable and not all alike correct the moments of q.
         weighted = found.usable and isinstance(self.family, FullGaussian)
