@@ -161,3 +161,18 @@ def test_a_mean_field_posterior_says_that_it_leaves_correlations_out():
         fit = fitted(regression, records, posterior="mean-field")
     full = fitted(regression, records)
     assert fit.posterior.sd[0] < 0.5 * full.posterior.sd[0]
+
+
+def slope_only(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal(0.0, 2.0))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Normal(slope * x, 1.0), obs=y)
+
+
+def test_a_schedule_without_weights_says_so():
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=60)
+    records = {"x": x, "y": 0.5 * x + rng.normal(size=60)}
+    in_turn = fitted(slope_only, records, schedule="sequential")
+    assert any("not compared with the exact one" in text for text in in_turn.cautions)
+    assert not any("not compared" in text for text in fitted(slope_only, records).cautions)

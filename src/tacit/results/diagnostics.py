@@ -122,7 +122,22 @@ def cautions_of(
             *narrow_caution(verdict.effective_share),
             *misfit_caution(verdict),
         ]
+    doubts += _unweighed_caution(plan)
     return [*doubts, *learning_caution(share, posterior.names), *_clipping_cautions(plan, clipped)]
+
+
+def _unweighed_caution(plan: Plan) -> list[Caution]:
+    """A caution where a user's model was not compared with its exact posterior."""
+    if plan.privacy is not None or plan.rules.solver is not None or not plan.model.user_program:
+        return []
+    return [
+        Caution(
+            "not-weighed",
+            "The normal posterior was not compared with the exact one, which needs synchronous "
+            "rounds of all parties and at most 256 parameters: intervals of hierarchical models "
+            "may be far too narrow.",
+        )
+    ]
 
 
 def _clipping_cautions(plan: Plan, clipped: Clipped | None) -> list[Caution]:
