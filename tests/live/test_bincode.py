@@ -177,5 +177,6 @@ def test_the_vectors_of_the_specification():
         ("bincode", m.ReturnLastLikelihood(likelihood=half)),
     ]
     section = text.split("### bincode")[1].split("### Types")[0]
-    rows = [row.split("`")[-2] for row in section.splitlines() if row.startswith("| ")][-5:]
+    table = [row for row in section.splitlines() if row.startswith("| ")][-5:]
+    rows = [row.split("`")[-2] for row in table]
     assert [bytes.fromhex(row) for row in rows] == [encode(it, how) for how, it in expected]

@@ -215,6 +215,7 @@ class Conversations:
             data_size=member.data_size,
             encoding=connection.encoding,
             protocol=member.protocol,
+            **({"holder": connection.peer.holder} if connection.peer.holder else {}),
         )
 
     async def _readmit(self, connection: Connection, message: m.ReJoinCluster) -> None:
