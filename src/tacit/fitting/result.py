@@ -218,7 +218,12 @@ class Fit:
         columns = zip(
             self.posterior.names, self.posterior.mean, self.posterior.sd, low, high, strict=True
         )
-        return [as_coefficient(Shown(name, *map(float, row))) for name, *row in columns]
+        return [
+            Coefficient(
+                term=name, name=name, mean=float(m), sd=float(s), low=float(a), high=float(b)
+            )
+            for name, m, s, a, b in columns
+        ]
 
     def __str__(self) -> str:
         """Coefficients in the user's units, the guarantee, metrics and warnings."""
