@@ -21,6 +21,8 @@ def identify_parties(
     All rows and columns of the source count, whatever this run uses of them.
     """
     names = list(parties)
+    if not federation.source and not federation.raw:
+        return identify_arrays(ledger, {name: federation.parties[name] for name in names})
     source = _by_party(federation.raw if federation.source is None else federation.source, names)
     raw = _by_party(federation.raw, names)
     form = federation.known_by
