@@ -28,8 +28,8 @@ HELP = (
     "Start with `tacit run examples/hospitals.toml --report` in any directory: the examples come "
     "with the package. Those on public data need its files first: `tacit data fetch adult`. "
     "Between organisations start with certs, approve, serve and join (docs/live.md). Advanced: "
-    "tune, sweep, account, reproduce. Any command takes --debug to show a traceback. Exit codes: 2 "
-    "bad configuration, 3 privacy budget, 4 bad or missing data, 5 network or peer."
+    "audit, tune, sweep, account, reproduce. Any command takes --debug to show a traceback. Exit "
+    "codes: 2 bad configuration, 3 privacy budget, 4 bad or missing data, 5 network or peer."
 )
 COMMANDS = {
     "check": study.check,
@@ -47,6 +47,7 @@ COMMANDS = {
     "certs": certs_app,
     "data": data_app,
     "schema": study.schema,
+    "audit": advanced.audit,
     "tune": advanced.tune,
     "sweep": advanced.sweep,
     "account": advanced.account,

@@ -26,11 +26,11 @@ class FitPrivacy:
     statement: str
     private: bool
     """Whether differential privacy holds: not in a simulation with a known noise seed."""
-    total_epsilon: float | None = None
+    total_epsilon: float | None = field(default=None, compare=False)
     """ε of all fits that the ledger knows of on the same records, this one included, at this fit's
     δ; for the party with the largest. None if no ledger was charged.
     """
-    ledger: str | None = None
+    ledger: str | None = field(default=None, compare=False)
     """The ledger that was charged."""
     _plan: Plan | None = field(default=None, repr=False, compare=False)
 

@@ -10,7 +10,7 @@ import secrets
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -43,7 +43,7 @@ class Charging:
     settled: dict[str, Settled]
     unit: Unit
     adjacency: Adjacency
-    budget_required: bool = True
+    budget_required: bool = field(default=True, kw_only=True)
     """False: data sets without a budget are charged too, as in a notebook."""
 
     def require_budget(self) -> None:

@@ -112,7 +112,9 @@ class _Keyed:
         new[1:] = (place[1:] != place[:-1]).any(axis=1)
         starts = np.flatnonzero(new)
         copy = np.empty(len(place), np.uint64)
-        copy[order] = np.arange(len(place)) - np.repeat(starts, np.diff([*starts, len(place)]))
+        copy[order] = np.arange(len(place)) - np.repeat(
+            starts, np.diff(np.append(starts, len(place)))
+        )
         whole[:, 1] += copy
         hashed = self._encrypt(b"record", whole)[:, 0]
         return np.split(hashed, np.cumsum([len(one) for one in rows])[:-1])
