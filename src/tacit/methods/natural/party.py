@@ -33,6 +33,7 @@ from tacit.arrays import Array, Arrays
 from tacit.expfam import Family, Gaussian
 from tacit.expfam.quadrature import normal_rule, weighing_draws
 from tacit.methods.base import Task
+from tacit.methods.natural.products import with_matrix_products
 from tacit.methods.natural.search import Search, first_search, only_finite, searched
 from tacit.methods.natural.stages import (
     CANDIDATE_COUNT,
@@ -215,9 +216,10 @@ def at_draws(model: Model, task: Task) -> Arrays:
 
 def log_likelihood(model: Model, task: Task) -> Scalar:
     """Σ w log p(record | θ), float64."""
+    each_record = with_matrix_products(model.log_likelihood)
 
     def value(theta: Array) -> Array:
-        each = model.log_likelihood(theta, task.records)
+        each = each_record(theta, task.records)
         return jnp.sum(jnp.where(task.weights > 0, task.weights * each, 0.0)).astype(jnp.float64)
 
     return value
