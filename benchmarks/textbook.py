@@ -30,6 +30,8 @@ from numpyro.infer import MCMC, NUTS, init_to_median
 import tacit
 
 SIZES = (2, 30, 1_000)
+sample: Any = numpyro.sample
+deterministic: Any = numpyro.deterministic
 GROUPS = 9
 WARMUP, DRAWS, CHAINS = 1_000, 1_500, 2
 MEAN_ERROR, SD_BAND = 0.1, (0.85, 1.15)
@@ -48,107 +50,107 @@ def table(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 def linear(x: Any) -> Any:
     """An intercept and slopes with priors that allow for the units."""
-    a = numpyro.sample("a", dist.Normal(0.0, 20.0))
-    b = numpyro.sample("b", dist.Normal(0.0, 5.0 / np.array([*SPREAD, 2 * SPREAD[0]])).to_event(1))
+    a = sample("a", dist.Normal(0.0, 20.0))
+    b = sample("b", dist.Normal(0.0, 5.0 / np.array([*SPREAD, 2 * SPREAD[0]])).to_event(1))
     return a + (x - np.array([*CENTRE, 2 * CENTRE[0]])) @ b
 
 
 def student(x, y=None):
-    eta, s = linear(x), numpyro.sample("s", dist.HalfCauchy(5.0))
-    nu = numpyro.sample("nu", dist.Gamma(2.0, 0.1))
+    eta, s = linear(x), sample("s", dist.HalfCauchy(5.0))
+    nu = sample("nu", dist.Gamma(2.0, 0.1))
     with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.StudentT(nu, eta, s), obs=y)
+        sample("y", dist.StudentT(nu, eta, s), obs=y)
 
 
 def gamma(x, y=None):
-    eta, k = linear(x), numpyro.sample("k", dist.Exponential(0.5))
+    eta, k = linear(x), sample("k", dist.Exponential(0.5))
     with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Gamma(k, k * jnp.exp(-eta)), obs=y)
+        sample("y", dist.Gamma(k, k * jnp.exp(-eta)), obs=y)
 
 
 def negative_binomial(x, y=None):
-    eta, phi = linear(x), numpyro.sample("phi", dist.HalfCauchy(2.0))
+    eta, phi = linear(x), sample("phi", dist.HalfCauchy(2.0))
     with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.NegativeBinomial2(jnp.exp(eta), phi), obs=y)
+        sample("y", dist.NegativeBinomial2(jnp.exp(eta), phi), obs=y)
 
 
 def beta(x, y=None):
-    mu, phi = jax.nn.sigmoid(linear(x)), numpyro.sample("phi", dist.LogNormal(1.0, 1.5))
+    mu, phi = jax.nn.sigmoid(linear(x)), sample("phi", dist.LogNormal(1.0, 1.5))
     with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Beta(mu * phi, (1.0 - mu) * phi), obs=y)
+        sample("y", dist.Beta(mu * phi, (1.0 - mu) * phi), obs=y)
 
 
 def ordinal(x, y=None):
-    b = numpyro.sample("b", dist.Normal(0.0, 5.0 / np.array([*SPREAD, 2 * SPREAD[0]])).to_event(1))
+    b = sample("b", dist.Normal(0.0, 5.0 / np.array([*SPREAD, 2 * SPREAD[0]])).to_event(1))
     base = dist.Normal(0.0, 3.0).expand([3]).to_event(1)
-    cuts = numpyro.sample("cuts", dist.TransformedDistribution(base, OrderedTransform()))
+    cuts = sample("cuts", dist.TransformedDistribution(base, OrderedTransform()))
     eta = (x - np.array([*CENTRE, 2 * CENTRE[0]])) @ b
     with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.OrderedLogistic(eta, cuts), obs=y)
+        sample("y", dist.OrderedLogistic(eta, cuts), obs=y)
 
 
 def zero_inflated(x, y=None):
-    eta, gate = linear(x), numpyro.sample("gate", dist.Beta(1.0, 1.0))
+    eta, gate = linear(x), sample("gate", dist.Beta(1.0, 1.0))
     with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.ZeroInflatedPoisson(gate, jnp.exp(eta)), obs=y)
+        sample("y", dist.ZeroInflatedPoisson(gate, jnp.exp(eta)), obs=y)
 
 
 def horseshoe(x, y=None):
-    a, s = numpyro.sample("a", dist.Normal(0, 10.0)), numpyro.sample("s", dist.HalfNormal(5.0))
-    tau = numpyro.sample("tau", dist.HalfCauchy(0.2))
-    lam = numpyro.sample("lam", dist.HalfCauchy(1.0).expand([4]).to_event(1))
-    z = numpyro.sample("z", dist.Normal(0.0, 1.0).expand([4]).to_event(1))
+    a, s = sample("a", dist.Normal(0, 10.0)), sample("s", dist.HalfNormal(5.0))
+    tau = sample("tau", dist.HalfCauchy(0.2))
+    lam = sample("lam", dist.HalfCauchy(1.0).expand([4]).to_event(1))
+    z = sample("z", dist.Normal(0.0, 1.0).expand([4]).to_event(1))
     scaled = (x - np.array([*CENTRE, 2 * CENTRE[0]])) / np.array([*SPREAD, 2 * SPREAD[0]])
-    b = numpyro.deterministic("b", tau * lam * z)
+    b = deterministic("b", tau * lam * z)
     with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(a + scaled @ b, s), obs=y)
+        sample("y", dist.Normal(a + scaled @ b, s), obs=y)
 
 
 def correlated(x, group, y=None):
     """Random intercepts and slopes with an LKJ prior on their correlation."""
-    mean = numpyro.sample("mean", dist.Normal(0.0, 5.0).expand([2]).to_event(1))
-    sd = numpyro.sample("sd", dist.HalfNormal(2.0).expand([2]).to_event(1))
-    corr = numpyro.sample("corr", dist.LKJCholesky(2, 2.0))
-    z = numpyro.sample("z", dist.Normal(0.0, 1.0).expand([GROUPS, 2]).to_event(2))
-    s = numpyro.sample("s", dist.HalfNormal(5.0))
+    mean = sample("mean", dist.Normal(0.0, 5.0).expand([2]).to_event(1))
+    sd = sample("sd", dist.HalfNormal(2.0).expand([2]).to_event(1))
+    corr = sample("corr", dist.LKJCholesky(2, 2.0))
+    z = sample("z", dist.Normal(0.0, 1.0).expand([GROUPS, 2]).to_event(2))
+    s = sample("s", dist.HalfNormal(5.0))
     effects = mean + z @ (sd[:, None] * corr).T
     eta = effects[group, 0] + effects[group, 1] * (x[:, 0] - CENTRE[0]) / SPREAD[0]
     with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(eta, s), obs=y)
+        sample("y", dist.Normal(eta, s), obs=y)
 
 
 def lognormal_scale(x, group, y=None):
     """Centred random intercepts with a log-normal scale; counts."""
-    tau = numpyro.sample("tau", dist.LogNormal(-1.0, 1.0))
-    level = numpyro.sample("level", dist.Normal(0.0, 3.0))
-    effect = numpyro.sample("effect", dist.Normal(level, tau).expand([GROUPS]).to_event(1))
-    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    tau = sample("tau", dist.LogNormal(-1.0, 1.0))
+    level = sample("level", dist.Normal(0.0, 3.0))
+    effect = sample("effect", dist.Normal(level, tau).expand([GROUPS]).to_event(1))
+    slope = sample("slope", dist.Normal(0.0, 1.0))
     rate = jnp.exp(effect[group] + slope * (x[:, 0] - CENTRE[0]) / SPREAD[0])
     with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Poisson(rate), obs=y)
+        sample("y", dist.Poisson(rate), obs=y)
 
 
 def curve(x, group, y=None):
     """A Gaussian process over the groups, with learnt length and height."""
-    length = numpyro.sample("length", dist.InverseGamma(5.0, 10.0))
-    height = numpyro.sample("height", dist.HalfNormal(2.0))
-    s = numpyro.sample("s", dist.HalfNormal(3.0))
+    length = sample("length", dist.InverseGamma(5.0, 10.0))
+    height = sample("height", dist.HalfNormal(2.0))
+    s = sample("s", dist.HalfNormal(3.0))
     at = jnp.arange(GROUPS, dtype=jnp.result_type(float))
     gram = jnp.exp(-0.5 * ((at[:, None] - at) / length) ** 2) + 1e-6 * jnp.eye(GROUPS)
-    z = numpyro.sample("z", dist.Normal(0.0, 1.0).expand([GROUPS]).to_event(1))
-    f = numpyro.deterministic("f", height * jnp.linalg.cholesky(gram) @ z)
+    z = sample("z", dist.Normal(0.0, 1.0).expand([GROUPS]).to_event(1))
+    f = deterministic("f", height * jnp.linalg.cholesky(gram) @ z)
     with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(f[group], s), obs=y)
+        sample("y", dist.Normal(f[group], s), obs=y)
 
 
-def mixture(y=None):
-    p = numpyro.sample("p", dist.Beta(2.0, 2.0))
+def mixture(y: Any = None):
+    p = sample("p", dist.Beta(2.0, 2.0))
     base = dist.Normal(0.0, 5.0).expand([2]).to_event(1)
-    mu = numpyro.sample("mu", dist.TransformedDistribution(base, OrderedTransform()))
-    s = numpyro.sample("s", dist.HalfNormal(2.0).expand([2]).to_event(1))
+    mu = sample("mu", dist.TransformedDistribution(base, OrderedTransform()))
+    s = sample("s", dist.HalfNormal(2.0).expand([2]).to_event(1))
     weights = dist.Categorical(probs=jnp.stack([p, 1.0 - p]))
     with numpyro.plate("records", y.shape[0]):
-        numpyro.sample("y", dist.MixtureSameFamily(weights, dist.Normal(mu, s)), obs=y)
+        sample("y", dist.MixtureSameFamily(weights, dist.Normal(mu, s)), obs=y)
 
 
 def make_outcome(name: str, rng: np.random.Generator, white: np.ndarray, group: np.ndarray) -> Any:
