@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import numpy as np
 
+import tacit
 from tacit.data.federation import Federation
 from tacit.data.records import len_records
 from tacit.data.schema.layout import Layout, indicated_columns
 from tacit.methods import Clipped
 from tacit.models import Model
 from tacit.models.prior import PRIOR_PARTY
+from tacit.plan.explain import explain
 from tacit.plan.plan import Plan
+from tacit.privacy.guarantee import TRUST
 from tacit.results.diagnostics import cautions_of, diagnostics_block, learned_share
 from tacit.results.posterior import Posterior
 from tacit.results.published import not_covered
 from tacit.results.saved import model_settings
 from tacit.results.statements import clipping_statement, interval_note, statement
 from tacit.results.summary import (
+    Attacker,
     CautionNote,
     ClippedShare,
     DataFacts,
@@ -63,6 +68,8 @@ def compose_result(
     changes = [line["last_change"] for line in rounds if line["last_change"] is not None]
     return Result(
         seed=plan.seed,
+        version=tacit.__version__,
+        date=datetime.now(UTC).date().isoformat(),
         model=model_facts(plan.model),
         method=plan.method.kind,
         schedule=plan.schedule.kind,
@@ -202,5 +209,19 @@ def privacy_facts(plan: Plan, *, publish: bool = False) -> PrivacyFacts:
             )
             for name, one in plan.settled.items()
         ],
+        attackers=attackers(plan),
         not_covered=not_covered(plan, publish=publish),
     )
+
+
+def attackers(plan: Plan) -> list[Attacker]:
+    """ε for one unit against each kind of attacker.
+
+    ε of a whole party is left out: it depends on the party's number of records, which not every
+    adjacency makes public.
+    """
+    central = plan.guarantee is not None and plan.guarantee.trust == TRUST["central"]
+    return [
+        Attacker(attacker=row.attacker, sees=row.sees, epsilon=row.unit_epsilon, remark=row.remark)
+        for row in explain(plan, central=central).rows
+    ]
