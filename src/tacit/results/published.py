@@ -38,6 +38,7 @@ SAFE = (
     "cautions",
     "posterior",
     "intervals",
+    "coefficients",
     "sites",
     "topics",
     "true_values",
@@ -110,6 +111,9 @@ def public_result(result: Result, plan: Plan, *, publish: bool) -> Result:
             outcome=result.data.outcome,
             scaling=result.data.scaling,
             columns=result.data.columns,
+            positive=result.data.positive,
+            levels=result.data.levels,
+            keep=result.data.keep,
         ),
         privacy=msgspec.structs.replace(result.privacy, ledger=None),
     )
