@@ -220,7 +220,7 @@ def coefficient_parts(result: Result | PartyResult) -> list[Any]:
         )
         for row, coloured, value, bar in zip(rows, clear, truth, bars, strict=True)
     ]
-    table = Table(f"All {len(rows)} coefficients", head, shown, minor=(2,))
+    table = Table(f"All {len(rows)} coefficients", head, shown, minor=(2, 5))
     parts: list[Any] = _notes(sum(clear), sum(signed), failed=failed, warning=warning)
     return [*parts, table, *_bar_note(result), *_ratio_parts(result)]
 
@@ -367,8 +367,8 @@ def performance_parts(result: Result) -> list[Any]:
         )
         content.append(Drawing(as_svg(plot_calibration(bins), "calibration", caption), caption))
     if result.not_evaluated:
-        content += [Heading("Not evaluated"),
-                    Items([f"{what}: {why}" for what, why in result.not_evaluated.items()])]  # fmt: skip
+        why = [f"{what}: {reason}" for what, reason in result.not_evaluated.items()]
+        content += [Heading("Not evaluated"), Items(why)]
     return content
 
 
@@ -447,8 +447,8 @@ def convergence_parts(run: Run) -> list[Any]:
         for r in run.refused[:MOST_REFUSALS]
     ]
     if rows:
-        parts += [Heading("Refused updates"),
-                  Table("Refused updates", ["Round", "Party", "Reason"], rows, numbers=False)]  # fmt: skip
+        head = ["Round", "Party", "Reason"]
+        parts += [Heading("Refused updates"), Table("Refused updates", head, rows, numbers=False)]
         more = len(run.refused) - len(rows)
         parts += [Paragraph(f"And {more} more in events.jsonl.")] if more else []
     return parts
@@ -503,9 +503,7 @@ def facts_table(result: Result) -> Table:
         ("of which compiling, s", result.timing.get("compile_s")),
         ("Compilations", result.compilations),
     ]
-    return facts(
-        "The run", [(label, _word(value)) for label, value in found if value is not None]
-    )
+    return facts("The run", [(label, _word(value)) for label, value in found if value is not None])
 
 
 def reproduction_parts(run: Run) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tacit.report.parts import (
@@ -98,8 +99,6 @@ def _meaning(privacy: PrivacyFacts) -> list[Any]:
     assert guarantee is not None
     if not guarantee.epsilon < 10:
         return []
-    import math
-
     factor = math.exp(guarantee.epsilon)
     return [
         Paragraph(
@@ -149,7 +148,9 @@ def _costs(privacy: PrivacyFacts) -> list[Any]:
     if not rows:
         return []
     head = ["Party", "ε", "δ", "Noise sd / clip", "Releases"]
-    return [Heading("Cost by party"), Table(f"Cost of {len(rows)} parties", head, rows, minor=(2,))]
+    if len(rows) > 1 and len({tuple(row.cells) for row in rows}) == 1:
+        rows = [TableRow(f"each of {len(rows)} parties", rows[0].cells)]
+    return [Heading("Cost by party"), Table("Cost by party", head, rows, minor=(2,))]
 
 
 def _not_covered(privacy: PrivacyFacts) -> list[Any]:

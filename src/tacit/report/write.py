@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,16 @@ def render(run: Run | PartyRun) -> str:
     return template.render(page=page, css=css)
 
 
+def breakable(name: str) -> Markup:
+    """A name with places where a line may break, after separators.
+
+    >>> breakable("previous_stays=<2")
+    Markup('previous_<wbr>stays=<wbr>&lt;2')
+    """
+    parts = re.split(r"(?<=[_=,|/])", name)
+    return Markup("<wbr>").join(part for part in parts if part)
+
+
 @functools.cache
 def _template() -> tuple[Any, Markup]:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -46,5 +57,6 @@ def _template() -> tuple[Any, Markup]:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["breakable"] = breakable
     css = Markup((folder / "style.css").read_text(encoding="utf-8"))
     return environment.get_template("report.html.j2"), css

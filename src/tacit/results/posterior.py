@@ -121,9 +121,7 @@ class Posterior:
         values = self.model.constrain(self.sample(count, seed=seed))
         return {name: np.asarray(value) for name, value in values.items()}
 
-    def to_arviz(
-        self, count: int = 1000, *, seed: int = 0, records: Records | None = None
-    ) -> Any:
+    def to_arviz(self, count: int = 1000, *, seed: int = 0, records: Records | None = None) -> Any:
         """Draws as ArviZ reads them; needs `pip install tacit[arviz]`.
 
         Parameters

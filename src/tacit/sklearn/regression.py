@@ -283,9 +283,7 @@ class LogisticRegression(ClassifierMixin, _Regression):
     def _model(self, names: tuple[str, ...], layout: Any, federation: Federation) -> Model:
         if self._output == "bernoulli":
             return LogisticModel(names, prior_sd=self.prior_sd, layout=layout)
-        return SoftmaxModel(
-            names, levels=federation.levels, prior_sd=self.prior_sd, layout=layout
-        )
+        return SoftmaxModel(names, levels=federation.levels, prior_sd=self.prior_sd, layout=layout)
 
 
 class _Numeric(RegressorMixin, _Regression):
@@ -505,7 +503,9 @@ def _bounds_of(bounds: Any, names: list[str]) -> dict[str, Pair]:
         return dict.fromkeys(names, _pair(bounds, "bounds"))
     if len(bounds) != len(names):
         raise ConfigError(f"bounds has {len(bounds)} pairs; X has {len(names)} columns")
-    return {name: _pair(pair, f"bounds of {name}") for name, pair in zip(names, bounds, strict=True)}
+    return {
+        name: _pair(pair, f"bounds of {name}") for name, pair in zip(names, bounds, strict=True)
+    }
 
 
 def _pair(given: Any, what: str) -> Pair:
