@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from typing import Any
 
 import matplotlib as mpl
 from markupsafe import Markup
@@ -42,7 +43,7 @@ def as_svg(figure: Figure, name: str, caption: str) -> Markup:
     for axes in figure.axes:
         axes.patch.set_alpha(0.0)
     target = io.StringIO()
-    settings = {"svg.fonttype": "none", "svg.hashsalt": name}
+    settings: dict[Any, str] = {"svg.fonttype": "none", "svg.hashsalt": name}
     with mpl.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})

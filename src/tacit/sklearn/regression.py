@@ -69,7 +69,7 @@ class _Regression(BaseEstimator):
         prior_sd: float = 1.0,
         random_state: Any = 0,
     ) -> None:
-        self.privacy = privacy
+        self.privacy: PrivacyArgument = privacy
         self.bounds = bounds
         self.prior_sd = prior_sd
         self.random_state = random_state
@@ -395,8 +395,8 @@ class LinearRegression(_Numeric):
         )  # fmt: skip
 
     def _fit(self, X: Any, y: np.ndarray, groups: Any, outcome: ColumnConfig) -> None:
-        known = self.noise_sd is not None
-        self._noise = self.noise_sd / self._y_scale if known else _residual_sd(X, y)
+        given = self.noise_sd
+        self._noise = _residual_sd(X, y) if given is None else given / self._y_scale
         super()._fit(X, y, groups, outcome)
 
     def _model(self, names: tuple[str, ...], layout: Any, federation: Federation) -> Model:
