@@ -29,8 +29,8 @@ HELP = (
     "with the package. Those on public data need its files first: `tacit data fetch adult`. "
     "Between organisations start with certs, approve, serve and join (docs/live.md). Advanced: "
     "tune, sweep, account, reproduce. Any command takes --quiet to print nothing but warnings and "
-    "errors (and --json's output), and --debug to show a traceback. Exit codes: 2 bad configuration,"
-    " 3 privacy budget, 4 bad or missing data, 5 network or peer."
+    "errors (and --json's output), and --debug to show a traceback. Exit codes: 2 bad "
+    "configuration, 3 privacy budget, 4 bad or missing data, 5 network or peer."
 )
 COMMANDS = {
     "check": study.check,
