@@ -36,6 +36,7 @@ from tacit.report.parts import (
 )
 from tacit.report.privacy import privacy_badge, privacy_parts, privacy_statement
 from tacit.results.coefficients import as_ratios
+from tacit.results.explained import explained
 from tacit.results.figures import plot_calibration, plot_convergence, plot_negative_elbo
 from tacit.results.shown import to_precision
 from tacit.results.summary import CalibrationBin, Coefficient, PartyResult, Result
@@ -442,6 +443,10 @@ def convergence_parts(run: Run) -> list[Any]:
     if any(row.negative_elbo is not None for row in run.rounds):
         caption = "Negative evidence lower bound of the q that each round started from."
         parts.append(Drawing(as_svg(plot_negative_elbo(run.rounds), "elbo", caption), caption))
+    numbers = [TableRow(one.name, (one.value, one.meaning)) for one in explained(result.diagnostics)]
+    if numbers:
+        head = ["Diagnostic", "Value", "Meaning"]
+        parts.append(Table("Diagnostics", head, numbers, numbers=False))
     rows = [
         TableRow(str(r.round or "–"), (r.party or "–", r.reason))
         for r in run.refused[:MOST_REFUSALS]
