@@ -16,6 +16,7 @@ from tacit.data.schema.schema import Schema
 from tacit.engines.execute import Observer, Outcome, carry_out
 from tacit.errors import ConfigError
 from tacit.fitting.charged import fit_ledger
+from tacit.fitting.progress import Progress
 from tacit.fitting.result import Fit
 from tacit.methods import LocalMethod, PrivateScores, PrivateScoring
 from tacit.methods.scoring.units import check_units
@@ -75,6 +76,7 @@ def fit(
     seed: int = 0,
     ledger: str | Path | None = None,
     callback: Observer | None = None,
+    progress: bool | None = None,
 ) -> Fit:
     """Fit a model to the records of several parties, in this process.
 
@@ -111,6 +113,8 @@ def fit(
         running total. Simulations (`insecure_noise_seed`) are never charged.
     callback
         A function of (state, log) that is called after every update of the posterior.
+    progress
+        Whether to show a progress bar; by default only in notebooks.
 
     Returns
     -------
@@ -133,8 +137,11 @@ def fit(
     check_callback(callback)
     prepared = _prepare(model, data, privacy, test, posterior, method, schedule, seed)
     with fit_ledger(prepared.plan, prepared.federation, ledger) as charged:
-        outcome = carry_out(prepared.plan, observe=callback, charging=charged and charged.charging)
-    fitted = _fit_of(prepared, outcome, charged and charged.facts)
+        charging = None if charged is None else charged.charging
+        with Progress(prepared.plan.schedule.rounds, progress) as bar:
+            observe = bar.observer(callback)
+            outcome = carry_out(prepared.plan, observe=observe, charging=charging)
+    fitted = _fit_of(prepared, outcome, None if charged is None else charged.facts)
     warn([Caution(one.kind, one.text) for one in fitted._result.cautions])
     return fitted
 
