@@ -127,7 +127,8 @@ def audit(
     assert isinstance(plan.method, PrivateMethod)
     started = time.monotonic()
     tell = progress or (lambda _: None)
-    plan = replace(plan, privacy=msgspec.structs.replace(plan.privacy, insecure_noise_seed=None))
+    privacy = msgspec.structs.replace(plan.privacy, insecure_noise_seed=None)
+    plan = replace(plan, privacy=privacy)
     party = party or next(iter(plan.parties))
     audited = AuditedParty(plan, party, seed=seed)
     visits = audited.visits()
@@ -136,7 +137,7 @@ def audit(
     shown: dict[tuple[str, int], float] = {}
     for visit in visits:
         stage = plan.method.stage_at(visit).name
-        plain = plan.privacy.aggregation == "plain"
+        plain = privacy.aggregation == "plain"
         with noted():
             tell(f"{stage}: looking for the worst pair of neighbours")
             pairs = audited.worst_pairs(visit)
@@ -157,8 +158,8 @@ def audit(
     guarantee = plan.settled[party].guarantee
     return Audit(
         method=plan.method.kind,
-        unit=plan.privacy.unit,
-        adjacency=plan.privacy.adjacency,
+        unit=privacy.unit,
+        adjacency=privacy.adjacency,
         delta=guarantee.delta,
         epsilon=guarantee.epsilon,
         findings=tuple(findings),

@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from scipy.special import logsumexp
 
 from tacit.privacy.accounting.profiles import hockey_stick
 from tacit.privacy.accounting.steps import Step, to_step
@@ -124,7 +123,9 @@ def _log_moment(step: Step, order: float, *, reverse: bool) -> float:
     if reverse:
         p, q = q, p
     log_width = math.log(x[1] - x[0]) - 0.5 * math.log(2 * math.pi)
-    return max(0.0, float(logsumexp(order * p + (1.0 - order) * q)) + log_width)
+    exponent = order * p + (1.0 - order) * q
+    largest = float(exponent.max())
+    return max(0.0, largest + math.log(float(np.exp(exponent - largest).sum())) + log_width)
 
 
 def _lower_part(step: Step, order: float) -> tuple[float, float]:
