@@ -85,8 +85,7 @@ class SecondRelease(PrivateStatistics):
 
     def answer(self, model, family, key, task):
         found = super().answer(model, family, key, task)
-        secret = jax.random.fold_in(task.secret, 9)
-        again = super().answer(model, family, key, task._replace(secret=secret))
+        again = super().answer(model, family, key, task._replace(noise=-task.noise))
         both = {name: found.natural[name] + again.natural[name] for name in found.natural}
         return found._replace(natural=both)
 
@@ -97,14 +96,14 @@ class SometimesTwice(PrivateStatistics):
     def answer(self, model, family, key, task):
         found = super().answer(model, family, key, task)
 
-        def twice(secret: Any) -> Any:
+        def twice(noise: Any) -> Any:
             return (
                 super(SometimesTwice, self)
-                .answer(model, family, key, task._replace(secret=secret))
+                .answer(model, family, key, task._replace(noise=noise))
                 .natural
             )
 
-        other = jax.random.fold_in(task.secret, 9)
+        other = -task.noise
         natural = jax.lax.cond(exact_sum(task) > 10.0, twice, lambda _: found.natural, other)
         return found._replace(natural=natural)
 
@@ -115,8 +114,8 @@ class QuietCoordinates(Gaussian):
 
     factor: Any = 1.0
 
-    def release(self, key, bounded, drawn=UNSAMPLED):
-        found = super().release(key, bounded, drawn)
+    def release(self, noise, bounded, drawn=UNSAMPLED):
+        found = super().release(noise, bounded, drawn)
         noise = found.value - bounded.value
         return found._replace(value=bounded.value + self.factor * noise)
 
@@ -131,11 +130,15 @@ class TwoSums(DPSGD):
         del units
         return (GaussianEvent(clip=clip, noise_sd=noise_sd, count=2),)
 
+    def release_size(self, model, family, stage):
+        del model, family, stage
+        return 70
+
     def answer(self, model, family, key, task):
         del model, family, key
         signs = jnp.where(task.records["x"][:, :1] > 0, 1.0, -1.0) * jnp.ones(70)
         bounded = clip_units(signs, task.terms.clips[0], task.weights)
-        first, second = jax.random.split(task.secret)
+        first, second = task.noise
         second = first if self.wrong == "same key" else second
         factor = jnp.ones(70)
         if self.wrong == "half of one":
@@ -145,8 +148,10 @@ class TwoSums(DPSGD):
         if self.wrong == "half later":
             factor = jnp.where(task.visit > 0, 0.5, 1.0) * factor
         sd = task.terms.noise_sds[0]
-        one = Gaussian(noise_sd=sd).release(first, bounded)
-        two = QuietCoordinates(noise_sd=sd, factor=factor).release(second, bounded)
+        lattice = task.terms.lattice
+        one = Gaussian(noise_sd=sd, lattice=lattice).release(first, bounded)
+        quiet = QuietCoordinates(noise_sd=sd, factor=factor, lattice=lattice)
+        two = quiet.release(second, bounded)
         costs = jax.tree.map(lambda *leaves: jnp.stack(leaves), one.cost, two.cost)
         moved = jnp.mean(one.value) + jnp.mean(two.value)
         return Answer(task.q | {"linear": task.q["linear"] + moved}, None, costs)

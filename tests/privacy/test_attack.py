@@ -258,7 +258,9 @@ def test_half_the_noise_is_caught(name, monkeypatch):
     honest = Gaussian.release
 
     def weaker(self, key, bounded, *drawn):
-        half = Gaussian(noise_sd=self.noise_sd * 0.5, shares=self.shares)
+        half = Gaussian(
+            noise_sd=self.noise_sd * 0.5, shares=self.shares, lattice=self.lattice
+        )
         release = honest(half, key, bounded, *drawn)
         lie = jnp.asarray(self.noise_sd, jnp.float64)
         return release._replace(cost=release.cost._replace(noise_sd=lie))

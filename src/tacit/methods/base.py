@@ -26,14 +26,14 @@ class Task(NamedTuple):
 
     `weights` is 1 for a record and 0 for padding. `start` is where an optimiser begins: q, or,
     while q is still the prior (`initial`), the model's own starting point. `visit` counts the
-    requests that this party has had. A private method also
-    gets its numbers (`terms`) and the key of its noise and batches (`secret`). `stage` is the name
-    of the visit's stage (`LocalMethod.stage_at`), known when it is compiled, and `public` what the
-    server publishes for it; q and factor are None where the stage does not read them. `memory` is
-    what the method kept at this party (`LocalMethod.memory`), and `damping` the part of its change
-    that will be sent. `begun` is what `LocalMethod.begin` made of `start`, or None, in which case
-    the method does so itself. `words` are the numbers of seed, party and visit that the public key
-    of `answer` is made of: no source of noise.
+    requests that this party has had. A private method also gets its numbers (`terms`), its noise,
+    and the key of its batches (`secret`). `stage` is the name of the visit's stage
+    (`LocalMethod.stage_at`), known when it is compiled, and `public` what the server publishes for
+    it; q and factor are None where the stage does not read them. `memory` is what the method kept
+    at this party (`LocalMethod.memory`), and `damping` the part of its change that will be sent.
+    `begun` is what `LocalMethod.begin` made of `start`, or None, in which case the method does so
+    itself. `words` are the numbers of seed, party and visit that the public key of `answer` is made
+    of: no source of noise.
 
     Parameters
     ----------
@@ -47,8 +47,9 @@ class Task(NamedTuple):
         Whether q is still the prior.
     visit, stage
         Number of earlier requests, and the name of this one's stage.
-    terms, secret
-        Clips and noise of a private method, and the key of its noise.
+    terms, secret, noise
+        Terms of a private method, the key of its batches, and the integer noise of its releases,
+        one row each.
     public
         What the server publishes for this stage.
     memory
@@ -68,6 +69,7 @@ class Task(NamedTuple):
     visit: Array | int = 0
     terms: Any = None
     secret: Array = None
+    noise: Array = None
     stage: str = UPDATE
     public: Arrays = {}  # noqa: RUF012 - shared and never written to
     memory: Any = None

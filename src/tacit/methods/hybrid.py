@@ -140,6 +140,10 @@ class Hybrid(PrivateMethod):
         )
         return self.first.release(clip=clip, noise_sd=noise_sd * scale, units=units)
 
+    def release_size(self, model: Model, family: Family, stage: str) -> int:
+        method = self.first if stage == STATISTICS else self.then
+        return method.release_size(model, family, UPDATE)
+
     def stage_at(self, visit: int) -> Stage:
         return Stage(STATISTICS if visit == 0 else GRADIENT)
 

@@ -187,6 +187,11 @@ class Whitened(PrivateMethod):
             return {MOMENT: (model.dimension * (model.dimension + 1) // 2,)}
         return self.bound_inner.released_shapes(model, family, stage)
 
+    def release_size(self, model: Model, family: Family, stage: str) -> int:
+        if stage == MOMENT:
+            return model.dimension * (model.dimension + 1) // 2
+        return self.bound_inner.release_size(model, family, stage)
+
     def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
         if stage == MOMENT:
             return {}
@@ -232,8 +237,12 @@ class Whitened(PrivateMethod):
     def _moment(self, task: Task) -> Answer:
         """The noisy second moment, without damping."""
         bounded, _ = self._clipped_moment(task)
-        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
-        release = mechanism.release(task.secret, bounded)
+        mechanism = Gaussian(
+            noise_sd=task.terms.noise_sds[0],
+            shares=task.terms.shares,
+            lattice=task.terms.lattice,
+        )
+        release = mechanism.release(task.noise[0], bounded)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
         return Answer(None, None, costs, task.memory, {MOMENT: release.value})
 

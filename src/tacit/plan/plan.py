@@ -253,6 +253,10 @@ def make_plan(
         shapes_of(schedule, units, seed),
         shares=shares_of(privacy, schedule, len(parties), live),
         trust=trust,
+        numbers=lambda visit: method.release_size(
+            model, chosen_family, method.stage_at(visit).name
+        ),
+        total_units=method.total_units,
     )
     if privacy.aggregation != "plain":
         check_in_step(settled, schedule, live)

@@ -197,6 +197,12 @@ class DPSGD(PrivateMethod):
         """Numbers per release, if the model leaves `precision` to the method."""
         return 2 * dimension if self.precision == "per-coordinate" else dimension
 
+    def release_size(self, model: Model, family: Family, stage: str) -> int:
+        del family, stage
+        size = {"isotropic": 1, "per-coordinate": model.dimension, "fixed": 0}
+        tally = 0 if self.adaptive is None else 1
+        return model.dimension + size[self._precision(model)] + tally
+
     def starts_at_prior(self, model: Model) -> bool:
         """True if Λ is learned; if not, q starts at the model's starting point and keeps its Λ."""
         return self._precision(model) != "fixed"
@@ -281,7 +287,7 @@ class DPSGD(PrivateMethod):
         last = max(1, math.ceil(self.average_last * self.steps))
 
         def step(
-            carry: tuple[Local, Local], inputs: tuple[Array, Array, Array]
+            carry: tuple[Local, Local], inputs: tuple[Array, Array, tuple[Array, Array]]
         ) -> tuple[tuple[Local, Local], tuple[Cost, Array]]:
             (local, total), (number, public, secret) = carry, inputs
             q = multiply(rest, _natural(local))
@@ -302,7 +308,7 @@ class DPSGD(PrivateMethod):
         inputs = (
             first + jnp.arange(self.steps),
             jax.random.split(key, self.steps),
-            jax.random.split(task.secret, self.steps),
+            (jax.random.split(task.secret, self.steps), task.noise),
         )
         nothing = jax.tree.map(jnp.zeros_like, start)
         (_, total), (costs, within) = jax.lax.scan(step, (start, nothing), inputs)
@@ -363,16 +369,23 @@ class DPSGD(PrivateMethod):
         family: MeanFieldGaussian,
         free: Free,
         public: Array,
-        secret: Array,
+        secret: tuple[Array, Array],
         task: Task,
         scale: Array,
     ) -> tuple[Free, Cost, Array]:
-        """(G, K) in natural units, their cost, and the number of units within the clip."""
+        """(G, K) in natural units, their cost, and the number of units within the clip.
+
+        `secret` is the key of the batch and the noise of this release.
+        """
         clipped, maps, tally = self._clipping(model, family, free, public, task, scale)
-        batch_key, noise_key = jax.random.split(secret)
+        batch_key, noise = secret
         bounded, drawn = self.batches.summed(batch_key, task, clipped)
-        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
-        release = mechanism.release(noise_key, bounded, drawn)
+        mechanism = Gaussian(
+            noise_sd=task.terms.noise_sds[0],
+            shares=task.terms.shares,
+            lattice=task.terms.lattice,
+        )
+        release = mechanism.release(noise, bounded, drawn)
         sums, within = release.value, jnp.zeros(())
         if tally is not None:
             sums, within = sums[0], sums[1] / (tally.weight * self.sampling_rate)

@@ -266,8 +266,12 @@ class PrivateScores(PrivateMethod):
         assert isinstance(model, SimulatesOutcomes)
         clip = task.terms.clips[0]
         bounded, unit = self._bounded(model, task, clip), self.bound_of(model, task.stage)
-        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
-        release = mechanism.release(task.secret, bounded)
+        mechanism = Gaussian(
+            noise_sd=task.terms.noise_sds[0],
+            shares=task.terms.shares,
+            lattice=task.terms.lattice,
+        )
+        release = mechanism.release(task.noise[0], bounded)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
         return Answer(None, None, costs, released={task.stage: release.value * (unit / clip)})
 

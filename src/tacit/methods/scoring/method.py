@@ -218,8 +218,12 @@ class PrivateScoring(PrivateMethod):
             )
         else:
             bounded = self._scores(model, task)
-        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
-        release = mechanism.release(task.secret, bounded)
+        mechanism = Gaussian(
+            noise_sd=task.terms.noise_sds[0],
+            shares=task.terms.shares,
+            lattice=task.terms.lattice,
+        )
+        release = mechanism.release(task.noise[0], bounded)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
         return Answer(None, None, costs, released={task.stage: release.value / unit})
 

@@ -26,6 +26,7 @@ first visit's release, and later replies cost nothing. It needs statistics that 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -245,6 +246,13 @@ class PrivateStatistics(PrivateMethod):
             return ()
         return super().events(visit=visit, visits=visits, clip=clip, noise_sd=noise_sd, units=units)
 
+    def release_size(self, model: Model, family: Family, stage: str) -> int:
+        del model, stage
+        if not isinstance(family, Gaussian):
+            return sum(math.prod(shape) for shape in family.shapes.values())
+        d = family.dimension
+        return d + (d * (d + 1) // 2 if whole(family) else d)
+
     def stage_at(self, visit: int) -> Stage:
         """The stage of a visit; with `one_shot`, later visits repeat the first release."""
         return Stage("repeat" if self.one_shot and visit > 0 else UPDATE)
@@ -259,15 +267,17 @@ class PrivateStatistics(PrivateMethod):
         rest = cavity(task.q, task.factor)
         if task.stage == "repeat":
             return Answer(multiply(rest, task.memory), None, None, task.memory)
-        for_noise, for_batch, for_model = jax.random.split(task.secret, 3)
+        for_batch, for_model = jax.random.split(task.secret)
 
         def clipped(records: Records, weights: Array) -> Bounded:
             return self._clipped(model, family, for_model, task, records, weights)
 
         bounded, drawn = self.batches.summed(for_batch, task, clipped, traced=model.traceable)
         shares = jnp.inf if self.aggregation == "server" else task.terms.shares
-        mechanism = GaussianMechanism(noise_sd=task.terms.noise_sds[0], shares=shares)
-        released = mechanism.release(for_noise, bounded, drawn)
+        mechanism = GaussianMechanism(
+            noise_sd=task.terms.noise_sds[0], shares=shares, lattice=task.terms.lattice
+        )
+        released = mechanism.release(task.noise[0], bounded, drawn)
         found = self._factor(model, family, task.q, released.value)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], released.cost)
         return Answer(multiply(rest, found), None, costs, found if self.one_shot else None)
@@ -276,7 +286,7 @@ class PrivateStatistics(PrivateMethod):
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
     ) -> tuple[Bounded, Array]:
         del key
-        for_model = jax.random.split(task.secret, 3)[2]
+        for_model = jax.random.split(task.secret)[1]
         weights = task.weights
         bounded = self._clipped(model, family, for_model, task, task.records, weights, tally)
         return bounded, units_present(weights)

@@ -66,6 +66,7 @@ from tacit.privacy.bounded import Bounded, Tally, clip_units, within
 from tacit.privacy.events import GaussianEvent, Poisson
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Drawn, Gaussian
+from tacit.privacy.sampling import poisson_mask
 from tacit.privacy.settings import check_clip
 from tacit.pvi import divide, multiply, power
 from tacit.server.combine import Combine, Run
@@ -198,6 +199,10 @@ class PrivateUpdate(PrivateMethod):
         clip = clip if self._adds else 2.0 * clip
         return (GaussianEvent(clip=clip, noise_sd=noise_sd, sampling=sampling),)
 
+    def release_size(self, model: Model, family: Family, stage: str) -> int:
+        del model, stage
+        return 2 * family.dimension
+
     @property
     def _adds(self) -> bool:
         """True if adding a unit moves the sum by at most C and replacing one by at most 2C."""
@@ -243,17 +248,18 @@ class PrivateUpdate(PrivateMethod):
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
         form, task = self._form, self._divided_by_own(task)
         present = jnp.arange(task.weights.shape[0]) < self._count(task)
-        coin, noise_key, drawn = task.secret, task.secret, Drawn()
+        drawn = Drawn()
         if self.sampling_rate < 1:
-            coin, noise_key = jax.random.split(task.secret)
-            present = present & jax.random.bernoulli(coin, self.sampling_rate)
+            present = present & poisson_mask(task.secret, jnp.ones(1), self.sampling_rate)
             drawn = Drawn(rate=jnp.asarray(self.sampling_rate))
         bounded = self._clipped(model, family, key, task, present)
         if not self._adds:
             bounded = within(bounded)
         shares = jnp.inf if self.aggregation == "server" else task.terms.shares
-        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=shares)
-        release = mechanism.release(noise_key, bounded, drawn)
+        mechanism = Gaussian(
+            noise_sd=task.terms.noise_sds[0], shares=shares, lattice=task.terms.lattice
+        )
+        release = mechanism.release(task.noise[0], bounded, drawn)
         change = form.natural(task.q, release.value)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
         kept = None
