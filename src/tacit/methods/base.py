@@ -15,9 +15,10 @@ import numpy as np
 from tacit.arrays import Array, Arrays, Natural
 from tacit.expfam import Family
 from tacit.models import Model, Records
+from tacit.privacy.events import GaussianEvent
 from tacit.pvi import damped_update
 from tacit.server.combine import Solver
-from tacit.server.messages import UPDATE, Stage
+from tacit.server.messages import UPDATE, Asked, Stage
 from tacit.server.schedule import USUAL_ROUNDS
 
 
@@ -97,6 +98,8 @@ class Answer(NamedTuple):
         What stays with the party.
     released
         Further arrays that leave the party.
+    sound
+        False if a sum was not finite, in which case nothing is sent.
     """
 
     natural: Natural | None
@@ -104,6 +107,7 @@ class Answer(NamedTuple):
     cost: Any = None
     memory: Any = None
     released: Arrays = {}  # noqa: RUF012 - shared and never written to
+    sound: Array | bool = True
 
     def leaving(self, task: Task) -> Arrays:
         """Everything that leaves the party, by name."""
@@ -193,6 +197,37 @@ class LocalMethod(abc.ABC):
         """Names and shapes of what a reply to that stage releases."""
         del model, stage
         return family.shapes
+
+    def integer_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]] | None:
+        """Names and shapes of the integers that a reply to that stage carries.
+
+        None: it carries floats, the arrays of `released_shapes`.
+        """
+        del model, family, stage
+        return None
+
+    def from_integers(
+        self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
+    ) -> Arrays:
+        """The arrays of `released_shapes` that released integers stand for, in NumPy.
+
+        `event` is that of the agreed plan and has the public step. Linear in the integers where
+        only a sum over parties is read, with the product of their factors in `asked`.
+
+        Parameters
+        ----------
+        model, family
+            Those of the run.
+        event
+            The release, as agreed.
+        asked
+            What the release answers.
+        integers
+            What arrived, or its sum over parties.
+        """
+        raise NotImplementedError(f"{self.kind} sends no integers")
 
     def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
         """Names and shapes of what a request of that stage publishes besides q."""

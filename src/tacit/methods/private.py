@@ -225,7 +225,9 @@ class PrivateMethod(LocalMethod, abc.ABC):
 
     def release_size(self, model: Model, family: Family, stage: str) -> int:
         """Numbers per release of a stage, exactly: that many integers get noise."""
-        shapes = self.released_shapes(model, family, stage)
+        shapes = self.integer_shapes(model, family, stage)
+        if shapes is None:
+            shapes = self.released_shapes(model, family, stage)
         return sum(math.prod(shape) for shape in shapes.values())
 
     def floor(

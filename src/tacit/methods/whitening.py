@@ -49,7 +49,7 @@ from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Gaussian
 from tacit.privacy.settings import check_clip
 from tacit.server.combine import Combine, RoundSum, Run, Shared
-from tacit.server.messages import Stage
+from tacit.server.messages import Asked, Stage
 from tacit.support.compiler import jax, jnp
 
 MOMENT, MAP = "moment", "map"
@@ -189,8 +189,22 @@ class Whitened(PrivateMethod):
 
     def release_size(self, model: Model, family: Family, stage: str) -> int:
         if stage == MOMENT:
-            return model.dimension * (model.dimension + 1) // 2
+            return super().release_size(model, family, stage)
         return self.bound_inner.release_size(model, family, stage)
+
+    def integer_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]] | None:
+        if stage == MOMENT:
+            return self.released_shapes(model, family, stage)
+        return self.bound_inner.integer_shapes(model, family, stage)
+
+    def from_integers(
+        self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
+    ) -> Arrays:
+        if asked.stage == MOMENT:
+            return {MOMENT: event.step * integers[MOMENT]}
+        return self.bound_inner.from_integers(model, family, event, asked, integers)
 
     def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
         if stage == MOMENT:
@@ -244,7 +258,9 @@ class Whitened(PrivateMethod):
         )
         release = mechanism.release(task.noise[0], bounded)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
-        return Answer(None, None, costs, task.memory, {MOMENT: release.value})
+        return Answer(
+            None, None, costs, task.memory, {MOMENT: release.integers}, sound=release.sound
+        )
 
     def _clipped_moment(self, task: Task, tally: Tally | None = None) -> tuple[Bounded, Array]:
         """The clipped second moment, and a mask of its units."""

@@ -353,7 +353,7 @@ def compiled(
         key = visit_key(task.words) if model.traceable or method.uses_key else None
         answer = method.answer(model, family, key, task)
         released = answer.leaving(task)
-        finite = xp.all(xp.isfinite(0.0 if answer.loss is None else answer.loss))
+        finite = xp.all(xp.isfinite(0.0 if answer.loss is None else answer.loss)) & answer.sound
         for value in released.values():
             finite = finite & xp.all(xp.isfinite(value))
         for value in jax.tree.leaves(answer.memory):

@@ -17,7 +17,7 @@ from tacit.errors import ConfigError
 from tacit.privacy.accounting import calibrate, epsilon
 from tacit.privacy.events import HIDDEN_UNITS, Adjacency, GaussianEvent
 from tacit.privacy.guarantee import TRUST, Aggregation, Guarantee, Unit
-from tacit.privacy.lattice import RING_BITS
+from tacit.privacy.lattice import LEAST_BITS, RING_BITS
 from tacit.privacy.settings import Privacy, check_clip
 
 KNOWN_SEED_CAVEAT = (
@@ -144,8 +144,14 @@ def settle(
         noise = dict.fromkeys(noise, max(noise.values()))
     costs: dict[tuple, float] = {}
     settled = {}
+    every = {
+        name: _answers(method, shape, lattice, clip=clips[name], noise_sd=noise[name])
+        for name, shape in shapes.items()
+    }
+    if privacy.aggregation != "plain":
+        every = _with_one_step(every)
     for name, shape in shapes.items():
-        answers = _answers(method, shape, lattice, clip=clips[name], noise_sd=noise[name])
+        answers = every[name]
         _check_ring(name, answers, shape.units, lattice)
         delta = privacy.of(name)[2]
         key = (answers, shape.visits, delta)
@@ -196,6 +202,24 @@ def _answers(
             )
         )
     return tuple(answers[:1] if len(set(answers)) == 1 else answers)
+
+
+def _with_one_step(
+    every: dict[str, tuple[tuple[GaussianEvent, ...], ...]],
+) -> dict[str, tuple[tuple[GaussianEvent, ...], ...]]:
+    """The same events on the finest of the parties' lattices: only equal steps can be added up."""
+    events = [event for answers in every.values() for answer in answers for event in answer]
+    finest = max((event.lattice.bits for event in events if event.lattice), default=LEAST_BITS)
+
+    def finer(event: GaussianEvent) -> GaussianEvent:
+        assert event.lattice is not None
+        lattice = msgspec.structs.replace(event.lattice, bits=finest)
+        return msgspec.structs.replace(event, lattice=lattice)
+
+    return {
+        name: tuple(tuple(finer(event) for event in answer) for answer in answers)
+        for name, answers in every.items()
+    }
 
 
 def _check_ring(

@@ -6,15 +6,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from tacit.arrays import Natural
+from tacit.arrays import Arrays, Natural
 from tacit.errors import ConfigError
 from tacit.expfam import Family
 from tacit.methods import DPSGD, LocalMethod, PrivateMethod
@@ -41,12 +40,15 @@ from tacit.plan.checks import (
     shares_of,
     units_of,
 )
+from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Guarantee
+from tacit.privacy.lattice import KEY_BYTES, DiscreteGaussian
 from tacit.privacy.settings import Privacy
 from tacit.pvi import divide, power
 from tacit.server.combine import Combine, Run
+from tacit.server.messages import Asked
 from tacit.server.schedule import Schedule, Synchronous
-from tacit.server.state import Rules
+from tacit.server.state import LatticeRules, Rules
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ class Plan:
             reads_public=self.method.reads_public,
             stage_at=self.method.stage_at,
             released=lambda stage: self.method.released_shapes(self.model, self.family, stage),
+            lattice=self._lattice,
         )
 
     @property
@@ -151,19 +154,50 @@ class Plan:
         return shares if shares > 1 else None if self.live is None else self.live.quorum
 
     @property
-    def _noise_rng(self) -> Callable[[int], np.random.Generator] | None:
-        """Generator of the server's noise by round, if the server adds it."""
-        if self.privacy is None or not self._server_adds_noise:
+    def _lattice(self) -> LatticeRules | None:
+        """How integers of a private run are added up and read."""
+        if self.privacy is None or not self.settled:
             return None
+
+        def event_at(party: str, visit: int) -> GaussianEvent:
+            settled = self.settled[party]
+            events = settled.events_at(visit) or settled.events_at(0)  # a release may be repeated
+            return events[0]
+
+        def scale(party: str, visit: int) -> tuple[float, float]:
+            event = event_at(party, visit)
+            return event.step, event.clip
+
+        def read(asked: Asked, integers: Arrays) -> Arrays:
+            event = event_at(asked.party, asked.visit)
+            return self.method.from_integers(self.model, self.family, event, asked, integers)
+
+        def noise(number: int, shapes: dict[str, tuple[int, ...]]) -> Arrays:
+            lattice = event_at(next(iter(self.settled)), number - 1).lattice
+            assert lattice is not None
+            draws = DiscreteGaussian(self._server_key(number), lattice.bits)
+            return {
+                name: draws.draw(math.prod(shape)).reshape(shape)
+                for name, shape in sorted(shapes.items())
+            }
+
+        return LatticeRules(
+            shapes=lambda stage: self.method.integer_shapes(self.model, self.family, stage),
+            read=read,
+            scale=scale,
+            sums=self.privacy.aggregation != "plain",
+            noise=noise if self._server_adds_noise else None,
+        )
+
+    def _server_key(self, number: int) -> bytes:
+        """Key of the server's noise in a round, from the run's secret or a known seed."""
+        assert self.privacy is not None
         seed = self.privacy.insecure_noise_seed
         key = self.noise_key if seed is None else (seed,)
-
-        def generator(number: int) -> np.random.Generator:
-            if key is None:
-                raise RuntimeError("this plan has no noise key: carry_out draws one per run")
-            return np.random.default_rng([*key, number])
-
-        return generator
+        if key is None:
+            raise RuntimeError("this plan has no noise key: carry_out draws one per run")
+        body = "/".join(str(word) for word in (*key, number)).encode()
+        return hashlib.blake2b(body, digest_size=KEY_BYTES, person=b"tacit.server").digest()
 
     @property
     def _server_adds_noise(self) -> bool:
@@ -197,7 +231,6 @@ class Plan:
                 rounds=self.schedule.rounds,
                 damping_at=self.schedule.damping_at,
                 noise_sd=noise_sd,
-                noise_rng=self._noise_rng,
             )
         )
 

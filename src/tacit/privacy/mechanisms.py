@@ -108,6 +108,12 @@ class Release(NamedTuple):
     integers: Tree = None
 
     @property
+    def sound(self) -> Array:
+        """False if the sum was not finite."""
+        leaves = jax.tree.leaves(self.value)
+        return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+
+    @property
     def event(self) -> GaussianEvent:
         """The cost as an event."""
         return self.cost.event()
