@@ -176,7 +176,8 @@ class Audit:
         for key, array in delta.items():
             assert set(array) == {"shape", "data"}
             assert tuple(array["shape"]) == stored.released[key].shape
-            assert array["data"] == np.asarray(stored.released[key], "<f8").tobytes()
+            assert stored.released[key].dtype == np.int64, "a private release is integers"
+            assert array["data"] == np.asarray(stored.released[key], "<i8").tobytes()
         self.updates += 1
 
     def _EarlyLeaveCluster(self, reason, expected_absence, listening=False) -> None:  # noqa: N802

@@ -207,10 +207,9 @@ class Undercharged(DPSGD):
 
     def _released(self, model, family, free, public, secret, task, scale):
         doubled = task._replace(terms=task.terms._replace(clips=2.0 * task.terms.clips))
-        cost: Any
-        value, cost, within = super()._released(model, family, free, public, secret, doubled, scale)
-        half = cost.cost._replace(clip=cost.cost.clip / 2)
-        return value, cost._replace(cost=half), within
+        release: Any = super()._released(model, family, free, public, secret, doubled, scale)
+        half = release.cost.cost._replace(clip=release.cost.cost.clip / 2)
+        return release._replace(cost=release.cost._replace(cost=half))
 
 
 class Quieter(PrivateStatistics):

@@ -136,7 +136,7 @@ def test_the_law_of_the_first_release():
             noise=noise[None], stage=MOMENT, damping=0.25,
         )  # fmt: skip
         answer = method.answer(LINEAR, family, jax.random.key(0), task)
-        return answer.released[MOMENT], answer.cost
+        return 1.5 * 2.0**-20 * answer.released[MOMENT], answer.cost  # γ = 3/√4/2²⁰
 
     drawn = DiscreteGaussian(bytes(32)).draw(4000 * NUMBERS).reshape(4000, NUMBERS)
     values, costs = jax.vmap(released)(drawn)

@@ -197,7 +197,7 @@ def answers(path, plan, records, trials):
     )
     for update in updates[:5]:  # what is compared is what would be sent
         conclude(request, update, settled)
-    return np.array([path.read(update.released) for update in updates])
+    return np.array([path.read(plan.read_released(request, one.released)) for one in updates])
 
 
 def claim_of(path, plan):
@@ -258,9 +258,7 @@ def test_half_the_noise_is_caught(name, monkeypatch):
     honest = Gaussian.release
 
     def weaker(self, key, bounded, *drawn):
-        half = Gaussian(
-            noise_sd=self.noise_sd * 0.5, shares=self.shares, lattice=self.lattice
-        )
+        half = Gaussian(noise_sd=self.noise_sd * 0.5, shares=self.shares, lattice=self.lattice)
         release = honest(half, key, bounded, *drawn)
         lie = jnp.asarray(self.noise_sd, jnp.float64)
         return release._replace(cost=release.cost._replace(noise_sd=lie))

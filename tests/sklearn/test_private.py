@@ -130,7 +130,8 @@ def test_the_noise_has_its_law_and_half_of_it_is_caught():
     def answered(noise_sd, noise):
         asked = task(records, np.ones(1, np.float32), noise_sd, KEY, noise)
         answer = method(sampling_rate=1.0).answer(model, model.own_family, None, asked)
-        return np.asarray(answer.natural["log"]).ravel() / model.statistics_unit, answer.cost
+        step = noise_sd * 2.0**-20
+        return step * np.asarray(answer.released["log"]).ravel(), answer.cost
 
     exact, _ = answered(1e-9, None)
     drawn = DiscreteGaussian(bytes(32)).draw(150 * 32).reshape(150, 32)

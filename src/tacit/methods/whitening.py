@@ -35,7 +35,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from tacit.arrays import Arrays, Natural
+from tacit.arrays import Arrays, Natural, namespace
 from tacit.errors import ConfigError
 from tacit.expfam import Family, FullGaussian
 from tacit.methods.base import Answer, Arranged, Array, LocalMethod, RunFacts, Task
@@ -204,6 +204,8 @@ class Whitened(PrivateMethod):
     ) -> Arrays:
         if asked.stage == MOMENT:
             return {MOMENT: event.step * integers[MOMENT]}
+        terms, visit = _inner_terms(asked.terms, np.float64(asked.visit)), asked.visit - 1
+        asked = asked._replace(visit=visit, terms=terms)
         return self.bound_inner.from_integers(model, family, event, asked, integers)
 
     def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
@@ -293,12 +295,7 @@ class Whitened(PrivateMethod):
         """The task on whitened features, with visits counted as in the inner method."""
         x = task.records["x"]
         records = task.records | {"x": x @ unpack_symmetric(task.public[MAP]).astype(x.dtype)}
-        visit = jnp.asarray(task.visit, jnp.float64)
-        later = visit / task.terms.progress - 1.0  # visits after the inner method's first
-        terms: Terms = task.terms._replace(
-            releases=task.terms.releases - 1,
-            progress=(visit - 1.0) / jnp.maximum(1.0, later),
-        )
+        terms = _inner_terms(task.terms, jnp.asarray(task.visit, jnp.float64))
         return task._replace(records=records, visit=jnp.asarray(task.visit) - 1, terms=terms)
 
     def server(self, run: Run) -> Combine:
@@ -340,6 +337,13 @@ class Whitened(PrivateMethod):
         covariance = (stretch * np.square(sd)) @ stretch
         full = FullGaussian(model.dimension)
         return full, full.natural(mean=stretch @ mean, covariance=covariance)
+
+
+def _inner_terms(terms: Terms, visit: Array) -> Terms:
+    """Terms of the inner method, which has one visit and one release less."""
+    later = visit / terms.progress - 1.0  # visits after the inner method's first
+    progress = (visit - 1.0) / namespace(later).maximum(1.0, later)
+    return terms._replace(releases=terms.releases - 1, progress=progress)
 
 
 def whitened(inner: LocalMethod | None, share: float | None, bound: float | None) -> Whitened:

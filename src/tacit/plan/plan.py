@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from tacit.arrays import Arrays, Natural
 from tacit.errors import ConfigError
 from tacit.expfam import Family
-from tacit.methods import DPSGD, LocalMethod, PrivateMethod
+from tacit.methods import DPSGD, LocalMethod, PrivateMethod, Terms
 from tacit.models import (
     Model,
     Records,
@@ -46,7 +47,7 @@ from tacit.privacy.lattice import KEY_BYTES, DiscreteGaussian
 from tacit.privacy.settings import Privacy
 from tacit.pvi import divide, power
 from tacit.server.combine import Combine, Run
-from tacit.server.messages import Asked
+from tacit.server.messages import Asked, Request
 from tacit.server.schedule import Schedule, Synchronous
 from tacit.server.state import LatticeRules, Rules
 
@@ -153,6 +154,23 @@ class Plan:
         shares = max((one.shares for one in self.settled.values()), default=1)
         return shares if shares > 1 else None if self.live is None else self.live.quorum
 
+    def read_released(self, request: Request, released: Arrays) -> Arrays:
+        """What one party's reply released, as floats: integers times their public step.
+
+        Parameters
+        ----------
+        request
+            The request that it answers.
+        released
+            What the reply carries.
+        """
+        lattice = self._lattice
+        if lattice is None or lattice.shapes(request.stage) is None:
+            return released
+        parts = (request.party, request.visit, request.stage)
+        asked = Asked(*parts, request.q, request.factor, request.damping, request.public)
+        return lattice.read(asked, released)
+
     @property
     def _lattice(self) -> LatticeRules | None:
         """How integers of a private run are added up and read."""
@@ -170,6 +188,7 @@ class Plan:
 
         def read(asked: Asked, integers: Arrays) -> Arrays:
             event = event_at(asked.party, asked.visit)
+            asked = asked._replace(terms=_terms(self.settled[asked.party], event, asked.visit))
             return self.method.from_integers(self.model, self.family, event, asked, integers)
 
         def noise(number: int, shapes: dict[str, tuple[int, ...]]) -> Arrays:
@@ -304,6 +323,20 @@ def make_plan(
         )  # fmt: skip
         return replace(other, why=f"not {method.kind}: {refused}; {LACKS}")
     return replace(plan, privacy=privacy, settled=settled)
+
+
+def _terms(settled: Settled, event: GaussianEvent, visit: int) -> Terms:
+    """The terms of one visit as numbers, as in `tacit.party.compute`."""
+    return Terms(
+        clip=settled.clip,
+        noise_sd=settled.noise_sd,
+        shares=float(settled.shares),
+        units=settled.units,
+        releases=settled.releases,
+        clips=np.array([event.clip]),
+        noise_sds=np.array([event.noise_sd]),
+        progress=visit / max(1, settled.visits - 1),
+    )
 
 
 def first_factors(plan: Plan) -> dict[str, Natural]:

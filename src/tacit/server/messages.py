@@ -84,6 +84,9 @@ class Asked(NamedTuple):
     q: Natural | None
     factor: Natural | None
     damping: float
+    public: Arrays = {}  # noqa: RUF012 - never written to
+    terms: Any = None
+    """The party's privacy terms at that visit."""
 
 
 INTEGER = "<i8"

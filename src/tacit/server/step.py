@@ -172,8 +172,9 @@ def read_released(rules: Rules, state: ServerState, request: Open, reply: Reply)
     factor = request.factor
     if factor is None and request.stage.needs_factor:
         factor = state.factors[request.party].natural
-    q = state.issued[request.posterior].q
-    asked = Asked(request.party, request.visit, request.stage.name, q, factor, request.damping)
+    sent = state.issued[request.posterior]
+    parts = (request.party, request.visit, request.stage.name)
+    asked = Asked(*parts, sent.q, factor, request.damping, sent.public)
     return lattice.read(asked, reply.released)
 
 
@@ -375,7 +376,8 @@ def _read_sum(rules: Rules, state: ServerState, replies: list[Reply], total: Arr
         first, *others = (state.factors[reply.party].natural for reply in replies)
         factor = product(first, others)
     damping = rules.schedule.damping_at(state.round + 1) * state.caution
-    asked = Asked(replies[0].party, state.round, stage.name, state.q, factor, damping)
+    parts = (replies[0].party, state.round, stage.name)
+    asked = Asked(*parts, state.q, factor, damping, state.public)
     return rules.lattice.read(asked, total)
 
 
