@@ -122,16 +122,17 @@ def settle(
     trust: str | None = None,
     numbers: Callable[[int], int] = lambda _: 1,
     total_units: int = 0,
+    summed_parts: float = 1.0,
 ) -> dict[str, Settled]:
     """Calibrate every party's noise; refuse a guarantee that cannot be met.
 
     `shares` is the number of parties' messages that are added up before anyone sees them, `numbers`
     those per release, by visit, and `total_units` the number of all units where it is public.
+    `summed_parts` is the model's: rounding is as that of √ of it times as many contributions.
     """
     shares = 1 if privacy.aggregation == "plain" else shares
-    lattice = LatticeShape(
-        numbers, total_units or HIDDEN_UNITS, shares if privacy.aggregation == "trusted" else 1
-    )
+    units = math.ceil((total_units or HIDDEN_UNITS) * math.sqrt(summed_parts))
+    lattice = LatticeShape(numbers, units, shares if privacy.aggregation == "trusted" else 1)
     _check(privacy, method, shapes, shares)
     clips = {name: _clip(privacy, method, name) for name in shapes}
     known: dict[tuple, float] = {}

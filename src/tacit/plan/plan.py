@@ -309,6 +309,7 @@ def make_plan(
             model, chosen_family, method.stage_at(visit).name
         ),
         total_units=method.total_units,
+        summed_parts=model.summed_parts,
     )
     if privacy.aggregation != "plain":
         check_in_step(settled, schedule, live)

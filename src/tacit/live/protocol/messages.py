@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of the protocol extensions."""
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
