@@ -181,10 +181,10 @@ def test_an_integer_only_sampler_agrees():
             ]
         )
         table = table[:, table.sum(axis=0) >= 10]
-        assert stats.chi2_contingency(table).pvalue > FALSE_ALARM
+        assert stats.chi2_contingency(table)[1] > FALSE_ALARM
         wide = np.bincount(np.clip(2 * ours, -reach, reach) + reach, minlength=2 * reach + 1)
         both = np.stack([table[0], wide[: table.shape[1]]]) + 1
-        assert stats.chi2_contingency(both).pvalue < FALSE_ALARM
+        assert stats.chi2_contingency(both)[1] < FALSE_ALARM
 
 
 def test_a_key_is_one_sequence_however_it_is_divided():

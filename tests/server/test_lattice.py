@@ -1,5 +1,7 @@
 """Integers at the server: read by the agreed step, summed exactly, floats refused."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ from tacit.server.step import begin, step_together
 MODEL = LinearRegression(("a", "b"))
 
 
-def plan_of(method, aggregation="plain", rounds=2):
+def plan_of(method, aggregation: Any = "plain", rounds=2) -> Any:
     rng = np.random.default_rng(1)
     parties = {
         name: {"x": rng.normal(size=(count, 2)), "y": rng.normal(size=count)}

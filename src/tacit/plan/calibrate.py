@@ -15,7 +15,7 @@ import msgspec
 
 from tacit.errors import ConfigError
 from tacit.privacy.accounting import calibrate, epsilon
-from tacit.privacy.events import HIDDEN_UNITS, Adjacency, GaussianEvent
+from tacit.privacy.events import HIDDEN_UNITS, LEAST_UNITS, Adjacency, GaussianEvent
 from tacit.privacy.guarantee import TRUST, Aggregation, Guarantee, Unit
 from tacit.privacy.lattice import LEAST_BITS, RING_BITS
 from tacit.privacy.settings import Privacy, check_clip
@@ -131,7 +131,8 @@ def settle(
     `summed_parts` is the model's: rounding is as that of √ of it times as many contributions.
     """
     shares = 1 if privacy.aggregation == "plain" else shares
-    units = math.ceil((total_units or HIDDEN_UNITS) * math.sqrt(summed_parts))
+    units = max(total_units, LEAST_UNITS) if total_units else HIDDEN_UNITS
+    units = math.ceil(units * math.sqrt(summed_parts))
     lattice = LatticeShape(numbers, units, shares if privacy.aggregation == "trusted" else 1)
     _check(privacy, method, shapes, shares)
     clips = {name: _clip(privacy, method, name) for name in shapes}
@@ -229,16 +230,17 @@ def _check_ring(
     """Refuse sums that may be cut off because they do not fit into 64-bit integers."""
     if units > lattice.units:
         raise ConfigError(
-            f"party {party!r} has {units} units; the rounding of a sum is bounded for at most "
-            f"{lattice.units}: use privacy.adjacency = 'replace-one', or divide the party"
+            f"party {party!r} has {units} units; the rounding of its sums is bounded for at most "
+            f"{lattice.units}: declare the total number under privacy.adjacency = 'replace-one', "
+            "or divide the party"
         )
     for event in (event for answer in answers for event in answer):
         assert event.lattice is not None
         noise = 10.0 * 2.0**event.lattice.bits * math.sqrt(lattice.parties)
-        largest = lattice.units * event.clip / event.step + noise
+        largest = units * lattice.parties * event.clip / event.step + noise
         if not largest < 2.0**RING_BITS:
             raise ConfigError(
-                f"party {party!r}: a sum of {lattice.units} contributions of norm "
+                f"party {party!r}: {lattice.parties} sums of {units} contributions of norm "
                 f"{event.clip:g} with noise sd {event.noise_sd:g} takes {largest:.2g} steps of the "
                 f"lattice, more than 2^{RING_BITS}; use a smaller epsilon"
             )

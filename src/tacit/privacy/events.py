@@ -53,6 +53,8 @@ CLIP_MARGIN = 1e-6
 """Contributions are clipped to C·(1 − CLIP_MARGIN), which leaves room for rounding."""
 HIDDEN_UNITS = 1 << 20
 """Bound on the contributions of one party where their number is secret."""
+LEAST_UNITS = 1 << 16
+"""Bound on the contributions where fewer are declared: the clip's margin covers their rounding."""
 KERNEL = 2.0
 """s₀ of the domination lemma (docs/methods/lattice.md)."""
 

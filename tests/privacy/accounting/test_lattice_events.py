@@ -15,6 +15,7 @@ from tacit.privacy.accounting import delta, epsilon
 from tacit.privacy.accounting.steps import to_step
 from tacit.privacy.events import (
     HIDDEN_UNITS,
+    Adjacency,
     GaussianEvent,
     Lattice,
     Poisson,
@@ -59,7 +60,7 @@ def test_one_dimension(bits, moved):
             assert delta([event], eps, "add-or-remove-one") <= worst * 1.1
             # Power: with half of the sensitivity the claim is broken.
             less = msgspec.structs.replace(event, clip=0.3 * event.clip)
-            low = msgspec.structs.replace(event.lattice, numbers=0)
+            low = Lattice(numbers=0, bits=bits, units=1)
             less = msgspec.structs.replace(less, lattice=low)
             assert delta([less], eps, "add-or-remove-one") < worst
 
@@ -127,11 +128,12 @@ def test_at_twenty_bits_the_lattice_costs_less_than_a_millionth():
 def test_rounding_of_long_sums_is_counted():
     """E = n(n + 3)·2⁻⁵³·C: nothing up to 2¹⁶ units, then what it is."""
     event = GaussianEvent(clip=2.0, noise_sd=3.0)
-    for units, adjacency, more in (
+    cases: tuple[tuple[int, Adjacency, float], ...] = (
         (1000, "add-or-remove-one", 0.0),
         (60_000, "replace-one", 0.0),
         (10**6, "add-or-remove-one", 2 * 10**12 * 2.0**-53),
-    ):
+    )
+    for units, adjacency, more in cases:
         found = event.on_lattice(1, units=units)
         step = to_step(found, adjacency)
         gained = step.far * 3.0 / event.sensitivity(adjacency) - 1.0
@@ -141,6 +143,7 @@ def test_rounding_of_long_sums_is_counted():
 
 def test_the_step_is_that_of_one_party():
     event = GaussianEvent(clip=1.0, noise_sd=6.0).on_lattice(10, parties=9, units=100)
+    assert event.lattice is not None
     assert event.lattice.bits == lattice_bits(10, 2.0) == 23
     assert event.step == 2.0 * 2.0**-23
     with pytest.raises(ConfigError, match="no step"):
