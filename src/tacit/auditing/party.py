@@ -197,8 +197,11 @@ class AuditedParty:
         adjacency, unit = self.plan.privacy.adjacency, self.plan.privacy.unit
         best: dict[int, WorstPair] = {}
         stage = self.plan.method.stage_at(visit).name
-        for question, group in itertools.product(list(self._questions(visit)), self._groups):
-            updates = self.answer(group, visit, question, 1)
+        sampled = any(event.sampling for event in self.plan.settled[self.party].events_at(visit))
+        tries = range(1, 9 if sampled else 2)  # the unit is not in every batch
+        questions = list(self._questions(visit))
+        for question, group, number in itertools.product(questions, self._groups, tries):
+            updates = self.answer(group, visit, question, number)
             if not all(update.finite for update in updates):
                 continue
             for place, event in enumerate(_events(updates[0])):
