@@ -63,7 +63,7 @@ class PartyBatches:
             lengths = sorted({party_side.padded_rows(size) for size in sizes.values()})
         for below, length in zip([0, *lengths], lengths, strict=False):
             names = [name for name, size in sizes.items() if below < size <= length]
-            together = batch_parties and all_at_once and self.agreement.model.traceable
+            together = batch_parties and all_at_once and not method.in_numpy(self.agreement.model)
             size = batch_size(len(names), length) if together else 1
             for start in range(0, len(names), size):
                 group = {name: arranged[name] for name in names[start : start + size]}
@@ -123,7 +123,8 @@ class PartyBatches:
     ) -> None:
         names = [*group, *([next(iter(group))] * (size - len(group)))]
         arranged = [group[name] for name in names]
-        stack, weights = party_side.stack_records(arranged, length, agreement.method)
+        method, on_device = agreement.method, not agreement.method.in_numpy(agreement.model)
+        stack, weights = party_side.stack_records(arranged, length, method, on_device=on_device)
         batch = _Batch(agreement, tuple(names), stack, weights)
         self._batch_of.update(dict.fromkeys(names, batch))
 

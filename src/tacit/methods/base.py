@@ -150,7 +150,7 @@ class LocalMethod(abc.ABC):
     eager: ClassVar[bool] = False
     """Whether it can serve a model that is not traceable."""
     uses_key: ClassVar[bool] = True
-    """Whether `answer` needs the public random key; without it none is made in NumPy."""
+    """Whether `answer` needs the public random key."""
     private: ClassVar[bool] = False
     """True when answers are releases with a cost: see `tacit.methods.private`."""
     dtype: str
@@ -208,6 +208,10 @@ class LocalMethod(abc.ABC):
         """What the server publishes with the first requests."""
         shapes = self.public_shapes(model, family, self.stage_at(0).name)
         return {name: np.zeros(shape) for name, shape in shapes.items()}
+
+    def in_numpy(self, model: Model) -> bool:
+        """True if `answer` computes with NumPy arrays, one party at a time; else it is compiled."""
+        return not model.traceable
 
     def memory(self, model: Model, family: Family) -> Natural | None:
         """What a party starts with, as arrays, if the method keeps anything there between visits.

@@ -226,12 +226,12 @@ def first_start(model: Model, family: Family, rest: Natural, task: Task, centre:
         quadratic = rest["quadratic"] + site["quadratic"]
         return {"linear": rest["linear"] * quadratic / rest["quadratic"], "quadratic": quadratic}
 
-    def log_cavity(theta: Array) -> Array:
-        parts = family.statistics(theta)
-        return sum(jnp.sum(rest[name] * parts[name]) for name in rest)
-
-    likelihood = party.log_likelihood(model, task)
-    mode, _, hessian, _ = party.find_mode(likelihood, log_cavity, centre)
+    value = party.log_likelihood(model, task)
+    mode, _, hessian, _ = party.find_mode(
+        lambda theta: party.with_hessian(value, theta, len(theta)),
+        party.look_at_quadratic(rest),
+        centre,
+    )
     quadratic = rest["quadratic"]
     form = -2.0 * (quadratic if quadratic.ndim == 2 else jnp.diag(quadratic)) - hessian
     eigen = absolute_eigen(form)

@@ -43,9 +43,8 @@ from tacit.methods.natural.stages import (
     RELEASED,
 )
 from tacit.models import Model
-from tacit.models.capabilities import GaussianSites
+from tacit.models.capabilities import GaussianSites, InNumPy
 from tacit.server.messages import UPDATE, Stage
-from tacit.support.compiler import jnp
 from tacit.support.validation import check_fields
 
 LEAST_SETTLED_KL = 1e-9
@@ -71,6 +70,7 @@ class NaturalVI(LocalMethod):
     kind: ClassVar[str] = "natural"
     second_order: ClassVar[bool] = True
     usual_rounds: ClassVar[int] = 100
+    uses_key: ClassVar[bool] = False
     steps: int | None = None
     step_size: float | None = None
     dtype: str = "float64"
@@ -139,6 +139,10 @@ class NaturalVI(LocalMethod):
         """The parties add shares of a prior that is not in the family to their replies."""
         return self._together
 
+    def in_numpy(self, model: Model) -> bool:
+        plain = self._together and isinstance(model, InNumPy) and not model.has_site_prior
+        return plain or super().in_numpy(model)
+
     def solver(self, model: Model, family: Family) -> NaturalSolver | None:
         if not self._together:
             return None
@@ -192,12 +196,12 @@ class NaturalVI(LocalMethod):
         del key
         if task.stage == UPDATE:
             return local.answer(self, model, family, task)
+        task = party.without_padding(task)
         if task.stage == MODE:
             released = party.mode(model, family, task)
         elif task.stage == EVALUATE:
             public = task.public
-            spread = jnp.ones(())
-            released = party.evaluate(model, task, public["mean"], public["root"], spread)
+            released = party.evaluate(model, task, public["mean"], public["root"], 1.0)
         elif task.stage in (CANDIDATES, NODES):
             released = party.candidates(model, task)
         elif task.stage == DRAWS:

@@ -16,26 +16,37 @@ many digits as it would in θ.
 
 A prior outside the family is divided among the parties: each adds `prior_share`·log p(θ) to its
 log-likelihood, and the shares of a round add up to 1.
+
+Models that can (`InNumPy`) are computed in NumPy, where loading and compiling a program would take
+longer than all the steps of most runs. The formulas are the same for both libraries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import NamedTuple
 
-from tacit.arrays import Array, Arrays
+import numpy as np
+
+from tacit.arrays import Array, Arrays, Natural, namespace, while_loop
 from tacit.expfam import Family, Gaussian
 from tacit.expfam.quadrature import normal_rule, weighing_draws
 from tacit.methods.base import Task
 from tacit.methods.natural.curvature import absolute_eigen
 from tacit.methods.natural.stages import FAILED
 from tacit.models import Model
-from tacit.models.capabilities import WhitenedDerivatives, WhitenedExpectations
+from tacit.models.capabilities import InNumPy, WhitenedDerivatives, WhitenedExpectations
 from tacit.support.compiler import jax, jnp
+from tacit.support.trees import tree_map
 
 HESSIANS_UP_TO = 64
 """Dimension up to which E[∇²] is an average of Hessians; above, by Stein's identity."""
 DRAW_BATCH = 8
+BLOCK_ROWS = 4096
+"""Records per block in NumPy: temporary arrays stay in the cache."""
+DRAWS_BLOCK_ROWS = 256
+"""The same where each record has `weighing_draws`."""
 TANGENT_BATCH = 32
 MAX_MODE_STEPS = 60
 SETTLED_DECREMENT = 1e-3
@@ -43,22 +54,63 @@ MERIT_DROP = 10.0
 """Nats below the best merit at which the search for a mode ends: the density has no mode there."""
 
 Scalar = Callable[[Array], Array]
+Look = Callable[[Array], WhitenedDerivatives]
+"""Value, gradient and Hessian at a point."""
 
 
-def evaluate(model: Model, task: Task, mean: Array, root: Array, spread: Array) -> Arrays:
+def without_padding(task: Task) -> Task:
+    """The task without rows of weight 0, in NumPy; compiled functions have fixed shapes."""
+    if namespace(task.weights) is not np:
+        return task
+    count = int(np.count_nonzero(task.weights))
+    records = {name: column[:count] for name, column in task.records.items()}
+    return task._replace(records=records, weights=task.weights[:count])
+
+
+def _blocks(task: Task, rows: int) -> Iterator[tuple[dict[str, Array], Array]]:
+    for start in range(0, len(task.weights), rows):
+        part = slice(start, start + rows)
+        yield {name: column[part] for name, column in task.records.items()}, task.weights[part]
+
+
+def _plain(model: Model, task: Task) -> bool:
+    return isinstance(model, InNumPy) and namespace(task.weights) is np
+
+
+def evaluate(model: Model, task: Task, mean: Array, root: Array, spread: Array | float) -> Arrays:
     """Value, gradient and Hessian in z at one point, sums over the records."""
     if isinstance(model, WhitenedExpectations):
-        found = model.whitened_derivatives(mean, root, spread, task.records, task.weights)
+        found = in_closed_form(model, task, mean, root, spread)
     else:
         found = by_cubature(in_z(share_of_log_joint(model, task), mean, root), spread, len(mean))
-    finite = jnp.isfinite(found.value)
-    for part in found[1:]:
-        finite = finite & jnp.all(jnp.isfinite(part))
+    xp = namespace(found.value)
+    finite = _all_finite(found)
     return {
-        "value": jnp.where(finite, found.value, FAILED),
-        "gradient": jnp.where(finite, found.gradient, 0.0),
-        "hessian": jnp.where(finite, 0.5 * (found.hessian + found.hessian.T), 0.0),
+        "value": xp.where(finite, found.value, FAILED),
+        "gradient": xp.where(finite, found.gradient, 0.0),
+        "hessian": xp.where(finite, 0.5 * (found.hessian + found.hessian.T), 0.0),
     }
+
+
+def _all_finite(found: WhitenedDerivatives) -> Array:
+    xp = namespace(found.value)
+    finite = xp.isfinite(found.value)
+    for part in found[1:]:
+        finite = finite & xp.all(xp.isfinite(part))
+    return finite
+
+
+def in_closed_form(
+    model: WhitenedExpectations, task: Task, mean: Array, root: Array, spread: Array | float
+) -> WhitenedDerivatives:
+    """The model's own derivatives; in NumPy of some records at a time."""
+    if namespace(task.weights) is not np:
+        return model.whitened_derivatives(mean, root, spread, task.records, task.weights)
+    parts = [
+        model.whitened_derivatives(mean, root, spread, records, weights)
+        for records, weights in _blocks(task, BLOCK_ROWS)
+    ]
+    return WhitenedDerivatives(*(sum(each[1:], each[0]) for each in zip(*parts, strict=True)))
 
 
 def candidates(model: Model, task: Task) -> Arrays:
@@ -68,23 +120,40 @@ def candidates(model: Model, task: Task) -> Arrays:
     def one(point: tuple[Array, Array]) -> Arrays:
         return evaluate(model, task, point[0], point[1], public["spread"])
 
-    return jax.lax.map(one, (public["mean"], public["root"]))
+    points = (public["mean"], public["root"])
+    if _plain(model, task):
+        each = [one(point) for point in zip(*points, strict=True)]
+        return {name: np.stack([found[name] for found in each]) for name in each[0]}
+    return jax.lax.map(one, points)
 
 
 def weigh(model: Model, task: Task) -> Arrays:
     """Log-likelihood of the records at shared draws from q."""
     mean, root = task.public["mean"], task.public["root"]
+    draws = weighing_draws(len(mean))
+    if _plain(model, task):
+        return _at(model, task, mean + draws @ root.T)
     value = in_z(share_of_log_joint(model, task), mean, root)
-    draws = jnp.asarray(weighing_draws(len(mean)))
+    draws = jnp.asarray(draws)
     values = jax.lax.map(value, draws, batch_size=DRAW_BATCH)
     return {"log_likelihood": jnp.where(jnp.isfinite(values), values, FAILED)}
 
 
 def at_draws(model: Model, task: Task) -> Arrays:
     """Log-likelihood of the records at draws that the request publishes."""
+    if _plain(model, task):
+        return _at(model, task, task.public["draws"])
     value = share_of_log_joint(model, task)
     values = jax.lax.map(value, task.public["draws"], batch_size=DRAW_BATCH)
     return {"log_likelihood": jnp.where(jnp.isfinite(values), values, FAILED)}
+
+
+def _at(model: Model, task: Task, thetas: np.ndarray) -> Arrays:
+    assert isinstance(model, InNumPy)
+    values = np.zeros(len(thetas))
+    for records, weights in _blocks(task, DRAWS_BLOCK_ROWS):
+        values += model.log_likelihoods(thetas, records, weights)
+    return {"log_likelihood": np.where(np.isfinite(values), values, FAILED)}
 
 
 def log_likelihood(model: Model, task: Task) -> Scalar:
@@ -110,14 +179,15 @@ def in_z(value: Scalar, mean: Array, root: Array) -> Scalar:
     return lambda z: value(mean + root @ z)
 
 
-def by_cubature(value: Scalar, spread: Array, size: int) -> WhitenedDerivatives:
+def by_cubature(value: Scalar, spread: Array | float, size: int) -> WhitenedDerivatives:
     """Averages over fixed points that integrate polynomials of degree 3 exactly.
 
     With spread 0 all points are one, and one says all.
     """
     points, weights = (jnp.asarray(part) for part in normal_rule(size))
+    spread = jnp.asarray(spread)
     at_mean = spread == 0
-    look = _with_hessian if size <= HESSIANS_UP_TO else _with_outer_product
+    look = with_hessian if size <= HESSIANS_UP_TO else _with_outer_product
 
     def add(i: Array, total: WhitenedDerivatives) -> WhitenedDerivatives:
         found = look(value, spread * points[i], size)
@@ -132,13 +202,13 @@ def by_cubature(value: Scalar, spread: Array, size: int) -> WhitenedDerivatives:
     # so that the constant and the linear part of the gradient add no error.
     hessian = jax.lax.cond(
         at_mean,
-        lambda: _with_hessian(value, jnp.zeros(size), size).hessian,
+        lambda: with_hessian(value, jnp.zeros(size), size).hessian,
         lambda: total.hessian / jnp.where(at_mean, 1.0, spread * spread),
     )
     return total._replace(hessian=hessian)
 
 
-def _with_hessian(value: Scalar, z: Array, size: int) -> WhitenedDerivatives:
+def with_hessian(value: Scalar, z: Array, size: int) -> WhitenedDerivatives:
     """∇² by forward-over-reverse differentiation, some columns at a time."""
     found, along = jax.linearize(jax.value_and_grad(value), z)
     columns = jax.lax.map(
@@ -177,10 +247,10 @@ def mode(model: Model, family: Family, task: Task) -> Arrays:
     centre = task.public["centre"]
     size = len(centre)
     share = task.public["prior_share"] if model.has_site_prior else 0.0
-    prior = _log_prior(model, family)
-    theta, slope, hessian, settled = find_mode(log_likelihood(model, task), prior, centre, share)
-    enough = jnp.sum(task.weights) >= 2 * size
-    good = (settled & enough).astype(jnp.float64)
+    likelihood, prior = _look_at_likelihood(model, task, size), _look_at_prior(model, family)
+    theta, slope, hessian, settled = find_mode(likelihood, prior, centre, share)
+    enough = task.weights.sum() >= 2 * size
+    good = (settled & enough).astype(np.float64)
     linear = slope - hessian @ theta
     return {
         "precision": -hessian,
@@ -191,20 +261,34 @@ def mode(model: Model, family: Family, task: Task) -> Arrays:
     }
 
 
-def _log_prior(model: Model, family: Gaussian) -> Scalar:
+def _look_at_likelihood(model: Model, task: Task, size: int) -> Look:
+    if isinstance(model, WhitenedExpectations):
+        root = np.eye(size)
+        return lambda theta: in_closed_form(model, task, theta, root, 0.0)
+    value = log_likelihood(model, task)
+    return lambda theta: with_hessian(value, theta, size)
+
+
+def _look_at_prior(model: Model, family: Gaussian) -> Look:
     if model.has_site_prior:
-        return model.log_prior
-    prior = {name: jnp.asarray(value) for name, value in model.prior(family).items()}
+        return lambda theta: with_hessian(model.log_prior, theta, len(theta))
+    return look_at_quadratic(model.prior(family))
 
-    def value(theta: Array) -> Array:
-        parts = family.statistics(theta)
-        return sum(jnp.sum(prior[name] * parts[name]) for name in prior)
 
-    return value
+def look_at_quadratic(natural: Natural) -> Look:
+    """Of a Gaussian density with these natural parameters, up to a constant."""
+    linear, form = natural["linear"], 2.0 * natural["quadratic"]
+    form = form if form.ndim == 2 else namespace(form).diag(form)
+
+    def look(theta: Array) -> WhitenedDerivatives:
+        slope = form @ theta
+        return WhitenedDerivatives(linear @ theta + 0.5 * theta @ slope, linear + slope, form)
+
+    return look
 
 
 def find_mode(
-    likelihood: Scalar, log_prior: Scalar, centre: Array, share: Array | float = 0.0
+    likelihood: Look, log_prior: Look, centre: Array, share: Array | float = 0.0
 ) -> tuple[Array, Array, Array, Array]:
     """Mode of likelihood × prior, gradient and Hessian of likelihood × priorˢʰᵃʳᵉ there, settled.
 
@@ -212,45 +296,46 @@ def find_mode(
     coordinates. Without convergence, the point of the best Laplace approximation f − ½ log|P|: at a
     singularity of the density P grows faster than f.
     """
-    final = _search(likelihood, log_prior, centre, share)
-    theta, site = jax.tree.map(
-        lambda a, b: jnp.where(final.settled, a, b),
+    xp = namespace(centre)
+    final = _search(likelihood, log_prior, centre, share, xp)
+    theta, site = tree_map(
+        lambda a, b: xp.where(final.settled, a, b),
         (final.theta, final.site),
         (final.best, final.best_site),
     )
-    finite = jnp.all(jnp.isfinite(site.gradient)) & jnp.all(jnp.isfinite(site.hessian))
-    slope = jnp.where(finite, site.gradient, 0.0)
-    hessian = jnp.where(finite, 0.5 * (site.hessian + site.hessian.T), 0.0)
+    finite = xp.all(xp.isfinite(site.gradient)) & xp.all(xp.isfinite(site.hessian))
+    slope = xp.where(finite, site.gradient, 0.0)
+    hessian = xp.where(finite, 0.5 * (site.hessian + site.hessian.T), 0.0)
     return theta, slope, hessian, final.settled & finite
 
 
-def _search(likelihood: Scalar, log_prior: Scalar, centre: Array, share: Array | float) -> _Search:
+def _search(
+    likelihood: Look, log_prior: Look, centre: Array, share: Array | float, xp: ModuleType
+) -> _Search:
     size = len(centre)
 
     def step(now: _Search) -> _Search:
-        own, prior = (_with_hessian(part, now.proposal, size) for part in (likelihood, log_prior))
+        own, prior = likelihood(now.proposal), log_prior(now.proposal)
         whole = WhitenedDerivatives(*(a + b for a, b in zip(own, prior, strict=True)))
-        finite = jnp.isfinite(whole.value)
-        for part in whole[1:]:
-            finite = finite & jnp.all(jnp.isfinite(part))
+        finite = _all_finite(whole)
         first = now.steps == 0
         better = first | (finite & (whole.value >= now.value))
         site = WhitenedDerivatives(*(a + share * b for a, b in zip(own, prior, strict=True)))
-        theta, value, slope, hessian, site = jax.tree.map(
-            lambda new, old: jnp.where(better, new, old),
+        theta, value, slope, hessian, site = tree_map(
+            lambda new, old: xp.where(better, new, old),
             (now.proposal, *whole, site),
             (now.theta, now.value, now.gradient, now.hessian, now.site),
         )
         eigen = absolute_eigen(-hessian)
         merit = value - 0.5 * eigen.log_determinant
-        merit = jnp.where(jnp.isfinite(merit), merit, -jnp.inf)
+        merit = xp.where(xp.isfinite(merit), merit, -xp.inf)
         improved = first | (merit > now.best_merit)
         lost = merit < now.best_merit - MERIT_DROP
         decrement = slope @ eigen.solve(slope)
-        damping = jnp.where(better, 0.1 * now.damping, 10.0 * now.damping)
-        damping = jnp.where(lost, jnp.inf, damping)
-        best, best_site = jax.tree.map(
-            lambda new, old: jnp.where(improved, new, old),
+        damping = xp.where(better, 0.1 * now.damping, 10.0 * now.damping)
+        damping = xp.where(lost, xp.inf, damping)
+        best, best_site = tree_map(
+            lambda new, old: xp.where(improved, new, old),
             (theta, site),
             (now.best, now.best_site),
         )
@@ -266,16 +351,16 @@ def _search(likelihood: Scalar, log_prior: Scalar, centre: Array, share: Array |
             (decrement < SETTLED_DECREMENT) & eigen.definite & ~lost,
             best,
             best_site,
-            jnp.maximum(merit, now.best_merit),
+            xp.maximum(merit, now.best_merit),
         )
 
     def go_on(now: _Search) -> Array:
         return ~now.settled & (now.steps < MAX_MODE_STEPS) & (now.damping < 1e12)
 
-    vector, matrix, no = jnp.zeros(size), jnp.zeros((size, size)), jnp.asarray(False)
-    nothing = WhitenedDerivatives(jnp.zeros(()), vector, matrix)
+    vector, matrix, no = xp.zeros(size), xp.zeros((size, size)), xp.asarray(False)
+    nothing = WhitenedDerivatives(xp.zeros(()), vector, matrix)
     start = _Search(
-        centre, centre, jnp.asarray(-jnp.inf), vector, matrix, nothing, jnp.asarray(1e-2),
-        jnp.asarray(0), no, centre, nothing, jnp.asarray(-jnp.inf),
+        centre, centre, xp.asarray(-xp.inf), vector, matrix, nothing, xp.asarray(1e-2),
+        xp.asarray(0), no, centre, nothing, xp.asarray(-xp.inf),
     )  # fmt: skip
-    return jax.lax.while_loop(go_on, step, start)
+    return while_loop(go_on, step, start, xp)
