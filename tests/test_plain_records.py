@@ -90,7 +90,7 @@ def test_nothing_of_a_private_fit_holds_a_record(fitted, part, way):
 def test_a_fit_comes_back_from_a_pickle_as_it_was(fitted):
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(again.posterior.mean, fitted.posterior.mean)
-    assert again.summary() == fitted.summary()
+    assert str(again) == str(fitted)
     assert again.privacy == fitted.privacy
     assert tuple(again._outcome.plan.parties) == ("north", "south")
 

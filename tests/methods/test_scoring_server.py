@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
+from tacit.data.schema.layout import INTERCEPT, Feature
 from tacit.methods.scoring import server as scoring_server
+from tacit.methods.scoring import synthetic
+from tacit.methods.scoring.marginals import marginals
+from tacit.methods.scoring.party import counted, counts_sum, moment_sum
 from tacit.methods.scoring.server import (
     History,
     Prior,
@@ -14,7 +18,7 @@ from tacit.methods.scoring.server import (
     _steeper,
     solve,
 )
-from tacit.methods.scoring.synthetic import Synthetic
+from tacit.methods.scoring.synthetic import Synthetic, correlated
 from tacit.models.glm.logistic import BernoulliLikelihood
 from tacit.models.scores import NODE_WEIGHTS, NODES
 
@@ -72,3 +76,34 @@ def test_a_wide_q_does_not_swing(monkeypatch):
     # One pass a round does swing here: the test can fail.
     monkeypatch.setattr(scoring_server, "PASSES", 1)
     assert np.ptp(rare(100.0, 12)[-4:]) > 2.0
+
+
+def released(x, layout, scale):
+    """Exact counts and second moment of u = z/|z|, as parties would release them."""
+    what, mask = counted(layout, None), np.ones(len(x))
+    counts = counts_sum(what, {"x": x}, mask, np.sqrt(1.0 * what.columns)).value
+    found = marginals(layout, what, np.asarray(counts), 1.0, len(x))
+    moment = moment_sum(x, found.centre, scale, mask, np.ones(())).value
+    return what, found, np.asarray(moment)
+
+
+def test_synthetic_rows_have_the_variances_and_correlations_of_z(monkeypatch):
+    """Correlations of u are smaller, the more so for the longest columns; hat counts spread."""
+    rng, size, records = np.random.default_rng(5), 8, 30_000
+    x = 0.5 * rng.multivariate_normal(np.zeros(size), 0.4 * np.eye(size) + 0.6, size=records)
+    x = np.column_stack([np.ones(records), np.clip(x, -3.0, 3.0)])
+    layout = (INTERCEPT, *(Feature("numeric", f"v{i}", -3.0, 3.0) for i in range(size)))
+    scale = np.append(0.3, np.where(np.arange(size) < 4, 0.8, 0.25))
+    what, found, moment = released(x, layout, scale)
+    np.testing.assert_allclose(found.variance[1:], np.var(x[:, 1:], axis=0), rtol=0.02)
+    pairs = np.triu_indices(size, 1)
+    truth = np.asarray(np.corrcoef(x[:, 1:].T))[pairs]
+
+    def error():
+        rows = correlated(layout, what, found, scale, moment, 1.0).z[:, 1:]
+        np.testing.assert_allclose(np.mean(rows**2, axis=0) / scale[1:] ** 2, 0.25, rtol=0.05)
+        return np.max(np.abs(np.asarray(np.corrcoef(rows.T))[pairs] - truth))
+
+    assert error() < 0.05
+    monkeypatch.setattr(synthetic, "MATCHES", 1)
+    assert error() > 0.15

@@ -194,7 +194,7 @@ def test_a_notebooks_class_is_told_the_levels(clinic):
     fitted = tacit.fit(SoftmaxRegression, federation, privacy="none")
     probabilities = fitted.predict(federation.test)
     assert probabilities.shape == (len(federation.test["y"]), 4)
-    assert "moon: age" in fitted.summary()
+    assert "moon vs home: age" in str(fitted)
     with pytest.raises(ConfigError, match="has a bernoulli output, but outcome 'ward'"):
         tacit.fit(LogisticRegression, federation, privacy="none")
 

@@ -144,7 +144,8 @@ class TestFit:
         assert np.all((probability > 0) & (probability < 1))
         accuracy = np.mean((probability > 0.5) == hospitals.test["y"])
         assert accuracy == pytest.approx(fitted.metrics["held_out"]["accuracy"])
-        assert all(name in fitted.summary() for name in hospitals.names)
+        assert all(row.term in str(fitted) for row in fitted._result.coefficients)
+        assert {row.name for row in fitted._result.coefficients} == set(hospitals.names)
 
     def test_plain_records_need_an_instance(self, parties):
         fitted = tacit.fit(LINEAR, parties, privacy="none")

@@ -64,7 +64,7 @@ def test_a_default_clip_that_biases_a_numpyro_model_warns_in_a_simulation():
     assert found.clipped is not None
     assert found.clipped > 0.5
     assert "of units clipped" in repr(found)
-    assert "Clipping: method.clip clipped the contributions of" in found.summary()
+    assert "Clipping: method.clip clipped the contributions of" in str(found)
     assert any("the contributions of" in text for text in found.cautions)
 
 
@@ -106,7 +106,7 @@ def test_a_label_agnostic_clip_that_shortens_most_units_is_shown_without_a_warni
     found = tacit.fit(model, parties, privacy=ALMOST_EXACT, method=DPSGD(clip=0.1))
     assert found.clipped is not None
     assert found.clipped > 0.5
-    assert "loses information but does not bias" in found.summary()
+    assert "loses information but does not bias" in str(found)
     assert not found.cautions
     with pytest.warns(ClippingWarning, match="biased"):
         tacit.fit(
@@ -294,4 +294,4 @@ def test_a_private_run_measures_and_shows_no_share(tmp_path, monkeypatch, make_p
     for one in (found, again):
         assert one.clipped is None
         assert one._outcome.clipped is None
-        assert "the contributions of" not in one.summary() + repr(one)
+        assert "the contributions of" not in str(one) + repr(one)

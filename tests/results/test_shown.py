@@ -42,13 +42,13 @@ def test_a_summary_shows_coefficients_of_large_columns():
     }
     model = tacit.models.LogisticRegression(("intercept", "income"))
     fitted = tacit.fit(model, {"a": records}, privacy="none", posterior="full")
-    (line,) = [line for line in fitted.summary().splitlines() if line.startswith("income")]
-    shown = [float(text.strip("[],")) for text in line.replace("[", " ").split()[1:]]
+    (line,) = [line for line in str(fitted).splitlines() if line.startswith("income")]
+    shown = [float(text) for text in line.split()[1:]]
     sd = fitted.posterior.sd[1]
     assert sd < 1e-5
     low, high = fitted.posterior.interval()
     np.testing.assert_allclose(
-        shown, [fitted.posterior.mean[1], low[1], high[1]], atol=0.005 * sd, rtol=0
+        shown, [fitted.posterior.mean[1], sd, low[1], high[1]], atol=0.005 * sd, rtol=0
     )
 
 

@@ -198,7 +198,7 @@ def test_a_scale_is_plotted_as_a_scale_and_never_coloured(spread_fit):
     assert 0.05 < low < 0.13 < high < 0.4, "not the logarithm, which is about −2.1"
     assert not blue, "a positive quantity excludes 0 whatever is known of it"
     assert found["slope"][2], "a slope of 1.5 is clear"
-    line = next(line for line in spread_fit.summary().splitlines() if line.startswith("spread"))
+    line = next(line for line in str(spread_fit).splitlines() if line.startswith("spread"))
     assert f"{low:.5f}" in line
     assert f"{high:.5f}" in line
 
@@ -242,7 +242,7 @@ def test_a_private_fit_that_lacks_the_noise_says_so_in_summary_and_plot(make_par
         LogisticRegression(("a", "b", "c")), parties,
         privacy=Privacy(epsilon=8.0, delta=1e-4, insecure_noise_seed=1), method=DPSGD(),
     )  # fmt: skip
-    assert "warning: Intervals are too narrow" in found.summary()
+    assert "warning: Intervals are too narrow" in str(found)
     figure = found.plot()
     assert not any(blue for _, _, blue in drawn(figure).values())
     assert any("too narrow" in text.get_text() for text in figure.axes[0].texts)

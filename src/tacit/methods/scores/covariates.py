@@ -1,4 +1,4 @@
-"""Synthetic covariates of private scores: made-up rows with the released marginals and moment.
+"""Synthetic covariates of private scores: rows with the released marginals and moment.
 
 No record is in them. They give expectations over x: the information of θ, the slope and the
 variance of scores. Counts and second moment are those of private scoring
@@ -16,7 +16,7 @@ from tacit.data.schema.layout import INTERCEPT, Layout
 from tacit.errors import DataError
 from tacit.methods.scoring.marginals import MISSING, Marginals, marginals
 from tacit.methods.scoring.party import KNOTS, Counted, counted
-from tacit.methods.scoring.synthetic import _shrunk, _transport, independent, triangle
+from tacit.methods.scoring.synthetic import correlated, independent
 from tacit.models.outcomes import Covariates
 
 ROWS = 1024
@@ -26,8 +26,6 @@ CONSTANT_SCALE = 1e-3
 MOST_OUTSIDE, LEAST_SPREAD, MOST_AT_END = 0.05, 0.01, 0.25
 """Values outside of a column's range, its spread as a part of that range, and values that released
 counts may show at an end that is not a declared bound."""
-MATCHES = 8
-"""Turns in which the correlations of u = z/|z| are matched."""
 
 
 class Design(NamedTuple):
@@ -54,18 +52,8 @@ def design_of(covariates: Covariates) -> Design:
 
 
 def described(design: Design, counts: np.ndarray, noise_sd: float, records: float) -> Marginals:
-    """Marginals from noisy counts; `records` is 0 where their number is not public.
-
-    A number that is shared by its two nearest knots, h apart, has a variance that is larger by
-    h²/6 on average.
-    """
-    found = marginals(design.layout, design.counted, counts, noise_sd, records)
-    what, variance = design.counted, found.variance.copy()
-    for place, low, high in zip(what.numbers, what.low, what.high, strict=True):
-        knot = (high - low) / (KNOTS - 1)
-        finest = (0.04 * (high - low)) ** 2
-        variance[place] = max(variance[place] - knot**2 / 6.0, finest)
-    return found._replace(variance=variance)
+    """Marginals from noisy counts; `records` is 0 where their number is not public."""
+    return marginals(design.layout, design.counted, counts, noise_sd, records)
 
 
 def public_scale(design: Design, found: Marginals) -> np.ndarray:
@@ -83,9 +71,11 @@ def synthetic_rows(
 ) -> np.ndarray:
     """Rows of the covariates' own columns; independent of each other without a moment."""
     scale = public_scale(design, found)
-    z = independent(design.layout, design.counted, found, scale, ROWS)
-    if moment is not None:
-        z = _correlated(design, found, z, moment, noise_sd)
+    layout, what = design.layout, design.counted
+    if moment is None:
+        z = independent(layout, what, found, scale, ROWS)
+    else:
+        z = correlated(layout, what, found, scale, moment, noise_sd, ROWS).z
     return (found.centre + z / scale)[:, : design.own]
 
 
@@ -135,44 +125,3 @@ def counted_at_ends(design: Design, counts: np.ndarray, noise_sd: float) -> str 
                     "declare its low and high"
                 )
     return None
-
-
-def _correlated(
-    design: Design, found: Marginals, z: np.ndarray, moment: np.ndarray, noise_sd: float
-) -> np.ndarray:
-    """z with the correlations that the released moment of z/|z| shows beyond its noise."""
-    free = np.array([feature.kind != "intercept" for feature in design.layout])
-    between = np.triu(np.outer(free, free), 1)
-    for group in design.counted.groups:
-        between[np.ix_(group, group)] = False  # known: at most one level at a time
-    spread = _spread(z)
-    outer = np.outer(spread, spread)
-    seen = (triangle(moment, len(free)) / found.records / outer)[between]
-    noise = (np.square(noise_sd / found.records) / 2.0 / np.square(outer))[between]
-    wanted = np.zeros_like(outer)
-    wanted[between] = _shrunk(seen, noise)[0]
-    wanted = wanted + wanted.T
-    sd = np.sqrt(np.maximum(np.mean(z * z, axis=0), 1e-12))[free]
-    standard = z[:, free] / sd
-    before = standard.T @ standard / len(z)
-    among = (between | between.T)[np.ix_(free, free)]
-    known = np.where(among, 0.0, before)
-    change, moved = wanted[np.ix_(free, free)], z.copy()
-    for _ in range(MATCHES):
-        moved[:, free] = standard @ _transport(before, known + change) * sd
-        spread = _spread(moved)
-        unit = _unit(moved)
-        have = (unit.T @ unit / len(z) / np.outer(spread, spread))[np.ix_(free, free)]
-        gap = np.where(among, wanted[np.ix_(free, free)] - have, 0.0)
-        change = np.where(among, np.clip(change + gap, -0.98, 0.98), 0.0)
-    return moved
-
-
-def _unit(z: np.ndarray) -> np.ndarray:
-    length = np.sqrt(np.sum(z * z, axis=1, keepdims=True))
-    return z / np.where(length > 0, length, 1.0)
-
-
-def _spread(z: np.ndarray) -> np.ndarray:
-    """Root mean squares of the columns of u."""
-    return np.sqrt(np.maximum(np.mean(np.square(_unit(z)), axis=0), 1e-12))

@@ -105,8 +105,9 @@ def marginals(
         mean = share @ knots[row]
         finest = (0.04 * (what.high[row] - what.low[row])) ** 2  # knots resolve no less
         centre[place] = mean
-        # What sharing between knots adds to it is left: too little curvature would overshoot.
-        variance[place] = max(share @ (knots[row] - mean) ** 2, finest)
+        # A number is shared by its two nearest knots, h apart: that adds h²/6 on average.
+        sharing = (knots[row, 1] - knots[row, 0]) ** 2 / 6.0
+        variance[place] = max(share @ (knots[row] - mean) ** 2 - sharing, finest)
         histograms[row] = share
         square = np.square(knots[row] - mean)[share > 0]
         centre_error[place] = min(each * np.sum(square), variance[place])

@@ -1,6 +1,7 @@
-"""Synthetic covariates: made-up z with the released marginals and second moment.
+"""Synthetic covariates with the released marginals and second moment, for both private methods
+that work with scores (`dp-scoring`, `dp-scores`).
 
-No record is in them. They are for expectations over x, the curvature and the variance of scores.
+No record is in them. They give expectations over x: information, slope and variance of scores.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ FLOOR = 0.2
 SIZES = np.array([0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4])
 """Standard deviations that correlations may have; most are next to nothing and a few are large."""
 FITS = 30
+MATCHES = 8
+"""Turns in which the second moment of u = z/‖z‖ is matched."""
+MOST = 0.98
+"""Largest correlation of z that is tried."""
 
 
 class Synthetic(NamedTuple):
@@ -65,37 +70,75 @@ def correlated(
     scale: np.ndarray,
     moment: np.ndarray,
     noise_sd: float,
+    draws: int = DRAWS,
 ) -> Synthetic:
-    """Rows of z with the released second moment, as far as it stands out of its noise.
+    """Rows of z with the released second moment of u = z/‖z‖, as far as it exceeds its noise.
 
-    Correlations between columns are shrunk towards none (`_shrunk`). Independent rows are then
-    carried over by the linear map that moves them least (the optimal transport of Gaussians).
+    Correlations between columns are shrunk towards 0 (`_shrunk`). Those of u are smaller than those
+    of z, because a record in which many columns are large together has the longest z: correlations
+    R of z are found by R ← R + shrunk − have until the moment of the synthetic u is the shrunk one.
+    Independent rows are transformed by the linear map that moves them least (the optimal transport
+    of Gaussians); every column keeps its released variance.
     """
-    z = independent(layout, what, found, scale)
-    dimension = len(layout)
-    length = np.sqrt(np.sum(z * z, axis=1, keepdims=True))
-    unit = z / np.where(length > 0, length, 1.0)
+    z = independent(layout, what, found, scale, draws)
     least = 0.1 * np.square(scale) * found.variance
-    spread = np.sqrt(np.maximum(np.mean(unit * unit, axis=0), least))
+    spread = np.sqrt(np.maximum(np.mean(np.square(_unit(z)), axis=0), least))
     outer = np.outer(spread, spread)
     free = np.array([feature.kind != "intercept" for feature in layout])
     between = np.triu(np.outer(free, free), 1)
     for group in what.groups:
         between[np.ix_(group, group)] = False  # known: at most one level at a time
-    # Independent columns have no correlation; that of so many draws is an accident.
-    seen = (triangle(moment, dimension) / found.records / outer)[between]
+    # The correlations of independent draws are 0 up to their sampling error, which is left out.
+    seen = (triangle(moment, len(layout)) / found.records / outer)[between]
     noise = (np.square(noise_sd / found.records) / 2.0 / np.square(outer))[between]
-    change, doubt = np.zeros((2, dimension, dimension))
-    change[between], doubt[between] = _shrunk(seen, noise)
-    change, doubt = change + change.T, doubt + doubt.T
+    shrunk, doubt = np.zeros((2, *outer.shape))
+    shrunk[between], doubt[between] = _shrunk(seen, noise)
+    shrunk, doubt = shrunk + shrunk.T, doubt + doubt.T
     sd = np.sqrt(np.maximum(np.mean(z * z, axis=0), least))
-    doubt = doubt * np.square(np.outer(sd, sd)) + _count_doubt(found, scale, free)
-    moved, sd = z.copy(), sd[free]
-    before = (z[:, free] / sd).T @ (z[:, free] / sd) / len(z)
-    known = np.where((between | between.T)[np.ix_(free, free)], 0.0, before)
-    after = known + change[np.ix_(free, free)]
-    moved[:, free] = (z[:, free] / sd) @ _transport(before, after) * sd
+    moved, gain = _matched(z, free, between | between.T, shrunk, outer, sd)
+    doubt = gain**2 * doubt * np.square(np.outer(sd, sd)) + _count_doubt(found, scale, free)
     return Synthetic(moved, doubt)
+
+
+def _matched(
+    z: np.ndarray,
+    free: np.ndarray,
+    among: np.ndarray,
+    wanted: np.ndarray,
+    outer: np.ndarray,
+    sd: np.ndarray,
+) -> tuple[np.ndarray, float]:
+    """Rows whose u has the moment `wanted`·`outer` in the pairs `among`, and how many times larger
+    than those of u the correlations of z are.
+    """
+    inner = np.ix_(free, free)
+    among, wanted, outer, sd = among[inner], wanted[inner], outer[inner], sd[free]
+    standard, moved = z[:, free] / sd, z.copy()
+    before = standard.T @ standard / len(z)
+    known = np.where(among, 0.0, before)
+    length = np.sqrt(np.diagonal(before))
+    correlation = best = wanted
+    smallest = np.inf
+    for turn in range(MATCHES):
+        rows = standard @ _transport(before, known + correlation)
+        rows *= length / np.maximum(np.sqrt(np.mean(rows * rows, axis=0)), 1e-12)
+        trial = z.copy()
+        trial[:, free] = rows * sd
+        unit = _unit(trial)[:, free]
+        gap = np.where(among, wanted - unit.T @ unit / len(z) / outer, 0.0)
+        far = float(np.sum(np.square(gap)))
+        if far < smallest or not turn:
+            moved, best, smallest = trial, correlation, far
+        correlation = np.where(among, np.clip(correlation + gap, -MOST, MOST), 0.0)
+    square = float(np.sum(np.square(wanted)))
+    gain = float(np.sum(best * wanted)) / square if square > 0 else 1.0
+    return moved, max(1.0, gain)
+
+
+def _unit(z: np.ndarray) -> np.ndarray:
+    """z/‖z‖, row by row."""
+    length = np.sqrt(np.sum(z * z, axis=1, keepdims=True))
+    return z / np.where(length > 0, length, 1.0)
 
 
 def _shrunk(seen: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

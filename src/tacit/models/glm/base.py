@@ -43,6 +43,10 @@ class LinearPredictor(GaussianPriorModel):
     Settings: ClassVar[type[ModelSettings]] = PriorSettings
     layout: Layout
     """Description of each column of x, for methods that use the public schema."""
+    levels: tuple[str, ...] = ()
+    """Levels of the outcome, one predictor each; empty with one predictor."""
+    ratio: ClassVar[str | None] = None
+    """What exp(coefficient) is, where that has a name: "odds ratio", "rate ratio"."""
 
     def __init__(
         self,

@@ -42,6 +42,7 @@ class LogisticRegression(ExplicitDerivatives):
     """
 
     kind: ClassVar[str] = "logistic"
+    ratio: ClassVar[str | None] = "odds ratio"
     Settings = LogisticSettings
     serves: ClassVar[tuple[Output, ...]] = ("bernoulli",)
     output: Output = "bernoulli"
