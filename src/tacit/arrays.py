@@ -52,17 +52,6 @@ def special(*arrays: Array) -> ModuleType:
     return sp
 
 
-def while_loop(go_on: Callable[[T], Any], step: Callable[[T], T], start: T, xp: ModuleType) -> T:
-    """`jax.lax.while_loop`, or a loop of Python if `xp` is NumPy."""
-    if xp is not np:
-        import jax
-
-        return jax.lax.while_loop(go_on, step, start)
-    while go_on(start):
-        start = step(start)
-    return start
-
-
 def sum_points(
     add: Callable[[T, Any], T], start: T, points: tuple[Array, ...], xp: ModuleType
 ) -> T:

@@ -119,11 +119,12 @@ def answer_many(
     key or a seed, a fresh key is drawn.
     """
     stage, own, shared = task_parts(agreement, requests, settled, memories, keys)
-    run = compiled(agreement.method, agreement.model.compiled_as, agreement.family, stage)
+    method = agreement.method
+    run = compiled(method, agreement.model.compiled_as, agreement.family, method.program(stage))
     released, loss, finite, cost, kept = tree_map(np.asarray, run(stack, weights, own, shared))
     updates = [
         Update(
-            {name: value[i] for name, value in released.items()},
+            method.stage_released(stage, {name: value[i] for name, value in released.items()}),
             None if loss is None else float(loss[i]),
             bool(finite[i]),
         )
@@ -157,7 +158,10 @@ def task_parts(
     (stage,) = {r.stage for r in requests}
     start = _start(agreement, first)
     begun = None if start is None else _begun(agreement, start, first)
-    shared = (first.q, start, np.bool_(first.initial), begun, first.public)
+    # Results of BLAS depend on the order of axes in memory, which transport does not preserve.
+    public = tree_map(lambda value: np.asarray(value, order="C"), first.public)
+    public = agreement.method.program_public(stage, public)
+    shared = (first.q, start, np.bool_(first.initial), begun, public)
     words = [[agreement.seed, party_word(r.party), r.visit] for r in requests]
     own = (
         np.array(words, dtype=np.uint32),
@@ -333,8 +337,6 @@ def compiled(
     def each(records: Any, weights: Any, own: Any, shared: Any) -> Any:
         # On the CPU these are views: nothing is copied between visits.
         records, weights = tree_map(np.asarray, (records, weights))
-        # Results of BLAS depend on the order of axes in memory, which transport does not preserve.
-        shared = tree_map(lambda leaf: np.asarray(leaf, order="C"), shared)
         parties = range(len(weights))
         parts = [tree_map(lambda leaf, i=i: leaf[i], (records, weights, own)) for i in parties]
         with np.errstate(all="ignore"):  # results are checked instead

@@ -16,7 +16,7 @@ from tacit.data.records import len_records
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, make_family
 from tacit.methods import METHODS, Exact, LocalMethod, PrivateMethod
-from tacit.methods.base import RunFacts
+from tacit.methods.base import MAX_FULL_COVARIANCE, RunFacts
 from tacit.models import (
     LinearPredictor,
     Model,
@@ -28,8 +28,6 @@ from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Schedule, resolved_damping
 from tacit.support.compiler import jax
 
-MAX_FULL_COVARIANCE = 256
-"""Largest dimension for which "auto" chooses a full covariance."""
 DEFAULT_TOLERANCE = 1e-5
 """KL divergence per round, in nats: 0.005 sd in one coordinate. `Exact` uses 0."""
 
@@ -46,13 +44,15 @@ class Live:
     """True if the factor of a party that leaves permanently is divided out."""
 
 
-def choose_family(kind: str, model: Model, *, private: bool = False) -> Family:
-    """The family of that name; "auto" is full covariance up to `MAX_FULL_COVARIANCE` parameters.
+def choose_family(
+    kind: str, model: Model, *, private: bool = False, most_full: int = MAX_FULL_COVARIANCE
+) -> Family:
+    """The family of that name; "auto" is full covariance up to `most_full` parameters.
 
     Mean-field intervals are too narrow wherever coordinates are correlated, and many parties that
-    correct a mean-field q at once converge slowly; up to 256 coordinates a full covariance costs
-    little. Larger models and neural networks get the mean-field family, and so does a private run:
-    d² noisy numbers instead of 2d would drown in their noise.
+    correct a mean-field q at once converge slowly; up to hundreds of coordinates a full covariance
+    costs little. Larger models and neural networks get the mean-field family, and so does a private
+    run: d² noisy numbers instead of 2d would drown in their noise.
     """
     if model.own_family is not None:
         if kind not in ("auto", model.own_family.kind):
@@ -63,7 +63,7 @@ def choose_family(kind: str, model: Model, *, private: bool = False) -> Family:
         return model.own_family
     if kind == "auto":
         several = model.multimodal or model.ties_at_prior
-        full = not private and not several and model.dimension <= MAX_FULL_COVARIANCE
+        full = not private and not several and model.dimension <= most_full
         kind = "full" if full else "mean-field"
     return make_family(kind, model.dimension)
 
@@ -163,7 +163,7 @@ def facts(
     clips = [] if privacy is None else [own.clip for own in privacy.parties.values()]
     return RunFacts(
         schedule=schedule.kind,
-        everybody=schedule.parties_per_round is None,
+        all_parties=schedule.parties_per_round is None,
         rounds=schedule.rounds,
         tolerance=schedule.tolerance,
         one_noise=privacy is not None and privacy.aggregation != "plain" and any(clips),
@@ -270,9 +270,9 @@ def check_memory(
     method: LocalMethod, model: Model, family: Family, schedule: Schedule, live: Live | None
 ) -> None:
     """Refuse method memory unless every party takes part in every round."""
-    everybody = schedule.kind == "synchronous" and schedule.parties_per_round is None
-    everybody = everybody and (live is None or live.quorum is None)
-    if not everybody and method.memory(model, family) is not None:
+    all_parties = schedule.kind == "synchronous" and schedule.parties_per_round is None
+    all_parties = all_parties and (live is None or live.quorum is None)
+    if not all_parties and method.memory(model, family) is not None:
         raise ConfigError(
             f"method.kind = {method.kind!r} keeps a factor at each party, which needs all parties "
             f"in every round: schedule.kind = {schedule.kind!r}, parties_per_round = "
