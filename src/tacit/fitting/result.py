@@ -65,7 +65,8 @@ class Fit:
         """Numbers behind the verdict.
 
         `elbo` is the evidence lower bound by round, None where a round does not evaluate it. Where
-        the server controlled the steps there are `pareto_k` and `effective_share` of importance
+        the server controlled the steps there are the nats by which one more step would move q
+        (`last_step`), `pareto_k` and `effective_share` of importance
         weights against the exact posterior, `skewness` of each parameter, whether the weights
         corrected the moments (`corrected_by_weights`), and the parameter along which the posterior
         is a mixture of normals (`split_along`). Empty with privacy.

@@ -82,6 +82,7 @@ def diagnostics_block(
     if plan.rules.solver is None or "pareto_k" not in memory:
         return found
     return found | {
+        "last_step": float(memory["last_change"]),
         "pareto_k": float(memory["pareto_k"]),
         "effective_share": float(memory["effective_share"]),
         "skewness": dict(zip(plan.model.names, memory["skewness"].tolist(), strict=True)),
