@@ -211,6 +211,8 @@ class SelectedForTraining(ServerMessage, frozen=True, kw_only=True):
     round: Count | UnsetType = UNSET
     stage: Short | UnsetType = UNSET
     public: Distribution | UnsetType = UNSET
+    traceparent: Short | UnsetType = UNSET
+    """Where a trace of this request continues (W3C Trace Context)."""
 
 
 class EarlyCloseOfConnection(ServerMessage, frozen=True, kw_only=True):

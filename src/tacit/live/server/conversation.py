@@ -305,6 +305,7 @@ class Conversations:
         except PeerError as error:
             raise AnswerError(str(error)) from None
         self._failed.pop(party, None)
+        connection.trace(None)
         self.inbox.append(checked)
 
     def _released(self, key: str, delta: m.Distribution, what: str) -> Arrays:
