@@ -443,7 +443,9 @@ def convergence_parts(run: Run) -> list[Any]:
     if any(row.negative_elbo is not None for row in run.rounds):
         caption = "Negative evidence lower bound of the q that each round started from."
         parts.append(Drawing(as_svg(plot_negative_elbo(run.rounds), "elbo", caption), caption))
-    numbers = [TableRow(one.name, (one.value, one.meaning)) for one in explained(result.diagnostics)]
+    numbers = [
+        TableRow(one.name, (one.value, one.meaning)) for one in explained(result.diagnostics)
+    ]
     if numbers:
         head = ["Diagnostic", "Value", "Meaning"]
         parts.append(Table("Diagnostics", head, numbers, numbers=False))
