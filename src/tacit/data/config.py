@@ -61,8 +61,9 @@ class DataConfig(Table, frozen=True, kw_only=True):
 
     source: str = "synthetic-cohort"
     """A data set of `tacit data list`; a file needs none, only its path."""
-    path: str | None = None
-    """The file with the records."""
+    path: str | tuple[str, ...] | None = None
+    """The file with the records; a list of files or a pattern such as "data/*.csv" is one party per
+    file, unless `party` names a column."""
     separator: Annotated[str, Meta(min_length=1, max_length=1)] = ","
     """Separator of a CSV file."""
     columns: tuple[ColumnConfig, ...] = ()
@@ -147,8 +148,9 @@ class DataConfig(Table, frozen=True, kw_only=True):
     def _file_faults(self) -> Iterator[str]:
         if not self.path:
             yield 'data.path is missing; name the file with the records, e.g. "records.csv"'
-        elif not self.path.lower().endswith(SUFFIXES):
-            yield f'data.path = "{self.path}"; the name must end in one of {", ".join(SUFFIXES)}'
+        for one in (self.path,) if isinstance(self.path, str) else self.path or ():
+            if not one.lower().endswith((*SUFFIXES, "*")):
+                yield f'data.path = "{one}"; the name must end in one of {", ".join(SUFFIXES)}'
         if not self.outcome:
             yield "outcome is missing; name the outcome column at the top of the file"
         if not self.columns:
@@ -197,6 +199,12 @@ def faults_together(data: DataConfig, partition: PartitionConfig) -> Iterator[st
         yield (
             f'data.party = "{data.party}" and partition.kind = "{partition.kind}"; the column'
             " assigns records to parties: leave [partition] out"
+        )
+    several = not isinstance(data.path, str | None) or "*" in (data.path or "")
+    if several and data.party is None and partition != PartitionConfig():
+        yield (
+            f'data.path names several files and partition.kind = "{partition.kind}"; each file is a'
+            " party: leave [partition] out"
         )
     if partition.kind == "source" and data.source not in WITH_SITES:
         yield (

@@ -17,7 +17,7 @@ from tacit.data.rows import ReadRows, read_rows
 from tacit.data.schema.checks import unbounded_columns
 from tacit.data.schema.layout import Layout, layout_of
 from tacit.data.schema.outcome import outcome_bounds, outcome_levels
-from tacit.data.schema.table import SourceSchema
+from tacit.data.schema.table import SourceSchema, Table
 from tacit.errors import ConfigError, DataError
 from tacit.support.tables import raise_all
 
@@ -98,9 +98,17 @@ def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> 
 
         return corpus_federation(data, partition, _checked(seed))
     sites = partition.parties if partition.kind == "source" else None
-    table = read_table(data, sites=sites, seed=_checked(seed))
+    return federation_of_table(
+        read_table(data, sites=sites, seed=_checked(seed)), data, partition, seed
+    )
+
+
+def federation_of_table(
+    table: Table, data: DataConfig, partition: PartitionConfig, seed: int
+) -> Federation:
+    """Check, split and prepare the rows of a table."""
     schema = table.schema
-    read = read_rows(table, data, partition, seed=seed)
+    read = read_rows(table, data, partition, seed=_checked(seed))
     if read.groups is not None and read.persons is not None:
         setting = f'partition.kind = "{partition.kind}"'
         if data.party is not None:
