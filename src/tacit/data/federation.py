@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from tacit.data.schema.outcome import outcome_bounds, outcome_levels
 from tacit.data.schema.table import SourceSchema, Table
 from tacit.errors import ConfigError, DataError
 from tacit.support.tables import raise_all
+
+if TYPE_CHECKING:
+    from tacit.data.schema.schema import Schema
 
 Records = dict[str, np.ndarray]
 
@@ -80,6 +83,56 @@ class Federation:
     """The public schema; None for documents, which have no columns."""
     levels: tuple[str, ...] = ()
     """Levels of a categorical outcome, in the order of y; otherwise empty."""
+
+    @classmethod
+    def from_frame(
+        cls,
+        data: Any,
+        formula: str,
+        *,
+        party: str | None = None,
+        schema: Schema | None = None,
+        person: str | None = None,
+        held_out: float = 0.0,
+        infer: bool = False,
+        seed: int = 0,
+    ) -> Federation:
+        """Prepare data frames or files for a model.
+
+        Parameters
+        ----------
+        data
+            A pandas, polars or Arrow data frame with a `party` column, a dictionary of such frames
+            by party, files (one per party) or a pattern such as "data/*.csv".
+        formula
+            Outcome and columns, e.g. "died ~ age + C(sex)".
+        party
+            The column that names the party of each record.
+        schema
+            Public bounds and levels of the columns.
+        person
+            The column that identifies the person of a record.
+        held_out
+            Share of the records that is held out of training.
+        infer
+            True: what the schema does not declare is read from the records, which no privacy
+            guarantee covers.
+        seed
+            Seed of the held-out split.
+        """
+        from tacit.data.formula import parse_formula
+        from tacit.data.study import federation_from
+
+        return federation_from(
+            data,
+            parse_formula(formula),
+            party=party,
+            schema=schema,
+            person=person,
+            held_out=held_out,
+            private=not infer,
+            seed=seed,
+        )
 
 
 def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> Federation:

@@ -275,3 +275,14 @@ def _wrong_values(name: str, where: str, kind: str) -> DataError:
         f'{where}, column "{name}" holds values of type {kind}; give numbers, text or booleans, '
         "one per record"
     )
+
+
+def like_frame(found: Any, given: Any) -> Any:
+    """A polars frame as a pandas one with the index of `given`, if that is a pandas frame."""
+    import narwhals as nw
+
+    pandas = nw.dependencies.get_pandas()
+    if pandas is None or not isinstance(given, pandas.DataFrame):
+        return found
+    columns = {name: found[name].to_numpy() for name in found.columns}
+    return pandas.DataFrame(columns, index=given.index)

@@ -27,6 +27,8 @@ class Column:
     values: np.ndarray
     missing: np.ndarray
     notes: tuple[str, ...] = ()
+    outside: int = 0
+    """Number of values that were clipped to the bounds."""
 
     def rows(self, keep: np.ndarray) -> Column:
         return replace(self, values=self.values[keep], missing=self.missing[keep])
@@ -160,7 +162,9 @@ def _within_bounds(values: np.ndarray, missing: np.ndarray, config: ColumnConfig
             f" {outside.sum()}",
         )
     clipped = np.where(missing, 0.0, np.clip(values, config.low, config.high))
-    return Column(config=config, values=clipped, missing=missing, notes=notes)
+    return Column(
+        config=config, values=clipped, missing=missing, notes=notes, outside=int(outside.sum())
+    )
 
 
 def with_pooled_scale(column: Column, train: np.ndarray) -> Column:

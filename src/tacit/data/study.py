@@ -228,7 +228,7 @@ class _Reader:
             levels = _levels(series, config)
             if len(levels) > MAX_LEVELS and not categorical:
                 raise DataError(
-                    f'column "{config.name}" has {len(levels)} different texts, e.g. "{levels[0]}"; '
+                    f'column "{config.name}" has {len(levels)} different texts; '
                     f"write C({config.name}) if it is a category, or leave it out"
                 )
             self.notes.append(f'column "{config.name}": its {len(levels)} levels come from records')
@@ -281,8 +281,8 @@ class _Reader:
         levels = _levels(series, config)
         if len(levels) > MAX_LEVELS:
             raise DataError(
-                f'outcome "{config.name}" has {len(levels)} different texts; it must be a number or '
-                "one of a few levels"
+                f'outcome "{config.name}" has {len(levels)} different texts; it must be a '
+                "number or one of a few levels"
             )
         self.notes.append(f'outcome "{config.name}": its levels come from records')
         return _with_levels(config, levels)

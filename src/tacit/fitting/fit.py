@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,6 +16,7 @@ from tacit.data.schema.schema import Schema
 from tacit.engines.execute import Observer, Outcome, carry_out
 from tacit.errors import ConfigError
 from tacit.fitting.result import Fit
+from tacit.fitting.study import Family, read_study
 from tacit.methods import LocalMethod, PrivateScores, PrivateScoring
 from tacit.methods.scoring.units import check_units
 from tacit.models import Model, ModelSchema, Records
@@ -63,11 +64,15 @@ class _Prepared:
 
 
 def fit(
-    model: Model | type[Model],
-    data: Federation | dict[str, Records],
+    model: str | Model | type[Model],
+    data: Any,
     *,
     privacy: Literal["none"] | Privacy | None,
-    test: Records | None = None,
+    party: str | None = None,
+    schema: Schema | None = None,
+    family: Family = "auto",
+    person: str | None = None,
+    test: Any = None,
     posterior: str = "auto",
     method: LocalMethod | str = "auto",
     schedule: Schedule | str = "synchronous",
@@ -81,15 +86,29 @@ def fit(
     Parameters
     ----------
     model
-        A model, or the class of one, such as `tacit.models.LogisticRegression`: it is then made for
-        the federation's columns.
+        A formula such as "died ~ age + C(sex)"; a model, e.g. of `tacit.from_numpyro`; or the class
+        of one, such as `tacit.models.LogisticRegression`, which is made for a federation's columns.
     data
-        A federation (`tacit.datasets.load`), or a dictionary of arrays per party:
-        ``{"north": {"x": x, "y": y}, …}``.
+        With a formula: a pandas, polars or Arrow data frame with a `party` column, a dictionary of
+        such frames by party, files (one per party) or a pattern such as "data/*.csv". Otherwise
+        a federation (`tacit.datasets.load`), or a dictionary of arrays per party: ``{"north": {"x":
+        x, "y": y}, …}``.
     privacy
         `tacit.Privacy(epsilon=…)`; None or "none" for exact updates without differential privacy.
+    party
+        The column of a data frame that names the party of each record.
+    schema
+        Public bounds and levels of the columns. Needed with privacy; without, what it does not
+        declare is read from the records.
+    family
+        The likelihood of a formula: "logistic", "linear", "poisson" or "softmax", or a dictionary
+        with further keys of the [model] table, e.g. ``{"kind": "linear", "noise_sd": 12.0}``.
+        "auto": by the kind of outcome.
+    person
+        The column of a data frame that identifies the person of a record, for unit = "person".
     test
-        Held-out records to compute metrics on; by default the federation's own.
+        Held-out records to compute metrics on, or the share of a data frame to hold out; by default
+        the federation's own.
     posterior
         Family of the posterior: "mean-field", "full" (Gaussian with full covariance) or "auto".
     method
@@ -122,6 +141,10 @@ def fit(
     True
     """
     check_callback(callback)
+    model, data, test = read_study(
+        model, data, private=_is_private(privacy), party=party, schema=schema, family=family,
+        person=person, test=test, seed=as_seed(seed),
+    )  # fmt: skip
     prepared = _prepare(model, data, privacy, test, posterior, method, schedule, seed)
     outcome = carry_out(prepared.plan, observe=callback)
     fitted = _fit_of(prepared, outcome)
@@ -130,11 +153,15 @@ def fit(
 
 
 def check(
-    model: Model | type[Model],
-    data: Federation | dict[str, Records],
+    model: str | Model | type[Model],
+    data: Any,
     *,
     privacy: Literal["none"] | Privacy | None,
-    test: Records | None = None,
+    party: str | None = None,
+    schema: Schema | None = None,
+    family: Family = "auto",
+    person: str | None = None,
+    test: Any = None,
     posterior: str = "auto",
     method: LocalMethod | str = "auto",
     schedule: Schedule | str = "synchronous",
@@ -144,7 +171,7 @@ def check(
 
     Parameters
     ----------
-    model, data, privacy, test, posterior, method, schedule, seed
+    model, data, privacy, party, schema, family, person, test, posterior, method, schedule, seed
         The arguments of `fit`.
 
     Returns
@@ -165,6 +192,10 @@ def check(
     >>> dict(checked.rows)["held out"]
     '60 records'
     """
+    model, data, test = read_study(
+        model, data, private=_is_private(privacy), party=party, schema=schema, family=family,
+        person=person, test=test, seed=as_seed(seed),
+    )  # fmt: skip
     prepared = _prepare(model, data, privacy, test, posterior, method, schedule, seed)
     return describe(prepared.plan, prepared.federation, prepared.test)
 
@@ -187,6 +218,10 @@ def load(path: str | Path, *, model: Model | None = None) -> Fit:
     """
     result, posterior, history = read_saved(Path(path), model)
     return Fit(posterior, history, _schema_of(result), result, result)
+
+
+def _is_private(privacy: Any) -> bool:
+    return isinstance(privacy, Privacy)
 
 
 def _prepare(
