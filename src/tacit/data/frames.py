@@ -24,6 +24,7 @@ from tacit.data.readers.files import read_file
 from tacit.data.schema.table import listed
 from tacit.errors import DataError
 
+TIMES = (datetime.date, datetime.time, datetime.timedelta)
 FRAMES = "a pandas, polars or Arrow table, a dictionary of columns, or the path of a file"
 
 
@@ -62,7 +63,7 @@ def is_frame(value: Any) -> bool:
 
 def _is_column(value: Any) -> bool:
     if isinstance(value, np.ndarray):
-        return value.ndim == 1 and value.dtype.names is None
+        return value.dtype.names is None
     if isinstance(value, str | Path | Mapping):
         return False
     if isinstance(value, list | tuple):
@@ -72,7 +73,7 @@ def _is_column(value: Any) -> bool:
 
 def is_series(value: Any) -> bool:
     """True for a column of pandas, polars or Arrow."""
-    import narwhals as nw
+    import narwhals.stable.v2 as nw
 
     try:
         nw.from_native(value, series_only=True)
@@ -87,7 +88,7 @@ def is_table(value: Any) -> bool:
 
 
 def _as_narwhals(value: Any) -> Any:
-    import narwhals as nw
+    import narwhals.stable.v2 as nw
     from narwhals.exceptions import NarwhalsError
 
     if isinstance(value, str | bytes | int | float | list | tuple | dict | type(None)):
@@ -161,7 +162,7 @@ def _of_columns(columns: Mapping[Any, Any], where: str) -> RawFrame:
     def read(name: str) -> pl.Series:
         column = columns[name]
         if is_series(column):
-            import narwhals as nw
+            import narwhals.stable.v2 as nw
 
             return _of_series(nw.from_native(column, series_only=True), name, where)
         return _of_values(column, name, where)
@@ -170,7 +171,7 @@ def _of_columns(columns: Mapping[Any, Any], where: str) -> RawFrame:
 
 
 def _of_narwhals(frame: Any, where: str) -> RawFrame:
-    import narwhals as nw
+    import narwhals.stable.v2 as nw
 
     if isinstance(frame, nw.LazyFrame):
         frame = frame.collect(backend="polars")
@@ -190,12 +191,14 @@ def _check_name(name: Any, where: str) -> None:
 
 def _of_series(series: Any, name: str, where: str) -> pl.Series:
     """A narwhals column as a polars one."""
-    import narwhals as nw
+    import narwhals.stable.v2 as nw
 
     native = nw.to_native(series)
     if isinstance(native, pl.Series):
         return _plain(native, name, where)
     kind = series.dtype
+    if kind.is_temporal():
+        raise _dates(name, where)
     missing = np.asarray(series.is_null().to_numpy(), dtype=bool)
     if kind.is_float() or (kind.is_integer() and not missing.any()):
         values = pl.Series(name, np.asarray(series.to_numpy()))
@@ -209,6 +212,8 @@ def _of_series(series: Any, name: str, where: str) -> pl.Series:
 def _plain(series: pl.Series, name: str, where: str) -> pl.Series:
     """A polars column of a type that can be prepared."""
     kind = series.dtype
+    if kind.is_temporal():
+        raise _dates(name, where)
     if kind == pl.Object:
         return _of_values(series.to_list(), name, where)
     if isinstance(kind, pl.Decimal):
@@ -227,7 +232,9 @@ def _of_categories(values: list[Any], categories: list[Any], name: str, where: s
 
 def _of_values(values: Any, name: str, where: str) -> pl.Series:
     """Python or NumPy values as a column: numbers, booleans, text or times."""
-    if isinstance(values, np.ndarray) and values.dtype.kind in "biufM":
+    if isinstance(values, np.ndarray) and values.dtype.kind in "Mm":
+        raise _dates(name, where)
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         series = pl.Series(name, np.ascontiguousarray(values))
         return series.fill_nan(None) if values.dtype.kind == "f" else series
     cells = [_cell(one) for one in (values.tolist() if isinstance(values, np.ndarray) else values)]
@@ -239,9 +246,8 @@ def _of_values(values: Any, name: str, where: str) -> pl.Series:
         return pl.Series(name, numeric, dtype=pl.Float64)
     if kinds <= {str, int, float, bool}:
         return pl.Series(name, [_text(one) for one in cells], dtype=pl.String)
-    if kinds <= {datetime.date, datetime.datetime}:
-        moments = [None if one is None else str(one) for one in cells]
-        return pl.Series(name, moments, dtype=pl.String).str.to_datetime(strict=False)
+    if any(issubclass(kind, TIMES) for kind in kinds):
+        raise _dates(name, where)
     strange = next(kind for kind in kinds if kind not in (str, int, float, bool))
     raise _wrong_values(name, where, strange.__name__)
 
@@ -270,6 +276,13 @@ def _text(value: Any) -> str | None:
     return str(value)
 
 
+def _dates(name: str, where: str) -> DataError:
+    return DataError(
+        f'{where}, column "{name}" holds dates or times; convert it to a number, e.g. years since a '
+        "public date"
+    )
+
+
 def _wrong_values(name: str, where: str, kind: str) -> DataError:
     return DataError(
         f'{where}, column "{name}" holds values of type {kind}; give numbers, text or booleans, '
@@ -279,7 +292,7 @@ def _wrong_values(name: str, where: str, kind: str) -> DataError:
 
 def like_frame(found: Any, given: Any) -> Any:
     """A polars frame as a pandas one with the index of `given`, if that is a pandas frame."""
-    import narwhals as nw
+    import narwhals.stable.v2 as nw
 
     pandas = nw.dependencies.get_pandas()
     if pandas is None or not isinstance(given, pandas.DataFrame):

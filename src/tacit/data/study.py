@@ -137,7 +137,7 @@ def federation_from(
         if frame.is_empty():
             raise DataError(f"{frames[name].where} has no records; leave it out, or add records")
     whole = table_of_parties(selected, SourceSchema(columns=(), outcome=formula.outcome))
-    read = _Reader(declared, private, whole.frame)
+    read = _Reader(declared, private, whole.frame, formula.outcome)
     columns = [read.feature(term) for term in terms]
     outcome, positive = read.outcome(formula, numeric=numeric, counts=counts)
     config = FrameConfig(
@@ -160,7 +160,9 @@ def federation_from(
     if party is None and len(frames) == 1:
         table = replace(table, parties=(ONE_PARTY,))
     found = federation_of_table(table, config, PartitionConfig(), seed)
-    return replace(found, scaling="pooled" if read.notes else "public")
+    # Levels that were read from records are no more public than bounds that were.
+    unbounded = tuple(dict.fromkeys((*found.unbounded, *read.inferred)))
+    return replace(found, scaling="pooled" if read.inferred else "public", unbounded=unbounded)
 
 
 def _check_roles(
@@ -190,10 +192,23 @@ class _Reader:
     """Makes the public schema complete: from declarations, or without privacy from records."""
 
     def __init__(
-        self, declared: Mapping[str, ColumnConfig], private: bool, frame: pl.DataFrame
+        self,
+        declared: Mapping[str, ColumnConfig],
+        private: bool,
+        frame: pl.DataFrame,
+        outcome: str,
     ) -> None:
         self.declared, self.private, self.frame = declared, private, frame
+        self.outcome_name = outcome
         self.notes: list[str] = []
+        self.inferred: list[str] = []
+        """Columns of which something was read from records."""
+
+    def note(self, name: str, text: str) -> None:
+        """Note what was read from records."""
+        kind = "outcome" if name == self.outcome_name else "column"
+        self.notes.append(f'{kind} "{name}": {text} from records')
+        self.inferred.append(name)
 
     def feature(self, term: Term) -> ColumnConfig:
         """The column of a term."""
@@ -231,12 +246,10 @@ class _Reader:
                     f'column "{config.name}" has {len(levels)} different texts; '
                     f"write C({config.name}) if it is a category, or leave it out"
                 )
-            self.notes.append(f'column "{config.name}": its {len(levels)} levels come from records')
+            self.note(config.name, f"its {len(levels)} levels come")
             return _with_levels(config, levels)
         center, scale = _location_scale(series, config)
-        self.notes.append(
-            f'column "{config.name}": centre {center:.6g} and scale {scale:.6g} come from records'
-        )
+        self.note(config.name, f"centre {center:.6g} and scale {scale:.6g} come")
         return msgspec.structs.replace(config, center=center, scale=scale)
 
     def outcome(
@@ -276,15 +289,17 @@ class _Reader:
     def read_outcome(self, config: ColumnConfig, series: pl.Series) -> ColumnConfig:
         """An outcome that is not declared: two values are yes/no, texts are levels."""
         if _is_number(series, config):
-            values = _numbers(series, config)
-            return _with_levels(config, ("0", "1")) if values <= {0.0, 1.0} else config
+            if not _numbers(series, config) <= {0.0, 1.0}:
+                return config
+            self.note(config.name, "that it is yes/no comes")
+            return _with_levels(config, ("0", "1"))
         levels = _levels(series, config)
         if len(levels) > MAX_LEVELS:
             raise DataError(
                 f'outcome "{config.name}" has {len(levels)} different texts; it must be a '
                 "number or one of a few levels"
             )
-        self.notes.append(f'outcome "{config.name}": its levels come from records')
+        self.note(config.name, "its levels come")
         return _with_levels(config, levels)
 
     def levels_of_outcome(
@@ -311,17 +326,14 @@ class _Reader:
         if counts:
             if config.low is None and not self.private:
                 most = max(_numbers(series, config), default=1.0)
-                self.notes.append(f'outcome "{config.name}": its largest count comes from records')
+                self.note(config.name, "its largest count comes")
                 return msgspec.structs.replace(config, low=0.0, high=max(1.0, most))
             return config
         if config.center is None and config.affine is not None:
             center, scale = config.affine
         elif config.center is None:
             center, scale = _location_scale(series, config)
-            self.notes.append(
-                f'outcome "{config.name}": centre {center:.6g} and scale {scale:.6g} come from'
-                " records"
-            )
+            self.note(config.name, f"centre {center:.6g} and scale {scale:.6g} come")
         else:
             return config
         return msgspec.structs.replace(config, center=center, scale=scale)

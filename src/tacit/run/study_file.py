@@ -88,6 +88,7 @@ def _resolve_formula(data: dict[str, Any]) -> list[str]:
     try:
         formula = parse_formula(text)
     except ConfigError as error:
+        data["outcome"] = "the outcome of the formula"
         return [str(error)]
     rows = data.get("columns", [])
     declared = {row["name"]: row for row in rows}
