@@ -278,8 +278,8 @@ def _text(value: Any) -> str | None:
 
 def _dates(name: str, where: str) -> DataError:
     return DataError(
-        f'{where}, column "{name}" holds dates or times; convert it to a number, e.g. years since a '
-        "public date"
+        f'{where}, column "{name}" holds dates or times; convert it to a number, e.g. years since '
+        "a public date"
     )
 
 
