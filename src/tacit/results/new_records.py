@@ -53,14 +53,14 @@ def read_new(posterior: Posterior, data: DataFacts, records: Any) -> NewRecords:
         raise ConfigError("the posterior is not a proper distribution and cannot predict")
     center, scale = _unit_of_outcome(model, data)
     named = _words(model, data)
-    if _is_prepared(records):
-        arrays = {name: np.asarray(column) for name, column in records.items()}
-        complete = np.ones(len(arrays["x"]), dtype=bool)
-        return NewRecords(Prepared(arrays, complete, {}), posterior, *named, center, scale)
     schema = schema_of(data)
-    if schema is not None:
+    by_name = schema is None and model.record_columns is not None
+    if isinstance(records, dict) and records and (by_name or _is_prepared(records)):
+        arrays = {name: np.asarray(column) for name, column in records.items()}
+        prepared = Prepared(arrays, np.ones(len(next(iter(arrays.values()))), dtype=bool), {})
+    elif schema is not None:
         prepared = prepared_records(schema, records, "new records", keep=tuple(data.keep))
-    elif model.record_columns is not None:
+    elif by_name:
         prepared = _by_name(model, records)
     else:
         raise ConfigError(
@@ -70,10 +70,8 @@ def read_new(posterior: Posterior, data: DataFacts, records: Any) -> NewRecords:
     return NewRecords(_with_outcome(model, prepared), posterior, *named, center, scale)
 
 
-def _is_prepared(records: Any) -> bool:
-    if not isinstance(records, dict) or "x" not in records:
-        return False
-    return np.ndim(records["x"]) == 2
+def _is_prepared(records: dict[str, Any]) -> bool:
+    return "x" in records and np.ndim(records["x"]) == 2
 
 
 def _by_name(model: Model, records: Any) -> Prepared:
