@@ -87,6 +87,20 @@ class Federation:
     levels: tuple[str, ...] = ()
     """Levels of a categorical outcome, in the order of y; otherwise empty."""
 
+    test_parties: tuple[str, ...] = field(default=(), repr=False)
+    """The party of each held-out record, where records belong to parties by nature."""
+
+    def held_out_by_party(self) -> dict[str, Records]:
+        """Held-out records of each party; empty where records were dealt at random."""
+        if self.test is None or not self.test_parties:
+            return {}
+        labels = np.array(self.test_parties, dtype=object)
+        return {
+            name: _take(self.test, np.flatnonzero(labels == name))
+            for name in self.parties
+            if (labels == name).any()
+        }
+
     @classmethod
     def from_frame(
         cls,
@@ -346,7 +360,18 @@ def assemble(
         layout=layout,
         y_bounds=outcome_bounds(read.schema),
         levels=outcome_levels(read.schema),
+        test_parties=_labels(read.groups, held),
     )
+
+
+def _labels(groups: Rows | None, held: np.ndarray) -> tuple[str, ...]:
+    """The party of each held-out row."""
+    if groups is None:
+        return ()
+    labels = np.empty(len(held), dtype=object)
+    for name, rows in groups.items():
+        labels[rows] = name
+    return tuple(labels[held].tolist())
 
 
 def _prepared_schema(schema: SourceSchema, columns: Sequence[Column]) -> SourceSchema:

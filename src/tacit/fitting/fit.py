@@ -38,7 +38,13 @@ from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.settings import Privacy
 from tacit.results.check import Check, describe
 from tacit.results.compose import compose_result, data_facts, party_row, privacy_facts
-from tacit.results.evaluation import Attempts, EvaluationWarning, measure
+from tacit.results.evaluation import (
+    Attempts,
+    EvaluationWarning,
+    measure,
+    measure_parties,
+    outcome_unit,
+)
 from tacit.results.published import NOTHING_MEASURED, public_result
 from tacit.results.saved import read_saved
 from tacit.results.shown import site_summary
@@ -292,12 +298,21 @@ def _fit_of(prepared: _Prepared, outcome: Outcome) -> Fit:
     plan, federation = prepared.plan, prepared.federation
     posterior = outcome.posterior
     attempts = Attempts()
+    unit = outcome_unit(federation)
     # An exact training score would be an uncharged release.
     train = pooled(plan.parties) if plan.privacy is None else None
     metrics, bins = attempts.attempt(
         "metrics",
-        lambda: measure(posterior, train, prepared.test, PREDICTIVE_DRAWS, plan.seed),
+        lambda: measure(posterior, train, prepared.test, PREDICTIVE_DRAWS, plan.seed, unit),
         otherwise=(NOTHING_MEASURED, None),
+    )
+    shared = {} if federation is None else federation.held_out_by_party()
+    if not shared and train is not None and "y" in train:
+        shared = plan.parties
+    by_party = attempts.attempt(
+        "metrics by party",
+        lambda: measure_parties(posterior, shared, PREDICTIVE_DRAWS, plan.seed, unit),
+        otherwise={},
     )
     sites = attempts.attempt("summary", lambda: site_summary(posterior, plan.seed), otherwise={})
     for what, why in attempts.failed.items():
@@ -317,6 +332,7 @@ def _fit_of(prepared: _Prepared, outcome: Outcome) -> Fit:
         name="fit",
         engine="in-process",
         metrics=metrics,
+        party_metrics=by_party,
         calibration={} if bins is None else {"held_out": bins},
         sites=sites,
         not_evaluated=attempts.failed,

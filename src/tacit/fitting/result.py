@@ -103,6 +103,11 @@ class Fit:
         return self._result.metrics
 
     @property
+    def party_metrics(self) -> dict[str, dict[str, float | None]]:
+        """Metrics by party, of held-out records or, without these and privacy, of all records."""
+        return self._result.party_metrics
+
+    @property
     def privacy(self) -> FitPrivacy:
         """What this fit guarantees; `str(fit.privacy)` says it in words."""
         return FitPrivacy.of(
