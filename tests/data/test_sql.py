@@ -1,11 +1,14 @@
 """Records of SQL queries through DuckDB."""
 
+import runpy
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import tacit
 from tacit.errors import ConfigError, DataError
-from tacit.run.config import parse_config
+from tacit.run.config import parse_config, read_config
 from tacit.run.run import prepare
 
 duckdb = pytest.importorskip("duckdb")
@@ -86,3 +89,14 @@ def test_faults_of_the_table(database):
         config(database)
     with pytest.raises(ConfigError, match="one query per party; leave one"):
         config(database, query={"a": QUERY}, party="hospital")
+
+
+def test_the_omop_example_reads_a_generated_database(tmp_path, monkeypatch):
+    examples = Path(__file__).parents[2] / "examples"
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(examples / "omop.py"))["write_database"](Path("omop.duckdb"), patients=300)
+    federation = prepare(read_config(examples / "omop.toml")).federation
+    assert list(federation.parties) == ["north", "south"]
+    assert federation.names == ("intercept", "age", "sex=male", "diabetes=true")
+    assert sum(len(one["y"]) for one in federation.parties.values()) == 240
+    assert federation.unbounded == ()

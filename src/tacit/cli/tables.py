@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -110,7 +110,7 @@ def predict(
         raise ConfigError(f"--out {out} exists; choose another path, or remove it")
     fitted = read_predictor(run_dir)
     new = read_new(fitted.posterior, fitted.data, data)
-    frame = predicted(new, "interval", level=level)
+    frame = cast("pl.DataFrame", predicted(new, "interval", level=level))
     incomplete = int((~new.prepared.complete).sum())
     _write(frame, out)
     if json:

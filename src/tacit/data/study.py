@@ -312,8 +312,7 @@ class _Reader:
             )
         if len(config.levels) < 2:
             raise DataError(
-                f'outcome "{name}" has one value, {config.levels[0]}, in all records; nothing can '
-                "be learned"
+                f'outcome "{name}" has one value in all records; nothing can be learned'
             )
         if positive is None and len(config.levels) == 2:
             positive = config.levels[1]

@@ -151,11 +151,11 @@ def fit(
     True
     """
     check_callback(callback)
-    model, data, test = read_study(
+    study = read_study(
         model, data, private=_is_private(privacy), party=party, schema=schema, family=family,
         person=person, test=test, seed=as_seed(seed),
     )  # fmt: skip
-    prepared = _prepare(model, data, privacy, test, posterior, method, schedule, seed)
+    prepared = _prepare(*study, privacy, posterior, method, schedule, seed)
     with Progress(prepared.plan.schedule.rounds, progress) as bar:
         outcome = carry_out(prepared.plan, observe=bar.observer(callback))
     fitted = _fit_of(prepared, outcome)
@@ -203,11 +203,11 @@ def check(
     >>> dict(checked.rows)["held out"]
     '60 records'
     """
-    model, data, test = read_study(
+    study = read_study(
         model, data, private=_is_private(privacy), party=party, schema=schema, family=family,
         person=person, test=test, seed=as_seed(seed),
     )  # fmt: skip
-    prepared = _prepare(model, data, privacy, test, posterior, method, schedule, seed)
+    prepared = _prepare(*study, privacy, posterior, method, schedule, seed)
     return describe(prepared.plan, prepared.federation, prepared.test)
 
 
@@ -238,8 +238,8 @@ def _is_private(privacy: Any) -> bool:
 def _prepare(
     model: Model | type[Model],
     data: Federation | dict[str, Records],
-    privacy: Literal["none"] | Privacy | None,
     test: Records | None,
+    privacy: Literal["none"] | Privacy | None,
     posterior: str,
     method: LocalMethod | str,
     schedule: Schedule | str,

@@ -72,7 +72,7 @@ def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
                 np.isfinite(error), np.abs(error) <= NORMAL_90 * prediction.sd, np.nan
             )
             values["coverage_90"] = float(np.mean(inside))
-    if model.output in ("gaussian", "other") and prediction.mean.ndim == 1:
+    if model.output in ("gaussian", "other") and prediction.mean.ndim == 1 and "y" in records:
         values["c_index"] = concordance(prediction.mean, records["y"])
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
@@ -99,7 +99,7 @@ def concordance(predicted: np.ndarray, y: np.ndarray) -> float:
     ]
     if min(different) == 0:
         return math.nan
-    surplus = float(kendalltau(predicted, y).statistic) * math.sqrt(different[0] * different[1])
+    surplus = float(kendalltau(predicted, y)[0]) * math.sqrt(different[0] * different[1])
     return round(0.5 * (1.0 + surplus / different[1]), 12)
 
 
