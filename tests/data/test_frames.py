@@ -103,12 +103,15 @@ def test_a_category_keeps_the_order_of_its_type():
 
 
 def test_the_same_records_have_the_same_identity_however_they_come(tmp_path):
-    """A ledger knows them by their raw values."""
+    """A ledger knows them by all their columns, whatever a formula uses."""
     FRAME.to_csv(tmp_path / "all.csv", index=False)
     from_file, from_frame = federation(tmp_path / "all.csv"), federation()
-    for name, raw in from_frame.raw.items():
-        for key, values in raw.items():
-            np.testing.assert_array_equal(values, from_file.raw[name][key])
+    other = federation(formula=parse_formula("died ~ age"), held_out=0.3, seed=7)
+    for same_records in (from_file, other):
+        for name, rows in from_frame.source.items():
+            assert set(rows) == set(COLUMNS)
+            for key, values in rows.items():
+                np.testing.assert_array_equal(values, same_records.source[name][key])
 
 
 def changed(**columns):

@@ -9,6 +9,7 @@ that is refused later.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
 import numbers
@@ -48,6 +49,15 @@ class RawFrame:
                     f"{listed(self.names)}"
                 )
         return pl.DataFrame([self.read(name).alias(name) for name in wanted])
+
+    def others(self, names: Iterable[str]) -> pl.DataFrame:
+        """All other columns that can be read, by which a ledger knows the records."""
+        used, found = set(names), []
+        for name in self.names:
+            if name not in used:
+                with contextlib.suppress(DataError):  # one that no study could use
+                    found.append(self.read(name).alias(name))
+        return pl.DataFrame(found)
 
 
 def is_frame(value: Any) -> bool:

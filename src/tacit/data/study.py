@@ -136,6 +136,10 @@ def federation_from(
     for name, frame in selected.items():
         if frame.is_empty():
             raise DataError(f"{frames[name].where} has no records; leave it out, or add records")
+    if private:  # all columns: another formula is no other data set for a ledger
+        selected = {
+            name: part.hstack(frames[name].others(wanted)) for name, part in selected.items()
+        }
     whole = table_of_parties(selected, SourceSchema(columns=(), outcome=formula.outcome))
     read = _Reader(declared, private, whole.frame, formula.outcome)
     columns = [read.feature(term) for term in terms]
