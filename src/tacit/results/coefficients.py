@@ -243,8 +243,6 @@ def coefficients(
     list of Coefficient
         Empty for a model without linear predictors.
     """
-    from statistics import NormalDist
-
     if not 0 < level < 1:
         raise ConfigError(f"level = {level}; it must be between 0 and 1")
     family = posterior.family
