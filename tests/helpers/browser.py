@@ -34,7 +34,8 @@ async function look() {
   state.paper = view.getComputedStyle(inside.body).backgroundColor;
   const label = inside.querySelector('figure svg text');
   if (label) {
-    state.ink = view.getComputedStyle(label).fill;
+    state.inks = [...inside.querySelectorAll('figure svg text')]
+      .map(t => view.getComputedStyle(t).fill);
     const box = label.closest('svg').getBoundingClientRect();
     const scale = box.width / label.closest('svg').viewBox.baseVal.width;
     state.letters = scale * Math.min(...[...inside.querySelectorAll('figure svg text')]

@@ -64,7 +64,7 @@ class Federation:
     outcome: str
     output: Literal["bernoulli", "gaussian", "categorical", "other"]
     scaling: str
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = field(repr=False)  # they have numbers of records
     raw: dict[str, Records] = field(default_factory=dict, repr=False)
     """The records before scaling and encoding. A ledger identifies data sets by these, so that
     another preparation of the same records is not a new data set.

@@ -319,7 +319,7 @@ def _ratio_parts(result: Result | PartyResult) -> list[Any]:
     rows = [
         TableRow(
             row.term,
-            [_ratio(row.mean), _ratio(row.low), _ratio(row.high)],
+            [_digits(value, row.sd) for value in (row.mean, row.low, row.high)],
             note=f"per {row.unit}" if row.unit else "",
         )
         for row in as_ratios(result.coefficients)
@@ -328,13 +328,6 @@ def _ratio_parts(result: Result | PartyResult) -> list[Any]:
         return []
     head = ["Name", title, "2.5 %", "97.5 %"]
     return [Heading(f"{title}s"), Table(f"{title}s of {len(rows)} coefficients", head, rows)]
-
-
-def _ratio(value: float) -> str:
-    """Enough digits to tell a ratio from 1."""
-    if not 0 < value < 1e4:
-        return f"{value:.3g}"
-    return f"{value:.{min(6, max(2, 1 - math.floor(math.log10(abs(value - 1) or 1))))}f}"
 
 
 def performance_parts(result: Result) -> list[Any]:
@@ -443,7 +436,9 @@ def convergence_parts(run: Run) -> list[Any]:
     if any(row.negative_elbo is not None for row in run.rounds):
         caption = "Negative evidence lower bound of the q that each round started from."
         parts.append(Drawing(as_svg(plot_negative_elbo(run.rounds), "elbo", caption), caption))
-    numbers = [TableRow(one.name, (one.value, one.meaning)) for one in explained(result.diagnostics)]
+    numbers = [
+        TableRow(one.name, (one.value, one.meaning)) for one in explained(result.diagnostics)
+    ]
     if numbers:
         head = ["Diagnostic", "Value", "Meaning"]
         parts.append(Table("Diagnostics", head, numbers, numbers=False))
