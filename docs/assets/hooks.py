@@ -39,7 +39,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """Links in notebooks, which MkDocs does not convert."""
+    """Name the search dialog, and convert links in notebooks, which MkDocs leaves as they are."""
+    dialog = 'data-md-component="search" role="dialog"'
+    output = output.replace(dialog, f'{dialog} aria-label="Search"')
     if not page.file.src_uri.endswith(".ipynb"):
         return output
     return re.sub(r'href="(\.\./[\w/-]+)\.md(#[^"]*)?"', r'href="\1.html\2"', output)

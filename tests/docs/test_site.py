@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from browser import BROWSER, NO_BROWSER, OPTIONS
+from browser import AXE, BROWSER, NO_AXE, NO_BROWSER, OPTIONS, look
 from pages import ROOT
 
 import tacit
@@ -98,6 +98,19 @@ def test_search_works_from_the_file_system(site, tmp_path):
     results = re.findall(r'class="md-search-result__link"[^>]*href="([^"]*)"', done.stdout)
     results += re.findall(r'href="([^"]*)"[^>]*class="md-search-result__link"', done.stdout)
     assert any("index.html" in link for link in results), done.stdout.count("md-search-result")
+
+
+@pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
+@pytest.mark.skipif(not AXE.is_file(), reason=NO_AXE)
+@pytest.mark.parametrize(
+    ("page", "width", "dark"),
+    [("choosing-epsilon.html", 390, False), ("notebooks/own-data.html", 1280, True)],
+)
+def test_axe_finds_no_serious_fault(site, page, width, dark):
+    path = site / page
+    found = look(path, path.parent, width=width, dark=dark, axe=True)
+    assert found["beyond"] <= 0
+    assert [one for one in found["faults"] if one["impact"] in ("serious", "critical")] == []
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
