@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tacit.arrays import Arrays
 from tacit.errors import ConfigError
 from tacit.expfam import Family
 from tacit.expfam.gaussian import Gaussian as GaussianFamily
@@ -50,7 +51,7 @@ from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Gaussian
 from tacit.server.combine import Combine, Run
-from tacit.server.messages import Stage
+from tacit.server.messages import Asked, Stage
 from tacit.server.schedule import Schedule
 from tacit.support.compiler import jax, jnp
 
@@ -230,6 +231,19 @@ class PrivateScores(PrivateMethod):
         }
         return {stage: (sizes[stage],)}
 
+    def integer_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]] | None:
+        return self.released_shapes(model, family, stage)
+
+    def from_integers(
+        self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
+    ) -> Arrays:
+        """Sums in the units of their contributions."""
+        del family
+        unit = event.step * self.bound_of(model, asked.stage) / event.clip
+        return {asked.stage: integers[asked.stage] * unit}
+
     def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
         del family
         d = model.dimension
@@ -275,11 +289,17 @@ class PrivateScores(PrivateMethod):
         del family, key
         assert isinstance(model, SimulatesOutcomes)
         clip = task.terms.clips[0]
-        bounded, unit = self._bounded(model, task, clip), self.bound_of(model, task.stage)
-        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
-        release = mechanism.release(task.secret, bounded)
+        bounded = self._bounded(model, task, clip)
+        mechanism = Gaussian(
+            noise_sd=task.terms.noise_sds[0],
+            shares=task.terms.shares,
+            lattice=task.terms.lattice,
+        )
+        release = mechanism.release(task.noise[0], bounded)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
-        return Answer(None, None, costs, released={task.stage: release.value * (unit / clip)})
+        return Answer(
+            None, None, costs, released={task.stage: release.integers}, sound=release.sound
+        )
 
     def bound_of(self, model: Model, stage: str) -> float:
         """The largest norm of one record's contribution to that stage's sum."""
