@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from tacit.data.schema.checks import unbounded_columns
 from tacit.data.schema.layout import Layout, layout_of
 from tacit.data.schema.outcome import outcome_bounds, outcome_levels
 from tacit.data.schema.table import SourceSchema
+from tacit.data.source_rows import SourceRows, table_rows, with_unused
 from tacit.errors import ConfigError, DataError
 from tacit.support.notebook import notebook_html
 from tacit.support.tables import raise_all
@@ -66,9 +67,13 @@ class Federation:
     scaling: str
     notes: tuple[str, ...] = field(repr=False)  # they have numbers of records
     raw: dict[str, Records] = field(default_factory=dict, repr=False)
-    """The records before scaling and encoding. A ledger identifies data sets by these, so that
-    another preparation of the same records is not a new data set.
+    """The training records before scaling and encoding, by which version 0.1 knew a data set."""
+    source: Mapping[str, Records] | None = field(default=None, repr=False)
+    """All rows and columns of the source, by party, with those that this split or choice of columns
+    leaves unused. A ledger knows the records by these; None: by `raw`.
     """
+    person: str | None = None
+    """Column of `source` that says whose record it is."""
     true_values: dict[str, float] | None = None
     """For generated data: the true weights by name."""
     unbounded: tuple[str, ...] = ()
@@ -273,6 +278,8 @@ def assemble(
     return Federation(
         parties=parties,
         raw={name: _take(raw, part) for name, part in rows.items()},
+        source=_source(read, rows),
+        person=data.person,
         test=_take(records, np.flatnonzero(held)) if held.any() else None,
         names=names,
         outcome=read.schema.outcome,
@@ -286,6 +293,15 @@ def assemble(
         y_bounds=outcome_bounds(read.schema),
         levels=outcome_levels(read.schema),
     )
+
+
+def _source(read: ReadRows, rows: Rows) -> SourceRows | None:
+    """All rows of the table by party: held-out ones too, and those that were dropped."""
+    if read.frame is None or read.places is None:
+        return None
+    whole = rows if read.groups is None else {name: read.groups[name] for name in rows}
+    places = {name: read.places[part] for name, part in whole.items()}
+    return table_rows(read.frame, with_unused(places, read.frame.height))
 
 
 def _prepared_schema(schema: SourceSchema, columns: Sequence[Column]) -> SourceSchema:

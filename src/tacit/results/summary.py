@@ -195,6 +195,10 @@ class LedgerFacts(Part, frozen=True, kw_only=True):
     run: str
     epsilon_spent: float
     receipt: Any = None
+    before: float = 0.0
+    """ε that earlier fits on the same records had spent."""
+    delta: float | None = None
+    """δ at which both are computed; None: that of the budgets."""
 
 
 class PrivacyFacts(Part, frozen=True, kw_only=True, omit_defaults=True):
