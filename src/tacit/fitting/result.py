@@ -15,6 +15,7 @@ from tacit.data.records import pooled
 from tacit.data.schema.schema import Schema
 from tacit.errors import ConfigError
 from tacit.fitting.privacy import FitPrivacy
+from tacit.models import Records
 from tacit.models.capabilities import TopicTables
 from tacit.models.lda.table import TopicTable
 from tacit.results.coefficients import Per, as_ratios, coefficients, ratio_name

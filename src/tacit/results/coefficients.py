@@ -242,7 +242,7 @@ def coefficients(
     list of Coefficient
         Empty for a model without linear predictors.
     """
-    from scipy.special import ndtri
+    from statistics import NormalDist
 
     if not 0 < level < 1:
         raise ConfigError(f"level = {level}; it must be between 0 and 1")
@@ -254,7 +254,7 @@ def coefficients(
         mean, variance = family.free_project(family.free(posterior.natural), found.matrix)
     mean, sd = np.asarray(mean) + found.offset, np.sqrt(np.asarray(variance))
     share = None if learned is None else _learned(posterior.sd, sd, found.matrix, learned)
-    reach = float(ndtri(0.5 + level / 2)) * sd
+    reach = NormalDist().inv_cdf(0.5 + level / 2) * sd
     return [
         Coefficient(
             term=term.text,
