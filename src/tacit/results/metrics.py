@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -99,7 +100,8 @@ def concordance(predicted: np.ndarray, y: np.ndarray) -> float:
     ]
     if min(different) == 0:
         return math.nan
-    surplus = float(kendalltau(predicted, y)[0]) * math.sqrt(different[0] * different[1])
+    tau: Any = kendalltau(predicted, y)
+    surplus = float(tau.statistic) * math.sqrt(different[0] * different[1])
     return round(0.5 * (1.0 + surplus / different[1]), 12)
 
 
