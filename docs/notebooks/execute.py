@@ -5,6 +5,7 @@ Names of files choose notebooks: `python docs/notebooks/execute.py live.ipynb`.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +20,7 @@ def execute(path: Path) -> None:
     """Run all cells in order, in an empty folder; an error of a cell ends it."""
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_STATE_HOME"] = folder  # a ledger of its own
         resources = {"metadata": {"path": folder}}
         NotebookClient(notebook, timeout=900, kernel_name="python3", resources=resources).execute()
     for cell in notebook.cells:

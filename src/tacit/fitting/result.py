@@ -272,7 +272,7 @@ class Fit:
             [
                 *lines,
                 *self._metric_lines(),
-                str(self.privacy),
+                public.privacy.statement,
                 f"{rounds} round{'' if rounds == 1 else 's'}.",
                 *self._remarks(),
             ]
@@ -336,7 +336,7 @@ class Fit:
             remarks=[
                 *([f"The first {MOST_ROWS} rows."] if len(rows) == MOST_ROWS else []),
                 f"{'Converged' if self.converged else 'NOT CONVERGED'}: {self.why}.",
-                str(self.privacy),
+                public.privacy.statement,
                 *([public.intervals.warning] if public.intervals.warning else []),
             ],
             warnings=self.cautions,
