@@ -272,7 +272,7 @@ class Fit:
             [
                 *lines,
                 *self._metric_lines(),
-                public.privacy.statement,
+                str(self.privacy),
                 f"{rounds} round{'' if rounds == 1 else 's'}.",
                 *self._remarks(),
             ]
