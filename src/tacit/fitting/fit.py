@@ -321,6 +321,8 @@ def _fit_of(prepared: _Prepared, outcome: Outcome, charged: LedgerFacts | None) 
     shared = {} if federation is None else federation.held_out_by_party()
     if not shared and train is not None and "y" in train:
         shared = plan.parties
+    if "metrics" in attempts.failed:
+        shared = {}
     by_party = attempts.attempt(
         "metrics by party",
         lambda: measure_parties(posterior, shared, PREDICTIVE_DRAWS, plan.seed, unit),

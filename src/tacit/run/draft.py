@@ -28,6 +28,8 @@ from tacit.support.validation import near_word
 MOST_LEVELS = 20
 """Texts with more different values are left out of a draft."""
 MARK = "CONFIRM"
+POSITIVE = ("yes", "y", "true", "1", "ja", "oui", "si", "sí", "positive", "case", "dead", "died")
+"""Levels that are put last, as y = 1."""
 Ask = Callable[[str, float, float], tuple[float, float]]
 
 
@@ -213,7 +215,7 @@ def _outcome(name: str, series: pl.Series, ask: Ask | None) -> tuple[_Row, list[
         raise DataError(f'outcome "{name}" has no values; name another column')
     missing = {"missing": "drop"} if text.null_count() else {}
     numbers = values.cast(pl.Float64, strict=False)
-    levels = sorted(values.unique().to_list())
+    levels = sorted(values.unique().to_list(), key=lambda one: (one.lower() in POSITIVE, one))
     yes_no = set(numbers.drop_nulls().unique().to_list()) <= {0.0, 1.0}
     if series.dtype == pl.Boolean:
         return _Row(name, {"levels": ["false", "true"], **missing}, draft=False), []

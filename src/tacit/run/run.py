@@ -273,6 +273,8 @@ def _result(prepared: Prepared, outcome: Outcome) -> Result:
     shared = federation.held_out_by_party()
     if not shared and measured is not None and "y" in measured:
         shared = plan.parties
+    if "metrics" in attempts.failed:
+        shared = {}
     by_party = attempts.attempt(
         "metrics by party",
         lambda: measure_parties(posterior, shared, config.evaluate.draws, config.seed, unit),
