@@ -421,6 +421,18 @@ def party_parts(result: Result) -> list[Any]:
     parts: list[Any] = [
         Table(f"All {len(rows)} parties", ["Party", *(title for title, _ in known)], rows)
     ]
+    names = dict.fromkeys(name for found in result.party_metrics.values() for name in found)
+    if names:
+        measured = [
+            TableRow(
+                party,
+                [percent(found.get(n)) if n in PERCENT else number(found.get(n)) for n in names],
+            )
+            for party, found in result.party_metrics.items()
+        ]
+        head, rest = ["Party", *(_label(name) for name in names)], range(4, len(names) + 1)
+        title = "Performance by party"
+        parts += [Heading(title), Table(title, head, measured, minor=tuple(rest))]
     if left:
         parts += [Heading("Left out"), Table("Parties left out", ["Party", "Why"], left,
                                              numbers=False)]  # fmt: skip
