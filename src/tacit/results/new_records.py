@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -223,10 +224,8 @@ def _interval(new: NewRecords, level: float, draws: int, seed: int) -> pl.DataFr
 
 def _ends(new: NewRecords, level: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Ends of the interval of a probability, or of a new outcome."""
-    from scipy.special import ndtri
-
     model, q, records = new.posterior.model, new.posterior, new.prepared.records
-    reach = float(ndtri(0.5 + level / 2))
+    reach = NormalDist().inv_cdf(0.5 + level / 2)
     if isinstance(model, GeneralisedLinear) and model.output == "bernoulli":
         mean, variance = project(model, q.family, q.natural, records["x"])
         sd = np.sqrt(variance)
