@@ -40,7 +40,8 @@ def test_python_examples_of_a_page_run_in_order(page, tmp_path, monkeypatch):
         for source in blocks(page, "python")
         if source not in files(page).values() and source not in without
     ]
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)  # examples write files
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.setenv("MPLBACKEND", "agg")
     names = {"__name__": f"docs_{Path(page).stem}"}
     for source in found:
