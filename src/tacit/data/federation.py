@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -18,10 +18,14 @@ from tacit.data.schema.checks import unbounded_columns
 from tacit.data.schema.layout import Layout, layout_of
 from tacit.data.schema.outcome import outcome_bounds, outcome_levels
 from tacit.data.schema.table import SourceSchema
+from tacit.data.source_rows import SourceRows, table_rows, with_unused
 from tacit.errors import ConfigError, DataError
+from tacit.support.notebook import notebook_html
 from tacit.support.tables import raise_all
 
 Records = dict[str, np.ndarray]
+MOST_NAMES = 20
+"""Parties and columns that a notebook shows."""
 
 HOLD_OUT, PARTITION = 1, 2
 """Ids of independent random streams; 0, 3 and 4 generate and balance data."""
@@ -63,9 +67,13 @@ class Federation:
     scaling: str
     notes: tuple[str, ...]
     raw: dict[str, Records] = field(default_factory=dict, repr=False)
-    """The records before scaling and encoding. A ledger identifies data sets by these, so that
-    another preparation of the same records is not a new data set.
+    """The training records before scaling and encoding, by which version 0.1 knew a data set."""
+    source: Mapping[str, Records] | None = field(default=None, repr=False)
+    """All rows and columns of the source, by party, with those that this split or choice of columns
+    leaves unused. A ledger knows the records by these; None: by `raw`.
     """
+    person: str | None = None
+    """Column of `source` that says whose record it is."""
     true_values: dict[str, float] | None = None
     """For generated data: the true weights by name."""
     unbounded: tuple[str, ...] = ()
@@ -80,6 +88,26 @@ class Federation:
     """The public schema; None for documents, which have no columns."""
     levels: tuple[str, ...] = ()
     """Levels of a categorical outcome, in the order of y; otherwise empty."""
+
+    def _repr_html_(self) -> str:
+        """Public facts for notebooks: no record, and no number of records."""
+        shown = ", ".join(list(self.parties)[:MOST_NAMES])
+        more = len(self.parties) - MOST_NAMES
+        columns = ", ".join(self.names[:MOST_NAMES])
+        return notebook_html(
+            f"Federation of {len(self.parties)} parties",
+            [
+                ("parties", shown + (f" and {more} more" if more > 0 else "")),
+                ("outcome", f"{self.outcome} ({self.output})"),
+                (
+                    f"{len(self.names)} columns of x",
+                    columns + ("…" * (len(self.names) > MOST_NAMES)),
+                ),
+                ("scaling", self.scaling),
+                ("held-out records", "no" if self.test is None else "yes"),
+                ("ready for privacy", "no: public bounds are missing" if self.unbounded else "yes"),
+            ],
+        )
 
 
 def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> Federation:
@@ -250,6 +278,8 @@ def assemble(
     return Federation(
         parties=parties,
         raw={name: _take(raw, part) for name, part in rows.items()},
+        source=_source(read, rows),
+        person=data.person,
         test=_take(records, np.flatnonzero(held)) if held.any() else None,
         names=names,
         outcome=read.schema.outcome,
@@ -263,6 +293,15 @@ def assemble(
         y_bounds=outcome_bounds(read.schema),
         levels=outcome_levels(read.schema),
     )
+
+
+def _source(read: ReadRows, rows: Rows) -> SourceRows | None:
+    """All rows of the table by party: held-out ones too, and those that were dropped."""
+    if read.frame is None or read.places is None:
+        return None
+    whole = rows if read.groups is None else {name: read.groups[name] for name in rows}
+    places = {name: read.places[part] for name, part in whole.items()}
+    return table_rows(read.frame, with_unused(places, read.frame.height))
 
 
 def _prepared_schema(schema: SourceSchema, columns: Sequence[Column]) -> SourceSchema:

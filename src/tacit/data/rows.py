@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
 from tacit.data.balance import balance_rng, surplus, surplus_note
 from tacit.data.config import DataConfig, PartitionConfig
@@ -27,6 +28,10 @@ class ReadRows:
     groups: Rows | None
     persons: np.ndarray | None
     """Person code of each row; None without data.person."""
+    frame: pl.DataFrame | None = None
+    """The whole table, with all its columns; None for synthetic rows."""
+    places: np.ndarray | None = None
+    """Row of the table that each row was read from."""
     true_values: dict[str, float] | None = None
     notes: tuple[str, ...] = ()
 
@@ -55,6 +60,8 @@ def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, see
         y=outcome.values[there].astype(np.float64),
         groups=_groups(table, label, columns, there) if label else None,
         persons=_persons(table, data.person, there) if data.person else None,
+        frame=table.frame,
+        places=np.flatnonzero(there),
         true_values=table.true_values,
         notes=(*table.notes, *notes, *columns_notes),
     )

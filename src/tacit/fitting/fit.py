@@ -15,6 +15,8 @@ from tacit.data.schema.layout import Layout
 from tacit.data.schema.schema import Schema
 from tacit.engines.execute import Observer, Outcome, carry_out
 from tacit.errors import ConfigError
+from tacit.fitting.charged import fit_ledger
+from tacit.fitting.progress import Progress
 from tacit.fitting.result import Fit
 from tacit.methods import LocalMethod, PrivateScores, PrivateScoring
 from tacit.methods.scoring.units import check_units
@@ -41,7 +43,7 @@ from tacit.results.published import NOTHING_MEASURED, public_result
 from tacit.results.saved import read_saved
 from tacit.results.shown import site_summary
 from tacit.results.statements import NOT_DECLARED
-from tacit.results.summary import Result, declared_columns
+from tacit.results.summary import LedgerFacts, Result, declared_columns
 from tacit.results.verdict import Caution, warn
 from tacit.server.schedule import Schedule
 
@@ -72,11 +74,16 @@ def fit(
     method: LocalMethod | str = "auto",
     schedule: Schedule | str = "synchronous",
     seed: int = 0,
+    ledger: str | Path | None = None,
     callback: Observer | None = None,
+    progress: bool | None = None,
 ) -> Fit:
     """Fit a model to the records of several parties, in this process.
 
-    A private fit is charged to no ledger: what other fits spent on the same records is not counted.
+    A private fit with secret noise is charged to a ledger, which adds up what all fits and runs
+    spent on the same records. Where the records have a budget, a fit that would exceed it is
+    refused before anything is computed. Without one it is charged, and warns if it is not the
+    first.
 
     Parameters
     ----------
@@ -100,8 +107,14 @@ def fit(
         "synchronous", "sequential" or "asynchronous".
     seed
         Seed of everything random except privacy noise.
+    ledger
+        The ledger file that a private fit is charged to; by default `privacy.ledger`, else the
+        user's ledger in the state directory, which is made if need be. "none": no ledger, and no
+        running total. Simulations (`insecure_noise_seed`) are never charged.
     callback
         A function of (state, log) that is called after every update of the posterior.
+    progress
+        Whether to show a progress bar; by default only in notebooks.
 
     Returns
     -------
@@ -123,8 +136,12 @@ def fit(
     """
     check_callback(callback)
     prepared = _prepare(model, data, privacy, test, posterior, method, schedule, seed)
-    outcome = carry_out(prepared.plan, observe=callback)
-    fitted = _fit_of(prepared, outcome)
+    with fit_ledger(prepared.plan, prepared.federation, ledger) as charged:
+        charging = None if charged is None else charged.charging
+        with Progress(prepared.plan.schedule.rounds, progress) as bar:
+            observe = bar.observer(callback)
+            outcome = carry_out(prepared.plan, observe=observe, charging=charging)
+    fitted = _fit_of(prepared, outcome, None if charged is None else charged.facts)
     warn([Caution(one.kind, one.text) for one in fitted._result.cautions])
     return fitted
 
@@ -248,7 +265,7 @@ def _as_model(model: Model | type[Model], federation: Federation | None) -> Mode
     return build(model, model.Settings(), ModelSchema.of(federation))
 
 
-def _fit_of(prepared: _Prepared, outcome: Outcome) -> Fit:
+def _fit_of(prepared: _Prepared, outcome: Outcome, charged: LedgerFacts | None) -> Fit:
     plan, federation = prepared.plan, prepared.federation
     posterior = outcome.posterior
     attempts = Attempts()
@@ -266,6 +283,8 @@ def _fit_of(prepared: _Prepared, outcome: Outcome) -> Fit:
     if prepared.undeclared:
         said = f"{privacy.statement} {NOT_DECLARED}"
         privacy = msgspec.structs.replace(privacy, statement=said)
+    if charged is not None:
+        privacy = msgspec.structs.replace(privacy, ledger=charged)
     result = compose_result(
         plan,
         posterior,

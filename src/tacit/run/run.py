@@ -177,17 +177,19 @@ def run(
     overwrite: bool = False,
     ledger: Path | None = None,
     observe: Callable[[Prepared], Observer | None] | None = None,
+    prepared: Prepared | None = None,
 ) -> Result:
     """Carry a configuration out and leave a run directory; the result with all that was measured.
 
     A private run is charged to `ledger`, to the configured ledger, or to the user's default ledger.
-    public/result.json has only the part that the guarantee covers.
+    public/result.json has only the part that the guarantee covers. `prepared` replaces the records
+    of the configuration, e.g. by synthetic ones.
     """
     cpu = time.process_time()
     started = time.perf_counter()
     check_out(out, resume=resume, overwrite=overwrite)
     engine = make_engine(config)
-    prepared = prepare(config)
+    prepared = prepared or prepare(config)
     plan, federation = prepared.plan, prepared.federation
     resolved = resolved_toml(config)
     book = ledger_path(config, out, ledger) if plan.settled else None
