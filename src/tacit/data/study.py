@@ -267,6 +267,12 @@ class _Reader:
                 f'missing = "{config.missing}" for the outcome {name}; use "drop" or "refuse"'
             )
         known = bool(config.levels) or config.bounded
+        text = series.dtype != pl.Boolean and not _is_number(series, config)
+        if numeric and not config.levels and text:
+            raise DataError(
+                f'outcome "{name}" holds text, but this family needs a number; choose another'
+                " family"
+            )
         if series.dtype == pl.Boolean and not known and not numeric:
             config = _with_levels(config, ("false", "true"))
         elif numeric is False and not config.levels and _is_number(series, config):
