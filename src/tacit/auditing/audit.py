@@ -311,7 +311,7 @@ def _oracle(events: Sequence[GaussianEvent], delta: float, adjacency: str) -> fl
     try:
         found = oracles(list(events), adjacency)  # pyright: ignore[reportArgumentType]
         return max(one.epsilon(delta) for one in found)
-    except ValueError:  # a loss too wide for the grid: ε is in the hundreds
+    except (ValueError, OverflowError):  # ε is in the hundreds
         return math.inf
 
 

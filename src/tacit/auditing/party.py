@@ -17,7 +17,7 @@ from tacit.party.compute import Update
 from tacit.plan.agreement import Agreement
 from tacit.plan.calibrate import Settled
 from tacit.plan.plan import Plan, first_factors
-from tacit.privacy.audit.bounds import projected_distance, threshold_epsilon
+from tacit.privacy.audit.bounds import CONFIDENCE, projected_distance, threshold_epsilon
 from tacit.privacy.audit.low_bits import low_bits_epsilon
 from tacit.privacy.events import GaussianEvent
 from tacit.server.combine import Shared
@@ -47,6 +47,8 @@ class WorstPair(NamedTuple):
     """Exact sums of the two."""
     question: Shared
     """q and public arrays of the request."""
+    moves: np.ndarray
+    """Moves of the exact sum from `first` to each of its neighbours that were tried."""
 
     @property
     def difference(self) -> np.ndarray:
@@ -210,8 +212,9 @@ class AuditedParty:
                     sums[0] = 0.0  # an absent party
                 a, b = _furthest(sums, everything=adjacency == "replace-one")
                 pair = WorstPair(
-                    visit, place, stage, event, group[a], group[b], (sums[a], sums[b]), question
-                )
+                    visit, place, stage, event, group[a], group[b], (sums[a], sums[b]), question,
+                    sums - sums[a],
+                )  # fmt: skip
                 if place not in best or pair.moved > best[place].moved:
                     best[place] = pair
         return [best[place] for place in sorted(best)]
@@ -243,9 +246,21 @@ class AuditedParty:
 def distance_below(pair: WorstPair, draws: Draws, shares: int) -> float | None:
     """Lower bound on the distance of a pair's releases, in units of the noise.
 
-    Where `shares` parties share the noise, a party's own is scaled to that of the sum.
+    Where `shares` parties share the noise, a party's own is scaled to that of the sum. Besides the
+    longest move, the one that is longest in units of the noise is tried, by the first half of the
+    draws, each with half of the error.
     """
-    return projected_distance(pair.difference, draws.noise * np.sqrt(shares))
+    noise = draws.noise * np.sqrt(shares)
+    spread = np.sqrt(np.mean(noise[::2] ** 2, axis=0))
+    scaled = np.divide(pair.moves, spread, out=np.zeros_like(pair.moves), where=spread > 0)
+    scaled[(pair.moves != 0) & (spread == 0)] = np.inf
+    longest = pair.moves[np.argmax(np.linalg.norm(scaled, axis=1))]
+    confidence = 1.0 - (1.0 - CONFIDENCE) / 2.0
+    found = [
+        projected_distance(pair.difference, noise, confidence=confidence),
+        projected_distance(longest, noise[1::2], confidence=confidence),
+    ]
+    return max((one for one in found if one is not None), default=None)
 
 
 def reply_epsilon(first: np.ndarray, second: np.ndarray, delta: float) -> float:

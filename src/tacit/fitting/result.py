@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-import numpy as np
 
 from tacit.data.federation import Federation
+from tacit.data.frames import like_frame
 from tacit.data.records import pooled
 from tacit.data.schema.schema import Schema
 from tacit.errors import ConfigError
 from tacit.fitting.privacy import FitPrivacy
-from tacit.models import Records
 from tacit.models.capabilities import TopicTables
 from tacit.models.lda.table import TopicTable
 from tacit.results.coefficients import Per, as_ratios, coefficients, ratio_name
-from tacit.results.evaluation import _predict
+from tacit.results.new_records import Kind, predicted, read_new
 from tacit.results.posterior import INTERVAL, Posterior
 from tacit.results.saved import write_saved
 from tacit.results.shown import Shown, shown_rows, site_rows, site_summary
@@ -104,6 +103,11 @@ class Fit:
         return self._result.metrics
 
     @property
+    def party_metrics(self) -> dict[str, dict[str, float | None]]:
+        """Metrics by party, of held-out records or, without these and privacy, of all records."""
+        return self._result.party_metrics
+
+    @property
     def privacy(self) -> FitPrivacy:
         """What this fit guarantees; `str(fit.privacy)` says it in words."""
         return FitPrivacy.of(
@@ -122,21 +126,44 @@ class Fit:
             + "".join(f"\nWarning: {text}" for text in self.cautions)
         )
 
-    def predict(self, records: Records) -> np.ndarray:
-        """Predict the outcome of new records.
+    def predict(
+        self,
+        records: Any,
+        kind: Kind = "mean",
+        *,
+        level: float = INTERVAL,
+        draws: int = 1000,
+        seed: int = 0,
+    ) -> Any:
+        """Predict the outcome of new records, in the units of the training records.
 
         Parameters
         ----------
         records
-            A dictionary of arrays with the columns of the training records; "x" for a regression.
+            Raw records without an outcome: a pandas, polars or Arrow data frame, a dictionary of
+            columns or the path of a file. Of a fit to plain arrays, a dictionary of arrays with
+            the columns of the training records; "x" for a regression.
+        kind
+            "mean": a number per record, a probability for a yes/no outcome, or one row of
+            probabilities per record for an outcome with levels. "interval": a frame with the mean
+            and a central interval, of the probability for a yes/no outcome and for levels, and of a
+            new outcome otherwise. "draws": the mean under each draw of the parameters, shape
+            (draws, records). "outcomes": a new outcome under each draw.
+        level
+            Probability of the intervals.
+        draws, seed
+            Number and seed of draws, where they are used.
 
         Returns
         -------
-        numpy.ndarray
-            E[y | x] under the posterior: a number per record, a probability for a yes/no outcome,
-            or one row of probabilities per record for an outcome with levels.
+        numpy.ndarray or DataFrame
+            The predictions, in the order of the records; intervals of a pandas frame are one with
+            its index, others a polars frame. A record with a missing value that the
+            schema drops has none (NaN).
         """
-        return _predict(self.posterior, records).mean
+        new = read_new(self.posterior, self._result.data, records)
+        found = predicted(new, kind, level=level, draws=draws, seed=seed)
+        return like_frame(found, records) if kind == "interval" else found
 
     def summary(
         self,

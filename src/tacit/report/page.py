@@ -50,6 +50,8 @@ METRICS = {
         "mean of (p − y)², with several levels half its sum over them; lower is better",
     ),
     "calibration_error": ("an expected calibration error of", "15 bins; lower is better"),
+    "auroc": ("an area under the ROC curve of", "0.5 is chance, 1 perfect order"),
+    "c_index": ("a C-index of", "0.5 is chance, 1 perfect order"),
     "rmse": ("a root mean squared error of", "in units of y; lower is better"),
     "coverage_90": ("a coverage of the 90 % interval of", "best at 90 %"),
     "completion_perplexity": (

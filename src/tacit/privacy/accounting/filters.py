@@ -104,9 +104,11 @@ def _divergence(step: Step, order: float) -> float:
     forth, back = (_log_moment(step, order, reverse=reverse) for reverse in (False, True))
     if step.one_way:
         return max(forth, back) * (1.0 + _MARGIN) / (order - 1.0)
-    # The dominating profile is the larger one on both sides of 0: exchange its lower part.
     if not forth < 700.0:
         return math.inf
+    if math.isclose(step.far, 2.0 * step.near, rel_tol=1e-12):  # the pair is its own mirror image
+        return forth * (1.0 + _MARGIN) / (order - 1.0)
+    # The dominating profile is the larger one on both sides of 0: exchange its lower part.
     larger, own = _lower_part(step, order)
     return math.log1p(math.expm1(forth) + max(0.0, larger - own)) * (1 + _MARGIN) / (order - 1.0)
 
