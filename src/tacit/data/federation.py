@@ -68,7 +68,7 @@ class Federation:
     outcome: str
     output: Literal["bernoulli", "gaussian", "categorical", "other"]
     scaling: str
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = field(repr=False)  # they have numbers of records
     raw: dict[str, Records] = field(default_factory=dict, repr=False)
     """The training records before scaling and encoding, by which version 0.1 knew a data set."""
     source: Mapping[str, Records] | None = field(default=None, repr=False)

@@ -15,11 +15,13 @@ from tacit.data.records import pooled
 from tacit.data.schema.schema import Schema
 from tacit.errors import ConfigError
 from tacit.fitting.privacy import FitPrivacy
+from tacit.models import Records
 from tacit.models.capabilities import TopicTables
 from tacit.models.lda.table import TopicTable
 from tacit.results.coefficients import Per, as_ratios, coefficients, ratio_name
 from tacit.results.new_records import Kind, predicted, read_new
 from tacit.results.posterior import INTERVAL, Posterior
+from tacit.results.raw_records import prepared_records, schema_of
 from tacit.results.saved import write_saved
 from tacit.results.shown import Shown, shown_rows, site_rows, site_summary
 from tacit.results.summary import Coefficient, Result, Round, declared_columns
@@ -334,7 +336,7 @@ class Fit:
             remarks=[
                 *([f"The first {MOST_ROWS} rows."] if len(rows) == MOST_ROWS else []),
                 f"{'Converged' if self.converged else 'NOT CONVERGED'}: {self.why}.",
-                str(self.privacy),
+                public.privacy.statement,
                 *([public.intervals.warning] if public.intervals.warning else []),
             ],
             warnings=self.cautions,
@@ -346,9 +348,9 @@ class Fit:
         Parameters
         ----------
         data
-            Records with their outcomes, for `arviz.loo` and `arviz.plot_ppc`: prepared records such
-            as ``federation.test``, or a federation, whose training records are then used. A fit
-            holds no records itself.
+            Records with their outcomes, for `arviz.loo` and `arviz.plot_ppc`: a data frame with the
+            columns of the fit, prepared records such as ``federation.test``, or a federation,
+            whose training records are then used. A fit holds no records itself.
         draws
             Number of draws.
         seed
@@ -359,8 +361,22 @@ class Fit:
         arviz.InferenceData or xarray.DataTree
             As `Posterior.to_arviz` gives it.
         """
-        records = pooled(data.parties) if isinstance(data, Federation) else data
-        return self.posterior.to_arviz(draws, seed=seed, records=records)
+        return self.posterior.to_arviz(draws, seed=seed, records=self._records(data))
+
+    def _records(self, data: Any) -> Records | None:
+        """Records with outcomes, as the model reads them."""
+        if isinstance(data, Federation):
+            return pooled(data.parties)
+        if data is None or isinstance(data, dict):
+            return data
+        schema = schema_of(self._result.data)
+        if schema is None:
+            raise ConfigError(
+                "this fit was made from plain arrays without a schema; give the records as "
+                "a dictionary of arrays with the columns of the training records"
+            )
+        keep = tuple(self._result.data.keep)
+        return prepared_records(schema, data, "data", keep=keep, outcome=True).records
 
     def report(self, path: str | Path) -> Path:
         """Write the report, one HTML file, from the public part of this fit.
