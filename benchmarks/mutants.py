@@ -144,7 +144,7 @@ MUTANTS = (
         ("tests/methods/test_scoring.py",),
     ),
     Mutant(
-        "a reply of floats is taken", "server/step.py",
+        "a reply of floats is taken", "server/requests.py",
         "    if integers is not None:\n", "    if False:\n",
         ("tests/server/test_lattice.py",),
     ),
@@ -324,8 +324,9 @@ MUTANTS = (
     ),
     Mutant(
         "nothing is charged", "party/charge.py",
-        "self.ledger.open_many(releases, budget_required=self.budget_required)",
-        "([None] * len(releases), [])",
+        "            self.ledger.open_many(releases, budget_required=self.budget_required)\n"
+        "            if releases\n            else ([], [])\n",
+        "            [None] * len(releases), []\n",
         (CHARGING,),
     ),
     Mutant(
@@ -349,8 +350,7 @@ MUTANTS = (
     ),
     Mutant(
         "the budget is not asked", "privacy/ledger/ledger.py",
-        "            for budget in exposure.budgets(group):\n",
-        "            for budget in ():\n",
+        "            for budget in exposure.budgets(group):\n", "            for budget in ():\n",
         ("tests/privacy/ledger/test_charge.py",),
     ),
 )  # fmt: skip

@@ -117,6 +117,7 @@ def test_the_result_has_every_field(cohort_run):
             "log_predictive_density",
             "brier",
             "calibration_error",
+            "auroc",
         }
         assert 0.5 < result["metrics"][split]["accuracy"] <= 1
     assert result["timing"]["wall_s"] > 0

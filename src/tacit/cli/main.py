@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from tacit.cli import advanced, network, study
+from tacit.cli import advanced, network, study, tables
 from tacit.cli.certs import certs_app
 from tacit.cli.data import data_app
 from tacit.cli.ledger_app import ledger_app
@@ -33,8 +33,10 @@ HELP = (
     "configuration, 3 privacy budget, 4 bad or missing data, 5 network or peer."
 )
 COMMANDS = {
+    "init": tables.init,
     "check": study.check,
     "run": study.run,
+    "predict": tables.predict,
     "explain": study.explain,
     "show": study.show,
     "report": study.report,

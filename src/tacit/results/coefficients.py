@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -242,8 +243,6 @@ def coefficients(
     list of Coefficient
         Empty for a model without linear predictors.
     """
-    from statistics import NormalDist
-
     if not 0 < level < 1:
         raise ConfigError(f"level = {level}; it must be between 0 and 1")
     family = posterior.family

@@ -265,6 +265,8 @@ class Result(
     true_values: dict[str, float] = {}
     metrics: dict[str, Metrics | None]
     """By "training" and "held_out"."""
+    party_metrics: dict[str, Metrics] = {}
+    """By party: of its held-out records, or without held-out ones and privacy of all of them."""
     calibration: dict[str, list[CalibrationBin]] = {}
     not_evaluated: dict[str, str] = {}
     """What could not be computed after training, and why."""

@@ -34,7 +34,7 @@ from tacit.plan.checks import check_likelihood
 from tacit.plan.plan import Plan, make_plan
 from tacit.results import check_nuts, exact_posterior, kl_to, nuts_reference
 from tacit.results.compose import compose_result, data_facts, party_row, privacy_facts
-from tacit.results.evaluation import Attempts, measure
+from tacit.results.evaluation import Attempts, measure, measure_parties, outcome_unit
 from tacit.results.posterior import Posterior
 from tacit.results.published import NOTHING_MEASURED, covered, local_result, public_result
 from tacit.results.saved import write_posterior
@@ -262,10 +262,23 @@ def _result(prepared: Prepared, outcome: Outcome) -> Result:
     attempts = Attempts()
     train = pooled(plan.parties)
     measured = train if plan.privacy is None else None
+    unit = outcome_unit(federation)
     metrics, bins = attempts.attempt(
         "metrics",
-        lambda: measure(posterior, measured, federation.test, config.evaluate.draws, config.seed),
+        lambda: measure(
+            posterior, measured, federation.test, config.evaluate.draws, config.seed, unit
+        ),
         otherwise=(NOTHING_MEASURED, None),
+    )
+    shared = federation.held_out_by_party()
+    if not shared and measured is not None and "y" in measured:
+        shared = plan.parties
+    if "metrics" in attempts.failed:
+        shared = {}
+    by_party = attempts.attempt(
+        "metrics by party",
+        lambda: measure_parties(posterior, shared, config.evaluate.draws, config.seed, unit),
+        otherwise={},
     )
     true_values = {key: float(value) for key, value in (federation.true_values or {}).items()}
     tables = attempts.attempt("summary", lambda: _tables(prepared, posterior), otherwise={})
@@ -283,6 +296,7 @@ def _result(prepared: Prepared, outcome: Outcome) -> Result:
         name=config.name,
         engine=config.engine.kind,
         metrics=metrics,
+        party_metrics=by_party,
         calibration={} if bins is None else {"held_out": bins},
         parties=[party_row(plan, name) for name in plan.parties],
         data=data_facts(federation, config.data.source),

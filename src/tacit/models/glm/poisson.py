@@ -155,6 +155,13 @@ class PoissonRegression(ExplicitDerivatives):
         log_rate = at_most(records["x"] @ theta, LOG_RATE_SD)
         return rng.poisson(self.inverse_link(log_rate)).astype(np.float64)
 
+    def draw_outcomes(
+        self, theta: np.ndarray, means: np.ndarray, records: Records, seed: int
+    ) -> np.ndarray:
+        del theta, records
+        rng = np.random.default_rng([seed, 1])
+        return rng.poisson(means).astype(np.float64)
+
     def inverse_link(self, eta: Array) -> Array:
         xp = namespace(eta)
         return xp.exp(xp.clip(eta, -LARGEST_EXPONENT, math.log(self.largest_rate)))
