@@ -251,6 +251,18 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
     for name in ("server", *PARTIES):
         result = json.loads((base / name / "state" / "public" / "result.json").read_text())
         assert {"converged", "why", "learned", "cautions"} <= set(result)
+        assert [row["term"] for row in result["coefficients"]] == ["intercept", "age"]
+    (base / "new.csv").write_text("age\n40\n80\n")
+    predictions = []
+    for name in ("server", *PARTIES):
+        target = base / f"{name}.csv"
+        state = str(base / name / "state")
+        code, out, err = tacit("predict", state, str(base / "new.csv"), "--out", str(target))
+        assert code == 0, err
+        assert "2 rows: mean of pressure, 95 % interval." in out
+        predictions.append(target.read_text())
+    assert len(set(predictions)) == 1
+    assert 50 < float(predictions[0].splitlines()[1].split(",")[0]) < 250
 
     code, out, _ = tacit("status", str(server))
     assert code == 0

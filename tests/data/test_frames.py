@@ -14,6 +14,8 @@ from tacit.data.formula import parse_formula
 from tacit.data.frames import raw_frame
 from tacit.data.study import federation_from
 from tacit.errors import ConfigError, DataError, TacitError
+from tacit.run.config import parse_config
+from tacit.run.run import prepare
 
 N = 60
 RNG = np.random.default_rng(0)
@@ -220,3 +222,49 @@ def test_only_used_columns_are_converted():
     assert frame.select(["age"]).height == N
     with pytest.raises(DataError, match="values of type object"):
         frame.select(["junk"])
+
+
+def test_persons_stay_together_and_at_one_party():
+    frame = FRAME.assign(who=[f"p{i // 6}" for i in range(N)], ward=["a", "b"] * (N // 2))
+    with pytest.raises(DataError, match="persons to more than one party"):
+        federation(frame, person="who")
+    whole = federation(frame.assign(ward=np.where(np.arange(N) < 30, "a", "b")), person="who")
+    assert len(np.unique(whole.parties["a"]["person"])) == 5
+
+
+@pytest.mark.parametrize("path", ["*.csv", ["north.csv", "south.csv"]])
+def test_a_study_file_reads_several_files(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    for name in ("north", "south"):
+        FRAME[FRAME["ward"] == name].to_csv(f"{name}.csv", index=False)
+    raw = {
+        "privacy": "none",
+        "formula": "died ~ age + C(sex)",
+        "data": {"path": path, "held_out": 0.25},
+        "columns": {
+            "age": {"low": 18, "high": 105},
+            "sex": {"levels": ["f", "m"]},
+            "died": {"levels": ["0", "1"]},
+        },
+    }
+    found = prepare(parse_config(raw)).federation
+    assert list(found.parties) == ["north", "south"]
+    assert set(found.test_parties) == {"north", "south"}
+    assert sum(len(part["y"]) for part in found.held_out_by_party().values()) == 10
+    one_party = {**raw, "data": {**raw["data"], "party": "ward"}}
+    same(prepare(parse_config(one_party)).federation, found)
+    with pytest.raises(ConfigError, match="each file is a party"):
+        parse_config({**raw, "partition": {"parties": 3}})
+
+
+def test_codes_are_ordered_as_numbers_and_booleans_as_any_library_writes_them(tmp_path):
+    frame = FRAME.assign(code=np.array([10, 2, 9])[np.arange(N) % 3], old=FRAME["age"] > 50)
+    formula = parse_formula("died ~ C(code) + old")
+    found = federation(frame, formula=formula, schema=None, private=False)
+    assert found.names == ("intercept", "code=9", "code=10", "old=true")
+    frame.to_csv(tmp_path / "a.csv", index=False)  # True and False
+    pl.DataFrame(frame.to_dict("list")).write_csv(tmp_path / "b.csv")  # true and false
+    schema = tacit.Schema(levels={"code": [2, 9, 10], "old": [False, True], "died": [0, 1]})
+    first = federation(tmp_path / "a.csv", formula=formula, schema=schema)
+    same(first, federation(tmp_path / "b.csv", formula=formula, schema=schema))
+    same(first, federation(frame, formula=formula, schema=schema))

@@ -204,6 +204,12 @@ def test_a_missing_value_that_is_dropped_has_no_prediction():
     ("arguments", "words"),
     [
         ({"family": "logit"}, "did you mean 'logistic'"),
+        ({"family": "numpyro"}, "choose from logistic, softmax, linear, poisson"),
+        ({"family": {"kind": "topics"}}, "it has no formula"),
+        ({"family": {"kind": "linear", "noise": 1}}, "did you mean noise_sd"),
+        ({"model": "sex ~ age", "schema": BOUNDS, "family": "poisson"}, "holds text, but this"),
+        ({"test": True}, "test = True; give a share"),
+        ({"test": 2}, "test = 2; give a share"),
         ({"family": "linear"}, "has the levels 0, 1, but this family needs a number"),
         ({"schema": {"age": (0, 1)}}, "give tacit.Schema"),
         ({"model": "pressure ~ age", "schema": BOUNDS}, "needs a public standard deviation"),

@@ -116,6 +116,8 @@ class DataConfig(Table, frozen=True, kw_only=True):
             yield from self._table_faults()
             yield from self._column_faults()
         yield from self._person_faults()
+        if self.source != "file" and not isinstance(self.path, str | None):
+            yield f'data.path is a list; source = "{self.source}" takes one path'
         if self.source == "documents" and not self.path:
             yield (
                 'data.path is missing; source = "documents" needs a .npz of scipy.sparse counts'
@@ -141,7 +143,7 @@ class DataConfig(Table, frozen=True, kw_only=True):
         if self.person is None:
             return
         expected = PERSONS.get(self.source)
-        if self.source not in OWN_TABLES and self.person != expected:
+        if expected is not None and self.person != expected:
             yield f'data.person = "{self.person}"; that of source "{self.source}" is "{expected}"'
         if not self.person.strip():
             yield 'data.person = ""; give the name of a column of the file'

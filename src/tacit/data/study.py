@@ -267,6 +267,12 @@ class _Reader:
                 f'missing = "{config.missing}" for the outcome {name}; use "drop" or "refuse"'
             )
         known = bool(config.levels) or config.bounded
+        text = series.dtype != pl.Boolean and not _is_number(series, config)
+        if numeric and not config.levels and text:
+            raise DataError(
+                f'outcome "{name}" holds text, but this family needs a number; choose another'
+                " family"
+            )
         if series.dtype == pl.Boolean and not known and not numeric:
             config = _with_levels(config, ("false", "true"))
         elif numeric is False and not config.levels and _is_number(series, config):
@@ -396,7 +402,8 @@ def _levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
     found = set(as_text(present).to_list())
     if isinstance(series.dtype, pl.Enum):
         return tuple(one for one in series.dtype.categories.to_list() if one in found)
-    return tuple(sorted(found))
+    numbers = pl.Series(list(found)).cast(pl.Float64, strict=False)
+    return tuple(sorted(found, key=None if numbers.null_count() else float))
 
 
 def _location_scale(series: pl.Series, config: ColumnConfig) -> tuple[float, float]:

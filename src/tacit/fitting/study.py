@@ -26,6 +26,8 @@ from tacit.support.table_reader import read_table
 from tacit.support.tables import given
 from tacit.support.validation import near_word
 
+WITHOUT_FORMULA = ("normal-mean", "numpyro", "topics")
+"""Kinds of models that do not read the columns of a formula."""
 Family = str | Mapping[str, Any]
 """The likelihood: its name, or the [model] table of a study file as a dictionary."""
 
@@ -125,7 +127,13 @@ def _of_formula(
     numeric = None
     if serves is not None:
         numeric = True if serves == ("gaussian",) else False if "gaussian" not in serves else None
-    share = float(test) if isinstance(test, int | float) and not isinstance(test, bool) else 0.0
+    share = 0.0
+    if isinstance(test, int | float):
+        if isinstance(test, bool) or not 0 <= test < 1:
+            raise ConfigError(
+                f"test = {test!r}; give a share of the records to hold out, in [0, 1), or records"
+            )
+        share = float(test)
     federation = federation_from(
         data,
         formula,
@@ -146,15 +154,21 @@ def _of_formula(
 
 
 def _settings(family: Family) -> ModelSettings:
+    """The [model] table of a family; kinds that read no columns are refused."""
     if isinstance(family, Mapping):
-        return read_table(dict(family), ModelSettings, "family")
-    if family == "auto":
-        return AutoModel()
-    if not isinstance(family, str) or family not in model_kinds():
-        near = near_word(str(family), model_kinds())
-        advice = f"did you mean {near!r}?" if near else f"choose from {', '.join(model_kinds())}"
-        raise ConfigError(f"family = {family!r}; {advice} (posterior= is for the covariance)")
-    return settings_class(family)()
+        settings = read_table(dict(family), ModelSettings, "family")
+    elif family == "auto":
+        settings = AutoModel()
+    else:
+        kinds = [kind for kind in model_kinds() if kind not in WITHOUT_FORMULA]
+        if family not in kinds:
+            near = near_word(str(family), kinds)
+            advice = f"did you mean {near!r}?" if near else f"choose from {', '.join(kinds)}"
+            raise ConfigError(f"family = {family!r}; {advice} (posterior= is for the covariance)")
+        settings = read_table({"kind": family}, ModelSettings, "family")
+    if settings.kind in WITHOUT_FORMULA:
+        raise ConfigError(f"family = {settings.kind!r}; it has no formula: give the model itself")
+    return settings
 
 
 def _built(settings: ModelSettings, family: Family, federation: Federation, private: bool) -> Model:
