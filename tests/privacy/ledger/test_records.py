@@ -130,6 +130,16 @@ def test_arrays_with_a_column_less_are_found_by_the_other_columns(ledger):
     assert ledger.spent(other).releases == 0
 
 
+def test_columns_with_few_digits_do_not_make_records_the_same(ledger):
+    rng = np.random.default_rng(0)
+    for digits, size in ((1, 300), (2, 300), (3, 3_000)):
+        parties = {
+            str(i): {"x": np.round(rng.normal(50, 10, size=(size, 5)), digits)} for i in range(6)
+        }
+        for dataset in ledger.identify_many([digits], parties).values():
+            assert ledger.spent(dataset).shared == {}
+
+
 @pytest.mark.parametrize("decimals", [0, 1, 2])
 def test_rounded_columns_of_other_records_are_not_taken_for_the_same(ledger, decimals):
     """Body mass indices with one decimal repeat; two hospitals have most of them in common."""
