@@ -50,7 +50,7 @@ CATEGORIES = (
     *("admission_source_id", "payer_code", "max_glu_serum", "A1Cresult", "metformin"),
     *("glipizide", "glyburide", "insulin", "change", "diabetesMed"),
 )
-SCORING = {"N(0, I)": PrivateScoring(), "learnt scale": PrivateScoring(empirical_bayes=True)}
+SCORING = {"default": PrivateScoring(), "N(0, I)": PrivateScoring(empirical_bayes=False)}
 WITH_DPSGD = {**SCORING, "dp-sgd": DPSGD()}
 
 

@@ -132,7 +132,10 @@ class Fit:
         lines = []
         if self.posterior.model.listed:
             lines = self._table()
-        return "\n".join([*lines, *self._metric_lines(), *self._remarks(), str(self.privacy)])
+        prior = self._result.model.prior
+        stated = [] if prior is None else [f"Prior: {prior}."]
+        remarks = [*self._remarks(), *stated, str(self.privacy)]
+        return "\n".join([*lines, *self._metric_lines(), *remarks])
 
     def _rows(self) -> list[Shown]:
         return site_rows(self._result.sites) or shown_rows(self.posterior)

@@ -264,6 +264,7 @@ def facts_table(result: Result) -> str:
     """Facts about the run."""
     facts: list[tuple[str, Any]] = [
         ("Model", f"{result.model.kind}, {result.model.output} output"),
+        ("Prior", result.model.prior),
         ("Posterior", result.posterior.family),
         ("Local method", result.method),
         ("Schedule", result.schedule),

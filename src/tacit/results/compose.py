@@ -8,18 +8,23 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tacit.arrays import Arrays
 from tacit.data.federation import Federation
 from tacit.data.records import len_records
 from tacit.data.schema.layout import Layout, indicated_columns
 from tacit.methods import Clipped
-from tacit.models import Model
 from tacit.models.prior import PRIOR_PARTY
 from tacit.plan.plan import Plan
 from tacit.results.diagnostics import cautions_of, diagnostics_block, learned_share
 from tacit.results.posterior import Posterior
 from tacit.results.published import not_covered
 from tacit.results.saved import model_settings
-from tacit.results.statements import clipping_statement, interval_note, statement
+from tacit.results.statements import (
+    clipping_statement,
+    interval_note,
+    prior_statement,
+    statement,
+)
 from tacit.results.summary import (
     CautionNote,
     ClippedShare,
@@ -63,7 +68,7 @@ def compose_result(
     changes = [line["last_change"] for line in rounds if line["last_change"] is not None]
     return Result(
         seed=plan.seed,
-        model=model_facts(plan.model),
+        model=model_facts(plan),
         method=plan.method.kind,
         schedule=plan.schedule.kind,
         rounds=state.round,
@@ -74,7 +79,7 @@ def compose_result(
         diagnostics={} if plan.privacy is not None else diagnostics_block(plan, state, rounds),
         posterior=posterior_table(posterior),
         intervals=Intervals(warning=interval_note(plan)),
-        **verdict_facts(plan, posterior, verdict, layout, clipped),
+        **verdict_facts(plan, posterior, verdict, layout, clipped, state.memory),
         **more,
     )
 
@@ -109,13 +114,15 @@ def _as_json(value: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-def model_facts(model: Model) -> ModelFacts:
+def model_facts(plan: Plan) -> ModelFacts:
     """The model, with the arguments that make it again where they have a JSON form."""
+    model = plan.model
     return ModelFacts(
         kind=model.kind,
         dimension=model.dimension,
         output=model.output,
         settings=model_settings(model),
+        prior=prior_statement(plan),
     )
 
 
@@ -125,6 +132,7 @@ def verdict_facts(
     verdict: Verdict | None,
     layout: Layout | None,
     clipped: Clipped | None = None,
+    memory: Arrays | None = None,
 ) -> dict[str, Any]:
     """The fields of `VerdictFacts`.
 
@@ -140,12 +148,14 @@ def verdict_facts(
         The columns of x by the public schema, if they are declared.
     clipped
         The share of clipped contributions, measured in simulations only.
+    memory
+        What the server kept; None at a party.
     """
     cautions = [
-        *cautions_of(plan, posterior, verdict, clipped),
+        *cautions_of(plan, posterior, verdict, clipped, memory),
         *missing_caution(indicated_columns(layout)),
     ]
-    learned = learned_share(plan, posterior)
+    learned = learned_share(plan, posterior, memory)
     return {
         "converged": None if verdict is None else verdict.converged,
         "why": "only the server's result says it" if verdict is None else verdict.why,
