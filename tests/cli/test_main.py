@@ -268,7 +268,7 @@ def test_nothing_printed_by_accident_shows_a_record():
     for shown in (repr(hospitals), repr(fitted), repr(fitted._outcome), repr(fitted.posterior)):
         assert "array(" not in shown
         assert len(shown) < 2_000
-    assert "Not private" in fitted.summary()
+    assert "Not private" in str(fitted)
 
 
 def test_check_reports_every_fault_of_a_file_with_the_exit_code_of_run(tacit, tmp_path):

@@ -397,7 +397,8 @@ def test_the_commands_say_what_is_secret_and_what_goes_where(tmp_path, monkeypat
     assert "valid for 7 days" in renewed
     assert "copy pki/revoked.pem" in call("revoke", "north", "--reason", "laptop lost")
     lines = call("list").splitlines()
-    assert lines[0].split() == ["role", "name", "until", "state", "serial", "key", "note"]
+    columns = ["role", "name", "until", "state", "serial", "key", "holder", "note"]
+    assert lines[0].split() == columns
     assert len(lines) == 4
     assert lines[-1].endswith("laptop lost")
     assert "127.0.0.1" in lines[1]
@@ -405,3 +406,26 @@ def test_the_commands_say_what_is_secret_and_what_goes_where(tmp_path, monkeypat
     with pytest.raises(ConfigError, match="already holds"):
         CliRunner().invoke(certs_app, ["init"], catch_exceptions=False)
     assert certs.AUTHORITY == "ca.pem"
+
+
+def test_organisation_and_country_are_in_the_certificate_and_kept_on_renewal(tmp_path):
+    from cryptography.x509.oid import NameOID
+
+    from tacit.live.transport.certificates import Holder, init_authority, issue_party, show
+    from tacit.live.transport.tls import read_certificate
+
+    init_authority(tmp_path / "pki")
+    holder = Holder("North Hospital", "FI")
+    issue_party(tmp_path / "pki", "north", holder=holder)
+    certificate, _ = issue_party(tmp_path / "pki", "north", renew=True)
+    subject = read_certificate(certificate).subject
+    told = {attribute.oid: attribute.value for attribute in subject}
+    assert told == {
+        NameOID.COMMON_NAME: "north",
+        NameOID.ORGANIZATION_NAME: "North Hospital",
+        NameOID.COUNTRY_NAME: "FI",
+    }
+    assert [(row.organisation, row.country) for row in show(tmp_path / "pki")] == [holder] * 2
+    for bad in (Holder("x" * 65), Holder("a\nb"), Holder("", "Finland"), Holder("", "fi")):
+        with pytest.raises(ConfigError):
+            issue_party(tmp_path / "pki", "south", holder=bad)

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from tacit.errors import PeerError
 from tacit.expfam import Dirichlet, FullGaussian, Gamma, MeanFieldGaussian
-from tacit.live.protocol.arrays import FLAT_VARIANCE, is_scalar_normal, pack, pack_normal, unpack
+from tacit.live.protocol.arrays import (
+    FLAT_VARIANCE,
+    is_independent_normal,
+    pack,
+    pack_normal,
+    unpack,
+)
+from tacit.live.protocol.bincode import LAYOUTS
 from tacit.live.protocol.codec import ENCODINGS, decode, encode
 from tacit.live.protocol.messages import CLIENT_MESSAGES, Array, ReturnLastLikelihood
 
@@ -127,12 +134,55 @@ def test_no_variance_and_an_infinite_one_say_nothing(mean, variance, family):
 
 
 def test_who_can_be_told_in_the_words_of_the_thesis():
-    assert is_scalar_normal(MeanFieldGaussian(1).zero())
-    assert is_scalar_normal(FullGaussian(1).zero())
-    assert not is_scalar_normal(MeanFieldGaussian(2).zero())
-    assert not is_scalar_normal(FullGaussian(2).zero())
-    assert not is_scalar_normal(Gamma(1).zero())
-    assert not is_scalar_normal(Dirichlet(1).zero())
+    assert is_independent_normal(MeanFieldGaussian(1).zero())
+    assert is_independent_normal(FullGaussian(1).zero())
+    assert is_independent_normal(MeanFieldGaussian(2).zero())
+    assert not is_independent_normal(FullGaussian(2).zero())
+    assert not is_independent_normal(Gamma(1).zero())
+    assert not is_independent_normal(Dirichlet(1).zero())
+    with pytest.raises(PeerError, match="mean-field"):
+        pack_normal(FullGaussian(2).zero())
+
+
+@pytest.mark.parametrize("encoding", [*ENCODINGS, *LAYOUTS])
+def test_independent_normals_are_lists_of_means_and_variances(encoding):
+    natural = {"linear": np.array([6.0, 0.0, -1.5]), "quadratic": np.array([-1.0, 0.0, 0.25])}
+    told = pack_normal(natural)
+    assert told == {"mean": [3.0, 0.0, 3.0], "variance": [0.5, pytest.approx(FLAT_VARIANCE), -2.0]}
+    found = unpack(sent(told, encoding), MeanFieldGaussian(3), "factor")
+    np.testing.assert_allclose(found["linear"], natural["linear"], rtol=1e-15)
+    np.testing.assert_allclose(found["quadratic"], natural["quadratic"], rtol=1e-15, atol=1e-299)
+
+
+@pytest.mark.parametrize("variance", [None, [None, None], [math.inf, None]])
+@pytest.mark.parametrize("mean", [[0.0, None], None])
+def test_a_flat_vector_says_nothing(mean, variance):
+    if mean is None and variance is not None:
+        mean = [None, None]
+    if mean is not None and variance is None:
+        variance = [None, None]
+    found = unpack({"mean": mean, "variance": variance}, TWO, "factor")
+    assert not np.any(found["linear"])
+    assert not np.any(found["quadratic"])
+
+
+@pytest.mark.parametrize(
+    ("mean", "variance"),
+    [
+        ([1.0], [1.0]),
+        ([1.0, 2.0, 3.0], [1.0, 1.0, 1.0]),
+        ([1.0, 2.0], [1.0]),
+        ([1.0, 2.0], 1.0),
+        (1.0, [1.0, 2.0]),
+        ([], []),
+        ([1.0, 2.0], [1.0, 0.0]),
+        ([1.0, None], [1.0, 2.0]),
+        ([1.0, math.nan], [1.0, 2.0]),
+        ([1.0, 2.0], [1.0, math.nan]),
+    ],
+)
+def test_vectors_that_are_no_normals_of_the_family(mean, variance):
+    refusal({"mean": mean, "variance": variance}, TWO)
 
 
 # -- refusals

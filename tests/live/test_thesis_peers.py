@@ -1,8 +1,9 @@
 """Peers written from the thesis's text alone meet ours.
 
-`thesis_client` and `thesis_server` know §3.1.2 and Code 3.1 and nothing of tacit: plain sockets,
-`json` or `cbor2`, {mean, variance} everywhere. The model is the mean θ of a normal with sd 1, prior
-N(0, 1), so that the exact posterior is known.
+`ThesisClient` and `ThesisServer` know §3.1.2 and Code 3.1 and nothing of tacit: plain sockets,
+`json`, `cbor2` or bincode, {mean, variance} everywhere. The model is the mean θ of a normal with sd
+1, prior N(0, 1), so that the exact posterior is known, or the regression of the thesis's §4.2 with
+vectors of means and variances.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from typing import Any
 
 import cbor2
 import harness
+import numpy as np
 import pytest
 from harness import Federation, Running, run_async
 
@@ -43,6 +45,7 @@ class Style:
     nothing: Any = FOREVER  # the variance of a ratio between equal factors
     null_mean: bool = False  # whether the mean of such a ratio, which has none, is null
     integers: bool = False  # whole numbers without a point, as some libraries write them
+    vectors: bool = False  # bincode must know the types in advance
 
 
 class Line:
@@ -57,6 +60,10 @@ class Line:
             fields = {key: value for key, value in fields.items() if value is not None}
         if self.style.integers:
             fields = json.loads(json.dumps(fields), parse_float=lambda text: _whole(float(text)))
+        if self.style.encoding.startswith("bincode"):
+            payload = bincode_written(name, fields, self.style.encoding)
+            self.sock.sendall(struct.pack(">I", len(payload)) + payload)
+            return
         body: Any = {name: fields} if fields or name not in BARE else name
         dump = cbor2.dumps if self.style.encoding == "cbor" else lambda it: json.dumps(it).encode()
         payload = dump(body)
@@ -65,6 +72,10 @@ class Line:
     def receive(self) -> tuple[str, dict[str, Any]]:
         (length,) = struct.unpack(">I", self._exactly(4))
         payload = self._exactly(length)
+        if self.style.encoding.startswith("bincode"):
+            name, fields = bincode_read(payload, self.style)
+            self.heard.append((name, fields))
+            return name, fields
         body = cbor2.loads(payload) if self.style.encoding == "cbor" else json.loads(payload)
         name, fields = (body, {}) if isinstance(body, str) else next(iter(body.items()))
         self.heard.append((name, fields))
@@ -84,6 +95,73 @@ class Line:
 
 
 BARE = ("ReJoinCluster", "EndOfConnectionAcknowledgement")
+CLIENT_NUMBERS = {
+    "JoinCluster": 0, "ReJoinCluster": 1, "UpdatedLikelihood": 2, "FinalLeaveTraining": 5,
+}  # fmt: skip
+
+
+def bincode_written(name: str, fields: dict[str, Any], layout: str) -> bytes:
+    """What serde and bincode make of Code 3.1, as far as this client writes it."""
+    fixed = layout == "bincode-fixint"
+
+    def integer(value: int, size: int) -> bytes:
+        assert value < 251
+        return value.to_bytes(size, "little") if fixed else bytes([value])
+
+    def normal(args: dict[str, Any]) -> bytes:
+        out = b""
+        for part in (args["mean"], args["variance"]):
+            if isinstance(part, list):
+                out += integer(len(part), 8) + struct.pack(f"<{len(part)}d", *part)
+            else:
+                out += struct.pack("<d", part)
+        return out
+
+    body = integer(CLIENT_NUMBERS[name], 4)
+    if name == "JoinCluster":
+        body += integer(fields["data_size"], 8)
+    elif name == "UpdatedLikelihood":
+        body += normal(fields["new_likelihood"]) + normal(fields["delta"])
+        body += struct.pack("<d", fields["loss"])
+    elif name == "FinalLeaveTraining":
+        body += bytes([fields["available_for_future_training"]])
+    return body
+
+
+def bincode_read(payload: bytes, style: "Style") -> tuple[str, dict[str, Any]]:
+    """A server's message; this client expects only some of them."""
+    fixed, at = style.encoding == "bincode-fixint", 0
+
+    def take(count: int) -> bytes:
+        nonlocal at
+        at += count
+        assert at <= len(payload)
+        return payload[at - count : at]
+
+    def integer(size: int) -> int:
+        return int.from_bytes(take(size if fixed else 1), "little")
+
+    def numbers() -> Any:
+        if not style.vectors:
+            return struct.unpack("<d", take(8))[0]
+        length = integer(8)
+        return list(struct.unpack(f"<{length}d", take(8 * length)))
+
+    number = integer(4)
+    name = ["AcceptedIntoCluster", "?", "?", "SelectedForTraining", "?", "EndOfTraining"][number]
+    fields: dict[str, Any] = {}
+    if name == "AcceptedIntoCluster":
+        assert take(1) == b"\0"
+        fields = {"expected_start_time": None}
+    elif name == "SelectedForTraining":
+        fields["current_posterior"] = {"mean": numbers(), "variance": numbers()}
+        fields["damping_factor"] = struct.unpack("<d", take(8))[0] if take(1) == b"\1" else None
+    else:
+        assert name == "EndOfTraining"
+        fields["final_posterior"] = {"mean": numbers(), "variance": numbers()}
+        assert take(1) == b"\0"
+    assert at == len(payload)
+    return name, fields
 
 
 def _whole(value: float) -> Any:
@@ -275,6 +353,8 @@ STYLES = {
     "nothing is infinite, of no mean": Style("cbor", nothing=float("inf"), null_mean=True),
     "nothing is infinite": Style("cbor", nothing=float("inf")),
     "Infinity in JSON": Style(nothing=float("inf"), integers=True),
+    "bincode": Style("bincode"),
+    "bincode-fixint": Style("bincode-fixint"),
 }
 
 
@@ -324,6 +404,102 @@ def test_their_clients_with_one_of_ours(kind, tmp_path, pki):
     running = run_async(play(federation, ("south",), [STYLES["json"], STYLES["cbor"]]))
     joined = {line["party"]: line["protocol"] for line in running.events("joined")}
     assert joined == {"north": 0, "south": PROTOCOL, "west": 0}
+
+
+@pytest.mark.parametrize("kind", ["sequential", "synchronous"])
+def test_their_clients_in_bincode_with_one_of_ours(kind, tmp_path, pki):
+    federation = Federation.make(tmp_path, pki, parties=NAMES, kind=kind, rounds=3)
+    styles = [STYLES["bincode"], STYLES["bincode-fixint"]]
+    running = run_async(play(federation, ("south",), styles))
+    told = {line["party"]: line["encoding"] for line in running.events("joined")}
+    assert told == {"north": "bincode", "south": "msgpack", "west": "bincode-fixint"}
+
+
+@dataclass
+class ThesisRegression(ThesisClient):
+    """The thesis's §4.2: linear regression, a diagonal Gaussian, vectors of means and variances.
+
+    The best diagonal q given the others is exact for a Gaussian likelihood: its precisions are the
+    diagonal of the precision matrix, and its means solve one equation each, in turn.
+    """
+
+    x: Any = None
+    vector: Any = None
+
+    def answer(self, line: Line, current_posterior: Any, damping_factor: Any) -> None:
+        rho = 1.0 if damping_factor is None else damping_factor
+        mean, variance = (np.array(current_posterior[key]) for key in ("mean", "variance"))
+        old = np.zeros((2, len(mean))) if self.vector is None else self.vector
+        q = np.array([mean / variance, 1.0 / variance])
+        cavity = q - old
+        precision, linear = self.x.T @ self.x, self.x.T @ np.array(self.records)
+        total = np.diag(cavity[1]) + precision
+        local = np.linalg.solve(total, cavity[0] + linear)
+        new = np.array([local * np.diag(total), np.diag(total)])
+        delta = rho * (new - q)
+        self.vector = old + delta
+        line.send(
+            "UpdatedLikelihood",
+            new_likelihood=self.told(self.vector),
+            delta=self.told(delta),
+            loss=float(0.5 * np.sum((np.array(self.records) - self.x @ mean) ** 2)),
+        )
+
+    def told(self, pair: Any) -> dict[str, Any]:
+        precision = np.where(np.abs(pair[1]) < 1e-200, 1e-300, pair[1])
+        flat = np.abs(pair[1]) < 1e-200
+        mean = np.where(flat, pair[0] * 1e300, pair[0] / precision)
+        return {"mean": mean.tolist(), "variance": (1.0 / precision).tolist()}
+
+
+@pytest.mark.parametrize("kind", ["sequential", "synchronous"])
+def test_their_regression_with_one_of_ours(kind, tmp_path, pki):
+    rng = np.random.default_rng(4)
+    records, designs = {}, {}
+    for name in NAMES:
+        x = rng.uniform(-1.0, 1.0, size=(40, 2))
+        y = 1.0 + x @ [0.5, -0.8] + rng.normal(size=40)
+        records[name] = "a,b,y\n" + "".join(
+            f"{a!r},{b!r},{v!r}\n" for (a, b), v in zip(x.tolist(), y.tolist(), strict=True)
+        )
+        designs[name] = (np.column_stack([np.ones(40), x]), y)  # the intercept comes first
+    agreed = {
+        "columns": {"a": {"low": -1.0, "high": 1.0}, "b": {"low": -1.0, "high": 1.0}},
+        "model": {"kind": "linear", "noise_sd": 1.0, "prior_sd": 1.0},
+        "posterior": "mean-field",
+    }
+    rounds = 12
+    federation = Federation.make(
+        tmp_path, pki, parties=NAMES, kind=kind, rounds=rounds, rows=records, **agreed
+    )
+    if kind == "synchronous":
+        federation = Federation.make(
+            tmp_path, pki, parties=NAMES, rows=records, **agreed,
+            schedule={"kind": kind, "rounds": 40, "damping": 0.5},
+        )  # fmt: skip
+
+    async def scene() -> Any:
+        async with federation.serving() as running:
+            own = asyncio.create_task(federation.join("south", running.port))
+            theirs = []
+            for name, style in (("north", Style()), ("west", Style("bincode", vectors=True))):
+                x, y = designs[name]
+                theirs.append(ThesisRegression(
+                    running.port, federation.pki.of(name), tuple(y), style, x=x
+                ))  # fmt: skip
+            await asyncio.gather(*(asyncio.to_thread(one.run) for one in theirs))
+            await own
+            assert await running.over() == "finished"
+            return running, theirs
+
+    running, theirs = run_async(scene())
+    assert not running.server.journal.refusals
+    precision = np.eye(3) + sum(x.T @ x for x, _ in designs.values())
+    mean = np.linalg.solve(precision, sum(x.T @ y for x, y in designs.values()))
+    for one in theirs:
+        found = one.final
+        np.testing.assert_allclose(found["mean"], mean, atol=1e-6)
+        np.testing.assert_allclose(found["variance"], 1.0 / np.diag(precision), rtol=1e-6)
 
 
 @pytest.mark.parametrize("damping", [1.0, 0.5])
@@ -484,12 +660,13 @@ PRIVATE = {
     },
 }
 WIDE = {"model": {"kind": "linear"}}
+STAGED = {**WIDE, "posterior": "mean-field", "method": {"kind": "natural"}}
 
 
 @pytest.mark.parametrize(
     ("agreed", "why"),
-    [(PRIVATE, "private"), (WIDE, "not a scalar normal")],
-    ids=["private", "wide"],
+    [(PRIVATE, "private"), (WIDE, "independent coordinates"), (STAGED, "has stages")],
+    ids=["private", "wide", "staged"],
 )
 def test_what_they_cannot_take_part_in(agreed, why, tmp_path, pki):
     federation = Federation.make(tmp_path, pki, **agreed)

@@ -37,7 +37,7 @@ SIZES = {"a": 12, "b": 40, "c": 90}
 SCHEDULES = [
     Synchronous(rounds=4),
     Synchronous(rounds=4, damping=0.3),
-    Sequential(rounds=3),
+    Sequential(rounds=3, parties_per_round=3),
     Asynchronous(rounds=3),
 ]
 
@@ -251,11 +251,11 @@ def test_what_no_records_can_lead_to_is_named(kind, damping):
 
 
 LOCAL = [
-    ("full", Sequential(rounds=3)),
-    ("full", Asynchronous(rounds=3)),
+    ("full", Sequential(rounds=3, parties_per_round=3)),
+    ("full", Synchronous(rounds=4, parties_per_round=2)),
     ("mean-field", Synchronous(rounds=4, parties_per_round=2)),
     ("mean-field", Synchronous(rounds=4, damping=0.3, parties_per_round=2)),
-    ("mean-field", Sequential(rounds=3)),
+    ("mean-field", Sequential(rounds=3, parties_per_round=3)),
 ]
 
 
@@ -303,7 +303,8 @@ def test_no_honest_local_optimisation_breaks_a_bound(kind, family):
 def test_no_honest_reply_of_many_records_breaks_a_bound(family, monkeypatch):
     """Near the bound on precision and with sums of 100 000 terms."""
     monkeypatch.setitem(SIZES, "c", 100_000)
-    plan, seen = run_of("logistic", 3, family=family, schedule=Sequential(rounds=2), prior_sd=10.0)
+    schedule = Sequential(rounds=2, parties_per_round=3)  # each party optimises alone
+    plan, seen = run_of("logistic", 3, family=family, schedule=schedule, prior_sd=10.0)
     assert len(seen) == 6
     assert found_in(plan, seen) == []
     for one in seen:

@@ -89,7 +89,7 @@ def test_released_numbers_are_those_of_the_stages_and_shares_add_up_to_one():
     for mu in (0.1, 1.0, 10.0):
         assert sum(method.budget_shares(mu)) == pytest.approx(1.0)
         assert min(method.budget_shares(mu)) > 0.0
-    two = LogisticRegression(("a", "b"))
+    two = LogisticRegression(("a", "b"), prior_sd=1.0)
     assert isinstance(suited := PrivateScores().suited(two), PrivateScores)
     assert suited.stages[1] == "moment"
 
@@ -244,7 +244,7 @@ def test_synthetic_rows_have_the_released_marginals_and_correlations():
     rng, records = np.random.default_rng(4), 40_000
     x = rng.multivariate_normal(np.zeros(3), 0.5 * np.eye(3) + 0.5, size=records)
     x = np.clip(x, -3.0, 3.0)
-    model = LogisticRegression(("a", "b", "c"))
+    model = LogisticRegression(("a", "b", "c"), prior_sd=1.0)
     method = PrivateScores().suited(model)
     assert isinstance(method, PrivateScores)
     design = design_of(model.outcome_law().covariates)

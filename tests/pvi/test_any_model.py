@@ -163,16 +163,47 @@ def test_a_mean_field_posterior_says_that_it_leaves_correlations_out():
     assert fit.posterior.sd[0] < 0.5 * full.posterior.sd[0]
 
 
+def random_intercepts(group, y=None):
+    centre = numpyro.sample("centre", dist.Normal(0.0, 5.0))
+    tau = numpyro.sample("tau", dist.HalfNormal(2.0))
+    shift = numpyro.sample("shift", dist.Normal(0.0, 1.0).expand([4]))
+    with numpyro.plate("records", group.shape[0]):
+        numpyro.sample("y", dist.Normal(centre + tau * shift[group], 1.0), obs=y)
+
+
 def slope_only(x, y=None):
     slope = numpyro.sample("slope", dist.Normal(0.0, 2.0))
     with numpyro.plate("records", x.shape[0]):
         numpyro.sample("y", dist.Normal(slope * x, 1.0), obs=y)
 
 
-def test_a_schedule_without_weights_says_so():
+def test_rounds_without_some_parties_say_that_nothing_was_weighed():
     rng = np.random.default_rng(4)
     x = rng.normal(size=60)
     records = {"x": x, "y": 0.5 * x + rng.normal(size=60)}
-    in_turn = fitted(slope_only, records, schedule="sequential")
-    assert any("not compared with the exact one" in text for text in in_turn.cautions)
+    some = fitted(slope_only, records, schedule=tacit.schedules.Synchronous(parties_per_round=2))
+    assert any("not compared with the exact one" in text for text in some.cautions)
     assert not any("not compared" in text for text in fitted(slope_only, records).cautions)
+
+
+@pytest.mark.parametrize("function", [regression, random_intercepts])
+def test_every_schedule_gives_the_same_posterior(function):
+    """Flat priors, and a hierarchical model whose posterior is corrected or split."""
+    if function is regression:
+        records = raw_records(60)
+    else:
+        rng = np.random.default_rng(1)
+        group = np.repeat(np.arange(4), (3, 5, 9, 13))
+        records = {"group": group, "y": rng.normal(size=4)[group] + rng.normal(size=30)}
+    fits = [
+        fitted(function, records, schedule=kind)
+        for kind in ("synchronous", "sequential", "asynchronous")
+    ]
+    first = fits[0]
+    assert first.converged, first.why
+    for other in fits[1:]:
+        assert (other.converged, other.why) == (first.converged, first.why)
+        gap = np.abs(other.posterior.mean - first.posterior.mean) / first.posterior.sd
+        assert np.max(gap) < 1e-6
+        assert other.posterior.sd == pytest.approx(first.posterior.sd, rel=1e-6)
+        assert other.diagnostics["pareto_k"] == pytest.approx(first.diagnostics["pareto_k"])

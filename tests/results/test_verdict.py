@@ -25,7 +25,7 @@ from tacit.run.config import parse_config
 from tacit.run.directory import public_part
 from tacit.server.state import Rules, initial_state
 
-MODEL = tacit.models.LogisticRegression(("one", "x"))
+MODEL = tacit.models.LogisticRegression(("one", "x"), prior_sd=1.0)
 FAMILY = FullGaussian(2)
 
 
@@ -123,12 +123,12 @@ def test_a_fit_that_did_not_converge_warns_and_says_so():
         )
     assert not short.converged
     assert "NOT CONVERGED" in repr(short)
-    assert "Warning: This fit did not converge" in short.summary()
+    assert "Warning: This fit did not converge" in str(short)
     assert not _blue(short.plot())
     whole = tacit.fit(MODEL, parties, privacy="none")
     assert whole.converged
     assert whole.cautions == []
-    assert "Converged: after" in whole.summary()
+    assert "Converged: after" in str(whole)
     assert _blue(whole.plot())
 
 
@@ -146,7 +146,7 @@ def test_a_tiny_epsilon_learns_little_and_says_so():
         fitted = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy=private)
     assert max(fitted.learned.values()) < 0.1
     assert "Little was learned" in repr(fitted)
-    summary = fitted.summary()
+    summary = str(fitted)
     assert summary.index("Little was learned") < summary.index("Converged:")
 
 

@@ -198,7 +198,7 @@ def test_a_scale_is_plotted_as_a_scale_and_never_coloured(spread_fit):
     assert 0.05 < low < 0.13 < high < 0.4, "not the logarithm, which is about −2.1"
     assert not blue, "a positive quantity excludes 0 whatever is known of it"
     assert found["slope"][2], "a slope of 1.5 is clear"
-    line = next(line for line in spread_fit.summary().splitlines() if line.startswith("spread"))
+    line = next(line for line in str(spread_fit).splitlines() if line.startswith("spread"))
     assert f"{low:.5f}" in line
     assert f"{high:.5f}" in line
 
@@ -211,7 +211,9 @@ def test_a_fit_whose_metrics_fail_warns_and_is_a_fit(monkeypatch):
 
     monkeypatch.setattr("tacit.results.evaluation.score", fail)
     with pytest.warns(EvaluationWarning, match="metrics could not be computed: no score"):
-        found = fit(LogisticRegression(("intercept",)), {"a": records}, privacy="none")
+        found = fit(
+            LogisticRegression(("intercept",), prior_sd=1.0), {"a": records}, privacy="none"
+        )
     assert found.metrics == {"training": None, "held_out": None}
 
 
@@ -239,10 +241,10 @@ def test_intervals_without_the_noise_are_marked_wherever_they_are_shown(tmp_path
 def test_a_private_fit_that_lacks_the_noise_says_so_in_summary_and_plot(make_parties):
     parties = make_parties((200, 200), output="bernoulli")
     found = fit(
-        LogisticRegression(("a", "b", "c")), parties,
+        LogisticRegression(("a", "b", "c"), prior_sd=1.0), parties,
         privacy=Privacy(epsilon=8.0, delta=1e-4, insecure_noise_seed=1), method=DPSGD(),
     )  # fmt: skip
-    assert "warning: Intervals are too narrow" in found.summary()
+    assert "warning: Intervals are too narrow" in str(found)
     figure = found.plot()
     assert not any(blue for _, _, blue in drawn(figure).values())
     assert any("too narrow" in text.get_text() for text in figure.axes[0].texts)

@@ -235,7 +235,7 @@ held_out = 2.0
 [columns]
 age = { low = 90.0, high = 20.0, missing = "level", reference = "old" }
 smoking = { levels = ["no", "no"] }
-bmi = { low = 10.0, high = 60.0, unit = "kg" }
+bmi = { low = 10.0, high = 60.0, colour = "red" }
 height = 3
 y = { levels = ["1", " 0"], missing = "level" }
 """)
@@ -247,7 +247,7 @@ y = { levels = ["1", " 0"], missing = "level" }
         'columns.age.missing = "level"',
         'columns.age.reference = "old"',
         """columns.smoking.levels = ["no", "no"]""",
-        'columns.bmi.unit = "kg" is not a known key',
+        'columns.bmi.colour = "red" is not a known key',
         "columns.height = 3; it must be a table",
         "columns.y.levels = ",
         "data.held_out = 2.0",

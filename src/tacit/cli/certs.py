@@ -26,9 +26,13 @@ OutDirectory = Annotated[
         "--out", metavar="DIR", help="Write certificate and key here [default: the authority's]."
     ),
 ]
+Organisation = Annotated[
+    str, typer.Option(metavar="NAME", help="Organisation that holds the certificate.")
+]
+Country = Annotated[str, typer.Option(metavar="CC", help="Its country, as a two-letter code.")]
 Renew = Annotated[bool, typer.Option("--renew", help="Issue a new certificate for the same key.")]
 _OWN = Path("pki")
-COLUMNS = ("role", "name", "until", "state", "serial", "key", "note")
+COLUMNS = ("role", "name", "until", "state", "serial", "key", "holder", "note")
 
 
 @certs_app.command("init")
@@ -64,6 +68,8 @@ def certs_server(
     days: Days = 397,
     out: OutDirectory = None,
     renew: Renew = False,
+    organisation: Organisation = "",
+    country: Country = "",
 ) -> None:
     """Issue the server's certificate for its host names and addresses.
 
@@ -73,9 +79,12 @@ def certs_server(
 
       tacit certs server study.example.org 192.0.2.7 --renew
     """
-    from tacit.live.transport.certificates import issue_server
+    from tacit.live.transport.certificates import Holder, issue_server
 
-    certificate, key = issue_server(directory, hosts, out=out, days=days, renew=renew)
+    holder = Holder(organisation, country)
+    certificate, key = issue_server(
+        directory, hosts, out=out, days=days, renew=renew, holder=holder
+    )
     _tell(f"server {hosts[0]}", "the server", certificate, key, directory, days, renew=renew)
 
 
@@ -86,18 +95,21 @@ def certs_party(
     days: Days = 397,
     out: OutDirectory = None,
     renew: Renew = False,
+    organisation: Organisation = "",
+    country: Country = "",
 ) -> None:
     """Issue a party's certificate, valid for this name only.
 
     Examples:
 
-      tacit certs party north --out for-north
+      tacit certs party north --out for-north --organisation "North Hospital" --country FI
 
       tacit certs party north --renew
     """
-    from tacit.live.transport.certificates import issue_party
+    from tacit.live.transport.certificates import Holder, issue_party
 
-    certificate, key = issue_party(directory, name, out=out, days=days, renew=renew)
+    holder = Holder(organisation, country)
+    certificate, key = issue_party(directory, name, out=out, days=days, renew=renew, holder=holder)
     _tell(f"party {name}", "that party", certificate, key, directory, days, renew=renew)
 
 
@@ -153,7 +165,8 @@ def certs_list(directory: Directory = _OWN, json: Json = False) -> None:
 def _row(row: Issued) -> tuple[str, ...]:
     note = row.reason or " ".join(row.hosts[1:])
     until = f"{row.not_after:%Y-%m-%d}"
-    return row.role, row.name, until, row.state, row.serial, row.key_fingerprint[:16], note
+    key, holder = row.key_fingerprint[:16], ", ".join(filter(None, (row.organisation, row.country)))
+    return row.role, row.name, until, row.state, row.serial, key, holder, note
 
 
 def _tell(

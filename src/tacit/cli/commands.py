@@ -7,11 +7,17 @@ import difflib
 import re
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from tacit.cli.options import print_json
 from tacit.errors import ConfigError
 from tacit.run.config import Config, read_config, read_toml
+
+if TYPE_CHECKING:
+    from tacit.plan.explain import Explanation
+    from tacit.plan.plan import Plan
 
 
 def run_command(
@@ -95,8 +101,11 @@ def explain_command(
     colluding: int | None,
     *,
     as_json: bool = False,
+    figure: Path | None = None,
 ) -> None:
     """`tacit explain`."""
+    if figure is not None and figure.suffix != ".svg":
+        raise ConfigError(f"--figure {figure}; the drawing is an SVG file: give a name in .svg")
     live = _is_live(path)
     config = None if live else read_config(path, tuple(overrides or ()), seed)
     if colluding is not None and not colluding >= 1:
@@ -109,10 +118,23 @@ def explain_command(
     plan = live_plan(path, overrides, seed) if config is None else prepare(config).plan
     central = config is not None and config.baseline == "central"
     found = explain(plan, colluding=colluding, central=central)
+    if figure is not None:
+        _write_barriers(figure, plan, found)
     if as_json:
         print_json(dataclasses.asdict(found))
     else:
         show_explanation(plan, found)
+        if figure is not None:
+            typer.echo(f"figure: {figure}")
+
+
+def _write_barriers(path: Path, plan: Plan, found: Explanation) -> None:
+    from tacit.results.barriers import draw_barriers
+    from tacit.support.storage import write_text
+
+    aggregation = None if plan.privacy is None else plan.privacy.aggregation
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, draw_barriers(found, aggregation=aggregation, parties=len(plan.parties)))
 
 
 def show_command(run_dir: Path, *, as_json: bool) -> None:

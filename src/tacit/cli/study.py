@@ -94,6 +94,10 @@ def explain(
     colluding: Annotated[
         int | None, typer.Option(help="Number of colluding parties [default: all but one].")
     ] = None,
+    figure: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.svg", help="Draw who sees what behind which barrier."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show the privacy guarantee against each kind of attacker.
@@ -103,11 +107,13 @@ def explain(
 
       tacit explain examples/adult-private.toml --colluding 3
 
+      tacit explain examples/hospitals-private.toml --figure barriers.svg
+
       tacit explain federation.toml
     """
     from tacit.cli.commands import explain_command
 
-    explain_command(config, seed, overrides, colluding, as_json=json)
+    explain_command(config, seed, overrides, colluding, as_json=json, figure=figure)
 
 
 def show(

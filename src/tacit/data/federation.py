@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from tacit.data.config import CORPORA, DataConfig, PartitionConfig, faults_together
 from tacit.data.partition import Rows, balanced, held_out_rows, skew
 from tacit.data.persons import balanced_persons, by_appearance, held_out_persons, refuse_shared
-from tacit.data.prepare import as_kept, encode, with_pooled_scale
+from tacit.data.prepare import Column, as_kept, encode, with_pooled_scale
 from tacit.data.readers.catalogue import read_table
 from tacit.data.rows import ReadRows, read_rows
 from tacit.data.schema.checks import unbounded_columns
@@ -245,6 +246,7 @@ def assemble(
     if read.persons is not None:
         for name, part in rows.items():
             parties[name]["person"] = by_appearance(read.persons[part])
+    schema = _prepared_schema(read.schema, (*features, *kept))
     return Federation(
         parties=parties,
         raw={name: _take(raw, part) for name, part in rows.items()},
@@ -256,11 +258,18 @@ def assemble(
         notes=(*read.notes, *notes),
         true_values=read.true_values,
         unbounded=unbounded_columns(read.schema, data),
-        schema=read.schema,
+        schema=schema,
         layout=layout,
         y_bounds=outcome_bounds(read.schema),
         levels=outcome_levels(read.schema),
     )
+
+
+def _prepared_schema(schema: SourceSchema, columns: Sequence[Column]) -> SourceSchema:
+    """The schema with what pooled preparation read from the records, to prepare others alike."""
+    read = {column.config.name: column.config for column in columns}
+    known = tuple(read.get(column.name, column) for column in schema.columns)
+    return replace(schema, columns=known)
 
 
 def _output(schema: SourceSchema) -> Literal["bernoulli", "gaussian", "categorical"]:

@@ -26,6 +26,7 @@ from tacit.server.messages import Request
 
 MAX_LENGTHS = 3
 CHEAP_ROWS = 32_768
+MAX_BATCHED_PARAMETERS = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +64,10 @@ class PartyBatches:
             lengths = sorted({party_side.padded_rows(size) for size in sizes.values()})
         for below, length in zip([0, *lengths], lengths, strict=False):
             names = [name for name, size in sizes.items() if below < size <= length]
-            together = batch_parties and all_at_once and self.agreement.model.traceable
+            model = self.agreement.model
+            together = batch_parties and all_at_once and model.traceable
+            # Replies of larger models are matrices that would all be in memory at once.
+            together = together and model.dimension <= MAX_BATCHED_PARAMETERS
             size = batch_size(len(names), length) if together else 1
             for start in range(0, len(names), size):
                 group = {name: arranged[name] for name in names[start : start + size]}

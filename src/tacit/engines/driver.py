@@ -87,7 +87,7 @@ class Driver(abc.ABC):
 
     def following(self, state: ServerState, clock: float) -> tuple[list[Request], float]:
         """The requests to answer next, and the simulated arrival time of their replies."""
-        if self.rules.schedule.kind != "asynchronous":
+        if self.rules.order != "asynchronous":
             return server_state.open_requests(state), clock
         for key, request in state.open.items():
             if key not in self._arrivals:
@@ -102,8 +102,8 @@ class Driver(abc.ABC):
     @property
     def all_at_once(self) -> bool:
         """True if all parties get requests at once, so that batching pays off."""
-        schedule = self.rules.schedule
-        return schedule.kind == "synchronous" and schedule.parties_per_round is None
+        everyone = self.rules.schedule.parties_per_round is None
+        return self.rules.order == "synchronous" and everyone
 
     def memories(self, requests: Sequence[Request]) -> Mapping[str, Natural | None]:
         """Method memories of these requests' parties."""

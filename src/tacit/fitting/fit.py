@@ -10,7 +10,6 @@ from typing import Literal
 import msgspec
 
 from tacit.data import Federation
-from tacit.data.config import ColumnConfig
 from tacit.data.records import pooled
 from tacit.data.schema.layout import Layout
 from tacit.data.schema.schema import Schema
@@ -42,10 +41,9 @@ from tacit.results.published import NOTHING_MEASURED, public_result
 from tacit.results.saved import read_saved
 from tacit.results.shown import site_summary
 from tacit.results.statements import NOT_DECLARED
-from tacit.results.summary import Result
+from tacit.results.summary import Result, declared_columns
 from tacit.results.verdict import Caution, warn
 from tacit.server.schedule import Schedule
-from tacit.support.type_info import prepare
 
 PREDICTIVE_DRAWS = 100
 
@@ -292,7 +290,5 @@ def _fit_of(prepared: _Prepared, outcome: Outcome) -> Fit:
 
 
 def _schema_of(result: Result) -> Schema | None:
-    columns = result.data.columns
-    if columns is None:
-        return None
-    return Schema.of(msgspec.convert(columns, prepare(list[ColumnConfig])))
+    columns = declared_columns(result.data)
+    return None if columns is None else Schema.of(columns)

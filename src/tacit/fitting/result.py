@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -16,13 +16,21 @@ from tacit.fitting.privacy import FitPrivacy
 from tacit.models import Records
 from tacit.models.capabilities import TopicTables
 from tacit.models.lda.table import TopicTable
+from tacit.results.coefficients import Per, as_ratios, coefficients, ratio_name
 from tacit.results.evaluation import _predict
-from tacit.results.posterior import Posterior
+from tacit.results.posterior import INTERVAL, Posterior
 from tacit.results.saved import write_saved
-from tacit.results.shown import Shown, shown_rows, site_rows
-from tacit.results.summary import Result, Round
+from tacit.results.shown import Shown, shown_rows, site_rows, site_summary
+from tacit.results.summary import Coefficient, Result, Round, declared_columns
+from tacit.results.text import as_coefficient, table_lines, table_rows, title
 from tacit.support.storage import writing
 from tacit.support.type_info import prepare
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+SPLITS = {"training": "Training", "held_out": "Held-out"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,7 +65,8 @@ class Fit:
         """Numbers behind the verdict.
 
         `elbo` is the evidence lower bound by round, None where a round does not evaluate it. Where
-        the server controlled the steps there are `pareto_k` and `effective_share` of importance
+        the server controlled the steps there are the nats by which one more step would move q
+        (`last_step`), `pareto_k` and `effective_share` of importance
         weights against the exact posterior, `skewness` of each parameter, whether the weights
         corrected the moments (`corrected_by_weights`), and the parameter along which the posterior
         is a mixture of normals (`split_along`). Empty with privacy.
@@ -124,33 +133,120 @@ class Fit:
         """
         return _predict(self.posterior, records).mean
 
-    def summary(self) -> str:
-        """Coefficients with 95 % intervals, metrics, warnings and the privacy statement, as text.
+    def summary(
+        self,
+        *,
+        level: float = INTERVAL,
+        exponentiate: bool = False,
+        scale: Literal["original", "scaled"] = "original",
+        per: Per | None = None,
+    ) -> pl.DataFrame:
+        """Coefficients with intervals and how much was learned of each; `print(fit)` shows more.
 
         A NumPyro model's sites are on their natural scale.
+
+        Parameters
+        ----------
+        level
+            Probability of the intervals.
+        exponentiate
+            True: odds ratios or rate ratios instead of coefficients, without the intercept. The
+            column named after them is the posterior median.
+        scale
+            "original": per unit of each column; "scaled": per unit of x, as fitted.
+        per
+            The difference that an effect is for, by column: `{"age": 10}`, or `{"age": "10
+            years"}`. By default the unit of the schema, or 1.
+
+        Returns
+        -------
+        polars.DataFrame
+            Columns term, unit, mean (or odds_ratio, rate_ratio), sd, low, high, learned.
         """
-        lines = []
+        import polars as pl
+
+        rows = self._coefficients(level, scale, per)
+        heading = "mean"
+        if exponentiate:
+            name = ratio_name(self.posterior.model)
+            if name is None:
+                raise ConfigError(
+                    f"exponentiate = True; coefficients of model {self.posterior.model.kind!r} are "
+                    "not logarithms of ratios: leave it out"
+                )
+            rows, heading = as_ratios(rows), name.replace(" ", "_")
+        return pl.DataFrame(
+            {
+                "term": [row.term for row in rows],
+                "unit": pl.Series([row.unit for row in rows], dtype=pl.String),
+                heading: [row.mean for row in rows],
+                "sd": [row.sd for row in rows],
+                "low": [row.low for row in rows],
+                "high": [row.high for row in rows],
+                "learned": pl.Series([row.learned for row in rows], dtype=pl.Float64),
+            }
+        )
+
+    def _coefficients(self, level: float, scale: str, per: Per | None) -> list[Coefficient]:
+        if scale not in ("original", "scaled"):
+            raise ConfigError(f'scale = {scale!r}; choose "original" or "scaled"')
+        if not self.posterior.model.listed:
+            raise ConfigError(
+                f"model {self.posterior.model.kind!r} has no coefficients to list; use "
+                "fit.posterior, or fit.topics(vocabulary) for topics"
+            )
+        original = scale == "original"
+        rows = coefficients(
+            self.posterior,
+            declared_columns(self._result.data) if original else None,
+            self._result.data.outcome,
+            learned=self._result.learned,
+            level=level,
+            per=per,
+        )
+        if rows:
+            return rows
+        if per:
+            raise ConfigError(
+                f"per = {per!r}; model {self.posterior.model.kind!r} has no coefficients of columns"
+            )
+        if level == INTERVAL and original:
+            return table_rows(self._result)
+        sites = site_summary(self.posterior, self._result.seed, level) if original else {}
+        if sites:
+            return [as_coefficient(row) for row in site_rows(sites)]
+        low, high = self.posterior.interval(level)
+        columns = zip(
+            self.posterior.names, self.posterior.mean, self.posterior.sd, low, high, strict=True
+        )
+        return [
+            Coefficient(
+                term=name, name=name, mean=float(m), sd=float(s), low=float(a), high=float(b)
+            )
+            for name, m, s, a, b in columns
+        ]
+
+    def __str__(self) -> str:
+        """Coefficients in the user's units, the guarantee, metrics and warnings."""
+        lines = [title(self._public)]
         if self.posterior.model.listed:
-            lines = self._table()
-        prior = self._result.model.prior
-        stated = [] if prior is None else [f"Prior: {prior}."]
-        remarks = [*self._remarks(), *stated, str(self.privacy)]
-        return "\n".join([*lines, *self._metric_lines(), *remarks])
+            lines += table_lines(table_rows(self._result))
+        note = self._result.intervals.warning
+        lines += [] if note is None else [f"warning: {note}"]
+        rounds, prior = self._result.rounds, self._result.model.prior
+        return "\n".join(
+            [
+                *lines,
+                *self._metric_lines(),
+                str(self.privacy),
+                *([] if prior is None else [f"Prior: {prior}."]),
+                f"{rounds} round{'' if rounds == 1 else 's'}.",
+                *self._remarks(),
+            ]
+        )
 
     def _rows(self) -> list[Shown]:
         return site_rows(self._result.sites) or shown_rows(self.posterior)
-
-    def _table(self) -> list[str]:
-        rows = self._rows()
-        width = max(len(row.name) for row in rows)
-        texts = [row.texts for row in rows]
-        digits = max(8, *(len(text) for row in texts for text in row))
-        lines = [
-            f"{row.name:<{width}}  {mean:>{digits}}  [{low:>{digits}}, {high:>{digits}}]"
-            for row, (mean, _, low, high) in zip(rows, texts, strict=True)
-        ]
-        note = self._result.intervals.warning
-        return lines if note is None else [*lines, f"warning: {note}"]
 
     def _remarks(self) -> list[str]:
         lines = [f"Warning: {text}" for text in self.cautions]
@@ -163,8 +259,9 @@ class Fit:
         remark = " (exact, not covered by the guarantee)" if self.privacy.private else ""
         for split, values in self.metrics.items():
             if values:
-                shown = ", ".join(f"{k} {v:.4f}" for k, v in values.items() if v is not None)
-                lines.append(f"{split}{remark}: {shown}")
+                named = {k.replace("_", " "): v for k, v in values.items() if v is not None}
+                shown = ", ".join(f"{name} {value:.4f}" for name, value in named.items())
+                lines.append(f"{SPLITS[split]}{remark}: {shown}")
         return lines
 
     def topics(self, vocabulary: Sequence[str], *, top: int = 10) -> TopicTable:

@@ -107,7 +107,8 @@ def connect(
     data_size
         Number of records to report to the server; 0 reports none.
     encoding
-        "msgpack", "cbor" or "json".
+        "msgpack", "cbor" or "json"; "bincode" and "bincode-fixint" for a server written from the
+        thesis.
     family
         Posterior family; natural parameters with other names or shapes are refused.
     configuration

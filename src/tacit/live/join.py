@@ -32,7 +32,13 @@ from tacit.party.store import PartyStore
 from tacit.plan.plan import Plan
 from tacit.privacy.ledger.ledger import Ledger, Spent
 from tacit.privacy.ledger.paths import LEDGER_NAME, own_ledger
-from tacit.results.compose import posterior_table, verdict_facts
+from tacit.results.compose import (
+    model_facts,
+    posterior_table,
+    public_facts,
+    stored_coefficients,
+    verdict_facts,
+)
 from tacit.results.evaluation import Attempts, measure
 from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.saved import write_posterior
@@ -406,15 +412,21 @@ def _result(
         lambda: measure(posterior, None, ready.loaded.test, 100, ready.plan.seed),
         otherwise=({"training": None, "held_out": None}, None),
     )
+    federation = setup.agreed.federation
+    data = public_facts(federation.data, len(federation.parties))
+    verdict = verdict_facts(ready.plan, posterior, None, ready.loaded.layout)
     shared = PartyResult(
-        name=setup.agreed.federation.name,
+        name=federation.name,
         party=ready.name,
         run=party.store.run,
         configuration=setup.agreed.digest,
         privacy=statement(ready.plan),
         intervals=Intervals(warning=interval_note(ready.plan)),
         posterior=posterior_table(posterior),
-        **verdict_facts(ready.plan, posterior, None, ready.loaded.layout),
+        coefficients=stored_coefficients(posterior, data, verdict["learned"]),
+        model=model_facts(ready.plan.model),
+        data=data,
+        **verdict,
     )
     local = PartyEvaluation(
         answers=party.store.visits

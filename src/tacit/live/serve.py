@@ -25,7 +25,7 @@ from tacit.models.prior import PRIOR_PARTY, prior_records
 from tacit.party.agent import conclude
 from tacit.party.compute import SinglePartyComputer
 from tacit.plan.plan import Plan, first_factors
-from tacit.results.compose import compose_result, privacy_facts
+from tacit.results.compose import compose_result, privacy_facts, public_facts
 from tacit.results.dependence import dependence_cautions
 from tacit.results.diagnostics import run_verdict
 from tacit.results.evaluation import Attempts
@@ -33,7 +33,7 @@ from tacit.results.posterior import posterior_of
 from tacit.results.published import NOTHING_MEASURED, local_result, public_result
 from tacit.results.saved import write_posterior
 from tacit.results.shown import site_summary
-from tacit.results.summary import CautionNote, DataFacts, PartyRow, Result, write_result
+from tacit.results.summary import CautionNote, PartyRow, Result, write_result
 from tacit.run.config import resolved_toml
 from tacit.run.directory import CONFIG, EVALUATION, Events, private_part, public_part
 from tacit.server.messages import Reply, Request
@@ -192,9 +192,7 @@ def _result(setup: ServerSetup, plan: Plan, live: LiveRun, wall_s: float) -> Res
             )
             for name in live.parties
         ],
-        data=DataFacts(
-            source=federation.data.source, outcome=federation.data.outcome, scaling="public"
-        ),
+        data=public_facts(federation.data, len(federation.parties)),
         privacy=privacy_facts(plan),
         timing={"train_s": wall_s},
         sites=sites,

@@ -29,7 +29,7 @@ from tacit.errors import PeerError
 from tacit.expfam import Family
 from tacit.live.protocol import arrays as numbers
 from tacit.live.protocol import messages as m
-from tacit.live.protocol.codec import ENCODINGS, Encoding, decode, encode
+from tacit.live.protocol.codec import ENCODINGS, Encoding, decode, encode, is_bincode
 from tacit.live.protocol.state_tables import PartySide, after
 from tacit.live.settings import MAX_HEARTBEAT_S, MIN_HEARTBEAT_S
 from tacit.live.transport.frames import (
@@ -440,7 +440,8 @@ async def open_session(
             return session
         except RejectedError as error:
             await session.close()
-            if again or error.code != "rejoin":
+            unsaid = is_bincode(encoding) and error.fixable  # bincode has no field for the code
+            if again or not (error.code == "rejoin" or unsaid):
                 raise
         except BaseException:
             await session.close()

@@ -127,7 +127,7 @@ class Join(_Own, frozen=True, kw_only=True):
 
     servers: tuple[str, ...]
     """Addresses in order of preference: the server, then its stand-bys."""
-    encoding: Literal["msgpack", "cbor", "json"] = "msgpack"
+    encoding: Literal["msgpack", "cbor", "json", "bincode", "bincode-fixint"] = "msgpack"
     """How messages are encoded."""
     minimum_parties: Count = 2
     """Take part only if the federation has at least this many parties."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
 from tacit.errors import ConfigError
+from tacit.support.locks import locked
 
 
 class InUseError(ConfigError):
@@ -30,9 +30,9 @@ def make_private(path: Path) -> None:
 def held(path: Path) -> Iterator[None]:
     """Context with an exclusive lock on the directory, released if the process dies."""
     make_private(path)
-    with (path / "lock").open("a") as lock:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(locked(path / "lock"))
         except OSError:
             raise InUseError(
                 f"{path} is in use by another process; stop it, or choose another state directory"
@@ -42,11 +42,12 @@ def held(path: Path) -> Iterator[None]:
 
 def in_use(path: Path) -> bool:
     """True if a process uses the directory now; creates nothing."""
+    if not (path / "lock").is_file():
+        return False
     try:
-        with (path / "lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with locked(path / "lock"):
+            return False
     except BlockingIOError:
         return True
     except OSError:
         return False
-    return False

@@ -20,6 +20,9 @@ from tacit.server.combine import Solver
 from tacit.server.messages import UPDATE, Stage
 from tacit.server.schedule import USUAL_ROUNDS
 
+MAX_FULL_COVARIANCE = 256
+"""Parameters up to which a full covariance is the default of most methods."""
+
 
 class Task(NamedTuple):
     """What one party has to answer, as arrays.
@@ -185,6 +188,24 @@ class LocalMethod(abc.ABC):
         each = (self.stage_at(visit) for visit in range(rounds))
         return {stage.name: stage for stage in each}
 
+    def program(self, stage: str) -> str:
+        """Name of the compiled program that answers a stage: `Task.stage` of `answer`.
+
+        Stages that can share a program save its compilation. `program_public` and `stage_released`
+        translate, in NumPy and at the party.
+        """
+        return stage
+
+    def program_public(self, stage: str, public: Arrays) -> Arrays:
+        """What a request of that stage publishes, in the form that its program reads."""
+        del stage
+        return public
+
+    def stage_released(self, stage: str, found: Arrays) -> Arrays:
+        """What the reply to that stage releases, from what its program has computed."""
+        del stage
+        return found
+
     def released_shapes(
         self, model: Model, family: Family, stage: str
     ) -> dict[str, tuple[int, ...]]:
@@ -253,6 +274,14 @@ class LocalMethod(abc.ABC):
         """The method, adapted to who answers when."""
         del facts
         return self
+
+    def most_full(self, *, everyone: bool) -> int:
+        """Parameters up to which a full covariance is the default.
+
+        `everyone` says that all parties answer every round.
+        """
+        del everyone
+        return MAX_FULL_COVARIANCE
 
     def solver(self, model: Model, family: Family) -> Solver | None:
         """What chooses the stages and contents of rounds, where the server controls the steps."""

@@ -68,7 +68,7 @@ class ExactSettings(MethodSettings, frozen=True, kw_only=True, tag="exact"):
 
 
 class NaturalVISettings(MethodSettings, frozen=True, kw_only=True, tag="natural"):
-    """Natural-gradient inference for any model of up to 256 parameters. Not private."""
+    """Natural-gradient inference for any model of up to 1,024 parameters. Not private."""
 
     builds = "tacit.methods.natural.method:NaturalVI"
     steps: Count | None = None

@@ -117,11 +117,12 @@ def answer_many(
     import jax
 
     stage, own, shared = task_parts(agreement, requests, settled, memories, keys)
-    run = compiled(agreement.method, agreement.model.compiled_as, agreement.family, stage)
+    method = agreement.method
+    run = compiled(method, agreement.model.compiled_as, agreement.family, method.program(stage))
     released, loss, finite, cost, kept = jax.tree.map(np.asarray, run(stack, weights, own, shared))
     updates = [
         Update(
-            {name: value[i] for name, value in released.items()},
+            method.stage_released(stage, {name: value[i] for name, value in released.items()}),
             None if loss is None else float(loss[i]),
             bool(finite[i]),
         )
@@ -155,7 +156,8 @@ def task_parts(
     (stage,) = {r.stage for r in requests}
     start = _start(agreement, first)
     begun = None if start is None else _begun(agreement, start, first)
-    shared = (first.q, start, np.bool_(first.initial), begun, first.public)
+    public = agreement.method.program_public(stage, first.public)
+    shared = (first.q, start, np.bool_(first.initial), begun, public)
     words = [[agreement.seed, party_word(r.party), r.visit] for r in requests]
     own = (
         np.array(words, dtype=np.uint32),

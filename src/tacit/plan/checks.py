@@ -16,7 +16,7 @@ from tacit.data.records import len_records
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, make_family
 from tacit.methods import METHODS, Exact, LocalMethod, PrivateMethod
-from tacit.methods.base import RunFacts
+from tacit.methods.base import MAX_FULL_COVARIANCE, RunFacts
 from tacit.models import (
     LinearPredictor,
     Model,
@@ -28,8 +28,6 @@ from tacit.privacy.settings import Privacy
 from tacit.server.schedule import Schedule, resolved_damping
 from tacit.support.compiler import jax
 
-MAX_FULL_COVARIANCE = 256
-"""Largest dimension for which "auto" chooses a full covariance."""
 DEFAULT_TOLERANCE = 1e-5
 """KL divergence per round, in nats: 0.005 sd in one coordinate. `Exact` uses 0."""
 
@@ -46,13 +44,15 @@ class Live:
     """True if the factor of a party that leaves permanently is divided out."""
 
 
-def choose_family(kind: str, model: Model, *, private: bool = False) -> Family:
-    """The family of that name; "auto" is full covariance up to `MAX_FULL_COVARIANCE` parameters.
+def choose_family(
+    kind: str, model: Model, *, private: bool = False, most_full: int = MAX_FULL_COVARIANCE
+) -> Family:
+    """The family of that name; "auto" is full covariance up to `most_full` parameters.
 
     Mean-field intervals are too narrow wherever coordinates are correlated, and many parties that
-    correct a mean-field q at once converge slowly; up to 256 coordinates a full covariance costs
-    little. Larger models and neural networks get the mean-field family, and so does a private run:
-    d² noisy numbers instead of 2d would drown in their noise.
+    correct a mean-field q at once converge slowly; up to hundreds of coordinates a full covariance
+    costs little. Larger models and neural networks get the mean-field family, and so does a private
+    run: d² noisy numbers instead of 2d would drown in their noise.
     """
     if model.own_family is not None:
         if kind not in ("auto", model.own_family.kind):
@@ -63,7 +63,7 @@ def choose_family(kind: str, model: Model, *, private: bool = False) -> Family:
         return model.own_family
     if kind == "auto":
         several = model.multimodal or model.ties_at_prior
-        full = not private and not several and model.dimension <= MAX_FULL_COVARIANCE
+        full = not private and not several and model.dimension <= most_full
         kind = "full" if full else "mean-field"
     return make_family(kind, model.dimension)
 

@@ -231,7 +231,9 @@ def make_plan(
     method = method.suited(model)
     check_eager(method, model)
     noisy = isinstance(method, PrivateMethod) and not method.wants_full
-    chosen_family = choose_family(family, model, private=noisy)
+    everyone = schedule.parties_per_round is None and (live is None or live.quorum is None)
+    most_full = method.most_full(everyone=everyone)
+    chosen_family = choose_family(family, model, private=noisy, most_full=most_full)
     units = units_of(method, privacy, parties, live)
     method = settled_method(method, privacy, units, live)
     check_rounding(model, method)

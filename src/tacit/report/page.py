@@ -15,6 +15,7 @@ from tacit.report.load import Run
 from tacit.report.privacy import privacy_section, privacy_statement
 from tacit.report.style import CSS
 from tacit.report.table import breakable, details, html_table, number, percent
+from tacit.results.explained import explained
 from tacit.results.shown import to_precision
 from tacit.results.summary import Result
 
@@ -57,6 +58,7 @@ def render(run: Run, pictures: Sequence[Picture]) -> str:
     sections = [
         ("Privacy", privacy_section(result)),
         ("Coefficients", coefficient_table(run)),
+        ("Diagnostics", diagnostics_table(result)),
         ("Topics", topic_table(result)),
         ("Held-out performance", metrics_table(result)),
         ("Not evaluated", failure_list(result)),
@@ -135,6 +137,12 @@ def verdict_statement(result: Result) -> str:
         for text in others
     )
     return warnings + lead if result.converged else lead + warnings
+
+
+def diagnostics_table(result: Result) -> str:
+    """Numbers behind the verdict, with what they mean."""
+    rows = [tuple(escape(text) for text in row) for row in explained(result.diagnostics)]
+    return html_table(("", "value", "meaning"), rows, numbers=False) if rows else ""
 
 
 def metrics_table(result: Result) -> str:

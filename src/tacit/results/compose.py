@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from tacit.arrays import Arrays
+from tacit.data.config import CORPORA, DataConfig
 from tacit.data.federation import Federation
+from tacit.data.readers.catalogue import declared
 from tacit.data.records import len_records
 from tacit.data.schema.layout import Layout, indicated_columns
+from tacit.data.schema.outcome import outcome_levels
+from tacit.data.schema.table import SourceSchema
 from tacit.methods import Clipped
 from tacit.models.prior import PRIOR_PARTY
 from tacit.plan.plan import Plan
+from tacit.results.coefficients import coefficients, unit_map
 from tacit.results.diagnostics import cautions_of, diagnostics_block, learned_share
 from tacit.results.posterior import Posterior
 from tacit.results.published import not_covered
@@ -28,6 +33,7 @@ from tacit.results.statements import (
 from tacit.results.summary import (
     CautionNote,
     ClippedShare,
+    Coefficient,
     DataFacts,
     GuaranteeFacts,
     Intervals,
@@ -37,6 +43,7 @@ from tacit.results.summary import (
     PosteriorTable,
     PrivacyFacts,
     Result,
+    declared_columns,
 )
 from tacit.results.verdict import Verdict, missing_caution
 from tacit.server.state import ServerState
@@ -61,9 +68,10 @@ def compose_result(
     state, history
         The server's last state, and the log of all rounds.
     **more
-        The other fields of `Result`.
+        The other fields of `Result`, `data` among them.
     """
     history = list(history)
+    verdicts = verdict_facts(plan, posterior, verdict, layout, clipped, state.memory)
     rounds = [line for line in history if line["event"] == "round"]
     changes = [line["last_change"] for line in rounds if line["last_change"] is not None]
     return Result(
@@ -79,7 +87,10 @@ def compose_result(
         diagnostics={} if plan.privacy is not None else diagnostics_block(plan, state, rounds),
         posterior=posterior_table(posterior),
         intervals=Intervals(warning=interval_note(plan)),
-        **verdict_facts(plan, posterior, verdict, layout, clipped, state.memory),
+        coefficients=stored_coefficients(
+            posterior, more["data"], verdicts["learned"], more.get("true_values")
+        ),
+        **verdicts,
         **more,
     )
 
@@ -101,13 +112,74 @@ def data_facts(federation: Federation | None, source: str | None = None) -> Data
     """
     if federation is None:
         return DataFacts(source=source)
-    return DataFacts(
-        source=source,
-        outcome=federation.outcome,
-        scaling=federation.scaling,
-        columns=None if federation.schema is None else _as_json(federation.schema.columns),
+    first = next(iter(federation.parties.values()), {})
+    facts = DataFacts(source=source, outcome=federation.outcome, scaling=federation.scaling)
+    if federation.schema is not None:
+        facts = schema_facts(federation.schema, source, federation.scaling)
+    return msgspec.structs.replace(
+        facts,
+        keep=[name for name in first if name not in ("x", "y", "person")],
         notes=list(federation.notes),
     )
+
+
+def schema_facts(schema: SourceSchema, source: str | None, scaling: str = "public") -> DataFacts:
+    """What a result says about the columns of a public schema.
+
+    Parameters
+    ----------
+    schema
+        The schema.
+    source
+        The data set's name in a configuration.
+    scaling
+        "public", or "pooled" where the schema has statistics of the records.
+    """
+    return DataFacts(
+        source=source,
+        outcome=schema.outcome,
+        scaling=scaling,
+        columns=_as_json(schema.columns),
+        positive=schema.positive,
+        levels=list(outcome_levels(schema)),
+    )
+
+
+def public_facts(data: DataConfig, sites: int) -> DataFacts:
+    """What a live federation says about its records: the agreed schema.
+
+    Parameters
+    ----------
+    data
+        The data table of the agreed file.
+    sites
+        Number of parties.
+    """
+    if data.source in CORPORA:
+        return DataFacts(source=data.source, outcome=data.outcome, scaling="public")
+    facts = schema_facts(declared(data, sites=sites), data.source)
+    return msgspec.structs.replace(facts, keep=list(data.keep))
+
+
+def stored_coefficients(
+    posterior: Posterior,
+    data: DataFacts,
+    learned: Sequence[float] | None,
+    true_values: Mapping[str, float] | None = None,
+) -> list[Coefficient]:
+    """Coefficients in the units of the columns, where there are not too many to list."""
+    columns = declared_columns(data)
+    found = unit_map(posterior.model, columns, data.outcome)
+    if found is None or not posterior.model.listed:
+        return []
+    rows = coefficients(posterior, columns, data.outcome, learned=learned)
+    if not true_values:
+        return rows
+    values = found.values(np.array([true_values[name] for name in posterior.names]))
+    return [
+        msgspec.structs.replace(row, true_value=float(value))
+        for row, value in zip(rows, values, strict=True)
+    ]
 
 
 def _as_json(value: Any) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from tacit.arrays import Arrays
 from tacit.expfam import FullGaussian, Gaussian
 from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScores, PrivateScoring
+from tacit.methods.natural.method import SOLVED_UP_TO
 from tacit.methods.natural.solver import NaturalSolver
 from tacit.methods.scores.server import SIGNIFICANT, ScoresServer, fit_of
 from tacit.methods.scores.server import trouble as scores_trouble
@@ -84,6 +85,7 @@ def diagnostics_block(
     if plan.rules.solver is None or "pareto_k" not in memory:
         return found
     return found | {
+        "last_step": float(memory["last_change"]),
         "pareto_k": float(memory["pareto_k"]),
         "effective_share": float(memory["effective_share"]),
         "skewness": dict(zip(plan.model.names, memory["skewness"].tolist(), strict=True)),
@@ -162,9 +164,9 @@ def _unweighed_caution(plan: Plan) -> list[Caution]:
     return [
         Caution(
             "not-weighed",
-            "The normal posterior was not compared with the exact one, which needs synchronous "
-            "rounds of all parties and at most 256 parameters: intervals of hierarchical models "
-            "may be far too narrow.",
+            "The normal posterior was not compared with the exact one, which needs all parties in "
+            f"every round (no quorum, no parties_per_round) and at most {SOLVED_UP_TO} parameters: "
+            "intervals of hierarchical models may be far too narrow.",
         )
     ]
 

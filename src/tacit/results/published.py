@@ -36,6 +36,7 @@ SAFE = (
     "cautions",
     "posterior",
     "intervals",
+    "coefficients",
     "sites",
     "topics",
     "true_values",
@@ -108,6 +109,9 @@ def public_result(result: Result, plan: Plan, *, publish: bool) -> Result:
             outcome=result.data.outcome,
             scaling=result.data.scaling,
             columns=result.data.columns,
+            positive=result.data.positive,
+            levels=result.data.levels,
+            keep=result.data.keep,
         ),
         privacy=msgspec.structs.replace(result.privacy, ledger=None),
     )

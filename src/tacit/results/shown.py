@@ -12,7 +12,7 @@ from tacit.expfam.quadrature import standardised
 from tacit.expfam.rooted import RootedGaussian
 from tacit.models import Model
 from tacit.results.posterior import Posterior
-from tacit.results.summary import Result, Site
+from tacit.results.summary import PartyResult, Result, Site
 
 NORMAL_95 = 1.959963984540054
 """Half-width, in standard deviations, of a normal's central 95 % interval."""
@@ -69,8 +69,8 @@ class Shown(NamedTuple):
         return mean, sd, low, high
 
 
-def site_summary(posterior: Posterior, seed: int) -> dict[str, Site]:
-    """Mean, sd and central 95 % of each of the model's own quantities, element by element.
+def site_summary(posterior: Posterior, seed: int, level: float = 0.95) -> dict[str, Site]:
+    """Mean, sd and central interval of each of the model's own quantities, element by element.
 
     `real` is true if a quantity is an untransformed coordinate of θ, which can have either sign,
     unlike a scale or a probability. Empty for models whose θ needs no transformation.
@@ -87,7 +87,7 @@ def site_summary(posterior: Posterior, seed: int) -> dict[str, Site]:
         for index in np.ndindex(draws.shape[1:]):
             column = draws[(slice(None), *index)]
             label = f"{name}[{','.join(map(str, index))}]" if index else name
-            low, high = weighted_quantiles(column, weights, (0.025, 0.975))
+            low, high = weighted_quantiles(column, weights, (0.5 - level / 2, 0.5 + level / 2))
             mean = float(weights @ column)
             summary[label] = Site(
                 mean=mean,
@@ -150,9 +150,9 @@ def site_rows(sites: dict[str, Site]) -> list[Shown]:
     ]
 
 
-def result_rows(result: Result) -> list[Shown]:
-    """The rows of a stored result: its sites, or else its coefficients."""
-    if result.sites:
+def result_rows(result: Result | PartyResult) -> list[Shown]:
+    """The rows of a stored result: its sites, or else its coordinates."""
+    if isinstance(result, Result) and result.sites:
         return site_rows(result.sites)
     table = result.posterior
     columns = zip(table.names, table.mean, table.sd, strict=True)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tacit.data.schema.columns import ColumnConfig
 from tacit.errors import DataError
 from tacit.support.public_files import EVENTS, RESULT
 from tacit.support.storage import write_text
@@ -75,6 +76,25 @@ class Site(Part, frozen=True, kw_only=True):
     """Whether it can have either sign."""
 
 
+class Coefficient(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """A coefficient of a regression in the unit of its column (`tacit.results.coefficients`)."""
+
+    term: str
+    """What it belongs to, in the user's words: "age", "smoking: current vs never"."""
+    name: str
+    """The coordinate of θ."""
+    unit: str | None = None
+    """The difference of the column that it is for, where that has a name."""
+    mean: float
+    sd: float
+    low: float
+    high: float
+    learned: float | None = None
+    """1 − (posterior sd / prior sd)²; None where the prior has no sd."""
+    true_value: float | None = None
+    """For generated records: the value that made them."""
+
+
 class Topic(Part, frozen=True, kw_only=True):
     """A topic: its number in q, its share of all words, its top words and their probabilities."""
 
@@ -125,7 +145,14 @@ class DataFacts(Part, frozen=True, kw_only=True):
     outcome: str | None = None
     scaling: str | None = None
     columns: list[dict[str, Any]] | None = None
-    """The public schema of the columns, as in the [columns] table of a study file."""
+    """The public schema of the columns, as in the [columns] table of a study file, with what was
+    read from the records where that was allowed (levels, centres and scales)."""
+    positive: str | None = None
+    """The level of the outcome that is y = 1."""
+    levels: list[str] = []
+    """The levels of an outcome that is one of several."""
+    keep: list[str] = []
+    """Columns that the model reads besides x."""
     notes: list[str] = []
 
 
@@ -215,6 +242,8 @@ class Result(
     """Parties that a live server left out, with the bound that their update broke."""
     posterior: PosteriorTable
     intervals: Intervals
+    coefficients: list[Coefficient] = []
+    """Coefficients of a regression in the units of its columns; `posterior` has those of x."""
     sites: dict[str, Site] = {}
     topics: list[Topic] = []
     true_values: dict[str, float] = {}
@@ -252,6 +281,9 @@ class PartyResult(
     privacy: str
     intervals: Intervals
     posterior: PosteriorTable
+    coefficients: list[Coefficient] = []
+    model: ModelFacts | None = None
+    data: DataFacts | None = None
 
 
 class PartyEvaluation(Part, frozen=True, kw_only=True, omit_defaults=True):
@@ -282,6 +314,13 @@ class Refusal(Part, frozen=True, kw_only=True):
     reason: str
     round: int | None = None
     party: str | None = None
+
+
+def declared_columns(data: DataFacts) -> list[ColumnConfig] | None:
+    """The public schema of the columns; None for plain arrays and documents."""
+    if data.columns is None:
+        return None
+    return msgspec.convert(data.columns, prepare(list[ColumnConfig]))
 
 
 def builtins_of(result: Part) -> dict[str, Any]:

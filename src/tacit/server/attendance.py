@@ -17,9 +17,9 @@ def may_skip(rules: Rules, state: ServerState, late: Sequence[str]) -> bool:
     if rules.quorum is None or not late:
         return False
     others = set(_others(rules))
-    if rules.schedule.kind == "synchronous":
+    if rules.order == "synchronous":
         return len(others & set(state.arrived)) >= rules.quorum
-    if rules.schedule.kind == "sequential":
+    if rules.order == "sequential":
         return len(others - state.absent - state.not_asked - set(late)) >= rules.quorum
     return False
 
@@ -47,7 +47,7 @@ def welcome(rules: Rules, state: ServerState, party: str, now: float = 0.0) -> S
         state = replace(state, absent=state.absent - {party})
     asked = any(request.party == party for request in state.open.values())
     idle = asked or state.finished or party in state.not_asked
-    if rules.schedule.kind != "asynchronous" or idle:
+    if rules.order != "asynchronous" or idle:
         return state
     if rules.most_visits is not None and state.factors[party].visits >= rules.most_visits:
         return state
@@ -97,7 +97,7 @@ def readmit(
 
 
 def _go_on_without(rules: Rules, state: ServerState, now: float) -> tuple[ServerState, Log]:
-    if rules.schedule.kind == "asynchronous" and state.not_asked.issuperset(_others(rules)):
+    if rules.order == "asynchronous" and state.not_asked.issuperset(_others(rules)):
         # Also if only the prior pseudo-party is left.
         state = replace(state, open={}, issued={}, finished="everybody left")
     return go_on(rules, state, now)

@@ -73,10 +73,7 @@ class ServerRun:
         assert self.state is not None
         for reply in replies:
             self._held.setdefault(reply.id, reply)
-        if (
-            self.rules.schedule.kind == "synchronous"
-            and not self._held.keys() >= self.state.open.keys()
-        ):
+        if self.rules.order == "synchronous" and not self._held.keys() >= self.state.open.keys():
             return ()
         return self.apply_held(now)
 

@@ -99,6 +99,17 @@ class Rules:
     report_steps: bool = True
     """True if the log reports how far a round moved q; if False, a run never ends early."""
 
+    @property
+    def order(self) -> str:
+        """How requests of a round follow each other, by the name of a schedule.
+
+        A solver needs the replies of all parties before it can choose the next stage. A sequential
+        schedule then asks one party after another for the same stage, and an asynchronous one all
+        of them at once, as a synchronous one does.
+        """
+        together = self.solver is not None and self.schedule.kind == "asynchronous"
+        return "synchronous" if together else self.schedule.kind
+
 
 @dataclass(frozen=True)
 class ServerState:

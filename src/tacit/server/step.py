@@ -56,13 +56,13 @@ def step_together(
         request = state.open[reply.id]
         released = check_released(rules, request, reply)
         fresh[reply.id] = check_reply(request, reply)._replace(released=released)
-    if rules.schedule.kind == "synchronous":
+    if rules.order == "synchronous":
         state, more = _synchronous(rules, close_requests(state, fresh), fresh, now)
         return state, (*log, *more)
     for key, reply in fresh.items():
         if state.finished:
             break
-        follow = _sequential if rules.schedule.kind == "sequential" else _asynchronous
+        follow = _sequential if rules.order == "sequential" else _asynchronous
         state, more = follow(rules, close_requests(state, {key: reply}), reply, now)
         log = (*log, *more)
     return state, log
@@ -99,7 +99,7 @@ def _open_round(rules: Rules, state: ServerState, now: float) -> ServerState:
         asked = here if len(here) >= (rules.quorum or 1) else chosen
         if asked:
             asked = [*prior, *asked]
-            if rules.schedule.kind == "sequential":
+            if rules.order == "sequential":
                 state = replace(state, waiting=tuple(asked[1:]))
                 asked = asked[:1]
             return ask(rules, state, asked, now)
@@ -197,14 +197,19 @@ def go_on(rules: Rules, state: ServerState, now: float) -> tuple[ServerState, Lo
     """What follows once nobody is waited for."""
     if state.open or state.finished:
         return state, ()
-    if rules.schedule.kind == "sequential":
+    if rules.order == "sequential":
         return _next_in_turn(rules, state, now, ())
-    if rules.schedule.kind == "asynchronous":
+    if rules.order == "asynchronous":
         return replace(state, finished="rounds"), ()
     others = rules.parties[1:] if rules.site_prior else rules.parties
     answered = [name for name in others if name in state.arrived]
     if rules.quorum is not None and len(answered) < rules.quorum:
         return _below_quorum(rules, state, others, now)
+    return _combine_arrived(rules, state, now)
+
+
+def _combine_arrived(rules: Rules, state: ServerState, now: float) -> tuple[ServerState, Log]:
+    """Apply the replies of a complete round, and open the next one."""
     # Summed in the run's order, whoever was first: the order of arrival changes nothing.
     replies = [state.arrived[name] for name in rules.parties if name in state.arrived]
     state = replace(state, arrived={})
@@ -234,7 +239,10 @@ def _below_quorum(
 def _sequential(
     rules: Rules, state: ServerState, reply: Reply, now: float
 ) -> tuple[ServerState, Log]:
-    state, log = _apply(rules, state, [reply])
+    if rules.solver is not None:
+        state, log = replace(state, arrived=state.arrived | {reply.party: reply}), ()
+    else:
+        state, log = _apply(rules, state, [reply])
     return _next_in_turn(rules, state, now, log)
 
 
@@ -244,6 +252,8 @@ def _next_in_turn(
     if state.waiting:
         following, state = state.waiting[0], replace(state, waiting=state.waiting[1:])
         return ask(rules, state, [following], now), log
+    if rules.solver is not None:
+        return _combine_arrived(rules, state, now)
     return _end_round(rules, state, now, log)
 
 
@@ -316,7 +326,7 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
 
 def _of_one_stage(rules: Rules, state: ServerState, replies: list[Reply]) -> list[Reply]:
     """The replies to the stage of this round: a late party may have answered an earlier one."""
-    if rules.released is None or rules.schedule.kind != "synchronous":
+    if rules.released is None or rules.order != "synchronous":
         return replies
     names = set(rules.released(rules.stage_at(state.round).name))
     return [reply for reply in replies if set(reply.released) == names]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,7 @@ def _run_all(
 ) -> tuple[list[Run], dict[str, Result]]:
     """Every run, done now or kept from before, and our own references."""
     runs: list[Run] = []
-    references: dict[str, Result] = {}
-    total = len(studied) * (1 + len(parties) + len(GUIDES))
+    total = len(studied) * (len(parties) + len(GUIDES))
     done = 0
 
     def step(words: str, asked: dict[str, Any], make: Callable[[], Result]) -> Result:
@@ -112,31 +112,51 @@ def _run_all(
         done += 1
         return kept(folder, {"study": "posteriordb", "seed": seed, **asked}, make)
 
-    for posterior in studied:
-        name = posterior.name
+    def reference_of(posterior: Posterior) -> Result:
         if posterior.published:
-            reference = published_reference(posterior)
-            done += 1
-        else:
-            asked = {"what": "nuts", "posterior": name, "numpyro": numpyro.__version__}
-            reference = step(f"{name}: NUTS", asked, partial(nuts_reference, posterior, seed))
-            references[name] = reference
-        add = partial(Run, posterior=name, published=posterior.published)
-        for count in parties:
-            asked = {"what": TACIT, "posterior": name, "parties": count, "tacit": library_digest()}
-            make = partial(run_tacit, posterior, reference, count, seed)
-            found = step(f"{name}: {count} parties", asked, make)
-            runs.append(add(method=TACIT, parties=count, result=found))
-        most = STEPS if quick else MOST_STEPS
-        for guide in GUIDES:
-            asked = {"what": guide, "posterior": name, "rate": RATE, "steps": STEPS, "most": most,
-                     "numpyro": numpyro.__version__}  # fmt: skip
-            make = partial(run_svi, posterior, reference, guide, seed, most=most)
-            found = step(f"{name}: SVI, {guide}", asked, make)
-            runs.append(add(method=guide, parties=None, result=found))
+            return published_reference(posterior)
+        asked = {"what": "nuts", "posterior": posterior.name, "numpyro": numpyro.__version__}
+        make = partial(nuts_reference, posterior, seed)
+        return kept(folder, {"study": "posteriordb", "seed": seed, **asked}, make)
+
+    # The comparison at one number of parties first: an interrupted study has a whole column.
+    for count, posterior in product(sorted(parties, key=_first_compared), studied):
+        name = posterior.name
+        asked = {"what": TACIT, "posterior": name, "parties": count, "tacit": library_digest()}
+        reference = reference_of(posterior)
+        make = partial(run_tacit, posterior, reference, count, seed)
+        found = step(f"{name}: {count} parties", asked, make)
+        runs.append(_run(posterior, TACIT, count, found))
+    most = STEPS if quick else MOST_STEPS
+    for posterior, guide in product(studied, GUIDES):
+        name = posterior.name
+        asked = {"what": guide, "posterior": name, "rate": RATE, "steps": STEPS, "most": most,
+                 "numpyro": numpyro.__version__}  # fmt: skip
+        make = partial(run_svi, posterior, reference_of(posterior), guide, seed, most=most)
+        found = step(f"{name}: SVI, {guide}", asked, make)
+        runs.append(_run(posterior, guide, None, found))
+    own = [posterior for posterior in studied if not posterior.published]
+    references = {posterior.name: reference_of(posterior) for posterior in own}
+    order = [posterior.name for posterior in studied]
+    runs.sort(key=lambda run: (order.index(run.posterior), run.parties or MOST_STEPS))
     if progress is not None:
         progress(total, total, "done")
     return runs, references
+
+
+def _run(posterior: Posterior, method: str, parties: int | None, result: Result) -> Run:
+    return Run(
+        posterior=posterior.name,
+        published=posterior.published,
+        method=method,
+        parties=parties,
+        result=result,
+    )
+
+
+def _first_compared(count: int) -> tuple[bool, int]:
+    """Order in which numbers of parties are run."""
+    return count != COMPARED_PARTIES, count
 
 
 def _write(

@@ -33,7 +33,7 @@ from tacit_studies.posteriordb_data import Posterior, Records, split, stan_colum
 Result = dict[str, Any]
 MEAN_ERROR, SD_LOW, SD_HIGH = 0.1, 0.88, 1.1
 """A posterior is right if its worst mean and all of its sds are within these."""
-RATE, STEPS, MOST_STEPS = 0.01, 10_000, 50_000
+RATE, STEPS, MOST_STEPS = 0.01, 10_000, 20_000
 """Adam's step, where SVI stops by default, and where it is given up."""
 CHUNK = 250
 MOST_NUMBERS = 4_000_000

@@ -179,7 +179,7 @@ def test_a_notebook_fits_topics_and_measures_them():
     assert measured["completion_perplexity"] < 40 < len(federation.names)
     assert measured["completion_perplexity"] < measured["bound_perplexity"]
     assert len(fitted.topics(federation.names).words) == 5
-    assert "Not private" in fitted.summary()
+    assert "Not private" in str(fitted)
     assert fitted.posterior.table()["names"] == []
     with pytest.raises(ConfigError, match="no coefficients"):
         fitted.plot()

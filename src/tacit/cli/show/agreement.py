@@ -134,7 +134,7 @@ def _answers(ready: ReadyParty) -> str:
     if plan.privacy is not None:
         return f"at most {plan.settled[ready.name].visits} replies, whatever a server requests"
     count = times_asked(plan.schedule, tuple(plan.parties), plan.seed, ready.name)
-    if plan.schedule.kind == "asynchronous":
+    if plan.rules.order == "asynchronous":
         return f"about {count} replies, more if this party is faster than others"
     return f"{count} replies if all rounds take place (a server could request more)"
 

@@ -12,8 +12,9 @@ from rich.table import Table
 
 from tacit.engines.execute import Observer
 from tacit.results.check import NOTHING_SPENT, TERMS, Check
-from tacit.results.shown import NORMAL_95, to_precision
+from tacit.results.shown import to_precision
 from tacit.results.summary import PartyResult, Result, VerdictFacts
+from tacit.results.text import COLUMNS, table_rows, texts
 from tacit.run.run import Prepared
 
 # Names of columns, levels, parties and files are printed literally: "[age,0]" is not markup.
@@ -229,29 +230,35 @@ def show_check(check: Check) -> None:
 
 
 def show_coefficients(result: Result | PartyResult) -> None:
-    """Every coefficient with its interval; of many, those whose sign is surest."""
-    posterior = result.posterior
-    truth = result.true_values if isinstance(result, Result) else {}
-    rows = []
-    order = range(len(posterior.names))
+    """Every coefficient in its column's unit; of many, those whose sign is surest."""
+    rows = table_rows(result)
     hidden = 0
-    if len(posterior.names) > MOST_ROWS:
-        strength = [abs(m) / s for m, s in zip(posterior.mean, posterior.sd, strict=True)]
-        order = sorted(order, key=lambda i: -strength[i])[:SHOWN_ROWS]
-        hidden = len(strength) - SHOWN_ROWS
-    for i in order:
-        mean, sd = posterior.mean[i], posterior.sd[i]
-        values = [mean, mean - NORMAL_95 * sd, mean + NORMAL_95 * sd]
-        row = [posterior.names[i], *(to_precision(value, sd) for value in values)]
-        if truth:
-            known = truth.get(posterior.names[i])
-            row.append("" if known is None else to_precision(known, sd))
-        rows.append(row)
-    columns = [*POSTERIOR_COLUMNS, *(["true value"] if truth else [])]
+    if len(rows) > MOST_ROWS:
+        hidden = len(rows) - SHOWN_ROWS
+        rows = sorted(rows, key=lambda row: -abs(row.mean) / row.sd)[:SHOWN_ROWS]
+    columns = ["coefficient", *COLUMNS]
+    cells = [[row.term, *texts(row)] for row in rows]
+    if any(row.unit for row in rows):
+        columns.append("per")
+        cells = [[*cell, row.unit or ""] for cell, row in zip(cells, rows, strict=True)]
+    if any(row.learned is not None for row in rows):
+        columns.append("learned")
+        cells = [[*cell, _share(row.learned)] for cell, row in zip(cells, rows, strict=True)]
+    if any(row.true_value is not None for row in rows):
+        columns.append("true value")
+        cells = [
+            [*cell, "" if row.true_value is None else to_precision(row.true_value, row.sd)]
+            for cell, row in zip(cells, rows, strict=True)
+        ]
     title = f"{result.name}: posterior with {_intervals(result)}"
-    show_table(title, ["coefficient", *columns], rows, formatted=columns)
+    right = [name for name in columns[1:] if name != "per"]
+    show_table(title, columns, cells, formatted=right)
     if hidden:
         console.print(f"… and {hidden} more with less clear signs, in the report")
+
+
+def _share(learned: float | None) -> str:
+    return "" if learned is None else f"{learned:.0%}"
 
 
 def _intervals(result: Result | PartyResult) -> str:

@@ -42,6 +42,8 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
     """Value of a number that is scaled to 0."""
     scale: Positive | None = None
     """Difference of a number that is scaled to 1."""
+    unit: str | None = None
+    """Unit of a number, for results: effects are shown per "year", or per "10 years"."""
     levels: tuple[str, ...] = ()
     """All values of a category."""
     reference: str | None = None
@@ -88,11 +90,13 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
         ):
             if getattr(self, key) is not None and getattr(self, other) is None:
                 yield self.fault(key, f"declare {other} as well")
+        if self.unit is not None and not self.unit.strip(" 0123456789.e+-"):
+            yield self.fault("unit", 'name it, e.g. "year" or "10 years"')
         if self.low is not None and self.high is not None and not self.low < self.high:
             yield self.fault("low", f"it must be less than high = {self.high}")
 
     def _categorical(self) -> Iterator[str]:
-        for key in ("low", "high", "center", "scale"):
+        for key in ("low", "high", "center", "scale", "unit"):
             if getattr(self, key) is not None:
                 yield self.fault(key, "a column with levels cannot have it; leave it out")
         if self.missing == "indicator":

@@ -111,7 +111,7 @@ class RayEngine(Driver):
 
     def following(self, state: ServerState, clock: float) -> tuple[list[Request], float]:
         """The next requests; asynchronously, all open requests are started first."""
-        if self.rules.schedule.kind != "asynchronous":
+        if self.rules.order != "asynchronous":
             return super().following(state, clock)
         under_way = self._calls.keys() | self._ready.keys()
         fresh = [r for r in server_state.open_requests(state) if r.id not in under_way]
@@ -122,7 +122,7 @@ class RayEngine(Driver):
         return server_state.open_requests(state, only=self._first()), clock
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
-        if self.rules.schedule.kind != "asynchronous":
+        if self.rules.order != "asynchronous":
             return super().answer(requests)
         for request in requests:
             if request.id not in self._ready:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +18,7 @@ from tacit.engines.ray.runner import limit_threads
 from tacit.models import Records
 from tacit.plan.agreement import Agreement
 from tacit.plan.calibrate import Settled
+from tacit.support.process import peak_memory_bytes
 
 
 class Host:
@@ -67,5 +67,5 @@ class Host:
             "compile_s": seconds,
             "busy_s": self._busy_s,
             "cpu_s": time.process_time(),
-            "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "memory_mb": peak_memory_bytes() / 2**20,
         }

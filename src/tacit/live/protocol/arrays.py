@@ -1,9 +1,9 @@
 """Encoding of distributions in messages.
 
 Peers that announced the protocol exchange natural parameters, to the last bit. For a peer written
-from the thesis, a scalar normal is {mean, variance}. A factor or a ratio of factors may have a
-negative variance. A flat factor has no finite variance and is written with one so large that it has
-no effect.
+from the thesis, a normal is {mean, variance}: two numbers, or two lists for independent normals.
+A factor or a ratio of factors may have negative variances. A flat factor has no finite variance and
+is written with one so large that it has no effect.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ FLAT_VARIANCE = 1e300
 """Variance of a flat factor; its precision of 1e-300 vanishes in any sum."""
 
 
-def is_scalar_normal(natural: Natural) -> bool:
-    """True if these are natural parameters of a scalar normal."""
-    return set(natural) == {"linear", "quadratic"} and np.size(natural["linear"]) == 1
+def is_independent_normal(natural: Natural) -> bool:
+    """True if these are natural parameters of a normal, or of several independent ones."""
+    if set(natural) != {"linear", "quadratic"}:
+        return False
+    linear, quadratic = np.shape(natural["linear"]), np.shape(natural["quadratic"])
+    return linear == quadratic or math.prod(quadratic) == 1
 
 
 def pack(natural: Natural, encoding: Encoding) -> Distribution:
@@ -34,16 +37,25 @@ def pack(natural: Natural, encoding: Encoding) -> Distribution:
 
 
 def pack_normal(natural: Natural) -> Distribution:
-    """Encode a scalar normal, or a ratio of such, as mean and variance.
+    """Encode independent normals, or ratios of such, as mean and variance.
 
     >>> pack_normal({"linear": np.array([6.0]), "quadratic": np.array([-1.0])})
     {'mean': 3.0, 'variance': 0.5}
     """
-    linear = float(np.ravel(natural["linear"])[0])
-    precision = -2.0 * float(np.ravel(natural["quadratic"])[0])
-    if abs(precision) < 1.0 / FLAT_VARIANCE:
-        precision = max(1.0, abs(linear)) / FLAT_VARIANCE  # keeps the mean finite
-    return {"mean": linear / precision, "variance": 1.0 / precision}
+    if not is_independent_normal(natural):
+        raise PeerError(
+            "this peer reads normals with independent coordinates only; choose posterior = "
+            "'mean-field'"
+        )
+    linear = np.ravel(natural["linear"])
+    precision = -2.0 * np.ravel(natural["quadratic"])
+    flat = np.abs(precision) < 1.0 / FLAT_VARIANCE
+    small = np.maximum(1.0, np.abs(linear)) / FLAT_VARIANCE  # keeps the mean finite
+    precision = np.where(flat, small, precision)
+    mean, variance = (linear / precision).tolist(), (1.0 / precision).tolist()
+    if len(mean) == 1:
+        return {"mean": mean[0], "variance": variance[0]}
+    return {"mean": mean, "variance": variance}
 
 
 def unpack(distribution: Distribution, family: Family | None, what: str) -> Natural:
@@ -118,24 +130,50 @@ def _normal(mean: Any, variance: Any, family: Family | None, what: str) -> Natur
 
     A null or infinite variance means a flat factor; its mean may be null too.
     """
+    if variance is None and isinstance(mean, float | int | None):  # all coordinates are flat
+        size = 1 if family is None else family.dimension
+        mean, variance = [mean] * size, [None] * size
+    means, variances = _listed(mean), _listed(variance)
+    if means is None or variances is None or len(means) != len(variances) or not means:
+        raise PeerError(
+            f"{what}: mean and variance must be two numbers, or two lists of one length; send a "
+            "variance of null for a flat factor"
+        )
+    pairs = [_coordinate(*pair, what) for pair in zip(means, variances, strict=True)]
+    linear, precision = (np.array(values) for values in zip(*pairs, strict=True))
+    natural = {"linear": linear, "quadratic": -0.5 * precision}
+    shapes = dict.fromkeys(natural, linear.shape) if family is None else family.shapes
+    if set(shapes) != set(natural) or any(math.prod(s) != len(pairs) for s in shapes.values()):
+        numbers = "a scalar normal" if len(pairs) == 1 else f"{len(pairs)} independent normals"
+        raise PeerError(
+            f"{what} is {numbers}, but this federation's posterior is {family!r}; send its natural "
+            "parameters"
+        )
+    return {name: natural[name].reshape(shape) for name, shape in shapes.items()}
+
+
+def _listed(value: Any) -> list[Any] | None:
+    """One entry per coordinate; None for an array of natural parameters."""
+    if isinstance(value, Array):
+        return None
+    return value if isinstance(value, list) else [value]
+
+
+def _coordinate(mean: Any, variance: Any, what: str) -> tuple[float, float]:
+    """Linear term and precision of one normal."""
     numbers = isinstance(mean, float | int | None) and isinstance(variance, float | int | None)
     flat = numbers and (variance is None or math.isinf(variance))
-    linear = precision = 0.0
-    if not numbers or variance == 0 or (mean is None and not flat) or (mean and math.isnan(mean)):
+    if (
+        not numbers
+        or variance == 0
+        or (mean is None and not flat)
+        or (mean is not None and math.isnan(mean))
+    ):
         raise PeerError(
             f"{what}: mean and variance must be numbers, and the variance not 0; use a "
             "variance of null for a flat factor"
         )
-    if mean is not None and variance is not None and not flat:
-        precision = 1.0 / variance
-        linear = mean * precision
-    shapes = {"linear": (1,), "quadratic": (1,)} if family is None else family.shapes
-    if any(math.prod(shape) != 1 for shape in shapes.values()) or set(shapes) != {
-        "linear", "quadratic"
-    }:  # fmt: skip
-        raise PeerError(
-            f"{what} is a scalar normal, but this federation's posterior is {family!r}; send its "
-            "natural parameters"
-        )
-    values = {"linear": linear, "quadratic": -0.5 * precision}
-    return {name: np.full(shape, values[name]) for name, shape in shapes.items()}
+    if mean is None or variance is None or flat:
+        return 0.0, 0.0
+    precision = 1.0 / variance
+    return mean * precision, precision

@@ -1,7 +1,8 @@
-"""Encode messages as JSON, CBOR or MessagePack.
+"""Encode messages as JSON, CBOR, MessagePack or bincode.
 
 A party chooses the encoding by its first frame, and the server replies in the same. A payload is a
-map with one entry, or a string, so its first byte identifies the encoding.
+map with one entry, or a string, so its first byte identifies the encoding; bincode starts with a
+byte that begins none of them.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeGuard, TypeVar, get_args
 
 import cbor2
 import msgspec
 
 from tacit.errors import PeerError
+from tacit.live.protocol.bincode import Layout, decode_bincode, detect_layout, encode_bincode
 from tacit.live.protocol.messages import Message
 from tacit.support.type_info import prepare
 
-Encoding = Literal["json", "cbor", "msgpack"]
-ENCODINGS: tuple[Encoding, ...] = ("msgpack", "cbor", "json")
+Described = Literal["json", "cbor", "msgpack"]
+Encoding = Described | Layout
+ENCODINGS: tuple[Described, ...] = ("msgpack", "cbor", "json")
+"""Encodings that carry every field. The two layouts of bincode carry the thesis's fields only."""
 
 M = TypeVar("M", bound=Message)
 _DEPTH = 16
@@ -43,6 +47,9 @@ def detect(payload: bytes) -> Encoding:
     >>> detect(b'{"JoinCluster": {"data_size": 7}}'), detect(b"\x6dReJoinCluster")
     ('json', 'cbor')
     """
+    layout = detect_layout(payload)
+    if layout is not None:
+        return layout
     first = payload[:1]
     if first and first in b'{" \t\r\n':
         return "json"
@@ -51,13 +58,15 @@ def detect(payload: bytes) -> Encoding:
     if first and (first in b"\xa1\xbf" or 0x60 <= first[0] <= 0x7F):
         return "cbor"
     raise PeerError(
-        f"a first frame that starts with byte 0x{payload[:1].hex() or '–'} is not JSON, CBOR "
-        "or MessagePack; begin with JoinCluster or ReJoinCluster"
+        f"a first frame that starts with byte 0x{payload[:1].hex() or '–'} is not JSON, CBOR, "
+        "MessagePack or bincode; begin with JoinCluster or ReJoinCluster"
     )
 
 
 def encode(message: Message, encoding: Encoding) -> bytes:
     """Encode a message."""
+    if is_bincode(encoding):
+        return encode_bincode(message, encoding)
     if message.bare:
         return _PLAIN[encoding](message.name)
     return _PLAIN[encoding]({message.name: message})
@@ -69,6 +78,8 @@ def decode(payload: bytes, encoding: Encoding, known: Mapping[str, type[M]]) -> 
     The error never quotes what a peer sent.
     """
     try:
+        if is_bincode(encoding):
+            return decode_bincode(payload, encoding, known)
         tag, body = _open(payload, encoding)
         kind = known.get(tag)
         if kind is None:
@@ -86,6 +97,11 @@ def decode(payload: bytes, encoding: Encoding, known: Mapping[str, type[M]]) -> 
             f"a payload of {len(payload)} bytes is not a valid {encoding} message"
             f"{f' ({reason})' if reason else ''}; see docs/protocol.md"
         ) from None
+
+
+def is_bincode(encoding: Encoding) -> TypeGuard[Layout]:
+    """True for an encoding that carries the thesis's fields only."""
+    return encoding in get_args(Layout)
 
 
 def _open(payload: bytes, encoding: Encoding) -> tuple[str, Any]:

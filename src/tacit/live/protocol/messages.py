@@ -30,8 +30,8 @@ class Array(msgspec.Struct, frozen=True):
     data: bytes | list[float]
 
 
-Distribution = dict[str, float | Array | None]
-"""A scalar normal as {mean, variance}, or natural parameters as arrays by name."""
+Distribution = dict[str, float | Array | list[float | None] | None]
+"""A normal as {mean, variance}, of numbers or of lists, or natural parameters as arrays by name."""
 
 
 class Duration(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from tacit.errors import ConfigError, DataError, PeerError, TacitError
 from tacit.live.journal import Journal
 from tacit.live.protocol import arrays as numbers
 from tacit.live.protocol import messages as m
-from tacit.live.protocol.codec import ENCODINGS, decode, detect
+from tacit.live.protocol.codec import ENCODINGS, decode, detect, is_bincode
 from tacit.live.protocol.state_tables import ServerSide, after
 from tacit.live.server.connection import Connection
 from tacit.live.server.live_run import BrokenBoundError, LiveRun, RefusedError
@@ -215,11 +215,14 @@ class Conversations:
             data_size=member.data_size,
             encoding=connection.encoding,
             protocol=member.protocol,
+            **({"holder": connection.peer.holder} if connection.peer.holder else {}),
         )
 
     async def _readmit(self, connection: Connection, message: m.ReJoinCluster) -> None:
         self._count_surplus(connection)
-        member, factor, version = self.live.rejoin(connection.peer, time.time(), self._is_void)
+        member, factor, version = self.live.rejoin(
+            connection.peer, time.time(), self._is_void, plain=is_bincode(connection.encoding)
+        )
         self._seat(connection, member)
         ours = self._ours(connection)
         if ours:

@@ -121,7 +121,11 @@ class Listener:
         """Wait until the peer starts a TLS handshake."""
         loop = asyncio.get_running_loop()
         arrived: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(sock, lambda: arrived.done() or arrived.set_result(None))
+        try:
+            loop.add_reader(sock, lambda: arrived.done() or arrived.set_result(None))
+        except NotImplementedError:  # an event loop of Windows: TLS buffers are allocated at once
+            self._handshakes.speaks(asyncio.current_task())
+            return
         try:
             async with asyncio.timeout(self._settings.handshake_s):
                 await arrived

@@ -18,7 +18,7 @@ from msgspec import UNSET
 from tacit.errors import PeerError
 from tacit.expfam import Natural
 from tacit.live.protocol import messages as m
-from tacit.live.protocol.arrays import is_scalar_normal
+from tacit.live.protocol.arrays import is_independent_normal
 from tacit.live.server.membership import Member, Roster, load_roster, save_roster
 from tacit.live.settings import MIN_REPORTED_RECORDS, rounding_step
 from tacit.live.transport.tls import Peer
@@ -145,9 +145,11 @@ class LiveRun(ServerRun):
         return member
 
     def rejoin(
-        self, peer: Peer, now: float, void: Void | None = None
+        self, peer: Peer, now: float, void: Void | None = None, *, plain: bool = False
     ) -> tuple[Member, Natural, int]:
         """Accept a party again; returns its membership, factor and factor version.
+
+        `plain` is true if this connection carries the thesis's fields only.
 
         `void` is true for revoked serials: a new key is accepted only if the old certificate was
         revoked.
@@ -159,6 +161,12 @@ class LiveRun(ServerRun):
                 f"{peer.name} has not joined yet; send JoinCluster", fixable=True, code="join"
             )
         self._check_same(peer, known, void)
+        if plain and known.protocol:
+            raise RefusedError(
+                f"{peer.name} joined with protocol {known.protocol}, whose fields bincode does not "
+                "carry; use msgpack, cbor or json",
+                fixable=True,
+            )
         known = msgspec.structs.replace(known, key=peer.key_fingerprint, serial=f"{peer.serial:x}")
         self._save(self.roster.having(members=self.members | {peer.name: known}))
         self.welcome(peer.name, now)
@@ -322,13 +330,18 @@ class LiveRun(ServerRun):
             )
 
     def _check_plain(self, protocol: int) -> None:
-        """Refuse a peer without the protocol extensions unless the run is a scalar normal."""
+        """Refuse a peer without the protocol extensions unless the thesis's messages suffice."""
         if protocol >= m.PROTOCOL or (protocol and not self.private):
             return
         if self.private:
             _refuse_plain("this run is private")
-        if not is_scalar_normal(self.rules.prior):
-            _refuse_plain("its posterior is not a scalar normal")
+        if self.rules.solver is not None:
+            _refuse_plain("its method has stages (method.kind = 'exact' or 'gradient-vi' has none)")
+        if not is_independent_normal(self.rules.prior):
+            _refuse_plain(
+                "its posterior is not a normal with independent coordinates "
+                "(posterior = 'mean-field')"
+            )
 
     def _save(self, roster: Roster) -> None:
         if roster != self.roster:

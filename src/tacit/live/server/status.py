@@ -11,8 +11,6 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +20,7 @@ import msgspec
 
 from tacit.errors import ConfigError
 from tacit.live.settings import parse_address
+from tacit.support.process import peak_memory_bytes
 
 if TYPE_CHECKING:
     from tacit.live.server.coordinator import WireServer
@@ -148,15 +147,14 @@ def write_status(server: WireServer, *, running: bool = True) -> None:
 def metrics_text(server: WireServer) -> str:
     """Status as Prometheus text."""
     now = describe(server)
-    usage = resource.getrusage(resource.RUSAGE_SELF)
     rows: list[tuple[str, str, str, float]] = [
         ("tacit_round", "gauge", "", now["round"]),
         ("tacit_exchanges_total", "counter", "", now["exchanges"]),
         ("tacit_updates_refused_total", "counter", "", now["updates_refused"]),
         ("tacit_parties_left_out", "gauge", "", len(now["left_out"])),
         ("tacit_finished", "gauge", "", float(server.live.finished is not None)),
-        ("tacit_cpu_seconds_total", "counter", "", usage.ru_utime + usage.ru_stime),
-        ("tacit_resident_bytes", "gauge", "", _resident_bytes(usage.ru_maxrss)),
+        ("tacit_cpu_seconds_total", "counter", "", time.process_time()),
+        ("tacit_resident_bytes", "gauge", "", float(peak_memory_bytes())),
     ]
     if now["negative_elbo"] is not None:
         rows.append(("tacit_negative_elbo", "gauge", "", now["negative_elbo"]))
@@ -205,8 +203,3 @@ async def serve_metrics(server: WireServer, address: str) -> asyncio.Server:
         ) from None
     server.journal.write("metrics", address=f"{host}:{listener.sockets[0].getsockname()[1]}")
     return listener
-
-
-def _resident_bytes(most: int) -> float:
-    """Peak resident size in bytes, from kilobytes on Linux and bytes on macOS."""
-    return float(most if sys.platform == "darwin" else most * 1024)

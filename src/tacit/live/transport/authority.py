@@ -36,6 +36,8 @@ class Issued(msgspec.Struct, frozen=True):
     revoked: bool = False
     revoked_at: datetime | None = None
     reason: str = ""
+    organisation: str = ""
+    country: str = ""
 
     @property
     def state(self) -> Literal["live", "expired", "revoked"]:
@@ -100,11 +102,11 @@ def opened(directory: Path) -> Iterator[Authority]:
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Context with a lock on the directory: two writers could lose a revocation."""
-    if os.name != "posix":
+    try:
+        import fcntl
+    except ImportError:  # Windows, where a directory cannot be locked
         yield
         return
-    import fcntl
-
     try:
         descriptor = os.open(directory, os.O_RDONLY)
     except OSError as error:

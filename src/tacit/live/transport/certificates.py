@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -46,6 +46,7 @@ PARTY_URI = "urn:tacit:party:"
 MAX_DAYS = 36_500
 _SKEW = timedelta(minutes=5)  # tolerance for slow clocks
 _LIST_LIFE = timedelta(days=3650)  # an old list must never lock out all parties
+_COUNTRY = re.compile(r"[A-Z]{2}")
 _NAME = re.compile(r"[A-Za-z0-9._-]([A-Za-z0-9 ._-]{0,62}[A-Za-z0-9._-])?")
 _HOST = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*"
                    r"(?=[^.]*[a-z_-])[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")  # fmt: skip
@@ -83,6 +84,32 @@ def init_authority(directory: Path, *, name: str = "tacit", days: int = 3650) ->
     return directory / AUTHORITY
 
 
+class Holder(NamedTuple):
+    """Who holds a certificate, for people: shown by peers, never used to identify anyone."""
+
+    organisation: str = ""
+    country: str = ""
+
+    def check(self) -> Holder:
+        """Refuse what X.509 cannot hold."""
+        if not (len(self.organisation) <= 64 and self.organisation.isprintable()):
+            raise ConfigError(
+                f"organisation {self.organisation!r}; use at most 64 printable characters"
+            )
+        if self.country and not _COUNTRY.fullmatch(self.country):
+            raise ConfigError(f"country {self.country!r}; use its two-letter code, e.g. FI")
+        return self
+
+    def attributes(self) -> list[x509.NameAttribute]:
+        """The parts of a certificate's subject besides the name."""
+        named = ((NameOID.COUNTRY_NAME, self.country),)
+        named += ((NameOID.ORGANIZATION_NAME, self.organisation),)
+        return [x509.NameAttribute(oid, text) for oid, text in named if text]
+
+
+NO_HOLDER = Holder()
+
+
 def issue_server(
     directory: Path,
     hosts: Sequence[str],
@@ -90,10 +117,12 @@ def issue_server(
     out: Path | None = None,
     days: int = 397,
     renew: bool = False,
+    holder: Holder = NO_HOLDER,
 ) -> tuple[Path, Path]:
     """Issue certificate and key of a server with these host names and addresses.
 
-    The first host is its name. `renew` certifies the same key again, for the given hosts.
+    The first host is its name. `renew` certifies the same key again, for the given hosts, and keeps
+    organisation and country unless others are given.
     """
     alternatives = [_host(host) for host in hosts]
     names = tuple(str(each.value) for each in alternatives)
@@ -102,7 +131,7 @@ def issue_server(
             f"hosts {', '.join(names) or '(none)'}; give at least one, the first of at most 64 "
             "characters"
         )
-    return _issue(directory, "server", names[0], names, alternatives, out, days, renew)
+    return _issue(directory, "server", names[0], names, alternatives, out, days, renew, holder)
 
 
 def issue_party(
@@ -112,11 +141,12 @@ def issue_party(
     out: Path | None = None,
     days: int = 397,
     renew: bool = False,
+    holder: Holder = NO_HOLDER,
 ) -> tuple[Path, Path]:
-    """Issue certificate and key of a party; `renew` keeps its key."""
+    """Issue certificate and key of a party; `renew` keeps its key, organisation and country."""
     _check_name(name)
     uri = x509.UniformResourceIdentifier(PARTY_URI + quote(name, safe=""))
-    return _issue(directory, "party", name, (), [uri], out, days, renew)
+    return _issue(directory, "party", name, (), [uri], out, days, renew, holder)
 
 
 def revoke(directory: Path, name_or_serial: str, reason: str = "") -> list[Issued]:
@@ -169,9 +199,10 @@ def _issue(
     out: Path | None,
     days: int,
     renew: bool,
+    holder: Holder,
 ) -> tuple[Path, Path]:
     """Sign a certificate; it is recorded on disk before it is written."""
-    now = _now()
+    now, holder = _now(), holder.check()
     place = out or directory
     stem = f"{role}-{name.replace(':', '_')}"  # scp reads text before a colon as a host
     certificate_path, key_path = place / f"{stem}.pem", place / f"{stem}.key"
@@ -182,11 +213,14 @@ def _issue(
         secret = None
         if renew:
             public = _known_key(mine, f"{role} {name!r}", key_path)
+            holder = Holder(
+                holder.organisation or mine[-1].organisation, holder.country or mine[-1].country
+            )
         else:
             _check_new(mine, f"{role} {name!r}", key_path)
             secret = ec.generate_private_key(ec.SECP256R1())
             public = secret.public_key()
-        certificate = _sign_leaf(authority, role, name, alternatives, public, now, end)
+        certificate = _sign_leaf(authority, role, name, alternatives, public, now, end, holder)
         rows.append(
             Issued(
                 serial=f"{certificate.serial_number:x}",
@@ -196,6 +230,8 @@ def _issue(
                 not_after=end,
                 key_fingerprint=fingerprint(public),
                 public_key=_public_der(public),
+                organisation=holder.organisation,
+                country=holder.country,
             )
         )
         make_directory(place)
@@ -245,10 +281,11 @@ def _sign_leaf(
     public: Any,
     now: datetime,
     end: datetime,
+    holder: Holder,
 ) -> x509.Certificate:
     """Certificate for one role, so that a party cannot act as the server."""
     oids = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "party": ExtendedKeyUsageOID.CLIENT_AUTH}
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    subject = x509.Name([*holder.attributes(), x509.NameAttribute(NameOID.COMMON_NAME, name)])
     issuer = authority.certificate.subject
     builder = _builder(subject, issuer, public, now, end, authority.key.public_key())
     for extension, critical in (

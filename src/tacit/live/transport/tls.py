@@ -39,6 +39,8 @@ class Peer:
     serial: int
     key_fingerprint: str  # unchanged when a certificate is renewed
     not_after: datetime
+    holder: str = ""
+    """Organisation and country, for people; the name is the identity."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,16 @@ def peer_of(ssl_object: ssl.SSLSocket | ssl.SSLObject) -> Peer:
         serial=certificate.serial_number,
         key_fingerprint=fingerprint(certificate.public_key()),
         not_after=certificate.not_valid_after_utc,
+        holder=_holder(certificate.subject),
     )
+
+
+def _holder(subject: x509.Name) -> str:
+    """Organisation and country on one line, as far as the certificate has them."""
+    oids = (NameOID.ORGANIZATION_NAME, NameOID.COUNTRY_NAME)
+    found = [str(each.value) for oid in oids for each in subject.get_attributes_for_oid(oid)]
+    text = ", ".join(found)
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:150]
 
 
 def name_of(path: Path) -> str:

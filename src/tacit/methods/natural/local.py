@@ -15,8 +15,9 @@ from tacit.expfam import Family, FullGaussian, Natural
 from tacit.methods.base import Answer, Array, Task
 from tacit.methods.natural import party
 from tacit.methods.natural.curvature import absolute_eigen
+from tacit.methods.natural.search import find_mode, only_finite
 from tacit.models import Model
-from tacit.models.capabilities import GaussianSites
+from tacit.models.capabilities import GaussianSites, WhitenedDerivatives
 from tacit.pvi import cavity, multiply, power
 from tacit.support.compiler import jax, jnp
 
@@ -231,10 +232,15 @@ def first_start(model: Model, family: Family, rest: Natural, task: Task, centre:
         return sum(jnp.sum(rest[name] * parts[name]) for name in rest)
 
     likelihood = party.log_likelihood(model, task)
-    mode, _, hessian, _ = party.find_mode(likelihood, log_cavity, centre)
-    quadratic = rest["quadratic"]
-    form = -2.0 * (quadratic if quadratic.ndim == 2 else jnp.diag(quadratic)) - hessian
-    eigen = absolute_eigen(form)
+
+    def look(theta: Array) -> WhitenedDerivatives:
+        def log_joint(theta: Array) -> Array:
+            return likelihood(theta) + log_cavity(theta)
+
+        return party.with_hessian(log_joint, theta, len(theta))
+
+    mode = find_mode(look, centre)
+    eigen = absolute_eigen(-only_finite(look(mode))[0].hessian)
     scaled = (eigen.vectors * eigen.values) @ eigen.vectors.T
     form = scaled * eigen.scale[:, None] * eigen.scale
     if isinstance(family, FullGaussian):

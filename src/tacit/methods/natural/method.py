@@ -6,14 +6,14 @@ step (Khan and Lin 2017). Steps commute with linear maps of θ, so the units of 
 matter, and there is no learning rate. Generalised linear models have the expectations by quadrature
 (`WhitenedExpectations`, `GaussianSites`), other models by fixed cubature points.
 
-**All parties in every round** (synchronous, no quorum, at most `SOLVED_UP_TO` parameters): the
-server controls the steps (`tacit.methods.natural.solver`), and a round asks for value, gradient and
-Hessian at the points that it chooses (`tacit.methods.natural.party`). The result is that of central
-variational inference, however the records are divided.
+**All parties in every round** (no quorum, at most `SOLVED_UP_TO` parameters): the server controls
+the steps (`tacit.methods.natural.solver`), and a round asks for value, gradient and Hessian at the
+points that it chooses (`tacit.methods.natural.party`). The result is that of central variational
+inference, however the records are divided, and the same to the last bit for every schedule: a
+schedule only orders the requests of a round.
 
-**Otherwise** (sequential, asynchronous, some parties per round): a party optimises its local free
-energy by safeguarded steps and replies with the change of its factor
-(`tacit.methods.natural.local`).
+**Otherwise** (some parties per round, a quorum): a party optimises its local free energy by
+safeguarded steps and replies with the change of its factor (`tacit.methods.natural.local`).
 
 Given `steps` or `step_size`, a party takes exactly such steps without a safeguard.
 Records are float64, because a column may vary little in comparison with its mean.
@@ -35,22 +35,18 @@ from tacit.methods.natural import local, party
 from tacit.methods.natural.scale_prior import ScaleFacts
 from tacit.methods.natural.solver import NaturalSolver
 from tacit.methods.natural.stages import (
-    CANDIDATES,
     DRAWS,
-    EVALUATE,
     MODE,
-    NODES,
     PUBLISHED,
     RELEASED,
 )
 from tacit.models import Model
 from tacit.models.capabilities import GaussianSites
 from tacit.server.messages import UPDATE, Stage
-from tacit.support.compiler import jnp
 from tacit.support.validation import check_fields
 
 LEAST_SETTLED_KL = 1e-9
-SOLVED_UP_TO = 256
+SOLVED_UP_TO = 1024
 """Parameters up to which the server controls the steps: a reply has about their square."""
 
 
@@ -121,10 +117,13 @@ class NaturalVI(LocalMethod):
             return 1.0
         return min(1.0, (self.steps or 1) * self.step_size)
 
+    def most_full(self, *, everyone: bool) -> int:
+        solved = everyone and self.safeguarded
+        return SOLVED_UP_TO if solved else super().most_full(everyone=everyone)
+
     def for_run(self, facts: RunFacts) -> LocalMethod:
-        together = facts.schedule == "synchronous" and facts.everybody and not facts.quorum
-        together = together and self.safeguarded and facts.dimension <= SOLVED_UP_TO
-        if not together:
+        together = facts.everybody and not facts.quorum and self.safeguarded
+        if not together or facts.dimension > SOLVED_UP_TO:
             return self
         return replace(self, _together=True, _parties=facts.parties, _tolerance=facts.tolerance)
 
@@ -197,19 +196,18 @@ class NaturalVI(LocalMethod):
         del key
         if task.stage == UPDATE:
             return local.answer(self, model, family, task)
-        if task.stage == MODE:
-            released = party.mode(model, family, task)
-        elif task.stage == EVALUATE:
-            public = task.public
-            spread = jnp.ones(())
-            released = party.evaluate(model, task, public["mean"], public["root"], spread)
-        elif task.stage in (CANDIDATES, NODES):
-            released = party.candidates(model, task)
-        elif task.stage == DRAWS:
-            released = party.at_draws(model, task)
-        else:
-            released = party.weigh(model, task)
-        return Answer(None, None, released=released)
+        if task.stage == DRAWS:
+            return Answer(None, None, released=party.at_draws(model, task))
+        return Answer(None, None, released=party.derivatives(model, family, task))
+
+    def program(self, stage: str) -> str:
+        return stage if stage == UPDATE else party.program_of(stage)
+
+    def program_public(self, stage: str, public: Arrays) -> Arrays:
+        return public if stage == UPDATE else party.program_public(stage, public)
+
+    def stage_released(self, stage: str, found: Arrays) -> Arrays:
+        return found if stage == UPDATE else party.stage_released(stage, found)
 
     # Where a party answers alone
 

@@ -14,6 +14,10 @@ many digits as it would in θ.
 | `NODES` | means and roots | as `CANDIDATES` |
 | `DRAWS` | draws of θ | log p at each of them |
 
+Compiling a user's model twice differentiated takes longer than running it, so that the first three
+share one program, `DERIVATIVES`: one loop whose body evaluates one point, either the next of those
+published or the next of a search for the mode. `WEIGH` and `DRAWS` share another.
+
 A prior outside the family is divided among the parties: each adds `prior_share`·log p(θ) to its
 log-likelihood, and the shares of a round add up to 1.
 """
@@ -23,12 +27,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from tacit.arrays import Array, Arrays
 from tacit.expfam import Family, Gaussian
 from tacit.expfam.quadrature import normal_rule, weighing_draws
 from tacit.methods.base import Task
-from tacit.methods.natural.curvature import absolute_eigen
-from tacit.methods.natural.stages import FAILED
+from tacit.methods.natural.products import with_matrix_products
+from tacit.methods.natural.search import Search, first_search, only_finite, searched
+from tacit.methods.natural.stages import (
+    CANDIDATE_COUNT,
+    CANDIDATES,
+    DERIVATIVES,
+    DRAWS,
+    EVALUATE,
+    FAILED,
+    MODE,
+    NODE_COUNT,
+    NODES,
+    WEIGH,
+)
 from tacit.models import Model
 from tacit.models.capabilities import WhitenedDerivatives, WhitenedExpectations
 from tacit.support.compiler import jax, jnp
@@ -37,72 +55,182 @@ HESSIANS_UP_TO = 64
 """Dimension up to which E[∇²] is an average of Hessians; above, by Stein's identity."""
 DRAW_BATCH = 8
 TANGENT_BATCH = 32
-MAX_MODE_STEPS = 60
-SETTLED_DECREMENT = 1e-3
-MERIT_DROP = 10.0
-"""Nats below the best merit at which the search for a mode ends: the density has no mode there."""
 
 Scalar = Callable[[Array], Array]
 
 
-def evaluate(model: Model, task: Task, mean: Array, root: Array, spread: Array) -> Arrays:
-    """Value, gradient and Hessian in z at one point, sums over the records."""
-    if isinstance(model, WhitenedExpectations):
-        found = model.whitened_derivatives(mean, root, spread, task.records, task.weights)
-    else:
-        found = by_cubature(in_z(share_of_log_joint(model, task), mean, root), spread, len(mean))
-    finite = jnp.isfinite(found.value)
-    for part in found[1:]:
-        finite = finite & jnp.all(jnp.isfinite(part))
+def program_of(stage: str) -> str:
+    """Name of the compiled program that answers a stage."""
+    if stage in (MODE, EVALUATE, CANDIDATES):
+        return DERIVATIVES
+    return DRAWS if stage == WEIGH else stage
+
+
+def program_public(stage: str, public: Arrays) -> Arrays:
+    """What a request publishes, in the form that its program reads. NumPy."""
+    if stage == WEIGH:
+        theta = public["mean"] + weighing_draws(len(public["mean"])) @ public["root"].T
+        return {"draws": theta, "prior_share": public["prior_share"]}
+    if stage not in (MODE, EVALUATE, CANDIDATES, NODES):
+        return public
+    mean = public["centre"] if stage == MODE else public["mean"]
+    size = mean.shape[-1]
+    root = np.eye(size) if stage == MODE else public["root"]
+    slots = NODE_COUNT if stage == NODES else CANDIDATE_COUNT
+    if mean.ndim == 1:
+        mean = np.concatenate([mean[None], np.zeros((slots - 1, size))])
+        root = np.concatenate([root[None], np.zeros((slots - 1, size, size))])
+    spread = {MODE: 0.0, EVALUATE: 1.0}.get(stage)
     return {
-        "value": jnp.where(finite, found.value, FAILED),
-        "gradient": jnp.where(finite, found.gradient, 0.0),
-        "hessian": jnp.where(finite, 0.5 * (found.hessian + found.hessian.T), 0.0),
+        "mean": mean,
+        "root": root,
+        "spread": public["spread"] if spread is None else np.asarray(spread),
+        "points": np.asarray(1 if stage in (MODE, EVALUATE) else slots),
+        "search": np.asarray(stage == MODE),
+        "prior_share": public["prior_share"],
     }
 
 
-def candidates(model: Model, task: Task) -> Arrays:
-    """`evaluate` at each of several points, one after the other."""
+def stage_released(stage: str, found: Arrays) -> Arrays:
+    """What the reply to a stage releases, from the output of its program. NumPy."""
+    if stage == MODE:
+        theta, good = found["theta"], found["good"]
+        form, slope = -found["hessian"][0], found["gradient"][0]
+        linear = slope + form @ theta
+        return {
+            "precision": form,
+            "linear": linear,
+            "good_precision": good * form,
+            "good_linear": good * linear,
+            "modes": theta,
+        }
+    parts = {name: value for name, value in found.items() if name not in ("theta", "good")}
+    return {name: value[0] for name, value in parts.items()} if stage == EVALUATE else parts
+
+
+class _Loop(NamedTuple):
+    """What the points seen so far gave, and where a search for the mode is."""
+
+    done: Array
+    """Points whose derivatives are in the output."""
+    found: WhitenedDerivatives
+    """One row per published point."""
+    search: Search
+    final: Array
+    """Whether the search has ended: its result is evaluated again, with a share of the prior."""
+
+
+def derivatives(model: Model, family: Family, task: Task) -> Arrays:
+    """Value, gradient and Hessian in z at published points, or at the mode of the own posterior.
+
+    `theta` is that mode. `good` says that it is one, and that there are records enough for it.
+    """
+    assert isinstance(family, Gaussian)
     public = task.public
+    slots, size = public["mean"].shape
+    searches = public["search"]
+    gaussian_prior = None if model.has_site_prior else _gaussian_prior(model, family)
 
-    def one(point: tuple[Array, Array]) -> Arrays:
-        return evaluate(model, task, point[0], point[1], public["spread"])
+    def body(now: _Loop) -> _Loop:
+        searching = searches & ~now.final
+        mean = jnp.where(searches, now.search.proposal, public["mean"][now.done])
+        share = jnp.where(searching, 1.0, public["prior_share"])
+        seen = _at_point(model, task, mean, public["root"][now.done], public["spread"], share)
+        seen, finite = only_finite(seen)
 
-    return jax.lax.map(one, (public["mean"], public["root"]))
+        def search_on() -> tuple[Search, Array]:
+            whole = seen if gaussian_prior is None else _sum(seen, gaussian_prior(mean))
+            after = searched(now.search, whole, finite)
+            proposal = jnp.where(after.goes_on, after.proposal, after.result)
+            ended = now.search._replace(settled=now.search.settled & finite)
+            after = jax.tree.map(
+                lambda one, other: jnp.where(now.final, one, other),
+                ended,
+                after._replace(proposal=proposal),
+            )
+            return after, ~after.goes_on
+
+        search, ended = jax.lax.cond(searches, search_on, lambda: (now.search, now.final))
+        at = jnp.where(searching, slots, now.done)  # outside: nothing is written
+        found = WhitenedDerivatives(
+            *(
+                whole.at[at].set(part, mode="drop")
+                for whole, part in zip(now.found, seen, strict=True)
+            )
+        )
+        return _Loop(now.done + ~searching, found, search, ended)
+
+    nothing = WhitenedDerivatives(
+        jnp.zeros(slots), jnp.zeros((slots, size)), jnp.zeros((slots, size, size))
+    )
+    start = _Loop(jnp.asarray(0), nothing, first_search(public["mean"][0]), jnp.asarray(False))
+    last = jax.lax.while_loop(lambda now: now.done < public["points"], body, start)
+    enough = jnp.sum(task.weights) >= 2 * size
+    return last.found._asdict() | {
+        "theta": last.search.proposal,
+        "good": (last.search.settled & enough).astype(jnp.float64),
+    }
 
 
-def weigh(model: Model, task: Task) -> Arrays:
-    """Log-likelihood of the records at shared draws from q."""
-    mean, root = task.public["mean"], task.public["root"]
-    value = in_z(share_of_log_joint(model, task), mean, root)
-    draws = jnp.asarray(weighing_draws(len(mean)))
-    values = jax.lax.map(value, draws, batch_size=DRAW_BATCH)
-    return {"log_likelihood": jnp.where(jnp.isfinite(values), values, FAILED)}
+def _at_point(
+    model: Model, task: Task, mean: Array, root: Array, spread: Array, share: Array
+) -> WhitenedDerivatives:
+    """Sums over the records, with that share of a prior that is not in the family."""
+    if not isinstance(model, WhitenedExpectations):
+        value = share_of_log_joint(model, task, share)
+        return by_cubature(in_z(value, mean, root), spread, len(mean))
+    found = model.whitened_derivatives(mean, root, spread, task.records, task.weights)
+    if not model.has_site_prior:
+        return found
+    prior = by_cubature(
+        in_z(lambda theta: share * model.log_prior(theta), mean, root), spread, len(mean)
+    )
+    return _sum(found, prior)
+
+
+def _sum(one: WhitenedDerivatives, other: WhitenedDerivatives) -> WhitenedDerivatives:
+    return WhitenedDerivatives(*(a + b for a, b in zip(one, other, strict=True)))
+
+
+def _gaussian_prior(model: Model, family: Gaussian) -> Callable[[Array], WhitenedDerivatives]:
+    """Value, gradient and Hessian of a prior in the family."""
+    prior = {name: jnp.asarray(value) for name, value in model.prior(family).items()}
+    quadratic = prior["quadratic"]
+    form = quadratic if quadratic.ndim == 2 else jnp.diag(quadratic)
+
+    def at(theta: Array) -> WhitenedDerivatives:
+        pull = form @ theta
+        return WhitenedDerivatives(
+            (prior["linear"] + pull) @ theta, prior["linear"] + 2.0 * pull, 2.0 * form
+        )
+
+    return at
 
 
 def at_draws(model: Model, task: Task) -> Arrays:
     """Log-likelihood of the records at draws that the request publishes."""
-    value = share_of_log_joint(model, task)
+    value = share_of_log_joint(model, task, task.public["prior_share"])
     values = jax.lax.map(value, task.public["draws"], batch_size=DRAW_BATCH)
     return {"log_likelihood": jnp.where(jnp.isfinite(values), values, FAILED)}
 
 
 def log_likelihood(model: Model, task: Task) -> Scalar:
     """Σ w log p(record | θ), float64."""
+    each_record = with_matrix_products(model.log_likelihood)
 
     def value(theta: Array) -> Array:
-        each = model.log_likelihood(theta, task.records)
+        each = each_record(theta, task.records)
         return jnp.sum(jnp.where(task.weights > 0, task.weights * each, 0.0)).astype(jnp.float64)
 
     return value
 
 
-def share_of_log_joint(model: Model, task: Task) -> Scalar:
-    """The log-likelihood, with the party's share of a prior that is not in the family."""
+def share_of_log_joint(model: Model, task: Task, share: Array) -> Scalar:
+    """The log-likelihood, with that share of a prior that is not in the family."""
     likelihood = log_likelihood(model, task)
     if not model.has_site_prior:
         return likelihood
-    return lambda theta: likelihood(theta) + task.public["prior_share"] * model.log_prior(theta)
+    return lambda theta: likelihood(theta) + share * model.log_prior(theta)
 
 
 def in_z(value: Scalar, mean: Array, root: Array) -> Scalar:
@@ -117,7 +245,7 @@ def by_cubature(value: Scalar, spread: Array, size: int) -> WhitenedDerivatives:
     """
     points, weights = (jnp.asarray(part) for part in normal_rule(size))
     at_mean = spread == 0
-    look = _with_hessian if size <= HESSIANS_UP_TO else _with_outer_product
+    look = with_hessian if size <= HESSIANS_UP_TO else _with_outer_product
 
     def add(i: Array, total: WhitenedDerivatives) -> WhitenedDerivatives:
         found = look(value, spread * points[i], size)
@@ -132,13 +260,13 @@ def by_cubature(value: Scalar, spread: Array, size: int) -> WhitenedDerivatives:
     # so that the constant and the linear part of the gradient add no error.
     hessian = jax.lax.cond(
         at_mean,
-        lambda: _with_hessian(value, jnp.zeros(size), size).hessian,
+        lambda: with_hessian(value, jnp.zeros(size), size).hessian,
         lambda: total.hessian / jnp.where(at_mean, 1.0, spread * spread),
     )
     return total._replace(hessian=hessian)
 
 
-def _with_hessian(value: Scalar, z: Array, size: int) -> WhitenedDerivatives:
+def with_hessian(value: Scalar, z: Array, size: int) -> WhitenedDerivatives:
     """∇² by forward-over-reverse differentiation, some columns at a time."""
     found, along = jax.linearize(jax.value_and_grad(value), z)
     columns = jax.lax.map(
@@ -151,131 +279,3 @@ def _with_outer_product(value: Scalar, z: Array, size: int) -> WhitenedDerivativ
     del size
     found, slope = jax.value_and_grad(value)(z)
     return WhitenedDerivatives(found, slope, jnp.outer(z, slope))
-
-
-class _Search(NamedTuple):
-    """Where the search for a local mode is; `site` belongs to theta."""
-
-    theta: Array
-    proposal: Array
-    value: Array
-    gradient: Array
-    hessian: Array
-    site: WhitenedDerivatives
-    damping: Array
-    steps: Array
-    settled: Array
-    best: Array
-    """The point of best merit so far."""
-    best_site: WhitenedDerivatives
-    best_merit: Array
-
-
-def mode(model: Model, family: Family, task: Task) -> Arrays:
-    """The Gaussian site of the party's likelihood at the mode of its own posterior."""
-    assert isinstance(family, Gaussian)
-    centre = task.public["centre"]
-    size = len(centre)
-    share = task.public["prior_share"] if model.has_site_prior else 0.0
-    prior = _log_prior(model, family)
-    theta, slope, hessian, settled = find_mode(log_likelihood(model, task), prior, centre, share)
-    enough = jnp.sum(task.weights) >= 2 * size
-    good = (settled & enough).astype(jnp.float64)
-    linear = slope - hessian @ theta
-    return {
-        "precision": -hessian,
-        "linear": linear,
-        "good_precision": -good * hessian,
-        "good_linear": good * linear,
-        "modes": theta,
-    }
-
-
-def _log_prior(model: Model, family: Gaussian) -> Scalar:
-    if model.has_site_prior:
-        return model.log_prior
-    prior = {name: jnp.asarray(value) for name, value in model.prior(family).items()}
-
-    def value(theta: Array) -> Array:
-        parts = family.statistics(theta)
-        return sum(jnp.sum(prior[name] * parts[name]) for name in prior)
-
-    return value
-
-
-def find_mode(
-    likelihood: Scalar, log_prior: Scalar, centre: Array, share: Array | float = 0.0
-) -> tuple[Array, Array, Array, Array]:
-    """Mode of likelihood × prior, gradient and Hessian of likelihood × priorˢʰᵃʳᵉ there, settled.
-
-    Levenberg–Marquardt with the absolute eigenvalues of the Hessian in diagonally scaled
-    coordinates. Without convergence, the point of the best Laplace approximation f − ½ log|P|: at a
-    singularity of the density P grows faster than f.
-    """
-    final = _search(likelihood, log_prior, centre, share)
-    theta, site = jax.tree.map(
-        lambda a, b: jnp.where(final.settled, a, b),
-        (final.theta, final.site),
-        (final.best, final.best_site),
-    )
-    finite = jnp.all(jnp.isfinite(site.gradient)) & jnp.all(jnp.isfinite(site.hessian))
-    slope = jnp.where(finite, site.gradient, 0.0)
-    hessian = jnp.where(finite, 0.5 * (site.hessian + site.hessian.T), 0.0)
-    return theta, slope, hessian, final.settled & finite
-
-
-def _search(likelihood: Scalar, log_prior: Scalar, centre: Array, share: Array | float) -> _Search:
-    size = len(centre)
-
-    def step(now: _Search) -> _Search:
-        own, prior = (_with_hessian(part, now.proposal, size) for part in (likelihood, log_prior))
-        whole = WhitenedDerivatives(*(a + b for a, b in zip(own, prior, strict=True)))
-        finite = jnp.isfinite(whole.value)
-        for part in whole[1:]:
-            finite = finite & jnp.all(jnp.isfinite(part))
-        first = now.steps == 0
-        better = first | (finite & (whole.value >= now.value))
-        site = WhitenedDerivatives(*(a + share * b for a, b in zip(own, prior, strict=True)))
-        theta, value, slope, hessian, site = jax.tree.map(
-            lambda new, old: jnp.where(better, new, old),
-            (now.proposal, *whole, site),
-            (now.theta, now.value, now.gradient, now.hessian, now.site),
-        )
-        eigen = absolute_eigen(-hessian)
-        merit = value - 0.5 * eigen.log_determinant
-        merit = jnp.where(jnp.isfinite(merit), merit, -jnp.inf)
-        improved = first | (merit > now.best_merit)
-        lost = merit < now.best_merit - MERIT_DROP
-        decrement = slope @ eigen.solve(slope)
-        damping = jnp.where(better, 0.1 * now.damping, 10.0 * now.damping)
-        damping = jnp.where(lost, jnp.inf, damping)
-        best, best_site = jax.tree.map(
-            lambda new, old: jnp.where(improved, new, old),
-            (theta, site),
-            (now.best, now.best_site),
-        )
-        return _Search(
-            theta,
-            theta + eigen.solve(slope, damping=damping),
-            value,
-            slope,
-            hessian,
-            site,
-            damping,
-            now.steps + 1,
-            (decrement < SETTLED_DECREMENT) & eigen.definite & ~lost,
-            best,
-            best_site,
-            jnp.maximum(merit, now.best_merit),
-        )
-
-    def go_on(now: _Search) -> Array:
-        return ~now.settled & (now.steps < MAX_MODE_STEPS) & (now.damping < 1e12)
-
-    vector, matrix, no = jnp.zeros(size), jnp.zeros((size, size)), jnp.asarray(False)
-    nothing = WhitenedDerivatives(jnp.zeros(()), vector, matrix)
-    start = _Search(
-        centre, centre, jnp.asarray(-jnp.inf), vector, matrix, nothing, jnp.asarray(1e-2),
-        jnp.asarray(0), no, centre, nothing, jnp.asarray(-jnp.inf),
-    )  # fmt: skip
-    return jax.lax.while_loop(go_on, step, start)

@@ -53,6 +53,8 @@ ENERGY_SLACK = 1e-4
 ENERGY_ROUNDING = 1e-11
 NEWTON_DAMPING = (0.0, 0.3, 3.0, 30.0)
 SHORTEST_STEP = 1e-4
+SPLIT_UP_TO = 256
+"""Parameters up to which a posterior is split: each node of a split costs as much as a step."""
 REGULAR_PRECISION = 1e-13
 """Relative to the diagonal: natural parameters of a badly conditioned q stay proper by this."""
 MODES, LAPLACE, STARTS, STEP, BACKTRACK, WEIGHTS, AXIS, NODES, DRAWS = range(9)
@@ -333,10 +335,12 @@ class NaturalSolver:
         theta = mean + draws @ root.T
         found = weigh_draws(theta, log_density, self.log_joint(theta, answers))
         memory |= found.facts
-        if self.scale_prior is not None and found.effective_share < CLOSE_SHARE:
-            return self._draw_scales(shared, memory)
         doubtful = not found.believed or not bool(memory["settled"])
-        if doubtful and isinstance(self.family, FullGaussian):
+        affordable = len(mean) <= SPLIT_UP_TO and isinstance(self.family, FullGaussian)
+        if affordable and self.scale_prior is not None:
+            if doubtful or found.effective_share < CLOSE_SHARE:
+                return self._draw_scales(shared, memory)
+        elif doubtful and affordable:
             return split_phases.begin(self, shared, memory)
         # Weights that are usable and not all alike correct the moments of q.
         weighted = found.usable and isinstance(self.family, FullGaussian)

@@ -8,6 +8,8 @@ from tacit.expfam.quadrature import weighing_draws
 
 MODE, EVALUATE, CANDIDATES, WEIGH = "mode", "evaluate", "candidates", "weigh"
 NODES, DRAWS = "nodes", "draws"
+DERIVATIVES = "derivatives"
+"""The program that answers `MODE`, `EVALUATE` and `CANDIDATES`."""
 CANDIDATE_COUNT = 5
 NODE_COUNT = 12
 FAILED = -1e25

@@ -43,6 +43,10 @@ class LinearPredictor(GaussianPriorModel):
     Settings: ClassVar[type[ModelSettings]] = RegressionSettings
     layout: Layout
     """Description of each column of x, for methods that use the public schema."""
+    levels: tuple[str, ...] = ()
+    """Levels of the outcome, one predictor each; empty with one predictor."""
+    ratio: ClassVar[str | None] = None
+    """What exp(coefficient) is, where that has a name: "odds ratio", "rate ratio"."""
     predictor_unit: float = 1.0
     """A difference in η that counts as large, whatever the records: 1 on a log or logit scale."""
 

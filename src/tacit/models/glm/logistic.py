@@ -43,6 +43,7 @@ class LogisticRegression(GeneralisedLinear):
     """
 
     kind: ClassVar[str] = "logistic"
+    ratio: ClassVar[str | None] = "odds ratio"
     Settings = LogisticSettings
     serves: ClassVar[tuple[Output, ...]] = ("bernoulli",)
     output: Output = "bernoulli"

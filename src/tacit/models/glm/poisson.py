@@ -48,6 +48,7 @@ class PoissonRegression(GeneralisedLinear):
     """
 
     kind: ClassVar[str] = "poisson"
+    ratio: ClassVar[str | None] = "rate ratio"
     Settings = PoissonSettings
     serves: ClassVar[tuple[Output, ...]] = ("gaussian",)
     output: Output = "other"

@@ -77,6 +77,7 @@ class SoftmaxRegression(LinearPredictor):
     """
 
     kind: ClassVar[str] = "softmax"
+    ratio: ClassVar[str | None] = "odds ratio"
     Settings = SoftmaxSettings
     serves: ClassVar[tuple[Output, ...]] = ("categorical",)
     output: Output = "categorical"

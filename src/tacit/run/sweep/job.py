@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import shutil
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -17,6 +16,7 @@ from tacit.results.summary import Result
 from tacit.run.config import parse_config
 from tacit.run.directory import is_run
 from tacit.run.run import run
+from tacit.support.locks import locked
 
 Row = dict[str, Any]
 
@@ -100,6 +100,5 @@ def columns_of(result: Result) -> Row:
 def _alone(out: Path) -> Iterator[None]:
     """Wait until an orphaned worker has released the run."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.with_name(out.name + ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(out.with_name(out.name + ".lock"), wait=True):
         yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -15,6 +14,7 @@ from typing import Any
 from tacit.errors import ConfigError, DataError
 from tacit.run.directory import make_directory
 from tacit.run.sweep.job import Job, Row
+from tacit.support.locks import locked
 from tacit.support.storage import write_text
 
 MARK = "sweep.toml"
@@ -56,9 +56,9 @@ class Store:
     def held(self, text: str, *, overwrite: bool) -> Iterator[None]:
         """Context with an exclusive lock on the created or emptied directory."""
         make_directory(self.out)
-        with (self.out / "lock").open("a") as lock:
+        with contextlib.ExitStack() as stack:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stack.enter_context(locked(self.out / "lock"))
             except OSError:
                 raise ConfigError(
                     f"{self.out} is in use by another sweep; wait for it, or choose another --out"

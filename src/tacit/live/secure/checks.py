@@ -1,0 +1,85 @@
+"""Checks that both ends make on what others sent, with the name of who is at fault."""
+
+from __future__ import annotations
+
+import hashlib
+
+from tacit.errors import PeerError
+from tacit.live.secure.messages import Offer, Parcel, Roster, Survivors
+from tacit.live.secure.signing import fingerprint, is_signed, read_public
+from tacit.live.secure.terms import Terms
+
+KEY_BYTES = 32
+
+
+class SecureSumError(PeerError):
+    """A message of a secure sum was refused; `culprit` names a party that is provably at fault."""
+
+    def __init__(self, message: str, culprit: str | None = None) -> None:
+        super().__init__(message)
+        self.culprit = culprit
+
+
+def check_offer(terms: Terms, offer: Offer) -> None:
+    """Refuse an offer that is not from an approved party, or not whole."""
+    who = f"the keys of party {offer.party!r}"
+    approved = terms.parties.get(offer.party)
+    if approved is None:
+        raise SecureSumError(f"{who}: it is not an approved party; see the agreed file")
+    if fingerprint(offer.public_key) != approved:
+        raise SecureSumError(f"{who} are signed with a key that was not approved; compare them")
+    keys = (offer.sharing, *offer.masking, *offer.seeds)
+    if len(offer.masking) != terms.slots or len(offer.seeds) != terms.slots:
+        raise SecureSumError(f"{who}: {len(offer.masking)} slots, {terms.slots} were agreed")
+    if any(len(key) != KEY_BYTES for key in keys) or len(set(keys)) != len(keys):
+        raise SecureSumError(f"{who} are malformed or repeat one another; make new ones")
+    if not is_signed(read_public(offer.public_key), offer.signature, offer.signed(terms.digest)):
+        raise SecureSumError(f"{who} have a signature that is not theirs; ask for them again")
+
+
+def check_roster(terms: Terms, roster: Roster) -> None:
+    """Refuse a roster that is too small, not in order, or that uses one key twice."""
+    names = roster.names
+    if list(names) != sorted(set(names)):
+        raise SecureSumError("a roster must name each party once, in order")
+    if len(names) < terms.quorum:
+        raise SecureSumError(
+            f"a roster of {len(names)} parties; at least {terms.quorum} were agreed for a sum"
+        )
+    for offer in roster.offers:
+        check_offer(terms, offer)
+    keys = [key for offer in roster.offers for key in (offer.sharing, *offer.masking)]
+    seeds = [seed for offer in roster.offers for seed in offer.seeds]
+    if len(set(keys)) != len(keys) or len(set(seeds)) != len(seeds):
+        raise SecureSumError("two parties of a roster have the same key; one of them copied it")
+
+
+def check_parcel(terms: Terms, roster: Roster, parcel: Parcel) -> None:
+    """Refuse a parcel that its dealer did not sign for this roster and recipient."""
+    offers = {offer.party: offer for offer in roster.offers}
+    if parcel.dealer not in offers or parcel.recipient not in offers:
+        raise SecureSumError("shares from or for a party that is not on the roster")
+    signer = read_public(offers[parcel.dealer].public_key)
+    whole = len(parcel.hashes) == 2 * KEY_BYTES * terms.slots
+    if not whole or not is_signed(signer, parcel.signature, parcel.signed(roster.digest)):
+        raise SecureSumError(
+            f"shares of {parcel.dealer!r} for {parcel.recipient!r} are not signed by their dealer"
+        )
+
+
+def check_survivors(terms: Terms, roster: Roster, told: Survivors) -> None:
+    """Refuse a set of survivors that is too small or holds strangers."""
+    names = told.names
+    if list(names) != sorted(set(names)) or not set(names) <= set(roster.names):
+        raise SecureSumError("a set of survivors names a party twice, or one off the roster")
+    if len(names) < terms.quorum:
+        raise SecureSumError(
+            f"a sum of {len(names)} parties; at least {terms.quorum} were agreed, so that it says "
+            "nothing of fewer"
+        )
+
+
+def is_share(hashes: bytes, slot: int, kind: int, share: bytes) -> bool:
+    """True if a share is the one whose hash was signed; kind 0: of the seed, 1: of the key."""
+    at = KEY_BYTES * (2 * slot + kind)
+    return hashlib.sha256(share).digest() == hashes[at : at + KEY_BYTES]

@@ -1,0 +1,51 @@
+"""Masks: uniform 64-bit words from a 256-bit seed, added modulo 2⁶⁴."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from tacit.errors import PeerError
+
+Words = np.ndarray
+"""A vector of uint64, with arithmetic modulo 2⁶⁴."""
+
+
+def mask(seed: bytes, length: int) -> Words:
+    """The first `length` words of ChaCha20's keystream under a seed that is used once."""
+    stream = Cipher(algorithms.ChaCha20(seed, bytes(16)), mode=None).encryptor()
+    return np.frombuffer(stream.update(bytes(8 * length)), "<u8").astype(np.uint64)
+
+
+def agree(private: X25519PrivateKey, public: bytes) -> bytes:
+    """The X25519 secret; a key of small order is refused."""
+    try:
+        return private.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        raise PeerError("a public key is malformed or of small order; make a new one") from None
+
+
+def derive(secret: bytes, *context: bytes | str | int) -> bytes:
+    """A 256-bit key from a shared secret, bound to everything in `context`."""
+    return HKDF(SHA256(), 32, salt=None, info=bound(*context)).derive(secret)
+
+
+def bound(*context: bytes | str | int) -> bytes:
+    """An injective encoding of a context."""
+    out = b""
+    for part in context:
+        raw = part if isinstance(part, bytes) else str(part).encode()
+        out += len(raw).to_bytes(4, "big") + raw
+    return hashlib.sha256(out).digest()
+
+
+def pair_seed(
+    private: X25519PrivateKey, public: bytes, roster: bytes, names: tuple[str, str], *of: str | int
+) -> bytes:
+    """Seed of the mask that two parties share in one slot and request; equal on both sides."""
+    return derive(agree(private, public), b"pair", roster, *sorted(names), *of)

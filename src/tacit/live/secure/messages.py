@@ -1,0 +1,107 @@
+"""Messages of secure sums. Byte strings are raw; a signature covers everything named with it."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from tacit.live.secure.masks import bound
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """A party's public keys for all slots, signed by its certificate's key."""
+
+    party: str
+    public_key: bytes
+    """The certificate's public key, in DER; its fingerprint is in the agreed terms."""
+    sharing: bytes
+    """X25519 key for shares addressed to this party."""
+    masking: tuple[bytes, ...]
+    """X25519 key of each slot."""
+    seeds: tuple[bytes, ...]
+    """SHA-256 of the self-mask seed of each slot."""
+    signature: bytes = b""
+
+    def signed(self, terms: bytes) -> bytes:
+        """What the signature covers."""
+        keys = b"".join((self.sharing, *self.masking, *self.seeds))
+        return bound(b"offer", terms, self.party, self.public_key, len(self.masking), keys)
+
+
+class Roster(msgspec.Struct, frozen=True, kw_only=True):
+    """The offers of all parties of a run, ordered by name."""
+
+    offers: tuple[Offer, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names in order; a party's point for shares is its place, from 1."""
+        return tuple(offer.party for offer in self.offers)
+
+    @property
+    def digest(self) -> bytes:
+        """Digest that every later message is bound to."""
+        return hashlib.sha256(b"roster" + msgspec.msgpack.encode(self.offers)).digest()
+
+
+class Parcel(msgspec.Struct, frozen=True, kw_only=True):
+    """Shares of one dealer for one recipient: encrypted, with signed hashes."""
+
+    dealer: str
+    recipient: str
+    box: bytes
+    """For each slot a share of the seed and one of the masking key, encrypted together."""
+    hashes: bytes
+    """SHA-256 of each of these shares, in order."""
+    signature: bytes = b""
+
+    def signed(self, roster: bytes) -> bytes:
+        """What the signature covers."""
+        return bound(b"parcel", roster, self.dealer, self.recipient, self.box, self.hashes)
+
+
+class Masked(msgspec.Struct, frozen=True, kw_only=True):
+    """A masked vector: little-endian 64-bit words, signed together with its request."""
+
+    party: str
+    slot: int
+    request: str
+    words: bytes
+
+
+class Survivors(msgspec.Struct, frozen=True, kw_only=True):
+    """The parties whose masked vectors the server adds up."""
+
+    slot: int
+    request: str
+    names: tuple[str, ...]
+
+    def signed(self, roster: bytes) -> bytes:
+        """What every survivor signs."""
+        return bound(b"survivors", roster, self.slot, self.request, *self.names)
+
+
+class Consent(msgspec.Struct, frozen=True, kw_only=True):
+    """A survivor's signature over the set of survivors that it was told."""
+
+    party: str
+    slot: int
+    signature: bytes
+
+
+class Unmask(msgspec.Struct, frozen=True, kw_only=True):
+    """Request for shares, with the signatures that show one set of survivors."""
+
+    slot: int
+    request: str
+    consents: tuple[Consent, ...]
+
+
+class Shares(msgspec.Struct, frozen=True, kw_only=True):
+    """One party's shares for one slot: seeds of survivors, masking keys of the others."""
+
+    party: str
+    slot: int
+    seeds: dict[str, bytes]
+    keys: dict[str, bytes]

@@ -1,0 +1,71 @@
+"""Shamir's secret sharing of 256-bit secrets, in the field of integers modulo 2²⁵⁶ + 297."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+
+PRIME = 2**256 + 297
+SHARE_BYTES = 33
+
+
+def split(
+    secret: int, points: Sequence[int], threshold: int, below: Callable[[int], int] | None = None
+) -> list[int]:
+    """Shares of a secret at distinct points ≠ 0; any `threshold` of them determine it.
+
+    Parameters
+    ----------
+    secret
+        From 0 to PRIME − 1.
+    points
+        Where the polynomial is evaluated, one per recipient.
+    threshold
+        Number of shares that are needed; fewer reveal nothing.
+    below
+        Uniform random integers below a bound; the operating system's by default.
+    """
+    if not 0 <= secret < PRIME:
+        raise ValueError("the secret is not in the field")
+    if not 1 <= threshold <= len(points) or len(set(points)) != len(points) or 0 in points:
+        raise ValueError("needs at least `threshold` distinct points that are not 0")
+    draw = secrets.randbelow if below is None else below
+    coefficients = [secret, *(draw(PRIME) for _ in range(threshold - 1))]
+    shares = []
+    for point in points:
+        value = 0
+        for coefficient in reversed(coefficients):
+            value = (value * point + coefficient) % PRIME
+        shares.append(value)
+    return shares
+
+
+def lagrange_at_zero(points: Sequence[int]) -> dict[int, int]:
+    """Weights w with Σ w[x]·f(x) = f(0) for polynomials of degree below the number of points."""
+    weights = {}
+    for point in points:
+        above = below = 1
+        for other in points:
+            if other != point:
+                above = above * other % PRIME
+                below = below * (other - point) % PRIME
+        weights[point] = above * pow(below, -1, PRIME) % PRIME
+    return weights
+
+
+def combine(shares: Mapping[int, int], weights: Mapping[int, int]) -> int:
+    """The secret, from shares at the points of `weights`."""
+    return sum(weight * shares[point] for point, weight in weights.items()) % PRIME
+
+
+def to_bytes(share: int) -> bytes:
+    """A share as 33 bytes, most significant first."""
+    return share.to_bytes(SHARE_BYTES, "big")
+
+
+def from_bytes(raw: bytes) -> int:
+    """The share; raises ValueError if it is not in the field."""
+    share = int.from_bytes(raw, "big")
+    if len(raw) != SHARE_BYTES or share >= PRIME:
+        raise ValueError("not a share")
+    return share

@@ -1,0 +1,112 @@
+"""The search for a mode by Levenberg–Marquardt steps, one evaluation at a time.
+
+Absolute eigenvalues of the Hessian in diagonally scaled coordinates make every step one uphill, and
+the search independent of units. Without convergence the result is the point of the best Laplace
+approximation f − ½ log|P|: at a singularity of the density P grows faster than f.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tacit.arrays import Array
+from tacit.methods.natural.curvature import absolute_eigen
+from tacit.methods.natural.stages import FAILED
+from tacit.models.capabilities import WhitenedDerivatives
+from tacit.support.compiler import jax, jnp
+
+MAX_MODE_STEPS = 60
+SETTLED_DECREMENT = 1e-3
+MERIT_DROP = 10.0
+"""Nats below the best merit at which the search ends: the density has no mode there."""
+FIRST_DAMPING = 1e-2
+MOST_DAMPING = 1e12
+
+
+class Search(NamedTuple):
+    """Where a search is; the derivatives belong to theta."""
+
+    theta: Array
+    proposal: Array
+    """What is to be evaluated next."""
+    at_theta: WhitenedDerivatives
+    damping: Array
+    steps: Array
+    settled: Array
+    best: Array
+    """The point of best merit so far."""
+    best_merit: Array
+
+    @property
+    def goes_on(self) -> Array:
+        """Whether the proposal is worth an evaluation."""
+        more = (self.steps < MAX_MODE_STEPS) & (self.damping < MOST_DAMPING)
+        return more & ~self.settled
+
+    @property
+    def result(self) -> Array:
+        """The mode, or without one the point of best merit."""
+        return jnp.where(self.settled, self.theta, self.best)
+
+
+def first_search(centre: Array) -> Search:
+    """A search that starts at that point."""
+    size = len(centre)
+    nothing = WhitenedDerivatives(jnp.asarray(-jnp.inf), jnp.zeros(size), jnp.zeros((size, size)))
+    return Search(
+        centre,
+        centre,
+        nothing,
+        jnp.asarray(FIRST_DAMPING),
+        jnp.asarray(0),
+        jnp.asarray(False),
+        centre,
+        jnp.asarray(-jnp.inf),
+    )
+
+
+def searched(now: Search, seen: WhitenedDerivatives, finite: Array) -> Search:
+    """The search after the derivatives at its proposal are known."""
+    first = now.steps == 0
+    better = first | (finite & (seen.value >= now.at_theta.value))
+    pick = WhitenedDerivatives(
+        *(jnp.where(better, new, old) for new, old in zip(seen, now.at_theta, strict=True))
+    )
+    theta = jnp.where(better, now.proposal, now.theta)
+    eigen = absolute_eigen(-pick.hessian)
+    merit = pick.value - 0.5 * eigen.log_determinant
+    merit = jnp.where(jnp.isfinite(merit), merit, -jnp.inf)
+    lost = merit < now.best_merit - MERIT_DROP
+    damping = jnp.where(better, 0.1 * now.damping, 10.0 * now.damping)
+    damping = jnp.where(lost | (first & ~finite), jnp.inf, damping)
+    decrement = pick.gradient @ eigen.solve(pick.gradient)
+    return Search(
+        theta,
+        theta + eigen.solve(pick.gradient, damping=damping),
+        pick,
+        damping,
+        now.steps + 1,
+        (decrement < SETTLED_DECREMENT) & eigen.definite & ~lost,
+        jnp.where(first | (merit > now.best_merit), theta, now.best),
+        jnp.maximum(merit, now.best_merit),
+    )
+
+
+def find_mode(look: Callable[[Array], WhitenedDerivatives], centre: Array) -> Array:
+    """The mode of a function with those derivatives, from a starting point."""
+
+    def step(now: Search) -> Search:
+        return searched(now, *only_finite(look(now.proposal)))
+
+    return jax.lax.while_loop(lambda now: now.goes_on, step, first_search(centre)).result
+
+
+def only_finite(found: WhitenedDerivatives) -> tuple[WhitenedDerivatives, Array]:
+    """FAILED and zeros where a number is not finite, and whether all are."""
+    finite = jnp.isfinite(found.value)
+    for part in found[1:]:
+        finite = finite & jnp.all(jnp.isfinite(part))
+    hessian = jnp.where(finite, 0.5 * (found.hessian + found.hessian.T), 0.0)
+    gradient = jnp.where(finite, found.gradient, 0.0)
+    return WhitenedDerivatives(jnp.where(finite, found.value, FAILED), gradient, hessian), finite

@@ -1,0 +1,320 @@
+"""Coefficients in the units of the user's columns, with ratios and the share that was learned.
+
+A regression is fitted to columns x = (v − c)/s of a public schema, so a coordinate of θ is an
+effect per s units of v. With θ₀ the intercept,
+
+    β = θ/s,    β₀ = θ₀ − Σ θ c/s,
+
+a linear map of θ: of a normal posterior mean and covariance are mapped, of draws every draw. An
+outcome (y − c_y)/s_y multiplies all of them by s_y and moves the intercept by c_y. Of an outcome
+with K levels the likelihood knows only differences, so that K − 1 levels are shown against the
+first one.
+
+Reports, the terminal and `Fit.summary` all read `Coefficient`: it is stored in result.json.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.data.schema.columns import ColumnConfig
+from tacit.data.schema.layout import layout_of
+from tacit.errors import ConfigError
+from tacit.expfam import Gaussian
+from tacit.models import LinearPredictor, Model
+from tacit.results.posterior import INTERVAL, Posterior
+from tacit.results.summary import Coefficient
+from tacit.support.blas import one_blas_thread
+from tacit.support.validation import choose_from
+
+INTERCEPT = "intercept"
+Per = Mapping[str, float | str]
+"""Difference of a column that an effect is for, by column: 10, or "10 years"."""
+
+
+class Term(NamedTuple):
+    """A row of the table: its words, its column, and its unit."""
+
+    text: str
+    name: str
+    """The coordinate of θ that it belongs to."""
+    column: str | None
+    """The numeric column whose unit it has; None for levels and the intercept."""
+    unit: str | None = None
+
+
+class UnitMap(NamedTuple):
+    """Coefficients in the columns' own units: matrix @ θ + offset."""
+
+    terms: tuple[Term, ...]
+    matrix: np.ndarray
+    offset: np.ndarray
+
+    def values(self, theta: np.ndarray) -> np.ndarray:
+        """Map θ, or draws of θ of shape (…, dimension)."""
+        return theta @ self.matrix.T + self.offset
+
+
+def unit_map(
+    model: Model,
+    columns: Sequence[ColumnConfig] | None,
+    outcome: str | None = None,
+    *,
+    per: Per | None = None,
+) -> UnitMap | None:
+    """The map from θ to coefficients in the units of the columns.
+
+    Parameters
+    ----------
+    model
+        The fitted model.
+    columns
+        The public schema; None for plain arrays, whose coefficients are shown as they are.
+    outcome
+        Name of the outcome.
+    per
+        Differences that effects are for, by column; by default the schema's unit, or 1.
+
+    Returns
+    -------
+    UnitMap or None
+        None for a model without linear predictors, such as a neural network.
+    """
+    if not isinstance(model, LinearPredictor):
+        return None
+    features = [one for one in columns or () if one.feature and one.name != outcome]
+    if columns is None or layout_of(features) != model.layout:
+        width = len(model.layout)
+        names = model.names if not model.levels else tuple(_columns_of(model))
+        block = np.eye(width)
+        terms = [Term(name, name, name) for name in names]
+        _refuse_unknown(per, names)
+        for row, name in enumerate(names):
+            size, unit = _unit_of(None, (per or {}).get(name))
+            block[row] *= size
+            terms[row] = terms[row]._replace(unit=unit)
+        return _for_levels(model, terms, block, np.zeros(width))
+    block, terms = _block(features, per)
+    offset = np.zeros(len(terms))
+    target = next((one for one in columns if one.name == outcome), None)
+    if model.output == "gaussian" and target is not None and not target.levels:
+        center, scale = target.center, target.scale
+        if center is not None and scale is not None:
+            block, offset[0] = block * scale, center
+    return _for_levels(model, terms, block, offset)
+
+
+def _columns_of(model: LinearPredictor) -> list[str]:
+    """Names of the columns of x of a model with several predictors."""
+    prefix = f"{model.levels[0]}: "
+    return [name.removeprefix(prefix) for name in model.names[: len(model.layout)]]
+
+
+def _block(features: Iterable[ColumnConfig], per: Per | None) -> tuple[np.ndarray, list[Term]]:
+    """The map of one predictor: rows and columns in the order of x."""
+    terms = [Term(INTERCEPT, INTERCEPT, None)]
+    scales, shifts = [1.0], [0.0]
+    numeric = []
+    for config in features:
+        made = _terms(config)
+        if config.kind == "numeric":
+            numeric.append(config.name)
+            size, unit = _unit_of(config.unit, (per or {}).get(config.name))
+            assert config.affine is not None, "a feature has a scale"
+            center, scale = config.affine
+            made[0] = made[0]._replace(unit=unit)
+            terms += made
+            scales += [size / scale, *[1.0] * (len(made) - 1)]
+            shifts += [-center / scale, *[0.0] * (len(made) - 1)]
+        else:
+            terms += made
+            scales += [1.0] * len(made)
+            shifts += [0.0] * len(made)
+    _refuse_unknown(per, numeric)
+    block = np.diag(scales)
+    block[0] += np.array(shifts)
+    return block, terms
+
+
+def _terms(config: ColumnConfig) -> list[Term]:
+    """The rows of one column, in the order of its columns of x."""
+    against = "" if config.reference is None else f" vs {config.reference}"
+    missing = Term(f"{config.name}: missing{against}", f"{config.name} missing", None)
+    if config.kind == "numeric":
+        found = [Term(config.name, config.name, config.name)]
+        return [*found, missing] if config.missing == "indicator" else found
+    found = [
+        Term(f"{config.name}: {level}{against}", f"{config.name}={level}", None)
+        for level in config.levels
+        if level != config.reference
+    ]
+    return [*found, missing] if config.missing == "level" else found
+
+
+def _for_levels(
+    model: LinearPredictor, terms: Sequence[Term], block: np.ndarray, offset: np.ndarray
+) -> UnitMap:
+    """The map of all predictors; those of levels against that of the first level."""
+    if not model.levels:
+        return UnitMap(tuple(terms), block, offset)
+    first, *others = model.levels
+    width = len(terms)
+    matrix = np.zeros((len(others) * width, len(model.levels) * width))
+    rows = []
+    for place, level in enumerate(others):
+        at = slice(place * width, (place + 1) * width)
+        matrix[at, (place + 1) * width : (place + 2) * width] = block
+        matrix[at, :width] = -block
+        rows += [
+            one._replace(text=f"{level} vs {first}: {one.text}", name=f"{level}: {one.name}")
+            for one in terms
+        ]
+    return UnitMap(tuple(rows), matrix, np.tile(offset, len(others)))
+
+
+def _unit_of(declared: str | None, wanted: float | str | None) -> tuple[float, str | None]:
+    """Size of the difference that an effect is for, and its words.
+
+    >>> _unit_of("year", None), _unit_of("year", 10), _unit_of(None, "10 years")
+    ((1.0, 'year'), (10.0, '10 year'), (10.0, '10 years'))
+    """
+    if wanted is None:
+        return (1.0, None) if declared is None else (parse_unit(declared)[0], declared)
+    if isinstance(wanted, str):
+        return parse_unit(wanted)[0], wanted
+    try:
+        size = float(wanted)
+    except (TypeError, ValueError):
+        size = math.nan
+    if not 0 < size < math.inf:
+        raise ConfigError(f'per = {wanted!r}; give a number above 0, or text such as "10 years"')
+    word = "" if declared is None else parse_unit(declared)[1]
+    if size == 1 and word:
+        return size, word
+    return size, f"{size:g} {word}".strip()
+
+
+def parse_unit(text: str) -> tuple[float, str]:
+    """The number and the words of a unit.
+
+    >>> parse_unit("year"), parse_unit("10 mmHg")
+    ((1.0, 'year'), (10.0, 'mmHg'))
+    """
+    found = re.match(r"\s*(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s+(.*)", text)
+    return (1.0, text.strip()) if found is None else (float(found[1]), found[2].strip())
+
+
+def _refuse_unknown(per: Per | None, known: Sequence[str]) -> None:
+    for name in per or ():
+        if name not in known:
+            raise ConfigError(f"per has {name!r}; {choose_from(name, known)}")
+
+
+def coefficients(
+    posterior: Posterior,
+    columns: Sequence[ColumnConfig] | None,
+    outcome: str | None = None,
+    *,
+    learned: Sequence[float] | None = None,
+    level: float = INTERVAL,
+    per: Per | None = None,
+) -> list[Coefficient]:
+    """Every coefficient of a regression in the units of its column, with a central interval.
+
+    Parameters
+    ----------
+    posterior
+        The posterior of θ.
+    columns, outcome, per
+        As for `unit_map`.
+    learned
+        1 − (posterior sd / prior sd)² of each coordinate of θ, whose priors are uncorrelated.
+    level
+        Probability of the intervals.
+
+    Returns
+    -------
+    list of Coefficient
+        Empty for a model without linear predictors.
+    """
+    from scipy.special import ndtri
+
+    if not 0 < level < 1:
+        raise ConfigError(f"level = {level}; it must be between 0 and 1")
+    family = posterior.family
+    found = unit_map(posterior.model, columns, outcome, per=per)
+    if found is None or not isinstance(family, Gaussian):
+        return []
+    with one_blas_thread():
+        mean, variance = family.free_project(family.free(posterior.natural), found.matrix)
+    mean, sd = np.asarray(mean) + found.offset, np.sqrt(np.asarray(variance))
+    share = None if learned is None else _learned(posterior.sd, sd, found.matrix, learned)
+    reach = float(ndtri(0.5 + level / 2)) * sd
+    return [
+        Coefficient(
+            term=term.text,
+            name=term.name,
+            unit=term.unit,
+            mean=float(mean[i]),
+            sd=float(sd[i]),
+            low=float(mean[i] - reach[i]),
+            high=float(mean[i] + reach[i]),
+            learned=None if share is None else float(share[i]),
+        )
+        for i, term in enumerate(found.terms)
+    ]
+
+
+def _learned(
+    coordinate_sd: np.ndarray, sd: np.ndarray, matrix: np.ndarray, learned: Sequence[float]
+) -> np.ndarray:
+    """1 − (sd / prior sd)² of mapped coefficients; prior variances follow from the coordinates'."""
+    left = np.maximum(1.0 - np.asarray(learned), np.finfo(float).tiny)
+    prior = np.square(matrix) @ (np.square(coordinate_sd) / left)
+    return 1.0 - np.square(sd) / prior
+
+
+def ratio_name(model: Model) -> str | None:
+    """What exp(coefficient) is: "odds ratio", "rate ratio", or None if it has no name."""
+    return model.ratio if isinstance(model, LinearPredictor) else None
+
+
+def as_ratios(rows: Iterable[Coefficient]) -> list[Coefficient]:
+    """exp of every coefficient but the intercept; `mean` is then the posterior median.
+
+    Of a normal coefficient exp(mean) is the median of the ratio, and the ends of the interval are
+    its quantiles. `sd` is that of the ratio.
+    """
+    ratios = []
+    for row in rows:
+        if row.name == INTERCEPT or row.name.endswith(f": {INTERCEPT}"):
+            continue
+        variance = row.sd**2
+        log_sd = row.mean + 0.5 * variance + 0.5 * _log_expm1(variance)
+        ratios.append(
+            Coefficient(
+                term=row.term,
+                name=row.name,
+                unit=row.unit,
+                mean=_exp(row.mean),
+                sd=_exp(log_sd),
+                low=_exp(row.low),
+                high=_exp(row.high),
+                learned=row.learned,
+            )
+        )
+    return ratios
+
+
+def _log_expm1(value: float) -> float:
+    """log(eᵛ − 1) without overflow."""
+    return value + math.log1p(-math.exp(-value)) if value > 0 else -math.inf
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 709 else math.inf

@@ -1,0 +1,69 @@
+"""A result in words: the table and the lines that `print(fit)` and the terminal show alike."""
+
+from __future__ import annotations
+
+from tacit.results.shown import Shown, result_rows, to_precision
+from tacit.results.summary import Coefficient, PartyResult, Result
+
+TITLES = {
+    "logistic": "Logistic regression",
+    "softmax": "Softmax regression",
+    "linear": "Linear regression",
+    "poisson": "Poisson regression",
+    "normal-mean": "Mean of a normal",
+    "neural-network": "Neural network",
+    "numpyro": "NumPyro model",
+    "topics": "Topic model",
+}
+COLUMNS = ("mean", "sd", "2.5 %", "97.5 %")
+
+
+def title(result: Result) -> str:
+    """Model, outcome, parties and, where it is public, the number of records."""
+    kind = result.model.kind
+    text = TITLES.get(kind, kind.replace("-", " ").capitalize())
+    if result.data.outcome is not None:
+        text += f" of {result.data.outcome}"
+    count = len(result.parties)
+    text += f" · {count} {'party' if count == 1 else 'parties'}"
+    records = [row.records for row in result.parties]
+    if records and all(one is not None for one in records):
+        text += f", {sum(one or 0 for one in records):,} records"
+    return text
+
+
+def table_rows(result: Result | PartyResult) -> list[Coefficient]:
+    """Coefficients in the columns' units; of other models their own quantities."""
+    if result.coefficients:
+        return result.coefficients
+    return [as_coefficient(row) for row in result_rows(result)]
+
+
+def as_coefficient(row: Shown) -> Coefficient:
+    """A quantity of a model as a row without a unit."""
+    return Coefficient(
+        term=row.name, name=row.name, mean=row.mean, sd=row.sd, low=row.low, high=row.high
+    )
+
+
+def texts(row: Coefficient) -> list[str]:
+    """Mean, sd and interval to the precision of the sd."""
+    return [to_precision(value, row.sd) for value in (row.mean, row.sd, row.low, row.high)]
+
+
+def table_lines(rows: list[Coefficient]) -> list[str]:
+    """The table of a posterior as lines of text."""
+    if not rows:
+        return []
+    cells = [texts(row) for row in rows]
+    name_width = max(len(row.term) for row in rows)
+    widths = [
+        max(len(heading), *(len(row[i]) for row in cells)) for i, heading in enumerate(COLUMNS)
+    ]
+    with_units = any(row.unit for row in rows)
+    heading = "  ".join(text.rjust(width) for text, width in zip(COLUMNS, widths, strict=True))
+    lines = [f"{'':<{name_width}}  {heading}{'  per' if with_units else ''}"]
+    for row, numbers in zip(rows, cells, strict=True):
+        shown = "  ".join(text.rjust(width) for text, width in zip(numbers, widths, strict=True))
+        lines.append(f"{row.term:<{name_width}}  {shown}  {row.unit or ''}".rstrip())
+    return lines

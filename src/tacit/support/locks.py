@@ -1,0 +1,26 @@
+"""Locks on files, held by one process at a time and released when it ends, on every platform."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Context with an exclusive lock on a file, which is created and stays.
+
+    Raises BlockingIOError if another process holds it, unless `wait`.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=-1 if wait else 0, mode=0o644)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise BlockingIOError(f"{path} is locked by another process") from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,15 @@
+"""Facts about this process."""
+
+from __future__ import annotations
+
+import sys
+
+
+def peak_memory_bytes() -> int:
+    """Peak resident size, or 0 where the system does not tell it (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
