@@ -104,7 +104,9 @@ CASES = {
         PrivateScoring(), LogisticRegression(NAMES, layout=LAYOUT, prior_sd=1.0), {"records": TABLE}
     ),
     "scoring, poisson": Case(
-        PrivateScoring(), PoissonRegression(NAMES, layout=LAYOUT, max_count=3.0, prior_sd=1.0), {"records": TABLE}
+        PrivateScoring(),
+        PoissonRegression(NAMES, layout=LAYOUT, max_count=3.0, prior_sd=1.0),
+        {"records": TABLE},
     ),
     "scoring, shared noise": Case(
         PrivateScoring(), LogisticRegression(NAMES, layout=LAYOUT, prior_sd=1.0),
