@@ -69,10 +69,8 @@ def test_units_are_those_of_the_columns():
         Feature("numeric", "flag", -np.inf, np.inf),
         *(Feature("level", "ward"),) * 2,
     )
-    x = np.column_stack(
-        [np.ones(500), 60.0 + 1e4 * rng.standard_normal(500), rng.random(500) < 0.02]
-        + [rng.random(500) < 0.5, rng.random(500) < 0.1]
-    ).astype(float)
+    chances = rng.random((500, 3)) < np.array([0.02, 0.5, 0.1])
+    x = np.column_stack([np.ones(500), 60.0 + 1e4 * rng.standard_normal(500), chances])
     scale, centre = units_of_columns(layout, 0.25 * x.T @ x)
     np.testing.assert_allclose(scale, [1.0, np.std(x[:, 1]), 1.0, 1.0, 1.0], rtol=1e-9)
     np.testing.assert_allclose(centre[1:], np.mean(x[:, 1:], axis=0))

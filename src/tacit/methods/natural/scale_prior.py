@@ -133,16 +133,12 @@ def mixture_draws(
     """Draws of θ and their log-density, for a q = N(mean, root·rootᵀ) that is not wide enough.
 
     With the likelihood that `place` saw, which is quadratic there, scales are drawn from their
-    posterior by Gibbs sampling: τ given θ from the grid, the precision of each column from its
-    gamma distribution, θ from its normal one. `COMPONENTS` states make a mixture, of Student-t
-    distributions because likelihoods have heavier tails than normal ones, of which draws are taken.
-    Weights correct what is not quadratic. All draws use fixed uniform and
-    normal numbers.
+    posterior. The states make a mixture, of Student-t distributions because likelihoods have
+    heavier tails than normal ones, of which draws are taken. Weights correct what is not quadratic.
+    All draws use fixed uniform and normal numbers.
     """
-    from scipy.special import gammaincinv
-
     rng = np.random.default_rng(SEED)
-    size, unit = len(mean), prior.unit
+    size = len(mean)
     inner = prior.transform @ place.root
     back = np.linalg.inv(inner)
     middle = prior.transform @ (place.mean - prior.mean)
@@ -151,20 +147,58 @@ def mixture_draws(
     form = -back.T @ (place.hessian + (inner.T * seen) @ inner) @ back
     values, vectors = np.linalg.eigh(0.5 * (form + form.T))
     form = (vectors * np.maximum(values, 0.0)) @ vectors.T
-    linear = slope + form @ middle
-    free = prior.column >= 0
+    start = prior.transform @ (mean - prior.mean)
+    states = _scale_states(prior, form, slope + form @ middle, start, rng)
+    each = len(weighing_draws(size)) // (2 * len(states))
+    degrees = HEAVY_TAILS + size
+    noise = rng.standard_normal((len(states), each, size))
+    noise *= np.sqrt(degrees / rng.chisquare(degrees, (len(states), each, 1)))
+    noise = np.concatenate([noise, -noise], axis=1)
+    drawn = np.concatenate(
+        [
+            where + np.linalg.solve(factor.T, normal.T).T
+            for (where, factor), normal in zip(states, noise, strict=True)
+        ]
+    )
+    densities = np.stack([_log_student(drawn, *state, degrees) for state in states])
+    theta = prior.mean + np.linalg.solve(prior.transform, drawn.T).T
+    return theta, np.logaddexp.reduce(densities, axis=0)
+
+
+def _log_student(
+    drawn: np.ndarray, where: np.ndarray, factor: np.ndarray, degrees: float
+) -> np.ndarray:
+    """Log-density of a Student-t around `where`, whose precision has that Cholesky factor."""
+    square = np.sum(np.square((drawn - where) @ factor), axis=1)
+    volume = np.sum(np.log(np.diagonal(factor)))
+    return volume - 0.5 * (degrees + drawn.shape[1]) * np.log1p(square / degrees)
+
+
+def _scale_states(
+    prior: LearntScalePrior,
+    form: np.ndarray,
+    linear: np.ndarray,
+    phi: np.ndarray,
+    rng: np.random.Generator,
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Means of φ and Cholesky factors of its precision, for scales drawn by Gibbs sampling.
+
+    τ given φ from its grid, the precision of each column from its gamma distribution, φ from its
+    normal one, with the likelihood exp(linear·φ − ½ φᵀ form φ).
+    """
+    from scipy.special import gammaincinv
+
+    free, unit = prior.column >= 0, prior.unit
     column, sizes = prior.column[free], np.bincount(prior.column[free])
-    phi = prior.transform @ (mean - prior.mean)
-    precision = seen.copy()
-    thin = THINNING if size <= MANY // 4 else 2
-    components = []
-    for turn in range(WARM_UP + COMPONENTS * thin):
+    count, thinning = (COMPONENTS, THINNING) if len(phi) <= MANY // 4 else (COMPONENTS // 4, 2)
+    precision, states = np.zeros(len(phi)), []
+    for turn in range(WARM_UP + count * thinning):
         square = np.square(phi)
         sums = np.bincount(column, square[free], len(sizes)) / unit**2
-        fits = np.cumsum(prior.scale_weights(sums))
-        scale = GRID[min(int(np.searchsorted(fits, rng.random() * fits[-1])), len(GRID) - 1)]
-        shape = 0.5 * (FREEDOM + sizes)
-        local = gammaincinv(shape, rng.random(len(sizes)))
+        chances = np.cumsum(prior.scale_weights(sums))
+        number = np.searchsorted(chances, rng.random() * chances[-1])
+        scale = GRID[min(int(number), len(GRID) - 1)]
+        local = gammaincinv(0.5 * (FREEDOM + sizes), rng.random(len(sizes)))
         local = 2.0 * local / (FREEDOM * scale**2 + sums) / unit**2
         precision[free] = local[column]
         if not np.all(free):
@@ -173,28 +207,7 @@ def mixture_draws(
             precision[~free] = 2.0 * gammaincinv(shape, rng.random()) / wide
         factor = np.linalg.cholesky(form + np.diag(precision))
         where = np.linalg.solve(factor.T, np.linalg.solve(factor, linear))
-        phi = where + np.linalg.solve(factor.T, rng.standard_normal(size))
-        if turn >= WARM_UP and (turn - WARM_UP) % thin == 0:
-            components.append((where, factor))
-    each = len(weighing_draws(size)) // (2 * len(components))
-    degrees = HEAVY_TAILS + size
-    noise = rng.standard_normal((len(components), each, size))
-    noise *= np.sqrt(degrees / rng.chisquare(degrees, (len(components), each, 1)))
-    noise = np.concatenate([noise, -noise], axis=1)
-    drawn = np.concatenate(
-        [
-            where + np.linalg.solve(factor.T, normal.T).T
-            for (where, factor), normal in zip(components, noise, strict=True)
-        ]
-    )
-    densities = np.stack(
-        [
-            np.sum(np.log(np.diagonal(factor)))
-            - 0.5
-            * (degrees + size)
-            * np.log1p(np.sum(np.square((drawn - where) @ factor), axis=1) / degrees)
-            for where, factor in components
-        ]
-    )
-    theta = prior.mean + np.linalg.solve(prior.transform, drawn.T).T
-    return theta, np.logaddexp.reduce(densities, axis=0)
+        phi = where + np.linalg.solve(factor.T, rng.standard_normal(len(phi)))
+        if turn >= WARM_UP and (turn - WARM_UP) % thinning == 0:
+            states.append((where, factor))
+    return states
