@@ -338,8 +338,11 @@ class NaturalSolver:
         doubtful = not found.believed or not bool(memory["settled"])
         affordable = len(mean) <= SPLIT_UP_TO and isinstance(self.family, FullGaussian)
         if affordable and self.scale_prior is not None:
+            drawn = None
             if doubtful or found.effective_share < CLOSE_SHARE:
-                return self._draw_scales(shared, memory)
+                drawn = self._draw_scales(shared, memory)
+            if drawn is not None:
+                return drawn
         elif doubtful and affordable:
             return split_phases.begin(self, shared, memory)
         # Weights that are usable and not all alike correct the moments of q.
@@ -354,13 +357,16 @@ class NaturalSolver:
         settled = bool(memory["settled"])
         return Shared(q, public, memory, finished="converged" if settled else "rounds")
 
-    def _draw_scales(self, shared: Shared, memory: Arrays) -> Shared:
-        """Ask for the likelihood at draws from a mixture over the scales of the prior."""
+    def _draw_scales(self, shared: Shared, memory: Arrays) -> Shared | None:
+        """Ask for the likelihood at draws from a mixture over the scales; None: there are none."""
         mean, root = shared.public["mean"], shared.public["root"]
         place = Place.unpack(memory)
         assert self.scale_prior is not None
         assert place is not None
-        draws, log_density = mixture_draws(self.scale_prior, place, mean, root)
+        try:
+            draws, log_density = mixture_draws(self.scale_prior, place, mean, root)
+        except np.linalg.LinAlgError:  # a likelihood that is not finite there
+            return None
         memory |= {
             "q.mean": mean,
             "q.root": root,
