@@ -17,6 +17,7 @@ from tacit.data.schema.layout import Layout, indicated_columns
 from tacit.data.schema.outcome import outcome_levels
 from tacit.data.schema.table import SourceSchema
 from tacit.methods import Clipped
+from tacit.models import Model
 from tacit.models.prior import PRIOR_PARTY
 from tacit.plan.plan import Plan
 from tacit.results.coefficients import coefficients, unit_map
@@ -76,7 +77,7 @@ def compose_result(
     changes = [line["last_change"] for line in rounds if line["last_change"] is not None]
     return Result(
         seed=plan.seed,
-        model=model_facts(plan),
+        model=model_facts(plan.model, prior_statement(plan)),
         method=plan.method.kind,
         schedule=plan.schedule.kind,
         rounds=state.round,
@@ -186,15 +187,14 @@ def _as_json(value: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-def model_facts(plan: Plan) -> ModelFacts:
+def model_facts(model: Model, prior: str | None = None) -> ModelFacts:
     """The model, with the arguments that make it again where they have a JSON form."""
-    model = plan.model
     return ModelFacts(
         kind=model.kind,
         dimension=model.dimension,
         output=model.output,
         settings=model_settings(model),
-        prior=prior_statement(plan),
+        prior=prior,
     )
 
 
