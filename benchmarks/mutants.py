@@ -28,6 +28,9 @@ CHECK = METHODS + "::test_no_unit_moves_a_release_further_than_is_charged"
 EXTREME = "tests/methods/test_extreme_norms.py"
 SETTLE = "tests/plan/test_calibrate.py"
 CHARGING = "tests/party/test_charge.py"
+SAMPLER = "tests/privacy/test_lattice.py"
+LATTICE_EVENTS = "tests/privacy/accounting/test_lattice_events.py"
+LATTICE = "privacy/lattice.py"
 
 
 class Mutant(NamedTuple):
@@ -58,19 +61,18 @@ HALF = ("noise_sd=task.terms.noise_sds[0]", "noise_sd=0.5 * task.terms.noise_sds
 MUTANTS = (
     Mutant(
         "half of the noise in the mechanism", MECHANISMS,
-        "leaf + jnp.asarray(added, dtype) * noise",
-        "leaf + 0.5 * jnp.asarray(added, dtype) * noise",
+        "astype(jnp.int64) + own", "astype(jnp.int64) + own // 2",
         case("statistics"),
     ),
     Mutant(
         "a share of the noise is s/M instead of s/√M", MECHANISMS,
-        "self.noise_sd / jnp.sqrt(jnp.asarray(self.shares, jnp.float64))",
-        "self.noise_sd / jnp.asarray(self.shares, jnp.float64)",
+        "step = noise_sd / jnp.sqrt(parties)", "step = noise_sd / parties",
         case("statistics, shared noise"),
     ),
     Mutant(
         "one noise for all coordinates of a leaf", MECHANISMS,
-        "leaf.shape, dtype)\n", "(), dtype)\n", case("dpsgd, fixed precision"),
+        "jnp.reshape(noise[start : start + leaf.size], leaf.shape)",
+        "jnp.broadcast_to(noise[start], leaf.shape)", case("dpsgd, fixed precision"),
     ),
     Mutant("half of the noise in dpsgd", DPSGD, *HALF, case("dp-sgd")),
     Mutant("half of the noise in an update", UPDATE, *HALF, case("update")),
@@ -78,16 +80,73 @@ MUTANTS = (
     Mutant("half of the noise in scoring", SCORING, *HALF, case("scoring")),
     Mutant("half of the noise in a second moment", WHITENED, *HALF, case("whitened dpsgd")),
     Mutant(
-        "half of the server's noise on updates", "methods/update/forms.py",
-        "size * rng.standard_normal(run.family.dimension)",
-        "0.5 * size * rng.standard_normal(run.family.dimension)",
+        "half of the server's noise on updates", "plan/plan.py",
+        "name: draws.draw(math.prod(shape)).reshape(shape)",
+        "name: draws.draw(math.prod(shape)).reshape(shape) // 2",
         (METHODS + "::test_the_server_adds_one_whole_noise_to_updates",),
     ),
     Mutant(
-        "half of the server's noise on counts", STATISTICS,
-        "noise = unit * run.noise_sd(number) * draw",
-        "noise = 0.5 * unit * run.noise_sd(number) * draw",
+        "half of the server's noise on counts", "plan/plan.py",
+        "name: draws.draw(math.prod(shape)).reshape(shape)",
+        "name: draws.draw(math.prod(shape)).reshape(shape) // 2",
         (METHODS + "::test_the_server_adds_one_whole_noise_to_counts",),
+    ),
+    Mutant(
+        "the server's noise is left out", "server/step.py",
+        "([] if noise is None else [noise])", "[]",
+        (METHODS + "::test_the_server_adds_one_whole_noise_to_updates",),
+    ),
+    Mutant(
+        "noise from a narrower table", LATTICE,
+        "chance = np.exp(-0.5 * place * (place + 2.0 * whole))",
+        "chance = np.exp(-0.6 * place * (place + 2.0 * whole))",
+        (SAMPLER,),
+    ),
+    Mutant(
+        "a sign bit that is also a bit of u", LATTICE,
+        "negative = (first & np.uint64(1)).astype(bool)",
+        "negative = (first >> np.uint64(63)).astype(bool)",
+        (SAMPLER,),
+    ),
+    Mutant(
+        "minus zero is kept", LATTICE,
+        "taken = (gap < 0) & ~(negative & (size == 0))", "taken = gap < 0",
+        (SAMPLER,),
+    ),
+    Mutant(
+        "close calls are decided by floats", LATTICE,
+        "unclear |= np.abs(gap) <= ENCLOSURE", "unclear |= False",
+        (SAMPLER,),
+    ),
+    Mutant(
+        "a forked process draws the same noise", LATTICE,
+        "if os.getpid() != self._process:", "if False:",
+        (SAMPLER,),
+    ),
+    Mutant(
+        "rounding of the integers is free", "privacy/events.py",
+        "integers = moved / step + math.sqrt(self.numbers)", "integers = moved / step",
+        (LATTICE_EVENTS,),
+    ),
+    Mutant(
+        "rounding of long sums is free", "privacy/events.py",
+        "return 2.0 * self.units * (self.units + 3.0) * 2.0**-53 * clip", "return 0.0",
+        (LATTICE_EVENTS,),
+    ),
+    Mutant(
+        "discrete noise counts as continuous noise", "privacy/events.py",
+        "integers / math.sqrt(parameter**2 - KERNEL**2)", "integers / (1.1 * parameter)",
+        (LATTICE_EVENTS,),
+    ),
+    Mutant(
+        "the projection is applied to the sum of scores", "methods/scoring/party.py",
+        "z = computed_once(plain - (plain @ bend.T) @ bend)", "z = computed_once(plain)",
+        ("tests/methods/test_scoring.py",),
+    ),
+    Mutant(
+        "a reply of floats is taken", "server/step.py",
+        "    if integers is not None:\n", "    if False:\n",
+        ("tests/server/test_lattice.py",),
     ),
     Mutant(
         "what is sent is not compared with what was charged", MECHANISMS,
@@ -259,8 +318,8 @@ MUTANTS = (
     ),
     Mutant(
         "real noise from the run's seed", PARTY,
-        "data = [secret_key_data() if key is None else key_data(key) for key in keys]",
-        "data = [seeded_key_data(agreement.seed, r.party, r.visit) for r in requests]",
+        "secrets = [secret_key() if key is None else key for key in keys]",
+        "secrets = [seeded_key(agreement.seed, r.party, r.visit) for r in requests]",
         case("statistics"),
     ),
     Mutant(

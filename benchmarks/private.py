@@ -274,9 +274,14 @@ def _strip() -> None:
         return mask.astype(norms.dtype)
 
     def release(self: Any, _: Any, value: Any, drawn: Any = whole) -> Any:
+        import jax
+
         sd = jnp.asarray(self.noise_sd, jnp.float64)
-        spent = cost(jnp.asarray(value.clip, jnp.float64), sd, drawn, jnp.asarray(False))
-        return mechanisms.Release(value.value, spent)
+        step = sd * jnp.ldexp(1.0, -jnp.asarray(self.lattice.bits))
+        zero = jnp.zeros((), int)
+        spent = cost(jnp.asarray(value.clip, jnp.float64), sd, drawn, zero > 0, *(zero,) * 4)
+        whole_numbers = jax.tree.map(lambda leaf: jnp.rint(leaf / step).astype(int), value.value)
+        return mechanisms.Release(value.value, spent, whole_numbers)
 
     bounded.clip_weights = weights
     mechanisms.Gaussian.release = release

@@ -46,6 +46,27 @@ def test_help_lists_the_advanced_commands_last(tacit):
     assert listed[-4:] == ["tune", "sweep", "account", "reproduce"]
 
 
+def test_short_help_and_quiet(tacit, tmp_path):
+    assert tacit("-h") == tacit("--help")
+    assert tacit("ledger", "show", "-h")[0] == 0
+    assert tacit("data", "list", "--quiet") == (0, "", "")
+    assert json.loads(tacit("data", "list", "--quiet", "--json")[1])
+    code, out, error = tacit("check", str(tmp_path / "none.toml"), "--quiet")
+    assert (code, out) == (2, "")
+    assert "error: " in error
+
+
+def test_shells_complete_commands(tacit, monkeypatch):
+    for name, value in {
+        "_TACIT_COMPLETE": "complete_bash",
+        "COMP_WORDS": "tacit le",
+        "COMP_CWORD": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    code, out, _ = tacit("le")
+    assert (code, out.split()) == (0, ["ledger"])
+
+
 def test_version(tacit):
     assert tacit("--version") == (0, f"{package.__version__}\n", "")
 

@@ -25,6 +25,7 @@ from msgspec import UNSET, UnsetType
 from tacit.errors import PeerError
 from tacit.live.protocol import messages as m
 from tacit.live.protocol.arrays import unpack
+from tacit.live.protocol.bincode import LAYOUTS
 from tacit.live.protocol.codec import ENCODINGS, decode, detect, encode
 from tacit.live.protocol.messages import CLIENT_MESSAGES, SERVER_MESSAGES
 
@@ -384,7 +385,7 @@ def test_a_first_byte_of_something_else_is_refused():
     for first in range(256):
         payload = bytes([first]) + SECRET.encode()
         if first in ours:
-            assert detect(payload) in ENCODINGS
+            assert detect(payload) in (*ENCODINGS, *LAYOUTS)
         else:
             with pytest.raises(PeerError, match="not JSON") as caught:
                 detect(payload)
@@ -440,7 +441,7 @@ UNFIT = [
     {"UpdatedLikelihood": {"delta": None}},
     {"UpdatedLikelihood": {"delta": {}, "loss": SECRET}},
     {"UpdatedLikelihood": {"delta": {"mean": SECRET, "variance": 1}}},
-    {"UpdatedLikelihood": {"delta": {SECRET: [1.0, 2.0]}}},
+    {"UpdatedLikelihood": {"delta": {SECRET: [[1.0], 2.0]}}},
     {"UpdatedLikelihood": {"delta": {SECRET: {"shape": [1], "data": "?" + SECRET}}}},
     {"UpdatedLikelihood": {"delta": {SECRET: {"shape": [1], "data": [SECRET]}}}},
     {"UpdatedLikelihood": {"delta": {SECRET: {"shape": [1], "data": [None]}}}},
@@ -774,14 +775,14 @@ def survives(payload, encoding, among):
     return message is not None
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", [*ENCODINGS, *LAYOUTS])
 def test_random_bytes_are_a_message_or_a_refusal(encoding):
     rng = random.Random(f"bytes {encoding}")
     for _ in range(FUZZ):
         payload = rng.randbytes(rng.choice([1, 2, 3, 8, 40, 300]))
         survives(payload, encoding, rng.choice([CLIENT_MESSAGES, SERVER_MESSAGES]))
         with contextlib.suppress(PeerError):
-            assert detect(payload) in ENCODINGS
+            assert detect(payload) in (*ENCODINGS, *LAYOUTS)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

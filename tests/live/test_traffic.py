@@ -176,7 +176,8 @@ class Audit:
         for key, array in delta.items():
             assert set(array) == {"shape", "data"}
             assert tuple(array["shape"]) == stored.released[key].shape
-            assert array["data"] == np.asarray(stored.released[key], "<f8").tobytes()
+            assert stored.released[key].dtype == np.int64, "a private release is integers"
+            assert array["data"] == np.asarray(stored.released[key], "<i8").tobytes()
         self.updates += 1
 
     def _EarlyLeaveCluster(self, reason, expected_absence, listening=False) -> None:  # noqa: N802
@@ -281,8 +282,8 @@ def mutated() -> dict[str, Any]:
         fields["gradient_norm"] = 0.25
 
     def shift(fields: Any) -> None:
-        data = np.frombuffer(fields["delta"]["linear"]["data"]) * (1.0 + 1e-15)
-        fields["delta"]["linear"]["data"] = data.tobytes()
+        data = np.frombuffer(fields["delta"]["location"]["data"], "<i8") + 1
+        fields["delta"]["location"]["data"] = data.tobytes()
 
     return {
         "a field more": ("UpdatedLikelihood", add),
@@ -290,7 +291,7 @@ def mutated() -> dict[str, Any]:
         "a field more at the end": ("FinalLeaveTraining", add),
         "a field more in the guarantee": ("JoinCluster", lambda it: add(it["guarantee"])),
         "a parameter more": ("UpdatedLikelihood", lambda it: add(it["delta"])),
-        "a field more in an array": ("UpdatedLikelihood", lambda it: add(it["delta"]["linear"])),
+        "a field more in an array": ("UpdatedLikelihood", lambda it: add(it["delta"]["location"])),
         "a loss": ("UpdatedLikelihood", lambda it: it.update(loss=1.5)),
         "a factor": ("UpdatedLikelihood", lambda it: it.update(new_likelihood=it["delta"])),
         "another delta": ("UpdatedLikelihood", shift),

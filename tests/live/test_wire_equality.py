@@ -22,6 +22,7 @@ from wire_harness import (
 from tacit.engines.execute import carry_out
 from tacit.live.config import read_agreed
 from tacit.live.plan import server_plan
+from tacit.methods.scores.method import LEAST_ROUNDS
 from tacit.plan.plan import first_factors
 from tacit.run.run import prepare
 
@@ -33,6 +34,23 @@ COHORT = {"source": "synthetic-cohort", "records": 60}
 SEEDED = {"epsilon": 4.0, "delta": 1e-4, "insecure_noise_seed": 5}
 PRIVATE = {**BINARY, "model": {"kind": "logistic"}, "records": 72}
 
+OWN_MODELS = """
+import numpyro
+import numpyro.distributions as dist
+
+
+def chance(x, y=None):
+    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ weights), obs=y)
+
+
+def spread(y):
+    middle = numpyro.sample("middle", dist.Normal(0.0, 5.0))
+    scale = numpyro.sample("scale", dist.HalfNormal(5.0))
+    with numpyro.plate("records", y.shape[0]):
+        numpyro.sample("y", dist.Normal(middle, scale), obs=y)
+"""
 MODELS = {
     "logistic": {
         "privacy": "none",
@@ -106,6 +124,20 @@ MODELS = {
         "privacy": {**SEEDED, "aggregation": "trusted"},
         "method": {"kind": "dp-scoring"},
     },
+    "private scores": {
+        **BINARY,
+        "model": {"kind": "numpyro", "function": "own.py:chance"},
+        "records": 72,
+        "privacy": SEEDED,
+        "method": {"kind": "dp-scores"},
+    },
+    "private scores, shared noise": {
+        **NUMBERS,
+        "model": {"kind": "numpyro", "function": "own.py:spread"},
+        "records": 72,
+        "privacy": {**SEEDED, "aggregation": "trusted"},
+        "method": {"kind": "dp-scores"},
+    },
     "private levels": {
         **SEVERAL,
         "model": {"kind": "softmax"},
@@ -124,6 +156,7 @@ MODELS = {
 def federation(folder, what, kind, encodings=MIX, rounds=3, **changes):
     folder.mkdir(exist_ok=True)
     shutil.copy(EXAMPLES / "numpyro_hierarchy.py", folder / "hierarchy.py")
+    (folder / "own.py").write_text(OWN_MODELS)
     schedule = {"kind": kind, "rounds": rounds}
     agreed = {**MODELS[what], "schedule": schedule, **changes}
     fed = Fed(folder, NAMES, agreed, encodings=encodings)
@@ -195,6 +228,8 @@ CASES = [
     ("private scoring", "synchronous", MIX),
     ("private scoring of levels", "synchronous", MIX),
     ("private levels", "sequential", ("json",)),
+    ("private scores", "synchronous", MIX),
+    ("private scores, shared noise", "synchronous", MIX),
 ]
 
 
@@ -202,7 +237,8 @@ CASES = [
     ("what", "kind", "encodings"), CASES, ids=[f"{w}-{k}-{'+'.join(e)}" for w, k, e in CASES]
 )
 def test_the_wire_changes_no_bit(tmp_path, what, kind, encodings):
-    fed = federation(tmp_path / "fed", what, kind, encodings)
+    rounds = LEAST_ROUNDS if "scores" in what else 3
+    fed = federation(tmp_path / "fed", what, kind, encodings, rounds)
     plan = fed.alone()
     assert_same_plan(fed, plan)
     results = asyncio.run(run_all(fed))

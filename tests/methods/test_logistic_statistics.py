@@ -168,7 +168,8 @@ def test_the_noise_has_the_law_that_was_told(make_parties):
     q = MODEL.prior(family)
     asked = Request("r", name, 0, 0, q, family.zero(), 1.0, initial=True)
     seat = OneParty(plan.agreement, name, records, plan.settled[name])
-    deltas = [seat.answer(asked._replace(id=f"r{v}", visit=v)).released for v in range(visits)]
+    requests = [asked._replace(id=f"r{v}", visit=v) for v in range(visits)]
+    deltas = [plan.read_released(one, seat.answer(one).released) for one in requests]
     error = 4.5 / np.sqrt(2 * visits)
     told = z * CLIP * MODEL.statistics_unit
     linear = np.std([one["linear"] for one in deltas], axis=0, ddof=1) / told

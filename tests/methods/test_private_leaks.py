@@ -28,7 +28,9 @@ def exact_sum(task):
 
 
 def plus(answer, name, value):
-    return answer._replace(natural=answer.natural | {name: answer.natural[name] + value})
+    """With a number of about `value`·10⁶ steps added to released integers."""
+    more = answer.released[name] + jnp.rint(1e6 * value).astype(jnp.int64)
+    return answer._replace(released=answer.released | {name: more})
 
 
 class LeakyStatistics(PrivateStatistics):
@@ -39,18 +41,18 @@ class LeakyStatistics(PrivateStatistics):
 
 
 class LeakyGradients(DPSGD):
-    """The same, in the second natural parameter."""
+    """The same, in the released information."""
 
     def answer(self, model, family, key, task):
         found = super().answer(model, family, key, task)
-        return plus(found, "quadratic", 1e-9 * exact_sum(task))
+        return plus(found, "information", 1e-5 * exact_sum(task))
 
 
 class LeakyUpdate(PrivateUpdate):
     """Sends the clipped sum exactly, to which the server adds noise, and an outcome with it."""
 
     def answer(self, model, family, key, task):
-        return plus(super().answer(model, family, key, task), "linear", task.records["y"][0, 0])
+        return plus(super().answer(model, family, key, task), "score", task.records["y"][0, 0])
 
 
 class LeakyLoss(PrivateStatistics):
@@ -76,8 +78,8 @@ class Factor(PrivateStatistics):
 
     def answer(self, model, family, key, task):
         found = super().answer(model, family, key, task)
-        more = jnp.where(exact_sum(task) > 10.0, 2.0, 1.0)
-        return found._replace(natural=found.natural | {"linear": more * found.natural["linear"]})
+        more = jnp.where(exact_sum(task) > 10.0, 2, 1)
+        return found._replace(released=found.released | {"linear": more * found.released["linear"]})
 
 
 class SecondRelease(PrivateStatistics):
@@ -85,10 +87,9 @@ class SecondRelease(PrivateStatistics):
 
     def answer(self, model, family, key, task):
         found = super().answer(model, family, key, task)
-        secret = jax.random.fold_in(task.secret, 9)
-        again = super().answer(model, family, key, task._replace(secret=secret))
-        both = {name: found.natural[name] + again.natural[name] for name in found.natural}
-        return found._replace(natural=both)
+        again = super().answer(model, family, key, task._replace(noise=-task.noise))
+        both = {name: found.released[name] + again.released[name] for name in found.released}
+        return found._replace(released=both)
 
 
 class SometimesTwice(PrivateStatistics):
@@ -97,16 +98,16 @@ class SometimesTwice(PrivateStatistics):
     def answer(self, model, family, key, task):
         found = super().answer(model, family, key, task)
 
-        def twice(secret: Any) -> Any:
+        def twice(noise: Any) -> Any:
             return (
                 super(SometimesTwice, self)
-                .answer(model, family, key, task._replace(secret=secret))
-                .natural
+                .answer(model, family, key, task._replace(noise=noise))
+                .released
             )
 
-        other = jax.random.fold_in(task.secret, 9)
-        natural = jax.lax.cond(exact_sum(task) > 10.0, twice, lambda _: found.natural, other)
-        return found._replace(natural=natural)
+        other = -task.noise
+        released = jax.lax.cond(exact_sum(task) > 10.0, twice, lambda _: found.released, other)
+        return found._replace(released=released)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +116,8 @@ class QuietCoordinates(Gaussian):
 
     factor: Any = 1.0
 
-    def release(self, key, bounded, drawn=UNSAMPLED):
-        found = super().release(key, bounded, drawn)
+    def release(self, noise, bounded, drawn=UNSAMPLED):
+        found = super().release(noise, bounded, drawn)
         noise = found.value - bounded.value
         return found._replace(value=bounded.value + self.factor * noise)
 
@@ -131,11 +132,18 @@ class TwoSums(DPSGD):
         del units
         return (GaussianEvent(clip=clip, noise_sd=noise_sd, count=2),)
 
+    def release_size(self, model, family, stage):
+        del model, family, stage
+        return 70
+
+    def integer_shapes(self, model, family, stage):
+        del model, family, stage
+
     def answer(self, model, family, key, task):
         del model, family, key
         signs = jnp.where(task.records["x"][:, :1] > 0, 1.0, -1.0) * jnp.ones(70)
         bounded = clip_units(signs, task.terms.clips[0], task.weights)
-        first, second = jax.random.split(task.secret)
+        first, second = task.noise
         second = first if self.wrong == "same key" else second
         factor = jnp.ones(70)
         if self.wrong == "half of one":
@@ -145,8 +153,10 @@ class TwoSums(DPSGD):
         if self.wrong == "half later":
             factor = jnp.where(task.visit > 0, 0.5, 1.0) * factor
         sd = task.terms.noise_sds[0]
-        one = Gaussian(noise_sd=sd).release(first, bounded)
-        two = QuietCoordinates(noise_sd=sd, factor=factor).release(second, bounded)
+        lattice = task.terms.lattice
+        one = Gaussian(noise_sd=sd, lattice=lattice).release(first, bounded)
+        quiet = QuietCoordinates(noise_sd=sd, factor=factor, lattice=lattice)
+        two = quiet.release(second, bounded)
         costs = jax.tree.map(lambda *leaves: jnp.stack(leaves), one.cost, two.cost)
         moved = jnp.mean(one.value) + jnp.mean(two.value)
         return Answer(task.q | {"linear": task.q["linear"] + moved}, None, costs)
@@ -156,9 +166,9 @@ class TwoSums(DPSGD):
     ("method", "model", "how", "said"),
     [
         (LeakyStatistics(), LINEAR, {}, r"reply: visit 0, .*released\['linear'\] differs"),
-        (LeakyGradients(), LOGISTIC, {}, r"reply: visit 0, .*released\['quadratic'\] differs"),
+        (LeakyGradients(), LOGISTIC, {}, r"reply: visit 0, .*released\['information'\] differs"),
         (LeakyUpdate(shards=1), LINEAR, {"unit": "party", "aggregation": "server"},
-         r"reply: visit 0, .*released\['linear'\] differs"),
+         r"reply: visit 0, .*released\['score'\] differs"),
         (LeakyLoss(), LINEAR, {}, "reply: visit 0, .*: loss differs"),
         (LeakyMemory(), LINEAR, {}, r"reply: visit 1, .*released\['linear'\] differs"),
         (Factor(), LINEAR, {}, r"reply: visit 0, .*released\['linear'\] differs"),

@@ -37,8 +37,10 @@ from tacit.plan.plan import first_factors, make_plan
 from tacit.privacy.mechanisms import Gaussian
 from tacit.privacy.settings import Privacy
 from tacit.server.combine import RoundSum, Shared
+from tacit.server.messages import Reply
 from tacit.server.schedule import Synchronous
 from tacit.server.state import initial_state
+from tacit.server.step import _noisy_sum
 from tacit.testing import check_local_method, check_private_method, gaussian_faults
 
 LAYOUT = (INTERCEPT, Feature("numeric", "a", -1.0, 1.0), Feature("level", "b=u"))
@@ -137,13 +139,16 @@ def test_no_unit_moves_a_release_further_than_is_charged(name):
 
 
 def noise_of_server(plan, coordinates):
-    """What the server adds to updates of 1, a row a round."""
-    q = initial_state(plan.rules, first_factors(plan)).q
-    combine = plan.rules.combine
+    """What the server adds to integers that are all 0, one row per round."""
+    rules, start = plan.rules, initial_state(plan.rules, first_factors(plan))
+    shapes = rules.lattice.shapes("update")
+    zeros = {name: np.zeros(shape, np.int64) for name, shape in shapes.items()}
+    replies = [Reply(f"r-{name}", name, 0, zeros, None) for name in plan.parties]
 
     def added(number):
-        nothing = RoundSum(plan.family.zero(), len(plan.parties), number)
-        return coordinates(combine(Shared(q), nothing), q)
+        total = _noisy_sum(rules, replace(start, round=number - 1), replies)
+        answers = RoundSum(total, len(plan.parties), number)
+        return coordinates(rules.combine(Shared(start.q), answers), start.q)
 
     return np.stack([added(number) for number in range(1, 2_001)])
 
@@ -176,10 +181,10 @@ def test_the_server_adds_one_whole_noise_to_counts():
         schedule=Synchronous(rounds=1, damping=1.0),
         privacy=Privacy(noise_multiplier=1.0, delta=1e-3, aggregation="server"),
     )  # fmt: skip
-    prior = model.prior(plan.family)["log"]
 
     def moved(found, q):
-        return np.ravel(found.memory["log"] - (q["log"] - prior)) / model.statistics_unit
+        del q  # sums of 0 replace what it holds
+        return np.ravel(found.memory["log"]) / model.statistics_unit
 
     plan = replace(plan, noise_key=(5,))
     noise = noise_of_server(plan, moved)
@@ -209,10 +214,9 @@ class Undercharged(DPSGD):
 
     def _released(self, model, family, free, public, secret, task, scale):
         doubled = task._replace(terms=task.terms._replace(clips=2.0 * task.terms.clips))
-        cost: Any
-        value, cost, within = super()._released(model, family, free, public, secret, doubled, scale)
-        half = cost.cost._replace(clip=cost.cost.clip / 2)
-        return value, cost._replace(cost=half), within
+        release: Any = super()._released(model, family, free, public, secret, doubled, scale)
+        half = release.cost.cost._replace(clip=release.cost.cost.clip / 2)
+        return release._replace(cost=release.cost._replace(cost=half))
 
 
 class Quieter(PrivateStatistics):

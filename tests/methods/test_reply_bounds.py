@@ -80,7 +80,8 @@ def exchanges(plan: Plan, counts: dict[str, float]) -> list[Exchange]:
                 seen.append(
                     Exchange(
                         request.q, request.factor, request.damping, request.initial, request.visit,
-                        reply.released, reply.loss, counts[reply.party],
+                        plan.read_released(request, reply.released), reply.loss,
+                        counts[reply.party],
                         settled=plan.settled.get(reply.party), public=request.public,
                     )
                 )  # fmt: skip

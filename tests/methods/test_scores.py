@@ -11,8 +11,10 @@ from tacit.engines.execute import carry_out
 from tacit.errors import ConfigError, DataError
 from tacit.methods import DPSGD, PrivateScores
 from tacit.methods.scores import party
-from tacit.methods.scores.covariates import design_of, synthetic_rows
-from tacit.methods.scores.estimate import shrunk_ratio
+from tacit.methods.scores.covariates import denoised, design_of, synthetic_rows
+from tacit.methods.scores.estimate import Estimator, Ratio, shrunk_ratio
+from tacit.methods.scores.expected import Simulator
+from tacit.methods.scores.prior import PriorTerm
 from tacit.methods.scores.server import rank_fit
 from tacit.models import LogisticRegression, NormalMean, from_numpyro
 from tacit.plan.auto import choose_method
@@ -102,7 +104,7 @@ def test_a_run_is_reproducible_and_says_that_its_intervals_contain_the_noise():
     )
     np.testing.assert_array_equal(first.posterior.mean, second.posterior.mean)
     assert first.converged
-    assert "Intervals include the privacy noise" in str(first.privacy)
+    assert "Intervals include the privacy noise; clipping does not bias" in str(first.privacy)
 
 
 def test_heavy_tails_under_a_normal_model_are_flagged():
@@ -142,14 +144,27 @@ def test_the_rank_histogram_raises_few_false_alarms_and_names_what_it_sees():
 
 
 def test_noise_that_no_linearised_posterior_contains_is_refused_before_anything_is_spent():
-    few = {name: {key: v[:60] for key, v in one.items()} for name, one in
+    few = {name: {key: v[:50] for key, v in one.items()} for name, one in
            parties_of(np.random.default_rng(1)).items()}  # fmt: skip
-    with pytest.raises(ConfigError, match=r"3 parameters, 180 records .* noise alone would move"):
+    with pytest.raises(ConfigError, match=r"3 parameters, 150 records .* noise alone would move"):
         plan_of(few, epsilon=1.0, aggregation="plain")
     auto = make_plan(MODEL, few, privacy=Privacy(epsilon=1.0, delta=1e-5))
     assert isinstance(auto.method, DPSGD)
     assert "not dp-scores: 3 parameters" in auto.why
     assert "contain neither the noise" in auto.why
+
+
+def test_correlations_that_noise_would_hide_are_refused_before_anything_is_spent():
+    """40 columns, 6,000 records: the scores could be heard, the correlations of x could not."""
+    wide = LogisticRegression(tuple(f"c{number}" for number in range(40)), prior_sd=1.0)
+    rng = np.random.default_rng(4)
+    parties = {
+        name: {"x": rng.normal(size=(2_000, 40)), "y": rng.integers(0, 2, 2_000) * 1.0}
+        for name in "abc"
+    }
+    with pytest.raises(ConfigError, match=r"41 columns, 6000 records in 3 parties .* eigenvalues"):
+        plan_of(parties, wide, epsilon=1.0, aggregation="plain")
+    plan_of(parties, wide, epsilon=1.0, aggregation="trusted")
 
 
 def test_auto_takes_private_scores_for_models_that_can_simulate_outcomes():
@@ -270,6 +285,41 @@ def hierarchical(group, y=None):
         level = numpyro.sample("level", dist.Normal(middle, spread))
     with numpyro.plate("records", group.shape[0]):
         numpyro.sample("y", dist.Normal(level[group], 1.0), obs=y)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5])
+def test_eigenvalues_that_noise_spread_apart_are_brought_together(correlation):
+    size, noise = 60, 0.03
+    truth = (1.0 - correlation) * np.eye(size) + correlation
+    draws = noise * np.random.default_rng(6).normal(size=(size, size))
+    seen = truth + (draws + draws.T) / np.sqrt(2.0)
+    root = np.linalg.inv(np.linalg.cholesky(truth))
+
+    def off(matrix):
+        """The largest factor by which a variance is wrong."""
+        return np.max(np.abs(np.linalg.eigvalsh(root @ matrix @ root.T) - 1.0))
+
+    assert off(denoised(seen, noise)) < 0.6 * off(seen)
+    np.testing.assert_allclose(denoised(seen, 0.0), seen, atol=1e-12)
+
+
+def test_the_map_clips_more_where_there_is_more_noise():
+    law = MODEL.outcome_law()
+    rows = np.clip(np.random.default_rng(9).normal(size=(1024, 1)), -3.0, 3.0)
+    estimator = Estimator(Simulator(law, rows), PriorTerm(MODEL, np.zeros(3), np.ones(3)), 6e3)
+    point, ratio = np.array([1.0, -0.5, np.log(2.0)]), Ratio(np.eye(3), np.zeros((3, 3)))
+    usual = estimator.mapping(point, ratio)
+    scales = [
+        float(np.mean(estimator.narrowest(point, ratio, noise) / usual))
+        for noise in (0.0, 80.0, 2_000.0)
+    ]
+    assert scales[0] < 1.0 < scales[2]
+    assert scales[0] <= scales[1] <= scales[2]
+    whole = estimator.simulator.expected(point, usual, point, point)
+    np.testing.assert_allclose(estimator.simulator.fisher(point), whole.fisher, rtol=1e-10)
+    np.testing.assert_allclose(
+        estimator.simulator.score(point, usual, point, point), whole.score, atol=1e-12
+    )
 
 
 def test_a_hierarchy_starts_where_its_prior_has_no_mode_and_finds_the_spread():

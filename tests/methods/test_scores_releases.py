@@ -200,9 +200,10 @@ def test_no_record_moves_a_release_further_than_is_charged(adjacency, aggregatio
 
 
 class Quieter(Gaussian):
-    def release(self, key, bounded, drawn=None):
+    def release(self, noise, bounded, drawn=None):
         del drawn
-        release = Gaussian(noise_sd=self.noise_sd * 0.8, shares=self.shares).release(key, bounded)
+        quiet = Gaussian(noise_sd=self.noise_sd * 0.8, shares=self.shares, lattice=self.lattice)
+        release = quiet.release(noise, bounded)
         return release._replace(
             cost=release.cost._replace(noise_sd=jnp.asarray(self.noise_sd, jnp.float64))
         )

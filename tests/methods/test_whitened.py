@@ -18,6 +18,7 @@ from tacit.methods.whitening import MAP, MOMENT, Whitened, unpack_symmetric, whi
 from tacit.models import LinearRegression, LogisticRegression
 from tacit.plan.plan import make_plan
 from tacit.privacy.bounded import clip_moments, clip_units, pack_symmetric
+from tacit.privacy.lattice import DiscreteGaussian
 from tacit.privacy.settings import Privacy
 from tacit.results import evaluate
 from tacit.run.build import make_method
@@ -129,15 +130,16 @@ def test_the_law_of_the_first_release():
     )  # fmt: skip
     prior = LINEAR.prior(family)
 
-    def released(secret):
+    def released(noise):
         task = Task(
-            records, jnp.ones(20), prior, family.zero(), prior, jnp.bool_(True), 0, terms, secret,
-            stage=MOMENT, damping=0.25,
+            records, jnp.ones(20), prior, family.zero(), prior, jnp.bool_(True), 0, terms,
+            noise=noise[None], stage=MOMENT, damping=0.25,
         )  # fmt: skip
         answer = method.answer(LINEAR, family, jax.random.key(0), task)
-        return answer.released[MOMENT], answer.cost
+        return 1.5 * 2.0**-20 * answer.released[MOMENT], answer.cost  # γ = 3/√4/2²⁰
 
-    values, costs = jax.vmap(released)(jax.random.split(jax.random.key(3), 4000))
+    drawn = DiscreteGaussian(bytes(32)).draw(4000 * NUMBERS).reshape(4000, NUMBERS)
+    values, costs = jax.vmap(released)(drawn)
     exact = clip_moments(records["x"], 4.0, np.ones(20)).value
     noise = np.asarray(values - exact)
     right = 3.0 / math.sqrt(shares)

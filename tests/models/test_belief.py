@@ -220,7 +220,8 @@ def test_the_noise_has_the_law_that_was_told(bars):
     q = model.start(family)
     asked = Request("r", "site-0", 0, 0, q, family.zero(), 1.0, initial=True)
     seat = OneParty(plan.agreement, "site-0", plan.parties["site-0"], plan.settled["site-0"])
-    deltas = [seat.answer(asked._replace(id=f"r{v}", visit=v)).released for v in range(visits)]
+    requests = [asked._replace(id=f"r{v}", visit=v) for v in range(visits)]
+    deltas = [plan.read_released(one, seat.answer(one).released) for one in requests]
     mean = family_of(model).usual(q)["mean"]
     precision = -2.0 * np.array([one["quadratic"] for one in deltas])
     linear = np.array([one["linear"] for one in deltas]) - precision * mean

@@ -244,8 +244,10 @@ def test_reading_a_plan_draws_no_noise_and_each_run_draws_its_own(monkeypatch):
             "tacit.engines.execute.secrets.randbits", lambda _: pytest.fail("drew entropy")
         )
         assert plan.rules.parties == ("a", "b")
-        assert plan._noise_rng is not None
+        lattice = plan.rules.lattice
+        assert lattice is not None
+        assert lattice.noise is not None
         with pytest.raises(RuntimeError, match="carry_out draws one"):
-            plan._noise_rng(1)
+            lattice.noise(1, {"score": (2,)})
     first, second = (carry_out(plan).posterior.mean for _ in range(2))
     assert not np.array_equal(first, second)

@@ -19,7 +19,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.stats import beta
+from scipy.stats import beta, binom
 
 import tacit.party.compute as party_side
 from tacit.data.schema.layout import Feature
@@ -179,7 +179,13 @@ def plan_of(path) -> Any:
 
 
 def answers(path, plan, records, trials):
-    """The first coordinate of Δ, from so many parties with the same records and fresh noise."""
+    """The worst direction of what is read off so many replies of one data set."""
+    request, sent = replies(path, plan, records, trials)
+    return np.array([path.read(plan.read_released(request, one)) for one in sent])
+
+
+def replies(path, plan, records, trials):
+    """What so many parties with the same records and fresh noise send, and the request."""
     method, family, settled = plan.method, plan.family, plan.settled["clinic"]
     agreement = Agreement(path.model, family, method, seed=0, insecure_noise_seed=None)
     stage = method.stage_at(path.visit)
@@ -199,7 +205,7 @@ def answers(path, plan, records, trials):
     )
     for update in updates[:5]:  # what is compared is what would be sent
         conclude(request, update, settled)
-    return np.array([path.read(update.released) for update in updates])
+    return request, [update.released for update in updates]
 
 
 def claim_of(path, plan):
@@ -228,12 +234,44 @@ def lower_epsilon(one, other):
     return best
 
 
+def low_bits(reply):
+    """The lowest 6 bits of the first numbers of a reply, of their integers or mantissas."""
+    flat = np.concatenate([np.ravel(value) for value in reply.values()])
+    return (flat.view(np.int64) & 63)[:4]
+
+
+def _expect_nothing_in_low_bits(plan, stage, sent):
+    """Guess the data set from the low bits, by counts of half of the replies, for the rest.
+
+    The noise of an integer release is uniform in its low bits to 10⁻⁹, whatever the sum: a guess
+    is right as often as a coin.
+    """
+    if plan.method.integer_shapes(plan.model, plan.family, stage) is not None:
+        assert all(value.dtype == np.int64 for one in sent[0] for value in one.values())
+    bits = [np.array([low_bits(reply) for reply in each]) for each in sent]
+    half = TRIALS // 2
+    scores = np.zeros((2, TRIALS - half))
+    for place in range(bits[0].shape[1]):
+        counts = [np.bincount(one[:half, place], minlength=64) + 1.0 for one in bits]
+        ratio = np.log(counts[0] / counts[1])
+        scores += np.stack([ratio[one[half:, place]] for one in bits])
+    right = np.sum(scores[0] > 0) + np.sum(scores[1] <= 0)
+    assert binom.sf(right - 1, scores.size, 0.5) > ALARM, f"{right} of {scores.size} are told apart"
+
+
 @pytest.mark.parametrize("name", PATHS)
 def test_neighbours_are_told_apart_no_better_than_claimed(name):
     path = PATHS[name]
     plan = plan_of(path)
-    pair = [answers(path, plan, records, TRIALS) for records in path.pair]
+    request, sent = zip(
+        *(replies(path, plan, records, TRIALS) for records in path.pair), strict=True
+    )
+    pair = [
+        np.array([path.read(plan.read_released(request[0], reply)) for reply in each])
+        for each in sent
+    ]
     assert all(len(np.unique(one)) > 0.99 * TRIALS for one in pair), "every answer has its noise"
+    _expect_nothing_in_low_bits(plan, request[0].stage, sent)
     found = lower_epsilon(*pair)
     claimed = claim_of(path, plan)
     assert found <= claimed, f"ε ≥ {found:.3g} for certain, {claimed:.3g} was claimed"
@@ -260,7 +298,7 @@ def test_half_the_noise_is_caught(name, monkeypatch):
     honest = Gaussian.release
 
     def weaker(self, key, bounded, *drawn):
-        half = Gaussian(noise_sd=self.noise_sd * 0.5, shares=self.shares)
+        half = Gaussian(noise_sd=self.noise_sd * 0.5, shares=self.shares, lattice=self.lattice)
         release = honest(half, key, bounded, *drawn)
         lie = jnp.asarray(self.noise_sd, jnp.float64)
         return release._replace(cost=release.cost._replace(noise_sd=lie))

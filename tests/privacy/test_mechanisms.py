@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 import pytest
 from scipy import stats
 
 from tacit.errors import ConfigError, PrivacyBudgetError
-from tacit.privacy.bounded import clip_units
-from tacit.privacy.events import GaussianEvent, Poisson, WithoutReplacement
+from tacit.privacy.bounded import _make, clip_units
+from tacit.privacy.events import GaussianEvent, Lattice, Poisson, WithoutReplacement
 from tacit.privacy.mechanisms import (
     Drawn,
     Gaussian,
@@ -24,6 +25,8 @@ from tacit.testing import Scaled, check_mechanism, gaussian_faults
 
 UNSAMPLED = Drawn()
 BOUNDED = clip_units({"a": jnp.ones((2, 3))}, 1.0)
+NOISE = np.array([5, -3, 2**20])
+LATTICE = Lattice(numbers=3, bits=20)
 
 
 def declared(noise_sd):
@@ -172,7 +175,7 @@ def test_a_mechanism_without_noise_is_refused(noise_sd):
     with pytest.raises(ConfigError, match="a release without noise has no guarantee"):
         Gaussian(noise_sd=noise_sd)
     hidden = Gaussian(noise_sd=jnp.asarray(noise_sd, jnp.float64))
-    release = hidden.release(jax.random.key(0), BOUNDED)
+    release = hidden.release(NOISE, BOUNDED)
     with pytest.raises(ConfigError, match="a release without noise has no guarantee"):
         _ = release.event
 
@@ -183,27 +186,54 @@ def test_less_than_one_share_is_refused(shares):
         Gaussian(noise_sd=1.0, shares=shares)
 
 
-def test_whole_numbers_are_not_noised():
-    counts = jax.tree.map(lambda leaf: jnp.asarray(leaf, int), BOUNDED)
-    with pytest.raises(TypeError, match="floating-point"):
-        Gaussian(noise_sd=1.0).release(jax.random.key(0), counts)
+def test_only_float64_sums_are_rounded_and_only_with_noise_for_each_number():
+    for dtype in (int, jnp.float32):
+        other = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), BOUNDED)  # noqa: B023
+        with pytest.raises(TypeError, match="in float64"):
+            Gaussian(noise_sd=1.0).release(NOISE, other)
+    for noise in (NOISE[:2], NOISE.astype(float), np.zeros(4, np.int64)):
+        with pytest.raises(TypeError, match="draw 3 int64 numbers"):
+            Gaussian(noise_sd=1.0).release(noise, BOUNDED)
+
+
+def test_a_release_is_clamped_to_its_part_of_the_ring():
+    wide = clip_units(jnp.array([[1e14, -1e14, 1.0]]), 1e15)
+    for shares in (1, 4):
+        release = Gaussian(noise_sd=1e-6, shares=shares).release(NOISE, wide)
+        limit = 2**61 // shares
+        assert np.asarray(release.integers)[:2].tolist() == [limit + 5, -limit - 3]
+    exact = Gaussian(noise_sd=1.0, shares=np.inf).release(NOISE, BOUNDED)
+    assert np.array_equal(exact.integers["a"], np.rint(2**20 * np.asarray(BOUNDED.value["a"])))
+    assert exact.event.lattice == LATTICE
+
+
+def test_a_sum_that_is_not_finite_is_never_sent():
+    broken = jax.tree.map(lambda leaf: jnp.asarray(leaf).at[..., :1].set(jnp.nan), BOUNDED.value)
+    release = Gaussian(noise_sd=1.0).release(NOISE, _make(broken, 1.0))
+    assert np.isnan(np.asarray(release.value["a"])).tolist() == [True, False, False]
 
 
 def test_an_answer_leaves_only_if_it_cost_what_was_charged():
     mechanism = Gaussian(noise_sd=2.0)
-    keys = jax.random.split(jax.random.key(0), 3)
+    keys = np.stack([NOISE] * 3)
     drawn = Drawn(rate=jnp.asarray(0.1))
     costs = jax.vmap(lambda key: mechanism.release(key, BOUNDED, drawn).cost)(keys)
-    event = GaussianEvent(clip=1.0, noise_sd=2.0, sampling=Poisson(rate=0.1))
-    thrice = GaussianEvent(clip=1.0, noise_sd=2.0, count=3, sampling=Poisson(rate=0.1))
+    event = GaussianEvent(clip=1.0, noise_sd=2.0, sampling=Poisson(rate=0.1), lattice=LATTICE)
+    thrice = msgspec.structs.replace(event, count=3)
+    replace = msgspec.structs.replace
     assert released(costs) == per_event([thrice]) == per_event([event] * 3)
     check_released(costs, [thrice], "a")
     for wrong in (
         [event],
         [event] * 4,
-        [GaussianEvent(clip=1.0, noise_sd=2.0, count=3)],
-        [GaussianEvent(clip=1.0, noise_sd=2.1, count=3, sampling=Poisson(rate=0.1))],
-        [GaussianEvent(clip=0.9, noise_sd=2.0, count=3, sampling=Poisson(rate=0.1))],
+        [replace(thrice, sampling=None)],
+        [replace(thrice, noise_sd=2.1)],
+        [replace(thrice, clip=0.9)],
+        [replace(thrice, lattice=None)],
+        *(
+            [replace(thrice, lattice=replace(LATTICE, **{name: 21}))]
+            for name in ("numbers", "bits", "parties", "units")
+        ),
         [],
     ):
         with pytest.raises(PrivacyBudgetError, match=r"party 'a'.*nothing is sent"):

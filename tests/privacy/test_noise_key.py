@@ -9,17 +9,17 @@ from scipy import stats
 
 from tacit.privacy.bounded import clip_units
 from tacit.privacy.chacha20 import chacha_blocks
+from tacit.privacy.lattice import Keystream, draw_each
 from tacit.privacy.mechanisms import Gaussian
-from tacit.privacy.noise_key import (
-    key_data,
-    secret_key_data,
-    seeded_key_data,
-    wrap_noise_key,
-)
+from tacit.privacy.noise_key import batch_key_data, secret_key, seeded_key, wrap_noise_key
 
 pytestmark = pytest.mark.full_optimisation
 
 BOUNDED = clip_units({"a": jnp.ones((2, 3))}, 1.0)
+
+
+def secret_key_data():
+    return batch_key_data(secret_key())
 
 
 def test_a_block_is_that_of_rfc_8439():
@@ -92,19 +92,27 @@ def test_secret_keys_are_all_different_and_usable():
     keys = [secret_key_data() for _ in range(200)]
     assert len({key.tobytes() for key in keys}) == 200
     assert {(key.dtype, key.shape) for key in keys} == {(np.dtype("uint32"), (8,))}
-    key = wrap_noise_key(keys[0])
-    assert np.all(np.isfinite(Gaussian(noise_sd=1.0).release(key, BOUNDED).value["a"]))
+    noise = draw_each([secret_key()], 3)[0]
+    assert np.all(np.isfinite(Gaussian(noise_sd=1.0).release(noise, BOUNDED).value["a"]))
 
 
 def test_a_secret_key_is_never_made_from_an_integer():
     impl = jax.random.key_impl(wrap_noise_key(secret_key_data()))
-    with pytest.raises(TypeError, match="secret_key_data"):
+    with pytest.raises(TypeError, match=r"secret_key\(\)"):
         jax.random.key(3, impl=impl)
     with pytest.raises(ValueError, match="8 bytes"):
-        key_data(bytes(8))
+        batch_key_data(bytes(8))
 
 
-def test_a_simulation_keeps_the_generator_of_its_published_numbers():
-    data = seeded_key_data(5, "site-0", 3)
+def test_a_simulation_draws_its_batches_with_the_generator_of_jax():
+    data = batch_key_data(seeded_key(5, "site-0", 3), simulated=True)
     same = jax.random.normal(jax.random.wrap_key_data(data), (4,))
     assert np.array_equal(jax.random.normal(wrap_noise_key(data), (4,)), same)
+
+
+def test_noise_and_batches_of_one_key_are_different_streams():
+    """Same key, other nonces: no 64-bit word of one stream occurs in the other."""
+    key = secret_key()
+    bits = np.asarray(jax.random.bits(wrap_noise_key(batch_key_data(key)), (4096,), jnp.uint64))
+    for nonce in (b"noise\0\0\0", b"digits\0\0"):
+        assert not set(Keystream(key, nonce).words(4096).tolist()) & set(bits.tolist())

@@ -5,14 +5,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from matplotlib.text import Text
 
 from tacit.errors import DataError
 from tacit.report import write_report
 from tacit.report.load import load_run
-from tacit.report.page import render
-from tacit.report.write import draw
-from tacit.results.figures import BLUE
+from tacit.report.write import render
 
 VOID = {"meta", "br", "img", "wbr"}
 
@@ -23,12 +20,18 @@ class Checker(HTMLParser):
     def __init__(self):
         super().__init__()
         self.open, self.tags, self.sources, self.text = [], set(), [], ""
+        self.ids = []
 
     def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
         self.sources += [value for name, value in attrs if name in ("src", "href")]
+        self.ids += [value for name, value in attrs if name == "id"]
         if tag not in VOID:
             self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.sources += [value for name, value in attrs if name in ("src", "href")]
+        self.ids += [value for name, value in attrs if name == "id"]
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
@@ -49,7 +52,7 @@ def read(page):
 
 
 def without_figures(folder):
-    return parse(render(load_run(folder), []))
+    return parse(render(load_run(folder)))
 
 
 def test_the_page_says_what_was_learnt_from_whom_and_how_good_it_is(make_run, result):
@@ -72,14 +75,29 @@ def test_the_page_says_what_was_learnt_from_whom_and_how_good_it_is(make_run, re
     assert "two rows <dropped>" in text
 
 
-def test_figures_are_beside_the_page_and_nothing_comes_from_elsewhere(make_run, result):
+def test_figures_are_in_the_page_and_nothing_comes_from_elsewhere(make_run, result):
     page = write_report(make_run(result))
-    sources = read(page).sources
-    assert sorted(sources) == sorted(f"figures/{p.name}" for p in page.parent.glob("figures/*"))
-    assert len(sources) == 5
-    for name in sources:
-        assert (page.parent / name).read_bytes().startswith(b"\x89PNG")
-    assert not re.search(r"https?://|@import|url\(", page.read_text(encoding="utf-8"))
+    html = page.read_text(encoding="utf-8")
+    checker = read(page)
+    assert sorted(path.name for path in page.parent.iterdir()) == [
+        "config.toml", "events.jsonl", "report.html", "result.json",
+    ]  # fmt: skip
+    assert html.count("<figure>") == 3
+    assert all(source.startswith("#") for source in checker.sources), "links within the page"
+    assert len(checker.ids) == len(set(checker.ids))
+    assert {source[1:] for source in checker.sources} <= set(checker.ids)
+    assert not re.search(r"https?://|@import|url\((?!#)", html)
+    assert "default-src 'none'" in html, "a browser would refuse any request"
+
+
+def test_figures_follow_the_colour_scheme(make_run, result):
+    html = write_report(make_run(result)).read_text(encoding="utf-8")
+    figures = re.findall(r"<figure>.*?</figure>", html, flags=re.DOTALL)
+    assert len(figures) == 3
+    for figure in figures:
+        assert not re.search(r"#[0-9a-fA-F]{6}", figure), "a fixed colour is wrong in the dark"
+        assert "var(--ink)" in figure
+        assert 'role="img" aria-label=' in figure
 
 
 def test_everything_is_escaped(make_run, result):
@@ -114,7 +132,7 @@ def test_a_run_without_metrics_parties_or_rounds_has_a_report(make_run, result):
     page = write_report(make_run(bare | empty, events=[]))
     text = read(page).text
     assert "A logistic model with 3 parameters was fitted in 2 rounds and 4 exchanges." in text
-    assert [path.name for path in page.parent.glob("figures/*")] == ["coefficients.png"]
+    assert "<figure>" not in page.read_text(encoding="utf-8")
     for heading in ("Held-out performance", "Parties", "Reason", "The data"):
         assert heading not in text
 
@@ -139,6 +157,7 @@ PRIVACY = {
     },
     "accountant": "pld",
     "parties": [{"name": "north", "epsilon": 1.0, "delta": 1e-5, "releases": 12}],
+    "attackers": [{"attacker": "eavesdrops", "sees": "every <message>", "epsilon": 1.0}],
     "not_covered": ["what is in <private>/", "choices"],
 }
 
@@ -161,26 +180,28 @@ def test_a_private_run_says_so_and_what_is_not_covered(make_run, result):
     text = checker.text
     assert "This run was private: Differential privacy" in text
     assert "not private" not in text
-    assert "privacy kept" in page.read_text()
+    assert '<li class="good">Private: ε = 1, δ = 1e-05 per record</li>' in page.read_text()
     for words in ("ε", "one record", "add or remove one record", "nobody", "Budget spent",
                   "Not covered by this guarantee", "what is in <private>/", "choices"):  # fmt: skip
         assert words in text
     assert "fitted to 2 parties" in text, "no number of records"
     assert "With y = 1" not in text
-    assert not any("parties" in source for source in checker.sources)
+    assert "the odds that a reader gives to any statement about it change" in text
+    assert "2.72" in text, "e to the power 1"
+    assert "eavesdrops" in text
 
 
 def test_metrics_of_a_private_run_take_the_colour_from_its_badge(make_run, result):
     shared = private(result) | {"metrics": result["metrics"]}
-    page = render(load_run(make_run(shared)), [])
+    page = render(load_run(make_run(shared)))
     assert "This run was private, except for what this page lists as not covered" in page
-    assert "privacy kept" not in page
+    assert '<li class="good">Private' not in page
 
 
 def test_intervals_that_are_too_narrow_are_marked_and_not_coloured(make_run, result):
-    assert 'class="clear"' in render(load_run(make_run(result)), [])
+    assert 'class="clear"' in render(load_run(make_run(result)))
     result["intervals"] = {"level": 0.95, "warning": "Intervals lack the <noise>."}
-    page = render(load_run(make_run(result)), [])
+    page = render(load_run(make_run(result)))
     assert 'class="clear"' not in page
     text = parse(page).text
     assert "Too narrow. Intervals lack the <noise>." in text
@@ -190,29 +211,24 @@ def test_intervals_that_are_too_narrow_are_marked_and_not_coloured(make_run, res
 def test_nothing_is_coloured_in_a_fit_that_did_not_converge(make_run, result):
     result |= {"converged": False, "why": "one round was too few"}
     run = load_run(make_run(result))
-    page = render(run, [])
+    page = render(run)
     assert 'class="clear"' not in page
     text = parse(page).text
     assert "Not converged: do not use these numbers" in text
     assert "no row is coloured" in text
     assert "intervals exclude 0" not in text
-    (picture, figure), *_ = draw(run)
-    assert "did not converge" in picture.caption
-    colours = {line.get_color() for line in figure.axes[0].lines if len(line.get_xdata())}
-    assert BLUE not in colours
-    assert not any("blue" in words.get_text() for words in figure.findobj(Text))
 
 
 def test_warnings_come_before_convergence(make_run, result):
     little = {"kind": "little-learned", "text": "Little was learned."}
     result |= {"converged": True, "why": "it stood still", "cautions": [little]}
-    text = parse(render(load_run(make_run(result)), [])).text
+    text = parse(render(load_run(make_run(result)))).text
     assert text.index("Little was learned.") < text.index("Converged:")
 
 
 def test_small_coefficients_have_the_digits_of_their_sd(make_run, result):
     result["posterior"] = {"family": "full", "names": ["income"], "mean": [6.9e-6], "sd": [3.6e-6]}
-    text = parse(render(load_run(make_run(result)), [])).text
+    text = parse(render(load_run(make_run(result)))).text
     assert "6.90e−06" in text
     assert "3.60e−06" in text
     assert "1.396e−05" in text
@@ -224,7 +240,7 @@ def test_sites_are_shown_in_their_own_space(make_run, result):
         "spread": {"mean": 0.1255, "sd": 0.02, "low": 0.09, "high": 0.17, "real": False},
     }
     result["posterior"] |= {"names": ["slope", "spread"], "mean": [1.5, -2.149], "sd": [0.1, 0.1]}
-    page = render(load_run(make_run(result)), [])
+    page = render(load_run(make_run(result)))
     text = parse(page).text
     assert "0.1255" in text
     assert "2.149" not in text, "the logarithm of a scale is not the scale"
@@ -237,7 +253,7 @@ def test_the_command_works_from_where_the_report_was_written(make_run, result, m
     monkeypatch.chdir(folder.parent.parent)
     place = folder.parent.name
     for given in (folder, Path(place) / "my run"):
-        text = parse(render(load_run(given), [])).text
+        text = parse(render(load_run(given))).text
         assert f"tacit run '{place}/my run/public/config.toml' --out '{place}/my run-again'" in text
 
 
@@ -245,10 +261,10 @@ def test_where_a_run_can_be_repeated_and_what_is_charged(make_run, result):
     folder = make_run(result)
     config = folder / "public" / "config.toml"
     config.write_text('[data]\npath = "records.csv"\n')
-    text = parse(render(load_run(folder), [])).text
+    text = parse(render(load_run(folder))).text
     assert 'directory in which the run was started: data.path = "records.csv" is a relative' in text
     config.write_text('[data]\npath = "/records.csv"\n')
-    assert "directory in which" not in parse(render(load_run(folder), [])).text
+    assert "directory in which" not in parse(render(load_run(folder))).text
     result["privacy"] = {"private": True, "statement": "Differential privacy."}
     folder = make_run(result)
     for ledger, words in (
@@ -256,7 +272,7 @@ def test_where_a_run_can_be_repeated_and_what_is_charged(make_run, result):
         ('ledger = "run-directory"', "it is charged to a new ledger in its own run directory."),
     ):
         config.write_text(f"[privacy]\nepsilon = 1.0\n{ledger}\n")
-        text = parse(render(load_run(folder), [])).text
+        text = parse(render(load_run(folder))).text
         assert words in text
         assert "directory in which" not in text
 
@@ -278,6 +294,70 @@ def test_missing_metrics_of_an_empty_test_set(make_run, result):
     text = without_figures(make_run(result)).text
     assert "On the training records it has" in text
     assert "–" in text
+
+
+COEFFICIENTS = [
+    {"term": "intercept", "name": "intercept", "mean": -3.0, "sd": 0.1, "low": -3.2, "high": -2.8},
+    {
+        "term": "age", "name": "age", "unit": "10 years", "mean": 0.4, "sd": 0.1, "low": 0.2,
+        "high": 0.6, "true_value": 0.35,
+    },
+]  # fmt: skip
+
+
+def natural(result):
+    result["posterior"] |= {"names": ["intercept", "age"], "mean": [0.1, 1.2], "sd": [0.1, 0.3]}
+    return result | {"coefficients": COEFFICIENTS}
+
+
+def test_coefficients_are_in_natural_units_with_odds_ratios(make_run, result):
+    html = write_report(make_run(natural(result))).read_text(encoding="utf-8")
+    text = parse(html).text
+    assert "per 10 years" in text
+    assert "0.400" in text
+    assert "0.350" in text, "the true value in the unit of the column"
+    assert "Odds ratios" in text
+    assert "1.49" in text, "exp(0.4)"
+    assert "0.0498" not in text, "no odds ratio of the intercept: exp(-3)"
+    assert html.count('class="interval"') == 1, "the intercept has another scale than the slopes"
+    assert "Bars are on one axis" in text
+
+
+def test_metrics_stand_beside_those_of_the_base_rate(make_run, result):
+    text = without_figures(make_run(result)).text
+    share = (40 * 0.25 + 60 * 0.75) / 100
+    assert "Base rate only" in text
+    assert f"{100 * share:.1f} %" in text
+
+
+PARTY = {
+    "schema": "tacit/party-result/2",
+    "name": "study",
+    "party": "north <1>",
+    "run": "r1",
+    "configuration": "abc",
+    "privacy": "Differential privacy: ε = 1, δ = 1e-05 per record (replace-one).",
+    "intervals": {"level": 0.95},
+    "converged": None,
+    "why": "only the server's result says it",
+    "learned": None,
+    "cautions": [{"kind": "x", "text": "Little was <learned>."}],
+}
+
+
+def test_a_party_of_a_live_federation_has_a_report(make_run, result):
+    party = {**PARTY, "posterior": result["posterior"]}
+    page = write_report(make_run(party))
+    text = read(page).text
+    for words in ("north <1>", "Differential privacy: ε = 1", "tacit ledger show",
+                  "only the server's result says it", "Little was <learned>."):  # fmt: skip
+        assert words in text
+    assert "−1.642" in text
+
+
+def test_version_and_date_of_the_run_are_shown(make_run, result):
+    made = result | {"version": "0.0.9", "date": "2026-01-31"}
+    assert "run on 2026-01-31 with version 0.0.9" in without_figures(make_run(made)).text
 
 
 def test_long_tables_start_closed(make_run, result):

@@ -1,6 +1,7 @@
 """What comes after training: it may fail, and what is shown is in the space its user thinks in."""
 
 import json
+from html import unescape
 from pathlib import Path
 
 import matplotlib.colors
@@ -159,9 +160,8 @@ def test_the_page_lists_no_settings_of_other_models(tmp_path):
     assert "prior_sd" in text
     for key in ("topics", "hidden", "document_words", "noise_sd", "trials"):
         assert key not in text
-    assert text.split("[model]")[1].split("[")[0].strip() in write_report(
-        tmp_path / "run"
-    ).read_text().replace("&quot;", '"')
+    page = unescape(write_report(tmp_path / "run").read_text(encoding="utf-8"))
+    assert text.split("[model]")[1].split("[")[0].strip() in page
 
 
 def spread(x, y=None):

@@ -29,6 +29,7 @@ from tacit.plan.plan import make_plan
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.bounded import clip_sum
 from tacit.privacy.events import GaussianEvent, Poisson, WithoutReplacement
+from tacit.privacy.lattice import DiscreteGaussian
 from tacit.privacy.mechanisms import released
 from tacit.server.schedule import Synchronous
 from tacit.sklearn import LDA
@@ -112,11 +113,12 @@ def method(**changes):
     return PrivateStatistics(**chosen).suited(TopicModel(2, words=3, document_words=8))
 
 
-def task(records, weights, noise_sd, key):
+def task(records, weights, noise_sd, key, noise=None):
     one = np.ones(1)
     terms = Terms(1.0, noise_sd, 1.0, len(weights), 1, one, noise_sd * one, 0.0)
     q = {"log": np.random.default_rng(0).gamma(1.0, 1.0, (4, 8))}
-    return Task(records, weights, q, q, q, False, terms=terms, secret=key)
+    noise = np.zeros(32, np.int64) if noise is None else noise
+    return Task(records, weights, q, q, q, False, terms=terms, secret=key, noise=noise[None])
 
 
 def test_the_noise_has_its_law_and_half_of_it_is_caught():
@@ -125,19 +127,24 @@ def test_the_noise_has_its_law_and_half_of_it_is_caught():
     # A document of one word is the same whatever is drawn from it: the rest is noise.
     records = document_records(np.eye(1, 8), width=8)
 
-    def answered(noise_sd, key):
-        asked = task(records, np.ones(1, np.float32), noise_sd, key)
+    def answered(noise_sd, noise):
+        asked = task(records, np.ones(1, np.float32), noise_sd, KEY, noise)
         answer = method(sampling_rate=1.0).answer(model, model.own_family, None, asked)
-        return np.asarray(answer.natural["log"]).ravel() / model.statistics_unit, answer.cost
+        step = noise_sd * 2.0**-20
+        return step * np.asarray(answer.released["log"]).ravel(), answer.cost
 
-    exact, _ = answered(1e-9, KEY)
-    answers = [answered(3.0, key) for key in jax.random.split(KEY, 150)]
+    exact, _ = answered(1e-9, None)
+    drawn = DiscreteGaussian(bytes(32)).draw(150 * 32).reshape(150, 32)
+    answers = [answered(3.0, noise) for noise in drawn]
     noise = np.array([value for value, _ in answers]) - exact
     assert gaussian_faults(noise, 3.0) == []
     assert any("variance" in fault for fault in gaussian_faults(0.5 * noise, 3.0))
     assert any("variance" in fault for fault in gaussian_faults(noise, 6.0))
     (event,) = released(answers[0][1])
-    assert event == GaussianEvent(clip=1.0, noise_sd=3.0, nonnegative=True)
+    assert event.lattice is not None
+    assert event.lattice.numbers == 32
+    plain = GaussianEvent(clip=1.0, noise_sd=3.0, nonnegative=True)
+    assert msgspec.structs.replace(event, lattice=None) == plain
 
 
 def test_batches_are_what_is_accounted_for():

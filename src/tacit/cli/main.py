@@ -9,6 +9,8 @@ import sys
 import threading
 import traceback
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,14 +24,13 @@ from tacit.errors import DataError, TacitError
 from tacit.support.storage import UNUSABLE
 
 HELP = (
-    "Private federated Bayesian inference: one posterior, while records stay at the parties.\
-\
-"
+    "Private federated Bayesian inference: one posterior, while records stay at the parties.\n\n"
     "Start with `tacit run examples/hospitals.toml --report` in any directory: the examples come "
     "with the package. Those on public data need its files first: `tacit data fetch adult`. "
     "Between organisations start with certs, approve, serve and join (docs/live.md). Advanced: "
-    "tune, sweep, account, reproduce. Any command takes --debug to show a traceback. Exit codes: 2 "
-    "bad configuration, 3 privacy budget, 4 bad or missing data, 5 network or peer."
+    "tune, sweep, account, reproduce. Any command takes --quiet to print nothing but warnings and "
+    "errors (and --json's output), and --debug to show a traceback. Exit codes: 2 bad "
+    "configuration, 3 privacy budget, 4 bad or missing data, 5 network or peer."
 )
 COMMANDS = {
     "check": study.check,
@@ -65,7 +66,7 @@ class _InOrder(TyperGroup):
 
 app = typer.Typer(
     cls=_InOrder,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help=HELP,
@@ -99,14 +100,14 @@ def _options(
 
 def main() -> None:
     """Entry point: errors as one line with an exit code; --debug shows a traceback."""
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    debug = len(arguments) < len(sys.argv) - 1
+    arguments = [argument for argument in sys.argv[1:] if argument not in ("--debug", "--quiet")]
+    debug, quiet = "--debug" in sys.argv[1:], "--quiet" in sys.argv[1:]
     if arguments in ([], *([name] for name in GROUPS)):
         arguments.append("--help")
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _output(shown=not quiet or "--json" in arguments):
             warnings.showwarning = _warn
-            code = app(arguments, standalone_mode=False)
+            code = app(arguments, prog_name="tacit", standalone_mode=False)
     except TacitError as error:
         code = _fail(str(error), error.exit_code, debug=debug)
         for other in error.also:
@@ -123,6 +124,16 @@ def main() -> None:
             name = type(error).__name__
             code = _fail(f"internal: {name}: {error}; repeat with --debug", 1, debug=debug)
     sys.exit(code or 0)
+
+
+@contextlib.contextmanager
+def _output(*, shown: bool) -> Iterator[None]:
+    """Drop what is printed on standard output, unless `shown`."""
+    if shown:
+        yield
+        return
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
 
 
 def entry() -> None:

@@ -137,7 +137,7 @@ def report(
     run_dir: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
     json: Json = False,
 ) -> None:
-    """Write DIR/public/report.html with figures from the public part of a finished run.
+    """Write DIR/public/report.html, one self-contained page, from the public part of a run.
 
     Example:
 

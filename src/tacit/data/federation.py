@@ -19,9 +19,12 @@ from tacit.data.schema.layout import Layout, layout_of
 from tacit.data.schema.outcome import outcome_bounds, outcome_levels
 from tacit.data.schema.table import SourceSchema
 from tacit.errors import ConfigError, DataError
+from tacit.support.notebook import notebook_html
 from tacit.support.tables import raise_all
 
 Records = dict[str, np.ndarray]
+MOST_NAMES = 20
+"""Parties and columns that a notebook shows."""
 
 HOLD_OUT, PARTITION = 1, 2
 """Ids of independent random streams; 0, 3 and 4 generate and balance data."""
@@ -80,6 +83,26 @@ class Federation:
     """The public schema; None for documents, which have no columns."""
     levels: tuple[str, ...] = ()
     """Levels of a categorical outcome, in the order of y; otherwise empty."""
+
+    def _repr_html_(self) -> str:
+        """Public facts for notebooks: no record, and no number of records."""
+        shown = ", ".join(list(self.parties)[:MOST_NAMES])
+        more = len(self.parties) - MOST_NAMES
+        columns = ", ".join(self.names[:MOST_NAMES])
+        return notebook_html(
+            f"Federation of {len(self.parties)} parties",
+            [
+                ("parties", shown + (f" and {more} more" if more > 0 else "")),
+                ("outcome", f"{self.outcome} ({self.output})"),
+                (
+                    f"{len(self.names)} columns of x",
+                    columns + ("…" * (len(self.names) > MOST_NAMES)),
+                ),
+                ("scaling", self.scaling),
+                ("held-out records", "no" if self.test is None else "yes"),
+                ("ready for privacy", "no: public bounds are missing" if self.unbounded else "yes"),
+            ],
+        )
 
 
 def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> Federation:

@@ -95,7 +95,7 @@ def _carried_out(
         )
     before, started = compilations(), time.perf_counter()
     # One key for the whole run, drawn once so that every reader sees the same noise.
-    secret = (secrets.randbits(128),) if checkpoint is None else checkpoint.secret()
+    secret = (secrets.randbits(256),) if checkpoint is None else checkpoint.secret()
     plan = replace(plan, noise_key=secret)
     rules = plan.rules
     server = ServerRun(rules, checkpoint)

@@ -2,7 +2,7 @@
 
 from tacit.arrays import namespace
 from tacit.errors import ConfigError
-from tacit.expfam.base import Family, Mean, Natural, check_arrays
+from tacit.expfam.base import Family, Mean, Natural, check_arrays, check_integers
 from tacit.expfam.dirichlet import Dirichlet, Dirichlets
 from tacit.expfam.gamma import Gamma
 from tacit.expfam.gaussian import FullGaussian, Gaussian, MeanFieldGaussian
@@ -35,6 +35,7 @@ __all__ = [
     "MeanFieldGaussian",
     "Natural",
     "check_arrays",
+    "check_integers",
     "make_family",
     "namespace",
 ]

@@ -133,3 +133,30 @@ def check_arrays(arrays: Arrays, shapes: dict[str, tuple[int, ...]], *, what: st
             )
         checked[name] = array
     return checked
+
+
+MAX_INTEGER = 2**62
+
+
+def check_integers(arrays: Arrays, shapes: dict[str, tuple[int, ...]], *, what: str) -> Arrays:
+    """The int64 arrays of the given names and shapes, or raise a ConfigError.
+
+    Parameters
+    ----------
+    arrays
+        The arrays to check.
+    shapes
+        Required names and shapes.
+    what
+        Description of the arrays, for the error message.
+    """
+    for name, value in arrays.items():
+        if np.asarray(value).dtype != np.int64:
+            raise ConfigError(
+                f"{what}: '{name}' is {np.asarray(value).dtype}; a private release is int64: "
+                "use the same version at server and party"
+            )
+        if np.any(value > MAX_INTEGER) or np.any(value < -MAX_INTEGER):
+            raise ConfigError(f"{what}: '{name}' has an integer beyond 2^62; send smaller ones")
+    check_arrays(arrays, shapes, what=what)
+    return {name: np.asarray(arrays[name], np.int64) for name in shapes}

@@ -15,6 +15,7 @@ from tacit.data.schema.layout import Layout
 from tacit.data.schema.schema import Schema
 from tacit.engines.execute import Observer, Outcome, carry_out
 from tacit.errors import ConfigError
+from tacit.fitting.progress import Progress
 from tacit.fitting.result import Fit
 from tacit.methods import LocalMethod, PrivateScores, PrivateScoring
 from tacit.methods.scoring.units import check_units
@@ -73,6 +74,7 @@ def fit(
     schedule: Schedule | str = "synchronous",
     seed: int = 0,
     callback: Observer | None = None,
+    progress: bool | None = None,
 ) -> Fit:
     """Fit a model to the records of several parties, in this process.
 
@@ -102,6 +104,8 @@ def fit(
         Seed of everything random except privacy noise.
     callback
         A function of (state, log) that is called after every update of the posterior.
+    progress
+        Whether to show a progress bar; by default only in notebooks.
 
     Returns
     -------
@@ -123,7 +127,8 @@ def fit(
     """
     check_callback(callback)
     prepared = _prepare(model, data, privacy, test, posterior, method, schedule, seed)
-    outcome = carry_out(prepared.plan, observe=callback)
+    with Progress(prepared.plan.schedule.rounds, progress) as bar:
+        outcome = carry_out(prepared.plan, observe=bar.observer(callback))
     fitted = _fit_of(prepared, outcome)
     warn([Caution(one.kind, one.text) for one in fitted._result.cautions])
     return fitted

@@ -12,6 +12,7 @@ from tacit.errors import ConfigError
 from tacit.plan.plan import Plan
 from tacit.privacy.guarantee import Guarantee
 from tacit.results.summary import PrivacyFacts
+from tacit.support.notebook import notebook_html
 from tacit.support.type_info import prepare
 
 if TYPE_CHECKING:
@@ -30,6 +31,12 @@ class FitPrivacy:
 
     def __str__(self) -> str:
         return self.statement
+
+    def _repr_html_(self) -> str:
+        guarantee = self.guarantee
+        table = "" if guarantee is None else guarantee._repr_html_()
+        title = "Private" if self.private else "Not private"
+        return notebook_html(title, remarks=[self.statement]) + table
 
     @property
     def epsilon(self) -> float:

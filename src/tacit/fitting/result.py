@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
+from tacit.data.federation import Federation
+from tacit.data.records import pooled
 from tacit.data.schema.schema import Schema
 from tacit.errors import ConfigError
 from tacit.fitting.privacy import FitPrivacy
@@ -22,7 +24,8 @@ from tacit.results.posterior import INTERVAL, Posterior
 from tacit.results.saved import write_saved
 from tacit.results.shown import Shown, shown_rows, site_rows, site_summary
 from tacit.results.summary import Coefficient, Result, Round, declared_columns
-from tacit.results.text import as_coefficient, table_lines, table_rows, title
+from tacit.results.text import as_coefficient, table_lines, table_rows, texts, title
+from tacit.support.notebook import notebook_html
 from tacit.support.storage import writing
 from tacit.support.type_info import prepare
 
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+MOST_ROWS = 60
+"""Rows of a table in a notebook."""
 SPLITS = {"training": "Training", "held_out": "Held-out"}
 
 
@@ -292,28 +297,69 @@ class Fit:
             low=low, high=high, real=real, warning=warning, converged=self.converged,
         )  # fmt: skip
 
+    def _repr_html_(self) -> str:
+        """The table and verdict for notebooks, from the part of the fit that may be shared."""
+        public = self._public
+        rows = table_rows(public)[:MOST_ROWS]
+        return notebook_html(
+            title(public),
+            head=["", "mean", "sd", "2.5 %", "97.5 %", "per"],
+            rows=[(row.term, *texts(row), row.unit or "") for row in rows],
+            remarks=[
+                *([f"The first {MOST_ROWS} rows."] if len(rows) == MOST_ROWS else []),
+                f"{'Converged' if self.converged else 'NOT CONVERGED'}: {self.why}.",
+                str(self.privacy),
+                *([public.intervals.warning] if public.intervals.warning else []),
+            ],
+            warnings=self.cautions,
+        )
+
+    def to_arviz(self, data: Any = None, *, draws: int = 1000, seed: int = 0) -> Any:
+        """Draws of the posterior as ArviZ reads them; needs `pip install tacit[arviz]`.
+
+        Parameters
+        ----------
+        data
+            Records with their outcomes, for `arviz.loo` and `arviz.plot_ppc`: prepared records such
+            as ``federation.test``, or a federation, whose training records are then used. A fit
+            holds no records itself.
+        draws
+            Number of draws.
+        seed
+            Seed of the draws.
+
+        Returns
+        -------
+        arviz.InferenceData or xarray.DataTree
+            As `Posterior.to_arviz` gives it.
+        """
+        records = pooled(data.parties) if isinstance(data, Federation) else data
+        return self.posterior.to_arviz(draws, seed=seed, records=records)
+
     def report(self, path: str | Path) -> Path:
-        """Write an HTML report with figures, from the public part of this fit.
+        """Write the report, one HTML file, from the public part of this fit.
 
         Parameters
         ----------
         path
-            A folder, which is made if need be. report.html and figures/ in it are replaced.
+            The file, ending in .html, or a folder, in which it is called report.html. Folders are
+            made if need be; a file that exists is replaced.
 
         Returns
         -------
         pathlib.Path
-            The page.
+            The file.
         """
         from tacit.report.load import Run
-        from tacit.report.write import write_page
+        from tacit.report.write import REPORT, write_page
 
         rounds = msgspec.convert(self.history, prepare(list[Round]))
-        folder = Path(path)
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        run = Run(directory=folder, config="", result=self._public, rounds=rounds, refused=[])
-        return write_page(run, folder)
+        file = Path(path)
+        file = file if file.suffix == ".html" else file / REPORT
+        with writing(file.parent):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        run = Run(directory=file.parent, config="", result=self._public, rounds=rounds, refused=[])
+        return write_page(run, file)
 
     def save(self, path: str | Path) -> Path:
         """Write the public part of this fit to a folder that `tacit.load` reads.

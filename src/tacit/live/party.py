@@ -38,6 +38,7 @@ from tacit.party.store import PartyStore, Stopped
 from tacit.privacy.ledger.ledger import BudgetExceededError
 from tacit.server.messages import Reply, Request, Stage
 from tacit.server.step import is_plausible
+from tacit.support.tracing import span
 
 FIRST_WAIT_S, MAX_WAIT_S = 0.2, 30.0
 BACK_SOON_S = 600.0
@@ -193,6 +194,10 @@ class LiveParty:
         return session.final_posterior
 
     async def _answer(self, session: AsyncSession, turn: Turn) -> None:
+        with span("answer", turn.traceparent, request=turn.request, round=turn.round):
+            await self._answer_turn(session, turn)
+
+    async def _answer_turn(self, session: AsyncSession, turn: Turn) -> None:
         self.journal.write("asked", round=turn.round, visit=turn.visit, id=turn.request)
         began = time.perf_counter()
         try:

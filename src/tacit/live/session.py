@@ -85,6 +85,8 @@ class Turn(NamedTuple):
     round: int
     stage: str = UPDATE
     public: Arrays = {}  # noqa: RUF012 - shared and never written to
+    traceparent: str | None = None
+    """Where a trace of this request continues, if the server keeps one."""
 
     @property
     def cavity(self) -> Natural:
@@ -371,6 +373,7 @@ class AsyncSession:
             round=_given(message.round) or 0,
             stage=stage or UPDATE,
             public=self._public(message.public, stage or UPDATE),
+            traceparent=_given(message.traceparent),
         )
 
     def _public(self, arrays: m.Distribution | UnsetType, stage: str) -> Arrays:

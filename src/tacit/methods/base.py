@@ -15,9 +15,10 @@ import numpy as np
 from tacit.arrays import Array, Arrays, Natural
 from tacit.expfam import Family
 from tacit.models import Model, Records
+from tacit.privacy.events import GaussianEvent
 from tacit.pvi import damped_update
 from tacit.server.combine import Solver
-from tacit.server.messages import UPDATE, Stage
+from tacit.server.messages import UPDATE, Asked, Stage
 from tacit.server.schedule import USUAL_ROUNDS
 
 MAX_FULL_COVARIANCE = 256
@@ -29,14 +30,14 @@ class Task(NamedTuple):
 
     `weights` is 1 for a record and 0 for padding. `start` is where an optimiser begins: q, or,
     while q is still the prior (`initial`), the model's own starting point. `visit` counts the
-    requests that this party has had. A private method also
-    gets its numbers (`terms`) and the key of its noise and batches (`secret`). `stage` is the name
-    of the visit's stage (`LocalMethod.stage_at`), known when it is compiled, and `public` what the
-    server publishes for it; q and factor are None where the stage does not read them. `memory` is
-    what the method kept at this party (`LocalMethod.memory`), and `damping` the part of its change
-    that will be sent. `begun` is what `LocalMethod.begin` made of `start`, or None, in which case
-    the method does so itself. `words` are the numbers of seed, party and visit that the public key
-    of `answer` is made of: no source of noise.
+    requests that this party has had. A private method also gets its numbers (`terms`), its noise,
+    and the key of its batches (`secret`). `stage` is the name of the visit's stage
+    (`LocalMethod.stage_at`), known when it is compiled, and `public` what the server publishes for
+    it; q and factor are None where the stage does not read them. `memory` is what the method kept
+    at this party (`LocalMethod.memory`), and `damping` the part of its change that will be sent.
+    `begun` is what `LocalMethod.begin` made of `start`, or None, in which case the method does so
+    itself. `words` are the numbers of seed, party and visit that the public key of `answer` is made
+    of: no source of noise.
 
     Parameters
     ----------
@@ -50,8 +51,9 @@ class Task(NamedTuple):
         Whether q is still the prior.
     visit, stage
         Number of earlier requests, and the name of this one's stage.
-    terms, secret
-        Clips and noise of a private method, and the key of its noise.
+    terms, secret, noise
+        Terms of a private method, the key of its batches, and the integer noise of its releases,
+        one row each.
     public
         What the server publishes for this stage.
     memory
@@ -71,6 +73,7 @@ class Task(NamedTuple):
     visit: Array | int = 0
     terms: Any = None
     secret: Array = None
+    noise: Array = None
     stage: str = UPDATE
     public: Arrays = {}  # noqa: RUF012 - shared and never written to
     memory: Any = None
@@ -98,6 +101,8 @@ class Answer(NamedTuple):
         What stays with the party.
     released
         Further arrays that leave the party.
+    sound
+        False if a sum was not finite, in which case nothing is sent.
     """
 
     natural: Natural | None
@@ -105,6 +110,7 @@ class Answer(NamedTuple):
     cost: Any = None
     memory: Any = None
     released: Arrays = {}  # noqa: RUF012 - shared and never written to
+    sound: Array | bool = True
 
     def leaving(self, task: Task) -> Arrays:
         """Everything that leaves the party, by name."""
@@ -212,6 +218,37 @@ class LocalMethod(abc.ABC):
         """Names and shapes of what a reply to that stage releases."""
         del model, stage
         return family.shapes
+
+    def integer_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]] | None:
+        """Names and shapes of the integers that a reply to that stage carries.
+
+        None: it carries floats, the arrays of `released_shapes`.
+        """
+        del model, family, stage
+        return None
+
+    def from_integers(
+        self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
+    ) -> Arrays:
+        """The arrays of `released_shapes` that released integers stand for, in NumPy.
+
+        `event` is that of the agreed plan and has the public step. Linear in the integers where
+        only a sum over parties is read, with the product of their factors in `asked`.
+
+        Parameters
+        ----------
+        model, family
+            Those of the run.
+        event
+            The release, as agreed.
+        asked
+            What the release answers.
+        integers
+            What arrived, or its sum over parties.
+        """
+        raise NotImplementedError(f"{self.kind} sends no integers")
 
     def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
         """Names and shapes of what a request of that stage publishes besides q."""

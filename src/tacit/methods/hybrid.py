@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
+from tacit.arrays import Arrays
 from tacit.errors import ConfigError
 from tacit.expfam import Family
 from tacit.methods.base import Answer, Arranged, Array, Task
@@ -22,7 +23,7 @@ from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.settings import check_clip
 from tacit.server.combine import Combine, RoundSum, Run, Shared
-from tacit.server.messages import UPDATE, Stage
+from tacit.server.messages import UPDATE, Asked, Stage
 
 STATISTICS, GRADIENT = "statistics", "gradient"
 """The stages of the first visit and of all others."""
@@ -139,6 +140,22 @@ class Hybrid(PrivateMethod):
             else 1.0
         )
         return self.first.release(clip=clip, noise_sd=noise_sd * scale, units=units)
+
+    def release_size(self, model: Model, family: Family, stage: str) -> int:
+        method = self.first if stage == STATISTICS else self.then
+        return method.release_size(model, family, UPDATE)
+
+    def integer_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]] | None:
+        method = self.first if stage == STATISTICS else self.then
+        return method.integer_shapes(model, family, UPDATE)
+
+    def from_integers(
+        self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
+    ) -> Arrays:
+        method = self.first if asked.stage == STATISTICS else self.then
+        return method.from_integers(model, family, event, asked, integers)
 
     def stage_at(self, visit: int) -> Stage:
         return Stage(STATISTICS if visit == 0 else GRADIENT)

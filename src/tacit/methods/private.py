@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -16,6 +17,7 @@ from tacit.methods.base import Arranged, Array, LocalMethod, Task
 from tacit.models import Model, Records
 from tacit.privacy.events import Adjacency, GaussianEvent
 from tacit.privacy.guarantee import Aggregation, Unit
+from tacit.privacy.mechanisms import LatticeTerms
 from tacit.privacy.settings import check_clip
 from tacit.server.combine import Combine, Run, floored_step
 from tacit.server.schedule import Schedule
@@ -49,6 +51,8 @@ class Terms(NamedTuple):
         Number of releases of the whole run.
     progress
         0 at the first visit, 1 at the last.
+    lattice
+        Lattice of this visit's releases.
     """
 
     clip: Array
@@ -59,6 +63,7 @@ class Terms(NamedTuple):
     clips: Array
     noise_sds: Array
     progress: Array
+    lattice: LatticeTerms = LatticeTerms()
 
 
 class Clipped(NamedTuple):
@@ -217,6 +222,13 @@ class PrivateMethod(LocalMethod, abc.ABC):
     def numbers(self, dimension: int) -> int:
         """Numbers per release."""
         return 2 * dimension
+
+    def release_size(self, model: Model, family: Family, stage: str) -> int:
+        """Numbers per release of a stage, exactly: that many integers get noise."""
+        shapes = self.integer_shapes(model, family, stage)
+        if shapes is None:
+            shapes = self.released_shapes(model, family, stage)
+        return sum(math.prod(shape) for shape in shapes.values())
 
     def floor(
         self, model: Model, q: Natural, number: int, noise_sd: float, damping: float

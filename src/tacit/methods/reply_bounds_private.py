@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from tacit.expfam import Dirichlets, Family, Gaussian, MeanFieldGaussian
-from tacit.methods.base import LocalMethod, Task
+from tacit.methods.base import LocalMethod
 from tacit.methods.dpsgd.adaptive import MAX_LOG_SCALE, SCALE, WEIGHT, WITHIN, tally_clip
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.hybrid import Hybrid
@@ -238,8 +238,8 @@ def _broken_gradient(
         settled.clip, noise_sd, settled.shares, settled.units, settled.releases, None, None,
         exchange.visit / max(1, settled.visits - 1),
     )  # fmt: skip
-    task = Task({}, None, q, factor, q, exchange.initial, exchange.visit, terms)
-    length = np.asarray(method._length(model, np.mean(precision - least), number, task), np.float64)
+    known = np.mean(precision - least)
+    length = np.asarray(method._length(model, known, number, terms), np.float64)
     length = length * method.step_end**terms.progress * np.square(np.asarray(model.clip_scales()))
     change = power(delta, 1.0 / exchange.damping)
     added, old = -2.0 * change["quadratic"], -2.0 * factor["quadratic"]
@@ -254,7 +254,8 @@ def _broken_gradient(
     gradient = np.where(still, 0.0, moved / length + factor["linear"] - old * mean)
     free = {"location": mean, "scale": -0.5 * np.log(np.maximum(precision, floor))}
     maps = {
-        name: np.asarray(value, np.float64) for name, value in method._maps(model, free).items()
+        name: np.asarray(value, np.float64)
+        for name, value in method._maps(model, free, np.ones(())).items()
     }
     unit = method.sampling_rate / scale
     released = [maps["location"] * gradient * unit]

@@ -22,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 
 from tacit.expfam import MeanFieldGaussian
-from tacit.methods.base import Task
 from tacit.methods.dpsgd.adaptive import MAX_LOG_SCALE, SCALE, WEIGHT, WITHIN, tally_clip
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.private import Terms
@@ -74,9 +73,7 @@ class Steps(NamedTuple):
             settled.clip, self.scale * self.noise_sd, settled.shares, settled.units,
             settled.releases, None, None, exchange.visit / max(1, settled.visits - 1),
         )  # fmt: skip
-        q = exchange.q
-        task = Task({}, None, q, exchange.factor, q, exchange.initial, exchange.visit, terms)
-        found = np.asarray(self.method._length(self.model, np.mean(known), number, task))
+        found = np.asarray(self.method._length(self.model, np.mean(known), number, terms))
         found = found * self.method.step_end**terms.progress
         return found * np.square(np.asarray(self.model.clip_scales(), np.float64))
 

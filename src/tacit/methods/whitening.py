@@ -35,7 +35,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from tacit.arrays import Arrays, Natural
+from tacit.arrays import Arrays, Natural, namespace
 from tacit.errors import ConfigError
 from tacit.expfam import Family, FullGaussian
 from tacit.methods.base import Answer, Arranged, Array, LocalMethod, RunFacts, Task
@@ -49,7 +49,7 @@ from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Gaussian
 from tacit.privacy.settings import check_clip
 from tacit.server.combine import Combine, RoundSum, Run, Shared
-from tacit.server.messages import Stage
+from tacit.server.messages import Asked, Stage
 from tacit.support.compiler import jax, jnp
 
 MOMENT, MAP = "moment", "map"
@@ -187,6 +187,27 @@ class Whitened(PrivateMethod):
             return {MOMENT: (model.dimension * (model.dimension + 1) // 2,)}
         return self.bound_inner.released_shapes(model, family, stage)
 
+    def release_size(self, model: Model, family: Family, stage: str) -> int:
+        if stage == MOMENT:
+            return super().release_size(model, family, stage)
+        return self.bound_inner.release_size(model, family, stage)
+
+    def integer_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]] | None:
+        if stage == MOMENT:
+            return self.released_shapes(model, family, stage)
+        return self.bound_inner.integer_shapes(model, family, stage)
+
+    def from_integers(
+        self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
+    ) -> Arrays:
+        if asked.stage == MOMENT:
+            return {MOMENT: event.step * integers[MOMENT]}
+        terms, visit = _inner_terms(asked.terms, np.float64(asked.visit)), asked.visit - 1
+        asked = asked._replace(visit=visit, terms=terms)
+        return self.bound_inner.from_integers(model, family, event, asked, integers)
+
     def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
         if stage == MOMENT:
             return {}
@@ -232,10 +253,16 @@ class Whitened(PrivateMethod):
     def _moment(self, task: Task) -> Answer:
         """The noisy second moment, without damping."""
         bounded, _ = self._clipped_moment(task)
-        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
-        release = mechanism.release(task.secret, bounded)
+        mechanism = Gaussian(
+            noise_sd=task.terms.noise_sds[0],
+            shares=task.terms.shares,
+            lattice=task.terms.lattice,
+        )
+        release = mechanism.release(task.noise[0], bounded)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
-        return Answer(None, None, costs, task.memory, {MOMENT: release.value})
+        return Answer(
+            None, None, costs, task.memory, {MOMENT: release.integers}, sound=release.sound
+        )
 
     def _clipped_moment(self, task: Task, tally: Tally | None = None) -> tuple[Bounded, Array]:
         """The clipped second moment, and a mask of its units."""
@@ -268,12 +295,7 @@ class Whitened(PrivateMethod):
         """The task on whitened features, with visits counted as in the inner method."""
         x = task.records["x"]
         records = task.records | {"x": x @ unpack_symmetric(task.public[MAP]).astype(x.dtype)}
-        visit = jnp.asarray(task.visit, jnp.float64)
-        later = visit / task.terms.progress - 1.0  # visits after the inner method's first
-        terms: Terms = task.terms._replace(
-            releases=task.terms.releases - 1,
-            progress=(visit - 1.0) / jnp.maximum(1.0, later),
-        )
+        terms = _inner_terms(task.terms, jnp.asarray(task.visit, jnp.float64))
         return task._replace(records=records, visit=jnp.asarray(task.visit) - 1, terms=terms)
 
     def server(self, run: Run) -> Combine:
@@ -315,6 +337,13 @@ class Whitened(PrivateMethod):
         covariance = (stretch * np.square(sd)) @ stretch
         full = FullGaussian(model.dimension)
         return full, full.natural(mean=stretch @ mean, covariance=covariance)
+
+
+def _inner_terms(terms: Terms, visit: Array) -> Terms:
+    """Terms of the inner method, which has one visit and one release less."""
+    later = visit / terms.progress - 1.0  # visits after the inner method's first
+    progress = (visit - 1.0) / namespace(later).maximum(1.0, later)
+    return terms._replace(releases=terms.releases - 1, progress=progress)
 
 
 def whitened(inner: LocalMethod | None, share: float | None, bound: float | None) -> Whitened:

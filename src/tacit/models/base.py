@@ -147,6 +147,10 @@ class Model(abc.ABC):
     """True if for some q rounding errors grow as large as the values (by an iteration or a
     discontinuity). Results then depend on array shapes.
     """
+    summed_parts: ClassVar[float] = 1.0
+    """Largest sum of the norms of the terms that are added up for one clipped contribution, over
+    its clip: more than 1 where a sum of statistics is a difference of sums. Rounding grows with it.
+    """
     listed: ClassVar[bool] = True
     """False if single coordinates have no meaning; results then do not list them."""
     user_program: ClassVar[bool] = False

@@ -7,7 +7,7 @@ outcomes with E[f(y) | x, θ] = E[meanₖ wₖ f(yₖ)], in one of four ways, th
 * quantiles at stratified places, more of them in the tails, where scores are clipped:
   t ∈ (−1, 1) uniform in its stratum, v = ½(1 + sgn t·(1 − (1 − |t|)³)), w = 3(1 − |t|)²;
 * quantiles of a wide proposal (Student's t of 2 degrees of freedom, which has a closed form),
-  weighted by the ratio of the densities;
+  weighted by the ratio of the densities, twice as many;
 * plain draws, four times as many.
 
 Everything is a function of one record (a batch of length 1), of θ and of the record's own key; a
@@ -28,8 +28,8 @@ from tacit.support.compiler import jax, jnp
 
 MOST_VALUES = 16
 """Of a finite support that is written out."""
-PLAIN_FACTOR = 4
-"""How many times as many draws are taken where they are neither stratified nor weighted."""
+PROPOSED_FACTOR, PLAIN_FACTOR = 2, 4
+"""How many times as many draws are taken from a proposal, and where they are not stratified."""
 EDGE = 1e-12
 """Quantiles are taken between this and 1 minus this."""
 RANK_DRAWS = 99
@@ -149,7 +149,7 @@ class OutcomeLaw(abc.ABC):
             return Simulated(values, 3.0 * rest**2)
         proposal = self.proposal(parameters)
         if proposal is not None:
-            place = jnp.clip(_strata(key, count, 0.0, 1.0), EDGE, 1.0 - EDGE)
+            place = jnp.clip(_strata(key, PROPOSED_FACTOR * count, 0.0, 1.0), EDGE, 1.0 - EDGE)
             numbers, log_density = _proposed(proposal, place)
             values = jax.vmap(lambda number: self.of_number(parameters, number))(numbers)
             target = jax.vmap(lambda value: self.log_prob(parameters, value))(values)

@@ -31,6 +31,7 @@ from tacit.plan.agreement import Agreement
 from tacit.plan.calibrate import Settled
 from tacit.privacy.mechanisms import check_released
 from tacit.server.messages import Reply, Request
+from tacit.support.tracing import span
 
 
 class Computer(Protocol):
@@ -110,10 +111,14 @@ class PartyAgent:
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
         """Replies in the order of the requests."""
-        opened = self.open(requests)
+        with span("charge", requests=len(requests)):
+            opened = self.open(requests)
         replies = opened.known
         if opened.new:
-            replies |= self.close(opened.new, self.computer.compute(opened.new, opened.keys))
+            with span("compute", requests=len(opened.new)):
+                updates = self.computer.compute(opened.new, opened.keys)
+            with span("keep", requests=len(opened.new)):
+                replies |= self.close(opened.new, updates)
         return [replies[request.id] for request in requests]
 
     def open(self, requests: Sequence[Request]) -> OpenedRequests:

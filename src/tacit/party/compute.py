@@ -20,8 +20,10 @@ from tacit.methods import Arranged, LocalMethod, Task, Terms
 from tacit.models import Model, Records
 from tacit.plan.agreement import Agreement
 from tacit.plan.calibrate import Settled
-from tacit.privacy.mechanisms import check_released
-from tacit.privacy.noise_key import key_data, secret_key_data, seeded_key_data, wrap_noise_key
+from tacit.privacy.events import GaussianEvent
+from tacit.privacy.lattice import draw_each
+from tacit.privacy.mechanisms import LatticeTerms, check_released
+from tacit.privacy.noise_key import batch_key_data, secret_key, seeded_key, wrap_noise_key
 from tacit.server.messages import UPDATE, Request
 
 MIN_PADDED_ROWS = 32
@@ -177,8 +179,8 @@ def make_task(
     q, start, initial, begun, public = shared
     task = Task(records, weights.astype(method.dtype), q, factor, start, initial, words[2])
     if private is not None:
-        terms, secret = private
-        task = task._replace(terms=terms, secret=wrap_noise_key(secret))
+        terms, secret, noise = private
+        task = task._replace(terms=terms, secret=wrap_noise_key(secret), noise=noise)
     task = task._replace(stage=stage, memory=memory, damping=damping, begun=begun)
     return task._replace(words=words, public=public)
 
@@ -282,18 +284,21 @@ def _private_parts(
     requests: Sequence[Request],
     settled: Sequence[Settled | None] | None,
     keys: Sequence[bytes | None],
-) -> tuple[Terms, np.ndarray] | None:
-    """Terms and noise keys, one row per request; None for a method without privacy."""
+) -> tuple[Terms, np.ndarray, np.ndarray] | None:
+    """Terms, keys and integer noise, one row per request; None for a method without privacy."""
     if not agreement.method.private:
         return None
     known = [one for one in settled or () if one is not None]
     if len(known) != len(requests):
         raise ValueError("a private method needs settled terms for every request")
-    if agreement.insecure_noise_seed is None:
-        data = [secret_key_data() if key is None else key_data(key) for key in keys]
+    seed = agreement.insecure_noise_seed
+    if seed is None:
+        secrets = [secret_key() if key is None else key for key in keys]
     else:
-        data = [seeded_key_data(agreement.insecure_noise_seed, r.party, r.visit) for r in requests]
+        secrets = [seeded_key(seed, r.party, r.visit) for r in requests]
+    data = [batch_key_data(secret, simulated=seed is not None) for secret in secrets]
     now = [one.events_at(r.visit) for r, one in zip(requests, known, strict=True)]
+    lattices = [[event.lattice for event in events if event.lattice] for events in now]
     terms = Terms(
         clip=np.array([one.clip for one in known]),
         noise_sd=np.array([one.noise_sd for one in known]),
@@ -305,8 +310,31 @@ def _private_parts(
         progress=np.array(
             [r.visit / max(1, one.visits - 1) for r, one in zip(requests, known, strict=True)]
         ),
+        lattice=LatticeTerms(
+            bits=np.array([one[0].bits if one else 0 for one in lattices]),
+            units=np.array([one[0].units if one else 0 for one in lattices]),
+        ),
     )
-    return terms, np.stack(data)
+    return terms, np.stack(data), _noise(secrets, now)
+
+
+def _noise(secrets: Sequence[bytes], now: Sequence[tuple[GaussianEvent, ...]]) -> np.ndarray:
+    """Noise of every release, (requests, releases, numbers): a function of the secrets alone.
+
+    Drawn here, before the records are read, so that its timing tells nothing about them.
+    """
+    first = now[0]
+    if not first:
+        return np.zeros((len(now), 0, 0), np.int64)
+    if len(first) != 1 or first[0].lattice is None:
+        raise ValueError(f"a visit has one kind of release, on a lattice; {first} was settled")
+    count, numbers = first[0].count, first[0].lattice.numbers
+    found = np.empty((len(now), count * numbers), np.int64)
+    bits = [event.lattice.bits for (event,) in now if event.lattice is not None]
+    for k in set(bits):
+        rows = [row for row, own in enumerate(bits) if own == k]
+        found[rows] = draw_each([secrets[row] for row in rows], count * numbers, k)
+    return found.reshape(len(now), count, numbers)
 
 
 @functools.lru_cache(maxsize=64)
@@ -327,7 +355,7 @@ def compiled(
         key = visit_key(task.words) if model.traceable or method.uses_key else None
         answer = method.answer(model, family, key, task)
         released = answer.leaving(task)
-        finite = xp.all(xp.isfinite(0.0 if answer.loss is None else answer.loss))
+        finite = xp.all(xp.isfinite(0.0 if answer.loss is None else answer.loss)) & answer.sound
         for value in released.values():
             finite = finite & xp.all(xp.isfinite(value))
         for value in jax.tree.leaves(answer.memory):

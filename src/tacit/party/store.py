@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from tacit.arrays import Arrays, Natural
 from tacit.errors import DataError
@@ -134,6 +135,8 @@ class PartyStore:
         if self._kept.request == request.id:
             return
         factor = request.factor
+        if any(value.dtype == np.int64 for value in reply.released.values()):
+            factor = None  # only the server reads integers of a private release
         self._write(
             msgspec.structs.replace(
                 self._kept,

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
 import msgspec
 
 from tacit.errors import ConfigError
 from tacit.privacy.accounting import calibrate, epsilon
-from tacit.privacy.events import Adjacency, GaussianEvent
+from tacit.privacy.events import HIDDEN_UNITS, LEAST_UNITS, Adjacency, GaussianEvent
 from tacit.privacy.guarantee import TRUST, Aggregation, Guarantee, Unit
+from tacit.privacy.lattice import LEAST_BITS, RING_BITS
 from tacit.privacy.settings import Privacy, check_clip
 
 KNOWN_SEED_CAVEAT = (
@@ -64,6 +65,17 @@ class PartyShape(NamedTuple):
     units: int
 
 
+class LatticeShape(NamedTuple):
+    """What the lattice of a run's releases depends on besides clip and noise, all of it public."""
+
+    numbers: Callable[[int], int]
+    """Numbers per release, by visit."""
+    units: int = HIDDEN_UNITS
+    """Bound on the contributions to one party's sum."""
+    parties: int = 1
+    """Parties whose noise is added up before anyone sees it."""
+
+
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
     """Privacy terms of one party for a whole run."""
 
@@ -108,17 +120,25 @@ def settle(
     *,
     shares: int = 1,
     trust: str | None = None,
+    numbers: Callable[[int], int] = lambda _: 1,
+    total_units: int = 0,
+    summed_parts: float = 1.0,
 ) -> dict[str, Settled]:
     """Calibrate every party's noise; refuse a guarantee that cannot be met.
 
-    `shares` is the number of parties' messages that are added up before anyone sees them.
+    `shares` is the number of parties' messages that are added up before anyone sees them, `numbers`
+    those per release, by visit, and `total_units` the number of all units where it is public.
+    `summed_parts` is the model's: rounding is as that of √ of it times as many contributions.
     """
     shares = 1 if privacy.aggregation == "plain" else shares
+    units = max(total_units, LEAST_UNITS) if total_units else HIDDEN_UNITS
+    units = math.ceil(units * math.sqrt(summed_parts))
+    lattice = LatticeShape(numbers, units, shares if privacy.aggregation == "trusted" else 1)
     _check(privacy, method, shapes, shares)
     clips = {name: _clip(privacy, method, name) for name in shapes}
     known: dict[tuple, float] = {}
     noise = {
-        name: clips[name] * _multiplier(privacy, method, name, shape, known)
+        name: clips[name] * _multiplier(privacy, method, name, shape, lattice, known)
         for name, shape in shapes.items()
     }
     if privacy.aggregation != "plain":
@@ -126,8 +146,15 @@ def settle(
         noise = dict.fromkeys(noise, max(noise.values()))
     costs: dict[tuple, float] = {}
     settled = {}
+    every = {
+        name: _answers(method, shape, lattice, clip=clips[name], noise_sd=noise[name])
+        for name, shape in shapes.items()
+    }
+    if privacy.aggregation != "plain":
+        every = _with_one_step(every)
     for name, shape in shapes.items():
-        answers = _answers(method, shape, clip=clips[name], noise_sd=noise[name])
+        answers = every[name]
+        _check_ring(name, answers, shape.units, lattice)
         delta = privacy.of(name)[2]
         key = (answers, shape.visits, delta)
         if key not in costs:
@@ -161,16 +188,62 @@ def settle(
 
 
 def _answers(
-    method: Releasing, shape: PartyShape, *, clip: float, noise_sd: float
+    method: Releasing, shape: PartyShape, lattice: LatticeShape, *, clip: float, noise_sd: float
 ) -> tuple[tuple[GaussianEvent, ...], ...]:
-    """Events of every visit; a single entry if all are equal."""
-    answers = tuple(
-        method.events(
+    """Events of every visit on their lattices; a single entry if all are equal."""
+    answers = []
+    for visit in range(shape.visits):
+        events = method.events(
             visit=visit, visits=shape.visits, clip=clip, noise_sd=noise_sd, units=shape.units
         )
-        for visit in range(shape.visits)
-    )
-    return answers[:1] if len(set(answers)) == 1 else answers
+        size = lattice.numbers(visit)
+        answers.append(
+            tuple(
+                event.on_lattice(size, parties=lattice.parties, units=lattice.units)
+                for event in events
+            )
+        )
+    return tuple(answers[:1] if len(set(answers)) == 1 else answers)
+
+
+def _with_one_step(
+    every: dict[str, tuple[tuple[GaussianEvent, ...], ...]],
+) -> dict[str, tuple[tuple[GaussianEvent, ...], ...]]:
+    """The same events on the finest of the parties' lattices: only equal steps can be added up."""
+    events = [event for answers in every.values() for answer in answers for event in answer]
+    finest = max((event.lattice.bits for event in events if event.lattice), default=LEAST_BITS)
+
+    def finer(event: GaussianEvent) -> GaussianEvent:
+        assert event.lattice is not None
+        lattice = msgspec.structs.replace(event.lattice, bits=finest)
+        return msgspec.structs.replace(event, lattice=lattice)
+
+    return {
+        name: tuple(tuple(finer(event) for event in answer) for answer in answers)
+        for name, answers in every.items()
+    }
+
+
+def _check_ring(
+    party: str, answers: Sequence[tuple[GaussianEvent, ...]], units: int, lattice: LatticeShape
+) -> None:
+    """Refuse sums that may be cut off because they do not fit into 64-bit integers."""
+    if units > lattice.units:
+        raise ConfigError(
+            f"party {party!r} has {units} units; the rounding of its sums is bounded for at most "
+            f"{lattice.units}: declare the total number under privacy.adjacency = 'replace-one', "
+            "or divide the party"
+        )
+    for event in (event for answer in answers for event in answer):
+        assert event.lattice is not None
+        noise = 10.0 * 2.0**event.lattice.bits * math.sqrt(lattice.parties)
+        largest = units * lattice.parties * event.clip / event.step + noise
+        if not largest < 2.0**RING_BITS:
+            raise ConfigError(
+                f"party {party!r}: {lattice.parties} sums of {units} contributions of norm "
+                f"{event.clip:g} with noise sd {event.noise_sd:g} takes {largest:.2g} steps of the "
+                f"lattice, more than 2^{RING_BITS}; use a smaller epsilon"
+            )
 
 
 def _together(
@@ -195,6 +268,7 @@ def _multiplier(
     method: Releasing,
     party: str,
     shape: PartyShape,
+    lattice: LatticeShape,
     known: dict[tuple, float],
 ) -> float:
     """z for one party; calibrated once for parties with equal settings."""
@@ -203,7 +277,7 @@ def _multiplier(
         return given
 
     def events(noise: float) -> tuple[GaussianEvent, ...]:
-        return _together(_answers(method, shape, clip=1.0, noise_sd=noise), shape.visits)
+        return _together(_answers(method, shape, lattice, clip=1.0, noise_sd=noise), shape.visits)
 
     assert target is not None
     key = (target, delta, events(1.0))

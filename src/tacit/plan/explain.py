@@ -131,10 +131,16 @@ def _server(settled: Settled, *, central: bool) -> tuple[str, str, float, str]:
 
 
 def _with_noise(settled: Settled, share: float) -> list[GaussianEvent]:
-    return [
-        msgspec.structs.replace(event, noise_sd=event.noise_sd * share)
-        for event in settled.all_events
-    ]
+    """The events with that share of the noise; the step of their lattice stays as it is."""
+    found = []
+    for event in settled.all_events:
+        lattice = event.lattice
+        if lattice is not None:
+            parties = max(1, round(share**2 * lattice.parties))
+            lattice = msgspec.structs.replace(lattice, parties=parties)
+        noise_sd = event.noise_sd * share
+        found.append(msgspec.structs.replace(event, noise_sd=noise_sd, lattice=lattice))
+    return found
 
 
 def _whole_party(plan: Plan, settled: Settled, events: list[GaussianEvent]) -> float | None:

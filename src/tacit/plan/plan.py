@@ -6,18 +6,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from tacit.arrays import Natural
+from tacit.arrays import Arrays, Natural
 from tacit.errors import ConfigError
 from tacit.expfam import Family
-from tacit.methods import DPSGD, LocalMethod, PrivateMethod
+from tacit.methods import DPSGD, LocalMethod, PrivateMethod, Terms
 from tacit.models import (
     Model,
     Records,
@@ -41,12 +41,15 @@ from tacit.plan.checks import (
     shares_of,
     units_of,
 )
+from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Guarantee
+from tacit.privacy.lattice import KEY_BYTES, DiscreteGaussian
 from tacit.privacy.settings import Privacy
 from tacit.pvi import divide, power
 from tacit.server.combine import Combine, Run
+from tacit.server.messages import Asked, Request
 from tacit.server.schedule import Schedule, Synchronous
-from tacit.server.state import Rules
+from tacit.server.state import LatticeRules, Rules
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ class Plan:
             reads_public=self.method.reads_public,
             stage_at=self.method.stage_at,
             released=lambda stage: self.method.released_shapes(self.model, self.family, stage),
+            lattice=self._lattice,
         )
 
     @property
@@ -150,20 +154,69 @@ class Plan:
         shares = max((one.shares for one in self.settled.values()), default=1)
         return shares if shares > 1 else None if self.live is None else self.live.quorum
 
+    def read_released(self, request: Request, released: Arrays) -> Arrays:
+        """What one party's reply released, as floats: integers times their public step.
+
+        Parameters
+        ----------
+        request
+            The request that it answers.
+        released
+            What the reply carries.
+        """
+        lattice = self._lattice
+        if lattice is None or lattice.shapes(request.stage) is None:
+            return released
+        parts = (request.party, request.visit, request.stage)
+        asked = Asked(*parts, request.q, request.factor, request.damping, request.public)
+        return lattice.read(asked, released)
+
     @property
-    def _noise_rng(self) -> Callable[[int], np.random.Generator] | None:
-        """Generator of the server's noise by round, if the server adds it."""
-        if self.privacy is None or not self._server_adds_noise:
+    def _lattice(self) -> LatticeRules | None:
+        """How integers of a private run are added up and read."""
+        if self.privacy is None or not self.settled:
             return None
+
+        def event_at(party: str, visit: int) -> GaussianEvent:
+            settled = self.settled[party]
+            events = settled.events_at(visit) or settled.events_at(0)  # a release may be repeated
+            return events[0]
+
+        def scale(party: str, visit: int) -> tuple[float, float]:
+            event = event_at(party, visit)
+            return event.step, event.clip
+
+        def read(asked: Asked, integers: Arrays) -> Arrays:
+            event = event_at(asked.party, asked.visit)
+            asked = asked._replace(terms=_terms(self.settled[asked.party], event, asked.visit))
+            return self.method.from_integers(self.model, self.family, event, asked, integers)
+
+        def noise(number: int, shapes: dict[str, tuple[int, ...]]) -> Arrays:
+            lattice = event_at(next(iter(self.settled)), number - 1).lattice
+            assert lattice is not None
+            draws = DiscreteGaussian(self._server_key(number), lattice.bits)
+            return {
+                name: draws.draw(math.prod(shape)).reshape(shape)
+                for name, shape in sorted(shapes.items())
+            }
+
+        return LatticeRules(
+            shapes=lambda stage: self.method.integer_shapes(self.model, self.family, stage),
+            read=read,
+            scale=scale,
+            sums=self.privacy.aggregation != "plain",
+            noise=noise if self._server_adds_noise else None,
+        )
+
+    def _server_key(self, number: int) -> bytes:
+        """Key of the server's noise in a round, from the run's secret or a known seed."""
+        assert self.privacy is not None
         seed = self.privacy.insecure_noise_seed
         key = self.noise_key if seed is None else (seed,)
-
-        def generator(number: int) -> np.random.Generator:
-            if key is None:
-                raise RuntimeError("this plan has no noise key: carry_out draws one per run")
-            return np.random.default_rng([*key, number])
-
-        return generator
+        if key is None:
+            raise RuntimeError("this plan has no noise key: carry_out draws one per run")
+        body = "/".join(str(word) for word in (*key, number)).encode()
+        return hashlib.blake2b(body, digest_size=KEY_BYTES, person=b"tacit.server").digest()
 
     @property
     def _server_adds_noise(self) -> bool:
@@ -197,7 +250,6 @@ class Plan:
                 rounds=self.schedule.rounds,
                 damping_at=self.schedule.damping_at,
                 noise_sd=noise_sd,
-                noise_rng=self._noise_rng,
             )
         )
 
@@ -255,6 +307,11 @@ def make_plan(
         shapes_of(schedule, units, seed),
         shares=shares_of(privacy, schedule, len(parties), live),
         trust=trust,
+        numbers=lambda visit: method.release_size(
+            model, chosen_family, method.stage_at(visit).name
+        ),
+        total_units=method.total_units,
+        summed_parts=model.summed_parts,
     )
     if privacy.aggregation != "plain":
         check_in_step(settled, schedule, live)
@@ -269,6 +326,20 @@ def make_plan(
         )  # fmt: skip
         return replace(other, why=f"not {method.kind}: {refused}; {LACKS}")
     return replace(plan, privacy=privacy, settled=settled)
+
+
+def _terms(settled: Settled, event: GaussianEvent, visit: int) -> Terms:
+    """The terms of one visit as numbers, as in `tacit.party.compute`."""
+    return Terms(
+        clip=settled.clip,
+        noise_sd=settled.noise_sd,
+        shares=float(settled.shares),
+        units=settled.units,
+        releases=settled.releases,
+        clips=np.array([event.clip]),
+        noise_sds=np.array([event.noise_sd]),
+        progress=visit / max(1, settled.visits - 1),
+    )
 
 
 def first_factors(plan: Plan) -> dict[str, Natural]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tacit.arrays import computed_once, kept_rows
-from tacit.privacy.events import Adjacency
+from tacit.privacy.events import CLIP_MARGIN, Adjacency
 from tacit.support.compiler import jax, jnp
 
 Array = Any
@@ -25,8 +25,6 @@ LARGEST_NORM = 1e15
 """A unit with a larger norm contributes nothing: close to overflow, norms are not reliable."""
 MIN_SQUARED_NORM = 1e-200
 """A squared norm below this has lost too many digits to define a direction."""
-CLIP_MARGIN = 1e-6
-"""Norms are clipped to C·(1 − CLIP_MARGIN): float32 rounding can exceed the target by 1e-7."""
 
 
 class Bounded:

@@ -71,7 +71,7 @@ def _rotated(words: Array, bits: int) -> Array:
 
 def _seed(_: Array) -> Array:
     """Refuse `jax.random.key(seed, impl=…)`: a key from an integer seed is not secret."""
-    raise TypeError("a secret noise key cannot be made from an integer; use secret_key_data()")
+    raise TypeError("a secret noise key cannot be made from an integer; use secret_key()")
 
 
 def _split(key: Array, shape: tuple[int, ...]) -> Array:

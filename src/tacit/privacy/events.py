@@ -1,8 +1,8 @@
 """Events: records of private releases, read by accountants and stored in ledgers.
 
 An event holds the norm bound C of one unit's contribution, the standard deviation s of the noise,
-and how the batch was sampled. It does not hold ε, which follows from an adjacency, a δ and an
-accountant. Sensitivity is derived only here.
+how the batch was sampled, and the lattice on which it was released. It does not hold ε, which
+follows from an adjacency, a δ and an accountant. Sensitivity is derived only here.
 """
 
 from __future__ import annotations
@@ -49,6 +49,98 @@ class WithoutReplacement(
 
 Sampling = Poisson | WithoutReplacement
 
+CLIP_MARGIN = 1e-6
+"""Contributions are clipped to C·(1 − CLIP_MARGIN), which leaves room for rounding."""
+HIDDEN_UNITS = 1 << 20
+"""Bound on the contributions of one party where their number is secret."""
+LEAST_UNITS = 1 << 16
+"""Bound on the contributions where fewer are declared: the clip's margin covers their rounding."""
+KERNEL = 2.0
+"""s₀ of the domination lemma (docs/methods/lattice.md)."""
+
+
+class Lattice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Integer multiples of a public step with discrete Gaussian noise of parameter 2^`bits`.
+
+    Formal guarantee: with γ the step, a party rounds the float64 sum of at most `units`
+    contributions and adds noise to its `numbers` integers. One unit moves the integers by at most
+    (S + 2E)/γ + √d, S being the sensitivity of the exact sum and E ≤ n(n + 3)·2⁻⁵³·C a bound on the
+    rounding of a float64 sum in any order.
+
+    Parameters
+    ----------
+    numbers
+        d: numbers per release.
+    bits
+        k: the noise of each party has the parameter 2^k.
+    parties
+        M: parties whose noise is added up before anyone sees it.
+    units
+        n: public bound on the number of contributions to one party's sum.
+    """
+
+    numbers: int
+    bits: int
+    parties: int = 1
+    units: int = HIDDEN_UNITS
+
+    def __post_init__(self) -> None:
+        if not (self.numbers >= 0 and self.parties >= 1 and self.units >= 1):
+            raise ConfigError(
+                f"lattice of {self.numbers} numbers, {self.parties} parties, {self.units} units; "
+                "numbers must be 0 or more, parties and units at least 1"
+            )
+        if not 2 <= self.bits <= 50:
+            raise ConfigError(f"lattice of 2^{self.bits} steps; the exponent must be in 2 … 50")
+
+    @property
+    def slack(self) -> float:
+        """κ: the log-ratio by which the noise differs from a processed continuous Gaussian.
+
+        d·ln((1 + τ)/(1 − τ)) with τ = 2e^(−2π²s₀²)/(1 − e^(−2π²s₀²)) for the kernel, and for M
+        parties 10d Σ_{j<M} e^(−2π²σ²j/(j + 1)) (Kairouz, Liu and Steinke 2021, Theorem 2).
+        """
+        tail = math.exp(-2.0 * (math.pi * KERNEL) ** 2)
+        tau = 2.0 * tail / (1.0 - tail)
+        slack = self.numbers * (math.log1p(tau) - math.log1p(-tau))
+        if self.parties > 1:
+            # Every term is at most the first one, j = 1.
+            first = math.exp(-((math.pi * 2.0**self.bits) ** 2))
+            slack += 10.0 * self.numbers * (self.parties - 1) * first
+        return slack
+
+    def rounding(self, clip: float) -> float:
+        """2E, the rounding of two float64 sums."""
+        return 2.0 * self.units * (self.units + 3.0) * 2.0**-53 * clip
+
+    def distance(self, moved: float, clip: float, noise_sd: float) -> float:
+        """Integer sensitivity over the sd of the dominating continuous Gaussian.
+
+        `moved` is the sensitivity of the exact sum for contributions of norm `clip`. Half of the
+        clip's margin pays for rounding; the other half for the rounding of norms.
+        """
+        step = self.step(noise_sd)
+        moved = max(moved, moved * (1.0 - 0.5 * CLIP_MARGIN) + self.rounding(clip))
+        integers = moved / step + math.sqrt(self.numbers)
+        parameter = math.sqrt(self.parties) * 2.0**self.bits
+        return integers / math.sqrt(parameter**2 - KERNEL**2)
+
+    def step(self, noise_sd: float) -> float:
+        """γ, if the noise of the sum over the parties has that standard deviation."""
+        return noise_sd / math.sqrt(self.parties) / 2.0**self.bits
+
+
+def lattice_bits(numbers: int, noise_multiplier: float) -> int:
+    """k such that rounding adds less than a millionth to the sensitivity; from 20 to 40.
+
+    √d·γ/C = √d·z/2^k, where z is the noise multiplier of one party.
+
+    >>> lattice_bits(1, 1.0), lattice_bits(100, 10.0)
+    (20, 27)
+    """
+    needed = math.sqrt(max(1, numbers)) * max(noise_multiplier, 1e-300)
+    return min(40, 20 + max(0, math.ceil(math.log2(needed))))
+
 
 class GaussianEvent(
     msgspec.Struct, frozen=True, kw_only=True, tag="gaussian", forbid_unknown_fields=True
@@ -57,7 +149,8 @@ class GaussianEvent(
 
     `nonnegative`: no two contributions can have a negative inner product (every coordinate is ≥ 0,
     or each is a positive semi-definite matrix), which bounds the distance of two of them by √2·C
-    instead of 2·C.
+    instead of 2·C. `lattice` says that the release was one of integers, as every release of a run
+    is; without it the event is that of continuous noise on real numbers.
     """
 
     clip: float
@@ -65,6 +158,7 @@ class GaussianEvent(
     count: int = 1
     sampling: Sampling | None = None
     nonnegative: bool = False
+    lattice: Lattice | None = None
 
     def __post_init__(self) -> None:
         if not (self.clip > 0 and math.isfinite(self.clip)):
@@ -94,3 +188,36 @@ class GaussianEvent(
         if adjacency == "add-or-remove-one":
             return self.clip
         return self.clip * (math.sqrt(2.0) if self.nonnegative else 2.0)
+
+    def distance(self, moved: float) -> float:
+        """A move of the exact sum in units of the noise, with what rounding adds to it.
+
+        >>> GaussianEvent(clip=1.0, noise_sd=4.0).distance(1.0)
+        0.25
+        """
+        if self.lattice is None:
+            return moved / self.noise_sd
+        return self.lattice.distance(moved, self.clip, self.noise_sd)
+
+    @property
+    def step(self) -> float:
+        """γ: the public step of a release's integers."""
+        if self.lattice is None:
+            raise ConfigError("this event was not released on a lattice and has no step")
+        return self.lattice.step(self.noise_sd)
+
+    def on_lattice(self, numbers: int, *, parties: int = 1, units: int) -> GaussianEvent:
+        """The event of the same release as integers.
+
+        Parameters
+        ----------
+        numbers
+            Numbers per release.
+        parties
+            Parties whose noise is added up before anyone sees it.
+        units
+            Public bound on the number of contributions to one party's sum.
+        """
+        bits = lattice_bits(numbers, self.noise_multiplier / math.sqrt(parties))
+        lattice = Lattice(numbers=numbers, bits=bits, parties=parties, units=units)
+        return msgspec.structs.replace(self, lattice=lattice)

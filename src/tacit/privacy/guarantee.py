@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from tacit.privacy.events import Adjacency
+from tacit.support.notebook import notebook_html
 
 Unit = Literal["record", "person", "party"]
 Aggregation = Literal["plain", "trusted", "server"]
@@ -37,3 +38,16 @@ class Guarantee(msgspec.Struct, frozen=True, kw_only=True):
             f"{self.trust}"
         )
         return text if self.caveat is None else f"{text}. {self.caveat}"
+
+    def _repr_html_(self) -> str:
+        return notebook_html(
+            "Differential privacy",
+            [
+                ("ε", f"{self.epsilon:.4g}"),
+                ("δ", f"{self.delta:g}"),
+                ("protects", f"one {self.unit}"),
+                ("adjacency", self.adjacency),
+                ("trust", self.trust),
+            ],
+            warnings=[] if self.caveat is None else [self.caveat],
+        )

@@ -1,8 +1,9 @@
 """Mechanisms: turn a bounded value into a noisy release with its cost.
 
 Everything here runs under `jit` and `vmap`, where clip and noise are arrays that may differ between
-parties. `Release.event` converts the cost to an event; a party compares it with the event charged
-to the ledger before it sends anything.
+parties. Noise is drawn outside, by `tacit.privacy.lattice`, and given as integers: a release is the
+sum rounded to a public lattice plus these. `Release.event` converts the cost to an event; a party
+compares it with the event charged to the ledger before it sends anything.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ import numpy as np
 
 from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.privacy.bounded import Array, Bounded, Tree
-from tacit.privacy.events import GaussianEvent, Poisson, Sampling, WithoutReplacement
+from tacit.privacy.events import (
+    HIDDEN_UNITS,
+    GaussianEvent,
+    Lattice,
+    Poisson,
+    Sampling,
+    WithoutReplacement,
+)
+from tacit.privacy.lattice import LEAST_BITS, RING_BITS
 from tacit.support.compiler import jax, jnp
 
 
@@ -41,6 +50,24 @@ UNSAMPLED = Drawn()
 """No sampling: every unit is in the batch."""
 
 
+class LatticeTerms(NamedTuple):
+    """Lattice of a release, as arrays.
+
+    Parameters
+    ----------
+    bits
+        k: the noise of one party has the parameter 2^k.
+    units
+        Public bound on the number of contributions to one sum.
+    """
+
+    bits: Array | int = LEAST_BITS
+    units: Array | int = HIDDEN_UNITS
+
+
+STANDARD_LATTICE = LatticeTerms()
+
+
 class Cost(NamedTuple):
     """Privacy cost of one release, as arrays; `event` converts it to plain data."""
 
@@ -48,6 +75,10 @@ class Cost(NamedTuple):
     noise_sd: Array
     drawn: Drawn
     nonnegative: Array
+    numbers: Array
+    bits: Array
+    parties: Array
+    units: Array
 
     def event(self, count: int = 1) -> GaussianEvent:
         """The cost as a validated event; invalid scales are refused."""
@@ -57,14 +88,30 @@ class Cost(NamedTuple):
             count=count,
             sampling=self.drawn.sampling(),
             nonnegative=bool(self.nonnegative),
+            lattice=Lattice(
+                numbers=int(self.numbers),
+                bits=int(self.bits),
+                parties=int(self.parties),
+                units=int(self.units),
+            ),
         )
 
 
 class Release(NamedTuple):
-    """A value that may leave the party, with its privacy cost."""
+    """A value that may leave the party, with its privacy cost.
+
+    `value` is γ times `integers`, and NaN where the sum was not finite, which is never sent.
+    """
 
     value: Tree
     cost: Cost
+    integers: Tree = None
+
+    @property
+    def sound(self) -> Array:
+        """False if the sum was not finite."""
+        leaves = jax.tree.leaves(self.value)
+        return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
 
     @property
     def event(self) -> GaussianEvent:
@@ -76,22 +123,30 @@ class Mechanism(abc.ABC):
     """Turns a bounded value into a release. No method returns the value without its cost."""
 
     @abc.abstractmethod
-    def release(self, key: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED) -> Release:
-        """Add noise drawn with `key`; `drawn` says how the units of `bounded` were sampled."""
+    def release(self, noise: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED) -> Release:
+        """Add integer noise; `drawn` says how the units of `bounded` were sampled.
+
+        `noise` has one discrete Gaussian number of parameter 2^k for every number of the sum. It is
+        used for this release and no other.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(Mechanism):
-    """value + N(0, noise_sd² I).
+    """γ·(round(value/γ) + Y): a sum on a lattice of step γ, with discrete Gaussian noise Y.
 
-    Formal guarantee: the release is one `GaussianEvent(clip, noise_sd)`, sampled as `drawn` says;
-    the accountants give its ε. With `shares` = M > 1 the party adds N(0, noise_sd²/M) only, and the
-    event is that of the sum of M such releases. It protects only against observers of the sum (TMLR
-    Theorems 11 and 14), not against one who sees a single release.
+    Formal guarantee: the release is one `GaussianEvent(clip, noise_sd)` on a `Lattice`, sampled as
+    `drawn` says; the accountants give its ε. With `shares` = M > 1 the party adds noise of standard
+    deviation noise_sd/√M only, and the event is that of the sum of M such releases. It protects
+    only against observers of the sum (TMLR Theorems 11 and 14), not against one who sees a single
+    release. With infinite `shares` the party rounds and adds nothing: the server adds the noise.
+    Coordinates are clamped to ±2^61/M before the noise, so that sums do not leave 64 bits; like
+    every projection on a box this moves neighbours no further apart.
     """
 
     noise_sd: Array | float
     shares: Array | float = 1
+    lattice: LatticeTerms = STANDARD_LATTICE
 
     def __post_init__(self) -> None:
         if isinstance(self.noise_sd, int | float) and not 0 < self.noise_sd < np.inf:
@@ -102,23 +157,47 @@ class Gaussian(Mechanism):
         if isinstance(self.shares, int | float) and not self.shares >= 1:
             raise ConfigError(f"shares = {self.shares}; it must be at least 1")
 
-    def release(self, key: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED) -> Release:
+    def release(self, noise: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED) -> Release:
         leaves, treedef = jax.tree.flatten(bounded.value)
-        added = self.noise_sd / jnp.sqrt(jnp.asarray(self.shares, jnp.float64))
-        noised = []
-        for index, leaf in enumerate(leaves):
-            dtype = leaf.dtype
-            if not jnp.issubdtype(dtype, jnp.floating):
-                raise TypeError(f"noise is added to floating-point numbers, not to {dtype}")
-            noise = jax.random.normal(jax.random.fold_in(key, index), leaf.shape, dtype)
-            noised.append(leaf + jnp.asarray(added, dtype) * noise)
+        numbers = sum(leaf.size for leaf in leaves)
+        if noise.dtype != jnp.int64 or noise.shape != (numbers,):
+            raise TypeError(
+                f"noise is {noise.dtype}{noise.shape}; draw {numbers} int64 numbers for this sum"
+            )
+        shares, bits = jnp.asarray(self.shares, jnp.float64), jnp.asarray(self.lattice.bits)
+        alone = jnp.isinf(shares)
+        parties = jnp.where(alone, 1.0, shares)
+        noise_sd = jnp.asarray(self.noise_sd, jnp.float64)
+        step = noise_sd / jnp.sqrt(parties) * _power_of_two(-bits)
+        limit = 2.0 ** (RING_BITS - 1) / parties
+        noise = jnp.where(alone, 0, noise)
+        values, integers, start = [], [], 0
+        for leaf in leaves:
+            if leaf.dtype != jnp.float64:
+                raise TypeError(f"sums are rounded in float64, not in {leaf.dtype}")
+            own = jnp.reshape(noise[start : start + leaf.size], leaf.shape)
+            start += leaf.size
+            places = jnp.clip(jnp.rint(leaf / step), -limit, limit)
+            whole = jnp.where(jnp.isfinite(leaf), places, 0.0).astype(jnp.int64) + own
+            integers.append(whole)
+            values.append(jnp.where(jnp.isfinite(leaf), step * whole, jnp.nan))
         cost = Cost(
-            jnp.asarray(bounded.clip, jnp.float64),
-            jnp.asarray(self.noise_sd, jnp.float64),
-            drawn,
-            jnp.asarray(bounded.nonnegative),
+            clip=jnp.asarray(bounded.clip, jnp.float64),
+            noise_sd=noise_sd,
+            drawn=drawn,
+            nonnegative=jnp.asarray(bounded.nonnegative),
+            numbers=jnp.asarray(numbers),
+            bits=bits,
+            parties=parties.astype(jnp.int64),
+            units=jnp.asarray(self.lattice.units),
         )
-        return Release(jax.tree.unflatten(treedef, noised), cost)
+        unflatten = jax.tree.unflatten
+        return Release(unflatten(treedef, values), cost, unflatten(treedef, integers))
+
+
+def _power_of_two(exponent: Array) -> Array:
+    """2^exponent without rounding: a compiler may compute powers by logarithms."""
+    return jnp.ldexp(jnp.ones((), jnp.float64), exponent)
 
 
 def released(costs: Cost | None) -> Counter[GaussianEvent]:
@@ -160,6 +239,12 @@ def _shown(events: Counter[GaussianEvent]) -> str:
     if not events:
         return "nothing"
     return " + ".join(
-        f"{count} × (clip {event.clip:g}, noise sd {event.noise_sd:g})"
+        f"{count} × (clip {event.clip:g}, noise sd {event.noise_sd:g}, {_lattice_of(event)})"
         for event, count in events.items()
     )
+
+
+def _lattice_of(event: GaussianEvent) -> str:
+    if event.lattice is None:
+        return "no lattice"
+    return f"{event.lattice.numbers} numbers in steps of {event.step:.3g}"

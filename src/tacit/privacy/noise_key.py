@@ -1,7 +1,9 @@
 """Secret noise keys: 256 bits from the operating system, or a known seed in a simulation.
 
-A secret key is expanded by ChaCha20 (`tacit.privacy.chacha20`). A simulation with a known seed uses
-Threefry keys and has no guarantee. The length of the key data tells the two generators apart.
+A key is expanded to noise by ChaCha20 (`tacit.privacy.lattice`), and to batches by ChaCha20 in
+compiled code (`tacit.privacy.chacha20`), with other nonces. A simulation with a known seed has the
+same noise and draws its batches with Threefry, which compiles faster; it has no guarantee. The
+length of the key data tells the two generators of batches apart.
 """
 
 from __future__ import annotations
@@ -26,19 +28,22 @@ def wrap_noise_key(data: Array) -> Array:
     return jax.random.wrap_key_data(data, impl=CHACHA20 if data.shape[-1] == WORDS else None)
 
 
-def secret_key_data() -> np.ndarray:
+def secret_key() -> bytes:
     """A fresh key of 256 bits from the operating system's entropy."""
-    return key_data(secrets.token_bytes(KEY_BYTES))
+    return secrets.token_bytes(KEY_BYTES)
 
 
-def key_data(secret: bytes) -> np.ndarray:
-    """A stored secret of 32 bytes as key data."""
+def seeded_key(seed: int, party: str, visit: int) -> bytes:
+    """A noise key for a repeatable simulation."""
+    return hashlib.blake2b(f"{seed}/{visit}/{party}".encode(), digest_size=KEY_BYTES).digest()
+
+
+def batch_key_data(secret: bytes, *, simulated: bool = False) -> np.ndarray:
+    """Key data of a visit's batches and simulated outcomes.
+
+    A secret key is used as a whole. A simulation takes 64 bits of it, for JAX's own generator.
+    """
     if len(secret) != KEY_BYTES:
         raise ValueError(f"the noise key has {len(secret)} bytes; it must have {KEY_BYTES}")
-    return np.frombuffer(secret, "<u4").astype(np.uint32)
-
-
-def seeded_key_data(seed: int, party: str, visit: int) -> np.ndarray:
-    """A noise key for a repeatable simulation."""
-    body = f"{seed}/{visit}/{party}".encode()
-    return np.frombuffer(hashlib.blake2b(body, digest_size=8).digest(), np.uint32).copy()
+    words = np.frombuffer(secret, "<u4").astype(np.uint32)
+    return words[:2] if simulated else words

@@ -1,16 +1,29 @@
 """Read the public part of a run directory, checking what is read.
 
 The whole input of a report is `config.toml`, `events.jsonl` and `result.json` in the public part of
-a run directory: nothing that may not be shared can get into it.
+a run directory, of a live federation's server, or of one of its parties: nothing that may not be
+shared can get into it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tacit.results.shown import Shown, result_rows
-from tacit.results.summary import Refusal, Result, Round, read_events, read_result, read_text
+from tacit.results.summary import (
+    PARTY_SCHEMA,
+    PartyResult,
+    Refusal,
+    Result,
+    Round,
+    decode,
+    read_events,
+    read_part,
+    read_result,
+    read_text,
+)
+from tacit.support.public_files import RESULT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,16 +36,22 @@ class Run:
     rounds: list[Round]
     refused: list[Refusal]
 
-    @property
-    def rows(self) -> list[Shown]:
-        """What tables and figures show: sites in their own space, or else the coefficients."""
-        return result_rows(self.result)
+
+@dataclass(frozen=True, kw_only=True)
+class PartyRun:
+    """Input of a report at one party of a live federation."""
+
+    directory: Path
+    result: PartyResult
 
 
-def load_run(directory: Path) -> Run:
+def load_run(directory: Path) -> Run | PartyRun:
     """Load the run in `directory`, or raise a `DataError` that names the faulty file."""
     directory = Path(directory)
     public = directory / "public"
+    path = public / RESULT
+    if decode(read_text(path), dict[str, Any], path).get("schema") == PARTY_SCHEMA:
+        return PartyRun(directory=directory, result=read_part(path, PartyResult))
     result = read_result(public)
     rounds, refused = read_events(public)
     return Run(

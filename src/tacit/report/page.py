@@ -1,30 +1,53 @@
-"""The report as HTML. Every value passes through `escape`."""
+"""What a report says, in the order in which it is read."""
 
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import tomllib
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import tacit
 from tacit.privacy.settings import RUN_DIRECTORY
-from tacit.report.load import Run
-from tacit.report.privacy import privacy_section, privacy_statement
-from tacit.report.style import CSS
-from tacit.report.table import breakable, details, html_table, number, percent
+from tacit.report.figures import as_svg
+from tacit.report.load import PartyRun, Run
+from tacit.report.parts import (
+    Badge,
+    Bar,
+    Code,
+    Drawing,
+    Heading,
+    Items,
+    Page,
+    Paragraph,
+    Section,
+    Statement,
+    Table,
+    TableRow,
+    count,
+    facts,
+    joined,
+    number,
+    percent,
+    several,
+)
+from tacit.report.privacy import privacy_badge, privacy_parts, privacy_statement
+from tacit.results.coefficients import as_ratios
 from tacit.results.explained import explained
+from tacit.results.figures import plot_calibration, plot_convergence, plot_negative_elbo
 from tacit.results.shown import to_precision
-from tacit.results.summary import Result
+from tacit.results.summary import CalibrationBin, Coefficient, PartyResult, Result
+from tacit.results.text import table_rows
 
 METRICS = {
     "accuracy": ("an accuracy of", "share of records with a correct most probable outcome"),
     "log_predictive_density": ("a log predictive density of", "per record; higher is better"),
     "brier": (
         "a Brier score of",
-        "mean of (p − y)², with several levels of half its sum over them; lower is better",
+        "mean of (p − y)², with several levels half its sum over them; lower is better",
     ),
     "calibration_error": ("an expected calibration error of", "15 bins; lower is better"),
     "rmse": ("a root mean squared error of", "in units of y; lower is better"),
@@ -36,64 +59,93 @@ METRICS = {
     "bound_perplexity": ("a bound perplexity of", "upper bound per word; lower is better"),
 }
 """Text of a metric in a sentence, and its meaning."""
-
+RATIOS = {"logistic": "Odds ratio", "softmax": "Odds ratio", "poisson": "Rate ratio"}
+"""What exp(coefficient) is, by model."""
 PATHS = {"data.path", "data.vocabulary", "model.function", "privacy.ledger"}
 """Keys that name a file."""
 PERCENT = {"accuracy", "coverage_90"}
 MOST_REFUSALS = 50
-LONG_TABLE = 40
+FOOTER = "Made only from what may be shared of this run."
 
 
-class Picture(NamedTuple):
-    """A figure file of the page."""
-
-    file: str
-    caption: str
-    narrow: bool = False
-
-
-def render(run: Run, pictures: Sequence[Picture]) -> str:
-    """The whole page."""
+def page_of(run: Run) -> Page:
+    """The report of a run or of a live federation's server."""
     result = run.result
     sections = [
-        ("Privacy", privacy_section(result)),
-        ("Coefficients", coefficient_table(run)),
-        ("Diagnostics", diagnostics_table(result)),
-        ("Topics", topic_table(result)),
-        ("Held-out performance", metrics_table(result)),
-        ("Not evaluated", failure_list(result)),
-        ("Figures", "".join(html_figure(picture) for picture in pictures)),
-        ("Parties", party_table(result)),
-        ("Refused updates", refusal_table(run)),
-        ("The data", data_notes(result)),
-        ("The run", facts_table(result)),
-        ("Configuration", configuration(run)),
-        ("Do it again", reproduction(run)),
+        ("privacy", "Privacy", privacy_parts(result)),
+        ("coefficients", "Coefficients", coefficient_parts(result)),
+        ("topics", "Topics", topic_parts(result)),
+        ("performance", "Held-out performance", performance_parts(result)),
+        ("parties", "Parties", party_parts(result)),
+        ("convergence", "Convergence", convergence_parts(run)),
+        ("data", "The data", data_parts(result)),
+        ("run", "The run", [facts_table(result)]),
+        ("again", "Do it again", reproduction_parts(run)),
     ]
-    body = "".join(
-        f"<section><h2>{title}</h2>{text}</section>\n" for title, text in sections if text
+    return Page(
+        title=result.name,
+        kicker=_kicker(result.version, result.date),
+        finding=summary(result),
+        badges=[privacy_badge(result), convergence_badge(result)],
+        statements=[*verdict_statements(result), privacy_statement(result)],
+        sections=_kept(sections),
+        footer=FOOTER,
     )
-    return (
-        '<!doctype html>\n<html lang="en-GB">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(result.name)} · tacit</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
-        f'<p class="kicker">tacit · federated Bayesian inference</p>\n'
-        f"<h1>{escape(result.name)}</h1>\n<p>{escape(summary(result))}</p>\n"
-        f"{verdict_statement(result)}\n{privacy_statement(result)}\n{body}"
-        "<footer>Made from what may be shared of this run alone.</footer>\n</body>\n</html>\n"
+
+
+def party_page(run: PartyRun) -> Page:
+    """The report at one party of a live federation."""
+    result = run.result
+    private = result.privacy.startswith("Differential privacy")
+    rows = [
+        ("Party", result.party),
+        ("Run", result.run or "–"),
+        ("Agreed configuration", result.configuration),
+    ]
+    ledger = (
+        "What this party's replies cost, its budget and earlier spending are in its own ledger: "
+        "tacit ledger show. Metrics on its held-out records are in private/evaluation.json."
     )
+    sections = [
+        ("privacy", "Privacy", [Paragraph(result.privacy), *([Paragraph(ledger)] * private)]),
+        ("coefficients", "Coefficients", coefficient_parts(result)),
+        ("run", "The run", [facts("The run", rows)]),
+    ]
+    finding = (
+        f"The posterior that the federation {result.name!r} ended with, as party {result.party!r} "
+        "received it."
+    )
+    return Page(
+        title=result.name,
+        kicker=_kicker(None, None),
+        finding=finding,
+        badges=[Badge("Private" if private else "Not private", "good" if private else "bad"),
+                convergence_badge(result)],
+        statements=verdict_statements(result),
+        sections=_kept(sections),
+        footer=FOOTER,
+    )  # fmt: skip
+
+
+def _kept(sections: Sequence[tuple[str, str, Sequence[Any]]]) -> list[Section]:
+    return [Section(*section) for section in sections if section[2]]
+
+
+def _kicker(version: str | None, date: str | None) -> str:
+    made = f" · run on {date} with version {version}" if version and date else ""
+    return f"tacit {tacit.__version__} · federated Bayesian inference{made}"
 
 
 def summary(result: Result) -> str:
     """One paragraph of plain text about model, data and performance."""
     size = result.model.dimension
-    text = f"A {result.model.kind} model with {_count(size, 'parameter')} was fitted"
+    text = f"A {result.model.kind} model with {count(size, 'parameter')} was fitted"
     if result.parties:
         sizes = [party.records for party in result.parties]
         held = [size for size in sizes if size is not None]
-        known = f"{_count(sum(held), 'record')} held by " if len(held) == len(sizes) else ""
-        text += f" to {known}{_several(len(result.parties))}"
-    text += f" in {_count(result.rounds, 'round')} and {_count(result.exchanges, 'exchange')}."
+        known = f"{count(sum(held), 'record')} held by " if len(held) == len(sizes) else ""
+        text += f" to {known}{several(len(result.parties))}"
+    text += f" in {count(result.rounds, 'round')} and {count(result.exchanges, 'exchange')}."
     for part in ("held_out", "training"):
         found = result.metrics.get(part) or {}
         said = [
@@ -102,7 +154,7 @@ def summary(result: Result) -> str:
             if name in METRICS and value is not None
         ]
         if said:
-            text += f" On the {part.replace('_', '-')} records it has {_joined(said)}."
+            text += f" On the {part.replace('_', '-')} records it has {joined(said)}."
             break
     if result.kl_to_exact is not None:
         text += f" It is {number(result.kl_to_exact)} nats (KL) from the exact posterior."
@@ -111,166 +163,335 @@ def summary(result: Result) -> str:
     return text
 
 
-def verdict_statement(result: Result) -> str:
+def convergence_badge(result: Result | PartyResult) -> Badge:
+    """The verdict in a word."""
+    if result.converged is None:
+        return Badge("Convergence not stated", "neutral")
+    return Badge("Converged", "good") if result.converged else Badge("Not converged", "bad")
+
+
+def verdict_statements(result: Result | PartyResult) -> list[Statement]:
     """Warnings, then the convergence verdict.
 
     If the fit did not converge, that is the first warning.
     """
     if result.converged is None:
-        lead = (
-            '<p class="verdict doubtful"><strong>Convergence is not stated:</strong> result.json '
-            "does not say whether this run converged.</p>"
-        )
+        why = result.why or "result.json does not say whether this run converged"
+        lead = [Statement("Convergence is not stated:", f"{why}.", "neutral")]
     elif result.converged:
-        lead = f'<p class="verdict"><strong>Converged:</strong> {escape(result.why)}.</p>'
+        lead = [Statement("Converged:", f"{result.why}.", "good")]
     else:
-        lead = (
-            '<p class="verdict doubtful"><strong>Not converged:</strong> do not use these numbers; '
-            f"{escape(result.why)}.</p>"
-        )
+        lead = [Statement("Not converged:", f"do not use these numbers; {result.why}.", "bad")]
     if result.clipped is not None:
-        said = escape(result.clipped.statement)
-        lead += f'<p class="verdict"><strong>Clipping:</strong> {said}</p>'
+        lead.append(Statement("Clipping:", result.clipped.statement))
     others = [one.text for one in result.cautions if one.kind != "not-converged"]
-    warnings = "".join(
-        f'<p class="verdict doubtful"><strong>Warning:</strong> {escape(text)}</p>'
-        for text in others
-    )
-    return warnings + lead if result.converged else lead + warnings
+    warnings = [Statement("Warning:", text, "bad") for text in others]
+    return [*warnings, *lead] if result.converged else [*lead, *warnings]
 
 
-def diagnostics_table(result: Result) -> str:
-    """Numbers behind the verdict, with what they mean."""
-    rows = [tuple(escape(text) for text in row) for row in explained(result.diagnostics)]
-    return html_table(("", "value", "meaning"), rows, numbers=False) if rows else ""
-
-
-def metrics_table(result: Result) -> str:
-    """One row per metric, one column per set of records."""
-    parts = [part for part, found in result.metrics.items() if found]
-    names = dict.fromkeys(name for part in parts for name in result.metrics[part] or {})
-    rows = []
-    for name in names:
-        _, meaning = METRICS.get(name, ("", ""))
-        values = [(result.metrics[part] or {}).get(name) for part in parts]
-        shown = [percent(v) if name in PERCENT else number(v) for v in values]
-        rows.append((f"{escape(_label(name))}<br><small>{escape(meaning)}</small>", *shown))
-    return html_table(["Metric", *(part.capitalize() for part in parts)], rows) if rows else ""
-
-
-def coefficient_table(run: Run) -> str:
-    """Every coefficient with its central 95 % interval; a long table starts closed.
+def coefficient_parts(result: Result | PartyResult) -> list[Any]:
+    """Every coefficient with its interval drawn and in numbers, then odds or rate ratios.
 
     Rows whose interval excludes 0 are coloured, if the quantity can have either sign, the fit
     converged, and the intervals are not known to be too narrow.
     """
-    truth, warning = run.result.true_values, run.result.intervals.warning
-    rows = []
-    for shown in run.rows:
-        texts = [*shown.texts]
-        if truth:
-            texts.append(to_precision(truth.get(shown.name), shown.sd))
-        rows.append([breakable(shown.name), *(text.replace("-", "−") for text in texts)])
+    rows = table_rows(result)
     if not rows:
-        return ""
-    failed = run.result.converged is False
-    clear = [shown.clear and warning is None and not failed for shown in run.rows]
-    head = ["Name", "Mean", "Sd", "2.5 %", "97.5 %", *(["True value"] if truth else [])]
-    table = html_table(head, rows, clear=clear, minor=(2,))
-    note = ""
+        return []
+    failed, warning = result.converged is False, result.intervals.warning
+    signed = _signed(result, rows)
+    clear = [
+        one and (row.low > 0 or row.high < 0) and warning is None and not failed
+        for row, one in zip(rows, signed, strict=True)
+    ]
+    truth = [_true_value(result, row) for row in rows]
+    known = any(value is not None for value in truth)
+    bars = _bars(result, rows)
+    head = ["Name", "Mean", "Sd", "2.5 %", "97.5 %", *(["True value"] if known else [])]
+    shown = [
+        TableRow(
+            row.term,
+            [
+                *(_digits(value, row.sd) for value in (row.mean, row.sd, row.low, row.high)),
+                *([_digits(value, row.sd)] if known else []),
+            ],
+            note=f"per {row.unit}" if row.unit else "",
+            clear=coloured,
+            bar=bar,
+        )
+        for row, coloured, value, bar in zip(rows, clear, truth, bars, strict=True)
+    ]
+    table = Table(f"All {len(rows)} coefficients", head, shown, minor=(2, 5))
+    parts: list[Any] = _notes(sum(clear), sum(signed), failed=failed, warning=warning)
+    return [*parts, table, *_bar_note(result), *_ratio_parts(result)]
+
+
+def _notes(clear: int, signed: int, *, failed: bool, warning: str | None) -> list[Paragraph]:
+    notes = []
     if failed:
-        note += (
-            '<p class="warning"><strong>Not converged.</strong> Whether an interval excludes 0 '
-            "is not reliable, so no row is coloured.</p>"
+        notes.append(
+            Paragraph(
+                "Whether an interval excludes 0 is not reliable, so no row is coloured.",
+                lead="Not converged.",
+            )
         )
     if warning is not None:
-        note += f'<p class="warning"><strong>Too narrow.</strong> {escape(warning)}</p>'
-    elif not failed:
-        signed = sum(shown.real for shown in run.rows)
-        note = (
-            f"<p>{sum(clear)} of {signed} intervals exclude 0; those rows are coloured.</p>"
-            if signed
-            else ""
+        notes.append(Paragraph(warning, lead="Too narrow."))
+    elif not failed and signed:
+        notes.append(
+            Paragraph(f"{clear} of {signed} intervals exclude 0; those rows are coloured.")
         )
-    if len(rows) > LONG_TABLE:
-        return note + details(f"All {len(rows)} coefficients", table)
-    return note + table
+    return notes
 
 
-def failure_list(result: Result) -> str:
-    """Evaluations that failed, and why."""
-    items = "".join(
-        f"<li>{escape(what)}: {escape(why)}</li>" for what, why in result.not_evaluated.items()
+def _digits(value: float | None, sd: float) -> str:
+    return to_precision(value, sd).replace("-", "−")
+
+
+def _signed(result: Result | PartyResult, rows: Sequence[Coefficient]) -> list[bool]:
+    """Whether each quantity can have either sign."""
+    sites = result.sites if isinstance(result, Result) and not result.coefficients else {}
+    return [sites[row.name].real if row.name in sites else True for row in rows]
+
+
+def _true_value(result: Result | PartyResult, row: Coefficient) -> float | None:
+    if row.true_value is not None or not isinstance(result, Result) or result.coefficients:
+        return row.true_value
+    return result.true_values.get(row.name)
+
+
+def _bars(result: Result | PartyResult, rows: Sequence[Coefficient]) -> list[Bar | None]:
+    """The interval of each row on one axis.
+
+    Coefficients in the units of their columns cannot share an axis. Where the posterior lists the
+    same coefficient for the scaled column, that is drawn; the intercept then has no bar.
+    """
+    table = result.posterior
+    scaled = dict(zip(table.names, zip(table.mean, table.sd, strict=True), strict=True))
+    natural = bool(result.coefficients) and all(row.name in scaled for row in rows)
+    ends: list[tuple[float, float, float, float | None] | None] = []
+    for row in rows:
+        truth = _true_value(result, row)
+        if natural:
+            mean, sd = scaled[row.name]
+            held = result.true_values.get(row.name) if isinstance(result, Result) else None
+            place = (mean - 1.96 * sd, mean, mean + 1.96 * sd, held)
+            ends.append(None if row.name == "intercept" else place)
+        else:
+            ends.append((row.low, row.mean, row.high, truth))
+    values = [v for one in ends if one is not None for v in one if v is not None]
+    if not values:
+        return [None] * len(rows)
+    low, high = min(0.0, *values), max(0.0, *values)
+    width = (high - low) or 1.0
+
+    def at(value: float) -> float:
+        return round(2 + 96 * (value - low) / width, 2)
+
+    return [
+        None
+        if one is None
+        else Bar(
+            low=at(one[0]), mean=at(one[1]), high=at(one[2]), zero=at(0.0),
+            label=f"{row.term}: interval from {row.low:.3g} to {row.high:.3g}",
+            true_value=None if one[3] is None else at(one[3]),
+        )
+        for row, one in zip(rows, ends, strict=True)
+    ]  # fmt: skip
+
+
+def _bar_note(result: Result | PartyResult) -> list[Paragraph]:
+    if not result.coefficients:
+        return []
+    text = (
+        "Numbers are in the units of the columns. Bars are on one axis: the effect of a change by "
+        "half the declared range of a column, with 95 % intervals; the thin line is 0."
     )
-    return f"<ul>{items}</ul>" if items else ""
+    return [Paragraph(text)]
 
 
-def topic_table(result: Result) -> str:
+def _ratio_parts(result: Result | PartyResult) -> list[Any]:
+    """exp of the coefficients, for models in which that has a name."""
+    kind = None if result.model is None else result.model.kind
+    title = RATIOS.get(kind or "")
+    if title is None or not result.coefficients:
+        return []
+    rows = [
+        TableRow(
+            row.term,
+            [_ratio(row.mean), _ratio(row.low), _ratio(row.high)],
+            note=f"per {row.unit}" if row.unit else "",
+        )
+        for row in as_ratios(result.coefficients)
+    ]
+    if not rows:
+        return []
+    head = ["Name", title, "2.5 %", "97.5 %"]
+    return [Heading(f"{title}s"), Table(f"{title}s of {len(rows)} coefficients", head, rows)]
+
+
+def _ratio(value: float) -> str:
+    """Enough digits to tell a ratio from 1."""
+    if not 0 < value < 1e4:
+        return f"{value:.3g}"
+    return f"{value:.{min(6, max(2, 1 - math.floor(math.log10(abs(value - 1) or 1))))}f}"
+
+
+def performance_parts(result: Result) -> list[Any]:
+    """Metrics beside those of the best constant prediction, and calibration."""
+    parts = [part for part, found in result.metrics.items() if found]
+    names = dict.fromkeys(name for part in parts for name in result.metrics[part] or {})
+    bins = result.calibration.get("held_out")
+    constant = _constant(bins) if bins else {}
+    rows = []
+    for name in names:
+        values = [(result.metrics[part] or {}).get(name) for part in parts]
+        values += [constant.get(name)] if constant else []
+        cells = [percent(v) if name in PERCENT else number(v) for v in values]
+        rows.append(TableRow(_label(name), cells, note=METRICS.get(name, ("", ""))[1]))
+    content: list[Any] = []
+    if rows:
+        head = ["Metric", *(part.replace("_", "-").capitalize() for part in parts)]
+        head += ["Base rate only"] if constant else []
+        content.append(Table("Metrics", head, rows))
+    if constant:
+        content.append(
+            Paragraph(
+                "Base rate only: every held-out record is given the share of positive outcomes "
+                "among the held-out records."
+            )
+        )
+    if bins:
+        caption = (
+            "Calibration on the held-out records: observed frequency against predicted "
+            "probability, with 95 % intervals, and the number of records in each bin."
+        )
+        content.append(Drawing(as_svg(plot_calibration(bins), "calibration", caption), caption))
+    if result.not_evaluated:
+        why = [f"{what}: {reason}" for what, reason in result.not_evaluated.items()]
+        content += [Heading("Not evaluated"), Items(why)]
+    return content
+
+
+def _constant(bins: Sequence[CalibrationBin]) -> dict[str, float]:
+    """Metrics of the base rate, from the bins of the calibration."""
+    total = sum(one.count for one in bins)
+    if not total:
+        return {}
+    share = sum(one.count * one.observed for one in bins) / total
+    if not 0 < share < 1:
+        return {}
+    return {
+        "accuracy": max(share, 1 - share),
+        "log_predictive_density": share * math.log(share) + (1 - share) * math.log1p(-share),
+        "brier": share * (1 - share),
+    }
+
+
+def topic_parts(result: Result) -> list[Any]:
     """Every topic's top words, the largest topic first; a long table starts closed."""
     rows = [
-        (str(topic.number), percent(topic.share), escape(" ".join(topic.words)))
+        TableRow(str(topic.number), (percent(topic.share), " ".join(topic.words)))
         for topic in result.topics
     ]
     if not rows:
-        return ""
-    table = html_table(["Topic", "Share of all words", "Top words"], rows, numbers=False)
-    return details(f"All {len(rows)} topics", table) if len(rows) > LONG_TABLE else table
+        return []
+    head = ["Topic", "Share of all words", "Top words"]
+    return [Table(f"All {len(rows)} topics", head, rows, numbers=False)]
 
 
-def party_table(result: Result) -> str:
+def party_parts(result: Result) -> list[Any]:
     """The parties; columns without values are left out."""
     columns: list[tuple[str, list[str | None]]] = [
-        ("Records", [_grouped(p.records) for p in result.parties]),
-        ("With y = 1", [_share(p.positive_fraction) for p in result.parties]),
+        ("Records", [None if p.records is None else f"{p.records:,}" for p in result.parties]),
+        (
+            "With y = 1",
+            [
+                None if p.positive_fraction is None else percent(p.positive_fraction)
+                for p in result.parties
+            ],
+        ),
     ]
     known = [(title, values) for title, values in columns if any(values)]
     rows = [
-        (escape(party.name), *(values[place] or "–" for _, values in known))
+        TableRow(party.name, [values[place] or "–" for _, values in known])
         for place, party in enumerate(result.parties)
     ]
     if not rows:
-        return ""
-    table = html_table(["Party", *(title for title, _ in known)], rows)
-    return details(f"All {len(rows)} parties", table) if len(rows) > LONG_TABLE else table
+        return []
+    left = [
+        TableRow(name, (json.dumps(why, ensure_ascii=False),))
+        for name, why in result.left_out.items()
+    ]
+    parts: list[Any] = [
+        Table(f"All {len(rows)} parties", ["Party", *(title for title, _ in known)], rows)
+    ]
+    if left:
+        parts += [Heading("Left out"), Table("Parties left out", ["Party", "Why"], left,
+                                             numbers=False)]  # fmt: skip
+    return parts
 
 
-def _grouped(value: int | None) -> str | None:
-    return None if value is None else f"{value:,}"
-
-
-def _share(value: float | None) -> str | None:
-    return None if value is None else percent(value)
-
-
-def refusal_table(run: Run) -> str:
-    """Refused updates, and why."""
+def convergence_parts(run: Run) -> list[Any]:
+    """The verdict's reason, how far each round moved q, and refused updates."""
+    result, parts = run.result, []
+    if result.why:
+        parts.append(Paragraph(f"{result.why[0].upper()}{result.why[1:]}."))
+    if any((row.last_change or 0.0) > 0 for row in run.rounds):
+        caption = "How far each round moved q: KL divergence on a log scale."
+        parts.append(Drawing(as_svg(plot_convergence(run.rounds), "change", caption), caption))
+    if any(row.negative_elbo is not None for row in run.rounds):
+        caption = "Negative evidence lower bound of the q that each round started from."
+        parts.append(Drawing(as_svg(plot_negative_elbo(run.rounds), "elbo", caption), caption))
+    numbers = [
+        TableRow(one.name, (one.value, one.meaning)) for one in explained(result.diagnostics)
+    ]
+    if numbers:
+        head = ["Diagnostic", "Value", "Meaning"]
+        parts.append(Table("Diagnostics", head, numbers, numbers=False))
     rows = [
-        (str(r.round or "–"), escape(r.party or "–"), escape(r.reason))
+        TableRow(str(r.round or "–"), (r.party or "–", r.reason))
         for r in run.refused[:MOST_REFUSALS]
     ]
-    if not rows:
-        return ""
-    more = len(run.refused) - len(rows)
-    tail = f"<p>And {more} more in events.jsonl.</p>" if more else ""
-    return html_table(["Round", "Party", "Reason"], rows, numbers=False) + tail
+    if rows:
+        head = ["Round", "Party", "Reason"]
+        parts += [Heading("Refused updates"), Table("Refused updates", head, rows, numbers=False)]
+        more = len(run.refused) - len(rows)
+        parts += [Paragraph(f"And {more} more in events.jsonl.")] if more else []
+    return parts
 
 
-def data_notes(result: Result) -> str:
-    """Source and preparation of the records."""
-    facts = (
+def data_parts(result: Result) -> list[Any]:
+    """Source, preparation and public schema of the records."""
+    found = (
         ("Source", result.data.source),
         ("Outcome", result.data.outcome),
         ("Scaling", result.data.scaling),
     )
-    rows = [(label, escape(value)) for label, value in facts if value]
-    notes = "".join(f"<li>{escape(note)}</li>" for note in result.data.notes)
-    table = html_table(None, rows, numbers=False) if rows else ""
-    return table + (f"<ul>{notes}</ul>" if notes else "")
+    rows = [(label, value) for label, value in found if value]
+    parts: list[Any] = [facts("The data", rows)] if rows else []
+    columns = [
+        TableRow(str(one.get("name")), (_range(one), str(one.get("missing", "refuse"))))
+        for one in result.data.columns or []
+    ]
+    if columns:
+        head = ["Column", "Public range or levels", "Missing values"]
+        parts.append(Table(f"Schema of {len(columns)} columns", head, columns, numbers=False))
+    return [*parts, *([Items(result.data.notes)] if result.data.notes else [])]
 
 
-def facts_table(result: Result) -> str:
+def _range(column: dict[str, Any]) -> str:
+    if column.get("levels"):
+        return ", ".join(map(str, column["levels"]))
+    low, high, unit = column.get("low"), column.get("high"), column.get("unit")
+    if low is None or high is None:
+        return "not declared"
+    return f"{low:g} to {high:g}{f' {unit}' if unit else ''}"
+
+
+def facts_table(result: Result) -> Table:
     """Facts about the run."""
-    facts: list[tuple[str, Any]] = [
+    found: list[tuple[str, Any]] = [
         ("Model", f"{result.model.kind}, {result.model.output} output"),
         ("Prior", result.model.prior),
         ("Posterior", result.posterior.family),
@@ -281,6 +502,8 @@ def facts_table(result: Result) -> str:
         ("Rounds", result.rounds),
         ("Exchanges", result.exchanges),
         ("Refused updates", result.refused),
+        ("Date", result.date),
+        ("Version of tacit", result.version),
         ("Reference", result.reference),
         ("KL(q ‖ exact posterior), nats", result.kl_to_exact),
         ("KL(q ‖ reference), nats", result.kl_to_reference),
@@ -288,31 +511,31 @@ def facts_table(result: Result) -> str:
         ("of which compiling, s", result.timing.get("compile_s")),
         ("Compilations", result.compilations),
     ]
-    rows = [(label, escape(_word(value))) for label, value in facts if value is not None]
-    return html_table(None, rows, numbers=False)
+    return facts("The run", [(label, _word(value)) for label, value in found if value is not None])
 
 
-def configuration(run: Run) -> str:
-    """The study file, folded; a fit of `tacit.fit` has none."""
-    return details("config.toml", f"<pre>{escape(run.config)}</pre>") if run.config else ""
-
-
-def reproduction(run: Run) -> str:
-    """The command that repeats the run, and where it works."""
+def reproduction_parts(run: Run) -> list[Any]:
+    """The command that repeats the run, where it works, and the study file, folded."""
     if not run.config:
-        return ""
+        return []
+    file = Code(run.config, label="config.toml")
     if run.result.engine == "live":
-        return (
-            "<p>The parties of this federation hold their own records: the run is repeated by "
-            "approving the same agreed file again and by tacit serve and tacit join.</p>"
+        text = (
+            "The parties of this federation hold their own records: the run is repeated by "
+            "approving the same agreed file again and by tacit serve and tacit join."
         )
+        return [Paragraph(text), file]
     place = run.directory
     if place.is_absolute() and place.is_relative_to(Path.cwd()):
         place = place.relative_to(Path.cwd())
     source, out = place / "public" / "config.toml", place.with_name(f"{place.resolve().name}-again")
     command = f"tacit run {shlex.quote(str(source))} --out {shlex.quote(str(out))}"
+    return [Paragraph(_again(run)), Code(command), file]
+
+
+def _again(run: Run) -> str:
     settings = _settings(run.config)
-    what = "The configuration above has every setting and the seed."
+    what = "The configuration below has every setting and the seed."
     if run.result.privacy.private:
         own = settings.get("privacy.ledger") == RUN_DIRECTORY
         charged = (
@@ -321,7 +544,7 @@ def reproduction(run: Run) -> str:
             else "it is charged to the ledger again"
         )
         what = (
-            "The configuration above has every setting. A private run draws new noise, so its "
+            "The configuration below has every setting. A private run draws new noise, so its "
             f"numbers differ, and {charged}."
         )
     relative = [
@@ -331,9 +554,11 @@ def reproduction(run: Run) -> str:
         if key != "model.function" or ".py:" in path
     ]
     if relative:
-        several = "are relative paths" if len(relative) > 1 else "is a relative path"
-        what += f" Use the directory in which the run was started: {_joined(relative)} {several}."
-    return f"<p>{escape(what)}</p><pre>{escape(command)}</pre>"
+        several_paths = "are relative paths" if len(relative) > 1 else "is a relative path"
+        what += (
+            f" Use the directory in which the run was started: {joined(relative)} {several_paths}."
+        )
+    return what
 
 
 def _settings(config: str) -> dict[str, str]:
@@ -348,16 +573,6 @@ def _settings(config: str) -> dict[str, str]:
     }
 
 
-def html_figure(picture: Picture) -> str:
-    """A figure with its caption."""
-    narrow = ' class="narrow"' if picture.narrow else ""
-    caption = escape(picture.caption)
-    return (
-        f'<figure{narrow}><img src="{escape(picture.file)}" alt="{caption}">'
-        f"<figcaption>{caption}</figcaption></figure>\n"
-    )
-
-
 def _phrase(name: str, value: float) -> str:
     shown = percent(value) if name in PERCENT else number(value)
     unit = " nats per record" if name == "log_predictive_density" else ""
@@ -370,18 +585,6 @@ def _label(name: str) -> str:
         return name.replace("_", " ")
     words = METRICS[name][0].removesuffix(" of").split(" ", 1)[1]
     return words[0].upper() + words[1:]
-
-
-def _joined(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _several(parties: int) -> str:
-    return "1 party" if parties == 1 else f"{parties:,} parties"
 
 
 def _word(value: Any) -> str:

@@ -1,10 +1,21 @@
-"""Privacy section of a report."""
+"""Privacy section of a report: what is guaranteed, against whom, at what cost."""
 
 from __future__ import annotations
 
-from html import escape
+import math
+from typing import Any
 
-from tacit.report.table import details, html_table, number
+from tacit.report.parts import (
+    Badge,
+    Heading,
+    Items,
+    Paragraph,
+    Statement,
+    Table,
+    TableRow,
+    facts,
+    number,
+)
 from tacit.results.summary import PrivacyFacts, Result
 
 ADJACENCY = {
@@ -12,42 +23,58 @@ ADJACENCY = {
     "add-or-remove-one": "add or remove one {unit}: their number is protected too",
 }
 EXCEPT = "This run was private, except for what this page lists as not covered"
-LONG = 12
 
 
-def privacy_statement(result: Result) -> str:
+def privacy_badge(result: Result) -> Badge:
+    """The guarantee in a few words."""
+    privacy = result.privacy
+    guarantee = privacy.guarantee
+    if not privacy.private or guarantee is None:
+        return Badge("Not private" if not privacy.private else "Private", _tone(result))
+    terms = f"ε = {guarantee.epsilon:.4g}, δ = {guarantee.delta:g} per {guarantee.unit}"
+    return Badge(f"Private: {terms}", _tone(result))
+
+
+def _tone(result: Result) -> Any:
+    return "good" if result.privacy.private and not _measured(result) else "bad"
+
+
+def _measured(result: Result) -> bool:
+    return any(result.metrics.values()) or any(result.calibration.values())
+
+
+def privacy_statement(result: Result) -> Statement:
     """The first thing to know about a run."""
     privacy = result.privacy
     lead = "This run was private" if privacy.private else "This run was not private"
     rest = privacy.statement.strip().removeprefix(lead).removeprefix("Not private")
     rest = rest.lstrip(":.;, ")
-    measured = any(result.metrics.values()) or any(result.calibration.values())
-    if privacy.private and measured:
+    if privacy.private and _measured(result):
         lead = EXCEPT
-    kept = " kept" if privacy.private and not measured else ""
-    end = f":</strong> {escape(rest)}" if rest else ".</strong>"
-    return f'<p class="privacy{kept}"><strong>{lead}{end}</p>'
+    return Statement(f"{lead}:" if rest else f"{lead}.", rest, _tone(result))
 
 
-def privacy_section(result: Result) -> str:
-    """ε, δ, unit, adjacency, trust, what was spent and what is not covered."""
+def privacy_parts(result: Result) -> list[Any]:
+    """ε, δ, unit, adjacency, trust, attackers, costs and what is not covered."""
     privacy = result.privacy
     if privacy.guarantee is None:
-        return ""
+        return []
     if not privacy.private:
-        return (
-            "<p>The noise of this run can be computed from its known seed. The numbers below are "
-            f"what secret noise would have guaranteed.</p>{_facts(privacy)}"
+        known = (
+            "The noise of this run can be computed from its known seed. The numbers below are "
+            "what secret noise would have guaranteed."
         )
-    return _facts(privacy) + _terms(privacy) + _not_covered(privacy)
+        return [Paragraph(known), _facts(privacy)]
+    return [_facts(privacy), *_meaning(privacy), *_attackers(privacy), *_costs(privacy),
+            *_not_covered(privacy)]  # fmt: skip
 
 
-def _facts(privacy: PrivacyFacts) -> str:
+def _facts(privacy: PrivacyFacts) -> Table:
     guarantee = privacy.guarantee
     assert guarantee is not None
     adjacency = ADJACENCY.get(guarantee.adjacency, guarantee.adjacency)
     rows = [
-        ("ε", number(guarantee.epsilon)),
+        ("ε", f"{guarantee.epsilon:.4g}"),
         ("δ", f"{guarantee.delta:g}"),
         ("Protected unit", f"one {guarantee.unit}"),
         ("Adjacency", adjacency.format(unit=guarantee.unit)),
@@ -55,35 +82,81 @@ def _facts(privacy: PrivacyFacts) -> str:
         ("Accountant", privacy.accountant or "–"),
     ]
     if privacy.private:
-        spent = (
-            f"ε = {number(guarantee.epsilon)} at δ = {guarantee.delta:g} per {guarantee.unit} "
-            "(largest of all parties), charged before each reply was computed. Earlier spending on "
-            "the same records is in each party's ledger: tacit ledger show"
+        rows.append(
+            (
+                "Budget spent by this run",
+                f"ε = {guarantee.epsilon:.4g} at δ = {guarantee.delta:g} per {guarantee.unit} "
+                "(largest of all parties), charged before each reply was computed. Budgets and "
+                "earlier spending are in each party's ledger: tacit ledger show",
+            )
         )
-        rows.append(("Budget spent by this run", spent))
-    return html_table(None, [(label, escape(value)) for label, value in rows], numbers=False)
+    return facts("Guarantee", rows)
 
 
-def _terms(privacy: PrivacyFacts) -> str:
+def _meaning(privacy: PrivacyFacts) -> list[Any]:
+    """What ε means for one unit, as odds."""
+    guarantee = privacy.guarantee
+    assert guarantee is not None
+    if not guarantee.epsilon < 10:
+        return []
+    factor = math.exp(guarantee.epsilon)
+    return [
+        Paragraph(
+            f"For one {guarantee.unit}: whatever is released, the odds that a reader gives to any "
+            f"statement about it change by a factor of at most {factor:.3g} (e to the power ε), "
+            f"apart from a probability of δ = {guarantee.delta:g}."
+        )
+    ]
+
+
+def _attackers(privacy: PrivacyFacts) -> list[Any]:
+    guarantee = privacy.guarantee
+    assert guarantee is not None
+    if not privacy.attackers:
+        return []
     rows = [
-        (
-            escape(party.name),
-            number(party.epsilon),
-            f"{party.delta:g}",
-            number(party.noise_multiplier),
-            str(party.releases or "–"),
+        TableRow(
+            one.attacker,
+            ("not protected" if one.epsilon is None else f"{one.epsilon:.4g}", one.sees),
+            note=one.remark,
+        )
+        for one in privacy.attackers
+    ]
+    parts: list[Any] = [
+        Heading("ε by attacker"),
+        Table("ε by attacker", ["Attacker", f"ε per {guarantee.unit}", "Sees"], rows,
+              numbers=False, minor=(2,)),
+    ]  # fmt: skip
+    if guarantee.unit != "party":
+        parts.append(Paragraph("What a whole party has in common is not protected."))
+    return parts
+
+
+def _costs(privacy: PrivacyFacts) -> list[Any]:
+    rows = [
+        TableRow(
+            party.name,
+            (
+                f"{party.epsilon:.4g}",
+                f"{party.delta:g}",
+                number(party.noise_multiplier),
+                str(party.releases or "–"),
+            ),
         )
         for party in privacy.parties
     ]
     if not rows:
-        return ""
+        return []
     head = ["Party", "ε", "δ", "Noise sd / clip", "Releases"]
-    table = html_table(head, rows)
-    return details(f"All {len(rows)} parties", table) if len(rows) > LONG else table
+    if len(rows) > 1 and len({tuple(row.cells) for row in rows}) == 1:
+        rows = [TableRow(f"each of {len(rows)} parties", rows[0].cells)]
+    return [Heading("Cost by party"), Table("Cost by party", head, rows, minor=(2,))]
 
 
-def _not_covered(privacy: PrivacyFacts) -> str:
+def _not_covered(privacy: PrivacyFacts) -> list[Any]:
     if not privacy.not_covered:
-        return "<p><strong>Not covered:</strong> not stated by result.json.</p>"
-    items = "".join(f"<li>{escape(item)}</li>" for item in privacy.not_covered)
-    return f"<p><strong>Not covered by this guarantee:</strong></p><ul>{items}</ul>"
+        return [Paragraph("not stated by result.json.", lead="Not covered:")]
+    return [
+        Heading("Not covered by this guarantee"),
+        Items(privacy.not_covered),
+    ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import numpy as np
 
+import tacit
 from tacit.arrays import Arrays
 from tacit.data.config import CORPORA, DataConfig
 from tacit.data.federation import Federation
@@ -19,7 +21,9 @@ from tacit.data.schema.table import SourceSchema
 from tacit.methods import Clipped
 from tacit.models import Model
 from tacit.models.prior import PRIOR_PARTY
+from tacit.plan.explain import explain
 from tacit.plan.plan import Plan
+from tacit.privacy.guarantee import TRUST
 from tacit.results.coefficients import coefficients, unit_map
 from tacit.results.diagnostics import cautions_of, diagnostics_block, learned_share
 from tacit.results.posterior import Posterior
@@ -32,6 +36,7 @@ from tacit.results.statements import (
     statement,
 )
 from tacit.results.summary import (
+    Attacker,
     CautionNote,
     ClippedShare,
     Coefficient,
@@ -77,6 +82,8 @@ def compose_result(
     changes = [line["last_change"] for line in rounds if line["last_change"] is not None]
     return Result(
         seed=plan.seed,
+        version=tacit.__version__,
+        date=datetime.now(UTC).date().isoformat(),
         model=model_facts(plan.model, prior_statement(plan)),
         method=plan.method.kind,
         schedule=plan.schedule.kind,
@@ -284,5 +291,19 @@ def privacy_facts(plan: Plan, *, publish: bool = False) -> PrivacyFacts:
             )
             for name, one in plan.settled.items()
         ],
+        attackers=attackers(plan),
         not_covered=not_covered(plan, publish=publish),
     )
+
+
+def attackers(plan: Plan) -> list[Attacker]:
+    """ε for one unit against each kind of attacker.
+
+    ε of a whole party is left out: it depends on the party's number of records, which not every
+    adjacency makes public.
+    """
+    central = plan.guarantee is not None and plan.guarantee.trust == TRUST["central"]
+    return [
+        Attacker(attacker=row.attacker, sees=row.sees, epsilon=row.unit_epsilon, remark=row.remark)
+        for row in explain(plan, central=central).rows
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from tacit.arrays import Arrays
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
-from tacit.models import Model
+from tacit.models import Model, Records
 from tacit.plan.plan import Plan
 from tacit.support.blas import one_blas_thread
 
@@ -122,7 +121,7 @@ class Posterior:
         values = self.model.constrain(self.sample(count, seed=seed))
         return {name: np.asarray(value) for name, value in values.items()}
 
-    def to_arviz(self, count: int = 1000, *, seed: int = 0) -> Any:
+    def to_arviz(self, count: int = 1000, *, seed: int = 0, records: Records | None = None) -> Any:
         """Draws as ArviZ reads them; needs `pip install tacit[arviz]`.
 
         Parameters
@@ -131,22 +130,26 @@ class Posterior:
             Number of draws.
         seed
             Seed of the draws.
+        records
+            Prepared records with their outcomes, e.g. ``federation.test``. With them there are the
+            groups `log_likelihood`, for `arviz.loo`, and, if outcomes of the model can be
+            simulated, `posterior_predictive` and `observed_data`, for `arviz.plot_ppc`. The result
+            then contains those outcomes, which no guarantee covers.
 
         Returns
         -------
         arviz.InferenceData or xarray.DataTree
             The former up to ArviZ 0.2x, the latter from ArviZ 1.0 on, with a group `posterior`.
         """
-        try:
-            import arviz
-        except ImportError:
-            raise ConfigError("ArviZ is not installed; pip install tacit[arviz]") from None
-        values = {"theta": self.sample(count, seed=seed), **self.draws(count, seed=seed)}
-        posterior = {name: value[None] for name, value in values.items()}
-        named: dict[str, Any] = {"coords": {"name": list(self.names)}, "dims": {"theta": ["name"]}}
-        if "posterior" in inspect.signature(arviz.from_dict).parameters:
-            return arviz.from_dict(posterior=posterior, **named)
-        return arviz.from_dict({"posterior": posterior}, **named)
+        from tacit.results.arviz_groups import arviz_tree, record_dims, record_groups
+
+        theta = self.sample(count, seed=seed)
+        values = {"theta": theta, **self.draws(count, seed=seed)}
+        groups = {"posterior": {name: value[None] for name, value in values.items()}}
+        if records is not None:
+            groups |= record_groups(self.model, theta, records, seed)
+        dims = {"theta": ["name"], **record_dims(groups)}
+        return arviz_tree(groups, coords={"name": list(self.names)}, dims=dims)
 
 
 def posterior_of(plan: Plan, natural: Natural, public: Arrays | None = None) -> Posterior:

@@ -19,6 +19,8 @@ SAFE = (
     "name",
     "seed",
     "engine",
+    "version",
+    "date",
     "run",
     "configuration",
     "model",

@@ -23,6 +23,9 @@ TOO_NARROW = (
 WIDE_ENOUGH = "Intervals include the privacy noise, but not the effect of clipping."
 
 
+NOT_BIASED = "Intervals include the privacy noise; clipping does not bias them."
+
+
 NOT_DECLARED = (
     "Records were given as plain arrays without declared bounds: the guarantee holds for "
     "these arrays and does not cover scaling, encoding or selection based on the data."
@@ -35,11 +38,19 @@ def statement(plan: Plan) -> str:
     if guarantee is None:
         return NOT_PRIVATE
     assert isinstance(plan.method, PrivateMethod)
-    intervals = WIDE_ENOUGH if plan.method.knows_noise(plan.family) else TOO_NARROW
+    intervals = _about_intervals(plan, plan.method)
     if guarantee.caveat is not None:
         plain = msgspec.structs.replace(guarantee, caveat=None)
         return f"{guarantee.caveat}. With secret noise it would be {plain}. {intervals}"
     return f"Differential privacy: {guarantee}. {intervals}"
+
+
+def _about_intervals(plan: Plan, method: PrivateMethod) -> str:
+    if not method.knows_noise(plan.family):
+        return TOO_NARROW
+    stages = {method.stage_at(visit).name for visit in range(plan.schedule.rounds)}
+    biased = any(method.clipping_biases(plan.model, stage) for stage in stages)
+    return WIDE_ENOUGH if biased else NOT_BIASED
 
 
 def prior_statement(plan: Plan) -> str | None:

@@ -180,6 +180,16 @@ class PartyTerms(Part, frozen=True, kw_only=True):
     releases: int | None = None
 
 
+class Attacker(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """The guarantee against one kind of attacker, for the party with the weakest one."""
+
+    attacker: str
+    sees: str
+    epsilon: float | None = None
+    """None where no useful bound can be shown."""
+    remark: str = ""
+
+
 class LedgerFacts(Part, frozen=True, kw_only=True):
     """What the ledger of a private run says after it."""
 
@@ -199,6 +209,7 @@ class PrivacyFacts(Part, frozen=True, kw_only=True, omit_defaults=True):
     accountant: str | None = None
     aggregation: str | None = None
     parties: list[PartyTerms] = []
+    attackers: list[Attacker] = []
     not_covered: list[str] = []
     ledger: LedgerFacts | None = None
 
@@ -223,6 +234,9 @@ class Result(
     name: str
     seed: int
     engine: str
+    version: str | None = None
+    """The version of tacit that made it, and the day (UTC)."""
+    date: str | None = None
     run: str | None = None
     """Of a live federation: the run, and the digest of the agreed configuration."""
     configuration: str | None = None

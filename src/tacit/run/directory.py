@@ -1,7 +1,7 @@
 """Files of a run directory, each written atomically.
 
     RUN/README.txt   says which part may be shared
-    RUN/public/      config.toml, events.jsonl, posterior.npz, result.json, report.html, figures/
+    RUN/public/      config.toml, events.jsonl, posterior.npz, result.json, report.html
     RUN/private/     checkpoint/, evaluation.json, the ledger of a simulation; mode 0700
 
 In a run with a guarantee everything in public/ is a function of what was charged and of what is

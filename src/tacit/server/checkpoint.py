@@ -142,7 +142,7 @@ class Checkpoint:
             raise self._unreadable(error) from error
 
     def secret(self) -> tuple[int, ...]:
-        """128 random bits of this run, the same after resuming from any copy."""
+        """256 random bits of this run, the same after resuming from any copy."""
         try:
             (body,) = self._db.execute("SELECT body FROM secret").fetchone()
         except (sqlite3.DatabaseError, *_MALFORMED) as error:
@@ -274,7 +274,7 @@ def _create(path: Path, digest: str) -> None:
     db.execute(f"PRAGMA page_size={PAGE_BYTES}")  # factors are large: fewer pages per factor
     db.executescript(_SCHEMA + "CREATE TABLE run (digest TEXT NOT NULL);")
     db.execute("INSERT INTO run VALUES (?)", (digest,))
-    db.execute("INSERT INTO secret VALUES (0, ?)", (secrets.token_bytes(16),))
+    db.execute("INSERT INTO secret VALUES (0, ?)", (secrets.token_bytes(32),))
     db.close()
     os.replace(part, path)  # noqa: PTH105 - atomic on every platform
 

@@ -81,8 +81,6 @@ class Run(NamedTuple):
     damping_at: Callable[[int], float]
     noise_sd: Callable[[int], float]
     """Standard deviation of the noise in the sum of round 1, 2, …, before damping."""
-    noise_rng: Callable[[int], np.random.Generator] | None = None
-    """Generator of the server's noise by round, if the server adds it."""
 
 
 def floored_step(

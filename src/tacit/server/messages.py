@@ -63,7 +63,9 @@ class Reply(NamedTuple):
     """What a party releases, and its loss at the received q.
 
     Where the method has a local posterior qₘ, `released` is the damped change of natural
-    parameters Δₘ = ρ (λ_{qₘ} − λ_q). A private reply has no loss, which would be another release.
+    parameters Δₘ = ρ (λ_{qₘ} − λ_q). A private release is int64: multiples of a public step that
+    the receiver derives from the agreed plan (`LocalMethod.from_integers`). A private reply has no
+    loss, which would be another release.
     """
 
     id: str
@@ -73,21 +75,44 @@ class Reply(NamedTuple):
     loss: float | None
 
 
+class Asked(NamedTuple):
+    """What a release answers: all that its receiver needs to read integers."""
+
+    party: str
+    visit: int
+    stage: str
+    q: Natural | None
+    factor: Natural | None
+    damping: float
+    public: Arrays = {}  # noqa: RUF012 - never written to
+    terms: Any = None
+    """The party's privacy terms at that visit."""
+
+
+INTEGER = "<i8"
+
+
 def pack_natural(natural: Natural) -> dict[str, Any]:
-    """Shape and little-endian float64 bytes of each part; arrays of zeros as their shape only."""
+    """Shape and bytes of each part, float64 or int64; arrays of zeros as their shape only."""
     packed = {}
     for name, value in natural.items():
-        raw = np.ascontiguousarray(value, "<f8").tobytes()
+        whole = np.asarray(value).dtype == np.int64
+        raw = np.ascontiguousarray(value, INTEGER if whole else "<f8").tobytes()
         packed[name] = [list(np.shape(value)), raw if raw.strip(b"\0") else b""]
+        if whole:
+            packed[name].append(INTEGER)
     return packed
 
 
 def unpack_natural(body: dict[str, Any]) -> Natural:
     """The inverse of `pack_natural`."""
-    return {
-        name: np.frombuffer(raw, "<f8").reshape(shape).copy() if raw else np.zeros(shape)
-        for name, (shape, raw) in body.items()
-    }
+    found = {}
+    for name, (shape, raw, *kind) in body.items():
+        dtype = INTEGER if kind == [INTEGER] else "<f8"
+        found[name] = (
+            np.frombuffer(raw, dtype).reshape(shape).copy() if raw else np.zeros(shape, dtype)
+        )
+    return found
 
 
 def encode_reply(reply: Reply) -> bytes:

@@ -14,7 +14,7 @@ from tacit.arrays import Arrays, Natural
 from tacit.expfam import Family
 from tacit.pvi import power, product
 from tacit.server.combine import Combine, Solver
-from tacit.server.messages import Reply, Request, Stage
+from tacit.server.messages import Asked, Reply, Request, Stage
 from tacit.server.schedule import Schedule
 
 Log = tuple[dict[str, Any], ...]
@@ -57,6 +57,22 @@ def _only_stage(visit: int) -> Stage:
 
 
 @dataclass(frozen=True)
+class LatticeRules:
+    """How released integers are added up and read."""
+
+    shapes: Callable[[str], dict[str, tuple[int, ...]] | None]
+    """Names and shapes of the integers of a reply to that stage; None: floats are sent."""
+    read: Callable[[Asked, Arrays], Arrays]
+    """Integers, of one party or of a sum, as the arrays that the server's half takes."""
+    scale: Callable[[str, int], tuple[float, float]]
+    """Step and clip of a party's release at a visit: equal ones may be added up as integers."""
+    sums: bool = False
+    """True if only the sum over the parties is read, as where they share their noise."""
+    noise: Callable[[int, dict[str, tuple[int, ...]]], Arrays] | None = None
+    """Integer noise of the server in a round, by name and shape, if the server adds it."""
+
+
+@dataclass(frozen=True)
 class Rules:
     """Constants of a run."""
 
@@ -92,6 +108,8 @@ class Rules:
     """The stage of a party's visit."""
     released: Callable[[str], dict[str, tuple[int, ...]]] | None = None
     """Names and shapes of what a reply to that stage releases; None: natural parameters."""
+    lattice: LatticeRules | None = None
+    """How integers are read, in a private run."""
     divide_out: bool = False
     """True: the factor of a party that leaves permanently is divided out of q; False: it stays."""
     leave_out: bool = False

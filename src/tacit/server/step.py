@@ -15,10 +15,11 @@ import numpy as np
 
 from tacit.arrays import Arrays, Natural
 from tacit.errors import ConfigError, PeerError
-from tacit.expfam import Family, check_arrays
+from tacit.expfam import Family, check_arrays, check_integers
+from tacit.privacy.lattice import lattice_sum
 from tacit.pvi import divide, multiply, power, product
 from tacit.server.combine import RoundSum, Shared
-from tacit.server.messages import Reply
+from tacit.server.messages import Asked, Reply
 from tacit.server.solve import concluded, solve_round
 from tacit.server.state import Log, Open, Published, Rules, ServerState
 
@@ -55,7 +56,10 @@ def step_together(
             continue
         request = state.open[reply.id]
         released = check_released(rules, request, reply)
-        fresh[reply.id] = check_reply(request, reply)._replace(released=released)
+        reply = check_reply(request, reply)._replace(released=released)
+        if rules.lattice is None or not rules.lattice.sums:
+            reply = reply._replace(released=read_released(rules, state, request, reply))
+        fresh[reply.id] = reply
     if rules.order == "synchronous":
         state, more = _synchronous(rules, close_requests(state, fresh), fresh, now)
         return state, (*log, *more)
@@ -160,13 +164,40 @@ def check_reply(request: Open, reply: Reply) -> Reply:
     return reply
 
 
+def read_released(rules: Rules, state: ServerState, request: Open, reply: Reply) -> Arrays:
+    """What a reply released, as floats: integers times the public step of the agreed plan."""
+    lattice = rules.lattice
+    if lattice is None or not is_integer(reply.released):
+        return reply.released
+    factor = request.factor
+    if factor is None and request.stage.needs_factor:
+        factor = state.factors[request.party].natural
+    sent = state.issued[request.posterior]
+    parts = (request.party, request.visit, request.stage.name)
+    asked = Asked(*parts, sent.q, factor, request.damping, sent.public)
+    return lattice.read(asked, reply.released)
+
+
+def is_integer(released: Arrays) -> bool:
+    """Whether these are integers of a lattice."""
+    return bool(released) and all(value.dtype == np.int64 for value in released.values())
+
+
 def check_released(rules: Rules, request: Open, reply: Reply) -> Arrays:
-    """Float64 arrays with the names and shapes of the request's stage, or an error."""
+    """Arrays with the names, shapes and type of the request's stage, or an error."""
     what = f"update of party {reply.party!r}"
     prior = rules.site_prior and reply.party == rules.parties[0]
     if rules.released is None or prior:
         return rules.family.check(reply.released, what=what)
+    integers = integer_shapes(rules, request.stage.name)
+    if integers is not None:
+        return check_integers(reply.released, integers, what=what)
     return check_arrays(reply.released, rules.released(request.stage.name), what=what)
+
+
+def integer_shapes(rules: Rules, stage: str) -> dict[str, tuple[int, ...]] | None:
+    """Names and shapes of the integers of a reply to that stage; None: floats are sent."""
+    return None if rules.lattice is None else rules.lattice.shapes(stage)
 
 
 def close_requests(
@@ -284,12 +315,12 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
     noisy = [r for r in replies if rules.combine is not None and r.party not in first]
     noisy = _of_one_stage(rules, state, noisy)
     if rules.combine is not None and noisy:
-        total = product(noisy[0].released, (reply.released for reply in noisy[1:]))
+        total = _noisy_sum(rules, state, noisy)
         before, answers = q, RoundSum(total, len(noisy), state.round + 1)
         shared = rules.combine(shared._replace(q=before), answers)
         q = shared.q
         if rules.own_factors:
-            changes |= {r.party: r.released for r in noisy}
+            changes |= {r.party: _read_sum(rules, state, [r], r.released) for r in noisy}
         elif rules.keeps_factors:
             # Every party is given an equal part of a sum of noisy updates, which is public.
             parties = rules.parties[len(first) :]
@@ -324,11 +355,50 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
     ), ()
 
 
+def _noisy_sum(rules: Rules, state: ServerState, replies: list[Reply]) -> Arrays:
+    """The sum of a round's releases; integers are added up as such, whatever their order."""
+    if not is_integer(replies[0].released):
+        return product(replies[0].released, (reply.released for reply in replies[1:]))
+    lattice = rules.lattice
+    assert lattice is not None
+    alike: dict[tuple[float, float], list[Reply]] = {}
+    for reply in replies:
+        alike.setdefault(lattice.scale(reply.party, state.round), []).append(reply)
+    noise = None
+    if lattice.noise is not None:
+        shapes = {name: value.shape for name, value in replies[0].released.items()}
+        noise = lattice.noise(state.round + 1, shapes)
+    sums = []
+    for some in alike.values():
+        parts = [reply.released for reply in some] + ([] if noise is None else [noise])
+        noise = None  # once, whatever the number of scales
+        total = {name: lattice_sum([part[name] for part in parts]) for name in parts[0]}
+        sums.append(_read_sum(rules, state, some, total))
+    return product(sums[0], sums[1:])
+
+
+def _read_sum(rules: Rules, state: ServerState, replies: list[Reply], total: Arrays) -> Arrays:
+    """A sum of integers of these parties as the arrays that the server's half takes."""
+    assert rules.lattice is not None
+    stage = rules.stage_at(state.round)
+    factor = None
+    if stage.needs_factor:
+        first, *others = (state.factors[reply.party].natural for reply in replies)
+        factor = product(first, others)
+    damping = rules.schedule.damping_at(state.round + 1) * state.caution
+    parts = (replies[0].party, state.round, stage.name)
+    asked = Asked(*parts, state.q, factor, damping, state.public)
+    return rules.lattice.read(asked, total)
+
+
 def _of_one_stage(rules: Rules, state: ServerState, replies: list[Reply]) -> list[Reply]:
     """The replies to the stage of this round: a late party may have answered an earlier one."""
     if rules.released is None or rules.order != "synchronous":
         return replies
-    names = set(rules.released(rules.stage_at(state.round).name))
+    stage = rules.stage_at(state.round).name
+    names = set(rules.released(stage))
+    if rules.lattice is not None and rules.lattice.sums:
+        names = set(rules.lattice.shapes(stage) or names)
     return [reply for reply in replies if set(reply.released) == names]
 
 

@@ -1,4 +1,4 @@
-"""Topic models: latent Dirichlet allocation with and without privacy.
+"""scikit-learn estimators: regressions of one or several parties, and topics of documents.
 
 The names are imported on first use. `LDA` fits topics of documents in one place; for several
 parties use `tacit.fit` and `tacit.models.TopicModel`.
@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tacit.models.lda.table import TopicTable
+    from tacit.sklearn.regression import LinearRegression, LogisticRegression, PoissonRegression
     from tacit.sklearn.topics import LDA
 
-__all__ = ["LDA", "TopicTable"]
+__all__ = ["LDA", "LinearRegression", "LogisticRegression", "PoissonRegression", "TopicTable"]
 
-_HOME = {"LDA": "tacit.sklearn.topics", "TopicTable": "tacit.models.lda.table"}
+_HOME = {
+    "LDA": "tacit.sklearn.topics",
+    "LinearRegression": "tacit.sklearn.regression",
+    "LogisticRegression": "tacit.sklearn.regression",
+    "PoissonRegression": "tacit.sklearn.regression",
+    "TopicTable": "tacit.models.lda.table",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -30,9 +30,9 @@ from tacit.party.compute import party_word
 from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.bounded import clip_units
 from tacit.privacy.events import GaussianEvent
+from tacit.privacy.lattice import draw_each
 from tacit.privacy.ledger.ledger import Budget, Ledger
 from tacit.privacy.mechanisms import Gaussian, Release
-from tacit.privacy.noise_key import key_data
 from tacit.privacy.settings import Privacy
 from tacit.pvi import cavity, multiply
 from tacit.server.messages import Reply, Request
@@ -112,6 +112,10 @@ class ProbeMethod(PrivateMethod):
         del units
         return (GaussianEvent(clip=clip, noise_sd=noise_sd),)
 
+    def release_size(self, model: Model, family: Family, stage: str) -> int:
+        del model, family, stage
+        return 1
+
     def memory(self, model: Model, family: Family) -> Natural | None:
         del model, family
         return {"answers": np.zeros(1)} if self.remembers else None
@@ -120,14 +124,14 @@ class ProbeMethod(PrivateMethod):
         import jax
 
         party, visit = _WORDS[int(task.words[1])], int(task.words[2])
-        noise = _digest(jax.random.key_data(task.secret))
+        noise = _digest(task.noise)
         Journal(self.journal).write(Line("computed", party, visit, noise))
         if party == FAILING and visit == 1 and Path(f"{self.journal}.fault").exists():
             raise DataError(f"party {party!r}: {FAULT}; restore them from a copy")
         present = np.asarray(task.weights) > 0
         values = np.asarray(task.records["y"], np.float64)[:, None]
-        terms = task.terms.clips[0], task.terms.noise_sds[0]
-        release = _compiled_release()(task.secret, values, present, *terms)
+        terms = task.terms.clips[0], task.terms.noise_sds[0], task.terms.lattice
+        release = _compiled_release()(task.noise[0], values, present, *terms)
         # The count of answers is part of the result: a lost memory shows in the posterior.
         memory = {"answers": task.memory["answers"] + 1.0} if self.remembers else None
         count = 0.0 if memory is None else memory["answers"]
@@ -142,11 +146,14 @@ class ProbeMethod(PrivateMethod):
 
 @functools.cache
 def _compiled_release() -> Callable[..., Release]:
-    """Compiled release, because uncompiled noise would take a tenth of a second."""
+    """Compiled release, which takes less time than an uncompiled one."""
     import jax
 
-    def release(key: Any, values: Any, present: Any, clip: Any, noise_sd: Any) -> Release:
-        return Gaussian(noise_sd=noise_sd).release(key, clip_units(values, clip, present))
+    def release(
+        noise: Any, values: Any, present: Any, clip: Any, noise_sd: Any, lattice: Any
+    ) -> Release:
+        mechanism = Gaussian(noise_sd=noise_sd, lattice=lattice)
+        return mechanism.release(noise, clip_units(values, clip, present))
 
     return jax.jit(release)
 
@@ -162,7 +169,9 @@ class WatchedCharging(Charging):
     ) -> tuple[dict[str, Reply], list[Request], dict[str, bytes]]:
         stored, wanted, keys = super().open(requests, rehearse)
         for request in wanted:
-            noise = _digest(key_data(keys[request.id]))
+            (event,) = self.settled[request.party].events_at(request.visit)
+            assert event.lattice is not None
+            noise = _digest(draw_each([keys[request.id]], 1, event.lattice.bits))
             Journal(self.journal).write(Line("charged", request.party, request.visit, noise))
         return stored, wanted, keys
 
@@ -202,12 +211,12 @@ def watched_charging(
         together = [msgspec.structs.replace(event, noise_sd=noise_sd)]
         most = ledger.price(dataset, together, unit=unit, adjacency=adjacency, delta=delta)
         budgets[dataset] = Budget(
-            epsilon=most * (1 + 1e-6), delta=delta, adjacency=adjacency, unit=unit
+            epsilon=most * (1 + 1e-5), delta=delta, adjacency=adjacency, unit=unit
         )
     ledger.set_budgets(budgets, reason="check_engine")
     return WatchedCharging(ledger, RUN, datasets, plan.settled, unit, adjacency, str(journal))
 
 
-def _digest(words: Any) -> str:
-    body = np.ascontiguousarray(words, "<u4").tobytes()
+def _digest(noise: Any) -> str:
+    body = np.ascontiguousarray(noise, "<i8").tobytes()
     return hashlib.blake2b(body, digest_size=8, person=b"tacit.probe").hexdigest()

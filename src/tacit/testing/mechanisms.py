@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 
 from tacit.privacy.bounded import Array, Bounded, Tree, clip_units
 from tacit.privacy.events import GaussianEvent
+from tacit.privacy.lattice import KEY_BYTES, LEAST_BITS, DiscreteGaussian
 from tacit.privacy.mechanisms import Cost, Drawn, Mechanism, Release
 from tacit.testing.laws import gaussian_faults
 
@@ -38,8 +41,8 @@ class Scaled(Mechanism):
     inner: Mechanism
     factor: Array | float
 
-    def release(self, key: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED) -> Release:
-        found = self.inner.release(key, bounded, drawn)
+    def release(self, noise: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED) -> Release:
+        found = self.inner.release(noise, bounded, drawn)
 
         def scaled(noised: Array, exact: Array) -> Array:
             return exact + jnp.asarray(self.factor, exact.dtype) * (noised - exact)
@@ -55,13 +58,13 @@ def check_mechanism(
     shares: int = 1,
     seed: int = 0,
 ) -> None:
-    """Assert that a mechanism adds exactly the Gaussian noise that its event declares.
+    """Assert that a mechanism adds exactly the noise that its event declares, on its lattice.
 
     `oracle(bounded, drawn)` is the event that the caller expects; without one the noise's standard
     deviation is taken from the mechanism's own event and everything else from what it was given.
-    `scale` is the clip of the sums that it is handed: choose one for which float32 has digits for
-    both the sum and the noise. With `shares` = M a single release must carry N(0, s²/M) and the
-    sum of M of them N(0, s²).
+    `scale` is the clip of the sums that it is given. Integers must be the rounded sum plus the
+    noise, and values exactly the step times the integers. With `shares` = M a single release must
+    carry N(0, s²/M) and the sum of M of them N(0, s²).
 
     A right mechanism fails a check once in a million seeds. The law's tests are also run on the
     mechanism with 0.9 and 1.1 times its noise and must reject both: a run that passes has shown
@@ -80,9 +83,11 @@ def check_mechanism(
     seed
         Seed of everything random.
     """
-    sd = _check_release(mechanism, scale, seed)
+    event = _check_release(mechanism, scale, seed)
+    assert event.lattice is not None
+    sd, bits = event.noise_sd, event.lattice.bits
     _check_events(mechanism, oracle, scale, seed)
-    keys = jax.random.split(jax.random.key(seed), (DRAWS, shares))
+    keys = _drawn(seed, (DRAWS, shares), bits)
 
     def noise(bounded: Bounded, keys: Array, factor: Array | None = None) -> Array:
         chosen = mechanism if factor is None else Scaled(mechanism, factor)
@@ -94,6 +99,7 @@ def check_mechanism(
     _expect_law("one release, float32", sample(single, keys[:, :1]), sd / np.sqrt(shares))
     _expect_law("releases added up", sample(far, keys), sd)
     _expect_law("releases of a zero sum", sample(zero, keys), sd)
+    _check_integers(mechanism, far, keys[0, 0])
     for factor in (0.9, 1.1):
         faults = gaussian_faults(np.asarray(sample(far, keys, jnp.asarray(factor))), sd)
         assert any(fault.startswith("variance") for fault in faults), (
@@ -120,8 +126,34 @@ def _bounded(
     return _clip_units(units, clip, nonnegative=nonnegative)
 
 
+def _drawn(seed: int, shape: tuple[int, ...], bits: int) -> np.ndarray:
+    """Integer noise for releases of `SHAPES`, from a known seed."""
+    key = np.random.default_rng(seed).bytes(KEY_BYTES)
+    numbers = sum(math.prod(one) for one in SHAPES.values())
+    size = math.prod(shape) * numbers
+    return DiscreteGaussian(key, bits).draw(size).reshape(*shape, numbers)
+
+
+def _check_integers(mechanism: Mechanism, bounded: Bounded, noise: np.ndarray) -> None:
+    """Check that a release is the rounded sum plus its noise, times the step, to the last bit."""
+    found = jax.jit(mechanism.release)(noise, bounded)
+    integers = [np.ravel(np.asarray(leaf)) for leaf in jax.tree.leaves(found.integers)]
+    kinds = {leaf.dtype for leaf in integers}
+    assert kinds == {np.dtype(np.int64)}, f"lattice: integers of types {kinds}, expected int64"
+    whole, step = np.concatenate(integers), found.event.step
+    assert np.array_equal(_flat(found.value), step * whole), (
+        "lattice: released values are not the step times the integers"
+    )
+    rest = (whole - noise) * step - _flat(bounded.value)
+    allowed = (0.5 + 1e-6) * step
+    assert np.all(np.abs(rest) <= allowed), (
+        f"lattice: without its noise a release is {np.max(np.abs(rest)):.3g} from the sum, "
+        f"expected at most half a step, {allowed:.3g}"
+    )
+
+
 def _noise(mechanism: Mechanism, bounded: Bounded, keys: Array) -> Array:
-    """Noise of one release per key, (rows, coordinates)."""
+    """Noise of one release per row of integer noise, (rows, coordinates)."""
 
     def one(key: Array) -> Array:
         found = mechanism.release(key, bounded).value
@@ -136,9 +168,9 @@ def _noise(mechanism: Mechanism, bounded: Bounded, keys: Array) -> Array:
     return jax.lax.map(lambda row: jnp.sum(jax.vmap(one)(row), axis=0), keys)
 
 
-def _check_release(mechanism: Mechanism, scale: float, seed: int) -> float:
-    """Check shapes, types, cost and key dependence of a release; returns its noise sd."""
-    key, other = jax.random.split(jax.random.key(seed), 2)
+def _check_release(mechanism: Mechanism, scale: float, seed: int) -> GaussianEvent:
+    """Check shapes, types, cost and dependence on the noise of a release; returns its event."""
+    key, other = _drawn(seed, (2,), LEAST_BITS)
     bounded = _bounded("float64", scale, seed)
     plain = mechanism.release(key, bounded)
     assert isinstance(plain, Release), (
@@ -156,12 +188,12 @@ def _check_release(mechanism: Mechanism, scale: float, seed: int) -> float:
         found = compiled(key, bounded).value
         _same_structure(found, bounded.value)
         again, further = (_flat(compiled(k, bounded).value) for k in (key, other))
-        assert np.array_equal(_flat(found), again), "key: one key gave two releases"
-        same = int(np.sum(again == further))
-        assert not same, f"key: two keys gave the same noise in {same} of {again.size} numbers"
+        assert np.array_equal(_flat(found), again), "noise: one noise gave two releases"
+        same = int(np.sum((again == further) & (key != other)))
+        assert not same, f"noise: {same} of {again.size} numbers do not depend on their noise"
         _check_not_finite(compiled, dtype, scale, seed)
     _check_refusal(mechanism, key, bounded)
-    return plain.event.noise_sd
+    return plain.event
 
 
 def _check_refusal(mechanism: Mechanism, key: Array, bounded: Bounded) -> None:
@@ -190,17 +222,24 @@ def _check_not_finite(release: Callable[..., Release], dtype: str, scale: float,
     bounded = _clip_units(units, scale, nonnegative=False)
     reached, most = float(np.linalg.norm(_flat(bounded.value))), (UNITS - 3) * scale
     assert reached <= most, f"not finite: the sum has norm {reached:g}, expected at most {most:g}"
-    found = _flat(release(jax.random.key(seed), bounded).value)
+    found = _flat(release(_drawn(seed, (), LEAST_BITS), bounded).value)
     assert np.all(np.isfinite(found)), "not finite: released NaN or infinity from a finite sum"
 
 
 def _check_events(mechanism: Mechanism, oracle: Oracle | None, scale: float, seed: int) -> None:
     """Check the event for every sampling, with and without vmap."""
-    key = jax.random.key(seed)
+    key = _drawn(seed, (), LEAST_BITS)
     clips = scale * np.array([0.5, 1.0, 3.0])
 
     def expect(how: str, found: GaussianEvent, bounded: Bounded, drawn: Drawn) -> None:
+        assert found.lattice is not None, f"event ({how}): declares no lattice"
+        size = len(_flat(bounded.value))
+        assert found.lattice.numbers == size, (
+            f"event ({how}): declares {found.lattice.numbers} numbers, {size} are released"
+        )
         wanted = _expected(found, bounded, drawn) if oracle is None else oracle(bounded, drawn)
+        if wanted.lattice is None:
+            wanted = msgspec.structs.replace(wanted, lattice=found.lattice)
         assert found == wanted, f"event ({how}): declared {found}, expected {wanted}"
 
     plain = _bounded("float64", scale, seed)
@@ -225,6 +264,7 @@ def _expected(found: GaussianEvent, bounded: Bounded, drawn: Drawn) -> GaussianE
         noise_sd=found.noise_sd,
         sampling=drawn.sampling(),
         nonnegative=bounded.nonnegative,
+        lattice=found.lattice,
     )
 
 

@@ -1,7 +1,7 @@
 """Observe the inputs and outputs of a private method's mechanisms.
 
 While `noted` or `counted` lasts, every mechanism returns a fixed value in place of its release,
-drawn from the noise key alone: two data sets that are answered with the same keys are given the
+made of the noise alone: two data sets that are answered with the same noise are given the
 same released values, so that any difference between their replies came by another way than through
 a mechanism. With `noted` the cost that it returns also carries the exact sum and its true release,
 for the checks of sensitivity and noise. With `counted` the releases whose value is used for
@@ -20,12 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import tacit.party.compute as party_side
-from tacit.privacy.bounded import Array, Bounded, Tree
+from tacit.privacy.bounded import Array, Bounded
 from tacit.privacy.mechanisms import UNSAMPLED, Cost, Drawn, Mechanism, Release
 
-Observe = Callable[[Array, Bounded, Release], tuple[Tree, Any]]
-FIXED = 0x5EED
-"""Folded into a noise key, so that fixed values are independent of the noise."""
+Observe = Callable[[Array, Bounded, Release], Release]
 
 
 class Noted(NamedTuple):
@@ -66,9 +64,10 @@ class Count:
 def noted() -> Iterator[None]:
     """Fixed values, and `Noted` in place of costs."""
 
-    def observe(key: Array, bounded: Bounded, found: Release) -> tuple[Tree, Any]:
+    def observe(noise: Array, bounded: Bounded, found: Release) -> Release:
         exact, noised = _flat(bounded.value), _flat(found.value)
-        return _fixed(key, found), Noted(found.cost, exact, noised)
+        seen: Any = Noted(found.cost, exact, noised)
+        return _fixed(noise, found)._replace(cost=seen)
 
     with _observing(observe):
         yield
@@ -83,10 +82,10 @@ def counted() -> Iterator[Count]:
     """
     count = Count()
 
-    def observe(key: Array, bounded: Bounded, found: Release) -> tuple[Tree, Any]:
+    def observe(noise: Array, bounded: Bounded, found: Release) -> Release:
         # Whatever a release is mapped over, these numbers are mapped over too.
         parts = [jnp.ravel(leaf)[:1] for leaf in jax.tree.leaves(bounded.value)]
-        parts.append(jnp.ravel(jax.random.key_data(key))[:1])
+        parts.append(noise[:1])
         mapped = sum(jnp.sum(jnp.isnan(part)) for part in parts) * 0
         zero = jax.pure_callback(
             count.add,
@@ -95,7 +94,7 @@ def counted() -> Iterator[Count]:
             jnp.asarray(found.cost.noise_sd, jnp.float64) + mapped,
             vmap_method="broadcast_all",
         )
-        return _fixed(key, found, zero), found.cost
+        return _fixed(noise, found, zero)
 
     with _observing(observe):
         yield count
@@ -110,15 +109,15 @@ def _observing(observe: Observe) -> Iterator[None]:
 
     def observing(kind: type[Mechanism]) -> Any:
         def release(
-            self: Mechanism, key: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED
+            self: Mechanism, noise: Array, bounded: Bounded, drawn: Drawn = UNSAMPLED
         ) -> Release:
             inside[0] += 1
             try:
-                found = own[kind](self, key, bounded, drawn)
+                found = own[kind](self, noise, bounded, drawn)
             finally:
                 inside[0] -= 1
             # One mechanism by way of another is one release.
-            return found if inside[0] else Release(*observe(key, bounded, found))
+            return found if inside[0] else observe(noise, bounded, found)
 
         return release
 
@@ -133,16 +132,18 @@ def _observing(observe: Observe) -> Iterator[None]:
         party_side.compiled.cache_clear()
 
 
-def _fixed(key: Array, found: Release, zero: Array | float = 0.0) -> Tree:
-    """noise_sd·N(0, I) from the key alone, shaped as what was released."""
+def _fixed(noise: Array, found: Release, zero: Array | float = 0.0) -> Release:
+    """The noise alone, shaped as what was released."""
     leaves, treedef = jax.tree.flatten(found.value)
-    noise_sd = jnp.asarray(found.cost.noise_sd, jnp.float64)
-    values = []
-    for index, leaf in enumerate(leaves):
-        leaf_key = jax.random.fold_in(jax.random.fold_in(key, FIXED), index)
-        draw = noise_sd * jax.random.normal(leaf_key, leaf.shape, jnp.float64) + zero
-        values.append(draw.astype(leaf.dtype))
-    return jax.tree.unflatten(treedef, values)
+    step = found.cost.noise_sd * jnp.ldexp(1.0, -found.cost.bits)
+    start, values, integers = 0, [], []
+    for leaf in leaves:
+        own = jnp.reshape(noise[start : start + leaf.size], leaf.shape)
+        start += leaf.size
+        integers.append(own + jnp.asarray(zero).astype(jnp.int64))
+        values.append(step * own + zero)
+    unflatten = jax.tree.unflatten
+    return Release(unflatten(treedef, values), found.cost, unflatten(treedef, integers))
 
 
 def _below(kind: type) -> Iterator[type]:

@@ -29,6 +29,11 @@ def show_explanation(plan: Plan, found: Explanation) -> None:
         "“not protected” means that no ε below 50 can be proved.",
         highlight=False,
     )
+    console.print(
+        f"messages: {_messages(plan, found.party)}; raw bytes reveal no more than ε allows. "
+        "How long a party computes is not covered.",
+        highlight=False,
+    )
     if found.groups:
         rows = [
             [size, _epsilon(direct), f"({general[0]:.4g}, {general[1]:.3g})"]
@@ -39,6 +44,16 @@ def show_explanation(plan: Plan, found: Explanation) -> None:
             ["number", f"ε at δ = {found.delta:g}", "(ε, δ) by the general bound"],
             rows,
         )
+
+
+def _messages(plan: Plan, party: str) -> str:
+    """What a message consists of, by the lattice of the first release."""
+    event = plan.settled[party].events_at(0)[0]
+    assert event.lattice is not None
+    return (
+        f"integers times a public step ({event.step:.3g} at first), with exact discrete noise of "
+        f"sd 2^{event.lattice.bits} steps per party"
+    )
 
 
 def _epsilon(value: float | None) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tacit.arrays import Arrays, Natural
 from tacit.errors import ConfigError, PeerError
-from tacit.expfam import Family, check_arrays
+from tacit.expfam import Family, check_arrays, check_integers
 from tacit.live.protocol.codec import Encoding
 from tacit.live.protocol.messages import Array, Distribution
 
@@ -98,14 +98,32 @@ def unpack_arrays(
         raise PeerError(str(error)) from None
 
 
+def unpack_integers(
+    distribution: Distribution, shapes: dict[str, tuple[int, ...]], what: str
+) -> Arrays:
+    """Decode int64 arrays of the given names and shapes, or raise a PeerError."""
+    if set(distribution) != set(shapes):
+        raise PeerError(f"{what}: send {', '.join(shapes)}")
+    arrays = {
+        name: _numbers(value, f"{what}: {name!r}", np.int64) for name, value in distribution.items()
+    }
+    try:
+        return check_integers(arrays, shapes, what=what)
+    except ConfigError as error:
+        raise PeerError(str(error)) from None
+
+
 def _array(value: Any, encoding: Encoding) -> Array:
-    value = np.asarray(value, dtype=np.float64)
+    value = np.asarray(value)
+    dtype = np.int64 if value.dtype == np.int64 else np.float64
+    value = value.astype(dtype, copy=False)
     if encoding == "json":
         return Array(value.shape, value.ravel().tolist())
-    return Array(value.shape, np.ascontiguousarray(value, "<f8").tobytes())
+    little = np.dtype(dtype).newbyteorder("<")
+    return Array(value.shape, np.ascontiguousarray(value, little).tobytes())
 
 
-def _numbers(value: Any, what: str) -> np.ndarray:
+def _numbers(value: Any, what: str, dtype: type = np.float64) -> np.ndarray:
     if not isinstance(value, Array):
         raise PeerError(
             f"{what} is not an array; send shape and data, or a normal's mean and variance"
@@ -116,13 +134,19 @@ def _numbers(value: Any, what: str) -> np.ndarray:
     if not whole or count != length:
         raise PeerError(f"{what} has shape {list(value.shape)} but {length} numbers; send {count}")
     if isinstance(value.data, bytes):
-        flat = np.frombuffer(value.data, "<f8").astype(np.float64)
+        flat = np.frombuffer(value.data, np.dtype(dtype).newbyteorder("<")).astype(dtype)
+    elif dtype is np.int64 and not all(_fits(one) for one in value.data):
+        raise PeerError(f"{what} is not a list of 64-bit integers; a private release has these")
     else:
-        flat = np.array(value.data, dtype=np.float64)
+        flat = np.array(value.data, dtype=dtype)
     try:
         return flat.reshape(value.shape)
     except ValueError:  # no data, in a shape too large for numpy
         raise PeerError(f"{what} has an invalid shape; send the family's") from None
+
+
+def _fits(number: Any) -> bool:
+    return isinstance(number, int) and -(2**63) <= number < 2**63
 
 
 def _normal(mean: Any, variance: Any, family: Family | None, what: str) -> Natural:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of the protocol extensions."""
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -24,10 +24,12 @@ Words = Annotated[str, Meta(max_length=2000)]
 
 
 class Array(msgspec.Struct, frozen=True):
-    """Numbers row by row: little-endian float64 in a binary encoding, a list in JSON."""
+    """Numbers row by row: in a binary encoding little-endian float64, or int64 where the stage
+    releases integers; a list in JSON.
+    """
 
     shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=2**31)], ...], Meta(max_length=4)]
-    data: bytes | list[float]
+    data: bytes | list[int | float]
 
 
 Distribution = dict[str, float | Array | list[float | None] | None]
@@ -211,6 +213,8 @@ class SelectedForTraining(ServerMessage, frozen=True, kw_only=True):
     round: Count | UnsetType = UNSET
     stage: Short | UnsetType = UNSET
     public: Distribution | UnsetType = UNSET
+    traceparent: Short | UnsetType = UNSET
+    """Where a trace of this request continues (W3C Trace Context)."""
 
 
 class EarlyCloseOfConnection(ServerMessage, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from tacit.live.server.membership import Member
 from tacit.live.transport.frames import HangupError, write_frame
 from tacit.live.transport.stream import abort, shut
 from tacit.live.transport.tls import Peer
+from tacit.support.tracing import OpenSpan
 
 
 @dataclass(eq=False)
@@ -46,6 +47,18 @@ class Connection:
     bytes_in: int = 0
     bytes_out: int = 0
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _span: OpenSpan | None = None
+
+    def trace(self, span: OpenSpan | None) -> None:
+        """End the span of the last request and begin that of a new one (None: none)."""
+        if self._span is not None:
+            self._span.end()
+        self._span = span
+
+    @property
+    def traceparent(self) -> str | None:
+        """Where the trace of the open request continues."""
+        return None if self._span is None else self._span.traceparent
 
     @property
     def plain(self) -> bool:

@@ -25,6 +25,7 @@ from tacit.live.server.rate import SURPLUS_BURST, SURPLUS_PER_S, TokenBucket
 from tacit.live.settings import Serve
 from tacit.live.transport.frames import FIRST_LIMIT, HangupError, read_frame
 from tacit.server.messages import Reply
+from tacit.server.step import integer_shapes
 
 MAX_ERRORS = 3
 COOL_DOWN_S = 10
@@ -305,6 +306,7 @@ class Conversations:
         except PeerError as error:
             raise AnswerError(str(error)) from None
         self._failed.pop(party, None)
+        connection.trace(None)
         self.inbox.append(checked)
 
     def _released(self, key: str, delta: m.Distribution, what: str) -> Arrays:
@@ -314,8 +316,11 @@ class Conversations:
         try:
             if rules.released is None or set(delta) == {"mean", "variance"}:
                 return numbers.unpack(delta, rules.family, what)
-            shapes = rules.released(self.live.state.open[key].stage.name)
-            return numbers.unpack_arrays(delta, shapes, what)
+            stage = self.live.state.open[key].stage.name
+            integers = integer_shapes(rules, stage)
+            if integers is not None:
+                return numbers.unpack_integers(delta, integers, what)
+            return numbers.unpack_arrays(delta, rules.released(stage), what)
         except PeerError as error:
             raise AnswerError(str(error)) from None
 

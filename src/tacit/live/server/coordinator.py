@@ -30,6 +30,7 @@ from tacit.live.settings import Serve
 from tacit.live.transport.tls import Credentials
 from tacit.models.prior import PRIOR_PARTY
 from tacit.server.messages import Reply, Request
+from tacit.support.tracing import OpenSpan
 
 TICK_S = 0.25
 GUARD_S = 1.0
@@ -247,6 +248,7 @@ class WireServer:
             request = requests.get(connection.peer.name)
             if request is not None and connection.sent != request.id:
                 connection.sent = request.id
+                connection.trace(OpenSpan("request", request=request.id, party=request.party))
                 self._tell(connection, _selected(connection, request, self.live))
 
     def _talking(self) -> list[Connection]:
@@ -412,4 +414,5 @@ def _selected(connection: Connection, request: Request, live: LiveRun) -> m.Sele
         round=live.state.round + 1,
         stage=request.stage,
         public=public,
+        traceparent=UNSET if connection.traceparent is None else connection.traceparent,
     )

@@ -196,7 +196,8 @@ class LiveRun(ServerRun):
         request = self.state.open[reply.id]
         reply = server_step.check_reply(request, reply)
         try:
-            _check_numbers(reply.released, self.state.q, f"update of party {reply.party!r}")
+            released = server_step.read_released(self.rules, self.state, request, reply)
+            _check_numbers(released, self.state.q, f"update of party {reply.party!r}")
         except PeerError as error:
             raise BrokenBoundError(str(error)) from None
         if self._reply_rules is None or reply.party not in self.parties:
@@ -208,7 +209,7 @@ class LiveRun(ServerRun):
             damping=request.damping,
             initial=request.initial,
             visit=request.visit,
-            released=reply.released,
+            released=released,
             public=sent.public,
             loss=reply.loss,
             records=self._most_records(reply.party),

@@ -19,10 +19,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from tacit.arrays import Arrays, namespace
 from tacit.errors import ConfigError
 from tacit.expfam import Family, MeanFieldGaussian, Natural
 from tacit.expfam.gaussian import Free
@@ -30,14 +31,15 @@ from tacit.methods.base import Answer, Arranged, Array, Task
 from tacit.methods.batches import Batches, SamplingName
 from tacit.methods.dpsgd.adaptive import MAX_LOG_SCALE, SCALE, WEIGHT, WITHIN, adapted, tally_clip
 from tacit.methods.dpsgd.clipping import clipped_gradient
-from tacit.methods.private import PrivateMethod, by_unit, units_present
+from tacit.methods.private import PrivateMethod, Terms, by_unit, units_present
 from tacit.models import LinearPredictor, Model, Records
 from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.mechanisms import Cost, Gaussian
+from tacit.privacy.mechanisms import Cost, Gaussian, Release
 from tacit.privacy.settings import check_clip
-from tacit.pvi import cavity, divide, multiply, power
+from tacit.pvi import cavity, damped_update, divide, multiply, power
 from tacit.server.combine import Combine, Run
+from tacit.server.messages import Asked
 from tacit.support.compiler import jax, jnp
 
 Precision = Literal["isotropic", "per-coordinate", "fixed"]
@@ -53,6 +55,28 @@ class Local(NamedTuple):
     linear: Array
     precision: Array
     velocity: Array
+
+
+class Place(NamedTuple):
+    """Where a step's gradient is taken: mean, learned precision and free parameters of q."""
+
+    mean: Array
+    known: Array
+    free: Free
+
+
+class Path(NamedTuple):
+    """What stays the same over the steps of an answer."""
+
+    others: Natural
+    rest: Natural
+    least: Array
+    start: Local
+    first: Array
+    """Number of the party's releases before this answer."""
+    last: int
+    """Number of last steps over which the answer is averaged."""
+    terms: Terms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +221,13 @@ class DPSGD(PrivateMethod):
         """Numbers per release, if the model leaves `precision` to the method."""
         return 2 * dimension if self.precision == "per-coordinate" else dimension
 
+    def release_size(self, model: Model, family: Family, stage: str) -> int:
+        """Numbers of one step's release."""
+        del family, stage
+        size = {"isotropic": 1, "per-coordinate": model.dimension, "fixed": 0}
+        tally = 0 if self.adaptive is None else 1
+        return model.dimension + size[self._precision(model)] + tally
+
     def starts_at_prior(self, model: Model) -> bool:
         """True if Λ is learned; if not, q starts at the model's starting point and keeps its Λ."""
         return self._precision(model) != "fixed"
@@ -237,11 +268,65 @@ class DPSGD(PrivateMethod):
             )
         return adapted(super().server, run, self.adaptive, self.total_units)
 
-    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
-        answer, within = self._answer(model, family, key, task)
+    def integer_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]] | None:
+        """The sums of every step; floats where the noise depends on a party's number of records.
+
+        Without replacement it does, so that a server could not derive the step of the lattice.
+        """
+        del stage
+        if self.sampling == "without-replacement" and self.sampling_rate < 1:
+            return None
+        steps, d = self.steps, family.dimension
+        shapes: dict[str, tuple[int, ...]] = {"location": (steps, d)}
+        precision = self._precision(model)
+        if precision == "isotropic":
+            shapes["information"] = (steps,)
+        if precision == "per-coordinate":
+            shapes["scale"] = (steps, d)
+        return shapes if self.adaptive is None else shapes | {WITHIN: (steps,)}
+
+    def from_integers(
+        self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
+    ) -> Arrays:
+        """The damped change that the released steps make, computed once more from them."""
+        assert isinstance(family, MeanFieldGaussian)
+        assert asked.q is not None
+        assert asked.factor is not None
+        task = Task({}, None, asked.q, asked.factor, None, np.bool_(False), asked.visit)
+        task = task._replace(terms=asked.terms, public=asked.public, damping=asked.damping)
+        scale, path = self._clip_scale(task), self._path(model, family, task)
+        local, total, within = path.start, None, []
+        for number in range(self.steps):
+            sums = {name: event.step * value[number] for name, value in integers.items()}
+            count = path.first + number
+            place = self._place(model, path, local, count)
+            value = self._value(family, place, self._maps(model, place.free, scale), sums)
+            local = self._moved(model, local, value, place, count, path)
+            if number >= self.steps - path.last:
+                total = local if total is None else Local(*map(np.add, total, local))
+            within.append(sums.get(WITHIN, 0.0))
+        assert total is not None
+        natural = self._ended(path, total)
+        found = damped_update(natural, asked.q, asked.damping)
         if self.adaptive is None:
-            return answer
-        return answer._replace(released={WITHIN: task.damping * within})
+            return found
+        share = np.mean(within) / (self._tally_weight(event.clip) * self.sampling_rate)
+        return found | {WITHIN: np.asarray(asked.damping * share)}
+
+    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
+        assert isinstance(family, MeanFieldGaussian)
+        natural, costs, released, sound = self._answer(model, family, key, task)
+        if self.integer_shapes(model, family, task.stage) is not None:
+            return Answer(None, None, costs, None, released, sound)
+        if self.adaptive is None:
+            return Answer(natural, None, costs, sound=sound)
+        weight = self._tally_weight(task.terms.clips[0])
+        step = task.terms.noise_sds[0] * jnp.ldexp(1.0, -task.terms.lattice.bits)
+        within = step * released[WITHIN] / (weight * self.sampling_rate)
+        within = task.damping * jnp.mean(within)
+        return Answer(natural, None, costs, released={WITHIN: within}, sound=sound)
 
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
@@ -251,9 +336,8 @@ class DPSGD(PrivateMethod):
         precision = -2.0 * task.q["quadratic"]
         deviation = -0.5 * jnp.log(precision.astype(self.dtype))
         free = {"location": task.q["linear"] / precision, "scale": deviation}
-        clipped, _, _ = self._clipping(
-            model, family, free, key, task, self._clip_scale(task), tally
-        )
+        scale = self._clip_scale(task)
+        clipped = self._clipping(model, family, free, key, task, scale, tally)
         return clipped(task.records, task.weights), units_present(task.weights)
 
     def clipping_biases(self, model: Model, stage: str) -> bool:
@@ -264,76 +348,93 @@ class DPSGD(PrivateMethod):
     def _clip_scale(self, task: Task) -> Array:
         """Scale S of an adaptive clip; 1 for a fixed one."""
         if self.adaptive is None:
-            return jnp.ones(())
+            return np.ones(())
         # The server's value is not trusted: beyond this, float32 squares overflow or underflow.
-        return jnp.exp(jnp.clip(task.public[SCALE], -MAX_LOG_SCALE, MAX_LOG_SCALE))
+        xp = namespace(task.public[SCALE])
+        return xp.exp(xp.clip(task.public[SCALE], -MAX_LOG_SCALE, MAX_LOG_SCALE))
 
-    def _answer(self, model: Model, family: Family, key: Array, task: Task) -> tuple[Answer, Array]:
-        """The answer and, with an adaptive clip, Σ ±½ over the units (+½ within the clip)."""
-        assert isinstance(family, MeanFieldGaussian)
-        scale = self._clip_scale(task)
-        others = cavity(task.q, task.factor)
-        rest = power(others, self._prior_share)
-        least = -2.0 * model.prior(family)["quadratic"] * self._prior_share
+    def _tally_weight(self, clip: Array) -> Array:
+        """ω of an adaptive clip, from the clip of its event."""
+        return WEIGHT * (clip / tally_clip(1.0) * (1.0 - 1e-12))
 
-        task = task._replace(terms=task.terms._replace(noise_sd=scale * task.terms.noise_sds[0]))
-        doubt = self.precision_noise(model, 1.0) * task.terms.noise_sd
-        last = max(1, math.ceil(self.average_last * self.steps))
+    def _answer(
+        self, model: Model, family: MeanFieldGaussian, key: Array, task: Task
+    ) -> tuple[Natural, Cost, dict[str, Array], Array]:
+        """The local posterior, its cost, the integers of every step, and whether all are finite."""
+        scale, path = self._clip_scale(task), self._path(model, family, task)
 
         def step(
-            carry: tuple[Local, Local], inputs: tuple[Array, Array, Array]
-        ) -> tuple[tuple[Local, Local], tuple[Cost, Array]]:
+            carry: tuple[Local, Local], inputs: tuple[Array, Array, tuple[Array, Array]]
+        ) -> tuple[tuple[Local, Local], Any]:
             (local, total), (number, public, secret) = carry, inputs
-            q = multiply(rest, _natural(local))
-            floor = least + jnp.where(number > 0, doubt / jnp.sqrt(jnp.maximum(number, 1.0)), 0.0)
-            precision = jnp.maximum(-2.0 * q["quadratic"], floor)
-            mean = q["linear"] / precision
-            free = {"location": mean, "scale": -0.5 * jnp.log(precision.astype(self.dtype))}
-            value, cost, within = self._released(model, family, free, public, secret, task, scale)
-            known = -2.0 * q["quadratic"] - least
-            local = self._moved(model, local, value, mean, known, number, task)
-            late = number >= first + (self.steps - last)
+            place = self._place(model, path, local, number)
+            release = self._released(model, family, place.free, public, secret, task, scale)
+            maps = self._maps(model, place.free, scale)
+            value = self._value(family, place, maps, _named(release.value))
+            local = self._moved(model, local, value, place, number, path)
+            late = number >= path.first + (self.steps - path.last)
             total = jax.tree.map(lambda old, new: jnp.where(late, old + new, old), total, local)
-            return (local, total), (cost, within)
+            return (local, total), (release.cost, _named(release.integers), release.sound)
 
-        start = -2.0 * task.factor["quadratic"]
-        start = Local(task.factor["linear"], start, jnp.zeros_like(start))
-        first = jnp.asarray(task.visit, jnp.float64) * self.steps
         inputs = (
-            first + jnp.arange(self.steps),
+            path.first + jnp.arange(self.steps),
             jax.random.split(key, self.steps),
-            jax.random.split(task.secret, self.steps),
+            (jax.random.split(task.secret, self.steps), task.noise),
         )
-        nothing = jax.tree.map(jnp.zeros_like, start)
-        (_, total), (costs, within) = jax.lax.scan(step, (start, nothing), inputs)
-        local = Local(*(value / last for value in total))
-        answer = multiply(multiply(rest, _natural(local)), divide(others, rest))
-        return Answer(answer, None, costs), jnp.mean(within)
+        nothing = jax.tree.map(jnp.zeros_like, path.start)
+        (_, total), (costs, integers, sound) = jax.lax.scan(step, (path.start, nothing), inputs)
+        return self._ended(path, total), costs, integers, jnp.all(sound)
+
+    def _path(self, model: Model, family: MeanFieldGaussian, task: Task) -> Path:
+        """What stays the same over the steps of an answer."""
+        xp = namespace(task.q["linear"])
+        others = cavity(task.q, task.factor)
+        noise_sd = self._clip_scale(task) * task.terms.noise_sds[0]
+        precision = -2.0 * task.factor["quadratic"]
+        return Path(
+            others=others,
+            rest=power(others, self._prior_share),
+            least=-2.0 * model.prior(family)["quadratic"] * self._prior_share,
+            start=Local(task.factor["linear"], precision, xp.zeros_like(precision)),
+            first=xp.asarray(task.visit, np.float64) * self.steps,
+            last=max(1, math.ceil(self.average_last * self.steps)),
+            terms=task.terms._replace(noise_sd=noise_sd),
+        )
+
+    def _place(self, model: Model, path: Path, local: Local, number: Array) -> Place:
+        """Where a step's gradient is taken: q with the party's factor as it is."""
+        xp = namespace(local.linear)
+        q = multiply(path.rest, _natural(local))
+        doubt = self.precision_noise(model, 1.0) * path.terms.noise_sd
+        floor = path.least + xp.where(number > 0, doubt / xp.sqrt(xp.maximum(number, 1.0)), 0.0)
+        precision = xp.maximum(-2.0 * q["quadratic"], floor)
+        mean = q["linear"] / precision
+        free = {"location": mean, "scale": -0.5 * xp.log(precision.astype(self.dtype))}
+        return Place(mean, -2.0 * q["quadratic"] - path.least, free)
+
+    def _ended(self, path: Path, total: Local) -> Natural:
+        """λ of the local posterior, averaged over the last steps."""
+        local = Local(*(value / path.last for value in total))
+        return multiply(multiply(path.rest, _natural(local)), divide(path.others, path.rest))
 
     def _moved(
-        self,
-        model: Model,
-        local: Local,
-        value: Free,
-        mean: Array,
-        known: Array,
-        number: Array,
-        task: Task,
+        self, model: Model, local: Local, value: Free, place: Place, number: Array, path: Path
     ) -> Local:
         """One step from one release, all post-processing."""
-        change = jnp.zeros_like(mean)
+        xp = namespace(local.linear)
+        change = xp.zeros_like(place.mean)
         if "precision" in value:
             change = (value["precision"] - local.precision) / (number + 1.0)
-        gradient = value["location"] - local.linear + local.precision * mean
+        gradient = value["location"] - local.linear + local.precision * place.mean
         velocity = self.momentum * local.velocity + gradient
-        length = self._length(model, jnp.mean(known), number, task)
-        length = length * jnp.power(self.step_end, task.terms.progress)
+        length = self._length(model, xp.mean(place.known), number, path.terms)
+        length = length * xp.power(self.step_end, path.terms.progress)
         # A coordinate with a smaller share of the clip has more noise and takes shorter steps.
-        length = length * jnp.square(model.clip_scales())
-        linear = local.linear + length * velocity + change * mean
+        length = length * xp.square(model.clip_scales())
+        linear = local.linear + length * velocity + change * place.mean
         return Local(linear, local.precision + change, velocity)
 
-    def _length(self, model: Model, known: Array, number: Array, task: Task) -> Array:
+    def _length(self, model: Model, known: Array, number: Array, terms: Terms) -> Array:
         """Step length η, reduced if the noise of the whole run would move m beyond `max_noise`.
 
         Each of T releases of each of M parties eventually moves a coordinate of m by noise of sd η
@@ -341,21 +442,22 @@ class DPSGD(PrivateMethod):
         but at least its noise. In the first round it is small, which keeps the first steps short: a
         wide q does not show the curvature of a narrow one.
         """
+        xp = namespace(known)
         size, dimension = self.step_size, model.dimension
         if self._precision(model) == "fixed":
             if size is None:
-                precision = known - 2.0 * jnp.mean(model.prior(_family(model))["quadratic"])
-                whole = task.terms.clip * self.total_units
-                return jnp.minimum(0.5, FIXED_STEP * precision / whole)
-            return jnp.asarray(size)
+                precision = known - 2.0 * xp.mean(model.prior(_family(model))["quadratic"])
+                whole = terms.clip * self.total_units
+                return xp.minimum(0.5, FIXED_STEP * precision / whole)
+            return xp.asarray(size)
         if size is None:
             size = min(0.5, STABLE_SHARE * 2.0 * (1.0 + self.momentum) / dimension)
         parties = math.sqrt(self.parties)
-        doubt = self.precision_noise(model, 1.0) * task.terms.noise_sd
-        known = jnp.maximum(known, parties * doubt / jnp.sqrt(number + 1.0))
-        walk = task.terms.noise_sd / self.sampling_rate * parties
-        walk = walk * jnp.sqrt(task.terms.releases * dimension)
-        return jnp.minimum(size, self.max_noise * (1.0 - self.momentum) * known / walk)
+        doubt = self.precision_noise(model, 1.0) * terms.noise_sd
+        known = xp.maximum(known, parties * doubt / xp.sqrt(number + 1.0))
+        walk = terms.noise_sd / self.sampling_rate * parties
+        walk = walk * xp.sqrt(terms.releases * dimension)
+        return xp.minimum(size, self.max_noise * (1.0 - self.momentum) * known / walk)
 
     def _released(
         self,
@@ -363,29 +465,31 @@ class DPSGD(PrivateMethod):
         family: MeanFieldGaussian,
         free: Free,
         public: Array,
-        secret: Array,
+        secret: tuple[Array, Array],
         task: Task,
         scale: Array,
-    ) -> tuple[Free, Cost, Array]:
-        """(G, K) in natural units, their cost, and the number of units within the clip."""
-        clipped, maps, tally = self._clipping(model, family, free, public, task, scale)
-        batch_key, noise_key = jax.random.split(secret)
+    ) -> Release:
+        """The noisy sum of one step; `secret` is the key of its batch and its noise."""
+        clipped = self._clipping(model, family, free, public, task, scale)
+        batch_key, noise = secret
         bounded, drawn = self.batches.summed(batch_key, task, clipped)
-        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
-        release = mechanism.release(noise_key, bounded, drawn)
-        sums, within = release.value, jnp.zeros(())
-        if tally is not None:
-            sums, within = sums[0], sums[1] / (tally.weight * self.sampling_rate)
-        found = {
-            name: value.astype(jnp.float64) / (maps[name] * self.sampling_rate)
-            for name, value in sums.items()
-        }
+        mechanism = Gaussian(
+            noise_sd=task.terms.noise_sds[0],
+            shares=task.terms.shares,
+            lattice=task.terms.lattice,
+        )
+        return mechanism.release(noise, bounded, drawn)
+
+    def _value(self, family: MeanFieldGaussian, place: Place, maps: Free, sums: Free) -> Free:
+        """(G, K) in natural units."""
+        xp = namespace(place.mean)
+        found = {name: sums[name] / (maps[name] * self.sampling_rate) for name in maps}
         value = {"location": found["location"]}
         if "information" in found:
-            value["precision"] = jnp.full(family.dimension, found["information"])
+            value["precision"] = xp.full(family.dimension, found["information"])
         if "scale" in found:
-            value["precision"] = -found["scale"] * jnp.exp(-2.0 * free["scale"])
-        return value, release.cost, within
+            value["precision"] = -found["scale"] * xp.exp(-2.0 * place.free["scale"])
+        return value
 
     def _clipping(
         self,
@@ -396,16 +500,15 @@ class DPSGD(PrivateMethod):
         task: Task,
         scale: Array,
         tally: Tally | None = None,
-    ) -> tuple[Callable[[Records, Array], Bounded], Free, Tally | None]:
-        """The clipped sum as a function of records and weights, the maps of its parts, its tally.
+    ) -> Callable[[Records, Array], Bounded]:
+        """The clipped sum as a function of records and weights.
 
         A given tally replaces that of an adaptive clip.
         """
-        maps, clip = self._maps(model, free), task.terms.clips[0]
+        maps, clip = self._maps(model, free, scale), task.terms.clips[0]
         if self.adaptive is not None:
             bound, clip = clip, clip / tally_clip(1.0) * (1.0 - 1e-12)
-            tally = tally or Tally(WEIGHT * clip, bound)
-            maps = {name: value / scale.astype(self.dtype) for name, value in maps.items()}
+            tally = tally or Tally(self._tally_weight(bound), bound)
         low = {name: value.astype(self.dtype) for name, value in free.items()}
         if self._precision(model) == "fixed":
             # The variance is not learned: take the gradient at q's mean.
@@ -419,20 +522,22 @@ class DPSGD(PrivateMethod):
                 label_agnostic=self.label_agnostic, tally=tally,
             )  # fmt: skip
 
-        return clipped, maps, tally
+        return clipped
 
-    def _maps(self, model: Model, free: Free) -> Free:
-        """Share of the clip per part; public, because it depends only on q."""
-        precision = self._precision(model)
+    def _maps(self, model: Model, free: Free, scale: Array) -> Free:
+        """Share of the clip per part; public, because it depends only on q and the scale S."""
+        precision, xp = self._precision(model), namespace(free["scale"])
         # NumPy, so that it is a constant of the compiled code and equal weights cost nothing.
         scales = np.asarray(model.clip_scales(), self.dtype)
         maps: Free = {"location": np.broadcast_to(scales, free["location"].shape)}
         if precision == "isotropic":
-            maps["information"] = jnp.asarray(self._weight(model), self.dtype)
+            maps["information"] = np.asarray(self._weight(model), self.dtype)
         if precision == "per-coordinate":
-            scale = self._weight(model) * jnp.exp(-2.0 * free["scale"])
-            maps["scale"] = scale.astype(self.dtype)
-        return maps
+            wide = self._weight(model) * xp.exp(-2.0 * free["scale"])
+            maps["scale"] = wide.astype(self.dtype)
+        if self.adaptive is None:
+            return maps
+        return {name: value / scale.astype(self.dtype) for name, value in maps.items()}
 
     def _precision(self, model: Model) -> Precision:
         if self.precision is not None:
@@ -445,6 +550,14 @@ class DPSGD(PrivateMethod):
 
 def _family(model: Model) -> MeanFieldGaussian:
     return MeanFieldGaussian(model.dimension)
+
+
+def _named(released: Any) -> dict[str, Array]:
+    """The parts of a release by name, with its tally if it has one."""
+    if isinstance(released, dict):
+        return released
+    sums, tally = released
+    return sums | {WITHIN: tally}
 
 
 def _natural(local: Local) -> Natural:

@@ -7,6 +7,7 @@ variance of scores. Counts and second moment are those of private scoring
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from tacit.data.schema.layout import INTERCEPT, Layout
 from tacit.errors import DataError
 from tacit.methods.scoring.marginals import MISSING, Marginals, marginals
 from tacit.methods.scoring.party import KNOTS, Counted, counted
-from tacit.methods.scoring.synthetic import correlated, independent
+from tacit.methods.scoring.synthetic import correlated, independent, triangle
 from tacit.models.outcomes import Covariates
 
 ROWS = 1024
@@ -57,10 +58,10 @@ def described(design: Design, counts: np.ndarray, noise_sd: float, records: floa
 
 
 def public_scale(design: Design, found: Marginals) -> np.ndarray:
-    """The scale of the map z = scale∘(x − centre) of the second moment."""
+    """The scale of the map z = scale∘(x − centre) of the second moment: |z|² is 1 on average."""
     scale = 1.0 / np.sqrt(found.variance)
     constant = [feature.kind == "intercept" for feature in design.layout]
-    return np.where(constant, CONSTANT_SCALE, scale)
+    return np.where(constant, CONSTANT_SCALE, scale) / math.sqrt(max(design.numbers, 1))
 
 
 def synthetic_rows(
@@ -75,8 +76,33 @@ def synthetic_rows(
     if moment is None:
         z = independent(layout, what, found, scale, ROWS)
     else:
-        z = correlated(layout, what, found, scale, moment, noise_sd, ROWS).z
+        clean = _clean_moment(design, moment, noise_sd)
+        z = correlated(layout, what, found, scale, clean, noise_sd, ROWS).z
     return (found.centre + z / scale)[:, : design.own]
+
+
+def _clean_moment(design: Design, moment: np.ndarray, noise_sd: float) -> np.ndarray:
+    """The moment with less noise in the entries of columns that are not constant."""
+    matrix = triangle(moment, len(design.layout))
+    free = np.array([feature.kind != "intercept" for feature in design.layout])
+    inner = np.ix_(free, free)
+    matrix[inner] = denoised(matrix[inner], noise_sd / math.sqrt(2.0))
+    upper = np.triu_indices(len(matrix))
+    return matrix[upper] * np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
+
+
+def denoised(seen: np.ndarray, noise_sd: float) -> np.ndarray:
+    """The expected symmetric matrix given one with independent normal noise in its entries.
+
+    `noise_sd` is that off the diagonal; on it the noise is √2 times as large, as in a released
+    moment, so that the noise has the same law in every basis. Noise spreads eigenvalues apart. If
+    nothing is known of the eigenvectors, the expectation keeps them and replaces each eigenvalue λ
+    by λ − 2·noise_sd²·Σⱼ 1/(λ − λⱼ), here with terms that are bounded near λ.
+    """
+    values, vectors = np.linalg.eigh(seen)
+    gaps = values[:, None] - values
+    pushed = np.sum(gaps / (np.square(gaps) + (2.0 * noise_sd) ** 2 + 1e-300), axis=1)
+    return (vectors * (values - 2.0 * noise_sd**2 * pushed)) @ vectors.T
 
 
 def check_ranges(design: Design, tables: Sequence[np.ndarray]) -> None:

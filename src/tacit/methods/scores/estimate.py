@@ -37,6 +37,8 @@ WALKS, WALK = 8, 1.0
 """Steps towards a burn-in round's solution, and their largest length."""
 PROXIMAL_RANK = 20
 """The eigenvalue of the information that sets the proximal term."""
+SCALE_STEP, MOST_STEPS = 1.25, 2
+"""Scales of W that are tried: powers of the first, the exponent at most the second."""
 STILL = 0.02
 LONGEST = 2.0
 
@@ -78,7 +80,7 @@ class Estimator:
 
         What the prior knows as well as all records together is left out of the whitening.
         """
-        fisher = self._at(theta, np.eye(self.dimension)).fisher
+        fisher = self.simulator.fisher(theta)
         whole = fisher + np.diag(self.prior.precision) / self.records
         scale = 1.0 / np.sqrt(np.diagonal(whole))
         values, vectors = np.linalg.eigh(np.outer(scale, scale) * whole)
@@ -87,6 +89,38 @@ class Estimator:
         told = np.trace(power_of(ratio.mean, 0.5) @ whiten @ fisher @ whiten.T @ power_of(
             ratio.mean, 0.5))  # fmt: skip
         return whiten * np.sqrt(self.dimension / max(told, 1.0))
+
+    def narrowest(self, theta: np.ndarray, ratio: Ratio, noise: float) -> np.ndarray:
+        """W at the scale with the narrowest expected posterior.
+
+        A larger W means that more scores are clipped, which costs information and gains noise:
+        `noise`, the standard deviation of the sum's, is the same for every W. Scales are tried from
+        1 upwards or downwards until the posterior is wider again.
+        """
+        mapping, found = self.mapping(theta, ratio), {}
+
+        def width(step: int) -> float:
+            if step not in found:
+                found[step] = self._width(theta, SCALE_STEP**step * mapping, ratio, noise)
+            return found[step]
+
+        best = 0
+        for way in (1, -1):
+            while abs(best + way) <= MOST_STEPS and width(best + way) < width(best):
+                best += way
+            if best:
+                break
+        return SCALE_STEP**best * mapping
+
+    def _width(self, theta: np.ndarray, mapping: np.ndarray, ratio: Ratio, noise: float) -> float:
+        """Mean variance over all directions, relative to that of a fit without privacy."""
+        here = self._at(theta, mapping)
+        corrected = self._corrected(here, mapping, ratio)
+        spread = self.records * _symmetric(_sandwich(corrected.variance, here.variance))
+        slope = self.records * corrected.change @ here.slope
+        prior = np.diag(self.prior.precision)
+        whole = slope.T @ np.linalg.solve(spread + noise**2 * np.eye(self.dimension), slope) + prior
+        return float(np.trace(np.linalg.solve(whole, self.records * here.fisher + prior)))
 
     def updated_ratio(
         self,
@@ -151,14 +185,13 @@ class Estimator:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean and precision of q from all main rounds."""
         mean, precision = start, np.diag(self.prior.precision)
-        own = [self._at(point, mapping).score for point in history.points]
+        own = [self.simulator.score(point, mapping, point, point) for point in history.points]
         for _ in range(turns):
             here = self._at(mean, mapping)
             corrected = self._corrected(here, mapping, ratio)
             changes = self.records * np.stack(
                 [
-                    corrected.change
-                    @ (self.simulator.expected(point, mapping, point, mean).score - score)
+                    corrected.change @ (self.simulator.score(point, mapping, point, mean) - score)
                     for point, score in zip(history.points, own, strict=True)
                 ]
             )

@@ -12,6 +12,8 @@ with base = θ′. The same draws serve every call, so that differences of two s
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +25,7 @@ from tacit.models.outcomes import OutcomeLaw
 from tacit.support.compiler import jax, jnp
 
 SEED = 0x5C0E
-DRAWS = 16
+DRAWS = 8
 """Simulated outcomes per synthetic record, besides those that centre its score."""
 FARTHEST_RATIO = 30.0
 
@@ -43,30 +45,76 @@ class Expected(NamedTuple):
 
 
 class Simulator:
-    """`Expected` for one set of synthetic records."""
+    """`Expected` for one set of synthetic records; what was computed is kept."""
 
     def __init__(self, law: OutcomeLaw, rows: np.ndarray) -> None:
         self.law, self.rows = law, rows
         self._records = law.covariates.records(rows)
-        self._run: Any = None
+        self._found: dict[bytes, Any] = {}
 
     def expected(
         self, theta: np.ndarray, mapping: np.ndarray, base: np.ndarray, truth: np.ndarray
     ) -> Expected:
         """At (θ, W), with outcomes drawn at `base` and weighted to those of `truth`."""
-        if self._run is None:
-            self._run = jax.jit(lambda *points: _averages(self.law, *points))
-        found = self._run(self._records, theta, mapping, base, truth)
-        return Expected(*(np.asarray(value, np.float64) for value in found))
+        return Expected(*self._kept("all", theta, mapping, base, truth))
+
+    def score(
+        self, theta: np.ndarray, mapping: np.ndarray, base: np.ndarray, truth: np.ndarray
+    ) -> np.ndarray:
+        """`Expected.score` alone."""
+        return self._kept("score", theta, mapping, base, truth)[0]
+
+    def fisher(self, theta: np.ndarray) -> np.ndarray:
+        """`Expected.fisher` alone, at θ′ = θ."""
+        return self._kept("fisher", theta)[0]
+
+    def _kept(self, what: str, *points: np.ndarray) -> tuple[np.ndarray, ...]:
+        key = what.encode() + b"".join(np.asarray(one, np.float64).tobytes() for one in points)
+        if key not in self._found:
+            found = _program(self.law, what)(self._records, *points)
+            self._found[key] = tuple(np.asarray(value, np.float64) for value in found)
+        return self._found[key]
+
+
+@functools.lru_cache(maxsize=32)
+def _program(law: OutcomeLaw, what: str) -> Callable[..., Any]:
+    """Compiled once per law: runs of one model share it."""
+    programs: dict[str, Callable[..., Any]] = {
+        "all": _averages,
+        "score": lambda *given: (_averages(*given).score,),  # the rest is not computed
+        "fisher": _fisher,
+    }
+    return jax.jit(functools.partial(programs[what], law))
+
+
+def _keys(count: int) -> Array:
+    return jax.vmap(lambda place: jax.random.fold_in(jax.random.key(SEED), place))(
+        jnp.arange(count, dtype=jnp.uint32)
+    )
+
+
+def _fisher(law: OutcomeLaw, records: Records, theta: Array) -> tuple[Array]:
+    """The information of one record, from the draws of `_averages`."""
+
+    def one(record: Records, key: Array) -> tuple[Array, Array]:
+        drawn = law.simulated(law.parameters(theta, record), jax.random.split(key)[1], DRAWS)
+        gradients = law.scored(theta, record, drawn.values).gradients
+        weights = drawn.weights / len(drawn.weights)
+        sound = jnp.all(jnp.isfinite(weights)) & jnp.all(jnp.isfinite(gradients))
+        return jnp.where(sound, weights, 0.0), jnp.where(sound, gradients, 0.0)
+
+    count = len(next(iter(records.values())))
+    weights, gradients = jax.vmap(one)(
+        {name: jnp.asarray(column)[:, None] for name, column in records.items()}, _keys(count)
+    )
+    weights = weights / jnp.maximum(jnp.sum(weights), 1e-300)
+    return (jnp.einsum("nki,nkj->ij", weights[..., None] * gradients, gradients),)
 
 
 def _averages(
     law: OutcomeLaw, records: Records, theta: Array, mapping: Array, base: Array, truth: Array
 ) -> Expected:
     count = len(next(iter(records.values())))
-    keys = jax.vmap(lambda place: jax.random.fold_in(jax.random.key(SEED), place))(
-        jnp.arange(count, dtype=jnp.uint32)
-    )
 
     def one(record: Records, key: Array) -> tuple[Array, ...]:
         first, second = jax.random.split(key)
@@ -91,7 +139,7 @@ def _averages(
         return weights, centred(here, found), gradients, *_curvature(found), level
 
     weights, score, gradients, rows, apart, level = jax.vmap(one)(
-        {name: jnp.asarray(column)[:, None] for name, column in records.items()}, keys
+        {name: jnp.asarray(column)[:, None] for name, column in records.items()}, _keys(count)
     )
     total = jnp.sum(weights) / count  # 1, but for records that add nothing
     weights = weights / jnp.maximum(total * count, 1e-300)

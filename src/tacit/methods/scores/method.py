@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tacit.arrays import Arrays
 from tacit.errors import ConfigError
 from tacit.expfam import Family
 from tacit.expfam.gaussian import Gaussian as GaussianFamily
@@ -50,7 +51,7 @@ from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Gaussian
 from tacit.server.combine import Combine, Run
-from tacit.server.messages import Stage
+from tacit.server.messages import Asked, Stage
 from tacit.server.schedule import Schedule
 from tacit.support.compiler import jax, jnp
 
@@ -62,6 +63,8 @@ USUAL_ROUNDS, LEAST_ROUNDS = 17, 12
 MOST_PARAMETERS = 100
 FARTHEST = 0.5
 """How far the noise of the main rounds may move θ, in units of one record's information."""
+MOST_BLURRED = 1.0
+"""How far noise may move the eigenvalues of the columns' correlations, which are 1 on average."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,27 +165,35 @@ class PrivateScores(PrivateMethod):
         """Refuse a run whose noise is larger than what a linearised posterior can contain.
 
         In the coordinates of the map W the information of one record is about 1, so that noise of
-        sd σ̄ in the sum of scores moves θ by about σ̄√d/(0.75n).
+        sd σ̄ in the sum of scores moves θ by about σ̄√d/(0.75n). Noise of sd σ in the sum of D × D
+        second moments, whose entries are about n/D on the diagonal, moves the eigenvalues of their
+        correlations by up to 2√D·(σ/√2)·D/n.
         """
         if not self.total_units:
             return
         main = range(self._rounds - 1 - MAIN_ROUNDS, self._rounds - 1)
-        precision = 0.0
-        for visit in main:
-            each = [
-                event.noise_sd**2 / one.shares
-                for one in settled.values()
-                for event in one.events_at(visit)
-            ]
-            precision += 1.0 / sum(each)
+        precision = sum(_summed_noise(settled, visit) ** -2.0 for visit in main)
         noise = score_bound(model.dimension) / math.sqrt(precision)
         moved = noise * math.sqrt(model.dimension) / (0.75 * self.total_units)
+        given = f"{self.total_units} records in {len(settled)} parties and this ε"
+        helps = (
+            "use privacy.aggregation = 'trusted', a larger epsilon, more records or fewer {}"
+        ).format
         if moved > FARTHEST:
             raise ConfigError(
-                f"{model.dimension} parameters, {self.total_units} records in {len(settled)} "
-                f"parties and this ε: noise alone would move θ by {moved:.2g} units of one "
-                f"record's information, {FARTHEST:g} can be covered; use privacy.aggregation = "
-                "'trusted', a larger epsilon, more records or fewer parameters"
+                f"{model.dimension} parameters, {given}: noise alone would move θ by {moved:.2g} "
+                f"units of one record's information, {FARTHEST:g} can be covered; "
+                f"{helps('parameters')}"
+            )
+        if not self._has_moment:
+            return
+        noise = _summed_noise(settled, self.stages.index(MOMENT)) / self.total_units
+        blurred = noise * self._columns * math.sqrt(2.0 * self._columns)
+        if blurred > MOST_BLURRED:
+            raise ConfigError(
+                f"{self._columns} columns, {given}: noise would change eigenvalues of the columns' "
+                f"correlations by {blurred:.2g}, {MOST_BLURRED:g} can be covered; "
+                f"{helps('columns')}"
             )
 
     def check_ranges(self, model: Model, parties: Mapping[str, Records]) -> None:
@@ -219,6 +230,19 @@ class PrivateScores(PrivateMethod):
             RANK: LEVELS * RANKS,
         }
         return {stage: (sizes[stage],)}
+
+    def integer_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]] | None:
+        return self.released_shapes(model, family, stage)
+
+    def from_integers(
+        self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
+    ) -> Arrays:
+        """Sums in the units of their contributions."""
+        del family
+        unit = event.step * self.bound_of(model, asked.stage) / event.clip
+        return {asked.stage: integers[asked.stage] * unit}
 
     def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
         del family
@@ -265,11 +289,17 @@ class PrivateScores(PrivateMethod):
         del family, key
         assert isinstance(model, SimulatesOutcomes)
         clip = task.terms.clips[0]
-        bounded, unit = self._bounded(model, task, clip), self.bound_of(model, task.stage)
-        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
-        release = mechanism.release(task.secret, bounded)
+        bounded = self._bounded(model, task, clip)
+        mechanism = Gaussian(
+            noise_sd=task.terms.noise_sds[0],
+            shares=task.terms.shares,
+            lattice=task.terms.lattice,
+        )
+        release = mechanism.release(task.noise[0], bounded)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
-        return Answer(None, None, costs, released={task.stage: release.value * (unit / clip)})
+        return Answer(
+            None, None, costs, released={task.stage: release.integers}, sound=release.sound
+        )
 
     def bound_of(self, model: Model, stage: str) -> float:
         """The largest norm of one record's contribution to that stage's sum."""
@@ -306,6 +336,16 @@ class PrivateScores(PrivateMethod):
 
     def server(self, run: Run) -> Combine:
         return ScoresServer(self, run)
+
+
+def _summed_noise(settled: Mapping[str, Any], visit: int) -> float:
+    """Standard deviation of the noise in the sum over parties, in units of one record's bound."""
+    each = (
+        event.noise_sd**2 / one.shares / event.clip**2
+        for one in settled.values()
+        for event in one.events_at(visit)
+    )
+    return math.sqrt(sum(each))
 
 
 def _design(model: SimulatesOutcomes) -> Design:

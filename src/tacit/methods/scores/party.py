@@ -41,7 +41,7 @@ from tacit.support.compiler import jax, jnp
 
 CLIP = 1.3
 """C/√d: a whitened score has |u|² = d on average."""
-SLACK = 0.2
+SLACK = 0.1
 """η: how much longer than C a centred score may be."""
 TRACE = 2.0
 """B/d."""

@@ -138,7 +138,15 @@ class ScoresServer:
         released = triangle(total, estimator.dimension)
         ratio = estimator.updated_ratio(before, released, noise, point, known["map"])
         found = {"ratio": ratio.mean, "ratio_variance": ratio.variance}
-        return found | {"map": estimator.mapping(point, ratio)}
+        if self._burns_in(number):
+            return found | {"map": estimator.mapping(point, ratio)}
+        return found | {"map": estimator.narrowest(point, ratio, self._main_noise(number))}
+
+    def _main_noise(self, number: int) -> float:
+        """Standard deviation of the noise in the weighted mean of the scores that follow."""
+        following = enumerate(self.method.stages[number:], number + 1)
+        noise = np.array([self.run.noise_sd(one) for one, stage in following if stage == SCORE])
+        return score_bound(self.prior.mean.size) / math.sqrt(float(np.sum(noise**-2.0)))
 
     def _with_burn_in(self, known: Arrays, total: np.ndarray, noise_sd: float) -> Arrays:
         """θ at the solution of this round, and a map there."""

@@ -22,6 +22,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tacit.arrays import Arrays
 from tacit.errors import ConfigError
 from tacit.expfam import Family
 from tacit.expfam.gaussian import Gaussian as GaussianFamily
@@ -47,7 +48,7 @@ from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Gaussian
 from tacit.server.combine import Combine, Run
-from tacit.server.messages import Stage
+from tacit.server.messages import Asked, Stage
 from tacit.server.schedule import Schedule
 from tacit.support.compiler import jax, jnp
 
@@ -163,6 +164,22 @@ class PrivateScoring(PrivateMethod):
         }
         return {stage: (sizes[stage],)}
 
+    def integer_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]] | None:
+        return self.released_shapes(model, family, stage)
+
+    def from_integers(
+        self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
+    ) -> Arrays:
+        """Sums in units of one record's contribution."""
+        del family
+        unit = event.clip
+        if asked.stage == COUNTS:
+            assert isinstance(model, Scores)
+            unit /= math.sqrt(counted_columns(model).columns)
+        return {asked.stage: integers[asked.stage] * (event.step / unit)}
+
     def public_shapes(self, model: Model, family: Family, stage: str) -> dict[str, tuple[int, ...]]:
         del family
         assert isinstance(model, Scores)
@@ -207,21 +224,24 @@ class PrivateScoring(PrivateMethod):
         del key
         assert isinstance(model, Scores)
         public, clip = task.public, task.terms.clips[0]
-        unit = clip
         if task.stage == COUNTS:
-            what = counted_columns(model)
-            bounded = counts_sum(what, task.records, task.weights, clip)
-            unit = clip / math.sqrt(what.columns)
+            bounded = counts_sum(counted_columns(model), task.records, task.weights, clip)
         elif task.stage == MOMENT:
             bounded = moment_sum(
                 task.records["x"], public["centre"], public["scale"], task.weights, clip
             )
         else:
             bounded = self._scores(model, task)
-        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=task.terms.shares)
-        release = mechanism.release(task.secret, bounded)
+        mechanism = Gaussian(
+            noise_sd=task.terms.noise_sds[0],
+            shares=task.terms.shares,
+            lattice=task.terms.lattice,
+        )
+        release = mechanism.release(task.noise[0], bounded)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
-        return Answer(None, None, costs, released={task.stage: release.value / unit})
+        return Answer(
+            None, None, costs, released={task.stage: release.integers}, sound=release.sound
+        )
 
     def _scores(self, model: Model, task: Task, tally: Tally | None = None) -> Bounded:
         public = task.public

@@ -33,8 +33,6 @@ WIDEST = 3.0
 
 
 LARGEST_ASKED = 1e30
-ROUNDING = 1e-11
-"""Of the squares that a length is made of: more than the rounding of a sum in float64 can be."""
 
 
 class Counted(NamedTuple):
@@ -164,33 +162,26 @@ def score_sum(
     reach: Array,
     tally: Tally | None = None,
 ) -> Bounded:
-    """Σ w ψ z at θ = `point` (of x), without writing any z down; scaled to norm ≤ `clip`.
+    """Σ w ψ z at θ = `point` (of x), scaled to norm ≤ `clip`.
 
-    With K levels `point` has K rows of weights and the sum is Σ w ψ ⊗ z, a row a level.
+    With K levels `point` has K rows of weights and the sum is Σ w ψ ⊗ z, one row per level.
 
-    z = (I − WᵀW) y with y = scale∘(x − centre) and W = `bend`, so that with a = W y
-
-        ‖z‖² = ‖y‖² − 2‖a‖² + aᵀ(WWᵀ)a
-
-    whatever W a server sends. Rounding takes at most about 10⁻¹³(1 + ‖W‖²)²Σ scale²(x² + centre²)
-    from it; a hundred times that is added. A record whose score is not finite, or whose x is beyond
-    `LARGEST_NORM`, adds nothing, and nobody adds anything to what a server asks with numbers beyond
+    z = (I − WᵀW) y with y = scale∘(x − centre) and W = `bend` is written down for every record, and
+    its norm is that of the numbers which are added up. A norm in closed form, or a projection of
+    the sum, would leave rounding errors of the size of y in a sum of much shorter z, and both
+    centre and W are a server's. A record whose score is not finite, or whose x is beyond
+    `LARGEST_NORM`, adds nothing, and no record adds anything if the server asks with numbers beyond
     `LARGEST_ASKED`: whether a party answers must not depend on what either does to one record.
     """
-    x, y, outputs = records["x"], records["y"], likelihood.outputs
+    x, y, outputs = jnp.asarray(records["x"]), records["y"], likelihood.outputs
     asked = jnp.concatenate([jnp.ravel(one) for one in (centre, scale, bend, point, reach)])
     sound = jnp.all(jnp.abs(asked) <= LARGEST_ASKED)
     mask = jnp.where(sound & (jnp.max(jnp.abs(x), axis=1) <= LARGEST_NORM), mask, 0.0)
-    steered = (bend * scale).T
-    seen = x @ jnp.concatenate([point.reshape(outputs, -1).T, steered], axis=1)
-    eta, along = seen[:, :outputs], seen[:, outputs:] - centre @ steered
+    eta = x @ point.reshape(outputs, -1).T
     eta = eta if likelihood.levels else eta[:, 0]
-    plain = jnp.sum(jnp.square(scale * (x - centre)), axis=1)
-    largest = 2.0 * plain + 3.0 * jnp.sum(jnp.square(scale * centre))  # ≥ Σ scale²(x² + centre²)
-    lost = ROUNDING * jnp.square(1.0 + jnp.sum(jnp.square(bend))) * largest
-    twist = bend @ bend.T - 2.0 * jnp.eye(len(bend))
-    square = plain + jnp.sum(along * (along @ twist), axis=1)
-    length = jnp.sqrt(jnp.maximum(square, 0.0) + lost)
+    plain = scale * (x - centre)
+    z = computed_once(plain - (plain @ bend.T) @ bend)
+    length = row_norms([z])
     residual = likelihood.residual(y, eta, reach)
     # A y outside of what was declared must not pass for one inside.
     own = row_norms([residual]) if likelihood.levels else jnp.abs(residual)
@@ -199,10 +190,8 @@ def score_sum(
     def weighted_sum(weights: Array) -> Array:
         if likelihood.levels:
             each = jnp.where(weights[:, None] > 0, weights[:, None] * residual, 0.0)
-            summed = clip * scale * (each.T @ x - jnp.outer(jnp.sum(each, axis=0), centre))
-            return (summed - (summed @ bend.T) @ bend).reshape(-1)
+            return clip * (each.T @ kept_rows(weights, z)).reshape(-1)
         each = jnp.where(weights > 0, weights * residual, 0.0)
-        summed = clip * scale * (each @ x - centre * jnp.sum(each))
-        return summed - bend.T @ (bend @ summed)
+        return clip * (each @ kept_rows(weights, z))
 
     return clip_sum(clip * most * length, clip, mask, weighted_sum, tally=tally)

@@ -26,12 +26,13 @@ first visit's release, and later replies cost nothing. It needs statistics that 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tacit.arrays import Arrays
+from tacit.arrays import Arrays, namespace
 from tacit.errors import ConfigError
 from tacit.expfam import Dirichlets, Family, Gaussian, Natural
 from tacit.methods.base import Answer, Arranged, Array, LocalMethod, Task
@@ -47,7 +48,7 @@ from tacit.privacy.mechanisms import Gaussian as GaussianMechanism
 from tacit.privacy.settings import check_clip
 from tacit.pvi import cavity, divide, multiply, power
 from tacit.server.combine import Combine, RoundSum, Run, Shared
-from tacit.server.messages import UPDATE, Stage
+from tacit.server.messages import UPDATE, Asked, Stage
 from tacit.support.compiler import jax, jnp
 from tacit.support.validation import check_fields
 
@@ -245,38 +246,82 @@ class PrivateStatistics(PrivateMethod):
             return ()
         return super().events(visit=visit, visits=visits, clip=clip, noise_sd=noise_sd, units=units)
 
+    def release_size(self, model: Model, family: Family, stage: str) -> int:
+        del model, stage
+        return sum(math.prod(shape) for shape in self._sums(family).values())
+
+    def integer_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]] | None:
+        """The released sums; floats where the noise depends on a party's number of records.
+
+        Without replacement it does, so that a server could not derive the step.
+        """
+        del model, stage
+        if self.sampling == "without-replacement" and self.sampling_rate < 1:
+            return None
+        return self._sums(family)
+
+    def _sums(self, family: Family) -> dict[str, tuple[int, ...]]:
+        if not isinstance(family, Gaussian):
+            return dict(family.shapes)
+        d = family.dimension
+        return {"linear": (d,), "precision": (d * (d + 1) // 2 if whole(family) else d,)}
+
+    def from_integers(
+        self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
+    ) -> Arrays:
+        """The damped change from the party's factor to that of the released sums."""
+        assert asked.q is not None
+        assert asked.factor is not None
+        value: Any = {name: event.step * whole_numbers for name, whole_numbers in integers.items()}
+        if not isinstance(family, Gaussian):
+            (value,) = value.values()
+        found = self._factor(model, family, asked.q, value)
+        return power(divide(found, asked.factor), asked.damping)
+
     def stage_at(self, visit: int) -> Stage:
         """The stage of a visit; with `one_shot`, later visits repeat the first release."""
         return Stage("repeat" if self.one_shot and visit > 0 else UPDATE)
 
     def memory(self, model: Model, family: Family) -> Natural | None:
-        """The party's released statistics, if they are reused."""
+        """The party's released integers, if they are reused."""
         del model
-        return family.zero() if self.one_shot else None
+        if not self.one_shot:
+            return None
+        return {name: np.zeros(shape, np.int64) for name, shape in self._sums(family).items()}
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
         del key
-        rest = cavity(task.q, task.factor)
         if task.stage == "repeat":
-            return Answer(multiply(rest, task.memory), None, None, task.memory)
-        for_noise, for_batch, for_model = jax.random.split(task.secret, 3)
+            return Answer(None, None, None, task.memory, task.memory)
+        for_batch, for_model = jax.random.split(task.secret)
 
         def clipped(records: Records, weights: Array) -> Bounded:
             return self._clipped(model, family, for_model, task, records, weights)
 
         bounded, drawn = self.batches.summed(for_batch, task, clipped, traced=model.traceable)
         shares = jnp.inf if self.aggregation == "server" else task.terms.shares
-        mechanism = GaussianMechanism(noise_sd=task.terms.noise_sds[0], shares=shares)
-        released = mechanism.release(for_noise, bounded, drawn)
-        found = self._factor(model, family, task.q, released.value)
+        mechanism = GaussianMechanism(
+            noise_sd=task.terms.noise_sds[0], shares=shares, lattice=task.terms.lattice
+        )
+        released = mechanism.release(task.noise[0], bounded, drawn)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], released.cost)
-        return Answer(multiply(rest, found), None, costs, found if self.one_shot else None)
+        if self.integer_shapes(model, family, task.stage) is None:
+            found = self._factor(model, family, task.q, released.value)
+            return Answer(multiply(cavity(task.q, task.factor), found), None, costs)
+        integers = released.integers
+        if not isinstance(integers, dict):
+            (name,) = family.shapes
+            integers = {name: integers}
+        kept = integers if self.one_shot else None
+        return Answer(None, None, costs, kept, integers, released.sound)
 
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
     ) -> tuple[Bounded, Array]:
         del key
-        for_model = jax.random.split(task.secret, 3)[2]
+        for_model = jax.random.split(task.secret)[1]
         weights = task.weights
         bounded = self._clipped(model, family, for_model, task, task.records, weights, tally)
         return bounded, units_present(weights)
@@ -289,8 +334,7 @@ class PrivateStatistics(PrivateMethod):
 
         Requests carry an equal share of the likelihood in q (possibly repaired) to every party, and
         updates are Δₘ = ρ(sₘ − that share). With u = q/prior, k of M parties per round and R the
-        raw sum, R ← R − ρ(k/M)R + ΣΔₘ + ρ(k/M)u. With aggregation = "server" the sums arrive exact,
-        and the noise is added here first.
+        raw sum, R ← R − ρ(k/M)R + ΣΔₘ + ρ(k/M)u.
         """
         prior = run.model.prior(run.family)
         read = aware_q if self.noise_aware and self.repair == "none" else plain_q
@@ -304,10 +348,6 @@ class PrivateStatistics(PrivateMethod):
             part = run.damping_at(number) * answers.contributors / run.parties
             known = divide(q, prior)
             change = answers.total
-            if run.noise_rng is not None:
-                draw = run.noise_rng(number).standard_normal(change["log"].shape)
-                noise = unit * run.noise_sd(number) * draw
-                change = {"log": change["log"] + run.damping_at(number) * noise}
             raw = power(family_part(memory, known), 1.0 - part)
             raw = multiply(multiply(raw, power(known, part)), change)
             noise = self._noise_left(memory, run, number, answers.contributors)
@@ -367,14 +407,16 @@ class PrivateStatistics(PrivateMethod):
         value = jax.tree.map(lambda leaf: leaf / self.sampling_rate, value)
         truncate = self.repair == "truncate"
         if truncate and isinstance(family, Dirichlets):
-            return model.factor(family, q, jnp.maximum(value, 0.0))
+            return model.factor(family, q, namespace(value).maximum(value, 0.0))
         if truncate and not whole(family):
-            value = {**value, "precision": jnp.maximum(value["precision"], 0.0)}
+            second = value["precision"]
+            value = {**value, "precision": namespace(second).maximum(second, 0.0)}
         factor = model.factor(family, q, value, balance=self.precision_weight)
         if truncate and whole(family):
             square = (family.dimension,) * 2
-            sizes, axes = jnp.linalg.eigh(-2.0 * factor["quadratic"].reshape(square))
-            matrix = (axes * jnp.maximum(sizes, 0.0)) @ axes.T
+            xp = namespace(factor["quadratic"])
+            sizes, axes = xp.linalg.eigh(-2.0 * factor["quadratic"].reshape(square))
+            matrix = (axes * xp.maximum(sizes, 0.0)) @ axes.T
             factor["quadratic"] = -0.5 * matrix.reshape(family.shapes["quadratic"])
         return factor
 

@@ -33,8 +33,8 @@ import numpy as np
 
 from tacit.expfam import Family, Natural, namespace
 from tacit.methods.base import Array
-from tacit.pvi import multiply, power
-from tacit.server.combine import Combine, RoundSum, Run, Shared, floored_step
+from tacit.pvi import multiply
+from tacit.server.combine import Combine, RoundSum, Shared, floored_step
 from tacit.support.compiler import jnp
 
 FormName = Literal["even", "roll-back", "server-factor", "log-precision"]
@@ -149,23 +149,6 @@ FORMS: dict[FormName, type[Form]] = {
 
 def _multiplied(shared: Shared, answers: RoundSum) -> Shared:
     return shared._replace(q=multiply(shared.q, answers.total))
-
-
-def noised_by_server(combine: Combine, form: Form, run: Run) -> Combine:
-    """Server-side variant of MEng §3.2.2: the server adds noise to the sum of exact updates.
-
-    The noise is drawn in the form's coordinates and damped like the updates.
-    """
-
-    def step(shared: Shared, answers: RoundSum) -> Shared:
-        assert run.noise_rng is not None
-        number = answers.number
-        rng, size = run.noise_rng(number), run.noise_sd(number)
-        draw = {name: size * rng.standard_normal(run.family.dimension) for name in NAMES}
-        noise = power(form.natural(shared.q, draw), run.damping_at(number))
-        return combine(shared, answers._replace(total=multiply(answers.total, noise)))
-
-    return step
 
 
 NAMES = ("score", "precision")

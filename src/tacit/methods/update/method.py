@@ -34,6 +34,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from tacit.arrays import Arrays
 from tacit.errors import ConfigError
 from tacit.expfam import Family, MeanFieldGaussian, Natural
 from tacit.methods.base import Answer, Arranged, Array, LocalMethod, Task
@@ -52,11 +53,11 @@ from tacit.methods.private import (
 )
 from tacit.methods.update.forms import (
     FORMS,
+    NAMES,
     Even,
     Form,
     FormName,
     blank,
-    noised_by_server,
     own_factor,
     remembered,
 )
@@ -66,9 +67,11 @@ from tacit.privacy.bounded import Bounded, Tally, clip_units, within
 from tacit.privacy.events import GaussianEvent, Poisson
 from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Drawn, Gaussian
+from tacit.privacy.sampling import poisson_mask
 from tacit.privacy.settings import check_clip
-from tacit.pvi import divide, multiply, power
+from tacit.pvi import divide, power
 from tacit.server.combine import Combine, Run
+from tacit.server.messages import Asked
 from tacit.support.compiler import jax, jnp
 
 UNITS_PER_SHARD = 2
@@ -198,6 +201,21 @@ class PrivateUpdate(PrivateMethod):
         clip = clip if self._adds else 2.0 * clip
         return (GaussianEvent(clip=clip, noise_sd=noise_sd, sampling=sampling),)
 
+    def integer_shapes(
+        self, model: Model, family: Family, stage: str
+    ) -> dict[str, tuple[int, ...]] | None:
+        del model, stage
+        return dict.fromkeys(NAMES, (family.dimension,))
+
+    def from_integers(
+        self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
+    ) -> Arrays:
+        """The damped change of natural parameters: linear in the coordinates of the form."""
+        del model, family
+        assert asked.q is not None
+        value = {name: event.step * integers[name] for name in NAMES}
+        return power(self._form.natural(asked.q, value), asked.damping)
+
     @property
     def _adds(self) -> bool:
         """True if adding a unit moves the sum by at most C and replacing one by at most 2C."""
@@ -223,7 +241,7 @@ class PrivateUpdate(PrivateMethod):
         return blank(family) if self._keeps else None
 
     def server(self, run: Run) -> Combine:
-        """The form's server half; with aggregation = "server" the server adds noise first."""
+        """The form's server half."""
 
         def floor(q: Natural, number: int) -> Array:
             """1.5 standard deviations of the noise that damping leaves in the precision."""
@@ -237,30 +255,29 @@ class PrivateUpdate(PrivateMethod):
             )
 
         prior = -2.0 * np.asarray(run.model.prior(run.family)["quadratic"])
-        combine = self._form.combine(lambda q, number: np.maximum(prior, floor(q, number)))
-        return noised_by_server(combine, self._form, run) if run.noise_rng else combine
+        return self._form.combine(lambda q, number: np.maximum(prior, floor(q, number)))
 
     def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
         form, task = self._form, self._divided_by_own(task)
         present = jnp.arange(task.weights.shape[0]) < self._count(task)
-        coin, noise_key, drawn = task.secret, task.secret, Drawn()
+        drawn = Drawn()
         if self.sampling_rate < 1:
-            coin, noise_key = jax.random.split(task.secret)
-            present = present & jax.random.bernoulli(coin, self.sampling_rate)
+            present = present & poisson_mask(task.secret, jnp.ones(1), self.sampling_rate)
             drawn = Drawn(rate=jnp.asarray(self.sampling_rate))
         bounded = self._clipped(model, family, key, task, present)
         if not self._adds:
             bounded = within(bounded)
         shares = jnp.inf if self.aggregation == "server" else task.terms.shares
-        mechanism = Gaussian(noise_sd=task.terms.noise_sds[0], shares=shares)
-        release = mechanism.release(noise_key, bounded, drawn)
-        change = form.natural(task.q, release.value)
+        mechanism = Gaussian(
+            noise_sd=task.terms.noise_sds[0], shares=shares, lattice=task.terms.lattice
+        )
+        release = mechanism.release(task.noise[0], bounded, drawn)
         costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
         kept = None
         if self._keeps:
             own = power(form.natural(task.q, bounded.value), task.damping)
             kept = remembered(task.factor, own, task.q)
-        return Answer(multiply(task.q, change), None, costs, kept)
+        return Answer(None, None, costs, kept, release.integers, release.sound)
 
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally

@@ -13,7 +13,14 @@ from tacit.arrays import Array
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, MeanFieldGaussian, Natural
 from tacit.models.base import GaussianPriorModel, Output, Records
-from tacit.models.belief.statistics import BeliefStatistics, Hidden, Layers, infer, lower_bound
+from tacit.models.belief.statistics import (
+    PARTS,
+    BeliefStatistics,
+    Hidden,
+    Layers,
+    infer,
+    lower_bound,
+)
 from tacit.models.statistics import Statistics
 
 CHUNK = 1000
@@ -45,6 +52,7 @@ class BeliefNetwork(GaussianPriorModel):
     output: Output = "other"
     ties_at_prior: ClassVar[bool] = True
     rounding_grows: ClassVar[bool] = True
+    summed_parts: ClassVar[float] = PARTS
 
     def __init__(
         self,

@@ -33,6 +33,8 @@ from tacit.arrays import Array, computed_once, kept_rows, namespace
 from tacit.models.polya_gamma import expected_weight, log_scale
 from tacit.models.statistics import Statistics
 
+PARTS = 8.0
+"""Norms of the two parts of a clipped gradient add up to at most this many clips."""
 LOGIT_STEP = 0.5
 """Step of a sweep in the logits of h; at 1, units that explain the same pixels oscillate."""
 
@@ -131,7 +133,11 @@ class BeliefStatistics(Statistics):
         )
 
     def norms(self) -> Array:
-        """‖a hᵀ − M∘(ω uᵀ)‖² = ‖a‖²‖h‖² − 2(a∘ω)ᵀM(h∘u) + (ω²)ᵀM²(u²), plus the other terms."""
+        """‖a hᵀ − M∘(ω uᵀ)‖² = ‖a‖²‖h‖² − 2(a∘ω)ᵀM(h∘u) + (ω²)ᵀM²(u²), plus the other terms.
+
+        At least 1/`PARTS` of ‖a hᵀ‖ + ‖M∘(ω uᵀ)‖: `total` subtracts two sums, and where a hostile q
+        makes the two cancel, their rounding would otherwise be larger than what is left.
+        """
         parts = (self.residual, self.weight, self.found.h, self.mean.weights, self.hidden_weight)
         a, weight, h, matrix, own = (part.astype(np.float64) for part in parts)
         xp = namespace(a)
@@ -139,8 +145,10 @@ class BeliefStatistics(Statistics):
         size = 1.0 + xp.sum(xp.square(h), axis=1)
         crossed = xp.sum(((a * weight) @ matrix) * (h * u), axis=1)
         curved = xp.sum((xp.square(weight) @ xp.square(matrix)) * xp.square(u), axis=1)
-        gradient = xp.sum(xp.square(a), axis=1) * size - 2.0 * crossed + curved
-        gradient = xp.maximum(gradient, 0.0) + xp.sum(xp.square(self._hidden_score(h)), axis=1)
+        plain = xp.sum(xp.square(a), axis=1) * size
+        apart = xp.square((xp.sqrt(plain) + xp.sqrt(curved)) / PARTS)
+        gradient = xp.maximum(plain - 2.0 * crossed + curved, apart)
+        gradient = gradient + xp.sum(xp.square(self._hidden_score(h)), axis=1)
         precision = xp.sum(xp.square(weight), axis=1) * size + xp.sum(xp.square(own))
         return xp.sqrt(gradient + self.balance**2 * precision) / self.unit
 

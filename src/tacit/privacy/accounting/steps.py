@@ -1,8 +1,9 @@
 """Accountant steps: a sampling scheme and distances in units of the noise.
 
-Clip, noise and adjacency become an accountant's numbers only here. Distances are sensitivity /
-noise_sd, which avoids the libraries' conventions for a noise multiplier under replace-one
-(dp_accounting's PLD doubles the sensitivity, its RDP does not).
+Clip, noise, lattice and adjacency become an accountant's numbers only here. Distances are
+sensitivity / noise_sd (of integers, where the release is on a lattice), which avoids the libraries'
+conventions for a noise multiplier under replace-one (dp_accounting's PLD doubles the sensitivity,
+its RDP does not).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class Step(NamedTuple):
     far: float
     near: float
     one_way: bool
+    slack: float = 0.0
+    """κ of the domination lemma: how far a release on a lattice is from that of a Gaussian."""
 
 
 def to_step(event: GaussianEvent, adjacency: Adjacency) -> Step:
@@ -46,14 +49,16 @@ def to_step(event: GaussianEvent, adjacency: Adjacency) -> Step:
     """
     if reason := refusal(event, adjacency):
         raise ConfigError(reason)
-    far = event.sensitivity(adjacency) / event.noise_sd
+    far = event.distance(event.sensitivity(adjacency))
+    slack = 0.0 if event.lattice is None else event.lattice.slack
     sampling = event.sampling
     if sampling is None or sampling.rate == 1:
-        return Step("all", 1.0, far, far, False)
+        return Step("all", 1.0, far, far, False, slack)
     if isinstance(sampling, Poisson):
-        near = event.clip / event.noise_sd
-        return Step("poisson", sampling.rate, far, near, adjacency == "add-or-remove-one")
-    return Step("without-replacement", sampling.rate, far, far, False)
+        near = event.distance(event.clip)
+        one_way = adjacency == "add-or-remove-one"
+        return Step("poisson", sampling.rate, far, near, one_way, slack)
+    return Step("without-replacement", sampling.rate, far, far, False, slack)
 
 
 def refusal(event: GaussianEvent, adjacency: Adjacency) -> str | None:

@@ -128,7 +128,9 @@ def counted(
     moves_two = budget.adjacency == "replace-one" and unit != "party"
     distance = event.sensitivity("replace-one") * (2.0 if moves_two else 1.0)
     clip = distance if budget.adjacency == "add-or-remove-one" else distance / 2.0
-    return GaussianEvent(clip=clip, noise_sd=event.noise_sd, count=event.count)
+    return GaussianEvent(
+        clip=clip, noise_sd=event.noise_sd, count=event.count, lattice=event.lattice
+    )
 
 
 def tally(charges: Iterable[tuple[Iterable[GaussianEvent], Unit, Adjacency]]) -> Counter[Paid]:

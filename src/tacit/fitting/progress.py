@@ -1,0 +1,80 @@
+"""Progress of a fit: a bar in notebooks, and in terminals where it is wanted."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tacit.engines.execute import Observer
+
+
+def in_notebook() -> bool:
+    """True in a kernel of Jupyter."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class Progress:
+    """Shows the round that a fit is in; `close` removes the bar.
+
+    Parameters
+    ----------
+    rounds
+        Largest number of rounds.
+    enabled
+        True, False, or None: only in notebooks.
+    """
+
+    def __init__(self, rounds: int, enabled: bool | None) -> None:
+        notebook = in_notebook()
+        self._rounds = rounds
+        self._handle: Any = None
+        self._enabled = notebook if enabled is None else enabled
+        self._notebook = notebook
+
+    def __enter__(self) -> Progress:
+        self._show(0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._handle is not None and self._notebook:
+            self._handle.update(self._html(""))
+        elif self._handle is not None:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+
+    def observer(self, callback: Observer | None) -> Observer | None:
+        """What is called after every update: the bar, then the user's callback."""
+        if not self._enabled:
+            return callback
+
+        def both(state: Any, log: Any) -> None:
+            self._show(state.round)
+            if callback is not None:
+                callback(state, log)
+
+        return both
+
+    def _show(self, round_number: int) -> None:
+        if not self._enabled:
+            return
+        text = f"round {round_number} of at most {self._rounds}"
+        if not self._notebook:
+            self._handle = True
+            sys.stderr.write(f"\rtacit: {text}")
+            sys.stderr.flush()
+            return
+        from IPython.display import display
+
+        bar = f'<progress value="{round_number}" max="{self._rounds}"></progress> {text}'
+        if self._handle is None:
+            self._handle = display(self._html(bar), display_id=True)
+        else:
+            self._handle.update(self._html(bar))
+
+    @staticmethod
+    def _html(text: str) -> Any:
+        from IPython.display import HTML
+
+        return HTML(text)

@@ -1,0 +1,123 @@
+"""Draws, predictions and log densities as ArviZ reads them, for ArviZ 0.2x and 1.x."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+
+from tacit.data.records import len_records
+from tacit.errors import ConfigError, DataError
+from tacit.models import Model, Records
+from tacit.models.capabilities import SimulatesOutcomes
+from tacit.models.outcomes import OutcomeLaw
+
+RECORD = "record"
+JOINT = "outcome"
+"""Name of the log density of a record with several outcomes."""
+PREDICTIVE_STREAM = 1
+
+
+def arviz_tree(groups: dict[str, dict[str, np.ndarray]], **named: Any) -> Any:
+    """The groups as the installed ArviZ holds them: InferenceData up to 0.2x, then DataTree."""
+    try:
+        import arviz
+    except ImportError:
+        raise ConfigError("ArviZ is not installed; pip install tacit[arviz]") from None
+    if "posterior" in inspect.signature(arviz.from_dict).parameters:
+        return arviz.from_dict(**groups, **named)
+    return arviz.from_dict(groups, **named)
+
+
+def record_groups(
+    model: Model, theta: np.ndarray, records: Records, seed: int
+) -> dict[str, dict[str, np.ndarray]]:
+    """Groups log_likelihood, observed_data and posterior_predictive at draws of θ.
+
+    The last two are left out for models whose outcomes cannot be simulated.
+
+    Parameters
+    ----------
+    model
+        The model.
+    theta
+        Draws of shape (draws, dimension).
+    records
+        Prepared records with their outcomes.
+    seed
+        Seed of the simulated outcomes.
+    """
+    import jax
+
+    records = {key: np.asarray(value) for key, value in records.items()}
+    if len_records(records) == 0:
+        raise DataError("data has no records; give at least one")
+    if model.x_columns is not None and "y" not in records:
+        raise DataError("data has no outcome; log densities need the observed outcome of a record")
+
+    density = jax.jit(
+        lambda draws: jax.lax.map(lambda one: model.log_likelihood(one, records), draws)
+    )
+    logs = np.asarray(density(theta), np.float64)[None]
+    law = _law(model)
+    if law is None:
+        return {"log_likelihood": {JOINT: logs}}
+    observed = _named(jax.vmap(lambda row: law.observed(_batch(row)))(records))
+    drawn = _named(_simulated(law, theta, records, seed))
+    name = next(iter(observed)) if len(observed) == 1 else JOINT
+    return {
+        "log_likelihood": {name: logs},
+        "observed_data": observed,
+        "posterior_predictive": {key: value[None] for key, value in drawn.items()},
+    }
+
+
+def record_dims(groups: dict[str, dict[str, np.ndarray]]) -> dict[str, list[str]]:
+    """The records' dimension of every variable with one value per record."""
+    found = groups.get("observed_data", {})
+    dims = {name: [RECORD] for name, value in found.items() if value.ndim == 1}
+    return dims | {name: [RECORD] for name in groups.get("log_likelihood", {})}
+
+
+def _simulated(law: OutcomeLaw, theta: np.ndarray, records: Records, seed: int) -> Any:
+    """One outcome per draw and record."""
+    import jax
+
+    count = len_records(records)
+
+    def of_draw(pair: Any) -> Any:
+        draw, key = pair
+
+        def of_record(row: Any, own: Any) -> Any:
+            return law.sample(law.parameters(draw, _batch(row)), own)
+
+        return jax.vmap(of_record)(records, jax.random.split(key, count))
+
+    root = jax.random.fold_in(jax.random.key(seed), PREDICTIVE_STREAM)
+    keys = jax.random.split(root, len(theta))
+    return jax.jit(lambda pairs: jax.lax.map(of_draw, pairs))((theta, keys))
+
+
+def _law(model: Model) -> OutcomeLaw | None:
+    if not isinstance(model, SimulatesOutcomes):
+        return None
+    try:
+        return model.outcome_law()
+    except ConfigError:
+        return None
+
+
+def _batch(row: Records) -> Records:
+    """One record as a batch of length 1, which laws read."""
+    return {key: value[None] for key, value in row.items()}
+
+
+def _named(values: Any) -> dict[str, np.ndarray]:
+    named = values if isinstance(values, dict) else {"y": values}
+    squeezed = {}
+    for name, value in named.items():
+        array = np.asarray(value)
+        # A NumPyro site in a plate over one record has an axis of length 1 for it.
+        squeezed[name] = array[..., 0] if array.ndim > 1 and array.shape[-1] == 1 else array
+    return squeezed

@@ -1,0 +1,544 @@
+"""Regressions as scikit-learn estimators: logistic (or softmax), linear and Poisson.
+
+An estimator turns X into a `Federation` with one party per value of `groups`, calls `tacit.fit`,
+and converts coefficients and predictions back to the units of X and y.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    check_consistent_length,
+    check_is_fitted,
+    check_random_state,
+    validate_data,
+)
+
+from tacit.data import Federation
+from tacit.data.schema.columns import ColumnConfig
+from tacit.data.schema.layout import layout_of
+from tacit.data.schema.table import SourceSchema
+from tacit.errors import ConfigError, DataError
+from tacit.fitting.fit import fit
+from tacit.fitting.privacy import FitPrivacy
+from tacit.fitting.result import Fit
+from tacit.models import LinearRegression as LinearModel
+from tacit.models import LogisticRegression as LogisticModel
+from tacit.models import Model
+from tacit.models import PoissonRegression as PoissonModel
+from tacit.models import SoftmaxRegression as SoftmaxModel
+from tacit.privacy.settings import Privacy
+from tacit.results.predict import predict
+
+PrivacyArgument = Literal["none"] | Privacy | None
+Pair = tuple[float, float]
+ONE_PARTY = "all"
+LEAST_NOISE = 1e-3
+"""Smallest estimate of the noise, as a share of the sd of y: an exact fit has no residuals."""
+
+
+class InputError(DataError, ValueError):
+    """Records or arguments that an estimator cannot use; a ValueError, as in scikit-learn."""
+
+
+class _Regression(BaseEstimator):
+    """What the estimators share: columns, parties, the fit and the way back to natural units."""
+
+    classes_: np.ndarray
+    coef_: np.ndarray
+    """Posterior means of the coefficients, per unit of each column of X."""
+    intercept_: Any
+    """Posterior mean of the intercept."""
+    fit_: Fit
+    """The fit: posterior, verdict, summary, report."""
+    privacy_: FitPrivacy
+    """What the fit guarantees."""
+    n_features_in_: int
+
+    def __init__(
+        self,
+        privacy: PrivacyArgument,
+        *,
+        bounds: Any = None,
+        prior_sd: float = 1.0,
+        random_state: Any = 0,
+    ) -> None:
+        self.privacy: PrivacyArgument = privacy
+        self.bounds = bounds
+        self.prior_sd = prior_sd
+        self.random_state = random_state
+
+    @property
+    def _private(self) -> bool:
+        return isinstance(self.privacy, Privacy)
+
+    def _fit(self, X: Any, y: np.ndarray, groups: Any, outcome: ColumnConfig) -> None:
+        """Fit prepared y (in the model's unit) and set the fitted attributes."""
+        names = [str(name) for name in getattr(self, "feature_names_in_", ())]
+        names = names or [f"x{index}" for index in range(X.shape[1])]
+        columns = self._columns(X, names)
+        pairs = [column.affine for column in columns]
+        self._center = np.array([0.0 if pair is None else pair[0] for pair in pairs])
+        self._scale = np.array([1.0 if pair is None else pair[1] for pair in pairs])
+        self._limits = np.array(
+            [
+                (-math.inf if c.low is None else c.low, math.inf if c.high is None else c.high)
+                for c in columns
+            ]
+        )
+        layout = layout_of(columns)
+        design = self._design(X)
+        rows_of = _rows_of(groups, len(y))
+        parties = {name: {"x": design[rows], "y": y[rows]} for name, rows in rows_of.items()}
+        federation = Federation(
+            parties=parties,
+            test=None,
+            names=("intercept", *names),
+            outcome="y",
+            output=self._output,
+            scaling="public" if all(column.bounded for column in columns) else "pooled",
+            notes=(),
+            raw={
+                name: {"target y": y[rows], **dict(zip(names, X[rows].T, strict=True))}
+                for name, rows in rows_of.items()
+            },
+            unbounded=tuple(column.name for column in columns if not column.bounded),
+            layout=layout,
+            y_bounds=_in_unit(outcome),
+            schema=SourceSchema(
+                columns=(*columns, outcome),
+                outcome="y",
+                positive=outcome.levels[1] if self._output == "bernoulli" else None,
+            ),
+            levels=outcome.levels if self._output == "categorical" else (),
+        )
+        model = self._model(("intercept", *names), layout, federation)
+        self.fit_ = fit(
+            model,
+            federation,
+            privacy=self.privacy,
+            seed=_seed(self.random_state),
+        )
+        self.privacy_ = self.fit_.privacy
+        weights = self.fit_.posterior.mean.reshape(-1, 1 + len(names))
+        self.coef_ = weights[:, 1:] / self._scale
+        self.intercept_ = weights[:, 0] - self.coef_ @ self._center
+
+    @property
+    def _output(self) -> Any:
+        raise NotImplementedError
+
+    def _model(self, names: tuple[str, ...], layout: Any, federation: Federation) -> Model:
+        raise NotImplementedError
+
+    def _columns(self, X: np.ndarray, names: list[str]) -> list[ColumnConfig]:
+        """Public columns: declared bounds, or without privacy mean and sd of the records."""
+        pairs = _bounds_of(self.bounds, names)
+        missing = [name for name in names if name not in pairs]
+        if self._private and missing:
+            raise ConfigError(
+                f"bounds of {missing[0]} are missing; a private fit needs public bounds of every "
+                "column: bounds=(low, high) for all, a list of pairs, or a dictionary by column"
+            )
+        columns = []
+        for name, values in zip(names, X.T, strict=True):
+            if name in pairs:
+                low, high = pairs[name]
+                columns.append(ColumnConfig(name=name, low=low, high=high))
+                continue
+            spread = float(np.std(values))
+            known = spread > 1e-12 * max(1.0, float(np.max(np.abs(values))))
+            center, scale = float(np.mean(values)), spread if known else 1.0
+            columns.append(ColumnConfig(name=name, center=center, scale=scale))
+        return columns
+
+    def _design(self, X: np.ndarray) -> np.ndarray:
+        """The constant and the columns of X, clipped to their bounds and scaled."""
+        inside = np.clip(X, self._limits[:, 0], self._limits[:, 1])
+        return np.column_stack([np.ones(len(X)), (inside - self._center) / self._scale])
+
+    def _predicted(self, X: Any) -> np.ndarray:
+        """Posterior predictive mean in the model's unit."""
+        check_is_fitted(self, "fit_")
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        q = self.fit_.posterior
+        return predict(q.model, q.family, q.natural, {"x": self._design(X)}).mean
+
+
+class LogisticRegression(ClassifierMixin, _Regression):
+    """Bayesian logistic regression of one or several parties; softmax for more than two classes.
+
+    With privacy every cross-validation fold is a further fit on the same records: their costs add
+    up.
+
+    Parameters
+    ----------
+    privacy
+        `tacit.Privacy(epsilon=…)`; None or "none" for exact updates without differential privacy.
+    bounds
+        Public bounds of the columns: one pair (low, high) for all, a list with a pair per column,
+        or a dictionary by column name. Values outside are clipped. Required with privacy; by
+        default columns are scaled by their mean and standard deviation.
+    prior_sd
+        Prior standard deviation of the intercept and of each coefficient of a scaled column (half
+        the width of its bounds, or its standard deviation).
+    classes
+        All classes of y. With privacy they are public facts and required unless they are 0 and 1.
+    random_state
+        Seed of everything random except privacy noise.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True, as_frame=True)
+    >>> model = LogisticRegression(privacy=None).fit(X[["mean radius", "mean texture"]], y)
+    >>> model.coef_.shape, bool(model.score(X[["mean radius", "mean texture"]], y) > 0.85)
+    ((1, 2), True)
+    """
+
+    def __init__(
+        self,
+        privacy: PrivacyArgument,
+        *,
+        bounds: Any = None,
+        prior_sd: float = 1.0,
+        classes: Any = None,
+        random_state: Any = 0,
+    ) -> None:
+        super().__init__(privacy, bounds=bounds, prior_sd=prior_sd, random_state=random_state)
+        self.classes = classes
+
+    @property
+    def _output(self) -> Any:
+        return "bernoulli" if len(self.classes_) == 2 else "categorical"
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> LogisticRegression:
+        """Fit the posterior.
+
+        Parameters
+        ----------
+        X
+            Numbers, one row per record.
+        y
+            The class of each record.
+        groups
+            The party of each record; by default one party holds all.
+        """
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_ = self._classes(np.asarray(y))
+        place = np.searchsorted(self.classes_, y)
+        place = np.minimum(place, len(self.classes_) - 1)
+        if not np.all(self.classes_[place] == y):
+            raise InputError("y has a class that is not in classes; list all classes")
+        levels = tuple(str(one) for one in self.classes_)
+        outcome = ColumnConfig(name="y", levels=levels, feature=False)
+        self._fit(X, place.astype(np.float64), groups, outcome)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Posterior predictive probability of each class, in the order of `classes_`.
+
+        Parameters
+        ----------
+        X
+            Numbers, one row per record.
+        """
+        mean = self._predicted(X)
+        return mean if mean.ndim == 2 else np.column_stack([1.0 - mean, mean])
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each record.
+
+        Parameters
+        ----------
+        X
+            Numbers, one row per record.
+        """
+        best = np.argmax(self.predict_proba(X), axis=1)
+        return self.classes_[best]
+
+    def _classes(self, y: np.ndarray) -> np.ndarray:
+        if self.classes is not None:
+            found = np.unique(np.asarray(self.classes))
+        elif self._private:
+            if y.dtype.kind not in "biuf" or not np.all(np.isin(y, (0, 1))):
+                raise ConfigError(
+                    "classes is missing; with privacy the classes of y are public facts, unless "
+                    "they are 0 and 1: give classes=[…]"
+                )
+            found = np.unique(np.array([0, 1], dtype=y.dtype))
+        else:
+            found = np.unique(y)
+        if len(found) < 2:
+            raise InputError(f"y has {len(found)} class; at least two classes are needed")
+        return found
+
+    def _model(self, names: tuple[str, ...], layout: Any, federation: Federation) -> Model:
+        if self._output == "bernoulli":
+            return LogisticModel(names, prior_sd=self.prior_sd, layout=layout)
+        return SoftmaxModel(names, levels=federation.levels, prior_sd=self.prior_sd, layout=layout)
+
+
+class _Numeric(RegressorMixin, _Regression):
+    """Regressions of a number."""
+
+    _y_center, _y_scale = 0.0, 1.0
+
+    @property
+    def _output(self) -> Any:
+        return "gaussian"
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Any:
+        """Fit the posterior.
+
+        Parameters
+        ----------
+        X
+            Numbers, one row per record.
+        y
+            The outcome of each record.
+        groups
+            The party of each record; by default one party holds all.
+        """
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        y = np.asarray(y, np.float64)
+        outcome = self._outcome(y)
+        if outcome.low is not None and outcome.high is not None:
+            y = np.clip(y, outcome.low, outcome.high)
+        center, scale = outcome.center, outcome.scale
+        self._y_center = 0.0 if center is None else center
+        self._y_scale = 1.0 if scale is None else scale
+        y = (y - self._y_center) / self._y_scale
+        self._fit(X, y, groups, outcome)
+        self.coef_ = self.coef_[0] * self._y_scale
+        self.intercept_ = float(self.intercept_[0]) * self._y_scale + self._y_center
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Posterior predictive mean of each record.
+
+        Parameters
+        ----------
+        X
+            Numbers, one row per record.
+        """
+        return self._predicted(X) * self._y_scale + self._y_center
+
+    def _outcome(self, y: np.ndarray) -> ColumnConfig:
+        raise NotImplementedError
+
+
+class LinearRegression(_Numeric):
+    """Bayesian linear regression of one or several parties, with known noise.
+
+    Parameters
+    ----------
+    privacy
+        `tacit.Privacy(epsilon=…)`; None or "none" for exact updates without differential privacy.
+    bounds
+        Public bounds of the columns, as for `LogisticRegression`.
+    outcome_bounds
+        Public (low, high) of y; values outside are clipped. Required with privacy; by default y is
+        scaled by its mean and standard deviation.
+    noise_sd
+        Standard deviation of y given X, in the unit of y. Required with privacy; by default the
+        residual standard deviation of least squares, whose uncertainty the intervals do not
+        contain.
+    prior_sd
+        Prior standard deviation of the intercept and of each coefficient, with X and y scaled.
+    random_state
+        Seed of everything random except privacy noise.
+
+    Examples
+    --------
+    >>> X = np.arange(20.0)[:, None]
+    >>> model = LinearRegression(privacy=None, prior_sd=10.0).fit(X, 5.0 + 2.0 * X[:, 0])
+    >>> np.round(model.coef_, 2), round(model.intercept_, 1)
+    (array([2.]), 5.0)
+    """
+
+    def __init__(
+        self,
+        privacy: PrivacyArgument,
+        *,
+        bounds: Any = None,
+        outcome_bounds: Pair | None = None,
+        noise_sd: float | None = None,
+        prior_sd: float = 1.0,
+        random_state: Any = 0,
+    ) -> None:
+        super().__init__(privacy, bounds=bounds, prior_sd=prior_sd, random_state=random_state)
+        self.outcome_bounds = outcome_bounds
+        self.noise_sd = noise_sd
+
+    def _outcome(self, y: np.ndarray) -> ColumnConfig:
+        if self._private and (self.outcome_bounds is None or self.noise_sd is None):
+            raise ConfigError(
+                "outcome_bounds or noise_sd is missing; with privacy they are public facts: give "
+                "outcome_bounds=(low, high) and noise_sd=…, in the unit of y"
+            )
+        if self.outcome_bounds is None:
+            spread = float(np.std(y))
+            center, scale = float(np.mean(y)), spread if spread > 0 else 1.0
+            return ColumnConfig(name="y", center=center, scale=scale, feature=False)
+        low, high = _pair(self.outcome_bounds, "outcome_bounds")
+        return ColumnConfig(
+            name="y", low=low, high=high, center=(low + high) / 2, scale=(high - low) / 2,
+            feature=False,
+        )  # fmt: skip
+
+    def _fit(self, X: Any, y: np.ndarray, groups: Any, outcome: ColumnConfig) -> None:
+        given = self.noise_sd
+        self._noise = _residual_sd(X, y) if given is None else given / self._y_scale
+        super()._fit(X, y, groups, outcome)
+
+    def _model(self, names: tuple[str, ...], layout: Any, federation: Federation) -> Model:
+        return LinearModel(
+            names,
+            noise_sd=self._noise,
+            prior_sd=self.prior_sd,
+            layout=layout,
+            bounds=federation.y_bounds,
+        )
+
+
+class PoissonRegression(_Numeric):
+    """Bayesian Poisson regression of counts, of one or several parties; log link.
+
+    `score` is the share of explained deviance (D²), as of scikit-learn's `PoissonRegressor`.
+
+    Parameters
+    ----------
+    privacy
+        `tacit.Privacy(epsilon=…)`; None or "none" for exact updates without differential privacy.
+    bounds
+        Public bounds of the columns, as for `LogisticRegression`.
+    max_count
+        Public upper bound on the counts; larger ones are clipped. Required with privacy; by default
+        the largest count.
+    prior_sd
+        Prior standard deviation of the intercept and of each coefficient of a scaled column.
+    random_state
+        Seed of everything random except privacy noise.
+    """
+
+    def __init__(
+        self,
+        privacy: PrivacyArgument,
+        *,
+        bounds: Any = None,
+        max_count: float | None = None,
+        prior_sd: float = 1.0,
+        random_state: Any = 0,
+    ) -> None:
+        super().__init__(privacy, bounds=bounds, prior_sd=prior_sd, random_state=random_state)
+        self.max_count = max_count
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """D²: the share of the deviance of a constant rate that is explained.
+
+        Parameters
+        ----------
+        X
+            Numbers, one row per record.
+        y
+            Observed counts.
+        sample_weight
+            Weight of each record.
+        """
+        from sklearn.metrics import d2_tweedie_score
+
+        mean = self.predict(X)
+        return float(d2_tweedie_score(y, mean, sample_weight=sample_weight, power=1))
+
+    def _outcome(self, y: np.ndarray) -> ColumnConfig:
+        if np.any(y < 0):
+            raise InputError("y has a negative value; a Poisson regression needs counts")
+        if self._private and self.max_count is None:
+            raise ConfigError(
+                "max_count is missing; with privacy the largest count is a public fact: give "
+                "max_count=…"
+            )
+        high = float(np.max(y)) if self.max_count is None else float(self.max_count)
+        return ColumnConfig(name="y", low=0.0, high=max(high, 1.0), feature=False)
+
+    def _model(self, names: tuple[str, ...], layout: Any, federation: Federation) -> Model:
+        assert federation.y_bounds is not None
+        return PoissonModel(
+            names, max_count=federation.y_bounds[1], prior_sd=self.prior_sd, layout=layout
+        )
+
+
+def _rows_of(groups: Any, count: int) -> dict[str, np.ndarray]:
+    """The rows of each party."""
+    if groups is None:
+        return {ONE_PARTY: np.arange(count)}
+    labels = np.asarray(groups).astype(str)
+    check_consistent_length(labels, np.empty(count))
+    return {str(name): np.flatnonzero(labels == name) for name in np.unique(labels)}
+
+
+def _bounds_of(bounds: Any, names: list[str]) -> dict[str, Pair]:
+    """Bounds by column name."""
+    if bounds is None:
+        return {}
+    if isinstance(bounds, Mapping):
+        unknown = [name for name in bounds if name not in names]
+        if unknown:
+            raise ConfigError(f"bounds[{unknown[0]!r}]: X has no such column; it has {names[:10]}")
+        return {str(name): _pair(pair, f"bounds[{name!r}]") for name, pair in bounds.items()}
+    if np.shape(bounds) == (2,):
+        return dict.fromkeys(names, _pair(bounds, "bounds"))
+    if len(bounds) != len(names):
+        raise ConfigError(f"bounds has {len(bounds)} pairs; X has {len(names)} columns")
+    return {
+        name: _pair(pair, f"bounds of {name}") for name, pair in zip(names, bounds, strict=True)
+    }
+
+
+def _pair(given: Any, what: str) -> Pair:
+    try:
+        low, high = (float(value) for value in given)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{what} = {given!r}; give two numbers, (low, high)") from None
+    if not -math.inf < low < high < math.inf:
+        raise ConfigError(f"{what} = ({low:g}, {high:g}); low must be less than high, both finite")
+    return low, high
+
+
+def _in_unit(outcome: ColumnConfig) -> Pair | None:
+    """Bounds of a numeric outcome in the model's unit."""
+    if outcome.levels or outcome.low is None or outcome.high is None:
+        return None
+    center = 0.0 if outcome.center is None else outcome.center
+    scale = 1.0 if outcome.scale is None else outcome.scale
+    return (outcome.low - center) / scale, (outcome.high - center) / scale
+
+
+def _residual_sd(X: np.ndarray, y: np.ndarray) -> float:
+    """Residual standard deviation of least squares; that of y where X explains everything."""
+    count, columns = X.shape
+    free = count - columns - 1
+    if free <= 0:
+        return max(float(np.std(y)), LEAST_NOISE)
+    design = np.column_stack([np.ones(count), X])
+    weights, *_ = np.linalg.lstsq(design, y, rcond=None)
+    return max(math.sqrt(float(np.sum(np.square(y - design @ weights))) / free), LEAST_NOISE)
+
+
+def _seed(random_state: Any) -> int:
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))

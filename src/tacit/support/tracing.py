@@ -1,0 +1,67 @@
+"""Traces of requests across peers, by OpenTelemetry where the process uses it (extra `traces`).
+
+A span says that something happened, when and for which request. It holds no number that was
+computed from records; its duration is seen by those to whom the process exports its traces. In a
+process that has not imported OpenTelemetry everything here does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+_NAME = "tacit"
+
+
+def _trace() -> ModuleType | None:
+    return sys.modules.get("opentelemetry.trace")
+
+
+@contextlib.contextmanager
+def span(name: str, parent: str | None = None, **attributes: str | int) -> Iterator[None]:
+    """Context of one step; `parent` is a `traceparent` that another peer sent."""
+    trace = _trace()
+    if trace is None:
+        yield
+        return
+    context = _context_of(parent) if parent else None
+    with trace.get_tracer(_NAME).start_as_current_span(
+        name, context=context, attributes=attributes, record_exception=False
+    ):
+        yield
+
+
+class OpenSpan:
+    """A span that one message begins and another ends."""
+
+    def __init__(self, name: str, **attributes: str | int) -> None:
+        trace = _trace()
+        self._span: Any = None
+        if trace is not None:
+            self._span = trace.get_tracer(_NAME).start_span(name, attributes=attributes)
+
+    @property
+    def traceparent(self) -> str | None:
+        """The W3C text that lets another peer continue the trace; None if nothing is recorded."""
+        if self._span is None or not self._span.is_recording():
+            return None
+        from opentelemetry import trace
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        carrier: dict[str, str] = {}
+        TraceContextTextMapPropagator().inject(carrier, trace.set_span_in_context(self._span))
+        return carrier.get("traceparent")
+
+    def end(self) -> None:
+        """End the span."""
+        if self._span is not None:
+            self._span.end()
+
+
+def _context_of(parent: str) -> Any:
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    return TraceContextTextMapPropagator().extract({"traceparent": parent})
