@@ -36,11 +36,11 @@ def test_the_density_is_that_of_the_hierarchy():
         phi = 2.0 * theta[1:]
 
         def at(scale):
-            t = stats.t(FREEDOM, scale=2.0 * scale).pdf(phi)
+            t = stats.t.pdf(phi, FREEDOM, scale=2.0 * scale)
             return np.prod(t) * stats.halfnorm.pdf(scale)
 
         middle = integrate.quad(at, GRID[0], 8.0, limit=200)[0]
-        return np.log(middle) + stats.t(FREEDOM, scale=2.0 * CONSTANT_SCALE).logpdf(theta[0])
+        return np.log(middle) + stats.t.logpdf(theta[0], FREEDOM, scale=2.0 * CONSTANT_SCALE)
 
     found = prior.log_density(points)
     assert found[0] - found[1] == pytest.approx(direct(points[0]) - direct(points[1]), abs=2e-3)
@@ -72,7 +72,7 @@ def test_units_are_those_of_the_columns():
     chances = rng.random((500, 3)) < np.array([0.02, 0.5, 0.1])
     x = np.column_stack([np.ones(500), 60.0 + 1e4 * rng.standard_normal(500), chances])
     scale, centre = units_of_columns(layout, 0.25 * x.T @ x)
-    np.testing.assert_allclose(scale, [1.0, np.std(x[:, 1]), 1.0, 1.0, 1.0], rtol=1e-9)
+    np.testing.assert_allclose(scale / np.array([1.0, np.std(x[:, 1]), 1.0, 1.0, 1.0]), 1.0)
     np.testing.assert_allclose(centre[1:], np.mean(x[:, 1:], axis=0))
     np.testing.assert_array_equal(column_numbers(layout, 2), [-1, 0, 1, 2, 2] * 2)
     # Without a constant ratios of scales are known.

@@ -32,47 +32,68 @@ class Integrated(NamedTuple):
     between: np.ndarray
 
 
+class _Mixture(NamedTuple):
+    """Posteriors of all τ in their common basis; `weights` are p(τ | releases)."""
+
+    weights: np.ndarray
+    gain: np.ndarray
+    """τ²/(1 + τ²e), one row for each τ."""
+    values: np.ndarray
+    vectors: np.ndarray
+    basis: np.ndarray
+    along: np.ndarray
+    carried: np.ndarray
+    """How the constant follows the other coefficients."""
+    constant: np.ndarray
+    """Its mean where all others are 0."""
+
+
 def integrated(prior: LearntScalePrior, information: np.ndarray, pull: np.ndarray) -> Integrated:
     """The mixture over τ of posteriors with information J and pull b = J(estimate) in φ."""
     free, unit = prior.column >= 0, prior.unit
     column, size = prior.column[free], np.bincount(prior.column[free])
     degrees = FREEDOM + np.sum(~free)
     wide = FREEDOM * (CONSTANT_SCALE * unit) ** 2
-    constant = degrees / wide
-    square = np.square(SCALES)
-    log_prior = np.log(SCALES) - 0.5 * square
-    ratio = np.ones(len(size))
-    outer, inner = np.ix_(~free, free), np.ix_(free, free)
-    corner = information[np.ix_(~free, ~free)]
-    for turn in range(REFITS):
-        scale = unit * np.sqrt(ratio)[column]
-        own = corner + constant * np.eye(len(corner))
-        carried = np.linalg.solve(own, information[outer])
-        rest = information[inner] - information[outer].T @ carried
-        values, vectors = np.linalg.eigh(scale[:, None] * rest * scale)
-        values = np.maximum(values, 0.0)
-        basis = scale[:, None] * vectors
-        along = basis.T @ (pull[free] - carried.T @ pull[~free])
-        gain = square[:, None] / (1.0 + square[:, None] * values)
-        fits = log_prior - 0.5 * np.sum(np.log1p(square[:, None] * values), axis=1)
-        fits += 0.5 * gain @ np.square(along)
-        weights = np.exp(fits - np.max(fits))
-        weights /= np.sum(weights)
-        if turn == REFITS - 1:
-            break
-        means = (gain * along) @ basis.T
-        seen = (np.square(means) + gain @ np.square(basis).T).T @ (weights / square)
+    constant = float(degrees / wide)
+    scale = np.full(len(column), unit)
+    found = _mixture(free, information, pull, scale, constant)
+    for _ in range(REFITS - 1):
+        means = (found.gain * found.along) @ found.basis.T
+        squares = np.square(means) + found.gain @ np.square(found.basis).T
+        seen = squares.T @ (found.weights / np.square(SCALES))
         ratio = (FREEDOM + np.bincount(column, seen) / unit**2) / (FREEDOM + size)
-        here = np.linalg.solve(own, pull[~free]) - carried @ (weights @ means)
-        constant = degrees / (wide + np.sum(np.square(here)))
-    typical = weights @ gain
-    apart = np.sqrt(weights)[:, None] * (gain - typical) * along
+        scale = unit * np.sqrt(ratio)[column]
+        here = found.constant - found.carried @ (found.weights @ means)
+        constant = float(degrees / (wide + np.sum(np.square(here))))
+        found = _mixture(free, information, pull, scale, constant)
+    typical = found.weights @ found.gain
+    back = found.vectors / scale[:, None]
     precision = constant * np.diag(1.0 * ~free)
-    back = vectors / scale[:, None]
-    precision[inner] = (back * (1.0 / typical - values)) @ back.T
-    between = np.zeros_like(precision)
-    moved = apart @ basis.T
+    precision[np.ix_(free, free)] = (back * (1.0 / typical - found.values)) @ back.T
+    apart = np.sqrt(found.weights)[:, None] * (found.gain - typical) * found.along
+    moved = apart @ found.basis.T
     shift = np.zeros((len(SCALES), len(free)))
-    shift[:, free], shift[:, ~free] = moved, -moved @ carried.T
-    between = shift.T @ shift
-    return Integrated(precision, between)
+    shift[:, free], shift[:, ~free] = moved, -moved @ found.carried.T
+    return Integrated(precision, shift.T @ shift)
+
+
+def _mixture(
+    free: np.ndarray, information: np.ndarray, pull: np.ndarray, scale: np.ndarray, constant: float
+) -> _Mixture:
+    """For given ratios of scales; the constant, of that precision, is integrated out first."""
+    outer = information[np.ix_(~free, free)]
+    own = information[np.ix_(~free, ~free)] + constant * np.eye(int(np.sum(~free)))
+    carried = np.linalg.solve(own, outer)
+    rest = information[np.ix_(free, free)] - outer.T @ carried
+    values, vectors = np.linalg.eigh(scale[:, None] * rest * scale)
+    values = np.maximum(values, 0.0)
+    basis = scale[:, None] * vectors
+    along = basis.T @ (pull[free] - carried.T @ pull[~free])
+    square = np.square(SCALES)[:, None]
+    gain = square / (1.0 + square * values)
+    fits = np.log(SCALES) - 0.5 * np.square(SCALES)
+    fits += 0.5 * gain @ np.square(along) - 0.5 * np.sum(np.log1p(square * values), axis=1)
+    weights = np.exp(fits - np.max(fits))
+    middle = np.linalg.solve(own, pull[~free])
+    weights = weights / np.sum(weights)
+    return _Mixture(weights, gain, values, vectors, basis, along, carried, middle)
