@@ -10,7 +10,7 @@ QUICK := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=
 QUICK += --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo live-demo test lint bench clean
+.PHONY: help setup demo live-demo test lint docs notebooks bench clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -21,7 +21,7 @@ $(VENV)/.ready: pyproject.toml studies/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("tacit needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.12") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip --constraint constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,arviz]' --editable studies
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,arviz,docs]' --editable studies
 	@touch $@
 
 demo: setup ## ten hospitals learn one posterior, exactly and with privacy; leaves reports to open
@@ -41,6 +41,12 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+docs: setup ## the documentation site in site/, with warnings as errors
+	$(BIN)/mkdocs build --strict --quiet
+
+notebooks: setup ## execute the notebooks of the documentation again
+	$(BIN)/python docs/notebooks/execute.py
 
 bench: setup ## compare with central NumPyro SVI and measure scaling; prints ratios
 	$(BIN)/python benchmarks/bench.py

@@ -35,6 +35,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         assert not any(one in flags for one in changed), f"not to be run with XLA_FLAGS={flags}"
 
 
+@pytest.fixture(autouse=True)
+def _own_state_directory(tmp_path_factory, request, monkeypatch):
+    """Private fits are charged to a ledger in the state directory: every test has its own."""
+    base = tmp_path_factory.getbasetemp() / "state"
+    monkeypatch.setenv("TACIT_STATE", str(base / f"{abs(hash(request.node.nodeid)):x}"))
+
+
 Parties = dict[str, dict[str, np.ndarray]]
 
 

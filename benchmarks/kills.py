@@ -28,10 +28,10 @@ from wire_harness import BINARY, Fed, Worker
 from tacit.cli.ledger import budget_command
 from tacit.live.join import prepare_party, required_budget
 from tacit.live.plan import server_plan
+from tacit.party.datasets import identify_parties
 from tacit.plan.plan import first_factors
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.verify import audit
-from tacit.run.ledger import identify
 from tacit.server.messages import decode_reply
 from tacit.server.state import initial_state, open_requests
 from tacit.server.step import begin, step_together
@@ -111,7 +111,7 @@ def check(fed: Fed, rounds: int, budgets: dict[str, float]) -> float:
         with Ledger(ready.ledger_path) as ledger:
             places = [(one.run, one.request) for one in ledger.charges(ledger.entries()[-1].run)]
             bodies = ledger.recall_many(places)
-            found = ledger.spent(identify(ledger, ready.loaded, ready.loaded.raw[name]))
+            found = ledger.spent(identify_parties(ledger, ready.loaded, [name])[name])
         replies[name] = {place[1]: body for place, body in zip(places, bodies, strict=True)}
         if not len(places) == len(set(places)) == found.charges == rounds:
             raise AssertionError(f"{name}: {found.charges} charges for {rounds} answers")

@@ -144,7 +144,7 @@ MUTANTS = (
         ("tests/methods/test_scoring.py",),
     ),
     Mutant(
-        "a reply of floats is taken", "server/step.py",
+        "a reply of floats is taken", "server/requests.py",
         "    if integers is not None:\n", "    if False:\n",
         ("tests/server/test_lattice.py",),
     ),
@@ -324,18 +324,21 @@ MUTANTS = (
     ),
     Mutant(
         "nothing is charged", "party/charge.py",
-        "self.ledger.open_many(releases) if releases else ([], [])", "([None] * len(releases), [])",
+        "            self.ledger.open_many(releases, budget_required=self.budget_required)\n"
+        "            if releases\n            else ([], [])\n",
+        "            [None] * len(releases), []\n",
         (CHARGING,),
     ),
     Mutant(
         "charged after the answer is computed", "party/agent.py",
-        "        opened = self.open(requests)\n        replies = opened.known\n"
+        '        with span("charge", requests=len(requests)):\n'
+        "            opened = self.open(requests)\n        replies = opened.known\n"
         "        if opened.new:\n"
-        "            replies |= self.close("
-        "opened.new, self.computer.compute(opened.new, opened.keys))\n",
-        "        early = self.computer.compute(requests, {})\n"
+        '            with span("compute", requests=len(opened.new)):\n'
+        "                updates = self.computer.compute(opened.new, opened.keys)\n",
+        "        updates = self.computer.compute(requests, {})\n"
         "        opened = self.open(requests)\n        replies = opened.known\n"
-        "        if opened.new:\n            replies |= self.close(opened.new, early)\n",
+        "        if opened.new:\n",
         (CHARGING,),
     ),
     Mutant(
@@ -347,8 +350,7 @@ MUTANTS = (
     ),
     Mutant(
         "the budget is not asked", "privacy/ledger/ledger.py",
-        "self._accountant.require_budget(dataset.short, state.paid(dataset), requested, budget)",
-        "pass",
+        "            for budget in exposure.budgets(group):\n", "            for budget in ():\n",
         ("tests/privacy/ledger/test_charge.py",),
     ),
 )  # fmt: skip

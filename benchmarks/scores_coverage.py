@@ -31,6 +31,7 @@ import numpy as np
 
 from benchmarks.scores_models import (
     CASES,
+    GROUPED,
     GROUPS,
     MISFITS,
     RECORDS,
@@ -57,7 +58,7 @@ class Replications:
     def __init__(self, name, given):
         self.name, self.given = name, given
         example, _ = draw(name, np.random.default_rng(0), given.width, 0.0)
-        columns = {"group": GROUPS} if name == "hierarchical" else {}
+        columns = {"group": GROUPS} if name in GROUPED else {}
         example = {key: column[:4] for key, column in example.items()}
         self.model = from_numpyro(CASES[name], example, columns=columns)
         self.reference = Reference(self.model)

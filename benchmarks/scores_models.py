@@ -98,11 +98,14 @@ CASES = {
     "ordinal": ordinal,
     "student": student,
     "hierarchical": hierarchical,
+    "small_groups": hierarchical,
     "poisson": poisson,
     "heavy_tails": normal,
     "overdispersed": poisson,
     "wrong_link": logistic,
 }
+GROUPED = ("hierarchical", "small_groups")
+"""Eight groups of 3,000 records, and of about 12,000 down to 94."""
 MISFITS = ("heavy_tails", "overdispersed", "wrong_link")
 """Student's t₄ under the normal model, negative binomial counts (dispersion 2) under Poisson's, and
 a complementary log-log link under the logistic one."""
@@ -112,7 +115,7 @@ def truth_of(name, rng, width):
     """Sites of a true θ, spread as in ordinary problems."""
     size = 0.5 / np.sqrt(width / 10.0)
     sites = {"weights": rng.normal(size=width) * size}
-    if name == "hierarchical":
+    if name in GROUPED:
         sites |= {"middle": rng.normal(), "spread": np.exp(0.3 * rng.normal())}
         sites["level"] = sites["middle"] + sites["spread"] * rng.normal(size=GROUPS)
         sites["scale"] = 2.0 * np.exp(0.3 * rng.normal())
@@ -138,8 +141,10 @@ def draw(name, rng, width, correlation, sites=None):
     x = np.sqrt(1.0 - correlation) * rng.normal(size=(RECORDS, width))
     x = np.clip(x + np.sqrt(correlation) * common, -3.0, 3.0)
     sites, group = sites or truth_of(name, rng, width), rng.integers(0, GROUPS, RECORDS)
+    if name == "small_groups":
+        group = np.minimum(rng.geometric(0.5, RECORDS), GROUPS) - 1
     eta = x @ sites["weights"]
-    if name == "hierarchical":
+    if name in GROUPED:
         y = sites["level"][group] + eta + sites["scale"] * rng.normal(size=RECORDS)
         return {"x": x, "group": group, "y": y}, sites
     if name == "ordinal":
@@ -188,6 +193,8 @@ class Reference:
             mean = found
             if step @ precision @ step < 1e-4:
                 break
+        linear = np.asarray(self.slope(mean, records)) + information @ mean
+        mean, precision, _ = self.prior.moments(information, linear, mean, precision)
         return mean, np.sqrt(np.diagonal(np.linalg.inv(precision)))
 
 

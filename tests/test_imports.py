@@ -101,6 +101,17 @@ def test_a_valid_check_does_not_load_scipy_stats_or_numpyro():
     assert loaded.isdisjoint({"scipy.stats", "numpyro", "matplotlib", "sklearn", "dp_accounting"})
 
 
+def test_a_run_of_a_regression_without_privacy_loads_neither_compiler_nor_scipy(tmp_path):
+    code = (
+        "sys.argv = ['tacit', 'run', sys.argv[1], '--out', sys.argv[2]]\n"
+        "from tacit.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit as stopped:\n    assert not stopped.code"
+    )
+    loaded = loaded_after(code, str(EXAMPLES / "hospitals.toml"), str(tmp_path / "out"))
+    assert loaded.isdisjoint({*COMPILERS, "scipy", "matplotlib", "sklearn", "dp_accounting"})
+    assert (tmp_path / "out" / "public" / "result.json").exists()
+
+
 @pytest.mark.parametrize(
     "package", ["tacit", "tacit.data", "tacit.methods", "tacit.models", "tacit.sklearn"]
 )

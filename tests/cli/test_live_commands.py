@@ -4,7 +4,6 @@ import asyncio
 import io
 import json
 import os
-import re
 import runpy
 import shutil
 import signal
@@ -245,9 +244,25 @@ def test_from_certificates_to_the_posterior(tacit, place, start):
     assert tacit("report", str(base / "server" / "state"))[0] == 0
     page = (base / "server" / "state" / "public" / "report.html").read_text()
     assert "This run was not private" in page
+    assert tacit("report", str(base / "north" / "state"))[0] == 0
+    page = (base / "north" / "state" / "public" / "report.html").read_text()
+    assert "as party &#39;north&#39; received it" in page
+    assert "Not private" in page
     for name in ("server", *PARTIES):
         result = json.loads((base / name / "state" / "public" / "result.json").read_text())
         assert {"converged", "why", "learned", "cautions"} <= set(result)
+        assert [row["term"] for row in result["coefficients"]] == ["intercept", "age"]
+    (base / "new.csv").write_text("age\n40\n80\n")
+    predictions = []
+    for name in ("server", *PARTIES):
+        target = base / f"{name}.csv"
+        state = str(base / name / "state")
+        code, out, err = tacit("predict", state, str(base / "new.csv"), "--out", str(target))
+        assert code == 0, err
+        assert "2 rows: mean of pressure, 95 % interval." in out
+        predictions.append(target.read_text())
+    assert len(set(predictions)) == 1
+    assert 50 < float(predictions[0].splitlines()[1].split(",")[0]) < 250
 
     code, out, _ = tacit("status", str(server))
     assert code == 0
@@ -476,15 +491,6 @@ def test_the_example_files_are_in_order(tmp_path):
     assert read_agreed(examples / "federation.toml").federation.parties[0] == "hospital-1"
     assert read_server(examples / "server.toml").own.serve.deadline_s is None
     assert read_party(examples / "party.toml").data.site == "hospital-1"
-
-
-def test_the_training_loop_of_the_live_page_runs_and_its_links_lead_somewhere():
-    page = ROOT / "docs" / "live.md"
-    text = page.read_text(encoding="utf-8")
-    (source,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    exec(compile(source, str(page), "exec"), {"__name__": "docs_live"})
-    for target in re.findall(r"\]\(([^)#:]+)\)", text):
-        assert (page.parent / target).exists(), f"live.md links to {target}"
 
 
 LIMITED = """

@@ -91,7 +91,9 @@ def test_every_progress_column_of_a_run_is_plain():
 
 
 def test_a_word_with_dollar_signs_is_drawn_as_it_is():
-    rows = [{"number": 0, "share": 1.0, "words": ["$\\frac$", "b"], "chances": [0.6, 0.4]}]
-    figure = TopicTable.from_rows(rows).plot(title="$\\bad$")
+    table = TopicTable(
+        numbers=(0,), shares=(1.0,), words=(("$\\frac$", "b"),), chances=((0.6, 0.4),)
+    )
+    figure = table.plot(title="$\\bad$")
     figure.savefig(io.BytesIO(), format="png")
     assert "$\\frac$" in figure.axes[0].texts[0].get_text()

@@ -9,7 +9,7 @@ from tacit.data import ColumnConfig, DataConfig, PartitionConfig, load_party
 from tacit.data.persons import balanced_persons, by_appearance, held_out_persons
 from tacit.errors import ConfigError, DataError
 
-NOT_TABLES = ("file", *data.config.CORPORA)
+NOT_TABLES = ("file", "sql", *data.config.CORPORA)
 PERSONS = st.lists(st.integers(0, 40), min_size=1, max_size=200).map(
     lambda codes: by_appearance(np.array(codes))
 )

@@ -217,7 +217,7 @@ def test_column_of_dates_is_no_number(tmp_path: Path):
     ).write_parquet(path)
     columns = (ColumnConfig(name="day", low=0, high=1),)
     data = DataConfig(source="file", path=str(path), columns=columns, outcome="ill", positive="a")
-    with pytest.raises(DataError, match='column "day" has type Date'):
+    with pytest.raises(DataError, match='column "day" holds dates or times'):
         load_party(data, "here")
 
 

@@ -51,7 +51,7 @@ def test_a_study_file_keeps_every_key_of_its_columns(tmp_path):
         ({"bounds": {"age": ("a", 5)}}, r"columns\.age\.low = .a.; it must be"),
         ({"levels": {"smoker": "yes"}}, r"levels\['smoker'\] = 'yes'; give a list"),
         ({"bounds": {"age": (0, 1)}, "levels": {"age": ["a"]}}, "a column with levels"),
-        ({"missing": {"age": "drop"}}, "declare bounds, scale or levels of that column"),
+        ({"missing": {"age": "level"}}, "declare the levels of that column"),
         ({"levels": {"age": ["a"]}, "missing": {"age": "guess"}}, r"columns\.age\.missing"),
         ({"bounds": [("age", 1)]}, "give a dictionary by column name"),
     ],

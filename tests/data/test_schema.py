@@ -39,6 +39,8 @@ CONFIGS = {
     "mimic3": DataConfig(source="mimic3", keep=("pH mean all",), person="subject"),
     "file": DataConfig(**FILE, positive="yes", keep=("weight", "ward", "dose"), person="who"),
 }
+OWN_QUERY = ("sql",)
+"""tests/data/test_sql.py has its schema."""
 EVERY = list(CONFIGS)
 
 
@@ -96,7 +98,7 @@ def same_form(schema: Federation, loaded: Federation) -> None:
 
 
 def test_every_source_is_tried():
-    assert set(EVERY) | set(data.config.CORPORA) == set(data.config.SOURCES)
+    assert {*EVERY, *OWN_QUERY, *data.config.CORPORA} == set(data.config.SOURCES)
 
 
 @pytest.mark.parametrize("source", EVERY)

@@ -34,13 +34,15 @@ async function look() {
   state.paper = view.getComputedStyle(inside.body).backgroundColor;
   const label = inside.querySelector('figure svg text');
   if (label) {
-    state.ink = view.getComputedStyle(label).fill;
+    state.inks = [...inside.querySelectorAll('figure svg text')]
+      .map(t => view.getComputedStyle(t).fill);
     const box = label.closest('svg').getBoundingClientRect();
     const scale = box.width / label.closest('svg').viewBox.baseVal.width;
     state.letters = scale * Math.min(...[...inside.querySelectorAll('figure svg text')]
       .map(t => parseFloat(view.getComputedStyle(t).fontSize)));
   }
   if (view.axe) {
+    await new Promise(done => setTimeout(done, 500));
     const found = await view.axe.run(inside);
     state.faults = found.violations.map(v =>
       ({id: v.id, impact: v.impact, nodes: v.nodes.slice(0, 3).map(n => n.html.slice(0, 120))}));
@@ -55,22 +57,25 @@ frame.onload = () => look().then(say).catch(error => say({error: `${error}`}));
 
 
 def look(page: Path, folder: Path, *, width: int, dark: bool, axe: bool) -> dict[str, Any]:
-    """What a browser measures of a page: overflow, colours, size of letters, axe's faults."""
+    """What a browser measures of a page: overflow, colours, size of letters, axe's faults.
+
+    The page is copied to `folder`, which for a page with files beside it is its own.
+    """
     assert BROWSER is not None
     html = page.read_text(encoding="utf-8")
     if axe:  # the page itself allows no script
         html = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html)
         script = f"<script>{AXE.read_text(encoding='utf-8')}</script></head>"
         html = html.replace("</head>", script, 1)
-    (folder / "page.html").write_text(html, encoding="utf-8")
+    (folder / "_page.html").write_text(html, encoding="utf-8")
     outer = (
-        f'<iframe id="page" src="page.html" width="{width}" height="900" style="border:0">'
+        f'<iframe id="page" src="_page.html" width="{width}" height="900" style="border:0">'
         f'</iframe><pre id="found"></pre>{MEASURE}'
     )
-    (folder / "outer.html").write_text(outer, encoding="utf-8")
+    (folder / "_outer.html").write_text(outer, encoding="utf-8")
     command = [BROWSER, *OPTIONS, f"--user-data-dir={folder / 'profile'}"]
     command += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
-    command += ["--virtual-time-budget=20000", "--dump-dom", str(folder / "outer.html")]
+    command += ["--virtual-time-budget=20000", "--dump-dom", str(folder / "_outer.html")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     match = re.search(r'<pre id="found">found (.*) end</pre>', done.stdout, flags=re.DOTALL)
     assert match, done.stdout[-500:]

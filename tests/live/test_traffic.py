@@ -27,8 +27,8 @@ from tacit.live.protocol.codec import decode, encode
 from tacit.live.transport.certificates import revoke
 from tacit.live.transport.frames import read_frame, write_frame
 from tacit.live.transport.tls import Credentials, client_context, server_context
+from tacit.party.datasets import identify_parties
 from tacit.privacy.ledger.ledger import Budget, Ledger
-from tacit.run.ledger import identify
 from tacit.server.messages import decode_reply
 
 ROUNDS = 2
@@ -76,7 +76,7 @@ def allow(federation: Federation, name: str, epsilon: float = 10.0) -> None:
     ready = prepare_party(setup)
     adjacency = setup.agreed.federation.private.adjacency
     with Ledger(ready.ledger_path, create=True) as ledger:
-        dataset = identify(ledger, ready.loaded, ready.loaded.raw[name])
+        dataset = identify_parties(ledger, ready.loaded, [name])[name]
         budget = Budget(epsilon=epsilon, delta=DELTA, adjacency=adjacency, unit="record")
         ledger.set_budget(dataset, budget, reason="test")
 

@@ -17,11 +17,11 @@ from tacit.live.join import (
     required_budget,
 )
 from tacit.live.plan import server_plan
+from tacit.party.datasets import identify_parties
 from tacit.plan.plan import first_factors
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.verify import audit
 from tacit.run.directory import EVALUATION, private_part
-from tacit.run.ledger import identify
 from tacit.server.messages import decode_reply
 from tacit.server.state import initial_state, open_requests
 from tacit.server.step import begin, step_together
@@ -72,7 +72,7 @@ def stored(fed, name):
 def spent(fed, name):
     ready = prepare_party(fed.party(name))
     with Ledger(ready.ledger_path) as ledger:
-        found = ledger.spent(identify(ledger, ready.loaded, ready.loaded.raw[name]))
+        found = ledger.spent(identify_parties(ledger, ready.loaded, [name])[name])
     assert found.epsilon is not None
     assert found.budget is not None
     return found, ready.plan.settled[name].guarantee.epsilon
@@ -133,7 +133,7 @@ def test_a_party_without_budget_waits_for_the_result(tmp_path):
         ready = prepare_party(fed.party("b"))
         settled = ready.plan.settled["b"]
         with Ledger(ready.ledger_path) as ledger:
-            dataset = identify(ledger, ready.loaded, ready.loaded.raw["b"])
+            dataset = identify_parties(ledger, ready.loaded, ["b"])["b"]
             for number in range(ROUNDS):
                 budget = ledger.check(
                     dataset, settled.events_at(0), unit="record", adjacency="replace-one"

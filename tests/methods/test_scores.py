@@ -322,6 +322,45 @@ def test_the_map_clips_more_where_there_is_more_noise():
     )
 
 
+def spread_levels(group, y=None):
+    spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+    with numpyro.plate("groups", 6):
+        level = numpyro.sample("level", dist.Normal(0.0, spread))
+    with numpyro.plate("records", group.shape[0]):
+        numpyro.sample("y", dist.Normal(level[group], 1.0), obs=y)
+
+
+@pytest.mark.parametrize("seen", [0.05, 0.3])
+def test_a_posterior_that_is_not_normal_has_the_moments_of_the_exact_one(seen):
+    """Six levels with errors of 0.1 and 0.3, next to none or some spread: exact by quadrature."""
+    example = {"group": np.zeros(2, int), "y": np.zeros(2)}
+    term = PriorTerm(
+        from_numpyro(spread_levels, example, columns={"group": 6}), np.zeros(7), np.ones(7)
+    )
+    error = np.array([0.1, 0.1, 0.1, 0.1, 0.3, 0.3])
+    levels = seen * np.array([1.0, -1.0, 0.5, -0.5, 1.5, -1.0])
+    information = np.diag(np.append(0.0, error**-2.0))
+    linear = np.append(0.0, levels / error**2)
+    logs = np.linspace(-12.0, 3.0, 3_001)
+    spread = np.exp(logs)
+    total = spread[:, None] ** 2 + error**2
+    log_weight = -0.5 * spread**2 + logs  # half-normal, and the Jacobian
+    log_weight = log_weight - 0.5 * np.sum(np.log(total) + levels**2 / total, axis=1)
+    weight = np.exp(log_weight - np.max(log_weight))
+    weight /= np.sum(weight)
+    keep = spread[:, None] ** 2 / total
+    mean = np.append(weight @ logs, weight @ (keep * levels))
+    square = np.append(weight @ logs**2, weight @ (keep * error**2 + (keep * levels) ** 2))
+    start = term.posterior(information, linear, np.append(-2.0, np.zeros(6)))
+    found = term.moments(information, linear, *start)
+    sd, exact_sd = np.sqrt(np.diagonal(np.linalg.inv(found.precision))), np.sqrt(square - mean**2)
+    np.testing.assert_allclose((found.mean - mean) / exact_sd, 0.0, atol=0.02)
+    np.testing.assert_allclose(sd / exact_sd, 1.0, atol=0.02)
+    assert found.share > 0.9
+    without = np.sqrt(np.diagonal(np.linalg.inv(start[1])))
+    assert np.max(np.abs((start[0] - mean) / exact_sd)) > 0.1 or np.min(without / exact_sd) < 0.9
+
+
 def test_a_hierarchy_starts_where_its_prior_has_no_mode_and_finds_the_spread():
     """All levels are alike at the start, where the density grows as the spread goes to 0."""
     rng = np.random.default_rng(9)

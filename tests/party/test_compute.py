@@ -9,8 +9,10 @@ from one_party import OneParty, answer_once
 import tacit.party.compute as party_side
 from tacit.errors import DataError
 from tacit.expfam import FullGaussian
-from tacit.methods import Exact, GradientVI
-from tacit.models import LinearRegression
+from tacit.methods import Exact, GradientVI, NaturalVI
+from tacit.methods.base import RunFacts
+from tacit.methods.natural.stages import EVALUATE, MODE, WEIGH
+from tacit.models import LinearRegression, LogisticRegression, SoftmaxRegression
 from tacit.party.compute import padded_rows, party_word, stack_records
 from tacit.party.store import PartyStore, ProcessStore
 from tacit.plan.agreement import Agreement
@@ -80,6 +82,34 @@ def test_padding_changes_nothing_but_rounding(records):
     ]
     np.testing.assert_allclose(answers[0].released["linear"], answers[1].released["linear"])
     np.testing.assert_allclose(answers[0].loss, answers[1].loss)
+
+
+@pytest.mark.parametrize("stage", [MODE, EVALUATE, WEIGH])
+@pytest.mark.parametrize(
+    "model",
+    [LogisticRegression(("a", "b", "c")), SoftmaxRegression(("a", "b", "c"), levels=("u", "v"))],
+    ids=["logistic", "softmax"],
+)
+def test_replies_in_numpy_depend_neither_on_padding_nor_on_the_order_of_axes(records, model, stage):
+    """Else engines would differ in last bits: they pad differently, and transport copies arrays."""
+    size = model.dimension
+    method = NaturalVI().for_run(
+        RunFacts("synchronous", True, 10, 1e-5, False, parties=2, dimension=size)
+    )
+    assert method.in_numpy(model)
+    root = np.linalg.cholesky(np.cov(np.random.default_rng(2).normal(size=(size, 3 * size))))
+    public = {"mean": 0.1 * np.arange(size), "root": root, "prior_share": np.asarray(0.5)}
+    public |= {"centre": np.zeros(size)}
+    agreement = Agreement(model, FullGaussian(size), method, seed=3)
+    own = {"x": records["x"], "y": (records["y"] > 0).astype(float)}
+    replies = []
+    for rows, order in ((30, "C"), (64, "F")):
+        stack, weights = stack_records([arranged(own)], rows, method, on_device=False)
+        given = {name: np.asarray(value, order=order) for name, value in public.items()}
+        request = REQUEST._replace(stage=stage, public=given, q=None, factor=None)
+        replies += party_side.answer_many(agreement, stack, weights, [request])
+    np.testing.assert_equal(replies[0].released, replies[1].released)
+    assert all(np.any(value) for value in replies[0].released.values())
 
 
 def test_only_real_numbers_take_the_methods_precision():

@@ -138,6 +138,7 @@ class TestFit:
             "accuracy",
             "brier",
             "calibration_error",
+            "auroc",
         }
         assert len(fitted.history) == fitted._outcome.state.round > 0
         probability = fitted.predict(hospitals.test)

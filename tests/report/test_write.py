@@ -330,6 +330,13 @@ def test_metrics_stand_beside_those_of_the_base_rate(make_run, result):
     assert f"{100 * share:.1f} %" in text
 
 
+def test_performance_of_each_party_is_shown_where_it_is_public(make_run, result):
+    shared = result | {"party_metrics": {"north & south": {"accuracy": 0.75, "brier": 0.2}}}
+    text = without_figures(make_run(shared)).text
+    assert "Performance by party" in text
+    assert "75.0 %" in text
+
+
 PARTY = {
     "schema": "tacit/party-result/2",
     "name": "study",

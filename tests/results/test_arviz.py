@@ -88,6 +88,19 @@ def test_a_numpyro_models_outcome_keeps_its_name():
     assert np.isfinite(arviz.loo(tree).p_loo if hasattr(arviz.loo(tree), "p_loo") else 0.0)
 
 
+def test_a_fit_reads_a_data_frame_with_its_schema():
+    import pandas as pd
+
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"age": rng.uniform(20, 90, 80), "site": ["a", "b"] * 40})
+    frame["died"] = np.where(rng.random(80) < 0.4, "yes", "no")
+    fit = tacit.fit("died ~ age", frame, party="site", privacy=None)
+    tree = fit.to_arviz(frame, draws=100)
+    np.testing.assert_array_equal(tree.observed_data["y"].values, frame["died"] == "yes")
+    with pytest.raises(DataError, match='no column "died"'):
+        fit.to_arviz(frame[["age"]])
+
+
 def test_records_without_an_outcome_are_refused():
     posterior = normal(LogisticRegression(NAMES), [0.0, 0.0])
     with pytest.raises(DataError, match="no outcome"):

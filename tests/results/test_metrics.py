@@ -10,6 +10,7 @@ from tacit.errors import DataError
 from tacit.expfam import MeanFieldGaussian
 from tacit.models import LinearRegression, LogisticRegression, NormalMean, SoftmaxRegression
 from tacit.results import Prediction, calibration_bins, calibration_error, evaluate, predict, score
+from tacit.results.metrics import concordance
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def test_bernoulli_metrics_equal_scikit_learn(logistic):
     model, family, q, records = logistic
     probability, y = predict(model, family, q, records).mean, records["y"]
     got = evaluate(model, family, q, records)
-    assert set(got) == {"log_predictive_density", "accuracy", "brier", "calibration_error"}
+    assert set(got) == {"log_predictive_density", "accuracy", "brier", "calibration_error", "auroc"}
     assert got["accuracy"] == pytest.approx(accuracy_score(y, probability > 0.5))
     assert got["brier"] == pytest.approx(brier_score_loss(y, probability))
     assert got["log_predictive_density"] == pytest.approx(-log_loss(y, probability))
@@ -135,3 +136,20 @@ def test_labels_other_than_zero_and_one_are_refused():
         calibration_bins(np.array([0.5]), np.array([2]))
     with pytest.raises(DataError, match="y holds nan"):
         calibration_bins(np.array([0.5]), np.array([np.nan]))
+
+
+def test_concordance_counts_pairs():
+    rng = np.random.default_rng(2)
+    predicted, y = np.round(rng.normal(size=60), 1), rng.integers(0, 5, 60).astype(float)
+    right = total = 0.0
+    for i in range(60):
+        for j in range(i):
+            if y[i] != y[j]:
+                total += 1
+                order = np.sign(predicted[i] - predicted[j]) * np.sign(y[i] - y[j])
+                right += 0.5 * (1 + order)
+    assert concordance(predicted, y) == pytest.approx(right / total, abs=1e-9)
+    assert concordance(y, y) == 1.0
+    assert concordance(-y, y) == 0.0
+    assert np.isnan(concordance(np.zeros(60), y))
+    assert np.isnan(concordance(predicted, np.ones(60)))

@@ -8,9 +8,10 @@ from tacit.server.attendance import leave_out, readmit, skip, welcome
 from tacit.server.checkpoint import Checkpoint
 from tacit.server.combine import floored_step
 from tacit.server.messages import Reply
+from tacit.server.refuse import MAX_REFUSED_IN_A_ROW
 from tacit.server.schedule import SCHEDULES
 from tacit.server.state import Rules, initial_state, open_requests
-from tacit.server.step import MAX_REFUSED_IN_A_ROW, begin, step
+from tacit.server.step import begin, step
 
 REASON = "its update breaks a bound (precision of 'age' 3e+07, at most 1.2e+03)"
 

@@ -13,9 +13,10 @@ from tacit.errors import ConfigError, PeerError, TacitError
 from tacit.expfam import FullGaussian, MeanFieldGaussian
 from tacit.pvi import product
 from tacit.server.messages import Reply
+from tacit.server.refuse import MAX_REFUSED_IN_A_ROW
 from tacit.server.schedule import Asynchronous, Damping, Sequential, Synchronous
 from tacit.server.state import Published, Rules, initial_state, open_requests
-from tacit.server.step import MAX_REFUSED_IN_A_ROW, begin, step, step_together
+from tacit.server.step import begin, step, step_together
 
 FAMILY = FullGaussian(2)
 PRIOR = FAMILY.natural(mean=np.zeros(2), covariance=np.eye(2))

@@ -93,6 +93,20 @@ def refused(name, model, words):
         check(subject)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"log_likelihoods": lambda right, *a: right(*a) * (1 + 1e-6)}, "log_likelihoods"),
+        ({"log_likelihoods": lambda right, *a: jax.numpy.asarray(right(*a))}, "namespace"),
+        ({"expected_derivatives": lambda right, m, v, y: (
+            right(m, v, y) if isinstance(m, jax.Array) else right(m, 0.99 * v, y)
+        )}, "whitened_derivatives in NumPy"),
+    ],
+)  # fmt: skip
+def test_a_model_that_computes_otherwise_in_numpy_is_found(changes, words):
+    refused("InNumPy", broken(LogisticRegression, NAMES, keywords={}, **changes), words)
+
+
 def test_a_record_that_depends_on_others_is_found():
     model = broken(
         NormalMean, keywords={}, log_likelihood=lambda right, t, r: right(t, r) / len(r["y"])

@@ -1,4 +1,4 @@
-"""Advanced commands: tune, sweep, account, reproduce."""
+"""Advanced commands: audit, tune, sweep, account, reproduce."""
 
 from __future__ import annotations
 
@@ -8,6 +8,47 @@ from typing import Annotated
 import typer
 
 from tacit.cli.options import ConfigPath, Json, Out, Overrides, Seed
+
+
+def audit(
+    config: ConfigPath,
+    method: Annotated[
+        str | None, typer.Option(help="Another method than the configured one, e.g. dp-sgd.")
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option(help="Time after which no more draws are taken; a minimum always is.")
+    ] = 2.0,
+    records: Annotated[
+        int | None,
+        typer.Option(help="Number of synthetic records of all parties [default: 100 per party]."),
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Write a figure of claims and lower bounds, e.g. a.svg.")
+    ] = None,
+    seed: Seed = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Attack the releases of a private configuration: lower bounds on ε beside the claim.
+
+    Synthetic records are drawn from the public schema; no record is read and nothing is charged.
+    For each kind of release the worst pair of neighbouring data sets is found and the noise that
+    the party's own code draws is measured. A bound above the claim means that the guarantee is
+    false: exit code 3. With half of the noise the bound should exceed the claim: that is the power
+    of the test. Examples:
+
+      tacit audit examples/hospitals-private.toml
+
+      tacit audit private.toml --method dp-sgd --minutes 10 --figure audit.svg
+
+      tacit audit private.toml --set privacy.unit=person --json
+    """
+    from tacit.cli.audit import audit_command
+
+    audit_command(
+        config, seed, overrides,
+        method=method, minutes=minutes, records=records, figure=figure, as_json=json,
+    )  # fmt: skip
 
 
 def tune(

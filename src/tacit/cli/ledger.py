@@ -101,11 +101,12 @@ def _records_of(
 ) -> tuple[Path, Privacy | None, Callable[[Ledger], dict[str, DatasetId]]]:
     """Ledger path, privacy settings, and data sets by party."""
     from tacit.live.config import kind_of, read_party
+    from tacit.party.datasets import identify_parties
 
     kind = kind_of(path)
     if kind == "run":
         from tacit.run.config import read_config
-        from tacit.run.ledger import datasets, operators_ledger
+        from tacit.run.ledger import operators_ledger
         from tacit.run.run import prepare
 
         config = read_config(path)
@@ -113,13 +114,12 @@ def _records_of(
         prepared = prepare(config)
 
         def all_parties(ledger: Ledger) -> dict[str, DatasetId]:
-            return datasets(prepared.plan, prepared.federation, ledger)
+            return identify_parties(ledger, prepared.federation, prepared.plan.parties)
 
         return place, config.private, all_parties
     if kind != "party":
         raise ConfigError(f"{path} has no records; budgets are set per party: give a party.toml")
     from tacit.live.join import prepare_party
-    from tacit.run.ledger import identify
 
     setup = read_party(path)
     private = setup.agreed.federation.private
@@ -129,7 +129,7 @@ def _records_of(
     ready = prepare_party(setup)
 
     def one_party(ledger: Ledger) -> dict[str, DatasetId]:
-        return {ready.name: identify(ledger, ready.loaded, ready.loaded.raw[ready.name])}
+        return identify_parties(ledger, ready.loaded, [ready.name])
 
     return asked or ready.ledger_path, private, one_party
 

@@ -14,6 +14,7 @@ import msgspec
 from tacit.errors import TacitError
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.ledger.cost import CachedAccountant
+from tacit.privacy.ledger.exposure import Charged
 from tacit.privacy.ledger.ledger import Budget, DatasetId, Ledger, Spent
 from tacit.privacy.ledger.state import tally
 from tacit.privacy.ledger.verify import Row
@@ -36,8 +37,8 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
     if not entries:
         console.print("the ledger is empty: no release and no budget")
         return
-    columns = ["party", "data set", "ε spent", "budget", "remaining", "δ", "adjacency", "unit",
-               "releases"]  # fmt: skip
+    columns = ["party", "data set", "ε spent", "as one run", "budget", "remaining", "δ",
+               "adjacency", "unit", "releases", "shares records with"]  # fmt: skip
     rows = [_spent_row(row, names, whole=everything) for row in spent]
     show_table("Spent per data set, over all runs", columns, rows)
     budgets = {row.dataset: row.budget for row in spent}
@@ -51,6 +52,12 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
     if everything:
         _show_entries(entries, names)
     else:
+        if any(row.epsilon != row.planned for row in spent):
+            console.print(
+                '"as one run": ε if all runs had been planned in advance. A budget over several '
+                "runs counts the larger one, which holds however each run was chosen.",
+                highlight=False,
+            )
         console.print(
             f"{len(entries)} entries; all entries with full ids: tacit ledger show --all",
             highlight=False,
@@ -82,19 +89,33 @@ def _named(datasets: Sequence[str], names: dict[str, str]) -> str:
 def _spent_row(row: Spent, names: dict[str, str], *, whole: bool) -> list[Any]:
     identity = row.dataset if whole else _short(row.dataset)
     first = [names.get(row.dataset, ""), identity]
+    shared = _named_contents(row.shared, names)
     if row.budget is None:
-        return [*first, "", "none", "", "", "", "", row.releases]
+        return [*first, "", "", "none", "", "", "", "", row.releases, shared]
     limit = row.budget
     return [
         *first,
         f"{row.epsilon:.4g}" if row.epsilon is not None else "",
+        f"{row.planned:.4g}" if row.planned is not None else "",
         f"{limit.epsilon:g}",
         f"{row.remaining:.4g}" if row.remaining is not None else "",
         f"{limit.delta:g}",
         limit.adjacency,
         limit.unit,
         row.releases,
+        shared,
     ]
+
+
+def _named_contents(shared: dict[str, int | None], names: dict[str, str]) -> str:
+    """Other data sets with records in common, and how many."""
+    known = {DatasetId.parse(dataset).content: name for dataset, name in names.items()}
+    said = [
+        f"{known.get(content, content[:8])} ({'all?' if count is None else f'{count:,}'})"
+        for content, count in shared.items()
+    ]
+    more = f" and {len(said) - MOST_NAMES} more" if len(said) > MOST_NAMES else ""
+    return ", ".join(said[:MOST_NAMES]) + more
 
 
 def _run_rows(
@@ -127,7 +148,8 @@ def _epsilon_of(
         own = [row for row in charges if row.dataset == dataset]
         if own and limit is not None:
             with suppress(TacitError, msgspec.ValidationError):
-                found.append((price.of(_paid(own), limit), limit.delta))
+                charged = Charged(_paid(own), frozenset({own[0].run}))
+                found.append((price.of(charged, limit), limit.delta))
     if not found:
         return "no budget set"
     epsilon, delta = max(found)

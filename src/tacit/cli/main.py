@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from tacit.cli import advanced, network, study
+from tacit.cli import advanced, network, study, tables
 from tacit.cli.certs import certs_app
 from tacit.cli.data import data_app
 from tacit.cli.ledger_app import ledger_app
@@ -28,13 +28,15 @@ HELP = (
     "Start with `tacit run examples/hospitals.toml --report` in any directory: the examples come "
     "with the package. Those on public data need its files first: `tacit data fetch adult`. "
     "Between organisations start with certs, approve, serve and join (docs/live.md). Advanced: "
-    "tune, sweep, account, reproduce. Any command takes --quiet to print nothing but warnings and "
-    "errors (and --json's output), and --debug to show a traceback. Exit codes: 2 bad "
+    "audit, tune, sweep, account, reproduce. Any command takes --quiet to print nothing but "
+    "warnings and errors (and --json's output), and --debug to show a traceback. Exit codes: 2 bad "
     "configuration, 3 privacy budget, 4 bad or missing data, 5 network or peer."
 )
 COMMANDS = {
+    "init": tables.init,
     "check": study.check,
     "run": study.run,
+    "predict": tables.predict,
     "explain": study.explain,
     "show": study.show,
     "report": study.report,
@@ -48,6 +50,7 @@ COMMANDS = {
     "certs": certs_app,
     "data": data_app,
     "schema": study.schema,
+    "audit": advanced.audit,
     "tune": advanced.tune,
     "sweep": advanced.sweep,
     "account": advanced.account,

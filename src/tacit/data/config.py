@@ -27,6 +27,7 @@ SOURCE_KEYS: dict[str, tuple[str, ...]] = {
     "breast-cancer": TABULAR,
     "mimic3": ("path", "person", *TABULAR),
     "file": ("path", "separator", "columns", "outcome", "positive", "person", *TABULAR),
+    "sql": ("database", "query", "columns", "outcome", "positive", "person", *TABULAR),
     "synthetic-topics": ("records", "different_words", "held_out"),
     "wikipedia": ("records", "different_words", "held_out"),
     "documents": ("path", "vocabulary", "different_words", "held_out"),
@@ -34,6 +35,8 @@ SOURCE_KEYS: dict[str, tuple[str, ...]] = {
 """Sources of records, and the keys of [data] for each."""
 SOURCES = tuple(SOURCE_KEYS)
 GENERATED = ("synthetic-cohort", "normal-mean", "synthetic-topics")
+OWN_TABLES = ("file", "sql")
+"""Sources that are the user's own tables, with a declared schema."""
 CORPORA = ("synthetic-topics", "wikipedia", "documents")
 """Sources whose records are documents."""
 WITH_SITES = tuple(source for source, keys in SOURCE_KEYS.items() if "site" in keys)
@@ -61,8 +64,13 @@ class DataConfig(Table, frozen=True, kw_only=True):
 
     source: str = "synthetic-cohort"
     """A data set of `tacit data list`; a file needs none, only its path."""
-    path: str | None = None
-    """The file with the records."""
+    path: str | tuple[str, ...] | None = None
+    """The file with the records; a list of files or a pattern such as "data/*.csv" is one party per
+    file, unless `party` names a column."""
+    database: str | None = None
+    """A DuckDB file; left out, the query reads files by itself, e.g. from 'visits.parquet'."""
+    query: str | dict[str, str] | None = None
+    """The SQL query whose rows are the records; or one query per party, by name."""
     separator: Annotated[str, Meta(min_length=1, max_length=1)] = ","
     """Separator of a CSV file."""
     columns: tuple[ColumnConfig, ...] = ()
@@ -103,16 +111,19 @@ class DataConfig(Table, frozen=True, kw_only=True):
 
     def faults(self) -> Iterator[str | TacitError]:
         yield from self._keep_faults()
-        if self.source == "file":
-            yield from self._file_faults()
+        if self.source in OWN_TABLES:
+            yield from self._file_faults() if self.source == "file" else self._sql_faults()
+            yield from self._table_faults()
             yield from self._column_faults()
         yield from self._person_faults()
+        if self.source != "file" and not isinstance(self.path, str | None):
+            yield f'data.path is a list; source = "{self.source}" takes one path'
         if self.source == "documents" and not self.path:
             yield (
                 'data.path is missing; source = "documents" needs a .npz of scipy.sparse counts'
                 " and data.vocabulary, or a folder with counts.npz and vocabulary.txt"
             )
-        if self.balance and self.source == "file" and self.positive is None:
+        if self.balance and self.source in OWN_TABLES and self.positive is None:
             yield (
                 "data.balance = true; it needs an outcome of two classes: set positive at the top"
                 " of the file, or leave balance out"
@@ -132,7 +143,7 @@ class DataConfig(Table, frozen=True, kw_only=True):
         if self.person is None:
             return
         expected = PERSONS.get(self.source)
-        if self.source != "file" and self.person != expected:
+        if expected is not None and self.person != expected:
             yield f'data.person = "{self.person}"; that of source "{self.source}" is "{expected}"'
         if not self.person.strip():
             yield 'data.person = ""; give the name of a column of the file'
@@ -147,8 +158,23 @@ class DataConfig(Table, frozen=True, kw_only=True):
     def _file_faults(self) -> Iterator[str]:
         if not self.path:
             yield 'data.path is missing; name the file with the records, e.g. "records.csv"'
-        elif not self.path.lower().endswith(SUFFIXES):
-            yield f'data.path = "{self.path}"; the name must end in one of {", ".join(SUFFIXES)}'
+        for one in (self.path,) if isinstance(self.path, str) else self.path or ():
+            if not one.lower().endswith((*SUFFIXES, "*")):
+                yield f'data.path = "{one}"; the name must end in one of {", ".join(SUFFIXES)}'
+
+    def _sql_faults(self) -> Iterator[str]:
+        if not self.query:
+            yield (
+                "data.query is missing; give the SQL query whose rows are the records, or a table "
+                "[data.query] with one query per party"
+            )
+        if isinstance(self.query, dict) and self.party is not None:
+            yield (
+                f'data.party = "{self.party}" and [data.query] has one query per party; leave one '
+                "of them out"
+            )
+
+    def _table_faults(self) -> Iterator[str]:
         if not self.outcome:
             yield "outcome is missing; name the outcome column at the top of the file"
         if not self.columns:
@@ -197,6 +223,17 @@ def faults_together(data: DataConfig, partition: PartitionConfig) -> Iterator[st
         yield (
             f'data.party = "{data.party}" and partition.kind = "{partition.kind}"; the column'
             " assigns records to parties: leave [partition] out"
+        )
+    several = not isinstance(data.path, str | None) or "*" in (data.path or "")
+    if isinstance(data.query, dict) and partition != PartitionConfig():
+        yield (
+            f'[data.query] has one query per party and partition.kind = "{partition.kind}"; leave'
+            " [partition] out"
+        )
+    if several and data.party is None and partition != PartitionConfig():
+        yield (
+            f'data.path names several files and partition.kind = "{partition.kind}"; each file is a'
+            " party: leave [partition] out"
         )
     if partition.kind == "source" and data.source not in WITH_SITES:
         yield (

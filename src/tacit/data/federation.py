@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -17,10 +17,14 @@ from tacit.data.rows import ReadRows, read_rows
 from tacit.data.schema.checks import unbounded_columns
 from tacit.data.schema.layout import Layout, layout_of
 from tacit.data.schema.outcome import outcome_bounds, outcome_levels
-from tacit.data.schema.table import SourceSchema
+from tacit.data.schema.table import PARTY, SourceSchema, Table
+from tacit.data.source_rows import SourceRows, table_rows, with_unused
 from tacit.errors import ConfigError, DataError
 from tacit.support.notebook import notebook_html
 from tacit.support.tables import raise_all
+
+if TYPE_CHECKING:
+    from tacit.data.schema.schema import Schema
 
 Records = dict[str, np.ndarray]
 MOST_NAMES = 20
@@ -64,11 +68,15 @@ class Federation:
     outcome: str
     output: Literal["bernoulli", "gaussian", "categorical", "other"]
     scaling: str
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = field(repr=False)  # they have numbers of records
     raw: dict[str, Records] = field(default_factory=dict, repr=False)
-    """The records before scaling and encoding. A ledger identifies data sets by these, so that
-    another preparation of the same records is not a new data set.
+    """The training records before scaling and encoding, by which version 0.1 knew a data set."""
+    source: Mapping[str, Records] | None = field(default=None, repr=False)
+    """All rows and columns of the source, by party, with those that this split or choice of columns
+    leaves unused. A ledger knows the records by these; None: by `raw`.
     """
+    person: str | None = None
+    """Column of `source` that says whose record it is."""
     true_values: dict[str, float] | None = None
     """For generated data: the true weights by name."""
     unbounded: tuple[str, ...] = ()
@@ -83,6 +91,70 @@ class Federation:
     """The public schema; None for documents, which have no columns."""
     levels: tuple[str, ...] = ()
     """Levels of a categorical outcome, in the order of y; otherwise empty."""
+
+    test_parties: tuple[str, ...] = field(default=(), repr=False)
+    """The party of each held-out record, where records belong to parties by nature."""
+
+    def held_out_by_party(self) -> dict[str, Records]:
+        """Held-out records of each party; empty where records were dealt at random."""
+        if self.test is None or not self.test_parties:
+            return {}
+        labels = np.array(self.test_parties, dtype=object)
+        return {
+            name: _take(self.test, np.flatnonzero(labels == name))
+            for name in self.parties
+            if (labels == name).any()
+        }
+
+    @classmethod
+    def from_frame(
+        cls,
+        data: Any,
+        formula: str,
+        *,
+        party: str | None = None,
+        schema: Schema | None = None,
+        person: str | None = None,
+        held_out: float = 0.0,
+        infer: bool = False,
+        seed: int = 0,
+    ) -> Federation:
+        """Prepare data frames or files for a model.
+
+        Parameters
+        ----------
+        data
+            A pandas, polars or Arrow data frame with a `party` column, a dictionary of such frames
+            by party, files (one per party) or a pattern such as "data/*.csv".
+        formula
+            Outcome and columns, e.g. "died ~ age + C(sex)".
+        party
+            The column that names the party of each record.
+        schema
+            Public bounds and levels of the columns.
+        person
+            The column that identifies the person of a record.
+        held_out
+            Share of the records that is held out of training.
+        infer
+            True: what the schema does not declare is read from the records, which no privacy
+            guarantee covers.
+        seed
+            Seed of the held-out split.
+        """
+        from tacit.data.formula import parse_formula
+        from tacit.data.study import federation_from
+
+        return federation_from(
+            data,
+            parse_formula(formula),
+            party=party,
+            schema=schema,
+            person=person,
+            held_out=held_out,
+            private=not infer,
+            seed=seed,
+        )
 
     def _repr_html_(self) -> str:
         """Public facts for notebooks: no record, and no number of records."""
@@ -121,9 +193,17 @@ def load_federation(data: DataConfig, partition: PartitionConfig, seed: int) -> 
 
         return corpus_federation(data, partition, _checked(seed))
     sites = partition.parties if partition.kind == "source" else None
-    table = read_table(data, sites=sites, seed=_checked(seed))
+    return federation_of_table(
+        read_table(data, sites=sites, seed=_checked(seed)), data, partition, seed
+    )
+
+
+def federation_of_table(
+    table: Table, data: DataConfig, partition: PartitionConfig, seed: int
+) -> Federation:
+    """Check, split and prepare the rows of a table."""
     schema = table.schema
-    read = read_rows(table, data, partition, seed=seed)
+    read = read_rows(table, data, partition, seed=_checked(seed))
     if read.groups is not None and read.persons is not None:
         setting = f'partition.kind = "{partition.kind}"'
         if data.party is not None:
@@ -273,6 +353,8 @@ def assemble(
     return Federation(
         parties=parties,
         raw={name: _take(raw, part) for name, part in rows.items()},
+        source=_source(read, rows),
+        person=data.person,
         test=_take(records, np.flatnonzero(held)) if held.any() else None,
         names=names,
         outcome=read.schema.outcome,
@@ -285,7 +367,28 @@ def assemble(
         layout=layout,
         y_bounds=outcome_bounds(read.schema),
         levels=outcome_levels(read.schema),
+        test_parties=_labels(read.groups, held),
     )
+
+
+def _labels(groups: Rows | None, held: np.ndarray) -> tuple[str, ...]:
+    """The party of each held-out row."""
+    if groups is None:
+        return ()
+    labels = np.empty(len(held), dtype=object)
+    for name, rows in groups.items():
+        labels[rows] = name
+    return tuple(labels[held].tolist())
+
+
+def _source(read: ReadRows, rows: Rows) -> SourceRows | None:
+    """All rows of the table by party: held-out ones too, and those that were dropped."""
+    if read.frame is None or read.places is None:
+        return None
+    whole = rows if read.groups is None else {name: read.groups[name] for name in rows}
+    places = {name: read.places[part] for name, part in whole.items()}
+    frame = read.frame.drop(PARTY, strict=False)  # a name that the reader gave
+    return table_rows(frame, with_unused(places, frame.height))
 
 
 def _prepared_schema(schema: SourceSchema, columns: Sequence[Column]) -> SourceSchema:

@@ -45,7 +45,7 @@ def balanced(records: int, parties: int, rng: np.random.Generator) -> Rows:
     return named("party", np.array_split(rng.permutation(records), parties))
 
 
-def by_label(labels: np.ndarray, order: Sequence[str], column: str) -> Rows:
+def by_label(labels: np.ndarray, order: Sequence[str], column: str | None = None) -> Rows:
     """One party per name in `order`, which must cover `labels`; none may be empty."""
     index = {name: position for position, name in enumerate(order)}
     codes = np.array([index[label] for label in labels.tolist()], dtype=np.int64)
@@ -53,6 +53,8 @@ def by_label(labels: np.ndarray, order: Sequence[str], column: str) -> Rows:
     counts = np.bincount(codes, minlength=len(order))
     for name, count in zip(order, counts, strict=True):
         if count == 0:
+            if column is None:
+                raise DataError(f'party "{name}" has no records; leave it out, or give it records')
             raise DataError(
                 f'party "{name}" (a level of column "{column}") has no records; remove the level'
                 " or give the party data"

@@ -27,6 +27,8 @@ class Column:
     values: np.ndarray
     missing: np.ndarray
     notes: tuple[str, ...] = ()
+    outside: int = 0
+    """Number of values that were clipped to the bounds."""
 
     def rows(self, keep: np.ndarray) -> Column:
         return replace(self, values=self.values[keep], missing=self.missing[keep])
@@ -51,7 +53,8 @@ def read_column(series: pl.Series, config: ColumnConfig, *, pooled: bool) -> Col
     if config.missing == "refuse" and column.missing.any():
         raise DataError(
             f'column "{config.name}", data row {_first(column.missing)}: the value is missing;'
-            ' declare missing = "drop", "level" (categories) or "indicator" (numbers) in [columns]'
+            ' declare what it becomes, missing = "drop", "level" (categories) or "indicator"'
+            f" (numbers): columns.{config.name}.missing, or Schema(missing={{…}}) in Python"
         )
     return column
 
@@ -62,6 +65,8 @@ def _first(mask: np.ndarray) -> int:
 
 
 def _read_categorical(series: pl.Series, config: ColumnConfig, *, pooled: bool) -> Column:
+    if series.dtype == pl.Boolean:
+        series = _named_booleans(series, config.levels)
     text = as_text(series)
     text = text.set(text.is_in(config.missing_values), None)
     notes: tuple[str, ...] = ()
@@ -84,7 +89,25 @@ def _read_categorical(series: pl.Series, config: ColumnConfig, *, pooled: bool) 
     return Column(config=config, values=np.where(missing, 0, codes), missing=missing, notes=notes)
 
 
+def _named_booleans(series: pl.Series, levels: Sequence[str]) -> pl.Series:
+    """True and False as the declared levels that mean them: true and false, or 1 and 0."""
+    names = {level.lower(): level for level in levels}
+    for no, yes in (("false", "true"), ("0", "1")):
+        if no in names and yes in names:
+            return series.replace_strict(
+                {True: names[yes], False: names[no]}, return_dtype=pl.String
+            )
+    return series.cast(pl.String)
+
+
 def _read_numeric(series: pl.Series, config: ColumnConfig) -> Column:
+    if series.dtype.is_temporal():
+        raise DataError(
+            f'column "{config.name}" holds dates or times, not numbers; convert it, e.g. to years'
+            " since a public date"
+        )
+    if isinstance(series.dtype, pl.Enum | pl.Categorical):
+        series = series.cast(pl.String)
     if not (series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.String, pl.Null)):
         raise DataError(
             f'column "{config.name}" has type {series.dtype}, not a number;'
@@ -139,7 +162,9 @@ def _within_bounds(values: np.ndarray, missing: np.ndarray, config: ColumnConfig
             f" {outside.sum()}",
         )
     clipped = np.where(missing, 0.0, np.clip(values, config.low, config.high))
-    return Column(config=config, values=clipped, missing=missing, notes=notes)
+    return Column(
+        config=config, values=clipped, missing=missing, notes=notes, outside=int(outside.sum())
+    )
 
 
 def with_pooled_scale(column: Column, train: np.ndarray) -> Column:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
 from tacit.data.balance import balance_rng, surplus, surplus_note
 from tacit.data.config import DataConfig, PartitionConfig
@@ -12,8 +14,11 @@ from tacit.data.partition import Rows, by_label
 from tacit.data.persons import read_persons
 from tacit.data.prepare import Column, as_text, read_column
 from tacit.data.schema.outcome import read_outcome
-from tacit.data.schema.table import SourceSchema, Table, listed
+from tacit.data.schema.table import PARTY, SourceSchema, Table, listed
 from tacit.errors import ConfigError, DataError
+
+MIN_RECORDS = 20
+"""With more records, a party column without repeated values is taken for a mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +32,41 @@ class ReadRows:
     groups: Rows | None
     persons: np.ndarray | None
     """Person code of each row; None without data.person."""
+    frame: pl.DataFrame | None = None
+    """The whole table, with all its columns; None for synthetic rows."""
+    places: np.ndarray | None = None
+    """Row of the table that each row was read from."""
     true_values: dict[str, float] | None = None
     notes: tuple[str, ...] = ()
 
 
 def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, seed: int) -> ReadRows:
     """Read the used columns, drop rows with missing values by policy, and find the sites."""
+    try:
+        return _read_rows(table, data, partition, seed=seed)
+    except DataError as error:
+        raise _located(error, table) from error
+
+
+def _located(error: DataError, table: Table) -> DataError:
+    """The error with its row counted in the table of its party, where there are several tables."""
+    found = re.search(r"data row (\d+)", str(error))
+    if found is None or not table.parties:
+        return error
+    row = int(found[1]) - 1
+    party = table.frame[PARTY][row]
+    before = int((table.frame[PARTY][:row] == party).sum())
+    text = str(error).replace(found[0], f"data row {before + 1}", 1)
+    return DataError(f'party "{party}": {text}')
+
+
+def _read_rows(
+    table: Table, data: DataConfig, partition: PartitionConfig, *, seed: int
+) -> ReadRows:
     schema = table.schema
     label = schema.site if partition.kind == "source" else data.party
+    if label is None and table.parties:
+        label = PARTY
     wanted = {column.name for column in schema.features}
     check_keep(schema, data)
     _refuse_unknown(table, data, label, wanted)
@@ -55,6 +87,8 @@ def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, see
         y=outcome.values[there].astype(np.float64),
         groups=_groups(table, label, columns, there) if label else None,
         persons=_persons(table, data.person, there) if data.person else None,
+        frame=table.frame,
+        places=np.flatnonzero(there),
         true_values=table.true_values,
         notes=(*table.notes, *notes, *columns_notes),
     )
@@ -119,6 +153,8 @@ def _persons(table: Table, name: str, there: np.ndarray) -> np.ndarray:
 
 def _groups(table: Table, label: str, columns: dict[str, Column], there: np.ndarray) -> Rows:
     """Rows of each natural party, in the declared order of levels, else alphabetically."""
+    if label == PARTY:
+        return by_label(table.frame[PARTY].to_numpy()[there], table.parties)
     column = columns.get(label)
     if column is not None and column.config.kind == "categorical":
         order = list(column.config.levels)
@@ -134,4 +170,9 @@ def _groups(table: Table, label: str, columns: dict[str, Column], there: np.ndar
             ' record has no party; fill it in, or declare the column with missing = "drop"'
         )
     labels = text.to_numpy()[there]
+    if len(labels) > MIN_RECORDS and len(set(labels.tolist())) == len(labels):
+        raise DataError(
+            f'column "{label}" has another value in each of {len(labels)} records, but names the '
+            "party; name the column of the organisations that hold the records"
+        )
     return by_label(labels, sorted(set(labels.tolist())), label)

@@ -65,7 +65,7 @@ class PartyBatches:
         for below, length in zip([0, *lengths], lengths, strict=False):
             names = [name for name, size in sizes.items() if below < size <= length]
             model = self.agreement.model
-            together = batch_parties and all_at_once and model.traceable
+            together = batch_parties and all_at_once and not method.in_numpy(model)
             # Replies of larger models are matrices that would all be in memory at once.
             together = together and model.dimension <= MAX_BATCHED_PARAMETERS
             size = batch_size(len(names), length) if together else 1
@@ -127,7 +127,8 @@ class PartyBatches:
     ) -> None:
         names = [*group, *([next(iter(group))] * (size - len(group)))]
         arranged = [group[name] for name in names]
-        stack, weights = party_side.stack_records(arranged, length, agreement.method)
+        method, on_device = agreement.method, not agreement.method.in_numpy(agreement.model)
+        stack, weights = party_side.stack_records(arranged, length, method, on_device=on_device)
         batch = _Batch(agreement, tuple(names), stack, weights)
         self._batch_of.update(dict.fromkeys(names, batch))
 

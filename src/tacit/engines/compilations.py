@@ -5,6 +5,7 @@ A program that was read from the compilation cache is not counted.
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import NamedTuple
 
@@ -31,8 +32,10 @@ class Compilations(NamedTuple):
 
 
 def compilations() -> Compilations:
-    """Compilations in this process since the first call of this function."""
+    """Compilations in this process since the first call of this function with JAX loaded."""
     global _listening
+    if "jax" not in sys.modules:
+        return Compilations(0, 0.0)
     with _lock:
         if not _listening:
             from jax import monitoring

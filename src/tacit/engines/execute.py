@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 from tacit.engines.compilations import Compilations, compilations
@@ -93,6 +94,8 @@ def _carried_out(
             "the plan holds no records, like the plan of a result or a copy of a private plan; "
             "make a new one with make_plan"
         )
+    if not plan.method.in_numpy(plan.model):
+        import_module("jax")  # compilations are counted once it is loaded
     before, started = compilations(), time.perf_counter()
     # One key for the whole run, drawn once so that every reader sees the same noise.
     secret = (secrets.randbits(256),) if checkpoint is None else checkpoint.secret()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -15,8 +15,10 @@ from tacit.data.schema.layout import Layout
 from tacit.data.schema.schema import Schema
 from tacit.engines.execute import Observer, Outcome, carry_out
 from tacit.errors import ConfigError
+from tacit.fitting.charged import fit_ledger
 from tacit.fitting.progress import Progress
 from tacit.fitting.result import Fit
+from tacit.fitting.study import Family, read_study
 from tacit.methods import LocalMethod, PrivateScores, PrivateScoring
 from tacit.methods.scoring.units import check_units
 from tacit.models import Model, ModelSchema, Records
@@ -37,12 +39,18 @@ from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.settings import Privacy
 from tacit.results.check import Check, describe
 from tacit.results.compose import compose_result, data_facts, party_row, privacy_facts
-from tacit.results.evaluation import Attempts, EvaluationWarning, measure
+from tacit.results.evaluation import (
+    Attempts,
+    EvaluationWarning,
+    measure,
+    measure_parties,
+    outcome_unit,
+)
 from tacit.results.published import NOTHING_MEASURED, public_result
 from tacit.results.saved import read_saved
 from tacit.results.shown import site_summary
 from tacit.results.statements import NOT_DECLARED
-from tacit.results.summary import Result, declared_columns
+from tacit.results.summary import LedgerFacts, Result, declared_columns
 from tacit.results.verdict import Caution, warn
 from tacit.server.schedule import Schedule
 
@@ -64,34 +72,56 @@ class _Prepared:
 
 
 def fit(
-    model: Model | type[Model],
-    data: Federation | dict[str, Records],
+    model: str | Model | type[Model],
+    data: Any,
     *,
     privacy: Literal["none"] | Privacy | None,
-    test: Records | None = None,
+    party: str | None = None,
+    schema: Schema | None = None,
+    family: Family = "auto",
+    person: str | None = None,
+    test: Any = None,
     posterior: str = "auto",
     method: LocalMethod | str = "auto",
     schedule: Schedule | str = "synchronous",
     seed: int = 0,
+    ledger: str | Path | None = None,
     callback: Observer | None = None,
     progress: bool | None = None,
 ) -> Fit:
     """Fit a model to the records of several parties, in this process.
 
-    A private fit is charged to no ledger: what other fits spent on the same records is not counted.
+    A private fit with secret noise is charged to a ledger, which adds up what all fits and runs
+    spent on the same records. Where the records have a budget, a fit that would exceed it is
+    refused before anything is computed. Without one it is charged, and warns if it is not the
+    first.
 
     Parameters
     ----------
     model
-        A model, or the class of one, such as `tacit.models.LogisticRegression`: it is then made for
-        the federation's columns.
+        A formula such as "died ~ age + C(sex)"; a model, e.g. of `tacit.from_numpyro`; or the class
+        of one, such as `tacit.models.LogisticRegression`, which is made for a federation's columns.
     data
-        A federation (`tacit.datasets.load`), or a dictionary of arrays per party:
-        ``{"north": {"x": x, "y": y}, …}``.
+        With a formula: a pandas, polars or Arrow data frame with a `party` column, a dictionary of
+        such frames by party, files (one per party) or a pattern such as "data/*.csv". Otherwise
+        a federation (`tacit.datasets.load`), or a dictionary of arrays per party: ``{"north": {"x":
+        x, "y": y}, …}``.
     privacy
         `tacit.Privacy(epsilon=…)`; None or "none" for exact updates without differential privacy.
+    party
+        The column of a data frame that names the party of each record.
+    schema
+        Public bounds and levels of the columns. Needed with privacy; without, what it does not
+        declare is read from the records.
+    family
+        The likelihood of a formula: "logistic", "linear", "poisson" or "softmax", or a dictionary
+        with further keys of the [model] table, e.g. ``{"kind": "linear", "noise_sd": 12.0}``.
+        "auto": by the kind of outcome.
+    person
+        The column of a data frame that identifies the person of a record, for unit = "person".
     test
-        Held-out records to compute metrics on; by default the federation's own.
+        Held-out records to compute metrics on, or the share of a data frame to hold out; by default
+        the federation's own.
     posterior
         Family of the posterior: "mean-field", "full" (Gaussian with full covariance) or "auto".
     method
@@ -102,6 +132,10 @@ def fit(
         "synchronous", "sequential" or "asynchronous".
     seed
         Seed of everything random except privacy noise.
+    ledger
+        The ledger file that a private fit is charged to; by default `privacy.ledger`, else the
+        user's ledger in the state directory, which is made if need be. "none": no ledger, and no
+        running total. Simulations (`insecure_noise_seed`) are never charged.
     callback
         A function of (state, log) that is called after every update of the posterior.
     progress
@@ -126,20 +160,31 @@ def fit(
     True
     """
     check_callback(callback)
-    prepared = _prepare(model, data, privacy, test, posterior, method, schedule, seed)
-    with Progress(prepared.plan.schedule.rounds, progress) as bar:
-        outcome = carry_out(prepared.plan, observe=bar.observer(callback))
-    fitted = _fit_of(prepared, outcome)
+    study = read_study(
+        model, data, private=_is_private(privacy), party=party, schema=schema, family=family,
+        person=person, test=test, seed=as_seed(seed),
+    )  # fmt: skip
+    prepared = _prepare(*study, privacy, posterior, method, schedule, seed)
+    with fit_ledger(prepared.plan, prepared.federation, ledger) as charged:
+        charging = None if charged is None else charged.charging
+        with Progress(prepared.plan.schedule.rounds, progress) as bar:
+            observe = bar.observer(callback)
+            outcome = carry_out(prepared.plan, observe=observe, charging=charging)
+    fitted = _fit_of(prepared, outcome, None if charged is None else charged.facts)
     warn([Caution(one.kind, one.text) for one in fitted._result.cautions])
     return fitted
 
 
 def check(
-    model: Model | type[Model],
-    data: Federation | dict[str, Records],
+    model: str | Model | type[Model],
+    data: Any,
     *,
     privacy: Literal["none"] | Privacy | None,
-    test: Records | None = None,
+    party: str | None = None,
+    schema: Schema | None = None,
+    family: Family = "auto",
+    person: str | None = None,
+    test: Any = None,
     posterior: str = "auto",
     method: LocalMethod | str = "auto",
     schedule: Schedule | str = "synchronous",
@@ -149,7 +194,7 @@ def check(
 
     Parameters
     ----------
-    model, data, privacy, test, posterior, method, schedule, seed
+    model, data, privacy, party, schema, family, person, test, posterior, method, schedule, seed
         The arguments of `fit`.
 
     Returns
@@ -170,7 +215,11 @@ def check(
     >>> dict(checked.rows)["held out"]
     '60 records'
     """
-    prepared = _prepare(model, data, privacy, test, posterior, method, schedule, seed)
+    study = read_study(
+        model, data, private=_is_private(privacy), party=party, schema=schema, family=family,
+        person=person, test=test, seed=as_seed(seed),
+    )  # fmt: skip
+    prepared = _prepare(*study, privacy, posterior, method, schedule, seed)
     return describe(prepared.plan, prepared.federation, prepared.test)
 
 
@@ -194,11 +243,15 @@ def load(path: str | Path, *, model: Model | None = None) -> Fit:
     return Fit(posterior, history, _schema_of(result), result, result)
 
 
+def _is_private(privacy: Any) -> bool:
+    return isinstance(privacy, Privacy)
+
+
 def _prepare(
     model: Model | type[Model],
     data: Federation | dict[str, Records],
-    privacy: Literal["none"] | Privacy | None,
     test: Records | None,
+    privacy: Literal["none"] | Privacy | None,
     posterior: str,
     method: LocalMethod | str,
     schedule: Schedule | str,
@@ -253,16 +306,27 @@ def _as_model(model: Model | type[Model], federation: Federation | None) -> Mode
     return build(model, model.Settings(), ModelSchema.of(federation))
 
 
-def _fit_of(prepared: _Prepared, outcome: Outcome) -> Fit:
+def _fit_of(prepared: _Prepared, outcome: Outcome, charged: LedgerFacts | None) -> Fit:
     plan, federation = prepared.plan, prepared.federation
     posterior = outcome.posterior
     attempts = Attempts()
+    unit = outcome_unit(federation)
     # An exact training score would be an uncharged release.
     train = pooled(plan.parties) if plan.privacy is None else None
     metrics, bins = attempts.attempt(
         "metrics",
-        lambda: measure(posterior, train, prepared.test, PREDICTIVE_DRAWS, plan.seed),
+        lambda: measure(posterior, train, prepared.test, PREDICTIVE_DRAWS, plan.seed, unit),
         otherwise=(NOTHING_MEASURED, None),
+    )
+    shared = {} if federation is None else federation.held_out_by_party()
+    if not shared and train is not None and "y" in train:
+        shared = plan.parties
+    if "metrics" in attempts.failed:
+        shared = {}
+    by_party = attempts.attempt(
+        "metrics by party",
+        lambda: measure_parties(posterior, shared, PREDICTIVE_DRAWS, plan.seed, unit),
+        otherwise={},
     )
     sites = attempts.attempt("summary", lambda: site_summary(posterior, plan.seed), otherwise={})
     for what, why in attempts.failed.items():
@@ -271,6 +335,8 @@ def _fit_of(prepared: _Prepared, outcome: Outcome) -> Fit:
     if prepared.undeclared:
         said = f"{privacy.statement} {NOT_DECLARED}"
         privacy = msgspec.structs.replace(privacy, statement=said)
+    if charged is not None:
+        privacy = msgspec.structs.replace(privacy, ledger=charged)
     result = compose_result(
         plan,
         posterior,
@@ -282,6 +348,7 @@ def _fit_of(prepared: _Prepared, outcome: Outcome) -> Fit:
         name="fit",
         engine="in-process",
         metrics=metrics,
+        party_metrics=by_party,
         calibration={} if bins is None else {"held_out": bins},
         sites=sites,
         not_evaluated=attempts.failed,

@@ -27,10 +27,21 @@ class FitPrivacy:
     statement: str
     private: bool
     """Whether differential privacy holds: not in a simulation with a known noise seed."""
+    total_epsilon: float | None = field(default=None, compare=False)
+    """ε of all fits that the ledger knows of on the same records, this one included, at this fit's
+    δ; for the party with the largest. None if no ledger was charged.
+    """
+    ledger: str | None = field(default=None, compare=False)
+    """The ledger that was charged."""
     _plan: Plan | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
-        return self.statement
+        if self.total_epsilon is None or self.guarantee is None:
+            return self.statement
+        return (
+            f"{self.statement} All fits on these records so far: ε = {self.total_epsilon:.4g} at δ "
+            f"= {self.guarantee.delta:g} (ledger: {self.ledger})."
+        )
 
     def _repr_html_(self) -> str:
         guarantee = self.guarantee
@@ -89,8 +100,14 @@ class FitPrivacy:
         if facts.guarantee is not None:
             plain = msgspec.to_builtins(facts.guarantee)
             guarantee = msgspec.convert(plain, prepare(Guarantee))
+        book = facts.ledger
         return cls(
-            guarantee=guarantee, statement=facts.statement, private=facts.private, _plan=plan
+            guarantee=guarantee,
+            statement=facts.statement,
+            private=facts.private,
+            total_epsilon=None if book is None else book.epsilon_spent,
+            ledger=None if book is None else book.path,
+            _plan=plan,
         )
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-import numpy as np
 
 from tacit.data.federation import Federation
+from tacit.data.frames import like_frame
 from tacit.data.records import pooled
 from tacit.data.schema.schema import Schema
 from tacit.errors import ConfigError
@@ -19,8 +19,9 @@ from tacit.models import Records
 from tacit.models.capabilities import TopicTables
 from tacit.models.lda.table import TopicTable
 from tacit.results.coefficients import Per, as_ratios, coefficients, ratio_name
-from tacit.results.evaluation import _predict
+from tacit.results.new_records import Kind, predicted, read_new
 from tacit.results.posterior import INTERVAL, Posterior
+from tacit.results.raw_records import prepared_records, schema_of
 from tacit.results.saved import write_saved
 from tacit.results.shown import Shown, shown_rows, site_rows, site_summary
 from tacit.results.summary import Coefficient, Result, Round, declared_columns
@@ -104,6 +105,11 @@ class Fit:
         return self._result.metrics
 
     @property
+    def party_metrics(self) -> dict[str, dict[str, float | None]]:
+        """Metrics by party, of held-out records or, without these and privacy, of all records."""
+        return self._result.party_metrics
+
+    @property
     def privacy(self) -> FitPrivacy:
         """What this fit guarantees; `str(fit.privacy)` says it in words."""
         return FitPrivacy.of(
@@ -122,21 +128,44 @@ class Fit:
             + "".join(f"\nWarning: {text}" for text in self.cautions)
         )
 
-    def predict(self, records: Records) -> np.ndarray:
-        """Predict the outcome of new records.
+    def predict(
+        self,
+        records: Any,
+        kind: Kind = "mean",
+        *,
+        level: float = INTERVAL,
+        draws: int = 1000,
+        seed: int = 0,
+    ) -> Any:
+        """Predict the outcome of new records, in the units of the training records.
 
         Parameters
         ----------
         records
-            A dictionary of arrays with the columns of the training records; "x" for a regression.
+            Raw records without an outcome: a pandas, polars or Arrow data frame, a dictionary of
+            columns or the path of a file. Of a fit to plain arrays, a dictionary of arrays with
+            the columns of the training records; "x" for a regression.
+        kind
+            "mean": a number per record, a probability for a yes/no outcome, or one row of
+            probabilities per record for an outcome with levels. "interval": a frame with the mean
+            and a central interval, of the probability for a yes/no outcome and for levels, and of a
+            new outcome otherwise. "draws": the mean under each draw of the parameters, shape
+            (draws, records). "outcomes": a new outcome under each draw.
+        level
+            Probability of the intervals.
+        draws, seed
+            Number and seed of draws, where they are used.
 
         Returns
         -------
-        numpy.ndarray
-            E[y | x] under the posterior: a number per record, a probability for a yes/no outcome,
-            or one row of probabilities per record for an outcome with levels.
+        numpy.ndarray or DataFrame
+            The predictions, in the order of the records; intervals of a pandas frame are one with
+            its index, others a polars frame. A record with a missing value that the
+            schema drops has none (NaN).
         """
-        return _predict(self.posterior, records).mean
+        new = read_new(self.posterior, self._result.data, records)
+        found = predicted(new, kind, level=level, draws=draws, seed=seed)
+        return like_frame(found, records) if kind == "interval" else found
 
     def summary(
         self,
@@ -308,7 +337,7 @@ class Fit:
             remarks=[
                 *([f"The first {MOST_ROWS} rows."] if len(rows) == MOST_ROWS else []),
                 f"{'Converged' if self.converged else 'NOT CONVERGED'}: {self.why}.",
-                str(self.privacy),
+                public.privacy.statement,
                 *([public.intervals.warning] if public.intervals.warning else []),
             ],
             warnings=self.cautions,
@@ -320,9 +349,9 @@ class Fit:
         Parameters
         ----------
         data
-            Records with their outcomes, for `arviz.loo` and `arviz.plot_ppc`: prepared records such
-            as ``federation.test``, or a federation, whose training records are then used. A fit
-            holds no records itself.
+            Records with their outcomes, for `arviz.loo` and `arviz.plot_ppc`: a data frame with the
+            columns of the fit, prepared records such as ``federation.test``, or a federation,
+            whose training records are then used. A fit holds no records itself.
         draws
             Number of draws.
         seed
@@ -333,8 +362,22 @@ class Fit:
         arviz.InferenceData or xarray.DataTree
             As `Posterior.to_arviz` gives it.
         """
-        records = pooled(data.parties) if isinstance(data, Federation) else data
-        return self.posterior.to_arviz(draws, seed=seed, records=records)
+        return self.posterior.to_arviz(draws, seed=seed, records=self._records(data))
+
+    def _records(self, data: Any) -> Records | None:
+        """Records with outcomes, as the model reads them."""
+        if isinstance(data, Federation):
+            return pooled(data.parties)
+        if data is None or isinstance(data, dict):
+            return data
+        schema = schema_of(self._result.data)
+        if schema is None:
+            raise ConfigError(
+                "this fit was made from plain arrays without a schema; give the records as "
+                "a dictionary of arrays with the columns of the training records"
+            )
+        keep = tuple(self._result.data.keep)
+        return prepared_records(schema, data, "data", keep=keep, outcome=True).records
 
     def report(self, path: str | Path) -> Path:
         """Write the report, one HTML file, from the public part of this fit.

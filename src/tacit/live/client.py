@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -129,12 +129,15 @@ def connect(
             while (turn := session.wait_for_posterior()) is not None:
                 session.send_update(turn, my_posterior(turn.cavity))
     """
-    runner = asyncio.Runner()
-    joining = connect_async(
+    return _in_own_loop(connect_async(
         server, certificate=certificate, key=key, authority=authority, revoked=revoked,
         data_size=data_size, encoding=encoding, family=family, configuration=configuration,
         rejoin=rejoin,
-    )  # fmt: skip
+    ))  # fmt: skip
+
+
+def _in_own_loop(joining: Coroutine[Any, Any, AsyncSession]) -> Session:
+    runner = asyncio.Runner()
     try:
         return Session(runner, runner.run(joining))
     except BaseException:

@@ -79,6 +79,11 @@ class Federation(Table, frozen=True, kw_only=True):
             if self.parties.count(name) > 1:
                 yield f"parties names {name!r} twice; name it once"
         yield from self._quorum_faults()
+        if self.data.source == "sql":
+            yield (
+                'data.source = "sql" in the agreed file; leave it out: each party\'s own file has'
+                " data.path, or data.database and data.query"
+            )
         if self.data.scaling != "public":
             yield (
                 'data.scaling = "pooled" in a live federation, where records are never in one '
@@ -166,6 +171,10 @@ class OwnData(Table, frozen=True, kw_only=True):
 
     path: str | None = None
     """The file with this party's records."""
+    database: str | None = None
+    """A DuckDB file with this party's records, for `query`."""
+    query: str | None = None
+    """The SQL query whose rows are this party's records."""
     separator: str | None = None
     """Separator of a CSV file."""
     site: str | None = None
@@ -228,6 +237,10 @@ class PartySetup(msgspec.Struct, frozen=True, kw_only=True):
     def data(self) -> DataConfig:
         """The agreed schema with this party's data path."""
         own, agreed = self.own.data, self.agreed.federation.data
+        if own.query is not None:
+            return self._queried(own, agreed)
+        if own.database is not None:
+            raise ConfigError(f'data.database = "{own.database}" without data.query; add the query')
         if agreed.source in FILES and own.path is None:
             raise ConfigError(
                 "data.path is missing in the party's file; give the path of its records, e.g. "
@@ -241,6 +254,23 @@ class PartySetup(msgspec.Struct, frozen=True, kw_only=True):
         if own.site is not None:
             changes["site"] = own.site
         return msgspec.structs.replace(agreed, **changes)
+
+    def _queried(self, own: OwnData, agreed: DataConfig) -> DataConfig:
+        """The agreed schema with this party's query."""
+        if agreed.source != "file":
+            raise ConfigError(
+                f"data.query is for a party's own table, but the federation has source = "
+                f'"{agreed.source}"; leave it out'
+            )
+        for key in ("path", "separator", "site"):
+            if getattr(own, key) is not None:
+                raise ConfigError(f"data.{key} and data.query; leave one of them out")
+        database = own.database
+        if database is not None:
+            database = str(self.base / Path(database).expanduser())
+        return msgspec.structs.replace(
+            agreed, source="sql", path=None, separator=",", database=database, query=own.query
+        )
 
 
 def read_agreed(path: Path) -> Agreed:

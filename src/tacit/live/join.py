@@ -28,9 +28,10 @@ from tacit.live.state_dir import held, make_private
 from tacit.live.transport.tls import Credentials, name_of
 from tacit.party.charge import Charging
 from tacit.party.compute import SinglePartyComputer
+from tacit.party.datasets import identify_parties
 from tacit.party.store import PartyStore
 from tacit.plan.plan import Plan
-from tacit.privacy.ledger.ledger import Ledger, Spent
+from tacit.privacy.ledger.ledger import DatasetId, Ledger, Spent
 from tacit.privacy.ledger.paths import LEDGER_NAME, own_ledger
 from tacit.results.compose import (
     model_facts,
@@ -45,7 +46,7 @@ from tacit.results.saved import write_posterior
 from tacit.results.statements import interval_note, statement
 from tacit.results.summary import Intervals, PartyEvaluation, PartyResult, read_part, write_result
 from tacit.run.directory import EVALUATION, private_part, public_part
-from tacit.run.ledger import identify, refuse_simulated, set_own_budgets
+from tacit.run.ledger import refuse_simulated, set_own_budgets
 from tacit.support.public_files import POSTERIOR, RESULT
 from tacit.support.storage import write_text
 
@@ -173,12 +174,17 @@ def joined_run(ready: ReadyParty) -> str | None:
     return PartyStore(ready.setup.state / "party", ready.setup.agreed.digest).run
 
 
+def _dataset(ready: ReadyParty, ledger: Ledger) -> DatasetId:
+    """Id of the party's records in its ledger."""
+    return identify_parties(ledger, ready.loaded, [ready.name])[ready.name]
+
+
 def spent_by(ready: ReadyParty) -> Spent | None:
     """Spending on a party's records; None without privacy or ledger."""
     if ready.plan.privacy is None or not ready.ledger_path.exists():
         return None
     with Ledger(ready.ledger_path) as ledger:
-        return ledger.spent(identify(ledger, ready.loaded, ready.loaded.raw[ready.name]))
+        return ledger.spent(_dataset(ready, ledger))
 
 
 def required_budget(ready: ReadyParty) -> float:
@@ -191,7 +197,7 @@ def required_budget(ready: ReadyParty) -> float:
     terms: dict[str, Any] = {"unit": guarantee.unit, "adjacency": guarantee.adjacency}
     if path.exists():
         with Ledger(path) as ledger:
-            dataset = identify(ledger, ready.loaded, ready.loaded.raw[ready.name])
+            dataset = _dataset(ready, ledger)
             found = ledger.price(dataset, settled.all_events, delta=guarantee.delta, **terms)
     else:
         from tacit.privacy.accounting import epsilon
@@ -378,7 +384,7 @@ def _open_ledger(ready: ReadyParty) -> Ledger | None:
 def _charging(ready: ReadyParty, ledger: Ledger, run: str) -> Charging:
     privacy = ready.plan.privacy
     assert privacy is not None
-    dataset = identify(ledger, ready.loaded, ready.loaded.raw[ready.name])
+    dataset = _dataset(ready, ledger)
     settled = {ready.name: ready.plan.settled[ready.name]}
     name = run_in_ledger(ready.setup.agreed.digest, run)
     return Charging(ledger, name, {ready.name: dataset}, settled, privacy.unit, privacy.adjacency)

@@ -37,7 +37,7 @@ from tacit.party.compute import SinglePartyComputer
 from tacit.party.store import PartyStore, Stopped
 from tacit.privacy.ledger.ledger import BudgetExceededError
 from tacit.server.messages import Reply, Request, Stage
-from tacit.server.step import is_plausible
+from tacit.server.refuse import is_plausible
 from tacit.support.tracing import span
 
 FIRST_WAIT_S, MAX_WAIT_S = 0.2, 30.0

@@ -136,8 +136,8 @@ class RunFacts(NamedTuple):
     """What a plan tells its method before anything runs."""
 
     schedule: str
-    everybody: bool
-    """Whether every party is asked in every round."""
+    all_parties: bool
+    """True if every party is asked in every round."""
     rounds: int
     tolerance: float
     one_noise: bool
@@ -168,7 +168,7 @@ class LocalMethod(abc.ABC):
     damping: ClassVar[float | None] = None
     """The damping that this method wants where none was asked for; None: `resolved_damping`."""
     usual_rounds: ClassVar[int] = USUAL_ROUNDS
-    """How many rounds it takes where nobody asked for a number."""
+    """Number of rounds if none is given."""
     average_last: float = 0.0
     """The share of the rounds, the last ones, over which the server averages q."""
     reads_public: ClassVar[bool] = False
@@ -266,6 +266,10 @@ class LocalMethod(abc.ABC):
         """What the server publishes with the first requests."""
         shapes = self.public_shapes(model, family, self.stage_at(0).name)
         return {name: np.zeros(shape) for name, shape in shapes.items()}
+
+    def in_numpy(self, model: Model) -> bool:
+        """True if `answer` computes with NumPy arrays, one party at a time; else it is compiled."""
+        return not model.traceable
 
     def memory(self, model: Model, family: Family) -> Natural | None:
         """What a party starts with, as arrays, if the method keeps anything there between visits.

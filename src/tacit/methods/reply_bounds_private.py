@@ -264,15 +264,8 @@ def _broken_gradient(
     if "scale" in maps:
         released.append(maps["scale"] * information * np.exp(2.0 * free["scale"]) * unit)
     if method.adaptive is not None:
-        event_clip = event.clip / tally_clip(1.0)
-        tally = (
-            WEIGHT
-            * event_clip
-            * method.sampling_rate
-            * exchange.released[WITHIN]
-            / exchange.damping
-        )
-        released.append(tally)
+        share = method.sampling_rate * exchange.released[WITHIN] / exchange.damping
+        released.append(WEIGHT * event.clip / tally_clip(1.0) * share)
     widest = max(float(np.max(np.abs(value))) for value in maps.values()) * unit
     widest *= (1.0 + float(np.max(np.abs(mean)))) * max(float(np.max(1.0 / length)), number + 1.0)
     return _compared(

@@ -147,10 +147,10 @@ class Whitened(PrivateMethod):
         self.bound_inner.check(model, family)
 
     def check_run(self, facts: RunFacts) -> None:
-        if facts.schedule == "asynchronous" or not facts.everybody:
+        if facts.schedule == "asynchronous" or not facts.all_parties:
             raise ConfigError(
                 f"method.whiten = {self.share} with schedule.kind = "
-                f"{facts.schedule!r}{'' if facts.everybody else ' and parties_per_round'}; "
+                f"{facts.schedule!r}{'' if facts.all_parties else ' and parties_per_round'}; "
                 "whitening needs all parties in the first round: use a synchronous or sequential "
                 "schedule with all parties"
             )

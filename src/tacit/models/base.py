@@ -206,6 +206,11 @@ class Model(abc.ABC):
         return None
 
     @property
+    def record_columns(self) -> tuple[str, ...] | None:
+        """The columns that the model reads by their own names; None for one that reads x and y."""
+        return None
+
+    @property
     def x_columns(self) -> int | None:
         """Number of columns of x, or None if unknown."""
         return None
@@ -272,6 +277,27 @@ class Model(abc.ABC):
     ) -> Prediction:
         """The predictive distribution of each record; by default an average over draws of θ."""
         return average_over_draws(self, family, natural, records, draws, seed)
+
+    def draw_outcomes(
+        self, theta: np.ndarray, means: np.ndarray, records: Records, seed: int
+    ) -> np.ndarray:
+        """Outcomes of records for each draw of θ, with `means` E[y | x, θ] of shape (draws, n).
+
+        For a categorical output `means` has shape (draws, n, K), and an outcome is a level's code.
+        """
+        del theta, records
+        rng = np.random.default_rng([seed, 1])
+        noise_sd = getattr(self, "noise_sd", None)
+        if self.output == "bernoulli":
+            return (rng.random(means.shape) < means).astype(np.float64)
+        if self.output == "categorical":
+            places = rng.random((*means.shape[:-1], 1)) * np.sum(means, axis=-1, keepdims=True)
+            return np.sum(np.cumsum(means, axis=-1) < places, axis=-1).astype(np.float64)
+        if self.output == "gaussian" and noise_sd is not None:
+            return means + noise_sd * rng.standard_normal(means.shape)
+        raise ConfigError(
+            f"model {self.kind!r} cannot draw outcomes; use kind='draws' for draws of their mean"
+        )
 
     def posterior_fault(self, family: Family, natural: Natural) -> str | None:
         """Reason why q cannot be the model's posterior, or None."""

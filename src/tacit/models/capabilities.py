@@ -10,6 +10,7 @@ log-likelihood.
 | `GaussianExpectations` | gradient-vi, DP-SGD: no Monte Carlo noise |
 | `GaussianSites` | natural, where a party optimises alone |
 | `WhitenedExpectations` | natural: no cubature over draws of θ |
+| `InNumPy` | natural: nothing is compiled |
 | `GradientNorms` | DP-SGD: clips without forming gradients |
 | `BoundedDerivatives` | a server that checks replies of parties that it does not control |
 | `Scores` | private scoring |
@@ -105,6 +106,15 @@ class WhitenedExpectations(Protocol):
         self, mean: Array, root: Array, spread: Array, records: Records, weights: Array
     ) -> WhitenedDerivatives:
         """Σ w E[log p(record | mean + root·z)], z ~ N(0, spread²·I), with derivatives in z."""
+        ...
+
+
+@runtime_checkable
+class InNumPy(WhitenedExpectations, Protocol):
+    """`whitened_derivatives` computes with NumPy arrays too, and so does `log_likelihoods`."""
+
+    def log_likelihoods(self, thetas: Array, records: Records, weights: Array) -> Array:
+        """Σ w log p(record | θ) for each row of `thetas`."""
         ...
 
 
@@ -257,6 +267,7 @@ def abilities(model: Any) -> tuple[str, ...]:
         GaussianExpectations,
         GaussianSites,
         WhitenedExpectations,
+        InNumPy,
         GradientNorms,
         BoundedDerivatives,
         Scores,

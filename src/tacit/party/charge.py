@@ -10,7 +10,7 @@ import secrets
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -43,13 +43,21 @@ class Charging:
     settled: dict[str, Settled]
     unit: Unit
     adjacency: Adjacency
+    budget_required: bool = field(default=True, kw_only=True)
+    """False: data sets without a budget are charged too, as in a notebook."""
 
     def require_budget(self) -> None:
         """Refuse the whole run if it would exceed a budget. Charges nothing."""
         for party, dataset in self.datasets.items():
             settled = self.settled[party]
+            if not self.budget_required and self.ledger.budget(dataset) is None:
+                continue
             check = self.ledger.check(
-                dataset, settled.all_events, unit=self.unit, adjacency=self.adjacency
+                dataset,
+                settled.all_events,
+                unit=self.unit,
+                adjacency=self.adjacency,
+                run=self.run,
             )
             if not check.fits:
                 raise PrivacyBudgetError(
@@ -111,7 +119,11 @@ class Charging:
             there = {one.id for one, body in zip(paid, known, strict=True) if body is not None}
             rehearse([request for request in requests if request.id not in there])
         releases = [self._release_request(request) for request in paid]
-        bodies, opened = self.ledger.open_many(releases) if releases else ([], [])
+        bodies, opened = (
+            self.ledger.open_many(releases, budget_required=self.budget_required)
+            if releases
+            else ([], [])
+        )
         stored = {
             request.id: decode_reply(body)
             for request, body in zip(paid, bodies, strict=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tacit.arrays import Arrays, Natural
+from tacit.arrays import Arrays, Natural, namespace
 from tacit.errors import DataError
 from tacit.expfam import Family
 from tacit.methods import Arranged, LocalMethod, Task, Terms
@@ -25,6 +26,8 @@ from tacit.privacy.lattice import draw_each
 from tacit.privacy.mechanisms import LatticeTerms, check_released
 from tacit.privacy.noise_key import batch_key_data, secret_key, seeded_key, wrap_noise_key
 from tacit.server.messages import UPDATE, Request
+from tacit.support.compiler import jax, jnp
+from tacit.support.trees import tree_map
 
 MIN_PADDED_ROWS = 32
 
@@ -72,7 +75,8 @@ class SinglePartyComputer:
         rows = rows or padded_rows(arranged.weights.shape[agreement.method.variable_axis])
         self.agreement, self.settled = agreement, settled
         self._memory_at = memory_at
-        self._stack = stack_records([arranged], rows, agreement.method)
+        on_device = not agreement.method.in_numpy(agreement.model)
+        self._stack = stack_records([arranged], rows, agreement.method, on_device=on_device)
         self._rehearsed: set[str] = set()
 
     def rehearse(self, requests: Sequence[Request]) -> None:
@@ -116,12 +120,10 @@ def answer_many(
     synchronous round, and be of one stage. `keys` are the noise keys of charged requests; without a
     key or a seed, a fresh key is drawn.
     """
-    import jax
-
     stage, own, shared = task_parts(agreement, requests, settled, memories, keys)
     method = agreement.method
     run = compiled(method, agreement.model.compiled_as, agreement.family, method.program(stage))
-    released, loss, finite, cost, kept = jax.tree.map(np.asarray, run(stack, weights, own, shared))
+    released, loss, finite, cost, kept = tree_map(np.asarray, run(stack, weights, own, shared))
     updates = [
         Update(
             method.stage_released(stage, {name: value[i] for name, value in released.items()}),
@@ -133,8 +135,8 @@ def answer_many(
     if cost is not None or kept is not None:
         updates = [
             one._replace(
-                cost=jax.tree.map(lambda leaf, i=i: leaf[i], cost),
-                memory=jax.tree.map(lambda leaf, i=i: leaf[i], kept),
+                cost=tree_map(lambda leaf, i=i: leaf[i], cost),
+                memory=tree_map(lambda leaf, i=i: leaf[i], kept),
             )
             for i, one in enumerate(updates)
         ]
@@ -158,7 +160,9 @@ def task_parts(
     (stage,) = {r.stage for r in requests}
     start = _start(agreement, first)
     begun = None if start is None else _begun(agreement, start, first)
-    public = agreement.method.program_public(stage, first.public)
+    # Results of BLAS depend on the order of axes in memory, which transport does not preserve.
+    public = tree_map(lambda value: np.asarray(value, order="C"), first.public)
+    public = agreement.method.program_public(stage, public)
     shared = (first.q, start, np.bool_(first.initial), begun, public)
     words = [[agreement.seed, party_word(r.party), r.visit] for r in requests]
     own = (
@@ -198,11 +202,8 @@ def rehearse(
     Failures (compilation, memory, a method that releases other events than it declares) occur here,
     before anything is charged and independently of the records. The result is discarded.
     """
-    import jax
-    import jax.numpy as jnp
-
     if agreement.model.traceable:
-        zeros = jax.tree.map(jnp.zeros_like, stack)
+        zeros = tree_map(lambda column: namespace(column).zeros_like(column), stack)
     else:
         zeros = agreement.model.stand_in(stack)  # zeros may be invalid records
         if zeros is None:
@@ -341,61 +342,53 @@ def _noise(secrets: Sequence[bytes], now: Sequence[tuple[GaussianEvent, ...]]) -
 def compiled(
     method: LocalMethod, model: Model, family: Family, stage: str = UPDATE
 ) -> Callable[..., Any]:
-    """Compiled function that computes damped updates, mapped over parties; data are arguments.
+    """Function that computes damped updates of several parties; data are arguments.
 
-    A model that is not traceable is computed one party at a time.
+    Compiled and mapped over parties, or, where the method computes in NumPy, a loop over them.
     """
-    import jax
-    import jax.numpy as jnp
-
-    xp = jnp if model.traceable else np
+    in_numpy = method.in_numpy(model)
 
     def one(records: Any, weights: Any, own: Any, shared: Any) -> Any:
         task = make_task(method, stage, records, weights, own, shared)
-        key = visit_key(task.words) if model.traceable or method.uses_key else None
+        key = visit_key(task.words) if method.uses_key or not in_numpy else None
         answer = method.answer(model, family, key, task)
         released = answer.leaving(task)
+        xp = np if in_numpy else jnp
         finite = xp.all(xp.isfinite(0.0 if answer.loss is None else answer.loss)) & answer.sound
-        for value in released.values():
-            finite = finite & xp.all(xp.isfinite(value))
-        for value in jax.tree.leaves(answer.memory):
+        for value in [*released.values(), *(answer.memory or {}).values()]:
             finite = finite & xp.all(xp.isfinite(value))
         return released, answer.loss, finite, answer.cost, answer.memory
 
-    if model.traceable:
+    if not in_numpy:
         return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))
 
     def each(records: Any, weights: Any, own: Any, shared: Any) -> Any:
         # On the CPU these are views: nothing is copied between visits.
-        records, weights = jax.tree.map(np.asarray, (records, weights))
-        seats = range(len(weights))
-        parts = [jax.tree.map(lambda leaf, i=i: leaf[i], (records, weights, own)) for i in seats]
-        found = [one(part[0], part[1], part[2], shared) for part in parts]
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+        records, weights = tree_map(np.asarray, (records, weights))
+        parties = range(len(weights))
+        parts = [tree_map(lambda leaf, i=i: leaf[i], (records, weights, own)) for i in parties]
+        with np.errstate(all="ignore"):  # results are checked instead
+            found = [one(part[0], part[1], part[2], shared) for part in parts]
+        return tree_map(lambda *leaves: np.stack(leaves), *found)
 
     return each
 
 
 def visit_key(words: Any) -> Any:
     """Public random key of a seed, party and visit."""
-    import jax
-
     key = jax.random.fold_in(jax.random.key(words[0]), words[1])
     return jax.random.fold_in(key, words[2])
 
 
 def stack_records(
-    parties: Sequence[Arranged], rows: int, method: LocalMethod
+    parties: Sequence[Arranged], rows: int, method: LocalMethod, *, on_device: bool = True
 ) -> tuple[Records, np.ndarray]:
-    """Records of several parties as one device array per column, padded to `rows`, and weights.
+    """Records of several parties as one (device) array per column, padded to `rows`, and weights.
 
     Padding repeats the party's first record: an artificial one could lie outside the model's
     support and give NaN, which weight 0 does not remove. A sparse matrix stays sparse and is padded
     with empty rows.
     """
-    import jax
-    from scipy import sparse
-
     leading = np.max([one.weights.shape for one in parties], axis=0)
     leading[method.variable_axis] = rows
     axes = tuple(int(length) for length in leading)
@@ -409,11 +402,11 @@ def stack_records(
                 if len(axes) == 2:  # pad a unit with its own records
                     column[i, : len(value)] = value[:, :1]
             column[(i, *(slice(length) for length in value.shape[: len(axes)]))] = value
-        return jax.device_put(column)
+        return jax.device_put(column) if on_device else column
 
     stack = {}
     for name in parties[0].records:
-        if sparse.issparse(parties[0].records[name]):
+        if _is_sparse(parties[0].records[name]):
             stack[name] = np.empty(len(parties), object)
             stack[name][:] = [_lengthened(one.records[name], rows) for one in parties]
             continue
@@ -421,6 +414,11 @@ def stack_records(
         floating = np.issubdtype(columns[0].dtype, np.floating)
         stack[name] = padded(columns, method.dtype if floating else columns[0].dtype, fill=True)
     return stack, padded([one.weights for one in parties], method.dtype, fill=False)
+
+
+def _is_sparse(column: Any) -> bool:
+    module = sys.modules.get("scipy.sparse")
+    return module is not None and module.issparse(column)
 
 
 def _lengthened(matrix: Any, rows: int) -> Any:

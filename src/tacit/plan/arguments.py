@@ -160,6 +160,14 @@ def _shown(value: Any) -> str:
 
 def check_bounded(federation: Federation) -> None:
     """Refuse data preparation without public bounds or with values read from the data."""
+    columns = () if federation.schema is None else federation.schema.columns
+    drafts = [column.name for column in columns if column.draft]
+    if drafts:
+        more = f" and {len(drafts) - 1} more" if len(drafts) > 1 else ""
+        raise ConfigError(
+            f"columns.{drafts[0]}.draft = true{more}; its facts were suggested by the records, and "
+            "a private run needs public ones: confirm or replace them, then remove draft"
+        )
     if federation.unbounded:
         names = ", ".join(federation.unbounded[:5])
         raise ConfigError(

@@ -163,7 +163,7 @@ def facts(
     clips = [] if privacy is None else [own.clip for own in privacy.parties.values()]
     return RunFacts(
         schedule=schedule.kind,
-        everybody=schedule.parties_per_round is None,
+        all_parties=schedule.parties_per_round is None,
         rounds=schedule.rounds,
         tolerance=schedule.tolerance,
         one_noise=privacy is not None and privacy.aggregation != "plain" and any(clips),
@@ -270,9 +270,9 @@ def check_memory(
     method: LocalMethod, model: Model, family: Family, schedule: Schedule, live: Live | None
 ) -> None:
     """Refuse method memory unless every party takes part in every round."""
-    everybody = schedule.kind == "synchronous" and schedule.parties_per_round is None
-    everybody = everybody and (live is None or live.quorum is None)
-    if not everybody and method.memory(model, family) is not None:
+    all_parties = schedule.kind == "synchronous" and schedule.parties_per_round is None
+    all_parties = all_parties and (live is None or live.quorum is None)
+    if not all_parties and method.memory(model, family) is not None:
         raise ConfigError(
             f"method.kind = {method.kind!r} keeps a factor at each party, which needs all parties "
             f"in every round: schedule.kind = {schedule.kind!r}, parties_per_round = "

@@ -301,20 +301,7 @@ def make_plan(
     if privacy is None:
         return plan
     assert isinstance(method, PrivateMethod)
-    settled = settle(
-        privacy,
-        method,
-        shapes_of(schedule, units, seed),
-        shares=shares_of(privacy, schedule, len(parties), live),
-        trust=trust,
-        numbers=lambda visit: method.release_size(
-            model, chosen_family, method.stage_at(visit).name
-        ),
-        total_units=method.total_units,
-        summed_parts=model.summed_parts,
-    )
-    if privacy.aggregation != "plain":
-        check_in_step(settled, schedule, live)
+    settled = _settled(plan, method, privacy, units, trust)
     try:
         method.check_settled(model, settled)
     except ConfigError as refused:
@@ -326,6 +313,27 @@ def make_plan(
         )  # fmt: skip
         return replace(other, why=f"not {method.kind}: {refused}; {LACKS}")
     return replace(plan, privacy=privacy, settled=settled)
+
+
+def _settled(
+    plan: Plan, method: PrivateMethod, privacy: Privacy, units: dict[str, int], trust: str | None
+) -> dict[str, Settled]:
+    """The privacy terms of every party."""
+    settled = settle(
+        privacy,
+        method,
+        shapes_of(plan.schedule, units, plan.seed),
+        shares=shares_of(privacy, plan.schedule, len(plan.parties), plan.live),
+        trust=trust,
+        numbers=lambda visit: method.release_size(
+            plan.model, plan.family, method.stage_at(visit).name
+        ),
+        total_units=method.total_units,
+        summed_parts=plan.model.summed_parts,
+    )
+    if privacy.aggregation != "plain":
+        check_in_step(settled, plan.schedule, plan.live)
+    return settled
 
 
 def _terms(settled: Settled, event: GaussianEvent, visit: int) -> Terms:

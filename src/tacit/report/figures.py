@@ -46,7 +46,10 @@ def as_svg(figure: Figure, name: str, caption: str) -> Markup:
     settings: dict[Any, str] = {"svg.fonttype": "none", "svg.hashsalt": name}
     with mpl.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(
+            target, format="svg", metadata={"Date": None, "Creator": None},
+            bbox_inches="tight", pad_inches=0.03,
+        )  # fmt: skip
     text = target.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

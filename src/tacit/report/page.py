@@ -50,6 +50,8 @@ METRICS = {
         "mean of (p − y)², with several levels half its sum over them; lower is better",
     ),
     "calibration_error": ("an expected calibration error of", "15 bins; lower is better"),
+    "auroc": ("an area under the ROC curve of", "0.5 is chance, 1 perfect order"),
+    "c_index": ("a C-index of", "0.5 is chance, 1 perfect order"),
     "rmse": ("a root mean squared error of", "in units of y; lower is better"),
     "coverage_90": ("a coverage of the 90 % interval of", "best at 90 %"),
     "completion_perplexity": (
@@ -319,7 +321,7 @@ def _ratio_parts(result: Result | PartyResult) -> list[Any]:
     rows = [
         TableRow(
             row.term,
-            [_ratio(row.mean), _ratio(row.low), _ratio(row.high)],
+            [_digits(value, row.sd) for value in (row.mean, row.low, row.high)],
             note=f"per {row.unit}" if row.unit else "",
         )
         for row in as_ratios(result.coefficients)
@@ -328,13 +330,6 @@ def _ratio_parts(result: Result | PartyResult) -> list[Any]:
         return []
     head = ["Name", title, "2.5 %", "97.5 %"]
     return [Heading(f"{title}s"), Table(f"{title}s of {len(rows)} coefficients", head, rows)]
-
-
-def _ratio(value: float) -> str:
-    """Enough digits to tell a ratio from 1."""
-    if not 0 < value < 1e4:
-        return f"{value:.3g}"
-    return f"{value:.{min(6, max(2, 1 - math.floor(math.log10(abs(value - 1) or 1))))}f}"
 
 
 def performance_parts(result: Result) -> list[Any]:
@@ -426,6 +421,18 @@ def party_parts(result: Result) -> list[Any]:
     parts: list[Any] = [
         Table(f"All {len(rows)} parties", ["Party", *(title for title, _ in known)], rows)
     ]
+    names = dict.fromkeys(name for found in result.party_metrics.values() for name in found)
+    if names:
+        measured = [
+            TableRow(
+                party,
+                [percent(found.get(n)) if n in PERCENT else number(found.get(n)) for n in names],
+            )
+            for party, found in result.party_metrics.items()
+        ]
+        head, rest = ["Party", *(_label(name) for name in names)], range(4, len(names) + 1)
+        title = "Performance by party"
+        parts += [Heading(title), Table(title, head, measured, minor=tuple(rest))]
     if left:
         parts += [Heading("Left out"), Table("Parties left out", ["Party", "Why"], left,
                                              numbers=False)]  # fmt: skip

@@ -40,7 +40,8 @@ def _tone(result: Result) -> Any:
 
 
 def _measured(result: Result) -> bool:
-    return any(result.metrics.values()) or any(result.calibration.values())
+    measured = (*result.metrics.values(), *result.calibration.values(), result.party_metrics)
+    return any(measured)
 
 
 def privacy_statement(result: Result) -> Statement:

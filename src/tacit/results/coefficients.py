@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -242,8 +243,6 @@ def coefficients(
     list of Coefficient
         Empty for a model without linear predictors.
     """
-    from scipy.special import ndtri
-
     if not 0 < level < 1:
         raise ConfigError(f"level = {level}; it must be between 0 and 1")
     family = posterior.family
@@ -254,7 +253,7 @@ def coefficients(
         mean, variance = family.free_project(family.free(posterior.natural), found.matrix)
     mean, sd = np.asarray(mean) + found.offset, np.sqrt(np.asarray(variance))
     share = None if learned is None else _learned(posterior.sd, sd, found.matrix, learned)
-    reach = float(ndtri(0.5 + level / 2)) * sd
+    reach = NormalDist().inv_cdf(0.5 + level / 2) * sd
     return [
         Coefficient(
             term=term.text,

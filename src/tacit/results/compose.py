@@ -255,7 +255,7 @@ def party_row(plan: Plan, name: str) -> PartyRow:
     """Size and share of positive outcomes of one party; the latter only without privacy."""
     records = plan.parties[name]
     # An exact fraction would be a release that was not charged.
-    told = plan.model.output == "bernoulli" and plan.privacy is None
+    told = plan.model.output == "bernoulli" and plan.privacy is None and "y" in records
     positive = float(np.mean(records["y"])) if told else None
     return PartyRow(name=name, records=len_records(records), positive_fraction=positive)
 

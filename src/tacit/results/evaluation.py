@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 
+from tacit.data.federation import Federation
 from tacit.data.records import len_records
 from tacit.models import Records
 from tacit.plan.plan import Plan
 from tacit.results import calibration_bins, predict, score
 from tacit.results.posterior import Posterior
+from tacit.results.summary import Metrics
 
 T = TypeVar("T")
+MOST_PARTIES = 100
+"""With more parties they are not measured one by one."""
 
 
 class EvaluationWarning(UserWarning):
@@ -57,9 +62,17 @@ def cannot_evaluate(plan: Plan, test: Records | None) -> str | None:
 
 
 def measure(
-    posterior: Posterior, train: Records | None, test: Records | None, draws: int, seed: int
+    posterior: Posterior,
+    train: Records | None,
+    test: Records | None,
+    draws: int,
+    seed: int,
+    unit: float = 1.0,
 ) -> tuple[dict[str, Any], list[Any] | None]:
-    """Metrics on the training and held-out records, and the calibration bins of the latter."""
+    """Metrics on the training and held-out records, and the calibration bins of the latter.
+
+    `unit` is the scale of a numeric outcome: metrics are in the outcome's own unit.
+    """
     metrics: dict[str, Any] = {"training": None, "held_out": None}
     bins = None
     for split, records in (("training", train), ("held_out", test)):
@@ -69,11 +82,48 @@ def measure(
             if split == "held_out":
                 metrics[split] = posterior.model.measured(posterior.natural, records, seed)
             continue
+        if "y" not in records:  # a NumPyro model with another name for its outcome
+            continue
         prediction = _predict(posterior, records, draws, seed)
-        metrics[split] = score(posterior.model, prediction, records)
+        metrics[split] = _in_unit(score(posterior.model, prediction, records), unit)
         if split == "held_out" and posterior.model.output == "bernoulli":
             bins = calibration_bins(prediction.mean, records["y"])
     return metrics, bins
+
+
+def measure_parties(
+    posterior: Posterior, parties: Mapping[str, Records], draws: int, seed: int, unit: float = 1.0
+) -> dict[str, Metrics]:
+    """Metrics of each party's records, for models with columns x; empty for others."""
+    model = posterior.model
+    if model.x_columns is None or len(parties) > MOST_PARTIES:
+        return {}
+    found = {}
+    for name, records in parties.items():
+        if len_records(records):
+            prediction = _predict(posterior, records, draws, seed)
+            found[name] = _in_unit(score(model, prediction, records), unit)
+    return found
+
+
+def outcome_unit(federation: Federation | None) -> float:
+    """The scale of a numeric outcome that was rescaled; otherwise 1."""
+    if federation is None or federation.schema is None or federation.output != "gaussian":
+        return 1.0
+    config = federation.schema.declared(federation.outcome)
+    return 1.0 if config is None or config.scale is None else config.scale
+
+
+def _in_unit(metrics: Metrics, unit: float) -> Metrics:
+    """Metrics of (y − c)/unit as metrics of y."""
+    changed = dict(metrics)
+    if unit != 1.0 and metrics.get("rmse") is not None:
+        changed["rmse"] = unit * (metrics["rmse"] or 0.0)
+    if unit != 1.0 and metrics.get("log_predictive_density") is not None:
+        changed["log_predictive_density"] = (metrics["log_predictive_density"] or 0.0) - math.log(
+            unit
+        )
+    return changed
 
 
 def _predict(posterior: Posterior, records: Records, draws: int = 100, seed: int = 0) -> Any:

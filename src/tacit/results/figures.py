@@ -95,6 +95,7 @@ def plot_negative_elbo(rounds: Sequence[Round]) -> Figure:
     figure, axes = _panel(3.6)
     axes.plot(number, value, **_line(number))
     axes.set_ylabel("Negative ELBO (nats)")
+    axes.ticklabel_format(axis="y", useOffset=False)
     _round_axis(axes)
     last = (
         f"{value[-1]:,.1f} nats at the start of round {number[-1]}"

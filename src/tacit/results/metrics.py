@@ -42,11 +42,13 @@ def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
     """Metrics of a prediction, for at least one record.
 
     * all outputs: `log_predictive_density`, the mean of log p(y | x) in nats per record
-    * Bernoulli: `accuracy` at threshold ½, `brier` = mean (p − y)², `calibration_error`
+    * Bernoulli: `accuracy` at threshold ½, `brier` = mean (p − y)², `calibration_error`, and
+      `auroc`, the probability that a record with y = 1 has the larger p of two
     * categorical: `accuracy` of the likeliest level, `brier` = mean ½ Σₖ (pₖ − 1{y = k})², which
       with two levels is that of a Bernoulli output, and `calibration_error` of the most probable
       level
     * Gaussian: `rmse`, and `coverage_90`, the share of y inside the central 90 % interval
+    * Gaussian and counts: `c_index`, the share of pairs whose means are in the order of their y
     """
     values = {"log_predictive_density": float(np.mean(prediction.log_density))}
     if model.output == "bernoulli":
@@ -55,6 +57,7 @@ def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
         values["accuracy"] = float(np.mean(right))
         values["brier"] = float(np.mean((prediction.mean - y) ** 2))
         values["calibration_error"] = calibration_error(prediction.mean, y)
+        values["auroc"] = concordance(prediction.mean, y)
     elif model.output == "categorical" and prediction.mean.ndim == 2:
         confidence, right = likeliest(prediction.mean, records["y"])
         own = np.asarray(records["y"])[:, None] == np.arange(prediction.mean.shape[1])
@@ -69,7 +72,62 @@ def score(model: Model, prediction: Prediction, records: Records) -> Metrics:
                 np.isfinite(error), np.abs(error) <= NORMAL_90 * prediction.sd, np.nan
             )
             values["coverage_90"] = float(np.mean(inside))
+    if model.output in ("gaussian", "other") and prediction.mean.ndim == 1 and "y" in records:
+        values["c_index"] = concordance(prediction.mean, records["y"])
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def concordance(predicted: np.ndarray, y: np.ndarray) -> float:
+    """Share of pairs with different y whose predictions are in the same order; ties count half.
+
+    Harrell's C-index without censoring; for y of 0 and 1 the area under the ROC curve. NaN if all
+    predictions or all y are equal.
+
+    >>> concordance(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))
+    0.75
+    """
+    predicted, y = np.asarray(predicted, np.float64), np.asarray(y, np.float64)
+    if not np.all(np.isfinite(predicted)) or len(y) < 2:
+        return math.nan
+    _, order = np.unique(predicted, return_inverse=True)
+    levels, counts = np.unique(y, return_counts=True)
+    pairs = (len(y) ** 2 - float(np.sum(counts.astype(np.float64) ** 2))) / 2
+    if order.max() == 0 or pairs == 0:
+        return math.nan
+    if len(levels) == 2:
+        upper = y == levels[1]
+        below = np.cumsum(np.bincount(order[~upper], minlength=order.max() + 1))
+        same = np.bincount(order[~upper], minlength=order.max() + 1)
+        return float(np.sum((below - 0.5 * same)[order[upper]]) / pairs)
+    return _ordered_pairs(order, y) / pairs
+
+
+def _ordered_pairs(order: np.ndarray, y: np.ndarray) -> float:
+    """Pairs with different y in the same order, ties counting half, by a tree of counts."""
+    size = int(order.max()) + 1
+    tree = [0] * (size + 1)
+
+    def below(place: int) -> int:
+        total = 0
+        while place > 0:
+            total += tree[place]
+            place -= place & -place
+        return total
+
+    right = 0.0
+    codes = order[np.argsort(y, kind="stable")].tolist()
+    ends = np.cumsum(np.unique(y, return_counts=True)[1]).tolist()
+    start = 0
+    for end in ends:
+        for code in codes[start:end]:  # against all records with smaller y
+            right += 0.5 * (below(code) + below(code + 1))
+        for code in codes[start:end]:
+            place = code + 1
+            while place <= size:
+                tree[place] += 1
+                place += place & -place
+        start = end
+    return right
 
 
 def likeliest(probabilities: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

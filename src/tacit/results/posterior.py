@@ -74,11 +74,11 @@ class Posterior:
         low, high : numpy.ndarray
             Lower and upper ends.
         """
-        from scipy.special import ndtri
+        from statistics import NormalDist
 
         if not 0 < level < 1:
             raise ConfigError(f"interval level = {level}; it must be between 0 and 1")
-        reach = ndtri(0.5 + level / 2) * self.sd
+        reach = NormalDist().inv_cdf(0.5 + level / 2) * self.sd
         return self.mean - reach, self.mean + reach
 
     def sample(self, count: int = 1000, *, seed: int = 0) -> np.ndarray:

@@ -44,7 +44,7 @@ SAFE = (
     "true_values",
 )
 """Functions of the releases (q, its intervals, the rounds) or of the configuration."""
-MEASURED = ("metrics", "calibration", "not_evaluated")
+MEASURED = ("metrics", "party_metrics", "calibration", "not_evaluated")
 """Exact functions of held-out records; shared only with evaluate.publish = true."""
 NOTHING_MEASURED = {"training": None, "held_out": None}
 

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,9 +25,14 @@ from tacit.models import Model, Records
 from tacit.models.registry import model_class
 from tacit.results.posterior import Posterior
 from tacit.results.summary import (
+    PARTY_SCHEMA,
+    DataFacts,
     ModelFacts,
+    PartyResult,
     Result,
+    decode,
     public_of,
+    read_part,
     read_result,
     read_text,
     write_result,
@@ -155,6 +160,35 @@ def write_saved(folder: Path, result: Result, posterior: Posterior, history: Any
     write_result(folder / RESULT, result)
 
 
+class Predictor(NamedTuple):
+    """What predictions need of a finished run."""
+
+    posterior: Posterior
+    data: DataFacts
+    cautions: list[str]
+
+
+def read_predictor(path: Path) -> Predictor:
+    """Posterior and schema of a run, a server's or a party's state directory, or a saved fit."""
+    folder = public_of(path)
+    found = decode(read_text(folder / RESULT), dict[str, Any], folder / RESULT).get("schema")
+    result = read_part(folder / RESULT, PartyResult) if found == PARTY_SCHEMA else None
+    result = read_result(folder) if result is None else result
+    if result.model is None or result.data is None:
+        raise DataError(
+            f"{folder / RESULT} was written by an earlier version and has no schema; run again, or "
+            "use the server's state directory"
+        )
+    table = result.posterior
+    model = read_model(result.model, tuple(table.names))
+    if isinstance(model, StoredModel):
+        raise model._refuse()
+    natural = _read_natural(folder / POSTERIOR)
+    family = _family(model, table.family, result.model.dimension, natural)
+    cautions = [one.text for one in result.cautions]
+    return Predictor(Posterior(model, family, natural), result.data, cautions)
+
+
 def read_saved(
     path: Path, model: Model | None = None
 ) -> tuple[Result, Posterior, list[dict[str, Any]]]:
@@ -169,13 +203,14 @@ def read_saved(
             f"{', '.join(names[:5])} …; give the model that was fitted"
         )
     natural = _read_natural(folder / POSTERIOR)
-    return result, Posterior(model, _family(model, result, natural), natural), _rounds(folder)
+    family = _family(model, result.posterior.family, result.model.dimension, natural)
+    return result, Posterior(model, family, natural), _rounds(folder)
 
 
-def _family(model: Model, result: Result, natural: Natural) -> Family:
+def _family(model: Model, kind: str, dimension: int, natural: Natural) -> Family:
     if not isinstance(model, StoredModel) and model.own_family is not None:
         return model.own_family
-    family = make_family(result.posterior.family, result.model.dimension)
+    family = make_family(kind, dimension)
     expected = {key: value.shape for key, value in family.zero().items()}
     if isinstance(family, FullGaussian) and "root" in natural:
         family = RootedGaussian(family.dimension)

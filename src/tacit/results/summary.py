@@ -197,6 +197,10 @@ class LedgerFacts(Part, frozen=True, kw_only=True):
     run: str
     epsilon_spent: float
     receipt: Any = None
+    before: float = 0.0
+    """ε that earlier fits on the same records had spent."""
+    delta: float | None = None
+    """δ at which both are computed; None: that of the budgets."""
 
 
 class PrivacyFacts(Part, frozen=True, kw_only=True, omit_defaults=True):
@@ -263,6 +267,8 @@ class Result(
     true_values: dict[str, float] = {}
     metrics: dict[str, Metrics | None]
     """By "training" and "held_out"."""
+    party_metrics: dict[str, Metrics] = {}
+    """By party: of its held-out records, or without held-out ones and privacy of all of them."""
     calibration: dict[str, list[CalibrationBin]] = {}
     not_evaluated: dict[str, str] = {}
     """What could not be computed after training, and why."""

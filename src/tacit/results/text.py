@@ -15,6 +15,8 @@ TITLES = {
     "numpyro": "NumPyro model",
     "topics": "Topic model",
 }
+UNDERSTOOD = ("1", "true", "yes")
+"""Levels that are y = 1 without being named in the title."""
 COLUMNS = ("mean", "sd", "2.5 %", "97.5 %")
 
 
@@ -24,6 +26,8 @@ def title(result: Result) -> str:
     text = TITLES.get(kind, kind.replace("-", " ").capitalize())
     if result.data.outcome is not None:
         text += f" of {result.data.outcome}"
+        if (result.data.positive or "1").lower() not in UNDERSTOOD:
+            text += f" = {result.data.positive}"
     count = len(result.parties)
     text += f" · {count} {'party' if count == 1 else 'parties'}"
     records = [row.records for row in result.parties]

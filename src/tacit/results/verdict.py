@@ -119,19 +119,11 @@ def judge(
     parties: others may rise by a little in a round that settles.
     """
     rounds = [line for line in log if line["event"] == "round"]
-    if state.finished not in ("converged", "rounds") or not rounds:
-        return Verdict(False, f"the run ended early: {state.finished or 'no round was completed'}")
-    moved, damping = float(rounds[-1]["last_change"]), float(rounds[-1]["damping"])
     number = f"{state.round} round{'' if state.round == 1 else 's'}"
-    if state.refused_in_a_row and private:
-        return Verdict(
-            False,
-            f"the last of the planned {number} was refused: with its updates q would not have been "
-            "a proper distribution",
-        )
-    silent = [name for name in _expected(state) if name not in state.moved_since]
-    if silent:
-        return Verdict(False, _silent(silent, state, "contributed; use more schedule.rounds"))
+    incomplete = _incomplete(state, rounds, number, private=private)
+    if incomplete is not None:
+        return incomplete
+    moved, damping = float(rounds[-1]["last_change"]), float(rounds[-1]["damping"])
     if private:
         return _judge_private(family, moved, number)
     if state.refused_in_a_row:
@@ -167,6 +159,24 @@ def judge(
         since = "contributed since q last moved by more than it may; use more schedule.rounds"
         return Verdict(False, _silent(stale, state, since))
     return Verdict(True, f"after {number} a whole step would move q by {step:.2g} nats")
+
+
+def _incomplete(
+    state: ServerState, rounds: Sequence[dict[str, Any]], number: str, *, private: bool
+) -> Verdict | None:
+    """The verdict on a run that ended early or lacks updates; None for any other."""
+    if state.finished not in ("converged", "rounds") or not rounds:
+        return Verdict(False, f"the run ended early: {state.finished or 'no round was completed'}")
+    if state.refused_in_a_row and private:
+        return Verdict(
+            False,
+            f"the last of the planned {number} was refused: with its updates q would not have been "
+            "a proper distribution",
+        )
+    silent = [name for name in _expected(state) if name not in state.moved_since]
+    if silent:
+        return Verdict(False, _silent(silent, state, "contributed; use more schedule.rounds"))
+    return None
 
 
 def judge_solved(

@@ -15,12 +15,10 @@ import shlex
 from pathlib import Path
 
 from tacit.data import Federation
-from tacit.data.records import pooled
 from tacit.errors import ConfigError, PrivacyBudgetError
-from tacit.models import Records
 from tacit.party.charge import Charging
+from tacit.party.datasets import identify_parties
 from tacit.plan.plan import Plan
-from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.privacy.ledger.ledger import Budget, Ledger
 from tacit.privacy.ledger.paths import LEDGER_NAME, own_ledger
 from tacit.privacy.settings import RUN_DIRECTORY
@@ -81,20 +79,6 @@ def own_ledger_of_run(config: Config, path: Path, out: Path) -> bool:
             "keep it elsewhere, or simulate with privacy.insecure_noise_seed"
         )
     return within
-
-
-def datasets(plan: Plan, federation: Federation, ledger: Ledger) -> dict[str, DatasetId]:
-    """Data set id of every party's records under the ledger's key."""
-    raw = federation.raw
-    if set(raw) != set(plan.parties):  # a baseline with pooled records
-        raw = dict.fromkeys(plan.parties, pooled(federation.raw))
-    return {name: identify(ledger, federation, records) for name, records in raw.items()}
-
-
-def identify(ledger: Ledger, federation: Federation, raw: Records) -> DatasetId:
-    """The name of a party's records under the ledger's key, in whatever run they are used."""
-    form = federation.known_by or {"columns": sorted(raw), "target": federation.outcome}
-    return ledger.identify(form, raw)
 
 
 def check_room(plan: Plan, federation: Federation, path: Path, *, inside: bool) -> None:
@@ -167,7 +151,7 @@ def open_charging(
 
 def _charging(plan: Plan, federation: Federation, ledger: Ledger, run: str) -> Charging:
     assert plan.privacy is not None
-    found = datasets(plan, federation, ledger)
+    found = identify_parties(ledger, federation, plan.parties)
     return Charging(ledger, run, found, plan.settled, plan.privacy.unit, plan.privacy.adjacency)
 
 

@@ -34,7 +34,7 @@ from tacit.plan.checks import check_likelihood
 from tacit.plan.plan import Plan, make_plan
 from tacit.results import check_nuts, exact_posterior, kl_to, nuts_reference
 from tacit.results.compose import compose_result, data_facts, party_row, privacy_facts
-from tacit.results.evaluation import Attempts, measure
+from tacit.results.evaluation import Attempts, measure, measure_parties, outcome_unit
 from tacit.results.posterior import Posterior
 from tacit.results.published import NOTHING_MEASURED, covered, local_result, public_result
 from tacit.results.saved import write_posterior
@@ -177,17 +177,19 @@ def run(
     overwrite: bool = False,
     ledger: Path | None = None,
     observe: Callable[[Prepared], Observer | None] | None = None,
+    prepared: Prepared | None = None,
 ) -> Result:
     """Carry a configuration out and leave a run directory; the result with all that was measured.
 
     A private run is charged to `ledger`, to the configured ledger, or to the user's default ledger.
-    public/result.json has only the part that the guarantee covers.
+    public/result.json has only the part that the guarantee covers. `prepared` replaces the records
+    of the configuration, e.g. by synthetic ones.
     """
     cpu = time.process_time()
     started = time.perf_counter()
     check_out(out, resume=resume, overwrite=overwrite)
     engine = make_engine(config)
-    prepared = prepare(config)
+    prepared = prepared or prepare(config)
     plan, federation = prepared.plan, prepared.federation
     resolved = resolved_toml(config)
     book = ledger_path(config, out, ledger) if plan.settled else None
@@ -260,10 +262,23 @@ def _result(prepared: Prepared, outcome: Outcome) -> Result:
     attempts = Attempts()
     train = pooled(plan.parties)
     measured = train if plan.privacy is None else None
+    unit = outcome_unit(federation)
     metrics, bins = attempts.attempt(
         "metrics",
-        lambda: measure(posterior, measured, federation.test, config.evaluate.draws, config.seed),
+        lambda: measure(
+            posterior, measured, federation.test, config.evaluate.draws, config.seed, unit
+        ),
         otherwise=(NOTHING_MEASURED, None),
+    )
+    shared = federation.held_out_by_party()
+    if not shared and measured is not None and "y" in measured:
+        shared = plan.parties
+    if "metrics" in attempts.failed:
+        shared = {}
+    by_party = attempts.attempt(
+        "metrics by party",
+        lambda: measure_parties(posterior, shared, config.evaluate.draws, config.seed, unit),
+        otherwise={},
     )
     true_values = {key: float(value) for key, value in (federation.true_values or {}).items()}
     tables = attempts.attempt("summary", lambda: _tables(prepared, posterior), otherwise={})
@@ -281,6 +296,7 @@ def _result(prepared: Prepared, outcome: Outcome) -> Result:
         name=config.name,
         engine=config.engine.kind,
         metrics=metrics,
+        party_metrics=by_party,
         calibration={} if bins is None else {"held_out": bins},
         parties=[party_row(plan, name) for name in plan.parties],
         data=data_facts(federation, config.data.source),

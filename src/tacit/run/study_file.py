@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tacit.data.formula import parse_formula
 from tacit.data.schema.schema import column_rows
+from tacit.errors import ConfigError
 from tacit.support.tables import short
+from tacit.support.validation import near_word
 
 TOP = ("outcome", "positive", "columns")
 SHOWN_AS: Mapping[str, str] = {f"data.{key}": key for key in TOP}
@@ -32,11 +35,11 @@ def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     >>> lowered(file)[0]["data"]["source"], lowered(file)[0]["data"]["columns"]
     ('file', [{'name': 'ill'}])
     """
-    result, faults = dict(raw), []
-    data = result.get("data", {})
-    if not isinstance(data, dict):
+    result = dict(raw)
+    if not isinstance(result.get("data", {}), dict):
         return result, []
-    data = dict(data)
+    faults = _formula_keys(result)
+    data = dict(result.get("data", {}))
     for key in TOP:
         if key in data:
             where = "the [columns] table" if key == "columns" else f"{key} at the top of the file"
@@ -46,7 +49,7 @@ def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         if key in result:
             data[key] = result.pop(key)
     if "source" not in data:
-        if {"path", "target", *TOP}.isdisjoint(data):
+        if {"path", "target", "formula", *TOP}.isdisjoint(data):
             unsaid = NO_DATA if set(data) <= {"held_out"} else NO_SOURCE
             return {key: value for key, value in result.items() if key != "data"}, [unsaid]
         data["source"] = "file"
@@ -55,7 +58,75 @@ def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if "columns" in data:
         data["columns"], wrong = column_rows(data["columns"])
         faults += wrong
+    if "formula" in data:
+        faults += _resolve_formula(data)
     return result | {"data": data}, faults
+
+
+def _formula_keys(result: dict[str, Any]) -> list[str]:
+    """Move `formula` into the data table; faults of keys beside it."""
+    data = dict(result.get("data", {}))
+    if "formula" in data:
+        return [f"data.formula = {short(data['formula'])}; write it at the top of the file"]
+    if "formula" not in result:
+        return []
+    if "outcome" in result:
+        return [
+            f"formula = {short(result.pop('formula'))} and outcome = {short(result['outcome'])}; "
+            "the formula names the outcome: leave outcome out"
+        ]
+    result["data"] = data | {"formula": result.pop("formula")}
+    return []
+
+
+def _resolve_formula(data: dict[str, Any]) -> list[str]:
+    """Replace a formula by its outcome and the columns that it names; returns faults.
+
+    The first level of a category is its reference, as in R, unless another one is declared.
+    """
+    text = data.pop("formula")
+    try:
+        formula = parse_formula(text)
+    except ConfigError as error:
+        data["outcome"] = "the outcome of the formula"
+        return [str(error)]
+    rows = data.get("columns", [])
+    declared = {row["name"]: row for row in rows}
+    terms = formula.columns([row["name"] for row in rows if row.get("feature", True)])
+    faults, used = [], []
+    for term in terms:
+        row = declared.get(term.column)
+        if row is None:
+            near = near_word(term.column, declared)
+            advice = f'did you mean "{near}"?' if near else "declare it there"
+            faults.append(f'formula names "{term.column}", which [columns] lacks; {advice}')
+            continue
+        levels = row.get("levels") or []
+        if term.categorical and not levels:
+            faults.append(
+                f"formula has C({term.column}), but columns.{term.column} has no levels; declare "
+                "them"
+            )
+        row = {key: value for key, value in row.items() if key != "feature"}
+        if levels and isinstance(levels, list):
+            row["reference"] = term.reference or row.get("reference") or levels[0]
+        used.append(row)
+    names = [term.column for term in terms]
+    if data.get("party") in names:
+        faults.append(f'data.party = "{data["party"]}" is a term of the formula too; leave it out')
+    others = [
+        row if row["name"] == formula.outcome else {**row, "feature": False}
+        for row in rows
+        if row["name"] not in names
+    ]
+    data |= {"outcome": formula.outcome, "columns": [*used, *others]}
+    if formula.positive is not None:
+        data["positive"] = formula.positive
+    outcome = declared.get(formula.outcome, {})
+    levels = outcome.get("levels") or []
+    if "positive" not in data and isinstance(levels, list) and len(levels) == 2:
+        data["positive"] = levels[1]
+    return faults
 
 
 def raised(plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,10 +154,17 @@ def raised_schema(schema: dict[str, Any]) -> dict[str, Any]:
     top = {key: file["properties"].pop(key) for key in TOP}
     del file["properties"]["source"]
     file["required"] = []
+    sql = definitions["DataConfig-sql"]
+    for key in TOP:
+        del sql["properties"][key]
     for name, one in definitions.items():
         if name.startswith("DataConfig-") and one is not file:
             one["required"] = ["source"]
     column = {"$ref": "#/$defs/ColumnConfig"}
+    top["formula"] = {
+        "description": "Outcome and columns, e.g. died ~ age + C(sex); takes the place of outcome.",
+        "type": "string",
+    }
     top["columns"] = {
         "description": "The public schema of the columns, by name.",
         "type": "object",

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tacit.server.refuse import divide_out, exclude
+from tacit.server.requests import ask, close_requests
 from tacit.server.state import Log, Rules, ServerState
-from tacit.server.step import ask, close_requests, divide_out, exclude, go_on
+from tacit.server.step import go_on
 
 
 def may_skip(rules: Rules, state: ServerState, late: Sequence[str]) -> bool:

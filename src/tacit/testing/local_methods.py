@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,41 @@ def check_local_method(
         )
     method.check(model, family)
     plain = _as_dtype(synthetic_records(model, seed) if records is None else records, method.dtype)
-    key = jax.random.key(seed)
+    key, prior = jax.random.key(seed), model.prior(family)
+    answer_of = _compiled_answer(method, model, family)
+    start = model.start(family) or prior
+    task = _task(method, family, plain, prior, family.zero(), start, initial=True)
+    first = answer_of(key, task)
+    found = _check_answer(family, first, "first round")
+    _check_repeated(found, answer_of(key, task).natural or {})
+    tolerance = 1e-7 if method.dtype == "float64" else 2e-3
+    padded = answer_of(key, _pad(task, extra=13))
+    _check_same(family, first, padded, "padding with weight 0", tolerance)
+    if getattr(method, "batch_size", None) is None:
+        turned = task._replace(records={k: v[::-1] for k, v in plain.items()})
+        _check_same(family, first, answer_of(key, turned), "records in reverse", tolerance)
+    _check_progress(model, family, task, found, key)
+    later = _task(method, family, plain, found, divide(found, prior), found)
+    _check_answer(family, answer_of(key, later), "second round")
+    if isinstance(model, ConjugateGaussian) and isinstance(family, Gaussian):
+        best = conjugate_optimum(model, family, plain)
+        settled = _task(method, family, plain, best, divide(best, prior), best)
+        again = answer_of(key, settled)
+        _check_same(family, Answer(best, 0.0), again, "fixed point", max(wander, 10 * tolerance))
+
+
+def _check_repeated(found: Natural, again: Natural) -> None:
+    for name, value in found.items():
+        assert np.array_equal(value, again[name]), (
+            f"determinism: the same key and task gave two values of '{name}'"
+        )
+
+
+def _compiled_answer(
+    method: LocalMethod, model: Model, family: Family
+) -> Callable[[Any, Task], Answer]:
+    import jax
+
     stage = method.stage_at(0).name  # a name, which no compiled program takes as an argument
 
     @jax.jit
@@ -65,31 +100,7 @@ def check_local_method(
         del parts["stage"]
         return compiled(key, parts)
 
-    prior = model.prior(family)
-    start = model.start(family) or prior
-    task = _task(method, family, plain, prior, family.zero(), start, initial=True)
-    first = answer_of(key, task)
-    found = _check_answer(family, first, "first round")
-    again = answer_of(key, task).natural or {}
-    for name, value in found.items():
-        assert np.array_equal(value, again[name]), (
-            f"determinism: the same key and task gave two values of '{name}'"
-        )
-    tolerance = 1e-7 if method.dtype == "float64" else 2e-3
-    rows = np.arange(_count(plain))
-    padded = _pad(task, extra=13)
-    _check_same(family, first, answer_of(key, padded), "padding with weight 0", tolerance)
-    if getattr(method, "batch_size", None) is None:
-        turned = task._replace(records={k: v[rows[::-1]] for k, v in plain.items()})
-        _check_same(family, first, answer_of(key, turned), "records in reverse", tolerance)
-    _check_progress(model, family, task, found, key)
-    later = _task(method, family, plain, found, divide(found, prior), found)
-    _check_answer(family, answer_of(key, later), "second round")
-    if isinstance(model, ConjugateGaussian) and isinstance(family, Gaussian):
-        best = conjugate_optimum(model, family, plain)
-        settled = _task(method, family, plain, best, divide(best, prior), best)
-        again = answer_of(key, settled)
-        _check_same(family, Answer(best, 0.0), again, "fixed point", max(wander, 10 * tolerance))
+    return answer_of
 
 
 def synthetic_records(model: Model, seed: int = 0, count: int = 37) -> Records:

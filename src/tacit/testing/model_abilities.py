@@ -14,6 +14,7 @@ from tacit.models.capabilities import (
     GaussianExpectations,
     GaussianSites,
     GradientNorms,
+    InNumPy,
     TopicTables,
     WhitenedExpectations,
 )
@@ -129,6 +130,39 @@ def check_whitened(subject: Subject) -> None:
     slopes = np.asarray(jax.jit(jax.vmap(jax.grad(total)))(draws))
     expect_average("whitened_derivatives: expected value", spread.value, values)
     expect_average("whitened_derivatives: expected gradient", spread.gradient, slopes)
+
+
+def check_in_numpy(subject: Subject) -> None:
+    """The same formulas with NumPy arrays: NumPy's types, and the values of the compiled ones."""
+    import jax
+
+    model, rng = subject.model, subject.rng
+    assert isinstance(model, InNumPy)
+    size, weights = model.dimension, rng.random(subject.count)
+    mean, root = rng.standard_normal(size), 0.3 * np.eye(size)
+    root += 0.05 * rng.standard_normal((size, size))
+    columns = {name: np.asarray(column) for name, column in subject.records.items()}
+    for spread in (0.0, 1.0):
+        right = jax.jit(model.whitened_derivatives)(
+            mean, root, np.asarray(spread), _as_jax(columns), weights
+        )
+        found = model.whitened_derivatives(mean, root, spread, columns, weights)
+        for name, one, compiled in zip(found._fields, found, right, strict=True):
+            _expect_numpy(f"whitened_derivatives of NumPy arrays: {name}", one)
+            expect_close(f"whitened_derivatives in NumPy: {name}", one, compiled, EXACT)
+    thetas = mean + rng.standard_normal((5, size)) @ root
+    each = model.log_likelihoods(thetas, columns, weights)
+    _expect_numpy("log_likelihoods of NumPy arrays", each)
+    fits = jax.jit(jax.vmap(lambda theta: weights @ model.log_likelihood(theta, columns)))
+    expect_close("log_likelihoods", each, fits(thetas), EXACT)
+
+
+def _expect_numpy(what: str, value: Any) -> None:
+    if not isinstance(value, np.ndarray | np.generic):
+        raise AssertionError(
+            f"{what} is a {type(value).__name__}; compute with `tacit.arrays.namespace` of the "
+            "arguments, or leave log_likelihoods out"
+        )
 
 
 def _derivatives(function: Callable[[Any], Any], at: Any) -> tuple[Any, Any]:
@@ -329,6 +363,7 @@ ABILITY_CHECKS: dict[str, Callable[[Subject], None]] = {
     "GaussianExpectations": check_expectations,
     "GaussianSites": check_sites,
     "WhitenedExpectations": check_whitened,
+    "InNumPy": check_in_numpy,
     "GradientNorms": check_gradient_norms,
     "BoundedDerivatives": check_derivative_bounds,
     "Scores": check_scores,

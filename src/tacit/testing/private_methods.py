@@ -8,7 +8,14 @@ might send, while every mechanism is observed (`tacit.testing.releases`). Three 
 * what the mechanism adds to that sum is the noise that the event declares;
 * the reply is a function of what the mechanisms returned and of public numbers: with the same
   released values it is the same, bit for bit, for all neighbours, and no more releases are used in
-  it than are charged.
+  it than are charged. Memory, which stays at the party, may differ; what it does to later releases
+  and replies is checked at the visits that follow.
+
+The noise of every event of every visit is compared with N(0, noise_sd² I), N(0, noise_sd²/M I)
+where M parties share it: mean and variance of all coordinates, and all of `gaussian_faults` for at
+most 64, drawn at random. 2,000 draws are taken, and the tests must reject the sample with 0.8 and
+1.25 times the noise in one coordinate alone. With aggregation "server" a party adds none: its reply
+is exact in the clipped sum, and in nothing else, and the server adds the noise.
 """
 
 from __future__ import annotations
@@ -68,16 +75,6 @@ def check_private_method(
     every visit of a run of that many `rounds` is asked with the first q and with q far from any
     data. Returns the largest movement found, as a share of the charged sensitivity, which must be
     at least `reach`: a check that cannot come near the bound proves little.
-
-    The reply (`reply_of`) must not change with one unit where the released values are held fixed:
-    what changes it passes around the mechanism. Memory, which stays at the party, may change; what
-    it does to later releases and replies is checked at the visits that follow.
-
-    The noise of every event of every visit is compared with N(0, noise_sd² I), N(0, noise_sd²/M I)
-    where M parties share it: mean and variance of all coordinates, and all of `gaussian_faults` for
-    at most 64, drawn at random. 2,000 draws are taken, and the tests must reject the sample with
-    0.8 and 1.25 times the noise in one coordinate alone. With aggregation "server" a party adds
-    none: its reply is exact in the clipped sum, and in nothing else, and the server adds the noise.
 
     These are tests, not a proof: a leak that needs other records, q or releases than the ones that
     are tried is not found.

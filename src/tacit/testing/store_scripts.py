@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,18 +83,6 @@ def party_script() -> Script:
         store.finish({"linear": FLOATS}, {"point": FLOATS[:2]})
         return wrote(result={"linear": FLOATS}, public={"point": FLOATS[:2]})
 
-    def read(store: Any) -> Any:
-        return {
-            "run": store.run,
-            "visits": store.visits,
-            "factor": store.factor,
-            "result": store.result,
-            "public": store.result_public,
-            "stopped": store.stopped,
-            "replies": [store.recall(asked(reply)) for reply in (first, second)],
-            "memories": [store.memory_at("north", visit) for visit in range(3)],
-        }
-
     steps = [
         ("joined", join),
         ("keep_reply", lambda store: keep(store, first, [first, None], 1)),
@@ -104,7 +92,21 @@ def party_script() -> Script:
         ("stop(None)", lambda store: stop(store, None)),
         ("finish", finish),
     ]
-    return Script(read, steps, empty)
+    requests = [asked(reply) for reply in (first, second)]
+    return Script(lambda store: _party_state(store, requests), steps, empty)
+
+
+def _party_state(store: Any, requests: Sequence[Request]) -> dict[str, Any]:
+    return {
+        "run": store.run,
+        "visits": store.visits,
+        "factor": store.factor,
+        "result": store.result,
+        "public": store.result_public,
+        "stopped": store.stopped,
+        "replies": [store.recall(request) for request in requests],
+        "memories": [store.memory_at("north", visit) for visit in range(3)],
+    }
 
 
 def checkpoint_script() -> Script:

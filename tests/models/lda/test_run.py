@@ -16,11 +16,11 @@ from tacit.data.config import PartitionConfig
 from tacit.datasets import list as sources
 from tacit.engines.execute import Observer
 from tacit.errors import ConfigError, DataError
+from tacit.party.datasets import identify_parties
 from tacit.plan.calibrate import LargeDeltaWarning
 from tacit.privacy.ledger.ledger import Budget, Ledger
 from tacit.report import write_report
 from tacit.run.config import parse_config
-from tacit.run.ledger import datasets
 from tacit.run.run import Prepared, prepare
 
 RAW = {
@@ -102,7 +102,7 @@ def test_documents_of_ones_own_are_charged_as_what_the_estimator_calls_them(own,
     book = tmp_path / "ledger.sqlite"
     prepared = prepare(config)
     with Ledger(book, create=True) as ledger:
-        (dataset,) = datasets(prepared.plan, prepared.federation, ledger).values()
+        (dataset,) = identify_parties(ledger, prepared.federation, prepared.plan.parties).values()
         assert dataset == identified(ledger, planted(200))
         budget = Budget(epsilon=3.0, delta=1e-4, adjacency="replace-one", unit="record")
         ledger.set_budget(dataset, budget, reason="test")

@@ -43,7 +43,7 @@ def ledger(path):
 @pytest.fixture
 def dataset(ledger):
     """A data set that may cost ε = 1."""
-    found = ledger.identify(["schema"], {"y": np.arange(5.0)})
+    found = ledger.first_version_id(["schema"], {"y": np.arange(5.0)})
     ledger.set_budget(found, budget_of(), reason="the ethics board, 12 May")
     return found
 

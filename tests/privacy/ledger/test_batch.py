@@ -13,7 +13,7 @@ from tacit.privacy.ledger.store import Store
 
 @pytest.fixture
 def parties(ledger):
-    found = [ledger.identify([], {"y": np.full(3, float(i))}) for i in range(4)]
+    found = [ledger.first_version_id([], {"y": np.full(3, float(i))}) for i in range(4)]
     ledger.set_budgets(dict.fromkeys(found, budget_of()), reason="test")
     return found
 
@@ -61,7 +61,7 @@ def test_one_budget_passed_and_nobody_is_charged(ledger, parties):
         ledger.charge_many(asks_of(parties, "run", 2))
     with pytest.raises(PrivacyBudgetError, match=parties[2].short):
         ledger.answer_many(asks_of(parties, "run", 2), lambda _: pytest.fail("computed"))
-    unknown = ledger.identify([], {"y": np.zeros(9)})
+    unknown = ledger.first_version_id([], {"y": np.zeros(9)})
     with pytest.raises(PrivacyBudgetError, match=f"{unknown.short} has no privacy budget"):
         ledger.charge_many(asks_of([parties[0], unknown], "run", 2))
     assert ledger.receipt() == before
@@ -81,8 +81,8 @@ def test_asks_for_one_data_set_are_counted_together(ledger, dataset):
 
 
 def test_asks_for_a_family_are_counted_together(ledger, dataset):
-    newer = ledger.identify(["schema"], {"y": np.arange(6.0)})
-    renamed = ledger.identify(["other"], {"y": np.arange(5.0)})
+    newer = ledger.first_version_id(["schema"], {"y": np.arange(6.0)})
+    renamed = ledger.first_version_id(["other"], {"y": np.arange(5.0)})
     ledger.link(newer, dataset, reason="test")
     ledger.set_budget(newer, room_for(2), reason="less")
     family = [dataset, newer, renamed]
@@ -217,7 +217,7 @@ def test_an_ask_keeps_what_it_was_given(dataset):
 
 
 def test_budgets_are_set_together_or_not_at_all(ledger, dataset):
-    newer = ledger.identify(["schema"], {"y": np.arange(6.0)})
+    newer = ledger.first_version_id(["schema"], {"y": np.arange(6.0)})
     with pytest.raises(PrivacyBudgetError, match="--raise"):
         ledger.set_budgets({newer: budget_of(), dataset: budget_of(2.0)}, reason="more")
     assert ledger.budget(newer) is None
@@ -227,6 +227,6 @@ def test_budgets_are_set_together_or_not_at_all(ledger, dataset):
     ledger.set_budgets({newer: budget_of(0.6), dataset: budget_of(0.5)}, reason="both")
     assert ledger.budget(newer) == budget_of(0.5)
     ledger.charge_many([ask(dataset, "r1")])
-    third = ledger.identify(["schema"], {"y": np.arange(7.0)})
+    third = ledger.first_version_id(["schema"], {"y": np.arange(7.0)})
     with pytest.warns(LineageWarning, match=dataset.short):
         ledger.set_budgets({third: budget_of()}, reason="its own")

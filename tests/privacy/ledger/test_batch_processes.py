@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ledger_worker import EVENT, asks_of, budget_of, zcdp
 
+from tacit.privacy.accounting.filters import GAUSSIAN_SHARE
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.ledger.ledger import Ledger, audit
 
@@ -102,7 +103,7 @@ def test_two_processes_with_whole_rounds_cannot_overspend_together(
     """The last party has room for 23 rounds: the 24th charges nobody, whoever asks for it."""
     room = 23
     events = [GaussianEvent(clip=1.0, noise_sd=EVENT.noise_sd, count=room)]
-    limit = zcdp(events, 1e-5, "add-or-remove-one")
+    limit = zcdp(events, GAUSSIAN_SHARE * 1e-5, "add-or-remove-one")
     ledger.set_budget(parties[-1], budget_of(limit), reason="less")
     side, gate = place / "released", processes.Event()
     children = [
@@ -119,5 +120,5 @@ def test_two_processes_with_whole_rounds_cannot_overspend_together(
     assert lines.count("refused BudgetExceededError") == 2
     assert len(lines) - 2 == room
     assert [ledger.spent(each).charges for each in parties] == [room] * PARTIES
-    assert ledger.spent(parties[-1]).epsilon == limit
+    assert ledger.spent(parties[-1]).epsilon <= limit
     assert audit(path).sound

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ledger_worker import EVENT, TERMS, budget_of, zcdp
 
 from tacit.errors import ConfigError, DataError, PrivacyBudgetError
+from tacit.privacy.accounting.filters import GAUSSIAN_SHARE
 from tacit.privacy.events import GaussianEvent, Poisson
 from tacit.privacy.ledger.ledger import Ledger
 
@@ -24,7 +25,8 @@ def test_a_charge_is_there_after_reopening_and_adds_up_over_runs(path, ledger, d
     ledger.close()
     with Ledger(path, epsilon=zcdp) as again:
         spent = again.spent(dataset)
-    assert spent.epsilon == zcdp([EVENT, EVENT], 1e-5, "add-or-remove-one")
+    assert spent.planned == zcdp([EVENT, EVENT], 1e-5, "add-or-remove-one")
+    assert spent.epsilon == zcdp([EVENT, EVENT], GAUSSIAN_SHARE * 1e-5, "add-or-remove-one")
     assert (spent.charges, spent.releases, spent.family) == (2, 2, 1)
     assert spent.remaining == 1.0 - spent.epsilon
 
@@ -160,8 +162,8 @@ def test_equal_events_reach_the_accountant_merged(path, ledger, dataset):
     seen = []
     with Ledger(path, epsilon=lambda *a: seen.append(a) or zcdp(*a)) as other:
         for number in range(5):
-            other.charge(dataset, f"run{number}", "r1", [EVENT, EVENT], **TERMS)
-        other.check(dataset, [EVENT], **TERMS)
+            other.charge(dataset, "run", f"r{number}", [EVENT, EVENT], **TERMS)
+        other.check(dataset, [EVENT], **TERMS, run="run")
     events, delta, adjacency = seen[4]
     assert events == (GaussianEvent(clip=1.0, noise_sd=40.0, count=10),)
     assert (delta, adjacency) == (1e-5, "add-or-remove-one")

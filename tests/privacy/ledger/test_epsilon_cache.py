@@ -13,6 +13,7 @@ from tacit.errors import PrivacyBudgetError
 from tacit.privacy.events import GaussianEvent, Poisson
 from tacit.privacy.ledger.cost import CachedAccountant
 from tacit.privacy.ledger.epsilon_cache import EpsilonCache, EpsilonQuery
+from tacit.privacy.ledger.exposure import Charged
 from tacit.privacy.ledger.ledger import Ledger
 
 ROUND = GaussianEvent(clip=1.0, noise_sd=50.0, count=10, sampling=Poisson(rate=0.1))
@@ -21,6 +22,12 @@ KINDS = [GaussianEvent(clip=1.0, noise_sd=sd) for sd in (20.0, 30.0, 40.0)]
 
 def times(event, count):
     return msgspec.structs.replace(event, count=count)
+
+
+def planned(counts):
+    """Charges of one run."""
+    paid = Counter({(kind, "record", "add-or-remove-one"): n for kind, n in counts.items()})
+    return Charged(paid, frozenset({"run"}))
 
 
 class Watched:
@@ -44,8 +51,8 @@ def watched(path, ledger, dataset):
 
 def test_after_a_check_the_rounds_of_a_run_ask_nothing(watched, dataset):
     accountant, ledger = watched
-    ledger.charge(dataset, "before", "r1", [EVENT], **TERMS)
-    assert ledger.check(dataset, [ROUND] * 6, **TERMS).fits
+    ledger.charge(dataset, "run", "before", [EVENT], **TERMS)
+    assert ledger.check(dataset, [ROUND] * 6, **TERMS, run="run").fits
     before = len(accountant.asked)
     for number in range(6):
         ledger.charge_many(asks_of([dataset], "run", number, ROUND))
@@ -87,7 +94,7 @@ def test_a_bound_is_never_reported_and_never_refuses(watched, dataset):
 def test_a_bound_holds_in_its_own_terms_only(other):
     accountant = Watched()
     price = CachedAccountant(accountant)
-    paid = lambda count: Counter({(EVENT, "record", "add-or-remove-one"): count})  # noqa: E731
+    paid = lambda count: planned({EVENT: count})  # noqa: E731
     assert price.fits(paid(20), budget_of())
     assert price.fits(paid(5), budget_of())
     assert len(accountant.asked) == 1
@@ -114,7 +121,7 @@ def test_it_decides_as_the_accountant_asked_directly(steps, size):
     price._cache = EpsilonCache(size)
     for counts, what, epsilon, delta, adjacency in steps:
         budget = budget_of(epsilon, delta=delta, adjacency=adjacency)
-        paid = Counter({(kind, "record", "add-or-remove-one"): n for kind, n in counts.items()})
+        paid = planned(counts)
         direct = CachedAccountant(zcdp).of(paid, budget)
         if what == "check":
             assert price.of(paid, budget) == direct
@@ -128,8 +135,7 @@ def test_it_decides_as_the_accountant_asked_directly(steps, size):
 
 def test_a_multiset_larger_in_one_kind_only_is_no_bound():
     known, asked = (
-        Counter({(KINDS[i], "record", "add-or-remove-one"): n for i, n in enumerate(counts)})
-        for counts in ((80, 1), (20, 400))
+        planned({KINDS[i]: n for i, n in enumerate(counts)}) for counts in ((80, 1), (20, 400))
     )
     price = CachedAccountant(zcdp)
     budget = budget_of(3.0)

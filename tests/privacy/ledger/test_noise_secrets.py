@@ -164,9 +164,10 @@ def test_the_database_alone_put_back_is_refused(path, place, ledger, dataset):
 
 
 def as_version_0_1(path):
-    """The file without the table that version 0.1 did not have."""
+    """The file without the tables that version 0.1 did not have."""
     with sqlite3.connect(path) as db:
         db.execute("DROP TABLE noise_secrets")
+        db.execute("DROP TABLE records")
     db.close()
 
 

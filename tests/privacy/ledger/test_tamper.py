@@ -18,7 +18,7 @@ from tacit.privacy.ledger.ledger import Ledger, audit
 def kept(path):
     """A closed ledger with a budget, six charges and three replies: its path and data set."""
     with Ledger(path, create=True, epsilon=zcdp) as ledger:
-        some = ledger.identify(["schema"], {"y": np.arange(5.0)})
+        some = ledger.first_version_id(["schema"], {"y": np.arange(5.0)})
         ledger.set_budget(some, budget_of(), reason="test")
         for number in range(6):
             ledger.charge(some, "run", f"r{number}", [EVENT], **TERMS)

@@ -15,7 +15,7 @@ from tacit.privacy.ledger.state import UNITS, counted
 
 
 def other(ledger, seed, schema=("schema",)):
-    return ledger.identify(list(schema), {"y": np.random.default_rng(seed).normal(size=4)})
+    return ledger.first_version_id(list(schema), {"y": np.random.default_rng(seed).normal(size=4)})
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])
@@ -115,7 +115,7 @@ def test_a_budget_in_terms_that_past_charges_do_not_have_is_refused(ledger, data
 
 
 def test_the_same_records_under_another_schema_share_the_budget(ledger, dataset):
-    renamed = ledger.identify(["wider bounds"], {"y": np.arange(5.0)[::-1]})
+    renamed = ledger.first_version_id(["wider bounds"], {"y": np.arange(5.0)[::-1]})
     assert renamed.schema != dataset.schema
     ledger.charge(dataset, "run", "r1", [EVENT], **TERMS)
     ledger.charge(renamed, "run", "r2", [EVENT], **TERMS)

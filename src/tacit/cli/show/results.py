@@ -294,4 +294,5 @@ def _split(name: str) -> str:
 
 
 def _metric(name: str) -> str:
-    return {"rmse": "root mean square error"}.get(name, name.replace("_", " "))
+    words = {"rmse": "root mean square error", "auroc": "AUROC", "c_index": "C-index"}
+    return words.get(name, name.replace("_", " "))

@@ -106,6 +106,13 @@ _ABOUT: dict[str, tuple[str, int | None, str, str, str]] = {
         "data.path",
         "your own",
     ),
+    "sql": (
+        "your own tables: a query, or one per party, with a declared schema",
+        None,
+        "as declared",
+        "data.database and data.query",
+        "your own",
+    ),
     "synthetic-topics": (
         "short documents of five themes; for topic models",
         600,
@@ -237,4 +244,6 @@ def read_table(data: DataConfig, *, sites: int | None, seed: int) -> Table:
         case "mimic3":
             reader = _reader("mimic3.table")
             return reader.read(path=data.path, balance=data.balance, seed=seed)
+        case "sql":
+            return _reader("sql").read(data)
     return _reader("files").read(data)

@@ -19,6 +19,7 @@ from tacit.data.federation import HOLD_OUT, PARTITION, Federation
 from tacit.data.partition import Rows, balanced, held_out_rows
 from tacit.data.readers.cohort import GENERATE
 from tacit.data.readers.corpus import load_corpus
+from tacit.data.source_rows import SourceRows, with_unused
 from tacit.errors import DataError
 
 DEFAULT_DOCUMENTS = 600
@@ -147,6 +148,9 @@ def assembled(
         scaling=data.scaling,
         notes=notes,
         raw={name: document_texts(documents[part]) for name, part in rows.items()},
+        source=SourceRows(
+            with_unused(rows, documents.shape[0]), lambda part: document_texts(documents[part])
+        ),
         known_by=ledger_form(len(vocabulary)),
     )
 

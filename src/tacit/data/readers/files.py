@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
 from polars.exceptions import PolarsError
 
-from tacit.data.config import DataConfig
-from tacit.data.schema.table import SourceSchema, Table
+from tacit.data.config import SUFFIXES, DataConfig
+from tacit.data.prepare import as_text
+from tacit.data.schema.table import PARTY, SourceSchema, Table, listed
 from tacit.errors import DataError
 
 
@@ -19,13 +21,108 @@ def schema(data: DataConfig) -> SourceSchema:
 
 
 def read(data: DataConfig) -> Table:
-    """Read the file; CSV cells stay text so that errors can show them."""
+    """Read the file or files; several without data.party are one party each."""
     assert data.path is not None, "DataConfig requires it for a file"
-    path = Path(data.path).expanduser()
+    paths = found_paths(data.path)
+    if len(paths) == 1 and isinstance(data.path, str) and not is_pattern(data.path):
+        frame = read_file(paths[0], f'data.path = "{data.path}"', separator=data.separator)
+        return Table(frame=frame, schema=schema(data))
+    frames = {
+        path: read_file(path, f'data.path: "{path}"', separator=data.separator) for path in paths
+    }
+    if data.party is None:
+        names = party_names(paths)
+        return table_of_parties(dict(zip(names, frames.values(), strict=True)), schema(data))
+    same = _same_columns({str(path): frame for path, frame in frames.items()}, schema(data))
+    return Table(frame=pl.concat(same), schema=schema(data))
+
+
+def table_of_parties(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -> Table:
+    """One table of several parties' tables, with a column that names the party of each row."""
+    parts = _same_columns(frames, schema)
+    labelled = [
+        part.with_columns(pl.lit(name).alias(PARTY))
+        for name, part in zip(frames, parts, strict=True)
+    ]
+    return Table(frame=pl.concat(labelled), schema=schema, parties=tuple(frames))
+
+
+def _same_columns(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -> list[pl.DataFrame]:
+    """The columns that all tables have, as text where types differ; declared ones must be there."""
+    wanted = {column.name for column in schema.features} | {schema.outcome}
+    for name, frame in frames.items():
+        for column in wanted - {*frame.columns}:
+            raise DataError(
+                f'{name}: column "{column}" is not in the data; the columns are '
+                f"{listed(frame.columns)}"
+            )
+    first, *others = frames.values()
+    names = [name for name in first.columns if all(name in frame.columns for frame in others)]
+    alike = {name: _alike([frame[name] for frame in frames.values()]) for name in names}
+    return [pl.DataFrame([alike[name][place] for name in names]) for place in range(len(frames))]
+
+
+def _alike(columns: list[pl.Series]) -> list[pl.Series]:
+    """Columns of one type: numbers where all are numbers, otherwise text where they differ."""
+    kinds = {column.dtype for column in columns} - {pl.Null}
+    if len(kinds) > 1 and all(kind.is_numeric() for kind in kinds):
+        return [column.cast(pl.Float64) for column in columns]
+    if len(kinds) > 1:
+        return [as_text(column) for column in columns]
+    kind = next(iter(kinds), pl.String)
+    return [column.cast(kind) for column in columns]
+
+
+def is_pattern(path: str) -> bool:
+    """True for a path with * or ?."""
+    return any(sign in path for sign in "*?")
+
+
+def found_paths(path: str | Sequence[str]) -> list[Path]:
+    """The files that a path, a pattern or a list of either names."""
+    given = [path] if isinstance(path, str) else list(path)
+    files: list[Path] = []
+    for one in given:
+        if is_pattern(one):
+            whole = Path(one).expanduser()
+            start = Path(whole.anchor or ".")
+            matches = sorted(start.glob(str(whole.relative_to(whole.anchor))))
+            matches = [match for match in matches if match.name.lower().endswith(SUFFIXES)]
+            if not matches:
+                raise DataError(
+                    f'data.path = "{one}"; no file with the ending {", ".join(SUFFIXES)} matches: '
+                    "check the pattern"
+                )
+            files += matches
+        else:
+            files.append(Path(one).expanduser())
+    for file in files:
+        if files.count(file) > 1:
+            raise DataError(f'data.path names "{file}" twice; name it once')
+    return files
+
+
+def party_names(paths: Sequence[Path]) -> list[str]:
+    """The name of each file's party: its file name without its ending."""
+    names = [path.name.removesuffix(".gz").rpartition(".")[0] or path.name for path in paths]
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(
+                f'data.path names two files "{name}", and the parties are called after them; '
+                "rename one, or set data.party to the column that names the party"
+            )
+    return names
+
+
+def read_file(path: Path, where: str, *, separator: str = ",") -> pl.DataFrame:
+    """Read a CSV or Parquet file; CSV cells stay text so that errors can show them."""
+    path = path.expanduser()
     if not path.is_file():
-        raise DataError(f'data.path = "{data.path}"; there is no such file: check the path')
+        raise DataError(f"{where}; there is no such file: check the path")
     name = path.name.lower()
-    separator = "\t" if name.endswith((".tsv", ".tsv.gz")) else data.separator
+    if not name.endswith(SUFFIXES):
+        raise DataError(f"{where}; the name must end in one of {', '.join(SUFFIXES)}")
+    separator = "\t" if name.endswith((".tsv", ".tsv.gz")) else separator
     try:
         frame = (
             pl.read_parquet(path)
@@ -35,8 +132,8 @@ def read(data: DataConfig) -> Table:
     except (PolarsError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise DataError(
-            f'data.path = "{data.path}"; the file cannot be read ({reason}): fix or re-export it'
+            f"{where}; the file cannot be read ({reason}): fix or re-export it"
         ) from error
     if frame.is_empty():
-        raise DataError(f'data.path = "{data.path}"; the file has no rows')
-    return Table(frame=frame, schema=schema(data))
+        raise DataError(f"{where}; the file has no rows")
+    return frame

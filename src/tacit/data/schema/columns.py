@@ -56,6 +56,9 @@ class ColumnConfig(Table, frozen=True, kw_only=True):
     """Handling of numbers outside low and high."""
     feature: bool = True
     """False: the column is not a feature, but other keys may use it."""
+    draft: bool = False
+    """True: its facts were suggested by records (`tacit init`) and not confirmed; a private run
+    refuses it."""
 
     def __post_init__(self) -> None:
         if self.kind is None:

@@ -31,6 +31,9 @@ class Schema:
     missing
         What an empty cell becomes, by column: "refuse" (the default), "drop", "indicator" (numbers)
         or "level" (categories).
+    units
+        Name of each number's unit, by column, for results: "year", or "10 years" for effects per
+        ten years.
 
     Examples
     --------
@@ -48,6 +51,7 @@ class Schema:
         levels: Mapping[str, Sequence[str]] | None = None,
         scale: Mapping[str, tuple[float, float]] | None = None,
         missing: Mapping[str, Missing] | None = None,
+        units: Mapping[str, str] | None = None,
     ) -> None:
         rows: dict[str, dict[str, Any]] = {}
         for name, (low, high) in _pairs("bounds", bounds):
@@ -55,16 +59,17 @@ class Schema:
         for name, values in _items("levels", levels):
             if isinstance(values, str):
                 raise ConfigError(f"levels[{name!r}] = {values!r}; give a list of all its levels")
-            rows.setdefault(name, {}).update(levels=list(values))
+            rows.setdefault(name, {}).update(levels=[_level(one) for one in values])
         for name, (center, width) in _pairs("scale", scale):
             rows.setdefault(name, {}).update(center=center, scale=width)
         for name, policy in _items("missing", missing):
-            if name not in rows:
+            if name not in rows and policy == "level":
                 raise ConfigError(
-                    f"missing[{name!r}] = {policy!r}; declare bounds, scale or levels of that "
-                    "column as well"
+                    f"missing[{name!r}] = {policy!r}; declare the levels of that column as well"
                 )
-            rows[name]["missing"] = policy
+            rows.setdefault(name, {})["missing"] = policy
+        for name, unit in _items("units", units):
+            rows.setdefault(name, {})["unit"] = unit
         self.columns = read_columns(rows)
 
     @classmethod
@@ -114,6 +119,11 @@ class Schema:
         return {one.name: one.affine for one in self.columns if one.affine is not None}
 
     @property
+    def units(self) -> dict[str, str]:
+        """The unit of each number that has one."""
+        return {one.name: one.unit for one in self.columns if one.unit is not None}
+
+    @property
     def missing(self) -> dict[str, Missing]:
         """What an empty cell of each column becomes."""
         return {one.name: one.missing for one in self.columns}
@@ -126,6 +136,15 @@ class Schema:
 
     def __repr__(self) -> str:
         return f"Schema({', '.join(one.name for one in self.columns)})"
+
+
+def _level(value: Any) -> Any:
+    """A level as text: 1 is "1", and True is "true"."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value) if isinstance(value, int | float) else value
 
 
 def _items(argument: str, given: Any) -> Iterable[tuple[str, Any]]:

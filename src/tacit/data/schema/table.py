@@ -10,6 +10,8 @@ import polars as pl
 from tacit.data.config import ColumnConfig
 
 NAMES_SHOWN = 50
+PARTY = "(party)"
+"""The column that names the party of a row, in a table made of several parties' tables."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,8 @@ class Table:
     schema: SourceSchema
     true_values: dict[str, float] | None = None
     """For generated data: the weights, by name of the prepared column, that made y."""
+    parties: tuple[str, ...] = ()
+    """For a table made of several parties' tables: their names, which the column `PARTY` has."""
     notes: tuple[str, ...] = ()
     """What the reader itself did to the data: values clipped, records left out."""
 

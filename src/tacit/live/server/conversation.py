@@ -25,7 +25,7 @@ from tacit.live.server.rate import SURPLUS_BURST, SURPLUS_PER_S, TokenBucket
 from tacit.live.settings import Serve
 from tacit.live.transport.frames import FIRST_LIMIT, HangupError, read_frame
 from tacit.server.messages import Reply
-from tacit.server.step import integer_shapes
+from tacit.server.requests import integer_shapes
 
 MAX_ERRORS = 3
 COOL_DOWN_S = 10

@@ -25,9 +25,9 @@ from tacit.live.transport.tls import Peer
 from tacit.methods.reply_bounds import BrokenBound, Exchange
 from tacit.pvi import multiply
 from tacit.server import state as server_state
-from tacit.server import step as server_step
 from tacit.server.checkpoint import Checkpoint
 from tacit.server.messages import Reply, pack_natural, unpack_natural
+from tacit.server.requests import check_reply, read_released
 from tacit.server.run import ServerRun
 from tacit.server.state import Log, Rules
 
@@ -194,9 +194,9 @@ class LiveRun(ServerRun):
         """Validate a reply to an open request, or raise a PeerError."""
         assert self.state is not None
         request = self.state.open[reply.id]
-        reply = server_step.check_reply(request, reply)
+        reply = check_reply(request, reply)
         try:
-            released = server_step.read_released(self.rules, self.state, request, reply)
+            released = read_released(self.rules, self.state, request, reply)
             _check_numbers(released, self.state.q, f"update of party {reply.party!r}")
         except PeerError as error:
             raise BrokenBoundError(str(error)) from None

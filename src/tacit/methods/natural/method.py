@@ -31,7 +31,7 @@ from tacit.errors import ConfigError
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.rooted import RootedGaussian
 from tacit.methods.base import Answer, Array, LocalMethod, RunFacts, Task
-from tacit.methods.natural import local, party
+from tacit.methods.natural import local, party, plain
 from tacit.methods.natural.scale_prior import ScaleFacts
 from tacit.methods.natural.solver import NaturalSolver
 from tacit.methods.natural.stages import (
@@ -41,7 +41,7 @@ from tacit.methods.natural.stages import (
     RELEASED,
 )
 from tacit.models import Model
-from tacit.models.capabilities import GaussianSites
+from tacit.models.capabilities import GaussianSites, InNumPy
 from tacit.server.messages import UPDATE, Stage
 from tacit.support.validation import check_fields
 
@@ -68,6 +68,7 @@ class NaturalVI(LocalMethod):
     kind: ClassVar[str] = "natural"
     second_order: ClassVar[bool] = True
     usual_rounds: ClassVar[int] = 100
+    uses_key: ClassVar[bool] = False
     steps: int | None = None
     step_size: float | None = None
     dtype: str = "float64"
@@ -122,7 +123,7 @@ class NaturalVI(LocalMethod):
         return SOLVED_UP_TO if solved else super().most_full(everyone=everyone)
 
     def for_run(self, facts: RunFacts) -> LocalMethod:
-        together = facts.everybody and not facts.quorum and self.safeguarded
+        together = facts.all_parties and not facts.quorum and self.safeguarded
         if not together or facts.dimension > SOLVED_UP_TO:
             return self
         return replace(self, _together=True, _parties=facts.parties, _tolerance=facts.tolerance)
@@ -138,6 +139,10 @@ class NaturalVI(LocalMethod):
     def holds_prior(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The parties add shares of a prior that is not in the family to their replies."""
         return self._together
+
+    def in_numpy(self, model: Model) -> bool:
+        plain = self._together and isinstance(model, InNumPy) and not model.has_site_prior
+        return plain or super().in_numpy(model)
 
     def solver(self, model: Model, family: Family) -> NaturalSolver | None:
         if not self._together:
@@ -196,6 +201,10 @@ class NaturalVI(LocalMethod):
         del key
         if task.stage == UPDATE:
             return local.answer(self, model, family, task)
+        if self.in_numpy(model) and isinstance(model, InNumPy):
+            if task.stage == DRAWS:
+                return Answer(None, None, released=plain.at_draws(model, task))
+            return Answer(None, None, released=plain.derivatives(model, family, task))
         if task.stage == DRAWS:
             return Answer(None, None, released=party.at_draws(model, task))
         return Answer(None, None, released=party.derivatives(model, family, task))

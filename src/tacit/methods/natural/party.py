@@ -25,7 +25,7 @@ log-likelihood, and the shares of a round add up to 1.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -129,7 +129,7 @@ def derivatives(model: Model, family: Family, task: Task) -> Arrays:
     public = task.public
     slots, size = public["mean"].shape
     searches = public["search"]
-    gaussian_prior = None if model.has_site_prior else _gaussian_prior(model, family)
+    prior = None if model.has_site_prior else gaussian_prior(model, family)
 
     def body(now: _Loop) -> _Loop:
         searching = searches & ~now.final
@@ -139,7 +139,7 @@ def derivatives(model: Model, family: Family, task: Task) -> Arrays:
         seen, finite = only_finite(seen)
 
         def search_on() -> tuple[Search, Array]:
-            whole = seen if gaussian_prior is None else _sum(seen, gaussian_prior(mean))
+            whole = seen if prior is None else total(seen, prior(mean))
             after = searched(now.search, whole, finite)
             proposal = jnp.where(after.goes_on, after.proposal, after.result)
             ended = now.search._replace(settled=now.search.settled & finite)
@@ -185,18 +185,19 @@ def _at_point(
     prior = by_cubature(
         in_z(lambda theta: share * model.log_prior(theta), mean, root), spread, len(mean)
     )
-    return _sum(found, prior)
+    return total(found, prior)
 
 
-def _sum(one: WhitenedDerivatives, other: WhitenedDerivatives) -> WhitenedDerivatives:
+def total(one: WhitenedDerivatives, other: WhitenedDerivatives) -> WhitenedDerivatives:
+    """The derivatives of a sum."""
     return WhitenedDerivatives(*(a + b for a, b in zip(one, other, strict=True)))
 
 
-def _gaussian_prior(model: Model, family: Gaussian) -> Callable[[Array], WhitenedDerivatives]:
+def gaussian_prior(model: Any, family: Gaussian) -> Callable[[Array], WhitenedDerivatives]:
     """Value, gradient and Hessian of a prior in the family."""
-    prior = {name: jnp.asarray(value) for name, value in model.prior(family).items()}
+    prior = model.prior(family)
     quadratic = prior["quadratic"]
-    form = quadratic if quadratic.ndim == 2 else jnp.diag(quadratic)
+    form = quadratic if quadratic.ndim == 2 else np.diag(quadratic)
 
     def at(theta: Array) -> WhitenedDerivatives:
         pull = form @ theta

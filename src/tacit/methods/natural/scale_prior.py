@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tacit.arrays import Arrays
+from tacit.arrays import Arrays, solve_lower
 from tacit.expfam.quadrature import weighing_draws
 from tacit.methods.natural.move import Place
 from tacit.models.capabilities import LearnsScale
@@ -60,9 +60,7 @@ class ScaleFacts(NamedTuple):
         """The transform from θ to φ, by the Hessian at the first of several candidates."""
         layout = self.model.layout
         size = len(layout)
-        from scipy.linalg import solve_triangular
-
-        inverse = solve_triangular(public["root"][0], np.eye(len(self.mean)), lower=True)
+        inverse = solve_lower(public["root"][0], np.eye(len(self.mean)))
         information = (-inverse.T @ hessian[0] @ inverse)[:size, :size]
         return learnt_scale_prior(self.mean, layout, information, self.unit).transform
 

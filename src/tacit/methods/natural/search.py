@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tacit.arrays import Array
+import numpy as np
+
+from tacit.arrays import Array, namespace
 from tacit.methods.natural.curvature import absolute_eigen
 from tacit.methods.natural.stages import FAILED
 from tacit.models.capabilities import WhitenedDerivatives
-from tacit.support.compiler import jax, jnp
+from tacit.support.compiler import jax
 
 MAX_MODE_STEPS = 60
 SETTLED_DECREMENT = 1e-3
@@ -47,39 +49,40 @@ class Search(NamedTuple):
     @property
     def result(self) -> Array:
         """The mode, or without one the point of best merit."""
-        return jnp.where(self.settled, self.theta, self.best)
+        return namespace(self.theta).where(self.settled, self.theta, self.best)
 
 
 def first_search(centre: Array) -> Search:
     """A search that starts at that point."""
-    size = len(centre)
-    nothing = WhitenedDerivatives(jnp.asarray(-jnp.inf), jnp.zeros(size), jnp.zeros((size, size)))
+    xp, size = namespace(centre), len(centre)
+    nothing = WhitenedDerivatives(xp.asarray(-np.inf), xp.zeros(size), xp.zeros((size, size)))
     return Search(
         centre,
         centre,
         nothing,
-        jnp.asarray(FIRST_DAMPING),
-        jnp.asarray(0),
-        jnp.asarray(False),
+        xp.asarray(FIRST_DAMPING),
+        xp.asarray(0),
+        xp.asarray(False),
         centre,
-        jnp.asarray(-jnp.inf),
+        xp.asarray(-np.inf),
     )
 
 
 def searched(now: Search, seen: WhitenedDerivatives, finite: Array) -> Search:
     """The search after the derivatives at its proposal are known."""
+    xp = namespace(now.theta, seen.value)
     first = now.steps == 0
     better = first | (finite & (seen.value >= now.at_theta.value))
     pick = WhitenedDerivatives(
-        *(jnp.where(better, new, old) for new, old in zip(seen, now.at_theta, strict=True))
+        *(xp.where(better, new, old) for new, old in zip(seen, now.at_theta, strict=True))
     )
-    theta = jnp.where(better, now.proposal, now.theta)
+    theta = xp.where(better, now.proposal, now.theta)
     eigen = absolute_eigen(-pick.hessian)
     merit = pick.value - 0.5 * eigen.log_determinant
-    merit = jnp.where(jnp.isfinite(merit), merit, -jnp.inf)
+    merit = xp.where(xp.isfinite(merit), merit, -np.inf)
     lost = merit < now.best_merit - MERIT_DROP
-    damping = jnp.where(better, 0.1 * now.damping, 10.0 * now.damping)
-    damping = jnp.where(lost | (first & ~finite), jnp.inf, damping)
+    damping = xp.where(better, 0.1 * now.damping, 10.0 * now.damping)
+    damping = xp.where(lost | (first & ~finite), np.inf, damping)
     decrement = pick.gradient @ eigen.solve(pick.gradient)
     return Search(
         theta,
@@ -88,8 +91,8 @@ def searched(now: Search, seen: WhitenedDerivatives, finite: Array) -> Search:
         damping,
         now.steps + 1,
         (decrement < SETTLED_DECREMENT) & eigen.definite & ~lost,
-        jnp.where(first | (merit > now.best_merit), theta, now.best),
-        jnp.maximum(merit, now.best_merit),
+        xp.where(first | (merit > now.best_merit), theta, now.best),
+        xp.maximum(merit, now.best_merit),
     )
 
 
@@ -104,9 +107,10 @@ def find_mode(look: Callable[[Array], WhitenedDerivatives], centre: Array) -> Ar
 
 def only_finite(found: WhitenedDerivatives) -> tuple[WhitenedDerivatives, Array]:
     """FAILED and zeros where a number is not finite, and whether all are."""
-    finite = jnp.isfinite(found.value)
+    xp = namespace(found.value)
+    finite = xp.isfinite(found.value)
     for part in found[1:]:
-        finite = finite & jnp.all(jnp.isfinite(part))
-    hessian = jnp.where(finite, 0.5 * (found.hessian + found.hessian.T), 0.0)
-    gradient = jnp.where(finite, found.gradient, 0.0)
-    return WhitenedDerivatives(jnp.where(finite, found.value, FAILED), gradient, hessian), finite
+        finite = finite & xp.all(xp.isfinite(part))
+    hessian = xp.where(finite, 0.5 * (found.hessian + found.hessian.T), 0.0)
+    gradient = xp.where(finite, found.gradient, 0.0)
+    return WhitenedDerivatives(xp.where(finite, found.value, FAILED), gradient, hessian), finite

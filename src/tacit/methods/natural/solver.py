@@ -27,7 +27,7 @@ from functools import partial
 
 import numpy as np
 
-from tacit.arrays import Arrays, Natural
+from tacit.arrays import Arrays, Natural, solve_lower
 from tacit.expfam import FullGaussian, Gaussian
 from tacit.expfam.quadrature import weighing_draws
 from tacit.methods.natural import split_phases
@@ -135,9 +135,7 @@ class NaturalSolver:
         """One party's factor in θ, from its reply at q."""
         if stage != EVALUATE or not float(released["value"]) > 0.1 * FAILED:
             return None
-        from scipy.linalg import solve_triangular
-
-        inverse = solve_triangular(public["root"], np.eye(len(public["mean"])), lower=True)
+        inverse = solve_lower(public["root"], np.eye(len(public["mean"])))
         form = -inverse.T @ released["hessian"] @ inverse
         form = 0.5 * (form + form.T)
         linear = inverse.T @ released["gradient"] + form @ public["mean"]
@@ -478,9 +476,7 @@ class NaturalSolver:
         return form if form.ndim == 2 else np.diag(form), np.asarray(self.prior["linear"])
 
     def natural(self, mean: np.ndarray, root: np.ndarray) -> Natural:
-        from scipy.linalg import solve_triangular
-
-        inverse = solve_triangular(root, np.eye(len(mean)), lower=True)
+        inverse = solve_lower(root, np.eye(len(mean)))
         precision = inverse.T @ inverse
         if not isinstance(self.family, FullGaussian):
             diagonal = np.diagonal(precision).copy()

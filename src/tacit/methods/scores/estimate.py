@@ -68,6 +68,15 @@ class History(NamedTuple):
     noise_sds: np.ndarray
 
 
+class Found(NamedTuple):
+    """Mean and precision of q ∝ prior · exp(linear·θ − ½ θᵀ information θ)."""
+
+    mean: np.ndarray
+    precision: np.ndarray
+    information: np.ndarray
+    linear: np.ndarray
+
+
 class Estimator:
     """All that stays the same after the covariates are known."""
 
@@ -182,9 +191,10 @@ class Estimator:
         ratio: Ratio,
         start: np.ndarray,
         turns: int,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and precision of q from all main rounds."""
+    ) -> Found:
+        """q from all main rounds, and the Gaussian likelihood that it was made from."""
         mean, precision = start, np.diag(self.prior.precision)
+        information, linear = np.zeros_like(precision), np.zeros_like(mean)
         own = [self.simulator.score(point, mapping, point, point) for point in history.points]
         for _ in range(turns):
             here = self._at(mean, mapping)
@@ -213,7 +223,7 @@ class Estimator:
             mean = mean + step * min(1.0, LONGEST / max(length, 1e-300))
             if length**2 * self.records < STILL:
                 break
-        return mean, _symmetric(precision)
+        return Found(mean, _symmetric(precision), information, linear)
 
     def _at(self, theta: np.ndarray, mapping: np.ndarray) -> Expected:
         return self.simulator.expected(theta, mapping, theta, theta)

@@ -2,7 +2,8 @@
 
 A Gaussian prior is exact. Any other one meets the Gaussian likelihood of the scores in a
 variational Gaussian q: its natural gradient uses E_q[∇log p] and E_q[∇²log p] over fixed
-antithetic draws, and a step is taken only if the free energy does not rise.
+antithetic draws, and a step is taken only if the free energy does not rise. Where the posterior
+is not normal its moments come from many such q, one at each value of one coordinate.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from tacit.support.compiler import jax, jnp
 DRAWS = 64
 STEPS = 100
 STILL = 1e-6
+NORMAL_ENOUGH = 0.95
+"""Effective share of q's draws above which a posterior counts as normal."""
+AXES = 8
+"""Coordinates along which dividing a posterior is considered."""
+NEGLIGIBLE, MOST_NODES = 9.0, 60
+"""Nats below the top at which a side of a divided posterior ends, and its largest length."""
 
 
 class Local(NamedTuple):
@@ -24,6 +31,43 @@ class Local(NamedTuple):
 
     gradient: np.ndarray
     precision: np.ndarray
+
+
+class Likelihood(NamedTuple):
+    """exp(linear·θ − ½ θᵀ information θ)."""
+
+    information: np.ndarray
+    linear: np.ndarray
+
+
+class Node(NamedTuple):
+    """A normal q of some coordinates, the others fixed."""
+
+    mean: np.ndarray
+    """Of all coordinates."""
+    precision: np.ndarray
+    evidence: float
+    """log of the integral over these coordinates, up to a constant."""
+    share: float
+    """Of q's draws that are effective against the exact posterior."""
+
+
+class Evaluation(NamedTuple):
+    """Negative free energy of q up to a constant, E_q[∇log p], E_q[∇²log p]; see `Node`."""
+
+    energy: float
+    gradient: np.ndarray
+    hessian: np.ndarray
+    evidence: float
+    share: float
+
+
+class Moments(NamedTuple):
+    """Mean and precision of the posterior, and the effective share of the draws that found them."""
+
+    mean: np.ndarray
+    precision: np.ndarray
+    share: float
 
 
 class PriorTerm:
@@ -54,57 +98,137 @@ class PriorTerm:
             precision = information + np.diag(self.precision)
             return np.linalg.solve(precision, linear + self.precision * self.mean), precision
         precision = _symmetric(information + np.diag(self.precision))
-        return self._variational(information, linear, start, precision)
+        likelihood = Likelihood(information, linear)
+        found = self._variational(likelihood, start, precision, np.arange(len(start)))
+        return found.mean, found.precision
+
+    def moments(
+        self, information: np.ndarray, linear: np.ndarray, mean: np.ndarray, precision: np.ndarray
+    ) -> Moments:
+        """Moments of the exact posterior, of which `mean` and `precision` are a first guess.
+
+        Importance weights of q's draws show whether the posterior is normal. If it is not, as with
+        the spread of a hierarchy, it is divided along one coordinate: at each of many values of
+        this one the others are normal, or nearly so.
+        """
+        if self.exact:
+            return Moments(mean, precision, 1.0)
+        likelihood = Likelihood(information, linear)
+        every = np.arange(len(mean))
+        whole = self._variational(likelihood, mean, precision, every)
+        if whole.share >= NORMAL_ENOUGH:
+            return Moments(whole.mean, whole.precision, whole.share)
+        axis = self._axis(likelihood, whole)
+        free = np.delete(every, axis)
+        step = 0.5 / np.sqrt(whole.precision[axis, axis])
+        nodes = self._nodes(likelihood, whole, axis, free, step)
+        evidence = np.array([node.evidence for node in nodes])
+        weight = np.exp(evidence - np.max(evidence))
+        weight /= np.sum(weight)
+        means = np.array([node.mean for node in nodes])
+        middle = weight @ means
+        covariance = (weight[:, None] * (means - middle)).T @ (means - middle)
+        for node, part in zip(nodes, weight, strict=True):
+            covariance[np.ix_(free, free)] += part * np.linalg.inv(node.precision)
+        share = float(weight @ np.array([node.share for node in nodes]))
+        return Moments(middle, _symmetric(np.linalg.inv(covariance)), share)
+
+    def _nodes(
+        self, likelihood: Likelihood, whole: Node, axis: int, free: np.ndarray, step: float
+    ) -> list[Node]:
+        """Normal posteriors at values of one coordinate, outwards until they weigh nothing."""
+        start = whole._replace(precision=whole.precision[np.ix_(free, free)])
+        middle = self._variational(likelihood, start.mean, start.precision, free)
+        top, sides = middle.evidence, []
+        for way in (step, -step):
+            side, last = [], middle
+            while len(side) < MOST_NODES and last.evidence > top - NEGLIGIBLE:
+                mean = last.mean.copy()
+                mean[axis] += way
+                last = self._variational(likelihood, mean, last.precision, free)
+                side.append(last)
+                top = max(top, last.evidence)
+            sides.append(side)
+        return [*reversed(sides[1]), middle, *sides[0]]
+
+    def _axis(self, likelihood: Likelihood, whole: Node) -> int:
+        """The coordinate without which the posterior is nearest to a normal one.
+
+        It is one of those with which the prior's curvature changes most, in units of q's.
+        """
+        covariance, every = np.linalg.inv(whole.precision), np.arange(len(whole.mean))
+        shifts = covariance / np.sqrt(np.diagonal(covariance))
+        root = np.linalg.cholesky(covariance)
+        above, below = (self._evaluated(whole.mean + sign * shifts.T)[2] for sign in (1.0, -1.0))
+        changes = np.linalg.norm(root.T @ (above - below) @ root, axis=(1, 2))
+        tried = np.argsort(-np.nan_to_num(changes), kind="stable")[:AXES]
+        shares = []
+        for axis in tried:
+            free = np.delete(every, axis)
+            inner = whole.precision[np.ix_(free, free)]
+            shares.append(self._variational(likelihood, whole.mean, inner, free).share)
+        return int(tried[int(np.argmax(shares))])
 
     def _variational(
-        self, information: np.ndarray, linear: np.ndarray, mean: np.ndarray, precision: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        least = 1e-3 * self.precision  # keeps q proper where log p is not concave
-        best, gradient, hessian = self._energy(information, linear, mean, precision)
+        self, likelihood: Likelihood, mean: np.ndarray, precision: np.ndarray, free: np.ndarray
+    ) -> Node:
+        """q of the coordinates `free`; the others are kept at `mean`."""
+        inner = np.ix_(free, free)
+        information = likelihood.information[inner]
+        least = 1e-3 * self.precision[free]  # keeps q proper where log p is not concave
+        here = self._evaluation(likelihood, mean, precision, free)
         rate = 0.5
         for _ in range(STEPS):
-            wanted = _symmetric(information - hessian)
+            wanted = _symmetric(information - here.hessian)
             values, vectors = np.linalg.eigh(_scaled(wanted, np.diagonal(precision)))
             scale = np.sqrt(np.diagonal(precision))
             wanted = np.outer(scale, scale) * ((vectors * np.maximum(values, 0.05)) @ vectors.T)
             wanted = wanted + np.diag(least)
             following = (1.0 - rate) * precision + rate * wanted
-            pull = linear - information @ mean + gradient
-            moved = mean + rate * np.linalg.solve(following, pull)
-            energy, new_gradient, new_hessian = self._energy(information, linear, moved, following)
-            if not energy <= best + 1e-9 * (1.0 + abs(best)):
+            pull = (likelihood.linear - likelihood.information @ mean)[free] + here.gradient
+            moved = mean.copy()
+            moved[free] += rate * np.linalg.solve(following, pull)
+            found = self._evaluation(likelihood, moved, following, free)
+            if not found.energy <= here.energy + 1e-9 * (1.0 + abs(here.energy)):
                 rate *= 0.5
                 if rate < 1e-3:
                     break
                 continue
-            gained = best - energy
-            mean, precision, best = moved, _symmetric(following), energy
-            gradient, hessian = new_gradient, new_hessian
+            gained = here.energy - found.energy
+            mean, precision, here = moved, _symmetric(following), found
             if gained < STILL and rate >= 0.5:
                 break
             rate = min(1.0, 1.5 * rate)
-        return mean, precision
+        return Node(mean, precision, here.evidence, here.share)
 
-    def _energy(
-        self, information: np.ndarray, linear: np.ndarray, mean: np.ndarray, precision: np.ndarray
-    ) -> tuple[float, np.ndarray, np.ndarray]:
-        """Negative free energy of q up to a constant, E_q[∇log p] and E_q[∇²log p]."""
+    def _evaluation(
+        self, likelihood: Likelihood, mean: np.ndarray, precision: np.ndarray, free: np.ndarray
+    ) -> Evaluation:
+        """Of q, over its draws."""
         try:
             factor = np.linalg.cholesky(precision)
         except np.linalg.LinAlgError:
-            return np.inf, mean, precision
-        covariance = np.linalg.inv(precision)
-        points = mean + np.linalg.solve(factor.T, self.draws.T).T
+            return Evaluation(np.inf, mean[free], precision, -np.inf, 0.0)
+        normal = self.draws[:, : len(free)]
+        points = np.tile(mean, (len(normal), 1))
+        points[:, free] += np.linalg.solve(factor.T, normal.T).T
         values, gradients, hessians = self._evaluated(points)
-        quadratic = linear @ mean - 0.5 * (
-            mean @ information @ mean + np.sum(information * covariance)
-        )
-        entropy = -np.sum(np.log(np.diagonal(factor)))
-        energy = -(float(np.mean(values)) + quadratic + entropy)
-        energy = energy if np.isfinite(energy) else np.inf
-        return energy, np.mean(gradients, axis=0), np.mean(hessians, axis=0)
+        values = values + points @ likelihood.linear
+        values = values - 0.5 * np.sum(points @ likelihood.information * points, axis=1)
+        entropy = -float(np.sum(np.log(np.diagonal(factor))))
+        energy = -(float(np.mean(values)) + entropy)
+        weights = values + 0.5 * np.sum(np.square(normal), axis=1)
+        top = float(np.max(weights))
+        if not np.isfinite(energy) or not np.isfinite(top):
+            return Evaluation(np.inf, mean[free], precision, -np.inf, 0.0)
+        weights = np.exp(weights - top)
+        share = float(np.sum(weights) ** 2 / np.sum(np.square(weights)) / len(weights))
+        evidence = top + float(np.log(np.mean(weights))) + entropy
+        gradient, hessian = np.mean(gradients, axis=0), np.mean(hessians, axis=0)
+        return Evaluation(energy, gradient[free], hessian[np.ix_(free, free)], evidence, share)
 
     def _evaluated(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """log p, its gradients and Hessians; as many points at a time as there are draws."""
         if self._run is None:
             log_prior = self.model.log_prior
 
@@ -113,8 +237,13 @@ class PriorTerm:
                 return value, gradient, jax.hessian(log_prior)(theta)
 
             self._run = jax.jit(jax.vmap(one))
-        found = self._run(jnp.asarray(points))
-        return tuple(np.asarray(value, np.float64) for value in found)  # pyright: ignore
+        size, parts = len(self.draws), []
+        for first in range(0, len(points), size):
+            some = points[first : first + size]
+            padded = np.concatenate([some, np.tile(some[:1], (size - len(some), 1))])
+            found = self._run(jnp.asarray(padded))
+            parts.append([np.asarray(value, np.float64)[: len(some)] for value in found])
+        return tuple(np.concatenate(each) for each in zip(*parts, strict=True))  # pyright: ignore
 
 
 def _symmetric(matrix: np.ndarray) -> np.ndarray:

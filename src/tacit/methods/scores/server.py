@@ -33,6 +33,8 @@ COUNTS, MOMENT, CURVATURE, SCORE, RANK = "counts", "moment", "curvature", "score
 """The stages; each releases one array of the same name."""
 TURNS, LAST_TURNS = 1, 4
 SIGNIFICANT = 0.01
+LEAST_SHARE = 0.5
+"""Effective share of draws below which the posterior under the exact prior is not described."""
 FAR = 1.0
 """A last burn-in round that moved θ further, in units of one record's information, had not
 arrived."""
@@ -168,11 +170,16 @@ class ScoresServer:
             np.append(known["noise"], noise_sd * score_bound(size)),
         )
         last = SCORE not in self.method.stages[number:]
-        mean, precision = estimator.posterior(
+        q = estimator.posterior(
             history, known["map"], self._ratio(known), known["point"], LAST_TURNS if last else TURNS
         )
         found = {"points": history.points, "scores": history.scores, "noise": history.noise_sds}
-        return found | {"point": mean, "mean": mean, "precision": precision}
+        found |= {"point": q.mean, "mean": q.mean, "precision": q.precision}
+        if last:
+            moments = self.prior.moments(q.information, q.linear, q.mean, q.precision)
+            found |= {"mean": moments.mean, "precision": moments.precision}
+            found["effective_share"] = np.array([moments.share])
+        return found
 
     @staticmethod
     def _ratio(known: Arrays) -> Ratio:
@@ -228,6 +235,13 @@ def trouble(server: ScoresServer, memory: Arrays) -> str | None:
             f"the last burn-in round still moved θ by {ways[-1]:.2g} units of one record's "
             f"information (at most {FAR:g} when it has arrived); use more schedule.rounds, columns "
             "of a similar scale, or a prior nearer to the records"
+        )
+    share = float(memory.get("effective_share", np.ones(1))[0])
+    if share < LEAST_SHARE:
+        return (
+            f"{share:.0%} of the draws of the normal posterior are effective under the exact prior "
+            f"(at least {LEAST_SHARE:.0%} if it is right): intervals may be too narrow; use fewer "
+            "weakly determined scales, or give them a narrower prior"
         )
     return None
 

@@ -261,18 +261,17 @@ class GeneralisedLinear(LinearPredictor):
     def whitened_derivatives(
         self, mean: Array, root: Array, spread: Array, records: Records, weights: Array
     ) -> WhitenedDerivatives:
-        import jax.numpy as jnp
-
         x, y = records["x"], records["y"]
+        xp = namespace(mean, x)
         reach = x @ root.astype(x.dtype)
-        variance = jnp.square(spread) * jnp.sum(jnp.square(reach), axis=1)
+        variance = xp.square(spread) * xp.sum(xp.square(reach), axis=1)
         eta = x @ mean.astype(x.dtype)
-        value, slope, curvature = self.expected_derivatives(eta, variance, y)
+        value, slope, curvature = self.expected_derivatives(eta, variance.astype(x.dtype), y)
         bent = reach * (weights * curvature)[:, None]
         return WhitenedDerivatives(
-            jnp.sum(weights * value).astype(jnp.float64),
-            (reach.T @ (weights * slope)).astype(jnp.float64),
-            -(bent.T @ reach).astype(jnp.float64),
+            xp.sum(weights * value).astype(np.float64),
+            (reach.T @ (weights * slope)).astype(np.float64),
+            -(bent.T @ reach).astype(np.float64),
         )
 
     def data_site(self, family: Family, records: Records, weights: Array) -> Natural:
@@ -328,6 +327,21 @@ class GeneralisedLinear(LinearPredictor):
             return found
 
         return ClippingParts(jnp.sqrt(norms), weighted_sum)
+
+
+class ExplicitDerivatives(GeneralisedLinear):
+    """A model whose `pointwise` and `expected_derivatives` also compute with NumPy arrays."""
+
+    @abc.abstractmethod
+    def expected_derivatives(
+        self, mean: Array, variance: Array, y: Array
+    ) -> tuple[Array, Array, Array]:
+        """As in `GeneralisedLinear`, in the library of its arguments."""
+
+    def log_likelihoods(self, thetas: Array, records: Records, weights: Array) -> Array:
+        """As `tacit.models.capabilities.InNumPy`."""
+        each = self.pointwise(records["x"] @ thetas.T, records["y"][:, None])
+        return weights @ each
 
 
 def _full_site(x: Array, eta: Array, slope: Array, curvature: Array) -> Natural:

@@ -15,7 +15,7 @@ from tacit.expfam import Family, Natural
 from tacit.expfam.gaussian import LOG_2PI
 from tacit.models.base import ModelSchema, Output, Records
 from tacit.models.capabilities import ConjugateGaussian, DerivativeBounds, quadratic_bounds
-from tacit.models.glm.base import GeneralisedLinear
+from tacit.models.glm.base import ExplicitDerivatives
 from tacit.models.glm.outcomes import NormalLaw
 from tacit.models.predictive import Prediction, normal_predictive
 from tacit.models.scores import ScoreLikelihood
@@ -25,7 +25,7 @@ from tacit.models.statistics import Working
 from tacit.support.validation import check_sd
 
 
-class LinearRegression(GeneralisedLinear, ConjugateGaussian):
+class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
     """y ~ N(x·θ, noise_sd²), θ ~ N(prior_mean, prior_sd²) in each coordinate.
 
     `bounds` are the smallest and largest y, if public. The likelihood ignores them, but private
@@ -92,6 +92,13 @@ class LinearRegression(GeneralisedLinear, ConjugateGaussian):
 
     def expected_log_likelihood(self, mean: Array, variance: Array, y: Array) -> Array:
         return self.pointwise(mean, y) - 0.5 * variance / self.noise_sd**2
+
+    def expected_derivatives(
+        self, mean: Array, variance: Array, y: Array
+    ) -> tuple[Array, Array, Array]:
+        scale = 1.0 / self.noise_sd**2
+        value = self.expected_log_likelihood(mean, variance, y)
+        return value, scale * (y - mean), scale * namespace(mean).ones_like(mean)
 
     def working(self, family: Family, q: Natural, records: Records) -> Working:
         del family, q

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacit.arrays import Array, namespace
+from tacit.arrays import Array, namespace, softplus
 from tacit.data.schema.layout import Layout
 from tacit.expfam import Family, Gaussian, Natural
 from tacit.expfam.quadrature import hermite
 from tacit.models.base import Output, Records
 from tacit.models.capabilities import DataStart, DerivativeBounds
-from tacit.models.glm.base import GeneralisedLinear
+from tacit.models.glm.base import ExplicitDerivatives
 from tacit.models.glm.outcomes import BernoulliLaw
 from tacit.models.polya_gamma import expected_weight
 from tacit.models.scores import ScoreLikelihood
@@ -26,7 +26,7 @@ MIN_SQUARED_NORM = 1e-6
 """Minimum of r², for columns that are declared to be 0."""
 
 
-class LogisticRegression(GeneralisedLinear):
+class LogisticRegression(ExplicitDerivatives):
     """y ~ Bernoulli(sigmoid(x·θ)), θ ~ N(prior_mean, prior_sd²) in each coordinate.
 
     Parameters
@@ -79,15 +79,14 @@ class LogisticRegression(GeneralisedLinear):
         self, mean: Array, variance: Array, y: Array
     ) -> tuple[Array, Array, Array]:
         """Explicit p and p(1 − p) from one exponential, accurate where they are small."""
-        import jax.numpy as jnp
-
+        xp = namespace(mean, variance)
         nodes, weights = hermite(self.quadrature_nodes)
-        eta = mean + nodes[:, None].astype(mean.dtype) * jnp.sqrt(variance)
+        eta = mean + nodes[:, None].astype(mean.dtype) * xp.sqrt(variance)
         weights = weights.astype(mean.dtype)
-        small = jnp.exp(-jnp.abs(eta))
+        small = xp.exp(-xp.abs(eta))
         larger = 1.0 / (1.0 + small)
-        probability = jnp.where(eta > 0, larger, small * larger)
-        curvature = weights @ (small * jnp.square(larger))
+        probability = xp.where(eta > 0, larger, small * larger)
+        curvature = weights @ (small * xp.square(larger))
         return weights @ self.pointwise(eta, y), y - weights @ probability, curvature
 
     @property
@@ -178,11 +177,8 @@ class BernoulliLikelihood(ScoreLikelihood):
 
 
 def bernoulli_log_likelihood(logit: Array, y: Array) -> Array:
-    """log p(y | logit) = y·logit − log(1 + e^logit), without overflow.
-
-    `logaddexp` has exact first and second derivatives everywhere, which `NaturalVI` needs.
-    """
-    return y * logit - namespace(logit).logaddexp(logit, 0.0)
+    """log p(y | logit) = y·logit − log(1 + e^logit), without overflow."""
+    return y * logit - softplus(logit)
 
 
 def _sigmoid(eta: Array) -> Array:

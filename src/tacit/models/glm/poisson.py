@@ -11,9 +11,10 @@ import numpy as np
 from tacit.arrays import Array, namespace, special
 from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError, DataError
+from tacit.expfam.quadrature import hermite
 from tacit.models.base import ModelSchema, Output, Records
 from tacit.models.capabilities import DataStart, DerivativeBounds
-from tacit.models.glm.base import GeneralisedLinear
+from tacit.models.glm.base import ExplicitDerivatives
 from tacit.models.glm.outcomes import PoissonLaw
 from tacit.models.scores import ScoreLikelihood
 from tacit.models.settings import PoissonSettings
@@ -25,7 +26,7 @@ RATE_FACTOR = 100.0
 """The likelihood is Poisson up to this multiple of the largest count."""
 
 
-class PoissonRegression(GeneralisedLinear):
+class PoissonRegression(ExplicitDerivatives):
     """y ~ Poisson(exp(x·θ)), y ≤ `max_count`; θ ~ N(prior_mean, prior_sd²) in each coordinate.
 
     `max_count` is a public upper bound of the counts. It does not limit the rates. Beyond
@@ -100,6 +101,17 @@ class PoissonRegression(GeneralisedLinear):
         rate = xp.exp(inside) + self.largest_rate * beyond
         return y * eta - rate - special(eta, y).gammaln(y + 1.0)
 
+    def expected_derivatives(
+        self, mean: Array, variance: Array, y: Array
+    ) -> tuple[Array, Array, Array]:
+        xp = namespace(mean, variance)
+        nodes, weights = hermite(self.quadrature_nodes)
+        eta = mean + nodes[:, None].astype(mean.dtype) * xp.sqrt(variance)
+        weights = weights.astype(mean.dtype)
+        rate = xp.where(eta > -LARGEST_EXPONENT, self.inverse_link(eta), 0.0)
+        curvature = xp.where(eta < math.log(self.largest_rate), rate, 0.0)
+        return weights @ self.pointwise(eta, y), y - weights @ rate, weights @ curvature
+
     def data_predictor(self, y: Array) -> Array:
         """log(y + 0.1)."""
         return namespace(y).log(y + 0.1)
@@ -143,6 +155,13 @@ class PoissonRegression(GeneralisedLinear):
         del bounds
         log_rate = at_most(records["x"] @ theta, LOG_RATE_SD)
         return rng.poisson(self.inverse_link(log_rate)).astype(np.float64)
+
+    def draw_outcomes(
+        self, theta: np.ndarray, means: np.ndarray, records: Records, seed: int
+    ) -> np.ndarray:
+        del theta, records
+        rng = np.random.default_rng([seed, 1])
+        return rng.poisson(means).astype(np.float64)
 
     def inverse_link(self, eta: Array) -> Array:
         xp = namespace(eta)

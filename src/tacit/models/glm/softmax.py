@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from tacit.arrays import Array, namespace
+from tacit.arrays import Array, namespace, sum_points
 from tacit.data.schema.layout import Layout, unknown_layout
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
@@ -149,6 +149,16 @@ class SoftmaxRegression(LinearPredictor):
         eta = records["x"] @ self.rows(theta).T
         return namespace(eta).sum(one_hot(self, records["y"]) * _log_softmax(eta), axis=-1)
 
+    def log_likelihoods(self, thetas: Array, records: Records, weights: Array) -> Array:
+        """As `tacit.models.capabilities.InNumPy`."""
+        xp = namespace(thetas, weights)
+        own = one_hot(self, records["y"])
+        eta = [records["x"] @ self.rows(thetas)[:, k].T for k in range(len(self.levels))]
+        largest = functools.reduce(xp.maximum, eta)
+        totals = xp.log(sum(xp.exp(one - largest) for one in eta)) + largest
+        chosen = sum(own[:, k, None] * one for k, one in enumerate(eta))
+        return weights @ (chosen - xp.sum(own, axis=1)[:, None] * totals)
+
     def response(self, theta: Array, records: Records) -> Array:
         eta = _log_softmax(records["x"] @ self.rows(theta).T)
         return namespace(eta).exp(eta)
@@ -176,40 +186,38 @@ class SoftmaxRegression(LinearPredictor):
         return location, block_covariances(blocks, x)
 
     def expected(self, mean: Array, covariance: Array, y: Array) -> Expected:
-        """Averages over ξ ~ N(mean, covariance) by quadrature. JAX only.
+        """Averages over ξ ~ N(mean, covariance) by quadrature.
 
         Internally records are the last axis, because there are many records and few levels.
         """
-        import jax
-        import jax.numpy as jnp
-
+        xp = namespace(mean, covariance)
         nodes, weights = normal_points(mean.shape[-1])
         basis = contrasts(len(self.levels)).astype(mean.dtype)
-        centre = jnp.tensordot(basis, mean, axes=(1, -1))
-        steps = jnp.tensordot(basis, root_of(covariance), axes=(1, -2))  # (K, …, K − 1)
-        steps = jnp.moveaxis(steps, -1, 0)
-        own = jnp.moveaxis(one_hot(self, y).astype(mean.dtype), -1, 0)
+        centre = xp.tensordot(basis, mean, axes=(1, -1))
+        steps = xp.tensordot(basis, root_of(covariance), axes=(1, -2))  # (K, …, K − 1)
+        steps = xp.moveaxis(steps, -1, 0)
+        own = xp.moveaxis(one_hot(self, y).astype(mean.dtype), -1, 0)
 
-        def add(total: Expected, point: tuple[Array, Array]) -> tuple[Expected, None]:
+        def add(total: Expected, point: tuple[Array, Array]) -> Expected:
             node, weight = point
             eta = centre + sum(node[r] * steps[r] for r in range(len(steps)))
             eta = _shifted(eta, axis=0)
-            p = jnp.exp(eta)
-            sums = jnp.sum(p, axis=0)
+            p = xp.exp(eta)
+            sums = xp.sum(p, axis=0)
             p = p / sums
-            value = jnp.sum(own * eta, axis=0) - jnp.sum(own, axis=0) * jnp.log(sums)
+            value = xp.sum(own * eta, axis=0) - xp.sum(own, axis=0) * xp.log(sums)
             found = Expected(weight * value, weight * p, weight * (p[:, None] * p[None]))
-            return Expected(*(a + b for a, b in zip(total, found, strict=True))), None
+            return Expected(*(a + b for a, b in zip(total, found, strict=True)))
 
         nothing = Expected(
-            jnp.zeros(own.shape[1:], mean.dtype),
-            jnp.zeros_like(own),
-            jnp.zeros((own.shape[0], *own.shape), mean.dtype),
+            xp.zeros(own.shape[1:], mean.dtype),
+            xp.zeros_like(own),
+            xp.zeros((own.shape[0], *own.shape), mean.dtype),
         )
         rule = (nodes.astype(mean.dtype), weights.astype(mean.dtype))
-        value, p, second = jax.lax.scan(add, nothing, rule)[0]
-        p, second = jnp.moveaxis(p, 0, -1), jnp.moveaxis(second, (0, 1), (-2, -1))
-        return Expected(value, p, jnp.eye(p.shape[-1], dtype=p.dtype) * p[..., None] - second)
+        value, p, second = sum_points(add, nothing, rule, xp)
+        p, second = xp.moveaxis(p, 0, -1), xp.moveaxis(second, (0, 1), (-2, -1))
+        return Expected(value, p, xp.eye(p.shape[-1], dtype=p.dtype) * p[..., None] - second)
 
     def expected_fit(self, family: Gaussian, free: Free, records: Records) -> Array:
         return self.expected(*self.seen(family, free, records["x"]), records["y"]).value

@@ -11,7 +11,9 @@ are 1 it is ‖x‖²(1 − 2p_y + ‖p‖²), the largest for the least probabl
 
 from __future__ import annotations
 
-from tacit.arrays import Array, computed_once, kept_rows, unit_rows
+import numpy as np
+
+from tacit.arrays import Array, computed_once, kept_rows, namespace, unit_rows
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.gaussian import Free
 from tacit.models.base import Records
@@ -59,18 +61,19 @@ def softmax_whitened(
     errors could exceed the precision of a wide prior.
     """
     x, y, levels = records["x"], records["y"], len(model.levels)
-    basis, width = jnp.asarray(contrasts(levels)), len(model.layout)
-    within = jnp.einsum("kr,kim->rim", basis, root.reshape(levels, width, -1))
+    xp = namespace(mean, x)
+    basis, width = xp.asarray(contrasts(levels)), len(model.layout)
+    within = xp.einsum("kr,kim->rim", basis, root.reshape(levels, width, -1))
     within = within.reshape((levels - 1) * width, -1)
-    covariance = jnp.square(spread) * within @ within.T
+    covariance = xp.square(spread) * within @ within.T
     blocks = covariance.reshape(levels - 1, width, levels - 1, width).transpose(0, 2, 1, 3)
     location = x @ (model.rows(mean).T @ basis).astype(x.dtype)
     found = model.expected(location, block_covariances(blocks.astype(x.dtype), x), y)
     slope = weights[:, None] * ((one_hot(model, y).astype(x.dtype) - found.probability) @ basis)
-    bent = jnp.einsum("kr,nkl,ls->nrs", basis, found.curvature, basis)
-    form = _kronecker_sum(weights[:, None, None] * bent, x).astype(jnp.float64)
-    gradient = (slope.T @ x).reshape(-1).astype(jnp.float64)
-    value = jnp.sum(weights * found.value).astype(jnp.float64)
+    bent = xp.einsum("kr,nkl,ls->nrs", basis, found.curvature, basis)
+    form = _kronecker_sum(weights[:, None, None] * bent, x).astype(np.float64)
+    gradient = (slope.T @ x).reshape(-1).astype(np.float64)
+    value = xp.sum(weights * found.value).astype(np.float64)
     return WhitenedDerivatives(value, within.T @ gradient, -(within.T @ form @ within))
 
 
@@ -111,7 +114,7 @@ def _kronecker_sum(curvature: Array, x: Array) -> Array:
         ]
         for row in range(size)
     ]
-    return jnp.block(blocks)
+    return namespace(x).block(blocks)
 
 
 def softmax_gradient_norms(

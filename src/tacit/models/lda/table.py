@@ -55,22 +55,6 @@ class TopicTable:
             chances=tuple(tuple((concentration[k, best[k]] / sums[k]).tolist()) for k in order),
         )
 
-    @classmethod
-    def from_rows(cls, rows: list[dict[str, Any]]) -> TopicTable:
-        """Make the table from the rows of `topic_rows`.
-
-        Parameters
-        ----------
-        rows
-            Topics of a result, as in result.json.
-        """
-        return cls(
-            numbers=tuple(row["number"] for row in rows),
-            shares=tuple(row["share"] for row in rows),
-            words=tuple(tuple(row["words"]) for row in rows),
-            chances=tuple(tuple(row["chances"]) for row in rows),
-        )
-
     def shared(self, other: TopicTable) -> tuple[float, ...]:
         """For each topic, the largest share of its top words that one topic of `other` has.
 

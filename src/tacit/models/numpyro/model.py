@@ -138,6 +138,10 @@ class NumPyroModel(SimulatedOutcomes, Model):
         return model
 
     @property
+    def record_columns(self) -> tuple[str, ...]:
+        return tuple(self.program.keys)
+
+    @property
     def scale_coordinates(self) -> tuple[int, ...]:
         return tuple(
             place
@@ -191,6 +195,18 @@ class NumPyroModel(SimulatedOutcomes, Model):
         draws = jnp.atleast_2d(jnp.asarray(draws))
         keys = jax.random.split(jax.random.key(seed), len(draws))
         return jax.vmap(partial(self._simulate, records=batch))(draws, keys)
+
+    def draw_outcomes(
+        self, theta: np.ndarray, means: np.ndarray, records: Records, seed: int
+    ) -> np.ndarray:
+        del means
+        draws = self.predictive(theta, records, seed=seed)
+        if len(draws) != 1:
+            raise ConfigError(
+                f"the model observes {', '.join(draws)}; use model.predictive(draws, records)"
+            )
+        (value,) = draws.values()
+        return np.asarray(value, np.float64)
 
     def simulate(
         self,

@@ -21,7 +21,7 @@ from tacit.errors import DataError
 from tacit.support.type_info import prepare
 
 FORMAT = 1
-Kind = Literal["budget", "link", "charge", "reply"]
+Kind = Literal["budget", "link", "records", "charge", "reply"]
 OLD_KINDS = {"ceiling": "budget"}
 OLD_ADJACENCY = {"substitute": "replace-one", "add-or-remove": "add-or-remove-one"}
 """Names used in ledgers written by version 0.1."""
@@ -39,7 +39,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """One entry of the ledger. Fields that a kind does not need are empty.
 
     `body` is JSON: the events of a charge, the numbers of a budget, the older data set of a link,
-    the keyed hash and the length of a reply.
+    the keyed hash and the number of a data set's record hashes, the keyed hash and the length of a
+    reply.
     """
 
     seq: int
@@ -96,6 +97,11 @@ def sealed(key: bytes, entry: Entry) -> Entry:
 def reply_hash(key: bytes, run: str, request: str, body: bytes) -> str:
     """Digest of a stored reply, kept in the chain."""
     return _hash(key, b"tacit.reply", run, request, body).hex()
+
+
+def records_hash(key: bytes, dataset: str, elements: bytes, columns: bytes) -> str:
+    """Digest of the stored record hashes of a data set, kept in the chain."""
+    return _hash(key, b"tacit.records", dataset, elements, columns).hex()
 
 
 def noise_code(key: bytes, charge: tuple[str, str, int], content: str, secret: bytes) -> bytes:

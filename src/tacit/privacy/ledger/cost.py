@@ -9,7 +9,10 @@ import msgspec
 
 from tacit.errors import PrivacyBudgetError
 from tacit.privacy.ledger.epsilon_cache import EpsilonCache, EpsilonQuery
+from tacit.privacy.ledger.exposure import Charged
 from tacit.privacy.ledger.state import Budget, Epsilon, Paid, under
+
+_LARGEST = 1e6
 
 
 class BudgetExceededError(PrivacyBudgetError):
@@ -45,6 +48,12 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     releases: int
     family: int
     """Number of data sets that share the budget."""
+    planned: float | None = None
+    """ε that the same releases would have cost as one run, planned in advance. The difference to
+    `epsilon` is the price of choosing each run after seeing the ones before it.
+    """
+    shared: dict[str, int | None] = {}
+    """Contents of other data sets with records in common, and how many; None: perhaps all."""
 
 
 class CachedAccountant:
@@ -54,38 +63,69 @@ class CachedAccountant:
         self._epsilon = epsilon
         self._cache = EpsilonCache()
 
-    def of(self, paid: Counter[Paid], budget: Budget) -> float:
-        """Upper bound on ε of all charges, at the budget's δ, unit and adjacency."""
-        return self._value(_query(paid, budget))
+    def of(self, charged: Charged, budget: Budget) -> float:
+        """Upper bound on ε of all charges, at the budget's δ, unit and adjacency.
 
-    def fits(self, paid: Counter[Paid], budget: Budget) -> bool:
+        Charges of one run were planned in advance. Several runs may have been chosen one after the
+        other, so that a filter has to bound them.
+        """
+        if charged.adaptive:
+            return self._filtered(charged, budget)
+        return self._value(_query(charged.paid, budget))
+
+    def planned(self, charged: Charged, budget: Budget) -> float:
+        """ε of all charges as if they had been planned in advance as one run."""
+        return self._value(_query(charged.paid, budget))
+
+    def smallest_budget(self, charged: Charged, terms: Budget) -> float:
+        """Smallest ε of a budget in these terms that admits all charges."""
+        low = self.planned(charged, terms)
+        if not charged.adaptive or not 0.0 < low < math.inf:
+            return low
+
+        def admits(epsilon: float) -> bool:
+            return self.of(charged, msgspec.structs.replace(terms, epsilon=epsilon)) <= epsilon
+
+        if admits(low):
+            return low
+        high = 2.0 * low
+        while not admits(high):
+            high *= 2.0
+            if high > _LARGEST:
+                return math.inf
+        while high - low > 1e-7 * high:
+            middle = (low + high) / 2.0
+            low, high = (low, middle) if admits(middle) else (middle, high)
+        return high
+
+    def fits(self, charged: Charged, budget: Budget) -> bool:
         """True if these charges stay within the budget.
 
         ε of a multiset of events bounds ε of every subset. So if a larger cached multiset fits,
         this one fits: after `check` of a whole run, its rounds need no further evaluation. Cached
         bounds only allow; a refusal evaluates exactly these events.
         """
-        query = _query(paid, budget)
+        if charged.adaptive:
+            return self._filtered(charged, budget) <= budget.epsilon
+        query = _query(charged.paid, budget)
         if self._cache.at_most(query, budget.epsilon):
             return True
         return self._value(query) <= budget.epsilon
 
-    def compare(
-        self, spent: Counter[Paid], requested: Counter[Paid], budget: Budget
-    ) -> BudgetCheck:
+    def compare(self, spent: Charged, requested: Charged, budget: Budget) -> BudgetCheck:
         """ε spent, requested and in total, with the budget."""
         return BudgetCheck(
             spent=self.of(spent, budget),
             requested=self.of(requested, budget),
-            total=self.of(spent + requested, budget),
+            total=self.of(spent.plus(requested), budget),
             budget=budget,
         )
 
     def require_budget(
-        self, dataset: str, spent: Counter[Paid], requested: Counter[Paid], budget: Budget
+        self, dataset: str, spent: Charged, requested: Charged, budget: Budget, shared: str = ""
     ) -> None:
-        """Refuse a request that would exceed the budget."""
-        if self.fits(spent + requested, budget):
+        """Refuse a request that would exceed the budget; `shared` names overlapping data sets."""
+        if self.fits(spent.plus(requested), budget):
             return
         check = self.compare(spent, requested, budget)
         why = (
@@ -94,8 +134,23 @@ class CachedAccountant:
         raise BudgetExceededError(
             f"privacy budget exceeded for data set {dataset}: spent ε = {check.spent:.6g},"
             f" requested ε = {check.requested:.6g}{why}, together {check.total:.6g} >"
-            f" {shown(budget)}; use fewer releases or more noise, or raise the budget:"
-            " tacit ledger budget --raise"
+            f" {shown(budget)}{shared and f'; it {shared}'}; use fewer releases or more noise, or"
+            " raise the budget: tacit ledger budget --raise"
+        )
+
+    def _filtered(self, charged: Charged, budget: Budget) -> float:
+        """ε of adaptively chosen runs; see `tacit.privacy.accounting.filters`."""
+        from tacit.privacy.accounting.filters import filtered_epsilon
+
+        events = under(charged.paid, budget)
+        if not events:
+            return 0.0
+        return filtered_epsilon(
+            events,
+            budget.delta,
+            budget.adjacency,
+            budget=budget.epsilon,
+            epsilon=lambda *query: self._value(EpsilonQuery(*query)),  # pyright: ignore[reportArgumentType]
         )
 
     def _value(self, query: EpsilonQuery) -> float:

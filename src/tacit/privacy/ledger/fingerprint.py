@@ -1,8 +1,8 @@
-"""Fingerprints: ids of data sets in the ledger, equal for equal records.
+"""Ids of data sets in the ledger, and how earlier versions computed them.
 
-Budget is spent on records, so the ledger must recognise them across runs. The id is a hash of the
-public schema and a keyed hash of the content. Without the party's key, a guess about a record
-cannot be tested against it. One changed value gives another id.
+The id is a hash of the public schema and a keyed hash of the content, both computed by
+`tacit.privacy.ledger.records`. Up to version 0.1 the content was that of the training records of
+one run (`fingerprint`), which is still computed to find the charges of such ledgers again.
 """
 
 from __future__ import annotations
@@ -70,8 +70,7 @@ def fingerprint(schema: Any, records: Mapping[str, np.ndarray], key: bytes) -> D
     False
     """
     check_key(key)
-    text = msgspec.json.encode(schema, order="sorted")
-    public = hashlib.blake2b(text, digest_size=_SIZE, person=b"tacit.schema").hexdigest()
+    public = hash_of_schema(schema)
     names = sorted(records)
     count = _common_length(records)
     columns = {name: np.asarray(records[name]) for name in names}
@@ -89,6 +88,12 @@ def fingerprint(schema: Any, records: Mapping[str, np.ndarray], key: bytes) -> D
     whole = hashlib.blake2b(head, digest_size=_SIZE, key=key, person=b"tacit.content")
     whole.update(count.to_bytes(8, "big") + b"".join(sorted(hashes)))
     return DatasetId(public, whole.hexdigest())
+
+
+def hash_of_schema(schema: Any) -> str:
+    """First half of a data set id: hash of a public JSON value."""
+    text = msgspec.json.encode(schema, order="sorted")
+    return hashlib.blake2b(text, digest_size=_SIZE, person=b"tacit.schema").hexdigest()
 
 
 def check_key(key: bytes) -> None:

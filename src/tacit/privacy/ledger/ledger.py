@@ -18,13 +18,13 @@ transaction. The other methods are their one-element forms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.privacy.events import Adjacency, GaussianEvent
-from tacit.privacy.ledger.chain import Entry, reply_hash
+from tacit.privacy.ledger.chain import Entry, records_hash, reply_hash
 from tacit.privacy.ledger.charges import (
     ChargedRequest,
     ReleaseRequest,
@@ -39,6 +39,7 @@ from tacit.privacy.ledger.cost import (
     Spent,
     shown,
 )
+from tacit.privacy.ledger.exposure import Charged, affected
 from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.privacy.ledger.log import draft
 from tacit.privacy.ledger.noise import lost_secret, new_secret, opened
@@ -48,6 +49,7 @@ from tacit.privacy.ledger.rules import (
     answerable,
     check_same_release,
     required_budget,
+    shared_records,
     warn_of_lookalikes,
 )
 from tacit.privacy.ledger.state import Budget, Charge, State, Unit, tally, under
@@ -63,6 +65,9 @@ __all__ = [
     "ReleaseRequest",
 ]
 __all__ += ["ChargedRequest", "LineageWarning", "Reply", "Report", "Row", "Spent", "audit"]
+
+
+SAME_RECORDS = "the same records under version 0.1"
 
 
 class Ledger(LedgerReader):
@@ -120,23 +125,25 @@ class Ledger(LedgerReader):
         check_text("reason", reason, needed=True)
         said: dict[frozenset[str], Budget] = {}
         with self._log.writing() as state:
+            exposure = self._exposure(state)
             for dataset, budget in budgets.items():
-                family = state.family(dataset)
-                present = said.get(family) or state.budget(dataset)
+                family = state.family(dataset.content)
+                present = said.get(family) or state.budget_of(family)
                 if present is not None and not raising and not budget.within(present):
                     raise PrivacyBudgetError(
                         f"the budget of {dataset.short} is {shown(present)}; {shown(budget)} is"
                         " not below it: to raise it, add --raise to tacit ledger budget"
                     )
-                under(state.paid(dataset), budget)
+                for charged in exposure.largest(dataset):
+                    under(charged.paid, budget)
                 if present is None:
-                    warn_of_lookalikes(state, dataset)
+                    warn_of_lookalikes(exposure, dataset)
                 said[family] = budget
-            drafts = (
+            drafts = [
                 draft("budget", d, c, unit=c.unit, adjacency=c.adjacency, purpose=reason)
                 for d, c in budgets.items()
-            )
-            self._log.append(state, drafts)
+            ]
+            self._append(state, budgets, drafts)
         self._log.publish()
 
     def link(self, newer: DatasetId, older: DatasetId, *, reason: str) -> None:
@@ -157,9 +164,9 @@ class Ledger(LedgerReader):
                 raise ConfigError(
                     f"{older} is not in the ledger; choose from: tacit ledger show --all"
                 )
-            if newer.content in state.family(older):
+            if newer.content in state.family(older.content):
                 return
-            mine, theirs = state.budget(newer), state.budget(older)
+            mine, theirs = (state.budget_of(state.family(one.content)) for one in (newer, older))
             if mine is not None and theirs is not None and mine != theirs:
                 raise PrivacyBudgetError(
                     f"{newer.short} has budget {shown(mine)}, {older.short} has {shown(theirs)};"
@@ -167,7 +174,9 @@ class Ledger(LedgerReader):
                 )
             budget = mine or theirs
             if budget is not None:
-                under(state.paid(newer) + state.paid(older), budget)
+                exposure = self._exposure(state)
+                for charged in (*exposure.largest(newer), *exposure.largest(older)):
+                    under(charged.paid, budget)
             self._log.append(state, [draft("link", newer, str(older), purpose=reason)])
         self._log.publish()
 
@@ -178,8 +187,11 @@ class Ledger(LedgerReader):
         *,
         unit: Unit,
         adjacency: Adjacency,
+        run: str = "",
     ) -> BudgetCheck:
         """Compare spent, requested and total ε of `events` with the budget. Charges nothing.
+
+        Where records are in several data sets, the comparison with the least left is returned.
 
         Call it with the events of a whole run before the first round: the run's charges then need
         no further evaluation (see `CachedAccountant.fits`), so each holds the file only briefly.
@@ -192,12 +204,20 @@ class Ledger(LedgerReader):
             Gaussian releases with their clip, noise and sampling.
         unit, adjacency
             What the release protects, and against which neighbours.
+        run
+            The run that the events belong to; by default a new one.
         """
         check_release(events, unit, adjacency)
-        requested = tally([(events, unit, adjacency)])
+        requested = Charged(tally([(events, unit, adjacency)]), frozenset({run}))
         with self._log.writing() as state:
-            budget = required_budget(state, dataset)
-            return self._accountant.compare(state.paid(dataset), requested, budget)
+            exposure = self._exposure(state)
+            required_budget(exposure, dataset)
+            found = [
+                self._accountant.compare(exposure.charged(group), requested, budget)
+                for group in exposure.groups(dataset)
+                for budget in exposure.budgets(group)
+            ]
+        return max(found, key=lambda one: one.total / one.budget.epsilon)
 
     def price(
         self,
@@ -207,8 +227,11 @@ class Ledger(LedgerReader):
         unit: Unit,
         adjacency: Adjacency,
         delta: float,
+        run: str = "",
     ) -> float:
         """Smallest budget ε in these terms under which `events` fit. Charges nothing.
+
+        Without events: ε of everything that was charged so far.
 
         Parameters
         ----------
@@ -220,12 +243,19 @@ class Ledger(LedgerReader):
             What the release protects, and against which neighbours.
         delta
             δ of the budget.
+        run
+            The run that the events belong to; by default a new one.
         """
-        check_release(events, unit, adjacency)
+        if events:
+            check_release(events, unit, adjacency)
         terms = Budget(epsilon=1.0, delta=delta, adjacency=adjacency, unit=unit)
         with self._log.writing() as state:
-            return self._accountant.of(
-                state.paid(dataset) + tally([(events, unit, adjacency)]), terms
+            requested = Charged(
+                tally([(events, unit, adjacency)]), frozenset({run} if events else ())
+            )
+            return max(
+                self._accountant.smallest_budget(charged.plus(requested), terms)
+                for charged in self._exposure(state).largest(dataset)
             )
 
     def charge(
@@ -285,22 +315,37 @@ class Ledger(LedgerReader):
             for release, fresh in zip(releases, new, strict=True)
         ]
 
-    def _charge(self, state: State, wanted: Sequence[ReleaseRequest]) -> list[Entry]:
+    def _charge(
+        self, state: State, wanted: Sequence[ReleaseRequest], *, budget_required: bool = True
+    ) -> list[Entry]:
         """Write charges for all releases; returns their entries without hashes.
 
         The state does not change while it is written from, so releases that share a budget are
         summed here before the comparison.
         """
-        together: dict[frozenset[str], list[ReleaseRequest]] = {}
+        exposure = self._exposure(state)
+        by_dataset: dict[DatasetId, list[ReleaseRequest]] = {}
         for release in wanted:
-            together.setdefault(state.family(release.dataset), []).append(release)
-        for shared in together.values():
-            dataset = shared[0].dataset
-            budget = required_budget(state, dataset)
-            requested = tally(
-                [(release.events, release.unit, release.adjacency) for release in shared]
+            by_dataset.setdefault(release.dataset, []).append(release)
+        for dataset in by_dataset if budget_required else ():
+            required_budget(exposure, dataset)
+        for group, charged in affected(exposure, by_dataset).items():
+            requested = Charged(
+                tally(
+                    (release.events, release.unit, release.adjacency)
+                    for dataset in charged
+                    for release in by_dataset[dataset]
+                ),
+                frozenset(release.run for one in charged for release in by_dataset[one]),
             )
-            self._accountant.require_budget(dataset.short, state.paid(dataset), requested, budget)
+            for budget in exposure.budgets(group):
+                self._accountant.require_budget(
+                    charged[0].short,
+                    exposure.charged(group),
+                    requested,
+                    budget,
+                    shared_records(exposure, charged[0]),
+                )
         drafts = [
             draft(
                 "charge", release.dataset, release.events, run=release.run, request=release.request,
@@ -309,8 +354,29 @@ class Ledger(LedgerReader):
             )
             for release in wanted
         ]  # fmt: skip
-        first = self._log.append(state, drafts)
+        first = self._append(state, by_dataset, drafts)
         return [msgspec.structs.replace(one, seq=first + i) for i, one in enumerate(drafts)]
+
+    def _append(self, state: State, datasets: Iterable[DatasetId], drafts: Sequence[Entry]) -> int:
+        """Write entries after the record hashes of data sets that are new in the ledger.
+
+        Returns the number of the first entry of `drafts`.
+        """
+        new, kept = [], []
+        for dataset in dict.fromkeys(datasets):
+            hashed = self._hashed.get(dataset.content)
+            if hashed is None or dataset.content in state.records:
+                continue
+            packed = hashed.packed()
+            digest = records_hash(self._log.store.key, dataset.content, *packed)
+            kept.append((len(new), *packed))
+            new.append(draft("records", dataset, (digest, len(hashed.elements))))
+            older = self._older.get(dataset.content)
+            if older is not None and older.content not in state.family(dataset.content):
+                new.append(draft("link", dataset, str(older), purpose=SAME_RECORDS))
+        first = self._log.append(state, [*new, *drafts])
+        self._log.store.keep_records([(first + place, *packed) for place, *packed in kept])
+        return first + len(new)
 
     def store_reply(self, run: str, request: str, body: bytes) -> bytes:
         """Store one reply: see `store_replies`.
@@ -419,7 +485,7 @@ class Ledger(LedgerReader):
         return [next(stored) if reply is None else reply for reply in replies]
 
     def open_many(
-        self, releases: Sequence[ReleaseRequest]
+        self, releases: Sequence[ReleaseRequest], *, budget_required: bool = True
     ) -> tuple[list[bytes | None], list[ChargedRequest]]:
         """First half of `answer_many`, for replies that are computed elsewhere.
 
@@ -431,6 +497,9 @@ class Ledger(LedgerReader):
         ----------
         releases
             Releases that are requested.
+        budget_required
+            Refuse a data set that has no budget. If False, it is charged without a limit, so that
+            later runs on the same records see what was spent.
         """
         check_distinct(releases)
         with self._log.writing() as state:
@@ -443,7 +512,7 @@ class Ledger(LedgerReader):
             store = self._log.store
             found = {release.place: lost_secret(store, state, release) for release in wanted}
             fresh = [release for release in wanted if found[release.place] is None]
-            entries = self._charge(state, fresh)
+            entries = self._charge(state, fresh, budget_required=budget_required)
             new = [new_secret(store, *pair) for pair in zip(fresh, entries, strict=True)]
             store.keep_secrets(new)
         if wanted:

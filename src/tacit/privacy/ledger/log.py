@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from tacit.errors import DataError
 from tacit.privacy.ledger.chain import (
@@ -23,10 +24,12 @@ from tacit.privacy.ledger.chain import (
     Entry,
     Kind,
     follow,
+    records_hash,
     reply_hash,
     sealed,
 )
 from tacit.privacy.ledger.fingerprint import DatasetId
+from tacit.privacy.ledger.records import unpacked
 from tacit.privacy.ledger.state import State
 from tacit.privacy.ledger.store import Store, create_store
 
@@ -99,6 +102,18 @@ class EntryLog:
                 f" {ADVICE}"
             )
         return body
+
+    def records(self, state: State, content: str) -> tuple[np.ndarray, np.ndarray]:
+        """Stored record hashes of a data set; call inside `writing`."""
+        known = state.records[content]
+        stored = self.store.records(known.seq)
+        if stored is None or not hmac.compare_digest(
+            records_hash(self.store.key, content, *stored), known.digest
+        ):
+            raise DataError(
+                f"the record hashes of data set {content[:8]} are missing or were changed; {ADVICE}"
+            )
+        return unpacked(*stored)
 
     def _catch_up(self) -> State:
         """Check and apply entries written since the last call, by any process."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -15,11 +15,14 @@ from tacit.privacy.ledger.cost import (
     CachedAccountant,
     Spent,
 )
+from tacit.privacy.ledger.exposure import Exposure
 from tacit.privacy.ledger.fingerprint import DatasetId, fingerprint
 from tacit.privacy.ledger.log import EntryLog
 from tacit.privacy.ledger.noise import stored_secret
+from tacit.privacy.ledger.overlap import Overlaps
 from tacit.privacy.ledger.paths import own_ledger
-from tacit.privacy.ledger.state import Budget, Charge, Epsilon
+from tacit.privacy.ledger.records import HashedRecords, hash_records
+from tacit.privacy.ledger.state import Budget, Charge, Epsilon, State
 from tacit.privacy.ledger.verify import Report, Row, as_row, audit, write_export
 
 
@@ -35,6 +38,9 @@ class LedgerReader:
     ) -> None:
         self._log = EntryLog(own_ledger() if path is None else Path(path), create=create)
         self._accountant = CachedAccountant(epsilon)
+        self._hashed: dict[str, HashedRecords] = {}
+        self._older: dict[str, DatasetId] = {}
+        self._overlaps: tuple[frozenset[str], Overlaps] = frozenset(), Overlaps({}, {})
 
     @property
     def path(self) -> Path:
@@ -52,7 +58,7 @@ class LedgerReader:
         self.close()
 
     def identify(self, schema: Any, records: Mapping[str, np.ndarray]) -> DatasetId:
-        """Id of a data set under this party's key: see `fingerprint`.
+        """Id of a data set under this party's key: see `identify_many`.
 
         Parameters
         ----------
@@ -61,7 +67,70 @@ class LedgerReader:
         records
             The records, by column.
         """
+        return self.identify_many(schema, {"": records})[""]
+
+    def identify_many(
+        self,
+        schema: Any,
+        parties: Mapping[str, Mapping[str, Any]],
+        *,
+        person: str | None = None,
+        older: Callable[[str], DatasetId] | None = None,
+    ) -> dict[str, DatasetId]:
+        """Ids of the data sets of parties that have no record in common.
+
+        The keyed hashes of the records are compared with those of all data sets in the ledger:
+        what was charged to any of these counts for the records that they share. The hashes are
+        stored with the first budget or charge.
+
+        Parameters
+        ----------
+        schema
+            Public schema of the records.
+        parties
+            All records of each party by column, before any split, selection or preparation.
+        person
+            Column that says whose record it is.
+        older
+            Function from a party to the id of its data set under version 0.1. Called if the ledger
+            has data sets of that version; the charges of the one that it names are carried over.
+        """
+        found = hash_records(schema, parties, self._log.store.key, person=person)
+        with self._log.writing() as state:
+            first_version = {one.content: one for one in state.datasets}
+        for content in state.records:
+            first_version.pop(content, None)
+        for name, hashed in found.items():
+            content = hashed.id.content
+            self._hashed[content] = hashed
+            if older is not None and first_version and content not in state.records:
+                before = older(name)
+                if before.content in first_version:
+                    self._older[content] = before
+        return {name: hashed.id for name, hashed in found.items()}
+
+    def first_version_id(self, schema: Any, records: Mapping[str, np.ndarray]) -> DatasetId:
+        """Id of a data set under version 0.1: see `fingerprint`.
+
+        Parameters
+        ----------
+        schema
+            Public schema of the records.
+        records
+            The training records, by column.
+        """
         return fingerprint(schema, records, self._log.store.key)
+
+    def _exposure(self, state: State) -> Exposure:
+        """Which data sets share records, with the present charges; call inside `writing`."""
+        contents = frozenset({*state.records, *self._hashed})
+        if self._overlaps[0] != contents:
+            elements = {one: hashed.elements for one, hashed in self._hashed.items()}
+            columns = {one: hashed.columns for one, hashed in self._hashed.items()}
+            for content in contents - elements.keys():
+                elements[content], columns[content] = self._log.records(state, content)
+            self._overlaps = contents, Overlaps(elements, columns)
+        return Exposure(state, self._overlaps[1], self._older)
 
     def derived_key(self, use: str) -> bytes:
         """Key derived from the ledger's for one other use; always the same.
@@ -78,13 +147,16 @@ class LedgerReader:
     def budget(self, data: DatasetId | str) -> Budget | None:
         """Budget of a data set; None if none was set.
 
+        A data set without one has the smallest budget of the data sets that its records are in, if
+        each of its records is in one with a budget.
+
         Parameters
         ----------
         data
             A data set of `datasets()`, or its id as `tacit ledger show --all` prints it.
         """
         with self._log.writing() as state:
-            return state.budget(_as_dataset(data))
+            return self._exposure(state).budget(_as_dataset(data))
 
     def recall(self, run: str, request: str) -> bytes | None:
         """One stored reply: see `recall_many`.
@@ -145,9 +217,13 @@ class LedgerReader:
         """
         dataset = _as_dataset(data)
         with self._log.writing() as state:
-            budget, paid = state.budget(dataset), state.paid(dataset)
-            family = state.family(dataset)
-            epsilon = None if budget is None else self._accountant.of(paid, budget)
+            exposure = self._exposure(state)
+            budget, family = exposure.budget(dataset), state.family(dataset.content)
+            charged = exposure.largest(dataset)
+            epsilon = planned = None
+            if budget is not None:
+                epsilon = max(self._accountant.of(one, budget) for one in charged)
+                planned = max(self._accountant.planned(one, budget) for one in charged)
             charges = [c for cs in state.charges.values() for c in cs]
             return Spent(
                 dataset=str(dataset),
@@ -155,8 +231,10 @@ class LedgerReader:
                 budget=budget,
                 remaining=None if budget is None or epsilon is None else budget.epsilon - epsilon,
                 charges=sum(charge.dataset.content in family for charge in charges),
-                releases=sum(paid.values()),
+                releases=max(sum(one.paid.values()) for one in charged),
                 family=len(family),
+                planned=planned,
+                shared=exposure.overlaps.others(dataset.content),
             )
 
     def remaining(self, data: DatasetId | str) -> float | None:
@@ -198,7 +276,7 @@ class LedgerReader:
         store, dataset = self._log.store, None if data is None else _as_dataset(data)
         with self._log.writing() as state:
             entries = list(follow(store.key, store.rows(), 0, store.first))
-            family = None if dataset is None else state.family(dataset)
+            family = None if dataset is None else state.family(dataset.content)
             return [
                 as_row(entry, state)
                 for entry in entries

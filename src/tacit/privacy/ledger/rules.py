@@ -6,6 +6,7 @@ import warnings
 
 from tacit.errors import PrivacyBudgetError
 from tacit.privacy.ledger.charges import ReleaseRequest, Reply
+from tacit.privacy.ledger.exposure import Exposure
 from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.privacy.ledger.state import Budget, Charge, State
 
@@ -56,14 +57,17 @@ def answerable(state: State, reply: Reply, digest: str) -> Charge | None:
     return None
 
 
-def required_budget(state: State, dataset: DatasetId) -> Budget:
-    """Budget of a data set; refused if none was set."""
-    budget = state.budget(dataset)
+def required_budget(exposure: Exposure, dataset: DatasetId) -> Budget:
+    """Budget of a data set, or that of those which contain all its records; refused if none."""
+    budget = exposure.budget(dataset)
     if budget is not None:
         return budget
-    alike = next(state.lookalikes(dataset), None)
+    alike = next(exposure.state.lookalikes(dataset), None)
+    shared = shared_records(exposure, dataset)
     hint = (
-        f"; it has the schema of {alike.short}, which was charged: if it continues that data"
+        f"; it {shared}: what was charged to these will count: set a budget that covers both"
+        if shared
+        else f"; it has the schema of {alike.short}, which was charged: if it continues that data"
         f" set, link it instead: tacit ledger link {dataset} {alike}"
         if alike
         else ""
@@ -74,10 +78,34 @@ def required_budget(state: State, dataset: DatasetId) -> Budget:
     )
 
 
-def warn_of_lookalikes(state: State, dataset: DatasetId) -> None:
-    """Warn that a data set with a new budget may contain records charged before."""
+def shared_records(exposure: Exposure, dataset: DatasetId) -> str:
+    """Clause that says which data sets have records of this one; empty if none."""
+    others = exposure.overlaps.others(dataset.content)
+    if not others:
+        return ""
+    size = exposure.overlaps.size(dataset.content) or 0
+    said = [
+        f"{'all or some' if count is None else f'{count:,} of {size:,}'} records with {other[:8]}"
+        for other, count in others.items()
+    ]
+    more = f" and {len(said) - 3} more data sets" if len(said) > 3 else ""
+    return f"shares {', '.join(said[:3])}{more}"
+
+
+def warn_of_lookalikes(exposure: Exposure, dataset: DatasetId) -> None:
+    """Warn that a data set with a new budget contains, or may contain, records charged before."""
+    state, shared = exposure.state, shared_records(exposure, dataset)
+    charged = any(state.paid_by_content(one) for one in exposure.overlaps.others(dataset.content))
+    if shared and charged:
+        warnings.warn(
+            f"data set {dataset.short} {shared}; what was charged to these counts for it too, and"
+            " their budgets bind as well",
+            LineageWarning,
+            stacklevel=4,
+        )
+        return
     alike = next(state.lookalikes(dataset), None)
-    if alike:
+    if alike and not shared:
         warnings.warn(
             f"data set {dataset.short} gets a separate budget, but has the schema of"
             f" {alike.short}, which was charged; if it holds some of the same records, link it:"

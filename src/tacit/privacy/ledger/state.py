@@ -77,6 +77,14 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     new: bool = False
 
 
+class Registered(msgspec.Struct, frozen=True):
+    """Digest and number of the stored record hashes of a data set, as recorded in the chain."""
+
+    seq: int
+    digest: str
+    count: int
+
+
 class Answer(msgspec.Struct, frozen=True):
     """Digest and size of a stored reply, as recorded in the chain."""
 
@@ -161,6 +169,9 @@ class State:
     datasets: dict[DatasetId, None] = field(default_factory=dict)
     charges: dict[tuple[str, str], list[Charge]] = field(default_factory=dict)
     answers: dict[tuple[str, str], Answer] = field(default_factory=dict)
+    records: dict[str, Registered] = field(default_factory=dict)
+    """Data sets whose record hashes are stored, by content."""
+    _runs: dict[str, set[str]] = field(default_factory=dict)
     _paid: dict[str, Counter[Paid]] = field(default_factory=dict)
     _budgets: dict[str, tuple[int, Budget]] = field(default_factory=dict)
     _family: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -181,7 +192,7 @@ class State:
             self._budgets[dataset.content] = (entry.seq, budget)
         elif entry.kind == "link":
             older = DatasetId.parse(msgspec.json.decode(entry.body, type=str))
-            family = self.family(dataset) | self.family(older)
+            family = self.family(dataset.content) | self.family(older.content)
             self.datasets[older] = None
             self._family.update(dict.fromkeys(family, family))
         elif entry.kind == "charge":
@@ -189,24 +200,29 @@ class State:
             self.charges.setdefault(place, []).append(charge)
             terms = (charge.events, charge.unit, charge.adjacency)
             self._paid.setdefault(dataset.content, Counter()).update(tally([terms]))
+            self._runs.setdefault(dataset.content, set()).add(entry.run)
+        elif entry.kind == "records":
+            digest, count = msgspec.json.decode(entry.body, type=tuple[str, int])
+            self.records[dataset.content] = Registered(entry.seq, digest, count)
         else:
             digest, size = msgspec.json.decode(entry.body, type=tuple[str, int])
             self.answers[place] = Answer(entry.seq, digest, size)
 
-    def family(self, dataset: DatasetId) -> frozenset[str]:
+    def family(self, content: str) -> frozenset[str]:
         """Contents that share one budget: linked data sets, and equal contents under any schema."""
-        return self._family.get(dataset.content, frozenset({dataset.content}))
+        return self._family.get(content, frozenset({content}))
 
-    def paid(self, dataset: DatasetId) -> Counter[Paid]:
-        """All events ever charged to a data set and to those that it continues."""
-        total: Counter[Paid] = Counter()
-        for content in self.family(dataset):
-            total.update(self._paid.get(content, {}))
-        return total
+    def paid_by_content(self, content: str) -> Counter[Paid]:
+        """All events ever charged to exactly this content."""
+        return self._paid.get(content, Counter())
 
-    def budget(self, dataset: DatasetId) -> Budget | None:
-        """The budget set last for the data set or its family."""
-        found = [self._budgets[c] for c in self.family(dataset) if c in self._budgets]
+    def runs_of(self, content: str) -> frozenset[str]:
+        """Runs that were charged to exactly this content."""
+        return frozenset(self._runs.get(content, ()))
+
+    def budget_of(self, family: frozenset[str]) -> Budget | None:
+        """The budget set last for a member of a family."""
+        found = [self._budgets[c] for c in family if c in self._budgets]
         return max(found, key=lambda pair: pair[0])[1] if found else None
 
     def next_attempt(self, place: tuple[str, str]) -> int:
@@ -218,7 +234,7 @@ class State:
 
         Yields the most recent first, lazily, because callers often need only one.
         """
-        family = self.family(dataset)
+        family = self.family(dataset.content)
         for other in reversed(self.datasets):
             alike = other.schema == dataset.schema and other.content not in family
             if alike and self._paid.get(other.content):

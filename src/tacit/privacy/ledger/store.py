@@ -1,7 +1,8 @@
 """The ledger on disk: one SQLite file, its key and a copy of its head.
 
     ledger.sqlite   header, entries, the head (written with each batch), stored replies, and the
-                    noise secrets of answers that are charged and not stored yet; mode 0600
+                    noise secrets of answers that are charged and not stored yet, and keyed hashes
+                    of the records of each data set; mode 0600
     ledger.key      32 secret bytes
     ledger.head     a copy of the head, written after the commit and before `charge` returns
 
@@ -68,7 +69,10 @@ _SCHEMA = (
 )
 _NOISE_SECRETS = """CREATE TABLE noise_secrets (seq INTEGER PRIMARY KEY, content TEXT NOT NULL,
        secret BLOB NOT NULL, code BLOB NOT NULL)"""
-"""Ledgers of version 0.1 do not have this table; it is added when they are opened."""
+_RECORDS = """CREATE TABLE records (seq INTEGER PRIMARY KEY, elements BLOB NOT NULL,
+       columns BLOB NOT NULL)"""
+"""Ledgers of earlier versions lack one or both of these tables, which opening them adds."""
+_ADDED = (_NOISE_SECRETS, _RECORDS)
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _HEAD = ("count", "hash", "code")
 _TABLES = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name"
@@ -91,8 +95,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         """Connect to an existing file; `create_store` creates one."""
-        if path.suffix != ".sqlite":
-            raise ConfigError(f'{path}; the name of a ledger ends in ".sqlite"')
+        _check_name(path)
         self.path = path
         self.key_path, self.head_path = path.with_suffix(".key"), path.with_suffix(".head")
         if not path.exists():
@@ -195,17 +198,29 @@ class Store:
         )
         if self.path.stat().st_size != pages * size:  # SQLite reads what is missing as zeros
             raise DataError(f"{self.path} is cut short; {ADVICE}")
-        if self.db.execute(_TABLES).fetchall() not in (_expected_tables(), _first_tables()):
+        if self.db.execute(_TABLES).fetchall() not in _known_tables():
             raise DataError(f"{self.path} has other tables than a ledger's; {ADVICE}")
 
     def has_noise_secrets(self) -> bool:
         """True if the table of noise secrets exists; ledgers of version 0.1 lack it."""
-        return self.db.execute(_TABLES).fetchall() != _first_tables()
+        return self.db.execute(_TABLES).fetchall() != _known_tables()[0]
 
     def upgrade(self) -> None:
-        """Add the missing table to a ledger of version 0.1, in the caller's transaction."""
-        if not self.has_noise_secrets():
-            self.db.execute(_NOISE_SECRETS)
+        """Add missing tables to a ledger of an earlier version, in the caller's transaction."""
+        version = _known_tables().index(self.db.execute(_TABLES).fetchall())
+        for statement in _ADDED[version:]:
+            self.db.execute(statement)
+
+    def records(self, seq: int) -> tuple[bytes, bytes] | None:
+        """The stored record hashes of an entry, unchecked; None if there are none."""
+        if self.db.execute(_TABLES).fetchall() != _known_tables()[-1]:
+            return None
+        rows = self.db.execute("SELECT * FROM records WHERE seq = ?", (seq,)).fetchall()
+        return (bytes(rows[0][1]), bytes(rows[0][2])) if rows else None
+
+    def keep_records(self, kept: Sequence[tuple[int, bytes, bytes]]) -> None:
+        """Store record hashes by entry, in the caller's transaction."""
+        self.db.executemany("INSERT INTO records VALUES (?, ?, ?)", kept)
 
     def head(self) -> Head:
         """The checked head inside the database."""
@@ -327,6 +342,7 @@ def create_store(path: Path, created: str) -> None:
     ledger therefore means that the ledger was removed, and creating a new one is refused because it
     would forget what was spent.
     """
+    _check_name(path)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         _refuse_remains(path)
@@ -335,6 +351,11 @@ def create_store(path: Path, created: str) -> None:
         if not store.db.execute(_TABLES).fetchall():
             _refuse_remains(path)
             _fill(store, created)
+
+
+def _check_name(path: Path) -> None:
+    if path.suffix != ".sqlite":
+        raise ConfigError(f'{path}; the name of a ledger ends in ".sqlite"')
 
 
 def read_head(path: Path) -> Head | None:
@@ -378,7 +399,7 @@ def _fill(store: Store, created: str) -> None:
     store.publish(head)
     if new:
         write_durably(store.key_path, key)
-    for statement in (*_SCHEMA, _NOISE_SECRETS):
+    for statement in (*_SCHEMA, *_ADDED):
         store.db.execute(statement)
     row = (header.format, header.created, header.salt)
     store.db.execute("INSERT INTO header VALUES (0, ?, ?, ?)", row)
@@ -386,14 +407,9 @@ def _fill(store: Store, created: str) -> None:
 
 
 @cache
-def _expected_tables() -> list[tuple]:
-    return _tables_of(*_SCHEMA, _NOISE_SECRETS)
-
-
-@cache
-def _first_tables() -> list[tuple]:
-    """Tables of version 0.1."""
-    return _tables_of(*_SCHEMA)
+def _known_tables() -> list[list[tuple]]:
+    """Tables of each version, the first being 0.1."""
+    return [_tables_of(*_SCHEMA, *_ADDED[:count]) for count in range(len(_ADDED) + 1)]
 
 
 def _tables_of(*statements: str) -> list[tuple]:

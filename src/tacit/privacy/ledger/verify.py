@@ -24,6 +24,7 @@ from tacit.privacy.ledger.chain import (
     fault,
     follow,
     read_row,
+    records_hash,
     reply_hash,
 )
 from tacit.privacy.ledger.cost import Spent
@@ -123,6 +124,7 @@ def audit(path: Path, receipt: str | None = None) -> Report:
                 if not problems:
                     _collect(problems, store, hashes, _replies)
                     _collect(problems, store, hashes, _noise_secrets)
+                    _collect(problems, store, hashes, _records)
         if receipt is not None:
             problems += _receipt(receipt, hashes)
     except TacitError as error:
@@ -209,6 +211,17 @@ def _noise_secrets(store: Store, _: _Hashes) -> Iterable[str]:
             yield f"the noise secret of entry {kept.seq} was changed"
         if (charge.run, charge.request) in state.answers:
             yield f"the noise secret of entry {kept.seq} was not erased with its reply"
+
+
+def _records(store: Store, _: _Hashes) -> Iterable[str]:
+    """Check that the stored record hashes are those recorded in the chain."""
+    state = State(last=store.first)
+    for entry in follow(store.key, store.rows(), 0, store.first):
+        state.apply(entry)
+    for content, known in state.records.items():
+        stored = store.records(known.seq)
+        if stored is None or records_hash(store.key, content, *stored) != known.digest:
+            yield f"the record hashes of entry {known.seq} are missing or were changed"
 
 
 def _receipt(receipt: str, hashes: _Hashes) -> list[str]:

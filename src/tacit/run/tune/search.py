@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tacit.errors import ConfigError
@@ -75,9 +75,7 @@ def tune(
     configuration nor catalogue determine it. Defaults come from [tune].
     """
     started = time.perf_counter()
-    for name, value in (("trials", trials), ("repeats", repeats), ("records", records)):
-        if value is not None and not value >= 1:
-            raise ConfigError(f"--{name} {value}; it must be at least 1")
+    _check_counts(trials=trials, repeats=repeats, records=records)
     options = config.tune
     seed = config.seed if seed is None else seed
     most, last = trials or options.trials, repeats or options.repeats
@@ -89,33 +87,22 @@ def tune(
     total = sum(count * new for count, new in stages) + 2 * last
     done = 0
 
-    def advance(trial: Trial, number: int) -> Trial:
+    def advance(trials: list[Trial], number: int) -> list[Trial]:
         nonlocal done
-        trial = runner.tried(trial, number)
-        done += 1
-        if progress is not None:
-            progress(done, total, f"{len(running)} settings, {number + 1} federations")
-        return trial
+        after = []
+        for trial in trials:
+            after.append(runner.tried(trial, number))
+            done += 1
+            if progress is not None:
+                progress(done, total, f"{len(trials)} settings, {number + 1} federations")
+        return after
 
-    over: list[Trial] = []
-    first = 0
-    for stage, (_, new) in enumerate(stages):
-        if stage:
-            keep = max(1, math.ceil(len(running) / 2))
-            running.sort(key=lambda trial: -trial.mean)
-            stays = [t for i, t in enumerate(running) if i < keep or not t.settings]
-            over[:0] = [trial for trial in running if trial not in stays]
-            running = stays
-        for number in range(first, first + new):  # one federation in memory at a time
-            running = [advance(trial, number) for trial in running]
-            _refuse_hopeless(running)
-        first += new
-    running.sort(key=lambda trial: -trial.mean)
+    running, over = _by_halving(running, [new for _, new in stages], advance)
     best, check = running[0], None
     if best.settings:
         pair = [Trial(settings=best.settings), Trial(settings={})]
         for number in range(last, 2 * last):
-            pair = [advance(trial, number) for trial in pair]
+            pair = advance(pair, number)
         check = (pair[0], pair[1])
     result = Tuned(
         config=config,
@@ -130,6 +117,39 @@ def tune(
     if check is not None and not result.holds:
         result = replace(result, best=result.given)
     return result
+
+
+def _by_halving(
+    running: list[Trial],
+    federations: Sequence[int],
+    advance: Callable[[list[Trial], int], list[Trial]],
+) -> tuple[list[Trial], list[Trial]]:
+    """Trials after that many new federations per stage, best first, and those dropped between."""
+    over: list[Trial] = []
+    first = 0
+    for stage, new in enumerate(federations):
+        if stage:
+            running, dropped = _halved(running)
+            over[:0] = dropped
+        for number in range(first, first + new):  # one federation in memory at a time
+            running = advance(running, number)
+            _refuse_hopeless(running)
+        first += new
+    return sorted(running, key=lambda trial: -trial.mean), over
+
+
+def _halved(trials: list[Trial]) -> tuple[list[Trial], list[Trial]]:
+    """The better half, with the given configuration in any case, and the others."""
+    keep = max(1, math.ceil(len(trials) / 2))
+    ranked = sorted(trials, key=lambda trial: -trial.mean)
+    stays = [trial for i, trial in enumerate(ranked) if i < keep or not trial.settings]
+    return stays, [trial for trial in ranked if trial not in stays]
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, value in counts.items():
+        if value is not None and not value >= 1:
+            raise ConfigError(f"--{name} {value}; it must be at least 1")
 
 
 def _stages(settings: int, last: int) -> list[tuple[int, int]]:

@@ -1,0 +1,322 @@
+"""The audit of a plan: for each kind of release, a lower bound on ε beside the claim."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import msgspec
+
+from tacit.auditing.canaries import canaries_in_one_run
+from tacit.auditing.party import (
+    AuditedParty,
+    WorstPair,
+    bits_epsilon,
+    distance_below,
+    reply_epsilon,
+)
+from tacit.methods import PrivateMethod
+from tacit.plan.plan import Plan
+from tacit.privacy.accounting import epsilon
+from tacit.privacy.events import GaussianEvent
+from tacit.testing.privacy_loss import oracles
+from tacit.testing.releases import noted
+
+DRAWS = 4_000
+LOW_BIT_DRAWS = 1_000
+WRONG_NOISE = 0.5
+"""Factor of the noise in the test of the audit's power."""
+
+Kind = Literal["release", "reply", "low bits", "run", "canaries", "files"]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One line of an audit: a claim and what was shown against it.
+
+    Parameters
+    ----------
+    kind
+        What was attacked: one release, a whole reply, its low bits, all releases of the run, the
+        result of one run with canaries, or the files of a run directory.
+    what
+        Stage and number of the release.
+    claim
+        ε that the guarantee allows, at its δ.
+    bound
+        Lower bound on ε; None where nothing could be measured.
+    wrong_noise
+        The same bound with half of the noise: the power of the test. None if not measured.
+    confidence
+        Probability with which the bound holds.
+    note
+        How it was measured, or why it was not.
+    """
+
+    kind: Kind
+    what: str
+    claim: float
+    bound: float | None
+    wrong_noise: float | None = None
+    confidence: float = 0.9999
+    note: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """False if the lower bound is above the claim."""
+        return self.bound is None or self.bound <= self.claim
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """All findings about one plan, with the terms of its guarantee."""
+
+    method: str
+    unit: str
+    adjacency: str
+    delta: float
+    epsilon: float
+    findings: tuple[Finding, ...]
+    seconds: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """True if no lower bound is above its claim."""
+        return all(one.holds for one in self.findings)
+
+
+def audit(
+    plan: Plan,
+    *,
+    party: str | None = None,
+    draws: int = DRAWS,
+    seconds: float = 120.0,
+    canaries: bool = True,
+    progress: Progress | None = None,
+    seed: int = 0,
+) -> Audit:
+    """Audit the releases of one party of a private plan, with secret noise.
+
+    For each kind of release, neighbours of all sizes are tried and the pair whose sums are furthest
+    apart is kept. The noise that the party's own code adds is then sampled and projected on the
+    direction of the pair, which gives a lower bound on ε; the same is done with half of the noise,
+    where the bound must exceed the claim.
+
+    Parameters
+    ----------
+    plan
+        A plan with `privacy`, made for synthetic records. Its noise seed is ignored.
+    party
+        The party to audit; by default the first.
+    draws
+        Draws per release.
+    seconds
+        Time after which no more draws are taken; each test takes a minimum.
+    canaries
+        Whether to run the plan once with canaries among the party's records.
+    progress
+        Called with a line of text before each step.
+    seed
+        Seed of neighbours and canaries.
+    """
+    assert plan.privacy is not None
+    assert isinstance(plan.method, PrivateMethod)
+    started = time.monotonic()
+    tell = progress or (lambda _: None)
+    privacy = msgspec.structs.replace(plan.privacy, insecure_noise_seed=None)
+    plan = replace(plan, privacy=privacy)
+    party = party or next(iter(plan.parties))
+    audited = AuditedParty(plan, party, seed=seed)
+    visits = audited.visits()
+    share = seconds / (2 * len(visits) + 1)
+    findings: list[Finding] = []
+    shown: dict[tuple[str, int], float] = {}
+    for visit in visits:
+        stage = plan.method.stage_at(visit).name
+        plain = privacy.aggregation == "plain"
+        with noted():
+            tell(f"{stage}: looking for the worst pair of neighbours")
+            pairs = audited.worst_pairs(visit)
+            tell(f"{stage}: drawing noise")
+            until = time.monotonic() + share
+            for one in _releases(audited, pairs, draws, until):
+                findings.append(one.finding)
+                shown[stage, one.place] = one.share
+            if plain and pairs and pairs[0].event.sampling is None:
+                findings.append(_low_bits(audited, pairs[0]))
+        if plain and pairs and not _absent(plan):
+            tell(f"{stage}: attacking replies")
+            findings.append(_replies(audited, pairs[0], draws, time.monotonic() + share))
+    findings.append(_whole_run(plan, party, shown))
+    if canaries:
+        tell("a run with canaries")
+        findings.append(canaries_in_one_run(plan, party, seed))
+    guarantee = plan.settled[party].guarantee
+    return Audit(
+        method=plan.method.kind,
+        unit=privacy.unit,
+        adjacency=privacy.adjacency,
+        delta=guarantee.delta,
+        epsilon=guarantee.epsilon,
+        findings=tuple(findings),
+        seconds=time.monotonic() - started,
+    )
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A finding about one release, and the shown distance as a share of the charged one."""
+
+    place: int
+    share: float
+    finding: Finding
+
+
+def _releases(
+    audited: AuditedParty, pairs: Sequence[WorstPair], draws: int, until: float
+) -> list[_Shown]:
+    plan = audited.plan
+    assert plan.privacy is not None
+    settled, adjacency = plan.settled[audited.party], plan.privacy.adjacency
+    if plan.privacy.aggregation == "server":
+        return [
+            _Shown(pair.place, 0.0, Finding(
+                kind="release", what=f"{pair.stage} {pair.place + 1}",
+                claim=_claim([pair.event], settled.guarantee.delta, adjacency), bound=None,
+                note="the server adds the noise: not measured at a party",
+            ))
+            for pair in pairs
+        ]  # fmt: skip
+    sample = audited.draws(pairs, pairs[0].first, draws, until)
+    wrong = replace(audited, noise_factor=WRONG_NOISE)
+    less = wrong.draws(pairs, pairs[0].first, draws // 2, until)
+    found = []
+    for pair, own, halved in zip(pairs, sample, less, strict=True):
+        charged = pair.event.sensitivity(adjacency) / pair.event.noise_sd
+        shown = distance_below(pair, own, settled.shares)
+        weak = distance_below(pair, halved, settled.shares)
+        part = 0.0 if shown is None else shown / charged
+        delta = settled.guarantee.delta
+        found.append(
+            _Shown(
+                pair.place,
+                part,
+                Finding(
+                    kind="release",
+                    what=f"{pair.stage} {pair.place + 1}",
+                    claim=_claim([pair.event], delta, adjacency),
+                    bound=_shown_epsilon([pair.event], part, delta, adjacency),
+                    wrong_noise=None
+                    if weak is None
+                    else _shown_epsilon([pair.event], weak / charged, delta, adjacency),
+                    note=f"{len(own.noised):,} draws; the pair moves the sum by "
+                    f"{pair.moved / pair.event.sensitivity(adjacency):.1%} of its sensitivity",
+                ),
+            )
+        )
+    return found
+
+
+def _absent(plan: Plan) -> bool:
+    """True if one neighbour is the absence of the whole party, which sends nothing."""
+    assert plan.privacy is not None
+    return plan.privacy.unit == "party" and plan.privacy.adjacency == "add-or-remove-one"
+
+
+def _replies(audited: AuditedParty, pair: WorstPair, draws: int, until: float) -> Finding:
+    """Whole replies of a visit by a threshold test."""
+    plan = audited.plan
+    assert plan.privacy is not None
+    settled = plan.settled[audited.party]
+    first, second = (
+        audited.replies(pair, records, draws, until) for records in (pair.first, pair.second)
+    )
+    delta = settled.guarantee.delta
+    return Finding(
+        kind="reply",
+        what=pair.stage,
+        claim=_claim(settled.events_at(pair.visit), delta, plan.privacy.adjacency),
+        bound=reply_epsilon(first, second, delta),
+        note=f"threshold test of {len(first):,} + {len(second):,} replies",
+    )
+
+
+def _low_bits(audited: AuditedParty, pair: WorstPair) -> Finding:
+    """The low bits of the first release of a visit."""
+    plan = audited.plan
+    assert plan.privacy is not None
+    delta = plan.settled[audited.party].guarantee.delta
+    first, second = (
+        audited.draws([pair], records, LOW_BIT_DRAWS, 0.0)[0]
+        for records in (pair.first, pair.second)
+    )
+    return Finding(
+        kind="low bits",
+        what=f"{pair.stage} {pair.place + 1}",
+        claim=_claim([pair.event], delta, plan.privacy.adjacency),
+        bound=bits_epsilon(pair, (first, second), delta),
+        note="integers" if getattr(pair.event, "lattice", None) else "floating point",
+    )
+
+
+def _whole_run(plan: Plan, party: str, shown: dict[tuple[str, int], float]) -> Finding:
+    """All releases of the run together, as far as they are of an audited kind."""
+    assert plan.privacy is not None
+    settled, adjacency = plan.settled[party], plan.privacy.adjacency
+    events: list[GaussianEvent] = []
+    for visit in range(settled.visits):
+        stage, place = plan.method.stage_at(visit).name, 0
+        for event in settled.events_at(visit):
+            for _ in range(event.count):
+                part = shown.get((stage, place), shown.get((stage, 0), 0.0))
+                single = msgspec.structs.replace(event, count=1)
+                if 0.0 < part < math.inf:
+                    events.append(_scaled(single, part))
+                elif part == math.inf:
+                    return Finding(
+                        kind="run", what="all releases", claim=settled.guarantee.epsilon,
+                        bound=math.inf, note="a release has no noise in some direction",
+                    )  # fmt: skip
+                place += 1
+    bound = _oracle(_merged(events), settled.guarantee.delta, adjacency) if events else None
+    return Finding(
+        kind="run", what="all releases", claim=settled.guarantee.epsilon, bound=bound,
+        note=f"{len(events):,} of {settled.releases:,} releases, composed from below",
+    )  # fmt: skip
+
+
+def _claim(events: Sequence[GaussianEvent], delta: float, adjacency: str) -> float:
+    return epsilon(list(events), delta, adjacency)  # pyright: ignore[reportArgumentType]
+
+
+def _shown_epsilon(
+    events: Sequence[GaussianEvent], part: float, delta: float, adjacency: str
+) -> float | None:
+    if part == math.inf:
+        return math.inf
+    return _oracle([_scaled(one, part) for one in events], delta, adjacency) if part > 0 else None
+
+
+def _scaled(event: GaussianEvent, part: float) -> GaussianEvent:
+    """The event with the distance that was shown instead of the one that was charged."""
+    changes = {"lattice": None} if hasattr(event, "lattice") else {}
+    return msgspec.structs.replace(event, clip=event.clip * part, **changes)
+
+
+def _oracle(events: Sequence[GaussianEvent], delta: float, adjacency: str) -> float:
+    try:
+        found = oracles(list(events), adjacency)  # pyright: ignore[reportArgumentType]
+        return max(one.epsilon(delta) for one in found)
+    except (ValueError, OverflowError):  # ε is in the hundreds
+        return math.inf
+
+
+def _merged(events: Sequence[GaussianEvent]) -> list[GaussianEvent]:
+    counts: dict[GaussianEvent, int] = {}
+    for event in events:
+        counts[event] = counts.get(event, 0) + 1
+    return [msgspec.structs.replace(event, count=n) for event, n in counts.items()]

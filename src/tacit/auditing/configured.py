@@ -1,0 +1,157 @@
+"""Audit of a configuration on synthetic records that follow its public schema."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from tacit.auditing.audit import DRAWS, Audit, Finding, Progress, audit
+from tacit.data import Federation, public_records, public_schema, synthetic_federation
+from tacit.errors import ConfigError
+from tacit.methods import PrivateMethod
+from tacit.plan.calibrate import LargeDeltaWarning
+from tacit.plan.plan import Plan
+from tacit.run.build import make_model
+from tacit.run.config import Config
+from tacit.run.directory import public_part
+from tacit.run.run import Prepared, check_private, plan_for, run
+from tacit.run.tune.outcomes import outcome_of
+from tacit.testing.neighbours import neighbours_of
+from tacit.testing.releases import counted
+
+RECORDS_PER_PARTY = 100
+_TRIES = (1, 10, 100)
+"""Factors of the number of records, where a method refuses a plan with fewer."""
+
+
+def audit_configuration(
+    config: Config,
+    *,
+    records: int | None = None,
+    minutes: float = 2.0,
+    draws: int = DRAWS,
+    progress: Progress | None = None,
+    seed: int = 0,
+) -> Audit:
+    """Audit a private configuration; no real record is read and nothing is charged.
+
+    Parameters
+    ----------
+    config
+        The configuration.
+    records
+        Synthetic records of all parties; by default 100 per party, more where the method needs it.
+    minutes
+        Time after which no more draws are taken.
+    draws
+        Draws per release.
+    progress
+        Called with a line of text before each step.
+    seed
+        Seed of the synthetic records, neighbours and canaries.
+    """
+    if config.private is None:
+        raise ConfigError('privacy = "none"; there is no claim to audit: set [privacy]')
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LargeDeltaWarning)  # of synthetic sizes
+        federation, plan = _planned(config, records, seed)
+        assert isinstance(plan.method, PrivateMethod)
+        tell = progress or (lambda _: None)
+        started = time.monotonic()
+        found = audit(plan, draws=draws, seconds=60.0 * minutes, progress=tell, seed=seed)
+        tell("the public files of two neighbouring runs")
+        files = compare_files(config, federation, plan, seed)
+    return replace(found, findings=(*found.findings, files), seconds=time.monotonic() - started)
+
+
+def _planned(config: Config, records: int | None, seed: int) -> tuple[Federation, Plan]:
+    """Synthetic federation and plan with secret noise."""
+    assert config.private is not None
+    secret = msgspec.structs.replace(config.private, insecure_noise_seed=None, ledger=None)
+    config = msgspec.structs.replace(config, privacy=secret)
+    parties = config.partition.parties
+    known = public_records(config.data)
+    count = records or min(known or RECORDS_PER_PARTY * parties, RECORDS_PER_PARTY * parties)
+    last: ConfigError | None = None
+    for factor in _TRIES if records is None else _TRIES[:1]:
+        federation = synthetic(config, count * factor, seed)
+        model = make_model(config, federation)
+        if not model.traceable:
+            raise ConfigError(
+                f"model.kind = {model.kind!r}; synthetic documents cannot be made: no audit"
+            )
+        try:
+            return federation, plan_for(config, model, federation.parties)
+        except ConfigError as refused:  # e.g. too few records for this noise
+            last = refused
+    assert last is not None
+    raise last
+
+
+def synthetic(config: Config, records: int, seed: int) -> Federation:
+    """Synthetic records of all parties, from the public schema and the model's prior."""
+    sites = config.partition.parties if config.partition.kind == "source" else None
+    schema = public_schema(config.data, sites=sites)
+    check_private(config, schema)
+    return synthetic_federation(
+        msgspec.structs.replace(config.data, balance=False),
+        config.partition,
+        records=records,
+        test=0,
+        outcome=outcome_of(make_model(config, schema)),
+        seed=seed,
+    )
+
+
+def compare_files(config: Config, federation: Federation, plan: Plan, seed: int) -> Finding:
+    """Whether public/ of two runs on neighbouring records differs in more than charged numbers.
+
+    Every mechanism returns the same values in both runs. So does everything that follows from them,
+    and a file that differs contains something that was not charged.
+    """
+    assert plan.privacy is not None
+    party = next(iter(plan.parties))
+    group = neighbours_of(
+        plan.parties[party], plan.privacy.unit, plan.privacy.adjacency, np.random.default_rng(seed)
+    )[0]
+    seeded = msgspec.structs.replace(plan.privacy, insecure_noise_seed=seed + 1, ledger=None)
+    simulated = msgspec.structs.replace(config, privacy=seeded)
+    found = []
+    with tempfile.TemporaryDirectory() as folder, counted():
+        for number, records in enumerate((group[0], group[len(group) // 2])):
+            own = {**plan.parties, party: records}
+            there = replace(federation, parties={**federation.parties, party: records})
+            prepared = Prepared(simulated, there, replace(plan, parties=own, privacy=seeded), 0.0)
+            out = Path(folder) / f"run-{number}"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                run(simulated, out, prepared=prepared)
+            found.append(_contents(public_part(out)))
+    different = sorted(
+        name for name in found[0].keys() | found[1].keys()
+        if found[0].get(name) != found[1].get(name)
+    )  # fmt: skip
+    return Finding(
+        kind="files",
+        what="public/ of two neighbouring runs",
+        claim=0.0,
+        bound=float("inf") if different else 0.0,
+        confidence=1.0,
+        note=f"differ with equal releases: {', '.join(different)}" if different
+        else f"{len(found[0])} files, equal where the releases are equal",
+    )  # fmt: skip
+
+
+def _contents(folder: Path) -> Mapping[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

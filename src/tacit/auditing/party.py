@@ -1,0 +1,324 @@
+"""One party's releases for neighbouring data sets, computed by the party's own code."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+import tacit.party.compute as party_side
+from tacit.models import Records
+from tacit.party.compute import Update
+from tacit.plan.agreement import Agreement
+from tacit.plan.calibrate import Settled
+from tacit.plan.plan import Plan, first_factors
+from tacit.privacy.audit.bounds import CONFIDENCE, projected_distance, threshold_epsilon
+from tacit.privacy.audit.low_bits import low_bits_epsilon
+from tacit.privacy.events import GaussianEvent
+from tacit.server.combine import Shared
+from tacit.server.messages import Request
+from tacit.server.state import initial_state
+from tacit.testing.neighbours import neighbours_of, with_persons
+from tacit.testing.releases import Noted
+
+BATCH = 128
+"""Data sets or draws per call: one compiled shape."""
+FILLS = (1.0, 0.1, 1e3)
+"""Sizes of public arrays that a server may send."""
+MINIMUM = 1024
+"""Draws that are taken even if the time is up."""
+
+
+class WorstPair(NamedTuple):
+    """The neighbours whose exact sums are furthest apart in one release of one visit."""
+
+    visit: int
+    place: int
+    stage: str
+    event: GaussianEvent
+    first: Records
+    second: Records
+    sums: tuple[np.ndarray, np.ndarray]
+    """Exact sums of the two."""
+    question: Shared
+    """q and public arrays of the request."""
+    moves: np.ndarray
+    """Moves of the exact sum from `first` to each of its neighbours that were tried."""
+
+    @property
+    def difference(self) -> np.ndarray:
+        """Move of the exact sum."""
+        return self.sums[1] - self.sums[0]
+
+    @property
+    def moved(self) -> float:
+        """Norm of the difference."""
+        return float(np.linalg.norm(self.difference))
+
+
+class Draws(NamedTuple):
+    """Exact sums and released values of independent draws, (draws, d) each."""
+
+    exact: np.ndarray
+    noised: np.ndarray
+
+    @property
+    def noise(self) -> np.ndarray:
+        """What the mechanism added."""
+        return self.noised - self.exact
+
+
+@dataclass
+class AuditedParty:
+    """A party of a plan, with alternative records.
+
+    Parameters
+    ----------
+    plan
+        The plan of a run with secret noise.
+    party
+        Name of the party.
+    seed
+        Seed of the neighbours; the noise is secret.
+    """
+
+    plan: Plan
+    party: str
+    seed: int = 0
+    noise_factor: float = 1.0
+    """Below 1: a deliberately wrong noise, to see whether the audit finds it."""
+    _rows: int = field(default=0, init=False)
+    _groups: list[list[Records]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        assert self.plan.privacy is not None
+        records = self.plan.parties[self.party]
+        if self.plan.privacy.unit == "person" and "person" not in records:
+            records = with_persons(records)
+        self.records = records
+        self._groups = neighbours_of(
+            records, self.plan.privacy.unit, self.plan.privacy.adjacency,
+            np.random.default_rng(self.seed),
+        )  # fmt: skip
+        method, name = self.plan.method, self.party
+        for group in self._groups:
+            for one in group:
+                arranged = method.arrange(name, one, self.plan.seed)
+                self._rows = max(self._rows, arranged.weights.shape[method.variable_axis])
+
+    @property
+    def settled(self) -> Settled:
+        """The party's terms, with the noise scaled by `noise_factor`."""
+        settled = self.plan.settled[self.party]
+        if self.noise_factor == 1.0:
+            return settled
+        answers = tuple(
+            tuple(
+                msgspec.structs.replace(event, noise_sd=event.noise_sd * self.noise_factor)
+                for event in events
+            )
+            for events in settled.answers
+        )
+        noise_sd = settled.noise_sd * self.noise_factor
+        return msgspec.structs.replace(settled, noise_sd=noise_sd, answers=answers)
+
+    def visits(self) -> list[int]:
+        """Visits to audit: the first of each kind of release, in order."""
+        settled, seen = self.plan.settled[self.party], {}
+        for visit in range(settled.visits):
+            events = settled.events_at(visit)
+            if events:
+                seen.setdefault((self.plan.method.stage_at(visit).name, events), visit)
+        first: dict[str, int] = {}
+        for (stage, _), visit in seen.items():
+            first.setdefault(stage, visit)
+        return sorted(first.values())
+
+    def answer(
+        self,
+        sets: Sequence[Records],
+        visit: int,
+        question: Shared,
+        insecure_noise_seed: int | None = None,
+    ) -> list[Update]:
+        """Replies to a request, one per data set."""
+        plan, method = self.plan, self.plan.method
+        wanted = [*sets, *([sets[0]] * (-len(sets) % BATCH))]
+        arranged = [method.arrange(self.party, one, plan.seed) for one in _distinct(wanted)]
+        places = _places(wanted)
+        agreement = Agreement(plan.model, plan.family, method, plan.seed, insecure_noise_seed)
+        request = self._request(visit, question)
+        memory = method.memory(plan.model, plan.family) if visit else None
+        memories = [memory] * BATCH  # those before the first visit, which depend on no record
+        found: list[Update] = []
+        for start in range(0, len(wanted), BATCH):
+            chosen = [arranged[place] for place in places[start : start + BATCH]]
+            stack = party_side.stack_records(chosen, self._rows, method)
+            found += party_side.answer_many(
+                agreement, *stack, [request] * BATCH, [self.settled] * BATCH, memories
+            )
+        return found[: len(sets)]
+
+    def _request(self, visit: int, question: Shared) -> Request:
+        plan, stage = self.plan, self.plan.method.stage_at(visit)
+        return Request(
+            "audit",
+            self.party,
+            visit,
+            visit,
+            question.q if stage.needs_q else None,
+            plan.family.zero() if stage.needs_factor else None,
+            1.0,
+            initial=visit == 0,
+            stage=stage.name,
+            public=question.public,
+        )
+
+    def _questions(self, visit: int) -> Iterator[Shared]:
+        """The first q of a run with public arrays of zeros, and others that a server may send."""
+        plan, rng = self.plan, np.random.default_rng([self.seed, visit])
+        stage = plan.method.stage_at(visit)
+        q = initial_state(plan.rules, first_factors(plan)).q
+        shapes = plan.method.public_shapes(plan.model, plan.family, stage.name)
+        yield Shared(q, {name: np.zeros(shape) for name, shape in shapes.items()})
+        if shapes:
+            for fill in FILLS:
+                yield Shared(q, {n: fill * rng.normal(size=s) for n, s in shapes.items()})
+
+    def worst_pairs(self, visit: int) -> list[WorstPair]:
+        """For each release of a visit, the neighbours whose sums are furthest apart.
+
+        Call it, and `draws`, while `tacit.testing.releases.noted` lasts.
+        """
+        assert self.plan.privacy is not None
+        adjacency, unit = self.plan.privacy.adjacency, self.plan.privacy.unit
+        best: dict[int, WorstPair] = {}
+        stage = self.plan.method.stage_at(visit).name
+        sampled = any(event.sampling for event in self.plan.settled[self.party].events_at(visit))
+        tries = range(1, 9 if sampled else 2)  # the unit is not in every batch
+        questions = list(self._questions(visit))
+        for question, group, number in itertools.product(questions, self._groups, tries):
+            updates = self.answer(group, visit, question, number)
+            if not all(update.finite for update in updates):
+                continue
+            for place, event in enumerate(_events(updates[0])):
+                sums = np.stack([update.cost.exact[place] for update in updates])
+                if unit == "party" and adjacency == "add-or-remove-one":
+                    sums[0] = 0.0  # an absent party
+                a, b = _furthest(sums, everything=adjacency == "replace-one")
+                pair = WorstPair(
+                    visit, place, stage, event, group[a], group[b], (sums[a], sums[b]), question,
+                    sums - sums[a],
+                )  # fmt: skip
+                if place not in best or pair.moved > best[place].moved:
+                    best[place] = pair
+        return [best[place] for place in sorted(best)]
+
+    def draws(
+        self, pairs: Sequence[WorstPair], records: Records, count: int, until: float
+    ) -> list[Draws]:
+        """Independent draws with secret noise of each release of a visit.
+
+        At least `MINIMUM` are drawn, more until the time is up.
+        """
+        found: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in pairs]
+        while len(found[0]) < count and (len(found[0]) < MINIMUM or time.monotonic() < until):
+            for update in self.answer([records] * BATCH, pairs[0].visit, pairs[0].question):
+                for kept, pair in zip(found, pairs, strict=True):
+                    cost = update.cost
+                    kept.append((cost.exact[pair.place], cost.noised[pair.place]))
+        return [Draws(*(np.stack(part) for part in zip(*one, strict=True))) for one in found]
+
+    def replies(self, pair: WorstPair, records: Records, draws: int, until: float) -> np.ndarray:
+        """Numbers of independent replies, (draws, numbers), with secret noise."""
+        found: list[np.ndarray] = []
+        while len(found) < draws and (len(found) < MINIMUM or time.monotonic() < until):
+            answers = self.answer([records] * BATCH, pair.visit, pair.question)
+            found += map(_flat_reply, answers)
+        return np.stack(found)
+
+
+def distance_below(pair: WorstPair, draws: Draws, shares: int) -> float | None:
+    """Lower bound on the distance of a pair's releases, in units of the noise.
+
+    Where `shares` parties share the noise, a party's own is scaled to that of the sum. Besides the
+    longest move, the one that is longest in units of the noise is tried, by the first half of the
+    draws, each with half of the error.
+    """
+    noise = draws.noise * np.sqrt(shares)
+    spread = np.sqrt(np.mean(noise[::2] ** 2, axis=0))
+    scaled = np.divide(pair.moves, spread, out=np.zeros_like(pair.moves), where=spread > 0)
+    scaled[(pair.moves != 0) & (spread == 0)] = np.inf
+    longest = pair.moves[np.argmax(np.linalg.norm(scaled, axis=1))]
+    confidence = 1.0 - (1.0 - CONFIDENCE) / 2.0
+    found = [
+        projected_distance(pair.difference, noise, confidence=confidence),
+        projected_distance(longest, noise[1::2], confidence=confidence),
+    ]
+    return max((one for one in found if one is not None), default=None)
+
+
+def reply_epsilon(first: np.ndarray, second: np.ndarray, delta: float) -> float:
+    """Lower bound on ε from whole replies, without assumptions on their law."""
+    train = [one[::2] for one in (first, second)]
+    moved = train[1].mean(axis=0) - train[0].mean(axis=0)
+    spread = np.sqrt((train[0].var(axis=0) + train[1].var(axis=0)) / 2)
+    fixed = (spread == 0) & (moved != 0)
+    weights = np.where(fixed, 1e12, 0.0) * np.sign(moved)
+    noisy = spread > 0
+    weights[noisy] = moved[noisy] / spread[noisy] ** 2
+    scores = [(one - train[0].mean(axis=0)) @ weights for one in (first[1::2], second[1::2])]
+    return threshold_epsilon(scores[0], scores[1], delta)
+
+
+def bits_epsilon(pair: WorstPair, draws: tuple[Draws, Draws], delta: float) -> float:
+    """Lower bound on ε from the low bits of what the mechanism released."""
+    released = [one.noised for one in draws]
+    lattice = getattr(pair.event, "lattice", None)
+    if lattice is not None:
+        step = lattice.step(pair.event.noise_sd)
+        released = [np.rint(one / step).astype(np.int64) for one in released]
+    sums = (draws[0].exact[0], draws[1].exact[0])
+    return low_bits_epsilon((released[0], released[1]), sums, pair.event.noise_sd, delta)
+
+
+def _events(update: Update) -> list[GaussianEvent]:
+    import jax
+
+    if update.cost is None:
+        return []
+    assert isinstance(update.cost, Noted)
+    cost = jax.tree.map(np.asarray, update.cost.cost)
+    places = range(len(np.atleast_1d(cost.clip)))
+    return [jax.tree.map(lambda leaf, i=i: np.atleast_1d(leaf)[i], cost).event() for i in places]
+
+
+def _flat_reply(update: Update) -> np.ndarray:
+    parts: list[Any] = [np.ravel(update.released[name]) for name in sorted(update.released)]
+    if update.loss is not None:
+        parts.append(np.ravel(update.loss))
+    return np.concatenate(parts).astype(np.float64)
+
+
+def _furthest(sums: np.ndarray, *, everything: bool) -> tuple[int, int]:
+    """Places of the two sums that are furthest apart; one is the first, unless `everything`."""
+    best, found = -1.0, (0, 0)
+    for place in range(len(sums) if everything else 1):
+        far = np.linalg.norm(sums - sums[place], axis=1)
+        if far.max() > best:
+            best, found = float(far.max()), (place, int(far.argmax()))
+    return found
+
+
+def _distinct(sets: Sequence[Records]) -> list[Records]:
+    return list({id(one): one for one in sets}.values())
+
+
+def _places(sets: Sequence[Records]) -> list[int]:
+    known = {id(one): place for place, one in enumerate(_distinct(sets))}
+    return [known[id(one)] for one in sets]

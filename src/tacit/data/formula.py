@@ -1,0 +1,253 @@
+"""Formulas such as "died ~ age + C(sex)": an outcome and the columns that explain it.
+
+A formula names columns; their bounds and levels come from the public schema, never from the
+formula. Supported are sums of columns, `C(column)` for a category, `C(column, "reference")` for
+one with that reference level, `died["yes"]` for the level that is y = 1, names in backticks and `.`
+for all other declared columns. Anything else that R or patsy accept is refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tacit.errors import ConfigError
+
+EXAMPLE = '"died ~ age + C(sex)"'
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<name>[^\W\d]\w*)
+      | `(?P<quoted>[^`]*)`
+      | "(?P<text>[^"]*)" | '(?P<text2>[^']*)'
+      | (?P<number>\d+(?:\.\d+)?)
+      | (?P<sign>\|\||\*\*|[-+*/:|()~,.^=%\[\]])
+    )""",
+    re.VERBOSE,
+)
+_PRODUCT = "interactions are not supported yet: add the product as a column and declare its bounds"
+_INSTEAD = {
+    ":": _PRODUCT,
+    "*": _PRODUCT,
+    "/": "nested terms are not supported: add a column of its own and declare it",
+    "**": "powers of terms are not supported: add a column of its own and declare it",
+    "^": "powers of terms are not supported: add a column of its own and declare it",
+    "%": "%in% is not supported: add a column of its own and declare it",
+}
+_GROUPS = (
+    "terms with | (random effects of groups) are not supported yet: use a NumPyro model "
+    "(tacit.from_numpyro), or C(column) for one coefficient per level"
+)
+
+
+class Term(NamedTuple):
+    """One column of a formula."""
+
+    column: str
+    categorical: bool = False
+    """True if it was written C(column)."""
+    reference: str | None = None
+
+
+class Formula(NamedTuple):
+    """An outcome and its terms."""
+
+    outcome: str
+    terms: tuple[Term, ...]
+    positive: str | None = None
+    """The level that is y = 1, if it was written: died["yes"] ~ age."""
+    others: bool = False
+    """True if `.` stands for all other declared columns."""
+    text: str = ""
+
+    def columns(self, declared: Sequence[str]) -> tuple[Term, ...]:
+        """The terms, with `.` replaced by the other declared columns."""
+        if not self.others:
+            return self.terms
+        named = {self.outcome, *(term.column for term in self.terms)}
+        return (*self.terms, *(Term(name) for name in declared if name not in named))
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    at: int
+
+
+def parse_formula(text: str) -> Formula:
+    """Read a formula, or say which part of it is not supported.
+
+    >>> parse_formula("died ~ age + C(sex, 'f')").terms
+    (Term(column='age', categorical=False, reference=None), \
+Term(column='sex', categorical=True, reference='f'))
+    """
+    if not isinstance(text, str):
+        raise ConfigError(f"formula = {text!r}; give text such as {EXAMPLE}")
+    return _Parser(text).formula()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = [*self._split(), _Token("end", "", len(text))]
+        self.place = 0
+
+    def _split(self) -> Iterator[_Token]:
+        at, end = 0, len(self.text.rstrip())
+        while at < end:
+            found = _TOKEN.match(self.text, at)
+            if found is None:
+                raise self.fault(f"{self.text[at:].strip()[0]!r} is not part of a formula")
+            kind = str(found.lastgroup)
+            yield _Token("text" if kind == "text2" else kind, found[kind], found.start(kind))
+            at = found.end()
+
+    def fault(self, why: str) -> ConfigError:
+        return ConfigError(f"formula = {self.text!r}; {why}")
+
+    @property
+    def now(self) -> _Token:
+        return self.tokens[self.place]
+
+    def take(self, *signs: str) -> bool:
+        if self.now.kind == "sign" and self.now.text in signs:
+            self.place += 1
+            return True
+        return False
+
+    def formula(self) -> Formula:
+        if not any(token == ("sign", "~") for token in (t[:2] for t in self.tokens)):
+            raise self.fault(f'"~" is missing between outcome and columns; write e.g. {EXAMPLE}')
+        outcome, positive = self.outcome()
+        terms: list[Term] = []
+        others = False
+        while True:
+            term = self.term()
+            if term == ".":
+                others = True
+            elif isinstance(term, Term):
+                if term.column == outcome:
+                    raise self.fault(f"{outcome} is the outcome and a term; leave the term out")
+                if term.column in [one.column for one in terms]:
+                    raise self.fault(f"{term.column} occurs twice; name it once")
+                terms.append(term)
+            if self.now.kind == "end":
+                break
+            self.separator()
+        return Formula(outcome, tuple(terms), positive, others, self.text)
+
+    def outcome(self) -> tuple[str, str | None]:
+        """Outcome and, if it is written, the level that is y = 1."""
+        if self.now.text == "~":
+            raise self.fault(f"the outcome before ~ is missing; write e.g. {EXAMPLE}")
+        if self.now.kind not in ("name", "quoted"):
+            raise self.fault(f"the outcome must be a column, not {self.now.text!r}")
+        name, positive = self.now.text, None
+        self.place += 1
+        if self.take("["):
+            if self.now.kind not in ("text", "number"):
+                raise self.fault(f'{name}[…] must name a level in quotes, e.g. {name}["yes"]')
+            positive = self.now.text
+            self.place += 1
+            if not self.take("]"):
+                raise self.fault(f'{name}["{positive}" is not closed; write {name}["{positive}"]')
+        if not self.take("~"):
+            raise self.fault(
+                f"the outcome must be one column, {name!r} is followed by {self.now.text!r}: "
+                "transform it before the fit"
+            )
+        return name, positive
+
+    def separator(self) -> None:
+        if self.take("+"):
+            return
+        sign = self.now.text
+        if self.now.kind == "sign" and sign == "-":
+            self.place += 1
+            what = "the intercept" if self.now.text == "1" else f"{self.now.text!r}"
+            raise self.fault(f"leaving {what} out with - is not supported; name what to include")
+        if sign in ("|", "||"):
+            raise self.fault(_GROUPS)
+        if sign in _INSTEAD:
+            raise self.fault(_INSTEAD[sign])
+        if sign == "~":
+            raise self.fault("~ occurs twice; write one")
+        if sign == ".":
+            raise self.fault("write a name with a dot in backticks, `a.b`")
+        raise self.fault(f"{sign!r} is not expected here; join columns with +")
+
+    def term(self) -> Term | str:
+        """A column, "." or "1"."""
+        token = self.now
+        if token.kind == "number":
+            self.place += 1
+            if token.text == "1":
+                return "1"
+            if token.text == "0":
+                raise self.fault("models without an intercept are not supported; leave 0 out")
+            raise self.fault(f"{token.text} is a number; name columns")
+        if token.kind == "sign" and token.text == ".":
+            self.place += 1
+            return "."
+        if token.kind == "sign" and token.text == "(":
+            raise self.fault(
+                _GROUPS if self.has_bar() else "brackets are not supported; join columns with +"
+            )
+        if token.kind == "sign" and token.text == "-":
+            self.separator()
+        if token.kind not in ("name", "quoted"):
+            what = (
+                "a column is missing at the end"
+                if token.kind == "end"
+                else (f"{token.text!r} is not a column")
+            )
+            raise self.fault(f"{what}; write e.g. {EXAMPLE}")
+        self.place += 1
+        if token.kind == "name" and self.take("("):
+            return self.call(token.text)
+        if not token.text.strip():
+            raise self.fault("`` names no column")
+        return Term(token.text)
+
+    def call(self, function: str) -> Term:
+        if function != "C":
+            raise self.fault(
+                f"{function}(…) is not supported, only C(column): add the transformed column to "
+                "the records and declare its bounds"
+            )
+        if self.now.kind not in ("name", "quoted"):
+            raise self.fault(f"C(…) needs a column, not {self.now.text!r}")
+        column, reference = self.now.text, None
+        self.place += 1
+        if self.take(","):
+            reference = self.reference()
+        if not self.take(")"):
+            raise self.fault(
+                f"C({column} … is not closed; write C({column}) or C({column}, 'level')"
+            )
+        return Term(column, True, reference)
+
+    def reference(self) -> str:
+        """'level', reference='level' or Treatment('level')."""
+        treatment = False
+        if self.now.kind == "name":
+            word = self.now.text
+            self.place += 1
+            treatment = word == "Treatment" and self.take("(")
+            if treatment and self.now.kind == "name" and self.now.text == "reference":
+                self.place += 1
+                self.take("=")
+            elif not treatment and not (word == "reference" and self.take("=")):
+                raise self.fault(
+                    f"C(column, {word} …) is not supported; name a level, C(column, 'a')"
+                )
+        if self.now.kind not in ("text", "number"):
+            raise self.fault("the reference of C(column, …) must be a level in quotes")
+        level = self.now.text
+        self.place += 1
+        if treatment:
+            self.take(")")
+        return level
+
+    def has_bar(self) -> bool:
+        return any(t.kind == "sign" and t.text in ("|", "||") for t in self.tokens[self.place :])

@@ -1,0 +1,67 @@
+"""All rows and columns of a source by party, by which a ledger knows the records.
+
+What a run holds out, drops or leaves unused is included, so that another split, seed or choice of
+columns is not another data set. Nothing is converted before a ledger needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+
+import numpy as np
+import polars as pl
+
+from tacit.data.partition import Rows
+from tacit.data.records import Records
+
+
+class SourceRows(Mapping[str, Records]):
+    """Rows of a source by party, converted when they are read."""
+
+    def __init__(self, parts: Rows, take: Callable[[np.ndarray], Records]) -> None:
+        """Keep the rows of each party, and the function that reads rows."""
+        self._parts, self._take = parts, take
+
+    def __getitem__(self, name: str) -> Records:
+        return self._take(self._parts[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+
+def table_rows(frame: pl.DataFrame, parts: Rows) -> SourceRows:
+    """Rows of a table; text that spells numbers is read as numbers."""
+
+    @cache
+    def columns() -> Records:
+        return {name: _values(frame[name]) for name in frame.columns}
+
+    return SourceRows(parts, lambda rows: {name: one[rows] for name, one in columns().items()})
+
+
+def with_unused(rows: Rows, total: int) -> Rows:
+    """Rows of each party, and an equal share of those that no party uses."""
+    unused = np.ones(total, dtype=bool)
+    for part in rows.values():
+        unused[part] = False
+    left = np.flatnonzero(unused)
+    return {
+        name: np.sort(np.concatenate([part, left[place :: len(rows)]]))
+        for place, (name, part) in enumerate(rows.items())
+    }
+
+
+def _values(column: pl.Series) -> np.ndarray:
+    kind = column.dtype
+    if kind.is_temporal():
+        column = column.to_physical()
+    elif not (kind.is_numeric() or kind == pl.Boolean):
+        text = column.cast(pl.String)
+        column = text.cast(pl.Float64, strict=False)
+        if column.null_count() > text.null_count():
+            return np.array(text.to_list(), dtype=object)
+    return column.cast(pl.Float64).fill_null(float("nan")).to_numpy()

@@ -1,0 +1,414 @@
+"""Federations of data frames and files: an outcome, columns, parties and a public schema.
+
+With privacy, bounds and levels come from the schema alone. Without, what is not declared is read
+from the records, and the federation's notes say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from tacit.data.config import TABULAR, ColumnConfig, DataConfig, PartitionConfig
+from tacit.data.federation import Federation, federation_of_table
+from tacit.data.formula import Formula, Term
+from tacit.data.frames import FRAMES, RawFrame, is_frame, raw_frame
+from tacit.data.prepare import as_text
+from tacit.data.readers.files import found_paths, is_pattern, party_names, table_of_parties
+from tacit.data.schema.schema import Schema
+from tacit.data.schema.table import SourceSchema, Table, listed
+from tacit.errors import ConfigError, DataError
+from tacit.support.validation import near_word
+
+MAX_LEVELS = 50
+"""A text column with more different values needs C(column)."""
+ONE_PARTY = "records"
+"""Name of the party of a single table without a party column."""
+
+
+class FrameConfig(DataConfig, frozen=True, kw_only=True):
+    """As `DataConfig`, for records in memory."""
+
+    keys_of: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "frame": ("columns", "outcome", "positive", "person", *TABULAR)
+    }
+    source: str = "frame"
+
+
+def open_parties(data: Any, party: str | None) -> dict[str, RawFrame]:
+    """The tables of one or several parties, opened.
+
+    Parameters
+    ----------
+    data
+        A table (with `party`, of several parties), a dictionary of tables by party, a pattern such
+        as "data/*.csv", or a list of files, one per party.
+    party
+        The column that names the party of each record.
+    """
+    if isinstance(data, Mapping) and not is_frame(data):
+        if party is not None:
+            raise ConfigError(
+                f"party = {party!r} and the records are a dictionary by party; leave party out"
+            )
+        if not data:
+            raise DataError("there are no parties; give at least one")
+        return {_party_name(name): raw_frame(one, f'party "{name}"') for name, one in data.items()}
+    if isinstance(data, list | tuple) and data and all(isinstance(o, str | Path) for o in data):
+        return _open_files([str(one) for one in data], party)
+    if isinstance(data, str | Path) and is_pattern(str(data)):
+        return _open_files([str(data)], party)
+    if not is_frame(data):
+        raise DataError(
+            f"the records are a {type(data).__name__}; give {FRAMES}, or a dictionary of these by "
+            "party"
+        )
+    where = f'"{data}"' if isinstance(data, str | Path) else "the data frame"
+    return {ONE_PARTY: raw_frame(data, where)}
+
+
+def _open_files(paths: list[str], party: str | None) -> dict[str, RawFrame]:
+    files = found_paths(paths)
+    names = party_names(files) if party is None else [str(file) for file in files]
+    return {name: raw_frame(file, f'"{file}"') for name, file in zip(names, files, strict=True)}
+
+
+def _party_name(name: Any) -> str:
+    if not isinstance(name, str) or not name.strip() or name != name.strip():
+        raise DataError(f"party name {name!r} is not text; use e.g. {str(name).strip()!r}")
+    return name
+
+
+def federation_from(
+    data: Any,
+    formula: Formula,
+    *,
+    party: str | None = None,
+    schema: Schema | None = None,
+    person: str | None = None,
+    held_out: float = 0.0,
+    private: bool = False,
+    counts: bool = False,
+    numeric: bool | None = None,
+    seed: int = 0,
+) -> Federation:
+    """Prepare the records of data frames or files for a formula.
+
+    Parameters
+    ----------
+    data, party
+        As for `open_parties`.
+    formula
+        Outcome and columns.
+    schema
+        The public schema.
+    person
+        The column that identifies the person of a record.
+    held_out
+        Share of the records that is held out of training.
+    private
+        True: bounds and levels must come from the schema.
+    counts
+        True: the outcome is a count and is not rescaled.
+    numeric
+        True: the outcome is a number; False: it is yes/no or one of several levels; None: it
+        follows from the schema and the records.
+    seed
+        Seed of the held-out split.
+    """
+    if not (isinstance(held_out, int | float) and 0 <= held_out < 1):
+        raise ConfigError(f"held_out = {held_out!r}; give a share of the records in [0, 1)")
+    frames = open_parties(data, party)
+    first = next(iter(frames.values()))
+    declared = {} if schema is None else {column.name: column for column in schema.columns}
+    every = list(declared) if private else list(dict.fromkeys([*declared, *first.names]))
+    terms = formula.columns([name for name in every if name not in (party, person)])
+    names = [term.column for term in terms]
+    _check_roles(formula, names, party, person, first)
+    wanted = [*names, formula.outcome, *(one for one in (party, person) if one is not None)]
+    selected = {name: frame.select(wanted) for name, frame in frames.items()}
+    for name, frame in selected.items():
+        if frame.is_empty():
+            raise DataError(f"{frames[name].where} has no records; leave it out, or add records")
+    if private:  # all columns: another formula is no other data set for a ledger
+        selected = {
+            name: part.hstack(frames[name].others(wanted)) for name, part in selected.items()
+        }
+    whole = table_of_parties(selected, SourceSchema(columns=(), outcome=formula.outcome))
+    read = _Reader(declared, private, whole.frame, formula.outcome)
+    columns = [read.feature(term) for term in terms]
+    outcome, positive = read.outcome(formula, numeric=numeric, counts=counts)
+    config = FrameConfig(
+        columns=(*columns, outcome),
+        outcome=formula.outcome,
+        positive=positive,
+        party=party,
+        person=person,
+        held_out=float(held_out),
+        scaling="public",
+    )
+    source = SourceSchema(columns=config.columns, outcome=formula.outcome, positive=positive)
+    split = party is not None or len(frames) == 1
+    table = Table(
+        frame=whole.frame,
+        schema=source,
+        parties=() if split else whole.parties,
+        notes=tuple(read.notes),
+    )
+    if party is None and len(frames) == 1:
+        table = replace(table, parties=(ONE_PARTY,))
+    found = federation_of_table(table, config, PartitionConfig(), seed)
+    # Levels that were read from records are no more public than bounds that were.
+    unbounded = tuple(dict.fromkeys((*found.unbounded, *read.inferred)))
+    return replace(found, scaling="pooled" if read.inferred else "public", unbounded=unbounded)
+
+
+def _check_roles(
+    formula: Formula, names: Sequence[str], party: str | None, person: str | None, first: RawFrame
+) -> None:
+    """Refuse a column with two roles, and names that the first table does not have."""
+    roles = {"party": party, "person": person}
+    for role, name in roles.items():
+        if name is None:
+            continue
+        if not isinstance(name, str):
+            raise ConfigError(f"{role} = {name!r}; give the name of a column")
+        if name == formula.outcome:
+            raise ConfigError(f"{role} = {name!r} is the outcome too; name another column")
+        if name in names:
+            raise ConfigError(
+                f"{role} = {name!r} is a term of the formula too; leave it out of one of them"
+            )
+    for name in (*names, formula.outcome, *(one for one in roles.values() if one is not None)):
+        if name not in first.names:
+            near = near_word(name, first.names)
+            advice = f'did you mean "{near}"?' if near else f"its columns: {listed(first.names)}"
+            raise DataError(f'{first.where} has no column "{name}"; {advice}')
+
+
+class _Reader:
+    """Makes the public schema complete: from declarations, or without privacy from records."""
+
+    def __init__(
+        self,
+        declared: Mapping[str, ColumnConfig],
+        private: bool,
+        frame: pl.DataFrame,
+        outcome: str,
+    ) -> None:
+        self.declared, self.private, self.frame = declared, private, frame
+        self.outcome_name = outcome
+        self.notes: list[str] = []
+        self.inferred: list[str] = []
+        """Columns of which something was read from records."""
+
+    def note(self, name: str, text: str) -> None:
+        """Note what was read from records."""
+        kind = "outcome" if name == self.outcome_name else "column"
+        self.notes.append(f'{kind} "{name}": {text} from records')
+        self.inferred.append(name)
+
+    def feature(self, term: Term) -> ColumnConfig:
+        """The column of a term."""
+        name = term.column
+        config = self.declared.get(name, ColumnConfig(name=name))
+        known = bool(config.levels) or config.affine is not None
+        if not known and self.frame[name].dtype == pl.Boolean:  # a type, not a value
+            config = _with_levels(config, ("false", "true"))
+        elif self.private and not config.bounded:
+            raise ConfigError(_no_bounds(name))
+        elif not known:
+            config = self.read(config, categorical=term.categorical)
+        if term.categorical and not config.levels:
+            raise ConfigError(
+                f"C({name}): {name} is declared as a number; declare its levels in the schema, or "
+                f"write {name}"
+            )
+        config = msgspec.structs.replace(config, feature=True)
+        if not config.levels:
+            return config
+        reference = term.reference or config.reference or config.levels[0]
+        if reference not in config.levels:
+            raise ConfigError(
+                f"C({name}, {reference!r}): the levels of {name} are {listed(config.levels)}"
+            )
+        return msgspec.structs.replace(config, reference=reference)
+
+    def read(self, config: ColumnConfig, *, categorical: bool) -> ColumnConfig:
+        """A column that is not declared, from the records."""
+        series = self.frame[config.name]
+        if categorical or not _is_number(series, config):
+            levels = _levels(series, config)
+            if len(levels) > MAX_LEVELS and not categorical:
+                raise DataError(
+                    f'column "{config.name}" has {len(levels)} different texts; '
+                    f"write C({config.name}) if it is a category, or leave it out"
+                )
+            self.note(config.name, f"its {len(levels)} levels come")
+            return _with_levels(config, levels)
+        center, scale = _location_scale(series, config)
+        self.note(config.name, f"centre {center:.6g} and scale {scale:.6g} come")
+        return msgspec.structs.replace(config, center=center, scale=scale)
+
+    def outcome(
+        self, formula: Formula, *, numeric: bool | None, counts: bool
+    ) -> tuple[ColumnConfig, str | None]:
+        """The outcome's column, and the level that is y = 1."""
+        name, series = formula.outcome, self.frame[formula.outcome]
+        config = self.declared.get(name, ColumnConfig(name=name))
+        if config.missing not in ("refuse", "drop"):
+            raise ConfigError(
+                f'missing = "{config.missing}" for the outcome {name}; use "drop" or "refuse"'
+            )
+        known = bool(config.levels) or config.bounded
+        text = series.dtype != pl.Boolean and not _is_number(series, config)
+        if numeric and not config.levels and text:
+            raise DataError(
+                f'outcome "{name}" holds text, but this family needs a number; choose another'
+                " family"
+            )
+        if series.dtype == pl.Boolean and not known and not numeric:
+            config = _with_levels(config, ("false", "true"))
+        elif numeric is False and not config.levels and _is_number(series, config):
+            config = _with_levels(config, ("0", "1"))
+        elif not known and self.private and not counts:
+            raise ConfigError(
+                f'outcome "{name}" is not declared; with privacy its kind must be public: add '
+                f'levels={{"{name}": [0, 1]}} to the schema (the last is y = 1), or '
+                f'bounds={{"{name}": (low, high)}} for a number'
+            )
+        elif not known and numeric is not True:
+            config = self.read_outcome(config, series)
+        if numeric and config.levels:
+            raise ConfigError(
+                f"outcome {name!r} has the levels {listed(config.levels)}, but this family needs a "
+                "number; choose another family"
+            )
+        if config.levels:
+            return self.levels_of_outcome(config, formula)
+        if formula.positive is not None:
+            raise ConfigError(f"{name}[{formula.positive!r}]: {name} is a number, without levels")
+        return self.numeric_outcome(config, series, counts=counts), None
+
+    def read_outcome(self, config: ColumnConfig, series: pl.Series) -> ColumnConfig:
+        """An outcome that is not declared: two values are yes/no, texts are levels."""
+        if _is_number(series, config):
+            if not _numbers(series, config) <= {0.0, 1.0}:
+                return config
+            self.note(config.name, "that it is yes/no comes")
+            return _with_levels(config, ("0", "1"))
+        levels = _levels(series, config)
+        if len(levels) > MAX_LEVELS:
+            raise DataError(
+                f'outcome "{config.name}" has {len(levels)} different texts; it must be a '
+                "number or one of a few levels"
+            )
+        self.note(config.name, "its levels come")
+        return _with_levels(config, levels)
+
+    def levels_of_outcome(
+        self, config: ColumnConfig, formula: Formula
+    ) -> tuple[ColumnConfig, str | None]:
+        name, positive = config.name, formula.positive
+        if positive is not None and positive not in config.levels:
+            raise ConfigError(
+                f"{name}[{positive!r}]: the levels of {name} are {listed(config.levels)}"
+            )
+        if len(config.levels) < 2:
+            raise DataError(
+                f'outcome "{name}" has one value in all records; nothing can be learned'
+            )
+        if positive is None and len(config.levels) == 2:
+            positive = config.levels[1]
+        return config, positive
+
+    def numeric_outcome(
+        self, config: ColumnConfig, series: pl.Series, *, counts: bool
+    ) -> ColumnConfig:
+        """A number: scaled like a column, so that priors mean the same; counts stay as they are."""
+        if counts:
+            if config.low is None and not self.private:
+                most = max(_numbers(series, config), default=1.0)
+                self.note(config.name, "its largest count comes")
+                return msgspec.structs.replace(config, low=0.0, high=max(1.0, most))
+            return config
+        if config.center is None and config.affine is not None:
+            center, scale = config.affine
+        elif config.center is None:
+            center, scale = _location_scale(series, config)
+            self.note(config.name, f"centre {center:.6g} and scale {scale:.6g} come")
+        else:
+            return config
+        return msgspec.structs.replace(config, center=center, scale=scale)
+
+
+def _no_bounds(name: str) -> str:
+    return (
+        f'column "{name}" has no public bounds, which privacy needs; declare them: '
+        f'schema=tacit.Schema(bounds={{"{name}": (low, high)}}) for a number, '
+        f'levels={{"{name}": […]}} for a category, from a code book and not from the records'
+    )
+
+
+def _with_levels(config: ColumnConfig, levels: tuple[str, ...]) -> ColumnConfig:
+    return ColumnConfig(
+        name=config.name,
+        levels=levels,
+        missing=config.missing,
+        missing_values=config.missing_values,
+    )
+
+
+def _present(series: pl.Series, config: ColumnConfig) -> pl.Series:
+    """The values that are not missing."""
+    if series.dtype in (pl.String, pl.Enum, pl.Categorical) or isinstance(series.dtype, pl.Enum):
+        series = as_text(series)
+        series = series.set(series.is_in(config.missing_values), None)
+    return series.drop_nulls()
+
+
+def _is_number(series: pl.Series, config: ColumnConfig) -> bool:
+    """True for numbers, and for text that reads as numbers, as in a CSV file."""
+    if series.dtype.is_temporal():
+        raise DataError(
+            f'column "{config.name}" holds dates or times; convert it to a number, e.g. years since'
+            " a public date"
+        )
+    if series.dtype.is_numeric() or series.dtype == pl.Null:
+        return True
+    if isinstance(series.dtype, pl.Enum | pl.Categorical) or series.dtype == pl.Boolean:
+        return False
+    present = _present(series, config)
+    return present.cast(pl.Float64, strict=False).null_count() == 0
+
+
+def _numbers(series: pl.Series, config: ColumnConfig) -> set[float]:
+    return set(_present(series, config).cast(pl.Float64).unique().to_list())
+
+
+def _levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
+    """Values of a category: in the order of the frame's own category type, otherwise sorted."""
+    present = _present(series, config)
+    if not len(present):
+        raise DataError(f'column "{config.name}" has no values; leave it out')
+    if series.dtype == pl.Boolean:
+        return ("false", "true")
+    found = set(as_text(present).to_list())
+    if isinstance(series.dtype, pl.Enum):
+        return tuple(one for one in series.dtype.categories.to_list() if one in found)
+    return tuple(sorted(found))
+
+
+def _location_scale(series: pl.Series, config: ColumnConfig) -> tuple[float, float]:
+    values = _present(series, config).cast(pl.Float64).to_numpy()
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        raise DataError(f'column "{config.name}" has no values; leave it out')
+    deviation = float(finite.std())
+    return float(finite.mean()), deviation if deviation > 0 else 1.0

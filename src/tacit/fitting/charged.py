@@ -1,0 +1,131 @@
+"""The ledger of `tacit.fit`: a running total of what notebook fits spent on the same records."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import shlex
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tacit.data import Federation
+from tacit.errors import ConfigError, PrivacyBudgetError
+from tacit.party.charge import Charging
+from tacit.party.datasets import identify_arrays, identify_parties
+from tacit.plan.plan import Plan
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.paths import own_ledger
+from tacit.privacy.settings import RUN_DIRECTORY
+from tacit.results.summary import LedgerFacts
+
+NO_LEDGER = "none"
+
+
+class RunningTotalWarning(UserWarning):
+    """Earlier fits have spent privacy on the same records, which have no budget."""
+
+
+@dataclass(frozen=True)
+class ChargedFit:
+    """The open ledger of a fit, and what it will say after the fit."""
+
+    charging: Charging
+    facts: LedgerFacts
+
+
+@contextmanager
+def fit_ledger(
+    plan: Plan, federation: Federation | None, asked: str | Path | None
+) -> Iterator[ChargedFit | None]:
+    """Context with the ledger of a private fit; None where nothing is charged.
+
+    Refuses a fit that would exceed the budget of a party's records.
+    """
+    path = _path(plan, asked)
+    if path is None:
+        yield None
+        return
+    assert plan.privacy is not None
+    with Ledger(path, create=True) as ledger:
+        datasets = (
+            identify_arrays(ledger, plan.parties)
+            if federation is None
+            else identify_parties(ledger, federation, plan.parties)
+        )
+        charging = Charging(
+            ledger,
+            f"fit-{secrets.token_hex(12)}",
+            datasets,
+            plan.settled,
+            plan.privacy.unit,
+            plan.privacy.adjacency,
+            budget_required=False,
+        )
+        charging.require_budget()
+        facts = _totals(charging, path)
+        if facts.before > 0.0 and any(ledger.budget(one) is None for one in datasets.values()):
+            _warn(facts)
+        yield ChargedFit(charging, facts)
+
+
+def _path(plan: Plan, asked: str | Path | None) -> Path | None:
+    """Ledger file to charge, or None."""
+    if isinstance(asked, str) and asked == NO_LEDGER:
+        return None
+    if plan.privacy is None:
+        if asked is not None:
+            raise ConfigError(
+                f"ledger = {str(asked)!r} without privacy; nothing is charged: leave it out"
+            )
+        return None
+    named = plan.privacy.ledger if asked is None else str(asked)
+    if plan.privacy.insecure_noise_seed is not None:
+        if named is None:
+            return None
+        raise ConfigError(
+            f"insecure_noise_seed = {plan.privacy.insecure_noise_seed} with the ledger {named}; "
+            "noise from a known seed has no guarantee and is not charged: remove one of the two"
+        )
+    if named == RUN_DIRECTORY:
+        raise ConfigError(
+            f'ledger = "{RUN_DIRECTORY}"; a fit has no run directory: name a file, or "{NO_LEDGER}"'
+        )
+    return own_ledger() if named is None else Path(named).expanduser()
+
+
+def _totals(charging: Charging, path: Path) -> LedgerFacts:
+    """ε on the same records before the fit and with it, for the party with the largest."""
+    before, total, delta = 0.0, 0.0, 1.0
+    for party, dataset in charging.datasets.items():
+        settled = charging.settled[party]
+        delta = settled.guarantee.delta
+        terms = {"unit": charging.unit, "adjacency": charging.adjacency, "delta": delta}
+        try:
+            earlier = charging.ledger.price(dataset, (), **terms)
+            with_this = charging.ledger.price(dataset, settled.all_events, **terms)
+        except PrivacyBudgetError:  # earlier charges in terms that do not cover this fit's
+            earlier = with_this = math.inf
+        before, total = max(before, earlier), max(total, with_this)
+    return LedgerFacts(
+        path=str(path), run=charging.run, epsilon_spent=total, before=before, delta=delta
+    )
+
+
+def _warn(facts: LedgerFacts) -> None:
+    place = shlex.quote(facts.path)
+    said = (
+        f"ε = {facts.before:.4g} so far and {facts.epsilon_spent:.4g} with this fit, at δ = "
+        f"{facts.delta:g}"
+        if math.isfinite(facts.before)
+        else "for another unit or adjacency, so that ε of all together has no bound in these terms"
+    )
+    warnings.warn(
+        f"these records were charged before: {said}; they have no budget: to "
+        f"limit the total, tacit ledger budget ID --epsilon … --delta … --reason … --ledger "
+        f"{place} (the ID is in: tacit ledger show --ledger {place} --all)",
+        RunningTotalWarning,
+        stacklevel=5,
+    )

@@ -1,0 +1,258 @@
+"""Formulas and data frames as the model and the federation of a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tacit.data import Federation
+from tacit.data.formula import parse_formula
+from tacit.data.frames import is_table
+from tacit.data.records import pooled
+from tacit.data.schema.schema import Schema
+from tacit.data.study import federation_from, open_parties
+from tacit.errors import ConfigError, DataError
+from tacit.models import Model, ModelSchema, Records
+from tacit.models.base import OUTCOMES
+from tacit.models.registry import DEFAULT_KINDS, build, model_class, model_kinds, settings_class
+from tacit.models.settings import AutoModel, LinearSettings, ModelSettings, PoissonSettings
+from tacit.results.raw_records import prepared_records
+from tacit.support.table_reader import read_table
+from tacit.support.tables import given
+from tacit.support.validation import near_word
+
+WITHOUT_FORMULA = ("normal-mean", "numpyro", "topics")
+"""Kinds of models that do not read the columns of a formula."""
+Family = str | Mapping[str, Any]
+"""The likelihood: its name, or the [model] table of a study file as a dictionary."""
+
+
+class Study(NamedTuple):
+    """Model, records and held-out records of a fit."""
+
+    model: Any
+    data: Any
+    test: Any
+
+
+def read_study(
+    model: Any,
+    data: Any,
+    *,
+    private: bool,
+    party: str | None,
+    schema: Schema | None,
+    family: Family,
+    person: str | None,
+    test: Any,
+    seed: int,
+) -> Study:
+    """Convert a formula and data frames; other models and records are returned as they are.
+
+    Parameters
+    ----------
+    model
+        A formula, a model or the class of one.
+    data
+        Records: data frames, files or what `tacit.fit` takes otherwise.
+    private
+        True: bounds and levels must come from the schema.
+    party, schema, family, person, test, seed
+        Arguments of `tacit.fit`.
+    """
+    if schema is not None and not isinstance(schema, Schema):
+        raise ConfigError(
+            f"schema = {type(schema).__name__}; give tacit.Schema(bounds={{…}}, levels={{…}}), or "
+            "tacit.Schema.from_toml(path)"
+        )
+    if isinstance(model, str):
+        if "~" not in model:
+            raise ConfigError(
+                f'model = {model!r}; give a formula such as "died ~ age + C(sex)", or a model such '
+                "as tacit.models.LogisticRegression"
+            )
+        return _of_formula(model, data, private, party, schema, family, person, test, seed)
+    if isinstance(data, Federation) or not _holds_frames(data):
+        _refuse_unused(party=party, schema=schema, family=family, person=person)
+        return Study(model, data, test)
+    columns = model.record_columns if isinstance(model, Model) else None
+    if columns is None:
+        raise DataError(
+            "data frames and files need a formula, which names their columns, e.g. tacit.fit("
+            '"died ~ age + C(sex)", records, …); or prepare them for a model with '
+            "tacit.Federation.from_frame(records, formula, …)"
+        )
+    _refuse_unused(schema=schema, family=family, person=person)
+    return Study(model, _arrays(data, party, columns), _test_arrays(test, columns))
+
+
+def _holds_frames(data: Any) -> bool:
+    """True for data frames or files, alone or in a dictionary by party."""
+    each = list(data.values()) if isinstance(data, dict) else [data]
+    return any(isinstance(one, str | Path) or is_table(one) for one in each)
+
+
+def _refuse_unused(**arguments: Any) -> None:
+    for name, value in arguments.items():
+        if value is not None and value != "auto":
+            raise ConfigError(
+                f"{name} = {value!r} has no effect here; it is for a formula and data frames"
+            )
+
+
+def _of_formula(
+    text: str,
+    data: Any,
+    private: bool,
+    party: str | None,
+    schema: Schema | None,
+    family: Family,
+    person: str | None,
+    test: Any,
+    seed: int,
+) -> Study:
+    formula = parse_formula(text)
+    if isinstance(data, Federation):
+        raise ConfigError(
+            f"model = {text!r} is a formula and the records are a Federation, whose columns are "
+            "prepared; give the data frame, or a model such as tacit.models.LogisticRegression"
+        )
+    settings = _settings(family)
+    serves = None if isinstance(settings, AutoModel) else model_class(settings.kind).serves
+    numeric = None
+    if serves is not None:
+        numeric = True if serves == ("gaussian",) else False if "gaussian" not in serves else None
+    share = 0.0
+    if isinstance(test, int | float):
+        if isinstance(test, bool) or not 0 <= test < 1:
+            raise ConfigError(
+                f"test = {test!r}; give a share of the records to hold out, in [0, 1), or records"
+            )
+        share = float(test)
+    federation = federation_from(
+        data,
+        formula,
+        party=party,
+        schema=schema,
+        person=person,
+        held_out=share,
+        private=private,
+        counts=isinstance(settings, PoissonSettings),
+        numeric=numeric,
+        seed=seed,
+    )
+    if test is not None and not isinstance(test, int | float):
+        assert federation.schema is not None
+        held = prepared_records(federation.schema, test, "test", outcome=True).records
+        federation = replace(federation, test=held)
+    return Study(_built(settings, family, federation, private), federation, None)
+
+
+def _settings(family: Family) -> ModelSettings:
+    """The [model] table of a family; kinds that read no columns are refused."""
+    if isinstance(family, Mapping):
+        settings = read_table(dict(family), ModelSettings, "family")
+    elif family == "auto":
+        settings = AutoModel()
+    else:
+        kinds = [kind for kind in model_kinds() if kind not in WITHOUT_FORMULA]
+        if family not in kinds:
+            near = near_word(str(family), kinds)
+            advice = f"did you mean {near!r}?" if near else f"choose from {', '.join(kinds)}"
+            raise ConfigError(f"family = {family!r}; {advice} (posterior= is for the covariance)")
+        settings = read_table({"kind": family}, ModelSettings, "family")
+    if settings.kind in WITHOUT_FORMULA:
+        raise ConfigError(f"family = {settings.kind!r}; it has no formula: give the model itself")
+    return settings
+
+
+def _built(settings: ModelSettings, family: Family, federation: Federation, private: bool) -> Model:
+    """The model of a family for a federation's columns."""
+    if isinstance(settings, AutoModel):
+        kind = DEFAULT_KINDS[federation.output]
+        settings = settings_class(kind)(**given(settings))
+    kind = settings.kind
+    if federation.output not in model_class(kind).serves:
+        raise ConfigError(
+            f"family = {kind!r}, but outcome {federation.outcome!r} is "
+            f"{OUTCOMES[federation.output]}; use family = {DEFAULT_KINDS[federation.output]!r}"
+        )
+    if isinstance(settings, LinearSettings):
+        declared = isinstance(family, Mapping) and "noise_sd" in family
+        settings = _with_noise(settings, federation, private, declared=declared)
+    return build(model_class(kind), settings, ModelSchema.of(federation))
+
+
+def _with_noise(
+    settings: LinearSettings, federation: Federation, private: bool, *, declared: bool
+) -> LinearSettings:
+    """The noise of a linear regression in the unit of y: declared, or without privacy estimated."""
+    assert federation.schema is not None
+    outcome = federation.schema.declared(federation.outcome)
+    scale = 1.0 if outcome is None or outcome.scale is None else outcome.scale
+    if declared:
+        return msgspec.structs.replace(settings, noise_sd=settings.noise_sd / scale)
+    if private:
+        raise ConfigError(
+            f"linear regression of {federation.outcome!r} with privacy needs a public standard "
+            "deviation of the outcome around its mean: family={'kind': 'linear', 'noise_sd': …}, "
+            "in the outcome's unit"
+        )
+    whole = pooled(federation.parties)
+    x, y = whole["x"], whole["y"]
+    rest = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
+    free = len(y) - np.linalg.matrix_rank(x)
+    if free < 1:
+        raise DataError(
+            f"{len(y)} records are too few to estimate the noise of a regression with {x.shape[1]} "
+            "coefficients; use fewer columns, or family={'kind': 'linear', 'noise_sd': …}"
+        )
+    found = float(np.sqrt(rest @ rest / free))
+    if not found > 1e-9:
+        raise DataError(
+            f"outcome {federation.outcome!r} is an exact function of the columns; a regression "
+            "needs noise"
+        )
+    return msgspec.structs.replace(settings, noise_sd=found)
+
+
+def _arrays(data: Any, party: str | None, columns: tuple[str, ...]) -> dict[str, Records]:
+    """Columns of frames as plain arrays by party, for a model that names its columns."""
+    wanted = (*columns, *(() if party is None else (party,)))
+    frames = {name: frame.select(wanted) for name, frame in open_parties(data, party).items()}
+    if party is not None:
+        import polars as pl
+
+        from tacit.data.prepare import as_text
+
+        whole = pl.concat(list(frames.values()))
+        labels = as_text(whole[party])
+        if labels.null_count():
+            raise DataError(f'column "{party}": a value is missing, so the record has no party')
+        frames = {str(name): whole.filter(labels == name) for name in sorted(set(labels.to_list()))}
+    return {
+        name: {key: _array(frame[key], key, name) for key in columns}
+        for name, frame in frames.items()
+    }
+
+
+def _test_arrays(test: Any, columns: tuple[str, ...]) -> Any:
+    if test is None or isinstance(test, dict):
+        return test
+    return _arrays(test, None, columns)["records"]
+
+
+def _array(series: Any, name: str, party: str) -> np.ndarray:
+    if not (series.dtype.is_numeric() or series.dtype == bool):
+        raise DataError(
+            f'party "{party}", column "{name}" has type {series.dtype}; a NumPyro model needs '
+            "numbers: recode levels as 0, 1, …"
+        )
+    if series.null_count():
+        raise DataError(f'party "{party}", column "{name}": a value is missing; drop the record')
+    return series.to_numpy()

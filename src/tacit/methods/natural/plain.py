@@ -1,0 +1,81 @@
+"""The programs of `tacit.methods.natural.party` in NumPy, for models with the ability `InNumPy`.
+
+Loading JAX and a program takes longer than all the steps of most runs. Replies depend neither on
+padding nor on the engine: rows of weight 0 are left out, and blocks of records have one length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tacit.arrays import Array, Arrays
+from tacit.expfam import Family, Gaussian
+from tacit.methods.base import Task
+from tacit.methods.natural.party import gaussian_prior, total
+from tacit.methods.natural.search import first_search, only_finite, searched
+from tacit.methods.natural.stages import FAILED
+from tacit.models.base import Records
+from tacit.models.capabilities import InNumPy, WhitenedDerivatives
+
+BLOCK_ROWS = 4096
+"""Records whose derivatives are computed at a time: temporary arrays stay in the cache."""
+DRAWS_BLOCK_ROWS = 256
+"""The same for log-likelihoods at many draws."""
+
+
+def derivatives(model: InNumPy, family: Family, task: Task) -> Arrays:
+    """As `tacit.methods.natural.party.derivatives`."""
+    assert isinstance(family, Gaussian)
+    public = task.public
+    slots, size = public["mean"].shape
+    found = WhitenedDerivatives(
+        np.zeros(slots), np.zeros((slots, size)), np.zeros((slots, size, size))
+    )
+
+    def put(slot: int, mean: Array) -> tuple[WhitenedDerivatives, Array]:
+        seen, finite = only_finite(_at_point(model, task, mean, public["root"][slot]))
+        for whole, part in zip(found, seen, strict=True):
+            whole[slot] = part
+        return seen, finite
+
+    if not public["search"]:
+        for slot in range(int(public["points"])):
+            put(slot, public["mean"][slot])
+        return found._asdict() | {"theta": public["mean"][0], "good": np.zeros(())}
+    prior, search = gaussian_prior(model, family), first_search(public["mean"][0])
+    while search.goes_on:
+        seen, finite = put(0, search.proposal)
+        search = searched(search, total(seen, prior(search.proposal)), finite)
+    _, finite = put(0, search.result)
+    enough = np.count_nonzero(task.weights) >= 2 * size
+    good = np.asarray(float(search.settled and finite and enough))
+    return found._asdict() | {"theta": search.result, "good": good}
+
+
+def at_draws(model: InNumPy, task: Task) -> Arrays:
+    """As `tacit.methods.natural.party.at_draws`."""
+    values = np.zeros(len(task.public["draws"]))
+    for records, weights in _blocks(task, DRAWS_BLOCK_ROWS):
+        values += model.log_likelihoods(task.public["draws"], records, weights)
+    return {"log_likelihood": np.where(np.isfinite(values), values, FAILED)}
+
+
+def _at_point(model: InNumPy, task: Task, mean: Array, root: Array) -> WhitenedDerivatives:
+    parts = [
+        model.whitened_derivatives(mean, root, task.public["spread"], records, weights)
+        for records, weights in _blocks(task, BLOCK_ROWS)
+    ]
+    found = parts[0]
+    for part in parts[1:]:
+        found = total(found, part)
+    return found
+
+
+def _blocks(task: Task, rows: int) -> Iterator[tuple[Records, Array]]:
+    """The records without padding, which is at the end, some at a time."""
+    count = int(np.count_nonzero(task.weights))
+    for start in range(0, count, rows):
+        part = slice(start, min(start + rows, count))
+        yield {name: column[part] for name, column in task.records.items()}, task.weights[part]

@@ -1,0 +1,56 @@
+"""Data set ids of parties' records in a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tacit.data import Federation
+from tacit.data.records import pooled
+from tacit.methods.private import PERSON
+from tacit.models import Records
+from tacit.privacy.ledger.fingerprint import DatasetId
+from tacit.privacy.ledger.ledger import Ledger
+
+
+def identify_parties(
+    ledger: Ledger, federation: Federation, parties: Iterable[str]
+) -> dict[str, DatasetId]:
+    """Data set id of every party's records under the ledger's key.
+
+    All rows and columns of the source count, whatever this run uses of them.
+    """
+    names = list(parties)
+    if not federation.source and not federation.raw:
+        return identify_arrays(ledger, {name: federation.parties[name] for name in names})
+    source = _by_party(federation.raw if federation.source is None else federation.source, names)
+    raw = _by_party(federation.raw, names)
+    form = federation.known_by
+    return ledger.identify_many(
+        form or {"columns": sorted(source[names[0]])},
+        source,
+        person=federation.person,
+        older=lambda name: ledger.first_version_id(
+            form or {"columns": sorted(raw[name]), "target": federation.outcome}, raw[name]
+        ),
+    )
+
+
+def _by_party(records: Mapping[str, Records], names: list[str]) -> Mapping[str, Records]:
+    """Records by name; a baseline has all records pooled under its one name."""
+    if set(names) <= set(records):
+        return {name: records[name] for name in names}
+    whole = pooled({name: records[name] for name in records})
+    return dict.fromkeys(names, whole)
+
+
+def identify_arrays(ledger: Ledger, parties: Mapping[str, Records]) -> dict[str, DatasetId]:
+    """Data set id of every party's arrays. Person codes, which each fit may number anew, are left
+    out.
+    """
+    arrays: dict[str, dict[str, Any]] = {
+        name: {key: value for key, value in records.items() if key != PERSON}
+        for name, records in parties.items()
+    }
+    columns = sorted(next(iter(arrays.values()))) if arrays else []
+    return ledger.identify_many({"arrays": columns}, arrays)

@@ -1,0 +1,114 @@
+"""Which data sets of a ledger have records in common.
+
+A record that is in several data sets is exposed by what was charged to each of them. So the ledger
+looks at every *group*: the data sets that one record is in. What a data set has spent is the
+largest total over its groups, and a charge must fit the budgets of all their members.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import combinations
+
+import numpy as np
+
+Group = frozenset[str]
+"""Contents of data sets (`DatasetId.content`) that are charged together."""
+SAME_VALUES = 8
+"""Sampled values that two columns have in common if their data sets are the same records."""
+
+
+class Overlaps:
+    """Groups of data sets, from the hashes of their records and sampled columns."""
+
+    def __init__(
+        self, elements: Mapping[str, np.ndarray], columns: Mapping[str, np.ndarray]
+    ) -> None:
+        """Compare all data sets with each other.
+
+        Parameters
+        ----------
+        elements
+            Sorted hashes of each data set's records.
+        columns
+            Hashes of sampled values, one row per column.
+        """
+        self._sizes = {name: len(own) for name, own in elements.items()}
+        self._shared = shared_records(elements)
+        self._common: Counter[tuple[str, str]] = Counter()
+        for group, count in self._shared.items():
+            for pair in combinations(sorted(group), 2):
+                self._common[pair] += count
+        self._alike: dict[str, set[str]] = {}
+        for one, other in _same_columns(columns):
+            if not self.in_common(one, other):
+                self._alike.setdefault(one, set()).add(other)
+                self._alike.setdefault(other, set()).add(one)
+        self._groups: dict[str, set[Group]] = {}
+        for group in self._shared:
+            for member in group:
+                whole = group | self._alike.get(member, set())
+                for name in whole:
+                    self._groups.setdefault(name, set()).add(whole)
+
+    def groups(self, content: str) -> list[Group]:
+        """The groups that a data set belongs to; itself alone if its records are not known."""
+        return sorted(self._groups.get(content, {frozenset({content})}), key=sorted)
+
+    def in_common(self, one: str, other: str) -> int:
+        """Number of records that two data sets have in common."""
+        return self._common[(min(one, other), max(one, other))]
+
+    def others(self, content: str) -> dict[str, int | None]:
+        """Data sets with records in common, and how many; None: equal columns, so perhaps all."""
+        found: dict[str, int | None] = {}
+        for group in self.groups(content):
+            for other in group - {content}:
+                found[other] = self.in_common(content, other) or None
+        return dict(sorted(found.items()))
+
+    def size(self, content: str) -> int | None:
+        """Number of records and persons of a data set; None if they are not known."""
+        return self._sizes.get(content)
+
+
+def shared_records(elements: Mapping[str, np.ndarray]) -> Counter[Group]:
+    """Number of records by the set of data sets that they are in.
+
+    >>> one, two = np.array([1, 2, 3], np.uint64), np.array([3, 4], np.uint64)
+    >>> sorted((sorted(group), n) for group, n in shared_records({"a": one, "b": two}).items())
+    [(['a'], 2), (['a', 'b'], 1), (['b'], 1)]
+    """
+    names = list(elements)
+    found: Counter[Group] = Counter()
+    if not names:
+        return found
+    values = np.concatenate([np.unique(elements[name]) for name in names])
+    owner = np.repeat(np.arange(len(names)), [len(np.unique(elements[name])) for name in names])
+    order = np.argsort(values, kind="stable")
+    values, owner = values[order], owner[order]
+    starts = np.flatnonzero(np.r_[True, values[1:] != values[:-1]]) if len(values) else owner
+    counts = np.diff(np.r_[starts, len(values)])
+    for count in np.unique(counts):
+        first = starts[counts == count]
+        members = owner[first[:, None] + np.arange(count)]
+        for row, times in zip(*np.unique(members, axis=0, return_counts=True), strict=True):
+            found[frozenset(names[place] for place in row)] += int(times)
+    return found
+
+
+def _same_columns(columns: Mapping[str, np.ndarray]) -> set[tuple[str, str]]:
+    """Pairs of data sets with a column whose sampled values coincide."""
+    holders: dict[int, list[tuple[str, int]]] = {}
+    for name, rows in columns.items():
+        for place, row in enumerate(rows):
+            for value in row.tolist():
+                holders.setdefault(value, []).append((name, place))
+    shared: Counter[tuple[tuple[str, int], tuple[str, int]]] = Counter()
+    for found in holders.values():
+        if len(found) > 1:
+            shared.update(combinations(sorted(found), 2))
+    return {
+        (a[0], b[0]) for (a, b), count in shared.items() if count >= SAME_VALUES and a[0] != b[0]
+    }

@@ -1,0 +1,254 @@
+"""Keyed hashes of records, by which a ledger finds the same records again in other data sets.
+
+A data set is a set of records, whatever split, order or column choice a run makes of it. The ledger
+keeps a 64-bit keyed hash of every record, so that two data sets with records in common are known to
+share them. Without the ledger's key a guess about a record cannot be tested against its hash.
+
+Equal records of one data set are numbered (first copy, second copy, …), so that parties that divide
+one table between them share no record, although it may contain equal rows.
+
+A record whose columns were changed has another hash. For that case the ledger also keeps a sample
+of the values of every column of measurements (numbers that are mostly different and not whole):
+data sets that have such a column in common are taken to be the same records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tacit.errors import DataError
+from tacit.privacy.ledger.fingerprint import DatasetId, check_key, hash_of_schema
+
+SAMPLE = 64
+"""Values kept of a column of measurements: those with the smallest hashes."""
+MOST_COLUMNS = 64
+_NAN = float("nan")
+
+
+class HashedRecords(NamedTuple):
+    """A data set's id, and the keyed hashes that the ledger keeps of it."""
+
+    id: DatasetId
+    elements: np.ndarray
+    """Sorted 64-bit hashes of the records and, where there is a person column, of the persons."""
+    columns: np.ndarray
+    """Hashes of sampled values, one row of `SAMPLE` per column of measurements."""
+
+    def packed(self) -> tuple[bytes, bytes]:
+        """Both arrays as bytes."""
+        return self.elements.astype("<u8").tobytes(), self.columns.astype("<u8").tobytes()
+
+
+def unpacked(elements: bytes, columns: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """The inverse of `HashedRecords.packed`."""
+    sampled = np.frombuffer(columns, "<u8").reshape(-1, SAMPLE)
+    return np.frombuffer(elements, "<u8"), sampled
+
+
+def hash_records(
+    schema: Any, parties: Mapping[str, Mapping[str, Any]], key: bytes, *, person: str | None = None
+) -> dict[str, HashedRecords]:
+    """Hash the records of parties that share no record.
+
+    Formal guarantee: every hash is a pseudo-random function of a record, a person or a value under
+    `key` (AES-128 under keys derived by BLAKE2b). Without the key the hashes reveal which data sets
+    of this ledger have records in common, and no more.
+
+    Parameters
+    ----------
+    schema
+        Public schema, any JSON value.
+    parties
+        Columns of equal length per party, with all records, before any split or preparation.
+    key
+        The ledger's key.
+    person
+        Column that says whose record it is.
+    """
+    check_key(key)
+    keyed = _Keyed(key)
+    hashed = {name: keyed.rows(columns) for name, columns in parties.items()}
+    numbered = keyed.numbered(list(hashed.values()))
+    found = {}
+    for (name, columns), elements in zip(parties.items(), numbered, strict=True):
+        if person is not None and person in columns:
+            elements = np.concatenate([elements, keyed.persons(person, columns[person])])
+        elements = np.unique(elements)
+        sampled = keyed.sampled(columns)
+        whole = hashlib.blake2b(key=key, digest_size=16, person=b"tacit.records")
+        whole.update(elements.astype("<u8").tobytes())
+        found[name] = HashedRecords(
+            DatasetId(hash_of_schema(schema), whole.hexdigest()), elements, sampled
+        )
+    return found
+
+
+class _Keyed:
+    """Vectorised pseudo-random functions under keys derived from the ledger's."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._ciphers: dict[bytes, Any] = {}
+
+    def rows(self, columns: Mapping[str, Any]) -> np.ndarray:
+        """128-bit sum over the columns of a pseudo-random function of name and value."""
+        total = np.zeros((_common_length(columns), 2), np.uint64)
+        for name, values in _flat(columns):
+            total += self._cells(b"cell", name, values)
+        for name, matrix in _sparse(columns):
+            total += self._sparse_rows(name, matrix)
+        return total
+
+    def numbered(self, rows: list[np.ndarray]) -> list[np.ndarray]:
+        """64-bit hashes in which equal rows of all arrays differ by their number."""
+        whole = np.concatenate(rows)
+        order = np.lexsort((whole[:, 1], whole[:, 0]))
+        place = whole[order]
+        new = np.ones(len(place), bool)
+        new[1:] = (place[1:] != place[:-1]).any(axis=1)
+        starts = np.flatnonzero(new)
+        copy = np.empty(len(place), np.uint64)
+        copy[order] = np.arange(len(place)) - np.repeat(
+            starts, np.diff(np.append(starts, len(place)))
+        )
+        whole[:, 1] += copy
+        hashed = self._encrypt(b"record", whole)[:, 0]
+        return np.split(hashed, np.cumsum([len(one) for one in rows])[:-1])
+
+    def persons(self, name: str, values: Any) -> np.ndarray:
+        """Hashes of the persons that have a record."""
+        (column,) = (one for _, one in _flat({name: values}))
+        return np.unique(self._cells(b"person", name, column)[:, 0])
+
+    def sampled(self, columns: Mapping[str, Any]) -> np.ndarray:
+        """The smallest hashes of the values of each column of measurements."""
+        kept = []
+        for _, values in _flat(columns):
+            if values.dtype.kind != "f" or len(values) < SAMPLE:
+                continue
+            fractional = values[np.isfinite(values) & (values != np.rint(values))]
+            if len(fractional) <= len(values) / 2:
+                continue
+            hashes = self._cells(b"value", "", fractional)[:, 0]
+            if len(hashes) > 2 * SAMPLE:
+                hashes = np.partition(hashes, 2 * SAMPLE - 1)[: 2 * SAMPLE]
+            smallest = np.unique(hashes)
+            if len(smallest) >= SAMPLE:  # few values are repeated
+                kept.append(smallest[:SAMPLE])
+            if len(kept) == MOST_COLUMNS:
+                break
+        return np.array(kept, np.uint64).reshape(-1, SAMPLE)
+
+    def _cells(self, use: bytes, name: str, values: np.ndarray) -> np.ndarray:
+        """128-bit pseudo-random function of each value of a column."""
+        blocks = np.empty((len(values), 2), np.uint64)
+        blocks[:, 1] = self._tag(name)
+        if values.dtype.kind == "f":
+            blocks[:, 0] = _bits(values)
+            return self._encrypt(use, blocks)
+        cells = values.tolist()
+        number = {cell: place for place, cell in enumerate(dict.fromkeys(cells))}
+        read = [_number(cell) for cell in number]
+        codes = _bits(np.array([_NAN if isinstance(one, str) else one for one in read]))
+        texts = np.array([isinstance(one, str) for one in read])
+        codes[texts] = [self._tag(one) for one in read if isinstance(one, str)]
+        places = np.fromiter(map(number.__getitem__, cells), np.int64, len(cells))
+        blocks[:, 0] = codes[places]
+        blocks[:, 1] += texts[places].astype(np.uint64)
+        return self._encrypt(use, blocks)
+
+    def _sparse_rows(self, name: str, matrix: Any) -> np.ndarray:
+        """Sum over the stored numbers of a sparse matrix's rows."""
+        csr = matrix.tocsr()
+        csr.sum_duplicates()
+        blocks = np.empty((csr.nnz, 2), np.uint64)
+        blocks[:, 0] = _bits(csr.data.astype(np.float64))
+        blocks[:, 1] = csr.indices.astype(np.uint64) + np.uint64(self._tag(name))
+        cells = np.vstack([np.zeros((1, 2), np.uint64), self._encrypt(b"cell", blocks)])
+        ends = np.cumsum(cells, axis=0)[csr.indptr]
+        return ends[1:] - ends[:-1]
+
+    def _tag(self, text: str) -> int:
+        state = hashlib.blake2b(
+            text.encode("utf-8", "surrogatepass"), key=self._key, digest_size=8, person=b"tacit.tag"
+        )
+        return int.from_bytes(state.digest(), "little")
+
+    def _encrypt(self, use: bytes, blocks: np.ndarray) -> np.ndarray:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        if use not in self._ciphers:
+            own = hashlib.blake2b(use, key=self._key, digest_size=16, person=b"tacit.cells")
+            # One block per value: equal values shall have equal hashes.
+            self._ciphers[use] = Cipher(algorithms.AES(own.digest()), modes.ECB())
+        raw = self._ciphers[use].encryptor().update(np.ascontiguousarray(blocks).tobytes())
+        return np.frombuffer(raw, np.uint64).reshape(-1, 2)
+
+
+def _flat(columns: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+    """Columns of one value per record, as float64 or as objects."""
+    for name, column in sorted(columns.items()):
+        if _is_sparse(column):
+            continue
+        values = np.asarray(column)
+        kind = values.dtype.kind
+        if kind not in "biufMmUO" or values.ndim < 1:
+            raise DataError(
+                f'column "{name}" has type {values.dtype} and shape {values.shape}; a ledger needs'
+                " numbers, times or text, one value per record: convert the column"
+            )
+        if kind in "Mm":
+            unit = values.dtype.str[1:2] + "8[us]"
+            values = np.where(np.isnat(values), _NAN, values.astype(unit).astype(np.int64))
+        if kind in "biufMm":
+            values = values.astype(np.float64)
+        wide = values.reshape(len(values), -1)
+        for place in range(wide.shape[1]):
+            yield (name if values.ndim == 1 else f"{name}[{place}]"), wide[:, place]
+
+
+def _sparse(columns: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield from ((name, one) for name, one in sorted(columns.items()) if _is_sparse(one))
+
+
+def _is_sparse(column: Any) -> bool:
+    return hasattr(column, "tocsr")
+
+
+def _common_length(columns: Mapping[str, Any]) -> int:
+    lengths = {name: int(np.shape(one)[0]) for name, one in columns.items() if np.ndim(one)}
+    if len(lengths) != len(columns) or len(set(lengths.values())) != 1 or 0 in lengths.values():
+        raise DataError(
+            f"columns have lengths {lengths}; all must have one length, at least 1: check the"
+            " source"
+        )
+    return next(iter(lengths.values()))
+
+
+def _bits(values: np.ndarray) -> np.ndarray:
+    """64 bits of each number; readers and types that round differently give the same ones."""
+    with np.errstate(over="ignore"):
+        short = values.astype(np.float32).astype(np.float64)
+    same = np.where(values == np.rint(values), values, short)
+    same = np.where(np.isnan(values), _NAN, same + 0.0)
+    return np.ascontiguousarray(same, "<f8").view(np.uint64).copy()
+
+
+def _number(cell: Any) -> float | str:
+    """The number that a cell holds or spells; NaN for a missing value; otherwise its text."""
+    if cell is None or cell == "":
+        return _NAN
+    if isinstance(cell, int | float | np.number):
+        return float(cell)
+    if not isinstance(cell, str):
+        raise DataError(
+            f"a text column holds a {type(cell).__name__}; convert the column to numbers or to text"
+        )
+    try:
+        return float(cell)
+    except ValueError:
+        return cell.strip()

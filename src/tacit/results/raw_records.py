@@ -1,0 +1,109 @@
+"""Raw records prepared by the schema of a fit: new records to predict, or held-out ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from tacit.data.config import ColumnConfig
+from tacit.data.frames import RawFrame, raw_frame
+from tacit.data.prepare import Column, as_kept, encode, read_column
+from tacit.data.schema.outcome import read_outcome
+from tacit.data.schema.table import SourceSchema, Table
+from tacit.errors import ConfigError, DataError
+from tacit.models import Records
+from tacit.results.summary import DataFacts, declared_columns
+
+
+class Prepared(NamedTuple):
+    """Records as a model reads them."""
+
+    records: Records
+    complete: np.ndarray
+    """False for a row with a missing value that the schema drops: it has no prediction."""
+    clipped: dict[str, int]
+    """Number of values outside the bounds, by column."""
+
+
+def schema_of(data: DataFacts) -> SourceSchema | None:
+    """The schema that a stored result was fitted with; None for plain arrays and documents."""
+    columns = declared_columns(data)
+    if columns is None or data.outcome is None:
+        return None
+    return SourceSchema(columns=tuple(columns), outcome=data.outcome, positive=data.positive)
+
+
+def prepared_records(
+    schema: SourceSchema,
+    frame: Any,
+    where: str,
+    *,
+    keep: tuple[str, ...] = (),
+    outcome: bool = False,
+) -> Prepared:
+    """Prepare raw records by a schema.
+
+    Parameters
+    ----------
+    schema
+        The schema that the fit used.
+    frame
+        A data frame, a dictionary of columns or the path of a file.
+    where
+        What to call it in messages.
+    keep
+        Columns that the model reads besides x.
+    outcome
+        True: the records have the outcome too, as y.
+    """
+    opened = frame if isinstance(frame, RawFrame) else raw_frame(frame, where)
+    configs = [*schema.features, *(schema.declared(name) for name in keep)]
+    known = [config for config in configs if config is not None]
+    wanted = [config.name for config in known] + ([schema.outcome] if outcome else [])
+    _refuse_absent(opened, wanted)
+    table = opened.select(wanted)
+    if not opened.rows:
+        raise DataError(f"{where} has no rows; give at least one record")
+    columns = {config.name: _read(table[config.name], config) for config in known}
+    complete = np.ones(opened.rows, dtype=bool)
+    for column in columns.values():
+        if column.config.missing == "drop":
+            complete &= ~column.missing
+    records: Records = {}
+    if schema.design:
+        read = [columns[config.name] for config in schema.features]
+        records["x"] = encode(read, opened.rows)[0]
+    if outcome:
+        found = read_outcome(Table(frame=table, schema=schema))
+        records["y"] = found.values.astype(np.float64)
+        if found.config.missing == "drop":
+            complete &= ~found.missing
+    for name in keep:
+        if name in columns:
+            records[name] = as_kept(columns[name])
+    if outcome and not complete.all():  # records to measure with: incomplete ones are left out
+        records = {name: values[complete] for name, values in records.items()}
+    clipped = {name: column.outside for name, column in columns.items() if column.outside}
+    return Prepared(records, complete, clipped)
+
+
+def _refuse_absent(frame: RawFrame, wanted: list[str]) -> None:
+    absent = [name for name in wanted if name not in frame.names]
+    if absent:
+        more = "" if len(absent) == 1 else f" (nor {', '.join(absent[1:6])})"
+        raise DataError(
+            f'{frame.where} has no column "{absent[0]}"{more}, which the fit was made with; add it'
+        )
+
+
+def _read(series: pl.Series, config: ColumnConfig) -> Column:
+    """One column; a missing value that would be dropped is marked instead."""
+    if config.kind == "numeric" and config.affine is None:
+        raise ConfigError(
+            f'the fit has no scale of column "{config.name}"; fit again with this version of tacit'
+        )
+    column = read_column(series, config, pooled=False)
+    return replace(column, values=np.where(column.missing, 0, column.values))

@@ -1,0 +1,321 @@
+"""Drafts of study files: a public schema suggested by records, to be confirmed by a person.
+
+Bounds are rounded outwards, and a suggestion that equals the smallest or largest value of the
+records says so. Every suggestion is marked `draft = true`, which a private run refuses: bounds and
+levels of a private study must be known without looking at the records.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tacit import __version__
+from tacit.data.frames import RawFrame
+from tacit.data.prepare import as_text
+from tacit.data.study import open_parties
+from tacit.errors import ConfigError, DataError
+from tacit.support.validation import near_word
+
+MOST_LEVELS = 20
+"""Texts with more different values are left out of a draft."""
+MARK = "CONFIRM"
+POSITIVE = ("yes", "y", "true", "1", "ja", "oui", "si", "sí", "positive", "case", "dead", "died")
+"""Levels that are put last, as y = 1."""
+Ask = Callable[[str, float, float], tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A study file and what in it has to be confirmed."""
+
+    text: str
+    confirm: tuple[str, ...]
+    """Columns that were suggested by the records."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Columns that are not in it, and why."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A line of [columns]."""
+
+    name: str
+    facts: dict[str, Any]
+    remark: str = ""
+    draft: bool = True
+
+    def line(self) -> str:
+        facts = self.facts | ({"draft": True} if self.draft else {})
+        body = ", ".join(f"{key} = {_toml(value)}" for key, value in facts.items())
+        remark = f"  # {self.remark}" if self.remark else ""
+        return f"{_key(self.name)} = {{ {body} }}{remark}"
+
+
+def draft_study(
+    path: str,
+    outcome: str,
+    party: str | None = None,
+    *,
+    epsilon: float | None = 1.0,
+    ask: Ask | None = None,
+    separator: str = ",",
+) -> Draft:
+    """A study file for a table of records, with a draft of its public schema.
+
+    Parameters
+    ----------
+    path
+        A CSV or Parquet file, or a pattern with one file per party.
+    outcome
+        The outcome column.
+    party
+        The column that names the party of each record.
+    epsilon
+        ε of the study; None for a study without privacy.
+    ask
+        Asks a person for the bounds of a number, given its name and a suggestion; such bounds are
+        not drafts.
+    separator
+        Separator of CSV files.
+    """
+    del separator
+    frames = open_parties(path, party)
+    first = next(iter(frames.values()))
+    for role, name in (("outcome", outcome), ("party", party)):
+        if name is not None and name not in first.names:
+            near = near_word(name, first.names)
+            advice = f"did you mean {near}?" if near else f"choose from {', '.join(first.names)}"
+            raise ConfigError(f"--{role} {name}; {first.where} has no such column: {advice}")
+    if party == outcome:
+        raise ConfigError(f"--party {party} is the outcome too; name another column")
+    rows: list[_Row] = []
+    left_out: dict[str, str] = {}
+    for name in first.names:
+        if name in (outcome, party):
+            continue
+        series = _stacked(frames, name)
+        found = _column(name, series, ask)
+        if isinstance(found, str):
+            left_out[name] = found
+        else:
+            rows.append(found)
+    target, model = _outcome(outcome, _stacked(frames, outcome), ask)
+    if not rows:
+        raise DataError(f"{first.where} has no column that could explain {outcome}; add some")
+    text = _text(path, outcome, party, rows, target, model, left_out, epsilon, len(frames))
+    confirm = tuple(row.name for row in (*rows, target) if row.draft)
+    return Draft(text, confirm, left_out)
+
+
+def _stacked(frames: dict[str, RawFrame], name: str) -> pl.Series:
+    """One column of all tables, as text where their types differ; "" where it cannot be read."""
+    parts = []
+    for frame in frames.values():
+        parts.append(frame.select([name])[name])
+    kinds = {part.dtype for part in parts}
+    return pl.concat([as_text(part) for part in parts]) if len(kinds) > 1 else pl.concat(parts)
+
+
+def _column(name: str, series: pl.Series, ask: Ask | None) -> _Row | str:
+    """A line of [columns], or the reason why a column is left out."""
+    if series.dtype.is_temporal():
+        return "dates or times: convert them to a number, e.g. years since a public date"
+    present = series.drop_nulls()
+    text = as_text(series)
+    gaps = text.null_count()
+    missing = {"missing": "drop"} if gaps else {}
+    values = text.drop_nulls()
+    if not len(values):
+        return "no values"
+    numbers = values.cast(pl.Float64, strict=False)
+    if series.dtype == pl.Boolean:
+        return _Row(name, {"levels": ["false", "true"], **missing}, draft=False)
+    different = values.n_unique()
+    if numbers.null_count() or isinstance(series.dtype, pl.Enum | pl.Categorical):
+        if different > MOST_LEVELS:
+            return f"{different} different texts: group them, or leave it out"
+        levels = sorted(values.unique().to_list())
+        remark = f"{MARK}: levels read from the records; list those of the code book"
+        return _Row(name, {"levels": levels, **missing}, _with_gaps(remark, gaps))
+    del present
+    whole = bool((numbers == numbers.round()).all())
+    if whole and different == len(numbers) > MOST_LEVELS:
+        return "another whole number in every record, as an identifier has"
+    if set(numbers.unique().to_list()) <= {0.0, 1.0}:
+        remark = f"{MARK}: every value is 0 or 1"
+        return _Row(name, {"levels": ["0", "1"], **missing}, _with_gaps(remark, gaps))
+    return _number(name, numbers, missing, gaps, ask)
+
+
+def _number(
+    name: str, numbers: pl.Series, missing: dict[str, Any], gaps: int, ask: Ask | None
+) -> _Row | str:
+    finite = numbers.filter(numbers.is_finite())
+    if not len(finite):
+        return "no finite values"
+    least, most = float(finite.min()), float(finite.max())  # pyright: ignore[reportArgumentType]
+    low, high = rounded_outwards(least, most)
+    if ask is not None:
+        low, high = ask(name, low, high)
+        return _Row(name, {"low": low, "high": high, **missing}, _with_gaps("", gaps), draft=False)
+    exact = [word for word, equal in (("low", low == least), ("high", high == most)) if equal]
+    remark = f"{MARK}: rounded outwards from the records"
+    if exact:
+        remark += f"; {' and '.join(exact)} occur{'s' if len(exact) == 1 else ''} in them"
+    return _Row(name, {"low": low, "high": high, **missing}, _with_gaps(remark, gaps))
+
+
+def _with_gaps(remark: str, gaps: int) -> str:
+    if not gaps:
+        return remark
+    words = f"{MARK}: some values are missing, and their records are dropped"
+    return f"{remark}; {words.partition(': ')[2]}" if remark else words
+
+
+def rounded_outwards(least: float, most: float) -> tuple[float, float]:
+    """Bounds around [least, most] with one or two digits, at least a tenth of the range away.
+
+    A bound of the right sign stays at 0, which is a natural limit.
+
+    >>> rounded_outwards(18, 97), rounded_outwards(0.7, 13.2), rounded_outwards(-3.1, 2.0)
+    ((0.0, 120.0), (0.0, 15.0), (-4.0, 3.0))
+    """
+    spread = most - least or abs(most) or 1.0
+    step = 10.0 ** math.floor(math.log10(1.25 * spread))
+    for finer in (5.0, 2.0):
+        if spread / (step / finer) <= 10:
+            step /= finer
+            break
+    margin = 0.1 * spread
+    low, high = math.floor((least - margin) / step) * step, math.ceil((most + margin) / step) * step
+    if least >= 0:
+        low = max(low, 0.0)
+    if most <= 0:
+        high = min(high, 0.0)
+    digits = max(0, 1 - math.floor(math.log10(step)))
+    return round(low, digits), round(high, digits)
+
+
+def _outcome(name: str, series: pl.Series, ask: Ask | None) -> tuple[_Row, list[str]]:
+    """The outcome's line, and the lines of [model]."""
+    if series.dtype.is_temporal():
+        raise DataError(f'outcome "{name}" holds dates or times; convert it to a number')
+    text = as_text(series)
+    values = text.drop_nulls()
+    if not len(values):
+        raise DataError(f'outcome "{name}" has no values; name another column')
+    missing = {"missing": "drop"} if text.null_count() else {}
+    numbers = values.cast(pl.Float64, strict=False)
+    levels = sorted(values.unique().to_list(), key=lambda one: (one.lower() in POSITIVE, one))
+    yes_no = set(numbers.drop_nulls().unique().to_list()) <= {0.0, 1.0}
+    if series.dtype == pl.Boolean:
+        return _Row(name, {"levels": ["false", "true"], **missing}, draft=False), []
+    if numbers.null_count() or yes_no:
+        if len(levels) > MOST_LEVELS:
+            raise DataError(
+                f'outcome "{name}" has {len(levels)} different texts; it must be a number or one of'
+                " a few levels"
+            )
+        if len(levels) < 2:
+            raise DataError(
+                f'outcome "{name}" has one value in all records; nothing can be learned'
+            )
+        levels = ["0", "1"] if yes_no and not numbers.null_count() else levels
+        remark = f"{MARK}: read from the records"
+        if len(levels) == 2:
+            remark += "; the last level is y = 1"
+        return _Row(name, {"levels": levels, **missing}, remark), []
+    row = _number(name, numbers, missing, text.null_count(), ask)
+    assert isinstance(row, _Row)
+    low, high = row.facts["low"], row.facts["high"]
+    middle, half = (low + high) / 2, (high - low) / 2
+    row = _Row(name, row.facts | {"center": middle, "scale": half}, row.remark, row.draft)
+    model = [
+        "[model]",
+        'kind = "linear"',
+        f"noise_sd = 0.5  # {MARK}: sd of {name} around its mean, in units of scale = {half:g}",
+    ]
+    return row, model
+
+
+def _text(
+    path: str,
+    outcome: str,
+    party: str | None,
+    rows: list[_Row],
+    target: _Row,
+    model: list[str],
+    left_out: dict[str, str],
+    epsilon: float | None,
+    files: int,
+) -> str:
+    terms = [f"C({_term(r.name)})" if "levels" in r.facts else _term(r.name) for r in rows]
+    today = datetime.date.today().isoformat()
+    lines = [
+        f"# Draft of a study, written by `tacit init` {__version__} on {today}.",
+        f"# Lines marked {MARK} were suggested by the records. Replace them by what is known",
+        "# without looking at the records (code book, plausible ranges), then remove draft = true:",
+        "# a private run refuses drafts, because a bound read from records would reveal them.",
+        "",
+        f"name = {_toml(Path(path).name.partition('.')[0].strip('*') or 'study')}",
+        f"formula = {_toml(f'{_term(outcome)} ~ ' + ' + '.join(terms))}",
+        *(['privacy = "none"'] if epsilon is None else []),
+        "",
+        "[data]",
+        f"path = {_toml(path)}" + ("  # one party per file" if files > 1 and not party else ""),
+        *([f"party = {_toml(party)}"] if party else []),
+        "held_out = 0.2",
+        '# person = "patient_id"   # for unit = "person"',
+        "",
+        '[columns]   # unit = "year" names the unit of a number in results',
+        *(row.line() for row in rows),
+        target.line(),
+        *(f"# left out: {_key(name)} ({why})" for name, why in left_out.items()),
+        "",
+        *model,
+    ]
+    if not party and files == 1:
+        lines += [
+            "# One party with all records. To simulate several, uncomment:",
+            "# [partition]",
+            "# parties = 3",
+            "[partition]",
+            "parties = 1",
+            "",
+        ]
+    if epsilon is not None:
+        lines += [
+            "[privacy]",
+            f"epsilon = {_toml(float(epsilon))}",
+            "delta = 1e-5",
+            'unit = "record"               # person | party',
+            'adjacency = "replace-one"     # add-or-remove-one',
+        ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _term(name: str) -> str:
+    return name if re.fullmatch(r"[^\W\d]\w*", name) and name != "C" else f"`{name}`"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}" if value != int(value) or abs(value) > 1e15 else str(int(value))
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)

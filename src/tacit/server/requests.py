@@ -1,0 +1,116 @@
+"""Requests to parties: opened, answered and closed. NumPy only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tacit.arrays import Arrays
+from tacit.errors import PeerError
+from tacit.expfam import check_arrays, check_integers
+from tacit.server.messages import Asked, Reply
+from tacit.server.state import Open, Published, Rules, ServerState
+
+
+def ask(rules: Rules, state: ServerState, parties: Sequence[str], now: float) -> ServerState:
+    """Open one new request to each of these parties."""
+    damping = rules.schedule.damping_at(state.round + 1) * state.caution
+    asked = {
+        f"r{number}": Open(
+            id=f"r{number}",
+            party=party,
+            visit=state.factors[party].visits,
+            version=state.factors[party].version,
+            posterior=state.q_version,
+            damping=damping,
+            initial=state.applied == 0,
+            issued_at=now,
+            stage=rules.stages[state.stage]
+            if state.stage is not None
+            else rules.stage_at(state.factors[party].visits),
+        )
+        for number, party in enumerate(parties, start=state.requests)
+    }
+    visited = {
+        party: factor._replace(visits=factor.visits + 1)
+        for party in parties
+        for factor in (state.factors[party],)
+    }
+    return replace(
+        state,
+        open=state.open | asked,
+        issued=state.issued | {state.q_version: Published(state.q, state.public)},
+        factors=state.factors | visited,
+        requests=state.requests + len(asked),
+    )
+
+
+def check_reply(request: Open, reply: Reply) -> Reply:
+    """The reply, if it answers this request and factor version; else an error that says why not."""
+    if request.party != reply.party or request.version != reply.version:
+        raise PeerError(
+            f"request {reply.id} was for party {request.party!r}, factor version "
+            f"{request.version}, but {reply.party!r} answered for version {reply.version}; "
+            "the party must rejoin and take the server's factor"
+        )
+    if reply.loss is not None and not math.isfinite(reply.loss):
+        raise PeerError(
+            f"update of party {reply.party!r}: loss = {reply.loss} is not finite; "
+            "the party must check its records"
+        )
+    return reply
+
+
+def read_released(rules: Rules, state: ServerState, request: Open, reply: Reply) -> Arrays:
+    """What a reply released, as floats: integers times the public step of the agreed plan."""
+    lattice = rules.lattice
+    if lattice is None or not is_integer(reply.released):
+        return reply.released
+    factor = request.factor
+    if factor is None and request.stage.needs_factor:
+        factor = state.factors[request.party].natural
+    sent = state.issued[request.posterior]
+    parts = (request.party, request.visit, request.stage.name)
+    asked = Asked(*parts, sent.q, factor, request.damping, sent.public)
+    return lattice.read(asked, reply.released)
+
+
+def is_integer(released: Arrays) -> bool:
+    """Whether these are integers of a lattice."""
+    return bool(released) and all(value.dtype == np.int64 for value in released.values())
+
+
+def check_released(rules: Rules, request: Open, reply: Reply) -> Arrays:
+    """Arrays with the names, shapes and type of the request's stage, or an error."""
+    what = f"update of party {reply.party!r}"
+    prior = rules.site_prior and reply.party == rules.parties[0]
+    if rules.released is None or prior:
+        return rules.family.check(reply.released, what=what)
+    integers = integer_shapes(rules, request.stage.name)
+    if integers is not None:
+        return check_integers(reply.released, integers, what=what)
+    return check_arrays(reply.released, rules.released(request.stage.name), what=what)
+
+
+def integer_shapes(rules: Rules, stage: str) -> dict[str, tuple[int, ...]] | None:
+    """Names and shapes of the integers of a reply to that stage; None: floats are sent."""
+    return None if rules.lattice is None else rules.lattice.shapes(stage)
+
+
+def close_requests(
+    state: ServerState, replies: dict[str, Reply], *, unanswered: Sequence[str] = ()
+) -> ServerState:
+    """Close requests that are answered or abandoned, and drop posteriors that no request needs."""
+    closed = {*replies, *unanswered}
+    still_open = {key: value for key, value in state.open.items() if key not in closed}
+    needed = {request.posterior for request in still_open.values()}
+    return replace(
+        state,
+        open=still_open,
+        issued={number: q for number, q in state.issued.items() if number in needed},
+        losses=state.losses | {reply.party: reply.loss for reply in replies.values()},
+        exchanges=state.exchanges + len(replies),
+    )

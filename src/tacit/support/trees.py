@@ -1,0 +1,30 @@
+"""Functions of nested tuples and dictionaries of arrays, without loading JAX for them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """`jax.tree.map`, which is used if JAX is loaded: only then are other containers known to it.
+
+    >>> tree_map(lambda a, b: a + b, {"x": (1, None)}, {"x": (2, None)})
+    {'x': (3, None)}
+    """
+    if "jax" in sys.modules:
+        import jax
+
+        return jax.tree.map(function, tree, *rest)
+    if tree is None:
+        return None
+    if isinstance(tree, dict):
+        return {
+            name: tree_map(function, value, *(one[name] for one in rest))
+            for name, value in tree.items()
+        }
+    if isinstance(tree, tuple | list):
+        parts = [tree_map(function, *each) for each in zip(tree, *rest, strict=True)]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return function(tree, *rest)

@@ -1,0 +1,123 @@
+"""`tacit init` and `tacit predict`: from a CSV file to a study, and from a run to predictions."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tacit.run.config import parse_config
+from tacit.run.draft import draft_study, rounded_outwards
+
+N = 90
+RNG = np.random.default_rng(5)
+AGES = np.round(RNG.uniform(21.37, 88.91, N), 2)
+
+
+@pytest.fixture
+def patients(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pl.DataFrame(
+        {
+            "id": np.arange(1000, 1000 + N),
+            "age": AGES,
+            "smoker": np.where(RNG.random(N) < 0.4, "yes", "no"),
+            "body mass": [None, *np.round(RNG.normal(27, 4, N - 1), 1)],
+            "letter": [f"text {i}" for i in range(N)],
+            "hospital": np.array(["north", "south"])[np.arange(N) % 2],
+            "died": RNG.integers(0, 2, N),
+        }
+    ).write_csv("patients.csv")
+    return Path("patients.csv")
+
+
+def test_a_draft_is_a_study_that_a_private_run_refuses(tacit, patients):
+    code, out, err = tacit("init", "patients.csv", "--outcome", "died", "--party", "hospital")
+    assert code == 0, err
+    assert "left out: id" in out
+    assert "left out: letter" in out
+    text = Path("study.toml").read_text()
+    config = parse_config(tomllib.loads(text))
+    assert config.data.party == "hospital"
+    assert [c.name for c in config.data.columns] == ["age", "smoker", "body mass", "died"]
+    assert all(column.draft for column in config.data.columns)
+    for exact in (AGES.min(), AGES.max()):
+        assert f"{exact:g}" not in text
+    assert "CONFIRM" in text
+    code, _, err = tacit("check", "study.toml")
+    assert code == 2
+    assert "columns.age.draft = true" in err
+    code, _, err = tacit("init", "patients.csv", "--outcome", "died")
+    assert code == 2
+    assert "study.toml exists" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("patients.csv", "--outcome", "dead"), 2, "no such column"),
+        (("patients.csv", "--outcome", "died", "--party", "hospitl"), 2, "did you mean hospital?"),
+        (("patients.csv", "--outcome", "died", "--party", "died"), 2, "is the outcome too"),
+        (("nowhere.csv", "--outcome", "died"), 4, "there is no such file"),
+        (("patients.csv", "--outcome", "letter"), 4, "90 different texts"),
+        (("patients.csv",), 2, "--outcome"),
+    ],
+)
+def test_wrong_arguments_of_init(tacit, patients, arguments, code, words):
+    found, _, err = tacit("init", *arguments)
+    assert found == code
+    assert words in err
+    assert not Path("study.toml").exists()
+
+
+def test_bounds_that_a_person_gives_are_no_drafts(patients):
+    draft = draft_study("patients.csv", "died", ask=lambda *_: (0.0, 120.0))
+    config = parse_config(tomllib.loads(draft.text))
+    found = {column.name: column for column in config.data.columns}
+    assert (found["age"].low, found["age"].high, found["age"].draft) == (0, 120, False)
+    assert found["smoker"].draft
+
+
+def test_rounding_never_cuts_and_never_hits_an_extreme_by_design():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        scale = 10.0 ** rng.uniform(-4, 6)
+        least, most = np.sort(rng.normal(size=2)) * scale
+        low, high = rounded_outwards(least, most)
+        assert low < least or (low == 0 <= least)
+        assert high > most or (high == 0 >= most)
+        assert high - low <= 2.6 * (most - least) + abs(least) + abs(most)
+
+
+def test_a_run_predicts_from_the_command_line(tacit, patients):
+    assert tacit("init", "patients.csv", "--outcome", "died", "--party", "hospital",
+                 "--not-private")[0] == 0  # fmt: skip
+    code, out, err = tacit("run", "study.toml", "--out", "run", "--set", "data.held_out=0")
+    assert code == 0, err
+    assert "smoker: yes vs no" in out
+    new = pl.DataFrame({"age": [30.0, 999.0, 50.0], "smoker": ["no", "yes", "no"],
+                        "body mass": [25.0, 25.0, None]})  # fmt: skip
+    new.write_parquet("new.parquet")
+    code, out, err = tacit("predict", "run", "new.parquet", "--out", "out.csv")
+    assert code == 0, err
+    assert "3 rows: probability of died = 1, 95 % interval." in out
+    assert "1 values of age" in out
+    table = pl.read_csv("out.csv")
+    assert table.columns == ["probability", "low", "high"]
+    assert table["probability"].null_count() == 1
+    assert ((table["low"] < table["probability"]) & (table["probability"] < table["high"]))[
+        :2
+    ].all()
+    code, out, _ = tacit("predict", "run", "new.parquet", "--out", "again.parquet", "--json")
+    said = json.loads(out)
+    assert (said["rows"], said["without_prediction"], said["clipped"]) == (3, 1, {"age": 1})
+    for arguments, exit_code, words in (
+        (("run", "new.parquet", "--out", "out.csv"), 2, "exists"),
+        (("run", "new.parquet", "--out", "out.xlsx"), 2, "must end in"),
+        (("nowhere", "new.parquet", "--out", "x.csv"), 4, "is missing"),
+        (("run", "study.toml", "--out", "x.csv"), 4, "must end in one of"),
+    ):
+        code, _, err = tacit("predict", *arguments)
+        assert (code, words in err) == (exit_code, True), err

@@ -1,0 +1,123 @@
+"""Private fits in a notebook are charged to a ledger and show their running total."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+import tacit
+from tacit.errors import ConfigError, PrivacyBudgetError
+from tacit.fitting.charged import RunningTotalWarning
+from tacit.party.datasets import identify_arrays
+from tacit.privacy.accounting import epsilon
+from tacit.privacy.accounting.filters import GAUSSIAN_SHARE
+from tacit.privacy.ledger.ledger import Budget, Ledger
+from tacit.privacy.ledger.paths import own_ledger
+
+PRIVACY = tacit.Privacy(epsilon=1.0, delta=1e-5)
+FAST = {"method": "dp-statistics", "schedule": tacit.schedules.Synchronous(rounds=1)}
+
+
+@pytest.fixture
+def parties():
+    rng = np.random.default_rng(3)
+    made = {}
+    for name in ("north", "south"):
+        x = rng.uniform(-1, 1, size=(200, 2))
+        made[name] = {"x": x, "y": np.clip(x @ [1.0, -1.0] + rng.normal(size=200), -3, 3)}
+    return made
+
+
+def fitted(parties, privacy=PRIVACY, **more):
+    model = tacit.models.LinearRegression(("a", "b"))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, message="(?!these records)")
+        return tacit.fit(model, parties, privacy=privacy, **{**FAST, **more})
+
+
+def test_a_second_fit_on_the_same_records_shows_the_running_total(parties):
+    first = fitted(parties)
+    assert first.privacy.total_epsilon == pytest.approx(first.privacy.epsilon, rel=1e-6)
+    with pytest.warns(RunningTotalWarning, match=r"charged before: ε = 1 so far and 1\.[3-9]"):
+        second = fitted(parties)
+    events = [e for one in second._outcome.plan.settled.values() for e in one.all_events][:1]
+    both = epsilon([e for _ in range(2) for e in events], GAUSSIAN_SHARE * 1e-5, "replace-one")
+    assert second.privacy.epsilon == pytest.approx(1.0, rel=1e-3)
+    assert second.privacy.total_epsilon == pytest.approx(both, rel=1e-6)
+    assert f"ε = {both:.4g}" in str(second.privacy)
+    assert str(own_ledger()) in str(second.privacy)
+    with Ledger() as ledger:
+        assert {ledger.spent(one).releases for one in ledger.datasets()} == {2}
+        assert ledger.verify().sound
+
+
+def test_other_records_start_at_nothing(parties):
+    fitted(parties)
+    other = {name: {"x": -one["x"], "y": one["y"][::-1]} for name, one in parties.items()}
+    other["north"]["y"] *= 0.5
+    other["south"]["y"] *= 0.5
+    assert fitted(other).privacy.total_epsilon == pytest.approx(1.0, rel=1e-3)
+
+
+def test_a_budget_refuses_before_anything_is_computed(parties):
+    with Ledger(create=True) as ledger:
+        found = identify_arrays(ledger, parties)
+        limit = Budget(epsilon=1.1, delta=1e-5, adjacency="replace-one", unit="record")
+        ledger.set_budgets(dict.fromkeys(found.values(), limit), reason="test")
+    assert fitted(parties).privacy.total_epsilon == pytest.approx(1.0, rel=1e-3)
+    seen = []
+    with pytest.raises(PrivacyBudgetError, match=r"together 1\.\d+ > budget 1\.1"):
+        fitted(parties, callback=lambda *one: seen.append(one))
+    assert not seen
+    with Ledger() as ledger:
+        assert {ledger.spent(one).charges for one in ledger.datasets()} == {1}
+
+
+def test_simulations_and_exact_fits_charge_nothing(parties):
+    simulated = fitted(parties, tacit.Privacy(epsilon=1.0, delta=1e-5, insecure_noise_seed=1))
+    exact = fitted(parties, None, method="auto")
+    assert simulated.privacy.total_epsilon is None
+    assert exact.privacy.total_epsilon is None
+    assert fitted(parties, ledger="none").privacy.total_epsilon is None
+    assert not own_ledger().exists()
+
+
+def test_a_named_ledger_is_charged_instead(parties, tmp_path):
+    place = tmp_path / "study.sqlite"
+    assert fitted(parties, ledger=place).privacy.ledger == str(place)
+    again = tacit.Privacy(epsilon=1.0, delta=1e-5, ledger=str(place))
+    with pytest.warns(RunningTotalWarning):
+        assert fitted(parties, again).privacy.total_epsilon > 1.3
+    assert not own_ledger().exists()
+
+
+@pytest.mark.parametrize(
+    ("privacy", "ledger", "said"),
+    [
+        (None, "a.sqlite", "without privacy"),
+        (tacit.Privacy(epsilon=1.0, insecure_noise_seed=1), "a.sqlite", "known seed"),
+        (tacit.Privacy(epsilon=1.0), "run-directory", "no run directory"),
+        (tacit.Privacy(epsilon=1.0), "a.txt", "ends in"),
+    ],
+)
+def test_a_ledger_that_cannot_be_charged_is_refused(parties, privacy, ledger, said, tmp_path):
+    method = "auto" if privacy is None else "dp-statistics"
+    place = str(tmp_path / ledger) if "." in ledger else ledger
+    with pytest.raises(ConfigError, match=said):
+        fitted(parties, privacy, ledger=place, method=method)
+    assert not list(tmp_path.iterdir())
+
+
+def test_charges_in_other_terms_have_no_common_bound(parties):
+    fitted(parties)
+    removing = tacit.Privacy(epsilon=1.0, delta=1e-5, adjacency="add-or-remove-one")
+    with pytest.warns(RunningTotalWarning, match="no bound in these terms"):
+        assert fitted(parties, removing).privacy.total_epsilon == math.inf
+
+
+def test_the_saved_fit_does_not_name_the_ledger(parties, tmp_path):
+    fit = fitted(parties)
+    folder = fit.save(tmp_path / "saved")
+    texts = [one.read_bytes() for one in folder.rglob("*") if one.is_file()]
+    assert not any(b"ledger.sqlite" in text for text in texts)

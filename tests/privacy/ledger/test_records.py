@@ -1,0 +1,211 @@
+"""A ledger finds records again under another split, seed, number of parties or column choice."""
+
+import sqlite3
+
+import msgspec
+import numpy as np
+import pytest
+from ledger_worker import EVENT, TERMS, budget_of, zcdp
+
+from tacit.data.config import ColumnConfig, DataConfig, PartitionConfig
+from tacit.data.federation import load_federation, load_party
+from tacit.errors import DataError, PrivacyBudgetError
+from tacit.party.datasets import identify_arrays, identify_parties
+from tacit.privacy.ledger.ledger import Ledger, LineageWarning
+from tacit.privacy.ledger.records import hash_records
+from tacit.privacy.ledger.verify import audit
+
+KEY = bytes(range(32))
+NUMERIC = {"kind": "numeric", "low": -100.0, "high": 100.0}
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A file with 120 rows, some of them equal and some with a gap."""
+    rng = np.random.default_rng(1)
+    path = tmp_path / "t.csv"
+    lines = ["age,dose,site,patient,y"]
+    for row in range(120):
+        dose = f"{rng.normal():.6f}" if row % 11 else ""
+        lines.append(
+            f"{20 + row % 5},{dose},s{row % 3},p{row // 2},{'yes' if rng.random() < 0.5 else 'no'}"
+        )
+    lines += ["20,0.5,s0,p99,no"] * 6
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def loaded(path, *, seed=0, parties=3, columns=("age", "dose"), missing="drop", **more):
+    configs = tuple(ColumnConfig(name=one, missing=missing, **NUMERIC) for one in columns)
+    data = DataConfig(
+        source="file", path=str(path), outcome="y", positive="yes", columns=configs, **more
+    )
+    return load_federation(data, PartitionConfig(kind="balanced", parties=parties), seed)
+
+
+def identified(ledger, federation):
+    return identify_parties(ledger, federation, federation.parties)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"held_out": 0.5},
+        {"seed": 9},
+        {"parties": 5},
+        {"columns": ("age",)},
+        {"missing": "indicator"},
+        {"seed": 3, "parties": 2, "columns": ("dose",), "held_out": 0.1},
+    ],
+    ids=str,
+)
+def test_the_same_file_is_no_new_data_set(ledger, table, changed):
+    first = identified(ledger, loaded(table))
+    ledger.set_budgets(dict.fromkeys(first.values(), budget_of()), reason="test")
+    for name, dataset in first.items():
+        ledger.charge(dataset, "one", name, [EVENT], **TERMS)
+    second = identified(ledger, loaded(table, **changed))
+    for name, dataset in second.items():
+        assert ledger.budget(dataset) == budget_of(), "inherited"
+        check = ledger.check(dataset, [EVENT], **TERMS)
+        assert check.spent == zcdp([EVENT], 1e-5, "add-or-remove-one"), "once, not per old party"
+        assert check.total > 1.3 * check.spent
+        ledger.charge(dataset, "two", name, [EVENT], **TERMS)
+    for dataset in (*first.values(), *second.values()):
+        assert ledger.spent(dataset).planned == zcdp([EVENT] * 2, 1e-5, "add-or-remove-one")
+    assert ledger.verify().sound
+
+
+def test_one_party_has_one_id_whatever_is_held_out(ledger, table):
+    def party(**more):
+        data = DataConfig(
+            source="file", path=str(table), outcome="y", positive="yes",
+            columns=(ColumnConfig(name="age", **NUMERIC),), **more,
+        )  # fmt: skip
+        return identify_parties(ledger, load_party(data, "north"), ["north"])["north"]
+
+    assert party() == party(held_out=0.4)
+
+
+def test_both_are_charged_and_both_budgets_bind(ledger):
+    rows = np.random.default_rng(0).normal(size=(100, 2))
+    old = ledger.identify([], {"x": rows[:80]})
+    ledger.set_budget(old, budget_of(0.3), reason="small")
+    new = ledger.identify([], {"x": rows[60:]})
+    assert ledger.budget(new) is None, "20 records are in no data set with a budget"
+    with pytest.raises(PrivacyBudgetError, match=rf"shares 20 of 40 records with {old.short}"):
+        ledger.check(new, [EVENT], **TERMS)
+    ledger.set_budget(new, budget_of(), reason="larger")
+    ledger.charge(new, "run", "r1", [EVENT] * 4, **TERMS)
+    assert ledger.spent(old).releases == 4
+    assert ledger.spent(old).shared == {new.content: 20}
+    with pytest.raises(PrivacyBudgetError, match=r"> ε = 0\.3"):
+        ledger.charge(new, "run", "r2", [EVENT] * 10, **TERMS)
+    third = ledger.identify([], {"x": rows[:70]})
+    with pytest.warns(LineageWarning, match="70 of 70 records"):
+        ledger.set_budget(third, budget_of(), reason="own")
+
+
+def test_disjoint_parts_do_not_add_up(ledger):
+    rows = np.random.default_rng(0).normal(size=(100, 2))
+    parts = ledger.identify_many([], {str(i): {"x": rows[i::4]} for i in range(4)})
+    ledger.set_budgets(dict.fromkeys(parts.values(), budget_of()), reason="test")
+    for name, dataset in parts.items():
+        ledger.charge(dataset, "run", name, [EVENT], **TERMS)
+    whole = ledger.identify([], {"x": rows})
+    assert ledger.spent(whole).releases == 1
+    assert ledger.budget(whole) == budget_of()
+
+
+def test_arrays_with_a_column_less_are_found_by_the_other_columns(ledger):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(300, 4)), rng.integers(0, 2, 300)
+    first = identify_arrays(ledger, {"a": {"x": x, "y": y}})["a"]
+    ledger.set_budget(first, budget_of(), reason="test")
+    ledger.charge(first, "run", "r1", [EVENT], **TERMS)
+    fewer = identify_arrays(ledger, {"a": {"x": x[:200, 1:].astype(np.float32), "y": y[:200]}})["a"]
+    assert ledger.spent(fewer).releases == 1
+    assert ledger.spent(fewer).shared == {first.content: None}
+    other = identify_arrays(ledger, {"a": {"x": rng.normal(size=(300, 3)), "y": y}})["a"]
+    assert ledger.spent(other).releases == 0
+
+
+def test_a_person_with_other_records_is_the_same_person(ledger, table):
+    data = {"person": "patient", "held_out": 0.0}
+    first = identified(ledger, loaded(table, parties=1, **data))
+    ledger.set_budgets(dict.fromkeys(first.values(), budget_of()), reason="test")
+    text = table.read_text().split("\n")
+    moved = [line.replace("s1", "s7").replace("s2", "s7").replace("s0", "s7") for line in text[1:]]
+    table.write_text("\n".join([text[0], *moved]))
+    (again,) = identified(ledger, loaded(table, parties=1, columns=("age",), **data)).values()
+    assert ledger.spent(again).shared[next(iter(first.values())).content] == 61
+
+
+def test_equal_rows_of_disjoint_parties_are_different_records():
+    rows = {"y": np.zeros(4)}
+    found = hash_records([], {"a": rows, "b": rows}, KEY)
+    assert not set(found["a"].elements) & set(found["b"].elements)
+    whole = hash_records([], {"c": {"y": np.zeros(8)}}, KEY)["c"]
+    assert set(whole.elements) == {*found["a"].elements, *found["b"].elements}
+
+
+def test_types_and_order_do_not_matter_and_the_key_does():
+    values = np.array([1.0, 2.5, np.nan])
+    first = hash_records([], {"": {"v": values, "w": np.array(["a", "b", None], object)}}, KEY)[""]
+    texts = np.array(["1", "2.5", ""], object)[::-1]
+    again = hash_records([], {"": {"w": np.array([None, "b", "a"], object), "v": texts}}, KEY)[""]
+    assert first.id == again.id
+    other = hash_records(
+        [], {"": {"v": values, "w": np.array(["a", "b", None], object)}}, bytes(32)
+    )
+    assert not set(first.elements) & set(other[""].elements)
+
+
+def test_the_hashes_are_guarded_by_the_chain(path, ledger):
+    dataset = ledger.identify([], {"y": np.arange(9.0)})
+    ledger.set_budget(dataset, budget_of(), reason="test")
+    ledger.close()
+    for statement in ("UPDATE records SET elements = x'0000000000000000'", "DELETE FROM records"):
+        with sqlite3.connect(path) as db:
+            db.execute(statement)
+        db.close()
+        assert "record hashes" in audit(path).problems[0]
+        with Ledger(path, epsilon=zcdp) as again, pytest.raises(DataError, match="record hashes"):
+            again.spent(dataset)
+
+
+def test_charges_of_version_0_1_are_carried_over(ledger, table):
+    federation = loaded(table)
+    name = next(iter(federation.parties))
+    raw = federation.raw[name]
+    old = ledger.first_version_id({"columns": sorted(raw), "target": "y"}, raw)
+    ledger.set_budget(old, budget_of(), reason="version 0.1")
+    ledger.charge(old, "run", "r1", [EVENT], **TERMS)
+    found = identified(ledger, federation)
+    assert ledger.budget(found[name]) == budget_of()
+    ledger.charge(found[name], "run", "r2", [EVENT], **TERMS)
+    assert ledger.spent(old).charges == ledger.spent(found[name]).charges == 2
+    kinds = [row.kind for row in ledger.entries()]
+    assert kinds == ["budget", "charge", "records", "link", "charge"]
+    others = [one for party, one in found.items() if party != name]
+    assert all(ledger.budget(one) is None for one in others)
+
+
+def test_hashes_stay_out_of_what_may_be_shared(ledger, tmp_path):
+    dataset = ledger.identify([], {"y": np.arange(9.0)})
+    ledger.set_budget(dataset, budget_of(), reason="test")
+    element = hash_records([], {"": {"y": np.arange(9.0)}}, ledger._log.store.key)[""].elements[0]
+    ledger.export(tmp_path / "e.json")
+    text = (tmp_path / "e.json").read_text()
+    assert str(int(element)) not in text
+    assert f"{int(element):x}" not in text
+
+
+def test_a_budget_is_a_filter_over_runs(ledger, dataset):
+    many = msgspec.structs.replace(EVENT, count=20)
+    ledger.charge(dataset, "one", "r1", [many], **TERMS)
+    alone = ledger.spent(dataset)
+    assert alone.epsilon == alone.planned, "one run is planned in advance"
+    ledger.charge(dataset, "two", "r1", [many], **TERMS)
+    both = ledger.spent(dataset)
+    assert both.planned < both.epsilon < 1.02 * both.planned
