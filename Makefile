@@ -43,7 +43,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 docs: setup ## the documentation site in site/, with warnings as errors
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 notebooks: setup ## execute the notebooks of the documentation again
 	$(BIN)/python docs/notebooks/execute.py

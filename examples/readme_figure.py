@@ -20,7 +20,7 @@ def main() -> None:
     hospitals = tacit.datasets.load("synthetic-cohort", parties=10, seed=1)
     exact = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy="none")
     privacy = tacit.Privacy(epsilon=2.0, delta=1e-5)
-    private = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy=privacy)
+    private = tacit.fit(tacit.models.LogisticRegression, hospitals, privacy=privacy, ledger="none")
     names = exact.posterior.names
     order = np.argsort(exact.posterior.mean)
     figure = Figure(figsize=(7.2, 0.28 * len(names) + 1.0), layout="constrained")

@@ -8,13 +8,11 @@ family therefore asks here which library its arguments belong to and writes its 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-T = TypeVar("T")
 SUBSTITUTED_ROWS = 32
 
 Array = Any
@@ -50,19 +48,6 @@ def special(*arrays: Array) -> ModuleType:
     import scipy.special as sp
 
     return sp
-
-
-def sum_points(
-    add: Callable[[T, Any], T], start: T, points: tuple[Array, ...], xp: ModuleType
-) -> T:
-    """The total after adding each row of `points`: traced, or a loop of Python if `xp` is NumPy."""
-    if xp is not np:
-        import jax
-
-        return jax.lax.scan(lambda total, point: (add(total, point), None), start, points)[0]
-    for point in zip(*points, strict=True):
-        start = add(start, point)
-    return start
 
 
 def softplus(value: Array) -> Array:

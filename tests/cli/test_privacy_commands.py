@@ -95,7 +95,7 @@ def test_operator_sets_a_budget_and_sees_what_was_spent(tacit, ledger, tmp_path)
     assert dataset in out
     code, out, _ = tacit("ledger", "verify", "--ledger", path)
     assert code == 0
-    assert "2 entries, intact" in out
+    assert "3 entries, intact" in out
     assert tacit("ledger", "export", "--ledger", path, "--out", "entries.csv")[0] == 0
     assert "gaussian" in (tmp_path / "entries.csv").read_text()
 

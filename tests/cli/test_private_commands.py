@@ -323,7 +323,7 @@ def test_ledger_show_names_parties_and_sums_up_each_run(tacit, secret):
         assert tacit("run", secret, "--out", out)[0] == 0
     code, out, err = tacit("ledger", "show")
     assert (code, err) == (0, "")
-    assert re.search(r"party-1 +│ [0-9a-f]{8} +│ \S+ +│ 5 ", out), out
+    assert re.search(r"party-1 +│ [0-9a-f]{8} +│ \S+ +│ \S+ +│ 5 ", out), out
     assert not re.search(r"[0-9a-f]{32}", out), "short ids only"
     assert "party-1, party-2, party-3" in out
     assert len(re.findall(r"│ run-[0-9a-f]+", out)) == 2
@@ -338,4 +338,4 @@ def test_ledger_show_names_parties_and_sums_up_each_run(tacit, secret):
     for row in body["datasets"]:
         assert 2.0 < row["epsilon"] < 5.0
         assert row["remaining"] == row["budget"]["epsilon"] - row["epsilon"]
-    assert len(body["entries"]) == 3 + 2 * 3 * 2 * 2
+    assert len(body["entries"]) == 3 + 3 + 2 * 3 * 2 * 2

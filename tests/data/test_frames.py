@@ -255,3 +255,16 @@ def test_a_study_file_reads_several_files(tmp_path, monkeypatch, path):
     same(prepare(parse_config(one_party)).federation, found)
     with pytest.raises(ConfigError, match="each file is a party"):
         parse_config({**raw, "partition": {"parties": 3}})
+
+
+def test_codes_are_ordered_as_numbers_and_booleans_as_any_library_writes_them(tmp_path):
+    frame = FRAME.assign(code=np.array([10, 2, 9])[np.arange(N) % 3], old=FRAME["age"] > 50)
+    formula = parse_formula("died ~ C(code) + old")
+    found = federation(frame, formula=formula, schema=None, private=False)
+    assert found.names == ("intercept", "code=9", "code=10", "old=true")
+    frame.to_csv(tmp_path / "a.csv", index=False)  # True and False
+    pl.DataFrame(frame.to_dict("list")).write_csv(tmp_path / "b.csv")  # true and false
+    schema = tacit.Schema(levels={"code": [2, 9, 10], "old": [False, True], "died": [0, 1]})
+    first = federation(tmp_path / "a.csv", formula=formula, schema=schema)
+    same(first, federation(tmp_path / "b.csv", formula=formula, schema=schema))
+    same(first, federation(frame, formula=formula, schema=schema))

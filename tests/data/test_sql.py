@@ -8,6 +8,8 @@ import pytest
 
 import tacit
 from tacit.errors import ConfigError, DataError
+from tacit.live.config import read_party
+from tacit.live.plan import party_plan
 from tacit.run.config import parse_config, read_config
 from tacit.run.run import prepare
 
@@ -100,3 +102,36 @@ def test_the_omop_example_reads_a_generated_database(tmp_path, monkeypatch):
     assert federation.names == ("intercept", "age", "sex=male", "diabetes=true")
     assert sum(len(one["y"]) for one in federation.parties.values()) == 240
     assert federation.unbounded == ()
+
+
+def test_a_party_of_a_live_federation_may_have_a_query(database, tmp_path):
+    (tmp_path / "federation.toml").write_text("""
+        name = "stays"
+        privacy = "none"
+        parties = ["north", "south"]
+        records = 100
+        formula = "died ~ age + C(sex)"
+        [columns]
+        age = { low = 18, high = 105 }
+        sex = { levels = ["F", "M"] }
+        died = { levels = ["0", "1"] }
+    """)
+    party = tmp_path / "party.toml"
+    party.write_text("""
+        federation = "federation.toml"
+        [join]
+        servers = ["localhost:7443"]
+        certificate = "north.pem"
+        key = "north.key"
+        authority = "ca.pem"
+        state = "state"
+        [data]
+        database = "stays.duckdb"
+        query = "select age, sex, died from stay where hospital = 'north' order by id"
+    """)
+    plan, loaded = party_plan(read_party(party), "north")
+    assert len(loaded.parties["north"]["y"]) == 60
+    assert plan.model.names == ("intercept", "age", "sex=M")
+    party.write_text(party.read_text().replace("query =", "# query ="))
+    with pytest.raises(ConfigError, match=r"data\.database .* without data\.query"):
+        read_party(party).data  # noqa: B018

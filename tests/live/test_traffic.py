@@ -717,7 +717,7 @@ def test_failures_tell_nothing_of_the_records(tmp_path, pki):
                 return
             answered += 1
             for array in answer.delta.values():
-                assert np.all(np.isfinite(np.frombuffer(array.data)))
+                assert np.all(np.abs(np.frombuffer(array.data, "<i8")) < 2**62)  # integers
         await hostile.say(m.EarlyCloseOfConnection())
         await hostile.hear()
 

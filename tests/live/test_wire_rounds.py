@@ -365,7 +365,7 @@ def test_everybody_leaves(tmp_path):
             return await tasks["server"]
 
     result = asyncio.run(main())
-    assert result.finished == "everybody left"
+    assert result.finished == "all parties left"
     assert result.exchanges == 0
 
 

@@ -220,8 +220,8 @@ def test_the_family_of_a_small_model_is_full_and_of_a_large_one_mean_field():
     parties, _ = drawn()
     small = tacit.plan.plan.make_plan(MODEL, parties)
     assert isinstance(small.family, FullGaussian)
-    wide = {"p": {"x": np.ones((4, 40)), "y": np.zeros(4)}}
-    columns, levels = (tuple(str(i) for i in range(size)) for size in (40, 20))
+    wide = {"p": {"x": np.ones((4, 60)), "y": np.zeros(4)}}
+    columns, levels = (tuple(str(i) for i in range(size)) for size in (60, 20))
     many = SoftmaxRegression(columns, levels=levels, prior_sd=1.0)
     assert isinstance(tacit.plan.plan.make_plan(many, wide).family, MeanFieldGaussian)
 

@@ -101,7 +101,7 @@ def test_shared_noise_is_that_of_the_neediest_party():
         assert party.noise_sd == pytest.approx(neediest, rel=1e-5)  # by the lattice of a share
         assert party.shares == 2
         (noise,) = {event.noise_sd for event in party.events_at(0)}
-        assert noise == neediest, "of the sum, not a share"
+        assert noise == party.noise_sd, "of the sum, not a share"
         assert party.guarantee.epsilon == spent(party, trusted, 1e-6) <= 1.0
         assert party.guarantee.trust == TRUST["trusted"]
         assert party.clip == alone[name].clip

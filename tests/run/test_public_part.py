@@ -251,10 +251,18 @@ def test_no_source_file_hashes_records_without_a_key():
         "data/readers/download.py",  # public files
         "data/readers/posteriordb.py",  # public files
         "live/config.py",  # the agreed file
+        "live/secure/checks.py",  # random shares of random keys
+        "live/secure/masks.py",  # names, slots and digests
+        "live/secure/messages.py",  # public keys
+        "live/secure/party.py",  # random seeds and shares
+        "live/secure/server.py",  # random seeds
+        "live/secure/signing.py",  # public keys
+        "live/secure/terms.py",  # the agreed file
         "live/session.py",  # what a server sent
         "live/transport/tls.py",  # public keys
         "methods/private.py",  # names of parties
         "party/compute.py",  # names of parties
+        "plan/plan.py",  # the key of the noise that the server adds
         "privacy/ledger/chain.py",  # entries of the ledger
         "privacy/ledger/fingerprint.py",  # a schema
         "privacy/noise_key.py",  # seeds and names of parties

@@ -312,7 +312,7 @@ def test_everybody_left_is_the_end(kind, site_prior):
     for _ in range(3):  # the prior may still have to answer what it was asked
         if not state.finished:
             state = tell(rules, state, *asked(state))
-    assert state.finished == "everybody left"
+    assert state.finished == "all parties left"
     assert not state.open
     assert not state.issued
     assert_identity(rules, state)

@@ -137,7 +137,7 @@ def test_everybody_left_out_ends_the_run():
         rules, state = started(kind)
         for name in NAMES:
             state, _ = leave_out(rules, state, name, REASON)
-        assert state.finished == "everybody left"
+        assert state.finished == "all parties left"
 
 
 @pytest.mark.parametrize("kind", ["synchronous", "sequential", "asynchronous"])

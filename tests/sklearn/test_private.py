@@ -266,8 +266,10 @@ def test_a_wrong_scale_would_not_be_sent():
         privacy=Privacy(noise_multiplier=2.0, delta=1e-4, insecure_noise_seed=0),
     )
     assert np.isfinite(carry_out(plan).state.q["log"]).all()
-    charged = (GaussianEvent(clip=1.0, noise_sd=2.0, nonnegative=False),)
-    half = msgspec.structs.replace(plan.settled["corpus"], answers=(charged,))
+    settled = plan.settled["corpus"]
+    (event,) = settled.events_at(0)
+    charged = (msgspec.structs.replace(event, nonnegative=False),)
+    half = msgspec.structs.replace(settled, answers=(charged,))
     with pytest.raises(PrivacyBudgetError, match="nothing is sent"):
         carry_out(replace(plan, settled={"corpus": half}))
 

@@ -80,6 +80,21 @@ def test_coefficients_are_in_the_units_of_the_columns_and_parties_do_not_change_
     )
 
 
+def test_the_fit_behind_an_estimator_speaks_the_same_units(patients):
+    frame, died, _ = patients
+    named = frame.rename(columns={"bmi": "y"})  # the name of the outcome elsewhere
+    model = LogisticRegression(privacy=None).fit(named, died)
+    table = model.fit_.summary()
+    assert table["term"].to_list() == ["intercept", "age", "y"]
+    np.testing.assert_allclose(table["mean"][1:], model.coef_[0], rtol=1e-6)
+    np.testing.assert_allclose(table["mean"][0], model.intercept_[0], rtol=1e-6)
+    np.testing.assert_allclose(
+        model.fit_.predict(named.head(5)), model.predict_proba(named.head(5))[:, 1], rtol=1e-6
+    )
+    line = LinearRegression(privacy=None).fit(frame, 100.0 + 3.0 * frame["age"])
+    np.testing.assert_allclose(line.fit_.summary()["mean"][1:], line.coef_, rtol=1e-6, atol=1e-9)
+
+
 def test_cloned_piped_cross_validated_and_pickled(patients):
     frame, died, hospital = patients
     model = LogisticRegression(privacy=None, bounds=BOUNDS, prior_sd=5.0)

@@ -37,10 +37,8 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
     if not entries:
         console.print("the ledger is empty: no release and no budget")
         return
-    columns = ["party", "data set", "ε spent", "as one run", "budget", "remaining", "δ",
-               "adjacency", "unit", "releases", "shares records with"]  # fmt: skip
-    rows = [_spent_row(row, names, whole=everything) for row in spent]
-    show_table("Spent per data set, over all runs", columns, rows)
+    planned = not everything and any(row.epsilon != row.planned for row in spent)
+    _show_spent(spent, names, whole=everything, planned=planned)
     budgets = {row.dataset: row.budget for row in spent}
     runs = _run_rows(entries, names, budgets)
     if runs:
@@ -52,7 +50,7 @@ def show_command(path: Path, *, everything: bool, as_json: bool) -> None:
     if everything:
         _show_entries(entries, names)
     else:
-        if any(row.epsilon != row.planned for row in spent):
+        if planned:
             console.print(
                 '"as one run": ε if all runs had been planned in advance. A budget over several '
                 "runs counts the larger one, which holds however each run was chosen.",
@@ -86,24 +84,42 @@ def _named(datasets: Sequence[str], names: dict[str, str]) -> str:
     return ", ".join(shown)
 
 
+def _show_spent(
+    spent: Sequence[Spent], names: dict[str, str], *, whole: bool, planned: bool
+) -> None:
+    """Table of data sets; `planned` adds ε as one run, full ids leave no room for it."""
+    from tacit.cli.show.results import console, show_table
+
+    rows = [_spent_row(row, names, whole=whole) for row in spent]
+    columns = ["party", "data set", "ε spent", "as one run", "budget", "remaining", "δ",
+               "adjacency", "unit", "releases"]  # fmt: skip
+    if not planned:
+        rows, columns = [[*row[:3], *row[4:]] for row in rows], [*columns[:3], *columns[4:]]
+    show_table("Spent per data set, over all runs", columns, rows)
+    for row in spent:
+        if row.shared:
+            console.print(
+                f"{_short(row.dataset)} shares records with {_named_contents(row.shared, names)}",
+                highlight=False,
+            )
+
+
 def _spent_row(row: Spent, names: dict[str, str], *, whole: bool) -> list[Any]:
     identity = row.dataset if whole else _short(row.dataset)
     first = [names.get(row.dataset, ""), identity]
-    shared = _named_contents(row.shared, names)
-    if row.budget is None:
-        return [*first, "", "", "none", "", "", "", "", row.releases, shared]
     limit = row.budget
+    if limit is None or row.epsilon is None or row.planned is None or row.remaining is None:
+        return [*first, "", "", "none", "", "", "", "", row.releases]
     return [
         *first,
-        f"{row.epsilon:.4g}" if row.epsilon is not None else "",
-        f"{row.planned:.4g}" if row.planned is not None else "",
+        f"{row.epsilon:.4g}",
+        f"{row.planned:.4g}",
         f"{limit.epsilon:g}",
-        f"{row.remaining:.4g}" if row.remaining is not None else "",
+        f"{row.remaining:.4g}",
         f"{limit.delta:g}",
         limit.adjacency,
         limit.unit,
         row.releases,
-        shared,
     ]
 
 
@@ -111,7 +127,8 @@ def _named_contents(shared: dict[str, int | None], names: dict[str, str]) -> str
     """Other data sets with records in common, and how many."""
     known = {DatasetId.parse(dataset).content: name for dataset, name in names.items()}
     said = [
-        f"{known.get(content, content[:8])} ({'all?' if count is None else f'{count:,}'})"
+        f"{content[:8]} ({known.get(content, 'not charged')}, "
+        f"{'perhaps all' if count is None else f'{count:,}'})"
         for content, count in shared.items()
     ]
     more = f" and {len(said) - MOST_NAMES} more" if len(said) > MOST_NAMES else ""

@@ -68,6 +68,8 @@ def _read_categorical(series: pl.Series, config: ColumnConfig, *, pooled: bool) 
     if series.dtype == pl.Boolean:
         series = _named_booleans(series, config.levels)
     text = as_text(series)
+    if {level.lower() for level in config.levels} == {"false", "true"}:  # written by any library
+        text = text.str.to_lowercase().replace({level.lower(): level for level in config.levels})
     text = text.set(text.is_in(config.missing_values), None)
     notes: tuple[str, ...] = ()
     if not config.levels and pooled:

@@ -402,7 +402,8 @@ def _levels(series: pl.Series, config: ColumnConfig) -> tuple[str, ...]:
     found = set(as_text(present).to_list())
     if isinstance(series.dtype, pl.Enum):
         return tuple(one for one in series.dtype.categories.to_list() if one in found)
-    return tuple(sorted(found))
+    numbers = pl.Series(list(found)).cast(pl.Float64, strict=False)
+    return tuple(sorted(found, key=None if numbers.null_count() else float))
 
 
 def _location_scale(series: pl.Series, config: ColumnConfig) -> tuple[float, float]:

@@ -101,7 +101,7 @@ def readmit(
 def _go_on_without(rules: Rules, state: ServerState, now: float) -> tuple[ServerState, Log]:
     if rules.order == "asynchronous" and state.not_asked.issuperset(_others(rules)):
         # Also if only the prior pseudo-party is left.
-        state = replace(state, open={}, issued={}, finished="everybody left")
+        state = replace(state, open={}, issued={}, finished="all parties left")
     return go_on(rules, state, now)
 
 

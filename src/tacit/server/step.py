@@ -110,7 +110,7 @@ def _open_round(rules: Rules, state: ServerState, now: float) -> ServerState:
                 asked = asked[:1]
             return ask(rules, state, asked, now)
         if state.not_asked.issuperset(others):
-            state = replace(state, finished="everybody left")
+            state = replace(state, finished="all parties left")
         elif number >= rules.schedule.rounds:
             state = replace(state, finished="rounds")
         state = replace(state, round=number)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
@@ -82,6 +83,8 @@ class _Regression(BaseEstimator):
         """Fit prepared y (in the model's unit) and set the fitted attributes."""
         names = [str(name) for name in getattr(self, "feature_names_in_", ())]
         names = names or [f"x{index}" for index in range(X.shape[1])]
+        while outcome.name in names:  # a column of X has that name
+            outcome = msgspec.structs.replace(outcome, name=f"{outcome.name}_")
         columns = self._columns(X, names)
         pairs = [column.affine for column in columns]
         self._center = np.array([0.0 if pair is None else pair[0] for pair in pairs])
@@ -100,12 +103,15 @@ class _Regression(BaseEstimator):
             parties=parties,
             test=None,
             names=("intercept", *names),
-            outcome="y",
+            outcome=outcome.name,
             output=self._output,
             scaling="public" if all(column.bounded for column in columns) else "pooled",
             notes=(),
             raw={
-                name: {"target y": y[rows], **dict(zip(names, X[rows].T, strict=True))}
+                name: {
+                    f"target {outcome.name}": y[rows],
+                    **dict(zip(names, X[rows].T, strict=True)),
+                }
                 for name, rows in rows_of.items()
             },
             unbounded=tuple(column.name for column in columns if not column.bounded),
@@ -113,7 +119,7 @@ class _Regression(BaseEstimator):
             y_bounds=_in_unit(outcome),
             schema=SourceSchema(
                 columns=(*columns, outcome),
-                outcome="y",
+                outcome=outcome.name,
                 positive=outcome.levels[1] if self._output == "bernoulli" else None,
             ),
             levels=outcome.levels if self._output == "categorical" else (),

@@ -130,6 +130,31 @@ def test_arrays_with_a_column_less_are_found_by_the_other_columns(ledger):
     assert ledger.spent(other).releases == 0
 
 
+def test_columns_with_few_digits_do_not_make_records_the_same(ledger):
+    rng = np.random.default_rng(0)
+    for digits, size in ((1, 300), (2, 300), (3, 3_000)):
+        parties = {
+            str(i): {"x": np.round(rng.normal(50, 10, size=(size, 5)), digits)} for i in range(6)
+        }
+        for dataset in ledger.identify_many([digits], parties).values():
+            assert ledger.spent(dataset).shared == {}
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 2])
+def test_rounded_columns_of_other_records_are_not_taken_for_the_same(ledger, decimals):
+    """Body mass indices with one decimal repeat; two hospitals have most of them in common."""
+    rng = np.random.default_rng(decimals)
+    values = np.round(rng.normal(27.0, 4.0, size=(2, 400)), decimals)
+    noise = rng.normal(size=(2, 400))  # makes every record different
+    both = identify_arrays(
+        ledger, {name: {"bmi": values[i], "x": noise[i]} for i, name in enumerate("ab")}
+    )
+    for dataset in both.values():
+        ledger.set_budget(dataset, budget_of(), reason="test")
+    ledger.charge(both["a"], "run", "r1", [EVENT], **TERMS)
+    assert ledger.spent(both["b"]).releases == 0
+
+
 def test_a_person_with_other_records_is_the_same_person(ledger, table):
     data = {"person": "patient", "held_out": 0.0}
     first = identified(ledger, loaded(table, parties=1, **data))

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tacit.cli.show.results import MOST_ROWS, console, show_table
-from tacit.results.shown import result_rows
-from tacit.results.summary import Result
+from tacit.results.summary import Coefficient, Result
+from tacit.results.text import table_rows
 
 
 def compared(results: Sequence[Result]) -> dict[str, list[Any]]:
@@ -32,10 +32,17 @@ def compared(results: Sequence[Result]) -> dict[str, list[Any]]:
 
 
 def coefficients(results: Sequence[Result]) -> dict[str, list[tuple[float, float] | None]]:
-    """(mean, sd) of every coefficient or site, one entry per run; None where a run lacks it."""
-    tables = [{row.name: (row.mean, row.sd) for row in result_rows(one)} for one in results]
+    """(mean, sd) of every coefficient or site, one entry per run; None where a run lacks it.
+
+    In the units of the columns: runs whose schemas have other bounds are comparable.
+    """
+    tables = [{_term(row): (row.mean, row.sd) for row in table_rows(one)} for one in results]
     names = dict.fromkeys(name for table in tables for name in table)
     return {name: [table.get(name) for table in tables] for name in names}
+
+
+def _term(row: Coefficient) -> str:
+    return row.term if row.unit is None else f"{row.term} (per {row.unit})"
 
 
 def show_comparison(paths: Sequence[Path], results: Sequence[Result]) -> None:

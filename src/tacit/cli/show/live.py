@@ -107,7 +107,7 @@ class ServerLines:
         seen = self._refused[kind] = self._refused.get(kind, 0) + 1
         if seen > MOST_REFUSALS:
             return None
-        who = line.get("party") or line.get("address", "somebody")
+        who = line.get("party") or line.get("address", "a peer")
         more = "; further ones of this kind are in log.jsonl only" if seen == MOST_REFUSALS else ""
         return f"refused: {who} ({kind}: {line['reason']}){more}"
 

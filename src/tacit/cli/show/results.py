@@ -162,6 +162,7 @@ def show_result(result: Result) -> None:
     if warning is not None and (result.sites or result.posterior.names):
         console.print(f"warning: {warning}", highlight=False)
     show_metrics(result.metrics, local=result.privacy.private)
+    show_party_metrics(result)
     for what, why in result.not_evaluated.items():
         console.print(f"note: {what} could not be computed: {why}", highlight=False, markup=False)
     for value, words in (
@@ -214,6 +215,19 @@ def show_metrics(measured: dict[str, Any], *, local: bool = False) -> None:
         if local:
             title += " (exact, confidential like the records; not in public/)"
         show_table(title, ["records", *(_metric(name) for name in names)], rows)
+
+
+def show_party_metrics(result: Result) -> None:
+    """Metrics of each party's own records, where there are several parties."""
+    rows = result.party_metrics
+    if not 1 < len(rows) <= MOST_ROWS:
+        return
+    names = list(next(iter(rows.values())))
+    cells = [[party, *(values.get(name) for name in names)] for party, values in rows.items()]
+    title = "Performance by party"
+    if result.privacy.private:
+        title += " (exact, confidential like the records; not in public/)"
+    show_table(title, ["party", *(_metric(name) for name in names)], cells)
 
 
 def show_check(check: Check) -> None:

@@ -12,6 +12,10 @@ from tacit.methods.natural.stages import FAILED
 
 EIGENVALUES = (0.25, 1e6)
 """Between these the precision after one step stays, relative to that before it."""
+MOST_EXTRAPOLATED = 1.0
+"""Nats: larger steps do not shrink by a constant factor."""
+LEAST_RATIO, STEADY, LONGEST_STEP = 0.4, 0.2, 4.0
+"""Of the lengths of successive steps, for an extrapolation; and its longest step."""
 
 
 class Place(NamedTuple):
@@ -57,7 +61,7 @@ class Move(NamedTuple):
 
     def taken(self, place: Place, length: float) -> tuple[np.ndarray, np.ndarray]:
         """Mean and root of q after a step of that length."""
-        precision = (1.0 - length) + length * self.precision
+        precision = np.maximum((1.0 - length) + length * self.precision, EIGENVALUES[0])
         shift = self.vectors @ (length * self.gradient / precision)
         root = place.root @ (self.vectors / np.sqrt(precision))
         return place.mean + place.root @ shift, lower_root(root)
@@ -75,6 +79,22 @@ def move_of(place: Place, *, full: bool = True) -> Move:
     precision = np.clip(np.abs(np.diagonal(bend)), *EIGENVALUES)
     shift = vectors @ ((vectors.T @ place.gradient) / clipped)
     return Move(np.eye(len(precision)), precision, shift * precision, definite)
+
+
+def extrapolated(changes: np.ndarray) -> float:
+    """Length of the next step, from the KL divergences of the last three whole steps.
+
+    Steps that shrink by a constant factor r, as those of a posterior with weakly determined scales
+    do, add up to 1/(1 − r) of the next one. Elsewhere the length is 1.
+
+    >>> float(extrapolated(np.array([0.4, 0.1, 0.025])))
+    2.0
+    """
+    if len(changes) < 3 or not np.all((changes > 0) & (changes < MOST_EXTRAPOLATED)):
+        return 1.0
+    early, late = np.sqrt(changes[1:] / changes[:-1])
+    steady = LEAST_RATIO < late < 1.0 and abs(late - early) < STEADY * late
+    return min(1.0 / (1.0 - late), LONGEST_STEP) if steady else 1.0
 
 
 def log_volume(root: np.ndarray) -> float:

@@ -32,7 +32,7 @@ from tacit.expfam import FullGaussian, Gaussian
 from tacit.expfam.quadrature import weighing_draws
 from tacit.methods.natural import split_phases
 from tacit.methods.natural.curvature import absolute_eigen, lower_root
-from tacit.methods.natural.move import Move, Place, log_volume, move_of
+from tacit.methods.natural.move import Move, Place, extrapolated, log_volume, move_of
 from tacit.methods.natural.scale_prior import (
     TRANSFORM,
     ScaleFacts,
@@ -45,7 +45,7 @@ from tacit.methods.natural.weights import CLOSE_SHARE, weigh_draws
 from tacit.models.learnt_scale import LearntScalePrior
 from tacit.server.combine import RoundSum, Shared
 
-MAX_STEPS = 24
+MAX_STEPS = 40
 MAX_NEWTON = 20
 NEAR_MODE = 0.5
 """Squared Newton decrement per coordinate below which variational steps begin."""
@@ -300,9 +300,12 @@ class NaturalSolver:
             return self._finish(shared, memory, mean, root, place, settled=True)
         if steps >= MAX_STEPS:
             return self._finish(shared, memory, place.mean, place.root, place, settled=False)
-        length = float(memory["limit"])
+        length, changes = float(memory["limit"]), memory.get("changes", np.zeros(0))
+        changes = np.r_[changes[-2:], divergence]
+        if length == 1.0 and (longer := extrapolated(changes)) > 1.0:
+            length, changes = longer, np.zeros(0)
         mean, root = move.taken(place, length)
-        memory |= {"length": np.asarray(length)}
+        memory |= {"length": np.asarray(length), "changes": changes}
         following = self._evaluate(shared, memory, mean, root)
         return following._replace(energy=place.energy, moved=divergence, note=note)
 

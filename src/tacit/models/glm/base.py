@@ -338,6 +338,12 @@ class ExplicitDerivatives(GeneralisedLinear):
     ) -> tuple[Array, Array, Array]:
         """As in `GeneralisedLinear`, in the library of its arguments."""
 
+    def rule(self, variance: Array) -> tuple[np.ndarray, np.ndarray]:
+        """Nodes and weights of the quadrature; in NumPy one node if no predictor varies."""
+        if namespace(variance) is np and not np.any(variance):
+            return np.zeros(1), np.ones(1)
+        return hermite(self.quadrature_nodes)
+
     def log_likelihoods(self, thetas: Array, records: Records, weights: Array) -> Array:
         """As `tacit.models.capabilities.InNumPy`."""
         each = self.pointwise(records["x"] @ thetas.T, records["y"][:, None])

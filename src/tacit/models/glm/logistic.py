@@ -11,7 +11,6 @@ import numpy as np
 from tacit.arrays import Array, namespace, softplus
 from tacit.data.schema.layout import Layout
 from tacit.expfam import Family, Gaussian, Natural
-from tacit.expfam.quadrature import hermite
 from tacit.models.base import Output, Records
 from tacit.models.capabilities import DataStart, DerivativeBounds
 from tacit.models.glm.base import ExplicitDerivatives
@@ -80,7 +79,7 @@ class LogisticRegression(ExplicitDerivatives):
     ) -> tuple[Array, Array, Array]:
         """Explicit p and p(1 − p) from one exponential, accurate where they are small."""
         xp = namespace(mean, variance)
-        nodes, weights = hermite(self.quadrature_nodes)
+        nodes, weights = self.rule(variance)
         eta = mean + nodes[:, None].astype(mean.dtype) * xp.sqrt(variance)
         weights = weights.astype(mean.dtype)
         small = xp.exp(-xp.abs(eta))

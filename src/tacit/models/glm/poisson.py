@@ -11,7 +11,6 @@ import numpy as np
 from tacit.arrays import Array, namespace, special
 from tacit.data.schema.layout import Layout
 from tacit.errors import ConfigError, DataError
-from tacit.expfam.quadrature import hermite
 from tacit.models.base import ModelSchema, Output, Records
 from tacit.models.capabilities import DataStart, DerivativeBounds
 from tacit.models.glm.base import ExplicitDerivatives
@@ -105,7 +104,7 @@ class PoissonRegression(ExplicitDerivatives):
         self, mean: Array, variance: Array, y: Array
     ) -> tuple[Array, Array, Array]:
         xp = namespace(mean, variance)
-        nodes, weights = hermite(self.quadrature_nodes)
+        nodes, weights = self.rule(variance)
         eta = mean + nodes[:, None].astype(mean.dtype) * xp.sqrt(variance)
         weights = weights.astype(mean.dtype)
         rate = xp.where(eta > -LARGEST_EXPONENT, self.inverse_link(eta), 0.0)

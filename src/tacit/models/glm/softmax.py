@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from tacit.arrays import Array, namespace, sum_points
+from tacit.arrays import Array, namespace
 from tacit.data.schema.layout import Layout, unknown_layout
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, FullGaussian, Gaussian, Natural
@@ -34,6 +34,8 @@ ROUNDING = 100.0
 MAX_LEVELS = 20
 """The compiled program grows with the cube of the number of levels."""
 POINTS = 1024
+NODE_BLOCK = 65_536
+"""Numbers per array of several nodes in NumPy: temporary arrays stay in the cache."""
 """Points of the quadrature rule for predictions, for K > 2 levels."""
 MAX_COMMON_LOG_RATIO = 0.1
 """Largest |log ratio| of variances: 5 % of a standard deviation."""
@@ -197,25 +199,11 @@ class SoftmaxRegression(LinearPredictor):
         steps = xp.tensordot(basis, root_of(covariance), axes=(1, -2))  # (K, …, K − 1)
         steps = xp.moveaxis(steps, -1, 0)
         own = xp.moveaxis(one_hot(self, y).astype(mean.dtype), -1, 0)
-
-        def add(total: Expected, point: tuple[Array, Array]) -> Expected:
-            node, weight = point
-            eta = centre + sum(node[r] * steps[r] for r in range(len(steps)))
-            eta = _shifted(eta, axis=0)
-            p = xp.exp(eta)
-            sums = xp.sum(p, axis=0)
-            p = p / sums
-            value = xp.sum(own * eta, axis=0) - xp.sum(own, axis=0) * xp.log(sums)
-            found = Expected(weight * value, weight * p, weight * (p[:, None] * p[None]))
-            return Expected(*(a + b for a, b in zip(total, found, strict=True)))
-
-        nothing = Expected(
-            xp.zeros(own.shape[1:], mean.dtype),
-            xp.zeros_like(own),
-            xp.zeros((own.shape[0], *own.shape), mean.dtype),
-        )
+        if xp is np and not np.any(covariance):
+            nodes, weights = np.zeros((1, mean.shape[-1])), np.ones(1)
         rule = (nodes.astype(mean.dtype), weights.astype(mean.dtype))
-        value, p, second = sum_points(add, nothing, rule, xp)
+        averaged = _averaged if xp is np else _averaged_by_scan
+        value, p, second = averaged(centre, steps, own, *rule)
         p, second = xp.moveaxis(p, 0, -1), xp.moveaxis(second, (0, 1), (-2, -1))
         return Expected(value, p, xp.eye(p.shape[-1], dtype=p.dtype) * p[..., None] - second)
 
@@ -344,6 +332,54 @@ class SoftmaxRegression(LinearPredictor):
             f"rounding has changed the variance that all levels share by {math.expm1(ratio):.1%}; "
             "scale the columns similarly, or use a narrower prior"
         )
+
+
+def _averaged(
+    centre: np.ndarray, steps: np.ndarray, own: np.ndarray, nodes: np.ndarray, weights: np.ndarray
+) -> Expected:
+    """E[log p(y)], E[p] and E[ppᵀ] at η = centre + Σ node·steps, some nodes at a time. NumPy."""
+    value, first = np.zeros(own.shape[1:], own.dtype), np.zeros_like(own)
+    second = np.zeros((len(own), *own.shape), own.dtype)
+    count = max(1, NODE_BLOCK // max(1, own.size))
+    for start in range(0, len(nodes), count):
+        share = weights[start : start + count]
+        eta = centre + np.tensordot(nodes[start : start + count], steps, axes=(1, 0))
+        eta -= np.max(eta, axis=1, keepdims=True)
+        p = np.exp(eta)
+        sums = np.sum(p, axis=1)
+        value += np.tensordot(share, np.sum(own * eta, axis=1), axes=(0, 0))
+        value -= np.sum(own, axis=0) * np.tensordot(share, np.log(sums), axes=(0, 0))
+        p /= sums[:, None]
+        first += np.tensordot(share, p, axes=(0, 0))
+        for k in range(len(own)):
+            second[k] += np.tensordot(share, p * p[:, k : k + 1], axes=(0, 0))
+    return Expected(value, first, second)
+
+
+def _averaged_by_scan(
+    centre: Array, steps: Array, own: Array, nodes: Array, weights: Array
+) -> Expected:
+    """As `_averaged`, in JAX."""
+    import jax
+    import jax.numpy as jnp
+
+    def add(total: Expected, point: tuple[Array, Array]) -> tuple[Expected, None]:
+        node, weight = point
+        eta = centre + sum(node[r] * steps[r] for r in range(len(steps)))
+        eta = _shifted(eta, axis=0)
+        p = jnp.exp(eta)
+        sums = jnp.sum(p, axis=0)
+        p = p / sums
+        value = jnp.sum(own * eta, axis=0) - jnp.sum(own, axis=0) * jnp.log(sums)
+        found = Expected(weight * value, weight * p, weight * (p[:, None] * p[None]))
+        return Expected(*(a + b for a, b in zip(total, found, strict=True))), None
+
+    nothing = Expected(
+        jnp.zeros(own.shape[1:], own.dtype),
+        jnp.zeros_like(own),
+        jnp.zeros((own.shape[0], *own.shape), own.dtype),
+    )
+    return jax.lax.scan(add, nothing, (nodes, weights))[0]
 
 
 def block_covariances(blocks: Array, x: Array) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 
 Group = frozenset[str]
 """Contents of data sets (`DatasetId.content`) that are charged together."""
-SAME_VALUES = 8
+SAME_VALUES = 24
 """Sampled values that two columns have in common if their data sets are the same records."""
 
 

@@ -8,7 +8,7 @@ Equal records of one data set are numbered (first copy, second copy, …), so th
 one table between them share no record, although it may contain equal rows.
 
 A record whose columns were changed has another hash. For that case the ledger also keeps a sample
-of the values of every column of measurements (numbers that are mostly different and not whole):
+of the values of every column of measurements (numbers with so many digits that none is repeated):
 data sets that have such a column in common are taken to be the same records.
 """
 
@@ -128,16 +128,14 @@ class _Keyed:
         """The smallest hashes of the values of each column of measurements."""
         kept = []
         for _, values in _flat(columns):
-            if values.dtype.kind != "f" or len(values) < SAMPLE:
+            if values.dtype.kind != "f" or len(values) < 2 * SAMPLE:
                 continue
             fractional = values[np.isfinite(values) & (values != np.rint(values))]
-            if len(fractional) <= len(values) / 2:
+            if len(fractional) < max(2 * SAMPLE, len(values) / 2):
                 continue
             hashes = self._cells(b"value", "", fractional)[:, 0]
-            if len(hashes) > 2 * SAMPLE:
-                hashes = np.partition(hashes, 2 * SAMPLE - 1)[: 2 * SAMPLE]
-            smallest = np.unique(hashes)
-            if len(smallest) >= SAMPLE:  # few values are repeated
+            smallest = np.unique(np.partition(hashes, 2 * SAMPLE - 1)[: 2 * SAMPLE])
+            if len(smallest) == 2 * SAMPLE:  # no repetition: unrelated records share few values
                 kept.append(smallest[:SAMPLE])
             if len(kept) == MOST_COLUMNS:
                 break
