@@ -2,7 +2,8 @@
 
 Weights from the prior, records from the model, ten parties, 24,000 records; δ is 1e-5, the unit a
 record, the adjacency substitution, and every party adds its own noise unless `--aggregation` says
-otherwise. `--correlation 0.3` draws numbers that are all correlated with each other by that much.
+otherwise. `--correlation 0.3` draws numbers that are all correlated with each other by that much;
+with `--default-prior` the prior that weights come from is not declared.
 Prints the share of true weights that lie in their 95 % intervals with the standard error over
 repeats, and the root mean square of standardised errors, which should be 1.
 """
@@ -90,7 +91,8 @@ def coverage(kind, design, prior_sd, epsilon, given):
     for repeat in range(given.repeats):
         x, layout = design(rng, given.correlation)
         names = tuple(str(i) for i in range(len(layout)))
-        model = model or make(names, prior_sd=prior_sd, layout=layout, **arguments)
+        declared = None if given.default_prior else prior_sd
+        model = model or make(names, prior_sd=declared, layout=layout, **arguments)
         truth = prior_sd * rng.standard_normal(model.dimension)
         y = outcomes(rng, x @ truth.reshape(-1, x.shape[1]).T)
         parties = {str(i): {"x": x[i::PARTIES], "y": y[i::PARTIES]} for i in range(PARTIES)}
@@ -114,6 +116,7 @@ def main():
     parser.add_argument("repeats", nargs="?", type=int, default=40)
     parser.add_argument("--model", choices=KINDS, default="logistic")
     parser.add_argument("--design", choices=DESIGNS, action="append")
+    parser.add_argument("--default-prior", action="store_true")
     parser.add_argument("--correlation", type=float, default=0.0)
     parser.add_argument("--epsilon", type=float, action="append")
     parser.add_argument("--aggregation", choices=("plain", "trusted"), default="plain")

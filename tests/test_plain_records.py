@@ -17,7 +17,7 @@ from tacit.server.schedule import Synchronous
 
 CANARY = 0.7310585786300049
 LABEL = 0.2689414213699951
-MODEL = tacit.models.LinearRegression(("intercept", "a"))
+MODEL = tacit.models.LinearRegression(("intercept", "a"), prior_sd=1.0)
 
 
 def parties():
@@ -115,7 +115,7 @@ def test_a_fit_without_privacy_holds_no_records_either():
 
 def test_plain_records_beyond_the_declared_bounds_are_refused():
     layout = (INTERCEPT, Feature("numeric", "a", -1.0, 1.0))
-    model = tacit.models.LinearRegression(("intercept", "a"), layout=layout)
+    model = tacit.models.LinearRegression(("intercept", "a"), layout=layout, prior_sd=1.0)
     sites = parties()
     how = {"privacy": PRIVACY, "method": DPSGD(), "schedule": Synchronous(rounds=1)}
     declared = tacit.fit(model, sites, **how)
@@ -184,7 +184,7 @@ def test_a_coefficient_of_which_nothing_was_learned_is_named():
     x = np.column_stack([np.ones(200), rng.normal(size=200), np.zeros(200)])
     y = (rng.random(200) < 0.5) * 1.0
     fitted = tacit.fit(
-        tacit.models.LogisticRegression(("intercept", "x", "unseen")),
+        tacit.models.LogisticRegression(("intercept", "x", "unseen"), prior_sd=1.0),
         {"a": {"x": x, "y": y}},
         privacy="none",
     )

@@ -150,7 +150,7 @@ def test_every_variant_is_accounted_for_like_the_whole(tiny):
     point=st.lists(st.floats(-20, 20), min_size=2, max_size=2),
 )
 def test_a_plain_clip_bounds_a_record_too(x, y, point):
-    model = LogisticRegression(("a", "b"))
+    model = LogisticRegression(("a", "b"), prior_sd=1.0)
     with jax.enable_x64(True):
         bounded = score_sum(
             PlainClip().party_likelihood(model),

@@ -23,7 +23,7 @@ from tacit.run.ledger import open_charging
 from tacit.run.run import prepare
 from tacit.server.schedule import SCHEDULES
 
-LINEAR = LinearRegression(("a", "b"))
+LINEAR = LinearRegression(("a", "b"), prior_sd=1.0)
 PRIVATE = {
     "seed": 3,
     "privacy": {"epsilon": 2.0, "delta": 1e-4, "insecure_noise_seed": 7},

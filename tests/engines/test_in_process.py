@@ -26,7 +26,7 @@ from tacit.server.state import initial_state, open_requests
 
 pytestmark = pytest.mark.full_optimisation
 
-LINEAR = LinearRegression(("a", "b", "c"))
+LINEAR = LinearRegression(("a", "b", "c"), prior_sd=1.0)
 SCHEDULES = {
     "sequential": Sequential(rounds=2),
     "synchronous": Synchronous(rounds=3),
@@ -134,7 +134,7 @@ def test_a_thousand_unequal_parties_need_few_compilations(schedule, method, most
     y = (rng.uniform(size=len(x)) < 0.5).astype(np.float64)
     parts = np.split(np.arange(len(x)), np.cumsum(sizes)[:-1])
     parties = {f"p{i}": {"x": x[part], "y": y[part]} for i, part in enumerate(parts)}
-    model = LogisticRegression(("a", "b"))
+    model = LogisticRegression(("a", "b"), prior_sd=1.0)
     programs = []
 
     def listen(event, duration, **_):

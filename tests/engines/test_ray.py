@@ -32,7 +32,7 @@ from tacit.testing import check_engine
 
 pytestmark = pytest.mark.full_optimisation
 
-LINEAR = LinearRegression(("a", "b", "c"))
+LINEAR = LinearRegression(("a", "b", "c"), prior_sd=1.0)
 TOKEN = "0123456789abcdef" * 2
 WORDS = """
 name = "on actors"
@@ -135,7 +135,7 @@ def test_what_a_party_keeps_goes_with_it(cluster, parties, method):
 def test_private_scoring_is_that_of_one_process(cluster, parties):
     from tacit.engines.ray import RayEngine
 
-    model = SoftmaxRegression(LINEAR.names, levels=("a", "b", "c"))
+    model = SoftmaxRegression(LINEAR.names, levels=("a", "b", "c"), prior_sd=1.0)
     dealt = {name: one | {"y": (one["y"] > 0) * 2.0} for name, one in parties.items()}
     asked = Privacy(noise_multiplier=2.0, delta=1e-3, insecure_noise_seed=1)
     plan = make_plan(

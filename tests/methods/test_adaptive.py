@@ -20,7 +20,7 @@ from tacit.server.checkpoint import Checkpoint
 from tacit.server.messages import Request
 from tacit.server.schedule import Synchronous
 
-MODEL = LogisticRegression(("a", "b", "c"))
+MODEL = LogisticRegression(("a", "b", "c"), prior_sd=1.0)
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,9 @@ from tacit.models import (
 )
 
 MODELS = {
-    "logistic": LogisticRegression(("a", "b", "c")),
-    "linear": LinearRegression(("a", "b", "c")),
-    "softmax": SoftmaxRegression(("a", "b"), levels=("u", "v", "w")),
+    "logistic": LogisticRegression(("a", "b", "c"), prior_sd=1.0),
+    "linear": LinearRegression(("a", "b", "c"), prior_sd=1.0),
+    "softmax": SoftmaxRegression(("a", "b"), levels=("u", "v", "w"), prior_sd=1.0),
     "network": NeuralNetwork(("a", "b"), hidden=3),
     "network, gaussian": NeuralNetwork(("a", "b"), hidden=3, output="gaussian"),
 }
@@ -372,7 +372,11 @@ def test_no_q_that_a_server_sends_switches_the_clip_off(name, fast, dtype):
 @pytest.mark.parametrize("size", [1e-19, 1e-21, 1e-25])
 def test_no_square_vanishes_from_a_norm_in_closed_form(size):
     """x² is no float32 any more, the slope still is: their product may be longer than the clip."""
-    model, family, clip = LinearRegression(("a",), noise_sd=1e-10), MeanFieldGaussian(1), 0.01
+    model, family, clip = (
+        LinearRegression(("a",), noise_sd=1e-10, prior_sd=1.0),
+        MeanFieldGaussian(1),
+        0.01,
+    )
     free = {"location": jnp.zeros(1, jnp.float32), "scale": jnp.full(1, -1.0, jnp.float32)}
     for y in (0.01, 0.17):  # slopes of 1e18 and 1.7e19: the last whose squares are float32
         records = {"x": jnp.full((1, 1), size, jnp.float32), "y": jnp.array([y], jnp.float32)}

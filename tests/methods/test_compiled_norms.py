@@ -37,10 +37,10 @@ pytestmark = pytest.mark.full_optimisation
 NAMES = ("intercept", *(f"c{i}" for i in range(9)))
 LAYOUT = (INTERCEPT, *(Feature("numeric", name, -3.0, 3.0) for name in NAMES[1:]))
 MODELS = {
-    "logistic": LogisticRegression(NAMES, layout=LAYOUT),
-    "linear": LinearRegression(NAMES, layout=LAYOUT),
-    "poisson": PoissonRegression(NAMES, max_count=20.0, layout=LAYOUT),
-    "softmax": SoftmaxRegression(NAMES, levels=("a", "b", "c"), layout=LAYOUT),
+    "logistic": LogisticRegression(NAMES, layout=LAYOUT, prior_sd=1.0),
+    "linear": LinearRegression(NAMES, layout=LAYOUT, prior_sd=1.0),
+    "poisson": PoissonRegression(NAMES, max_count=20.0, layout=LAYOUT, prior_sd=1.0),
+    "softmax": SoftmaxRegression(NAMES, levels=("a", "b", "c"), layout=LAYOUT, prior_sd=1.0),
     "network": NeuralNetwork(NAMES, hidden=20),
 }
 

@@ -18,7 +18,7 @@ from tacit.privacy.settings import Privacy
 from tacit.server.messages import Request
 from tacit.server.schedule import Synchronous
 
-MODEL, FAMILY = LogisticRegression(("a", "b", "c")), MeanFieldGaussian(3)
+MODEL, FAMILY = LogisticRegression(("a", "b", "c"), prior_sd=1.0), MeanFieldGaussian(3)
 SAMPLED = {
     "poisson": {"sampling_rate": 0.3, "steps": 2},
     "subset": {"sampling_rate": 0.3, "sampling": "without-replacement"},
@@ -165,7 +165,7 @@ def steep_parties(rng, columns=8):
 def farthest(step_size):
     """The largest coordinate of the last θ, not averaged, of a run with next to no noise."""
     parties = steep_parties(np.random.default_rng(4))
-    model = LinearRegression(tuple("abcdefgh"))
+    model = LinearRegression(tuple("abcdefgh"), prior_sd=1.0)
     privacy = Privacy(noise_multiplier=0.01, delta=1e-5, insecure_noise_seed=1)
     plan = make_plan(
         model,

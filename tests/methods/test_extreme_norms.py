@@ -36,10 +36,10 @@ SIZES = {
 MODELS = {
     "network": NeuralNetwork(("a", "b"), hidden=3),
     "network, gaussian": NeuralNetwork(("a", "b"), hidden=3, output="gaussian"),
-    "logistic": LogisticRegression(("a", "b")),
-    "linear": LinearRegression(("a", "b")),
-    "poisson": PoissonRegression(("a", "b"), max_count=20.0),
-    "softmax": SoftmaxRegression(("a", "b"), levels=("u", "v", "w")),
+    "logistic": LogisticRegression(("a", "b"), prior_sd=1.0),
+    "linear": LinearRegression(("a", "b"), prior_sd=1.0),
+    "poisson": PoissonRegression(("a", "b"), max_count=20.0, prior_sd=1.0),
+    "softmax": SoftmaxRegression(("a", "b"), levels=("u", "v", "w"), prior_sd=1.0),
 }
 MAPS = {"location": (), "information": ("information",), "scale": ("scale", "information")}
 

@@ -24,7 +24,7 @@ from tacit.results import evaluate
 from tacit.server.messages import Request
 from tacit.server.schedule import Damping, Synchronous
 
-MODEL = LogisticRegression(("a", "b", "c"))
+MODEL = LogisticRegression(("a", "b", "c"), prior_sd=1.0)
 FAMILIES = {"full": FullGaussian(3), "mean-field": MeanFieldGaussian(3)}
 CLIP = 0.5
 
@@ -60,7 +60,7 @@ def test_adult_is_predicted_as_by_quadrature():
     if locate("adult") is None:
         pytest.skip("Adult is neither in $TACIT_DATA nor in the cache")
     data = tacit.datasets.load("adult", parties=10, seed=1)
-    model = LogisticRegression(data.names, layout=data.layout)
+    model = LogisticRegression(data.names, layout=data.layout, prior_sd=1.0)
     exact = learnt(model, data.parties, NaturalVI(), rounds=7)
     augmented = learnt(model, data.parties, ExpectedStatistics(), rounds=15)
     gap = log_likelihood(model, augmented, data.test) - log_likelihood(model, exact, data.test)

@@ -35,7 +35,7 @@ from tacit.testing import check_local_method, conjugate_optimum, synthetic_recor
 NAMES = ("a", "b")
 LINEAR = LinearRegression(NAMES, prior_sd=2.0)
 LOGISTIC = LogisticRegression(NAMES, prior_sd=2.0)
-POISSON = PoissonRegression(NAMES, max_count=9)
+POISSON = PoissonRegression(NAMES, max_count=9, prior_sd=1.0)
 NETWORK = NeuralNetwork(("a",), hidden=2)
 
 COMPILED = {
@@ -243,12 +243,12 @@ def test_auto_with_privacy_is_scoring_where_it_will_do_and_says_why_not_elsewher
             kind, why = auto(model, aggregation=aggregation)
             assert kind == "dp-scoring"
             assert repr(model.kind) in why
-    wide = LogisticRegression(tuple(f"x{k}" for k in range(MAX_COLUMNS + 1)))
+    wide = LogisticRegression(tuple(f"x{k}" for k in range(MAX_COLUMNS + 1)), prior_sd=1.0)
     told = []
     for (kind, why), word in (
         (auto(NETWORK), "'neural-network'"),
         (auto(NormalMean()), "'normal-mean'"),
-        (auto(LogisticRegression(("intercept",))), "besides its constant"),
+        (auto(LogisticRegression(("intercept",), prior_sd=1.0)), "besides its constant"),
         (auto(wide), f"{MAX_COLUMNS + 1} columns"),
         (auto(LOGISTIC, unit="person"), "privacy.unit = 'person'"),
         (auto(LOGISTIC, aggregation="server"), "privacy.aggregation = 'server'"),

@@ -19,8 +19,8 @@ from tacit.privacy.mechanisms import UNSAMPLED, Gaussian
 from tacit.testing import check_private_method
 from tacit.testing.laws import moment_faults
 
-LINEAR = LinearRegression(("a", "b"))
-LOGISTIC = LogisticRegression(("a", "b"))
+LINEAR = LinearRegression(("a", "b"), prior_sd=1.0)
+LOGISTIC = LogisticRegression(("a", "b"), prior_sd=1.0)
 
 
 def exact_sum(task):

@@ -44,8 +44,8 @@ from tacit.server.step import _noisy_sum
 from tacit.testing import check_local_method, check_private_method, gaussian_faults
 
 LAYOUT = (INTERCEPT, Feature("numeric", "a", -1.0, 1.0), Feature("level", "b=u"))
-LOGISTIC = LogisticRegression(("a", "b"))
-LINEAR = LinearRegression(("a",))
+LOGISTIC = LogisticRegression(("a", "b"), prior_sd=1.0)
+LINEAR = LinearRegression(("a",), prior_sd=1.0)
 NAMES = ("intercept", "a", "b=u")
 TABLE = {
     "x": np.array([[1, 0.2, 1], [1, -0.4, 0], [1, 0.9, 1], [1, -0.1, 0], [1, 0.5, 1], [1, 0, 0.0]]),
@@ -76,7 +76,7 @@ CASES = {
     "dpsgd, adaptive": Case(DPSGD(adaptive=0.5)),
     "dpsgd, clip by visit": Case(DPSGD(clip_end=0.3, noise_end=2.0)),
     "dpsgd, network": Case(DPSGD(), NeuralNetwork(("a", "b"), hidden=2), reach=0.8),
-    "dpsgd, levels": Case(DPSGD(), SoftmaxRegression(("a", "b"), levels=("u", "v"))),
+    "dpsgd, levels": Case(DPSGD(), SoftmaxRegression(("a", "b"), levels=("u", "v"), prior_sd=1.0)),
     "update": Case(PrivateUpdate(shards=1), LINEAR),
     "update, added": Case(PrivateUpdate(shards=1), LINEAR, OPEN),
     "update, averaged": Case(PrivateUpdate(shards=3, objective="averaged"), LINEAR),
@@ -103,13 +103,15 @@ CASES = {
     ),
     "dp-hybrid": Case(Hybrid(gradient_clip=0.5), LINEAR),
     "scoring": Case(
-        PrivateScoring(), LogisticRegression(NAMES, layout=LAYOUT), {"records": TABLE}
+        PrivateScoring(), LogisticRegression(NAMES, layout=LAYOUT, prior_sd=1.0), {"records": TABLE}
     ),
     "scoring, poisson": Case(
-        PrivateScoring(), PoissonRegression(NAMES, layout=LAYOUT, max_count=3.0), {"records": TABLE}
+        PrivateScoring(),
+        PoissonRegression(NAMES, layout=LAYOUT, max_count=3.0, prior_sd=1.0),
+        {"records": TABLE},
     ),
     "scoring, shared noise": Case(
-        PrivateScoring(), LogisticRegression(NAMES, layout=LAYOUT),
+        PrivateScoring(), LogisticRegression(NAMES, layout=LAYOUT, prior_sd=1.0),
         {"records": TABLE, "aggregation": "trusted"},
     ),
     "whitened dpsgd": Case(Whitened(inner=DPSGD(), bound=1.5)),

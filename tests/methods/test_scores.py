@@ -91,7 +91,7 @@ def test_released_numbers_are_those_of_the_stages_and_shares_add_up_to_one():
     for mu in (0.1, 1.0, 10.0):
         assert sum(method.budget_shares(mu)) == pytest.approx(1.0)
         assert min(method.budget_shares(mu)) > 0.0
-    two = LogisticRegression(("a", "b"))
+    two = LogisticRegression(("a", "b"), prior_sd=1.0)
     assert isinstance(suited := PrivateScores().suited(two), PrivateScores)
     assert suited.stages[1] == "moment"
 
@@ -156,7 +156,7 @@ def test_noise_that_no_linearised_posterior_contains_is_refused_before_anything_
 
 def test_correlations_that_noise_would_hide_are_refused_before_anything_is_spent():
     """40 columns, 6,000 records: the scores could be heard, the correlations of x could not."""
-    wide = LogisticRegression(tuple(f"c{number}" for number in range(40)))
+    wide = LogisticRegression(tuple(f"c{number}" for number in range(40)), prior_sd=1.0)
     rng = np.random.default_rng(4)
     parties = {
         name: {"x": rng.normal(size=(2_000, 40)), "y": rng.integers(0, 2, 2_000) * 1.0}
@@ -259,7 +259,7 @@ def test_synthetic_rows_have_the_released_marginals_and_correlations():
     rng, records = np.random.default_rng(4), 40_000
     x = rng.multivariate_normal(np.zeros(3), 0.5 * np.eye(3) + 0.5, size=records)
     x = np.clip(x, -3.0, 3.0)
-    model = LogisticRegression(("a", "b", "c"))
+    model = LogisticRegression(("a", "b", "c"), prior_sd=1.0)
     method = PrivateScores().suited(model)
     assert isinstance(method, PrivateScores)
     design = design_of(model.outcome_law().covariates)

@@ -44,7 +44,7 @@ def counts(x, y=None):
 
 EXAMPLE = {"x": np.zeros((2, 2)), "y": np.zeros(2)}
 MODELS = {
-    "support": LogisticRegression(("a", "b", "c")),
+    "support": LogisticRegression(("a", "b", "c"), prior_sd=1.0),
     "quantiles": from_numpyro(normal, EXAMPLE),
     "proposal": from_numpyro(counts, EXAMPLE),
 }
@@ -189,7 +189,7 @@ class Scores(PrivateScores):
 def test_no_record_moves_a_release_further_than_is_charged(adjacency, aggregation):
     reached = check_private_method(
         Scores(),
-        LogisticRegression(NAMES, layout=LAYOUT),
+        LogisticRegression(NAMES, layout=LAYOUT, prior_sd=1.0),
         records=TABLE,
         adjacency=adjacency,
         aggregation=aggregation,
@@ -214,7 +214,7 @@ def test_a_mechanism_with_less_noise_is_caught(monkeypatch):
     with pytest.raises(AssertionError, match="noise"):
         check_private_method(
             Scores(),
-            LogisticRegression(NAMES, layout=LAYOUT),
+            LogisticRegression(NAMES, layout=LAYOUT, prior_sd=1.0),
             records=TABLE,
             rounds=12,
         )

@@ -15,15 +15,8 @@ from tacit.errors import ConfigError, DataError
 from tacit.methods import DPSGD, PrivateScoring
 from tacit.methods.scoring.marginals import apart, flattened, marginals, scales, simplex
 from tacit.methods.scoring.party import KNOTS, counted, counts_sum, moment_sum, score_sum
-from tacit.methods.scoring.server import (
-    ALIKE,
-    Prior,
-    Public,
-    _common_scale,
-    _learnt_sd,
-    coordinates,
-)
-from tacit.methods.scoring.synthetic import Synthetic, correlated, triangle
+from tacit.methods.scoring.server import coordinates
+from tacit.methods.scoring.synthetic import correlated, triangle
 from tacit.models import LinearRegression, LogisticRegression, PoissonRegression
 from tacit.models.glm.linear import GaussianLikelihood
 from tacit.models.glm.logistic import BernoulliLikelihood
@@ -41,7 +34,7 @@ LAYOUT = (
     *(Feature("level", "d"),) * 2,
 )
 NAMES = ("intercept", "a", "b", "c=1", "c=2", "c=3", "d=1", "d=2")
-MODEL = LogisticRegression(NAMES, layout=LAYOUT)
+MODEL = LogisticRegression(NAMES, layout=LAYOUT, prior_sd=1.0)
 LIKELIHOODS = (BernoulliLikelihood(), PoissonLikelihood(12.0), GaussianLikelihood(0.5))
 
 
@@ -250,7 +243,9 @@ def test_many_features_and_no_constant():
     names = tuple(f"v{i}" for i in range(150))
     x = rng.standard_normal((300, 150))
     y = (x[:, 0] > 0) * 1.0
-    found = fit(LogisticRegression(names), {"a": {"x": x, "y": y}}, rounds=4).posterior
+    found = fit(
+        LogisticRegression(names, prior_sd=1.0), {"a": {"x": x, "y": y}}, rounds=4
+    ).posterior
     assert found.family.is_proper(found.natural)
 
 
@@ -260,10 +255,10 @@ def test_other_likelihoods_find_their_weights(kind):
     x = rows(rng, 3000)
     truth = np.array([0.4, 0.8, -0.5, 0.3, -0.2, 0.0, 0.2, -0.2])
     if kind == "linear":
-        model = LinearRegression(NAMES, noise_sd=0.5, layout=LAYOUT)
+        model = LinearRegression(NAMES, noise_sd=0.5, layout=LAYOUT, prior_sd=1.0)
         y = x @ truth + 0.5 * rng.standard_normal(3000)
     else:
-        model = PoissonRegression(NAMES, max_count=15, layout=LAYOUT)
+        model = PoissonRegression(NAMES, max_count=15, layout=LAYOUT, prior_sd=1.0)
         y = np.minimum(rng.poisson(np.exp(x @ truth)), 15) * 1.0
     parties = {str(i): {"x": x[i::3], "y": y[i::3]} for i in range(3)}
     found = fit(model, parties, epsilon=30.0, rounds=12).posterior
@@ -341,29 +336,6 @@ def test_single_precision_is_refused():
     """1e39 is a number in float64 and infinite in float32, where 0 times it is not 0."""
     with pytest.raises(ConfigError, match=r"method\.dtype = 'float32'"):
         PrivateScoring(dtype="float32")
-
-
-def test_every_column_gets_the_scale_that_its_weights_have():
-    """Next to exact scores: two columns of 40 levels, and the constant, whose scale is declared."""
-    rng = np.random.default_rng(4)
-    column = np.array([-1, *[0] * 40, *[1] * 40])
-    truth = np.where(column == 0, 0.1, 2.0) * rng.standard_normal(81)
-    truth[0] = 7.0
-    same = np.eye(81)
-    public = Public(BernoulliLikelihood(), 1.0, Synthetic(same, 0 * same), 1.0, *[same] * 4)
-    prior = Prior(np.zeros(81), np.full(81, 3.0), column)
-    information = 1e6 * same
-    learnt = _learnt_sd(public, prior, information, information @ truth)
-    common = 3.0 * _common_scale(public, prior, information, information @ truth)
-    for one in (0, 1):
-        square = np.sum(truth[column == one] ** 2) + ALIKE * common**2
-        np.testing.assert_allclose(learnt[column == one], np.sqrt(square / (40 + ALIKE)), rtol=0.01)
-    assert learnt[1] < 0.25 * learnt[-1]
-    assert learnt[0] == 3.0
-    # Where nothing is heard of a column it keeps the scale of the others.
-    information = np.diag(np.where(column == 0, 1e-9, 1e6))
-    deaf = _learnt_sd(public, prior, information, information @ truth)
-    np.testing.assert_allclose(deaf[column == 0], deaf[-1], rtol=0.2)
 
 
 def test_rounds_are_the_methods_own_where_nobody_asked_for_a_number():

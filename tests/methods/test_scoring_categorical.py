@@ -34,7 +34,7 @@ from tacit.server.schedule import Synchronous
 LAYOUT = (INTERCEPT, Feature("numeric", "a", -1.0, 1.0), *(Feature("level", "c"),) * 2)
 NAMES = ("intercept", "a", "c=1", "c=2")
 LEVELS = ("u", "v", "w")
-MODEL = SoftmaxRegression(NAMES, levels=LEVELS, layout=LAYOUT)
+MODEL = SoftmaxRegression(NAMES, levels=LEVELS, layout=LAYOUT, prior_sd=1.0)
 LIKELIHOOD = CategoricalLikelihood(3)
 COUNTED = counted(LAYOUT, None, levels=3)
 
@@ -230,12 +230,12 @@ def test_auto_is_private_scoring_up_to_as_many_weights_as_it_can_hear():
     levels = tuple(map(str, range(MAX_LEVELS)))
     numbers = [f"v{i}" for i in range(MAX_COLUMNS // MAX_LEVELS)]
     layout = (INTERCEPT, *(Feature("numeric", name, -1.0, 1.0) for name in numbers))
-    many = SoftmaxRegression(("intercept", *numbers), levels=levels, layout=layout)
+    many = SoftmaxRegression(("intercept", *numbers), levels=levels, layout=layout, prior_sd=1.0)
     method, why = choose_method(many, privacy=privacy)
     assert isinstance(method, DPSGD)
     assert f"{many.dimension} columns (of x, times the levels of y)" in why
     with pytest.raises(ConfigError, match=f"21 levels; at most {MAX_LEVELS} are supported"):
-        SoftmaxRegression(NAMES, levels=(*levels, "more"))
+        SoftmaxRegression(NAMES, levels=(*levels, "more"), prior_sd=1.0)
 
 
 def test_low_noise_is_close_to_the_posterior_without_privacy():

@@ -162,8 +162,8 @@ def test_the_bound_of_bounded_numbers_is_reached():
 
 
 @pytest.mark.parametrize("model", [
-    LinearRegression(NAMES, noise_sd=2.0, layout=LAYOUT, bounds=(-5.0, 20.0)),
-    PoissonRegression(NAMES, max_count=12, layout=LAYOUT),
+    LinearRegression(NAMES, noise_sd=2.0, layout=LAYOUT, bounds=(-5.0, 20.0), prior_sd=1.0),
+    PoissonRegression(NAMES, max_count=12, layout=LAYOUT, prior_sd=1.0),
 ])  # fmt: skip
 def test_substitutions_stay_within_the_claimed_sensitivities(model):
     likelihood = model.score_likelihood()
@@ -203,7 +203,7 @@ def test_the_mean_of_bounded_numbers_comes_back_from_the_counts():
 def test_poisson_has_one_link_and_private_scoring_takes_it():
     likelihood = PoissonLikelihood(12.0)
     assert np.exp(likelihood.link(3.0)) == pytest.approx(3.0)
-    model = PoissonRegression(NAMES, max_count=12, layout=LAYOUT)
+    model = PoissonRegression(NAMES, max_count=12, layout=LAYOUT, prior_sd=1.0)
     rng = np.random.default_rng(0)
     records = {"x": np.column_stack([np.ones(40), rng.uniform(-1, 1, 40)]), "y": np.arange(40) % 5}
     plan = tacit.plan.plan.make_plan(

@@ -54,7 +54,7 @@ def rare(noise_sd, rounds):
     truth[0] += (np.log(0.02) - np.log(np.mean(expit(z @ truth)))) / 0.4
     same, records, likelihood = np.eye(SIZE), 30_000.0, BernoulliLikelihood()
     public = Public(likelihood, 1.0, Synthetic(z, np.zeros((SIZE, SIZE))), records, *[same] * 4)
-    prior = Prior(np.zeros(SIZE), np.full(SIZE, 3.0), np.arange(-1, SIZE - 1))
+    prior = Prior(np.zeros(SIZE), np.full(SIZE, 3.0))
     point, width = np.append(np.log(0.02 / 0.98) / 0.4, np.zeros(SIZE - 1)), np.zeros(600)
     points, scores, expected = [], [], []
     for _ in range(rounds):
@@ -63,7 +63,7 @@ def rare(noise_sd, rounds):
         points.append(point)
         scores.append(records / 600 * (weight * (expit(z @ truth) - p)) @ z)
         history = History(np.stack(points), np.stack(scores), np.full(len(points), noise_sd))
-        point, _, width = solve(public, history, prior, width, learn_scale=False)
+        point, _, width = solve(public, history, prior, width)
         around = (z @ point)[:, None] + np.sqrt(width)[:, None] * NODES
         expected.append(np.mean(expit(around) @ NODE_WEIGHTS))
     return np.array(expected) / np.mean(expit(z @ truth))

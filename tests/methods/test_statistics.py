@@ -26,7 +26,7 @@ from tacit.server.checkpoint import Checkpoint
 from tacit.server.messages import Request
 from tacit.server.schedule import Synchronous
 
-MODEL = LinearRegression(("a", "b", "c"), noise_sd=0.8)
+MODEL = LinearRegression(("a", "b", "c"), noise_sd=0.8, prior_sd=1.0)
 FAMILIES = {"full": FullGaussian(3), "mean-field": MeanFieldGaussian(3)}
 CLIP = 2.0
 
@@ -129,7 +129,7 @@ def test_no_record_moves_the_sum_by_more_than_its_sensitivity(kind, rest, pair, 
 @pytest.mark.parametrize(("noise_sd", "x"), [(1e10, 1e12), (1e11, 3e12), (1e12, 1e14)])
 def test_no_square_vanishes_from_a_norm(noise_sd, x):
     """1/σ² is a float32, and its square is none any more; what is released is float64."""
-    model = LinearRegression(("a",), noise_sd=noise_sd)
+    model = LinearRegression(("a",), noise_sd=noise_sd, prior_sd=1.0)
     method, family = PrivateStatistics(dtype="float32"), FullGaussian(1)
     q = model.prior(family)
     records = {"x": jnp.array([[x]], jnp.float32), "y": jnp.array([1.0], jnp.float32)}
@@ -285,7 +285,9 @@ def test_an_aware_q_without_noise_is_the_exact_one():
 
 def test_what_it_cannot_serve_is_refused():
     with pytest.raises(ConfigError, match="expected statistics"):
-        PrivateStatistics().check(PoissonRegression(("a",), max_count=5.0), FullGaussian(1))
+        PrivateStatistics().check(
+            PoissonRegression(("a",), max_count=5.0, prior_sd=1.0), FullGaussian(1)
+        )
     with pytest.raises(ConfigError, match="depend on q"):
         PrivateStatistics(one_shot=True).check(MODEL, FAMILIES["mean-field"])
     shared = PrivateStatistics(repair="truncate").bind(aggregation="trusted")

@@ -29,8 +29,8 @@ from tacit.testing.laws import gaussian_faults
 
 D = 4
 NUMBERS = D * (D + 1) // 2
-LINEAR = LinearRegression(tuple("abcd"), noise_sd=0.5)
-LOGISTIC = LogisticRegression(tuple("abcd"))
+LINEAR = LinearRegression(tuple("abcd"), noise_sd=0.5, prior_sd=1.0)
+LOGISTIC = LogisticRegression(tuple("abcd"), prior_sd=1.0)
 ALMOST_EXACT = Privacy(noise_multiplier=1e-9, insecure_noise_seed=1, accountant="rdp")
 extreme = st.one_of(
     st.floats(-10, 10, allow_nan=False),

@@ -70,7 +70,7 @@ def test_a_class_from_elsewhere_is_compiled_for_itself():
 
 
 def test_a_model_with_an_attribute_of_an_unknown_kind_is_compiled_for_itself():
-    model = LinearRegression(NAMES)
+    model = LinearRegression(NAMES, prior_sd=1.0)
     model.extra = lambda theta: theta
     assert first_equal(model) is model
 
@@ -84,10 +84,12 @@ def test_what_becomes_of_a_model_changes_no_other():
 
 
 def test_few_models_are_kept():
-    first = weakref.ref(LinearRegression(NAMES, noise_sd=3.0).compiled_as)
+    first = weakref.ref(LinearRegression(NAMES, noise_sd=3.0, prior_sd=1.0).compiled_as)
     assert first() is not None
     for number in range(MOST_KEPT):
-        assert LinearRegression(NAMES, noise_sd=4.0 + number).compiled_as is not first()
+        assert (
+            LinearRegression(NAMES, noise_sd=4.0 + number, prior_sd=1.0).compiled_as is not first()
+        )
     gc.collect()
     assert first() is None
     assert _copy_of_first.cache_info().currsize == MOST_KEPT

@@ -27,8 +27,8 @@ X = RNG.normal(size=(6, 2))
 REAL = RNG.normal(size=6)
 LABEL = np.array([0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
 THETA = np.array([0.7, -1.2])
-LOGISTIC = LogisticRegression(("a", "b"))
-LINEAR = LinearRegression(("a", "b"), noise_sd=0.6)
+LOGISTIC = LogisticRegression(("a", "b"), prior_sd=1.0)
+LINEAR = LinearRegression(("a", "b"), noise_sd=0.6, prior_sd=1.0)
 MEAN = NormalMean(noise_sd=0.6)
 
 
@@ -92,7 +92,7 @@ def test_logistic_quadrature_equals_adaptive_quadrature(mean, sd):
 
 def test_the_quadrature_test_would_notice_too_few_nodes(monkeypatch):
     """Power: four nodes fail the tolerance at sd 1."""
-    few = LogisticRegression(("a",))
+    few = LogisticRegression(("a",), prior_sd=1.0)
     monkeypatch.setattr(few, "quadrature_nodes", 4)
     value, *_ = few.expected_derivatives(jnp.zeros(1), jnp.ones(1), jnp.ones(1))
     expected = averaged(lambda eta: eta - np.logaddexp(eta, 0), 0.0, 1.0)
@@ -177,7 +177,7 @@ def test_a_gaussian_model_refuses_another_family():
 def test_a_scale_outside_reason_is_refused_with_its_value(bad):
     for make in (
         lambda: LogisticRegression(("a",), prior_sd=bad),
-        lambda: LinearRegression(("a",), noise_sd=bad),
+        lambda: LinearRegression(("a",), noise_sd=bad, prior_sd=1.0),
         lambda: NormalMean(noise_sd=bad),
         lambda: NeuralNetwork(("a",), noise_sd=bad),
     ):
@@ -190,7 +190,7 @@ def test_a_scale_outside_reason_is_refused_with_its_value(bad):
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_prior_mean_that_is_no_number_is_refused(bad):
     with pytest.raises(ConfigError, match=r"model\.prior_mean"):
-        LogisticRegression(("a",), prior_mean=bad)
+        LogisticRegression(("a",), prior_mean=bad, prior_sd=1.0)
 
 
 def test_a_network_without_units_or_with_an_unknown_output_is_refused():

@@ -31,7 +31,7 @@ def test_the_bound_is_below_the_expectation_and_touches_it():
 def test_the_unit_of_a_logistic_regression_is_a_usual_norm():
     """Columns of variance 1: a contribution has about a norm of 1."""
     names = ("intercept", "a", "b", "c")
-    model = LogisticRegression(names)
+    model = LogisticRegression(names, prior_sd=1.0)
     rng = np.random.default_rng(0)
     records = {"x": np.column_stack([np.ones(200), rng.normal(size=(200, 3))]), "y": np.ones(200)}
     for family in (FullGaussian(4), MeanFieldGaussian(4)):

@@ -24,7 +24,7 @@ from tacit.run.run import simulate
 from tacit.server.schedule import Synchronous
 
 NAMES = ("intercept", "a")
-MODEL = SoftmaxRegression(NAMES, levels=("u", "v", "w"))
+MODEL = SoftmaxRegression(NAMES, levels=("u", "v", "w"), prior_sd=1.0)
 RNG = np.random.default_rng(3)
 X = np.column_stack([np.ones(30), RNG.normal(size=30)])
 Y = np.arange(30) % 3.0
@@ -54,7 +54,7 @@ def test_the_likelihood_is_scipys_and_its_coordinates_have_names():
 
 @pytest.mark.parametrize("levels", [3, 5])
 def test_averages_over_q_are_those_of_many_draws(levels):
-    model = SoftmaxRegression(NAMES, levels=tuple("uvwxyz"[:levels]))
+    model = SoftmaxRegression(NAMES, levels=tuple("uvwxyz"[:levels]), prior_sd=1.0)
     rng = np.random.default_rng(levels)
     root = 0.6 * rng.normal(size=(2 * levels, 2 * levels)) / np.sqrt(2 * levels)
     mean, x = rng.normal(size=2 * levels), X[:4]
@@ -211,7 +211,7 @@ def test_what_does_not_fit_is_told_in_one_line(clinic):
     with pytest.raises(ConfigError, match=r"model\.kind = 'softmax', but outcome .* is yes/no"):
         simulate(parse_config({"privacy": "none", "data": cohort, "model": {"kind": "softmax"}}))
     with pytest.raises(ConfigError, match="at least two are needed"):
-        SoftmaxRegression(NAMES, levels=("one",))
+        SoftmaxRegression(NAMES, levels=("one",), prior_sd=1.0)
     with pytest.raises(DataError, match="y holds values other than 0 … 2"):
         check_parties(MODEL, {"one": {"x": X, "y": Y + 0.5}}, 0, None)
 
@@ -222,7 +222,7 @@ def test_the_family_of_a_small_model_is_full_and_of_a_large_one_mean_field():
     assert isinstance(small.family, FullGaussian)
     wide = {"p": {"x": np.ones((4, 60)), "y": np.zeros(4)}}
     columns, levels = (tuple(str(i) for i in range(size)) for size in (60, 20))
-    many = SoftmaxRegression(columns, levels=levels)
+    many = SoftmaxRegression(columns, levels=levels, prior_sd=1.0)
     assert isinstance(tacit.plan.plan.make_plan(many, wide).family, MeanFieldGaussian)
 
 

@@ -21,7 +21,7 @@ from tacit.privacy.settings import Privacy
 from tacit.server.messages import Reply, Request, encode_reply
 from tacit.server.schedule import Synchronous
 
-MODEL, FAMILY = LogisticRegression(("a", "b")), MeanFieldGaussian(2)
+MODEL, FAMILY = LogisticRegression(("a", "b"), prior_sd=1.0), MeanFieldGaussian(2)
 ROUNDS = 3
 
 

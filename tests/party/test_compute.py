@@ -19,7 +19,7 @@ from tacit.plan.agreement import Agreement
 from tacit.server.checkpoint import Checkpoint
 from tacit.server.messages import Request
 
-MODEL, FAMILY = LinearRegression(("a", "b", "c")), FullGaussian(3)
+MODEL, FAMILY = LinearRegression(("a", "b", "c"), prior_sd=1.0), FullGaussian(3)
 AGREEMENT = Agreement(MODEL, FAMILY, Exact(), seed=3)
 PRIOR = MODEL.prior(FAMILY)
 REQUEST = Request("r0", "a", 0, 0, PRIOR, FAMILY.zero(), 0.5, initial=True)

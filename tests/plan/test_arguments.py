@@ -11,7 +11,7 @@ from tacit.errors import ConfigError, DataError
 
 X = np.linspace(-1.0, 1.0, 24).reshape(12, 2)
 Y = np.tile([0.0, 1.0, 1.0], 4)
-MODEL = tacit.models.LogisticRegression(("u", "v"))
+MODEL = tacit.models.LogisticRegression(("u", "v"), prior_sd=1.0)
 PARTIES = {"a": {"x": X, "y": Y}, "b": {"x": X[::-1] * 0.5, "y": Y}}
 
 
@@ -134,35 +134,44 @@ def test_held_out_records_are_checked_before_training(test, words):
     ("make", "words"),
     [
         (
-            lambda: tacit.models.LogisticRegression("age"),
+            lambda: tacit.models.LogisticRegression("age", prior_sd=1.0),
             "names = 'age'; expected a sequence of names",
         ),
-        (lambda: tacit.models.LinearRegression("age"), "e.g. ('age',)"),
+        (lambda: tacit.models.LinearRegression("age", prior_sd=1.0), "e.g. ('age',)"),
         (
-            lambda: tacit.models.PoissonRegression("age", max_count=3),
+            lambda: tacit.models.PoissonRegression("age", max_count=3, prior_sd=1.0),
             "expected a sequence of names",
         ),
         (lambda: tacit.models.NeuralNetwork("age"), "inputs = 'age'; expected a sequence"),
         (
-            lambda: tacit.models.SoftmaxRegression("age", levels=("a", "b")),
+            lambda: tacit.models.SoftmaxRegression("age", levels=("a", "b"), prior_sd=1.0),
             "columns = 'age'; expected",
         ),
         (
-            lambda: tacit.models.SoftmaxRegression(("age",), levels="abc"),
+            lambda: tacit.models.SoftmaxRegression(("age",), levels="abc", prior_sd=1.0),
             "levels = 'abc'; expected",
         ),
         (
-            lambda: tacit.models.LogisticRegression(None),
+            lambda: tacit.models.LogisticRegression(None, prior_sd=1.0),
             "names = None; expected a sequence of names",
         ),
-        (lambda: tacit.models.LogisticRegression((1, 2)), "names contains 1; expected strings"),
-        (lambda: tacit.models.LogisticRegression(()), "names is empty"),
-        (lambda: tacit.models.LogisticRegression(("u", "u")), "names contains 'u' twice"),
+        (
+            lambda: tacit.models.LogisticRegression((1, 2), prior_sd=1.0),
+            "names contains 1; expected strings",
+        ),
+        (lambda: tacit.models.LogisticRegression((), prior_sd=1.0), "names is empty"),
+        (
+            lambda: tacit.models.LogisticRegression(("u", "u"), prior_sd=1.0),
+            "names contains 'u' twice",
+        ),
         (
             lambda: tacit.models.LogisticRegression(("u",), prior_sd="x"),
             "model.prior_sd = 'x'; give one",
         ),
-        (lambda: tacit.models.LogisticRegression(("u",), prior_mean=[1, 2]), "or an array of 1"),
+        (
+            lambda: tacit.models.LogisticRegression(("u",), prior_mean=[1, 2], prior_sd=1.0),
+            "or an array of 1",
+        ),
         (
             lambda: tacit.datasets.load("synthetic-cohort", partis=3),
             "takes no argument 'partis'; did you mean 'parties'?",

@@ -18,7 +18,7 @@ from tacit.server.schedule import Synchronous
 
 PARTIES = 5
 DELTA = 1e-4
-MODEL = LogisticRegression(("a", "b"))
+MODEL = LogisticRegression(("a", "b"), prior_sd=1.0)
 OUTSIDE = ("reads the final model", "reads the model of every round")
 
 

@@ -23,8 +23,8 @@ from tacit.results import evaluate
 from tacit.server.schedule import Asynchronous, Sequential, Synchronous
 
 NAMES = ("a", "b", "c")
-LINEAR = LinearRegression(NAMES)
-LOGISTIC = LogisticRegression(NAMES)
+LINEAR = LinearRegression(NAMES, prior_sd=1.0)
+LOGISTIC = LogisticRegression(NAMES, prior_sd=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_auto_means_what_is_documented(parties, labelled):
         GradientVI(),
         0.5,
     )
-    wide = LogisticRegression(tuple(f"c{i}" for i in range(257)))
+    wide = LogisticRegression(tuple(f"c{i}" for i in range(257)), prior_sd=1.0)
     assert choose_family("auto", wide).kind == "mean-field"
     assert choose_family("full", wide).kind == "full"
 
@@ -197,7 +197,7 @@ def adult(pool):
         name: tacit.datasets.load("adult", parties=10, seed=1, **k) for name, k in SPLITS.items()
     }
     first = splits["balanced"]
-    model = LogisticRegression(first.names)
+    model = LogisticRegression(first.names, prior_sd=1.0)
     records = pool(first.parties)
     central = carry_out(make_plan(model, {"all": records}, schedule=Synchronous(rounds=8)))
     return model, splits, evaluate(model, central.plan.family, central.state.q, first.test)
@@ -234,7 +234,7 @@ def test_reading_a_plan_draws_no_noise_and_each_run_draws_its_own(monkeypatch):
         for name in ("a", "b")
     }
     plan = make_plan(
-        LogisticRegression(("one", "two")),
+        LogisticRegression(("one", "two"), prior_sd=1.0),
         parties,
         method=PrivateUpdate(shards=1),
         schedule=Synchronous(rounds=2),

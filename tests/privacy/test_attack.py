@@ -51,18 +51,20 @@ UNITS = 8
 
 # One column: a record far out, of either label, among records that say nothing. The two data sets
 # are then as far apart as they can be, and a sampled batch carries no noise of its own.
-LOGISTIC = LogisticRegression(("a",))
+LOGISTIC = LogisticRegression(("a",), prior_sd=1.0)
 LABELS = {"x": np.append(50.0, np.zeros(UNITS - 1))[:, None], "y": np.ones(UNITS)}
 OTHER_LABEL = {"x": LABELS["x"], "y": np.append(0.0, np.ones(UNITS - 1))}
 # For a change of natural parameters: a target far out pulls them one way or the other.
-LINEAR = LinearRegression(("a",))
+LINEAR = LinearRegression(("a",), prior_sd=1.0)
 TARGETS = {"x": np.full((UNITS, 1), 1e-2), "y": np.append(1e9, np.zeros(UNITS - 1))}
 OTHER_TARGET = {"x": TARGETS["x"], "y": -TARGETS["y"]}
 
 
 PARTY = {"unit": "party"}
 # A column of two levels: a record of the one or of the other, with the other label.
-LEVELS = LogisticRegression(("u=1", "u=2"), layout=(Feature("level", "u"), Feature("level", "u")))
+LEVELS = LogisticRegression(
+    ("u=1", "u=2"), layout=(Feature("level", "u"), Feature("level", "u")), prior_sd=1.0
+)
 LEFT = {"x": np.zeros((UNITS, 2)), "y": np.ones(UNITS)}
 RIGHT = {"x": np.zeros((UNITS, 2)), "y": OTHER_LABEL["y"]}
 LEFT["x"][0, 0] = RIGHT["x"][0, 1] = 1.0

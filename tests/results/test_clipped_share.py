@@ -91,7 +91,7 @@ def linear_parties(make_parties, output="bernoulli"):
 
 def test_a_logistic_regression_with_a_clip_that_fits_does_not_warn(make_parties):
     parties = linear_parties(make_parties)
-    model = LogisticRegression(("a", "b", "c"))
+    model = LogisticRegression(("a", "b", "c"), prior_sd=1.0)
     found = tacit.fit(
         model, parties, privacy=ALMOST_EXACT, method=DPSGD(clip=2.0, label_agnostic=False)
     )
@@ -102,7 +102,7 @@ def test_a_logistic_regression_with_a_clip_that_fits_does_not_warn(make_parties)
 
 def test_a_label_agnostic_clip_that_shortens_most_units_is_shown_without_a_warning(make_parties):
     """Its weights do not depend on labels, so that the score keeps mean zero."""
-    parties, model = linear_parties(make_parties), LogisticRegression(("a", "b", "c"))
+    parties, model = linear_parties(make_parties), LogisticRegression(("a", "b", "c"), prior_sd=1.0)
     found = tacit.fit(model, parties, privacy=ALMOST_EXACT, method=DPSGD(clip=0.1))
     assert found.clipped is not None
     assert found.clipped > 0.5
@@ -133,7 +133,7 @@ METHODS = {
 def test_every_private_method_says_its_share_and_is_not_changed_by_it(make_parties, name):
     """Tiny clips shorten everybody, wide ones hardly anybody; the posterior is the same bits."""
     parties, method = linear_parties(make_parties), METHODS[name]
-    model = LogisticRegression(("a", "b", "c"))
+    model = LogisticRegression(("a", "b", "c"), prior_sd=1.0)
     if name == "dp-scoring":
         methods = [(method, 0.0, 1.0)]  # it finds its own scale
     elif name.startswith("whitened"):
@@ -191,7 +191,7 @@ def test_the_share_is_that_of_gradients_longer_than_the_clip():
 def test_the_moments_share_is_that_of_rows_longer_than_the_bound(make_parties):
     parties = linear_parties(make_parties)
     plan = make_plan(
-        LogisticRegression(("a", "b", "c")),
+        LogisticRegression(("a", "b", "c"), prior_sd=1.0),
         parties,
         method=Whitened(inner=DPSGD(clip=1e6), bound=1.5),
         schedule=Synchronous(rounds=3),
@@ -206,7 +206,7 @@ def test_the_moments_share_is_that_of_rows_longer_than_the_bound(make_parties):
 def test_of_many_records_a_random_choice_is_measured(make_parties, monkeypatch):
     parties = make_parties((900, 100), output="gaussian")
     plan = make_plan(
-        LinearRegression(("a", "b", "c"), noise_sd=1.0),
+        LinearRegression(("a", "b", "c"), noise_sd=1.0, prior_sd=1.0),
         parties,
         method=DPSGD(clip=2.0),
         schedule=Synchronous(rounds=2),
@@ -227,7 +227,7 @@ def test_a_share_that_cannot_be_computed_is_a_warning(make_parties, monkeypatch)
 
     monkeypatch.setattr("tacit.engines.execute.clipped_share", fail)
     plan = make_plan(
-        LogisticRegression(("a", "b", "c")),
+        LogisticRegression(("a", "b", "c"), prior_sd=1.0),
         linear_parties(make_parties),
         schedule=Synchronous(rounds=3),
         privacy=ALMOST_EXACT,
@@ -285,7 +285,7 @@ def test_a_private_run_measures_and_shows_no_share(tmp_path, monkeypatch, make_p
         assert "the contributions of" not in json.dumps(body)
     assert "Clipping:" not in write_report(tmp_path / "out").read_text()
     found = tacit.fit(
-        LogisticRegression(("a", "b", "c")),
+        LogisticRegression(("a", "b", "c"), prior_sd=1.0),
         linear_parties(make_parties),
         privacy=Privacy(epsilon=50.0),
         method=DPSGD(clip=0.05),

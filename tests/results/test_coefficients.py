@@ -52,7 +52,7 @@ def posterior(model, seed=0, family=FullGaussian):
 
 def test_raw_columns_times_the_mapped_coefficients_are_the_predictor():
     x, names = encoded()
-    model = LogisticRegression(names, layout=layout_of(COLUMNS))
+    model = LogisticRegression(names, layout=layout_of(COLUMNS), prior_sd=1.0)
     theta = np.random.default_rng(1).normal(size=len(names))
     found = unit_map(model, COLUMNS)
     beta = dict(zip([term.text for term in found.terms], found.values(theta), strict=True))
@@ -66,7 +66,7 @@ def test_raw_columns_times_the_mapped_coefficients_are_the_predictor():
 @pytest.mark.parametrize("family", [FullGaussian, MeanFieldGaussian])
 def test_moments_are_those_of_mapped_draws(family):
     names = encoded()[1]
-    q = posterior(LogisticRegression(names, layout=layout_of(COLUMNS)), family=family)
+    q = posterior(LogisticRegression(names, layout=layout_of(COLUMNS), prior_sd=1.0), family=family)
     rows = coefficients(q, COLUMNS, level=0.8)
     found = unit_map(q.model, COLUMNS)
     draws = found.values(q.sample(60_000, seed=3))
@@ -80,7 +80,7 @@ def test_moments_are_those_of_mapped_draws(family):
 
 def test_learned_of_mapped_coefficients_compares_their_own_variances():
     names = encoded()[1]
-    q = posterior(LogisticRegression(names, layout=layout_of(COLUMNS)))
+    q = posterior(LogisticRegression(names, layout=layout_of(COLUMNS), prior_sd=1.0))
     prior_sd = np.linspace(1.0, 3.0, len(names))
     share = 1 - np.square(q.sd / prior_sd)
     rows = coefficients(q, COLUMNS, learned=list(share))
@@ -97,7 +97,7 @@ def test_a_scaled_outcome_gives_coefficients_in_its_own_unit():
         ColumnConfig(name="pressure", low=60, high=260, center=120, scale=20),
     )
     features = columns[:1]
-    model = LinearRegression(("intercept", "age"), layout=layout_of(features))
+    model = LinearRegression(("intercept", "age"), layout=layout_of(features), prior_sd=1.0)
     found = unit_map(model, columns, "pressure")
     theta = np.array([0.5, 2.0])
     beta = found.values(theta)
@@ -107,7 +107,9 @@ def test_a_scaled_outcome_gives_coefficients_in_its_own_unit():
 
 def test_levels_of_an_outcome_are_shown_against_the_first():
     x, names = encoded()
-    model = SoftmaxRegression(names, levels=("home", "ward", "icu"), layout=layout_of(COLUMNS))
+    model = SoftmaxRegression(
+        names, levels=("home", "ward", "icu"), layout=layout_of(COLUMNS), prior_sd=1.0
+    )
     q = posterior(model)
     found = unit_map(model, COLUMNS)
     assert [term.text for term in found.terms][:2] == [
@@ -124,7 +126,7 @@ def test_levels_of_an_outcome_are_shown_against_the_first():
 
 def test_ratios_are_quantiles_of_the_exponential():
     names = encoded()[1]
-    q = posterior(LogisticRegression(names, layout=layout_of(COLUMNS)))
+    q = posterior(LogisticRegression(names, layout=layout_of(COLUMNS), prior_sd=1.0))
     rows = as_ratios(coefficients(q, COLUMNS))
     assert "intercept" not in [row.name for row in rows]
     draws = np.exp(unit_map(q.model, COLUMNS).values(q.sample(200_000, seed=5)))[:, 1:]

@@ -16,7 +16,7 @@ from tacit.results.metrics import concordance
 @pytest.fixture
 def logistic():
     rng = np.random.default_rng(0)
-    model, family = LogisticRegression(("a", "b")), MeanFieldGaussian(2)
+    model, family = LogisticRegression(("a", "b"), prior_sd=1.0), MeanFieldGaussian(2)
     q = family.natural(mean=np.array([1.0, -0.5]), sd=np.array([0.3, 0.6]))
     x = rng.normal(size=(400, 2))
     y = (rng.random(400) < 1 / (1 + np.exp(-x @ [1.0, -0.5]))).astype(float)
@@ -39,7 +39,7 @@ def test_two_levels_have_the_brier_score_of_a_yes_or_no(logistic):
     model, family, q, records = logistic
     yes = predict(model, family, q, records)
     both = yes._replace(mean=np.column_stack([1 - yes.mean, yes.mean]))
-    softmax = SoftmaxRegression(("a", "b"), levels=("no", "yes"))
+    softmax = SoftmaxRegression(("a", "b"), levels=("no", "yes"), prior_sd=1.0)
     expected = score(model, yes, records)["brier"]
     assert score(softmax, both, records)["brier"] == pytest.approx(expected)
 
@@ -62,8 +62,8 @@ def test_coverage_is_ninety_per_cent_for_the_true_posterior_and_not_for_a_wrong_
     q = family.natural(mean=np.array([2.0]), sd=np.array([0.5]))
     theta = 2.0 + 0.5 * rng.normal(size=20_000)
     records = {"x": x, "y": theta * x[:, 0] + 0.7 * rng.normal(size=20_000)}
-    right = evaluate(LinearRegression(("a",), noise_sd=0.7), family, q, records)
-    wrong = evaluate(LinearRegression(("a",), noise_sd=0.6), family, q, records)
+    right = evaluate(LinearRegression(("a",), noise_sd=0.7, prior_sd=1.0), family, q, records)
+    wrong = evaluate(LinearRegression(("a",), noise_sd=0.6, prior_sd=1.0), family, q, records)
     four_sigma = 4 * np.sqrt(0.9 * 0.1 / 20_000)
     assert right["coverage_90"] == pytest.approx(0.9, abs=four_sigma)
     assert wrong["coverage_90"] < 0.9 - four_sigma
@@ -89,7 +89,7 @@ def test_what_is_not_finite_becomes_none_and_never_a_number(logistic):
     assert set(evaluate(model, family, q, {**records, "x": x}).values()) == {None}
     prediction = Prediction(np.array([0.4]), np.array([-np.inf]), None)
     assert score(model, prediction, {"y": np.zeros(1)})["log_predictive_density"] is None
-    linear = LinearRegression(("a", "b"))
+    linear = LinearRegression(("a", "b"), prior_sd=1.0)
     assert set(evaluate(linear, family, q, {**records, "x": x}).values()) == {None}
 
 

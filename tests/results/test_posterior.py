@@ -21,7 +21,7 @@ def wide() -> Posterior:
     rng = np.random.default_rng(0)
     root = rng.normal(size=(300, 300))
     natural = {"linear": rng.normal(size=300), "quadratic": -0.5 * (root @ root.T + np.eye(300))}
-    model = LogisticRegression(tuple(f"x{i}" for i in range(300)))
+    model = LogisticRegression(tuple(f"x{i}" for i in range(300)), prior_sd=1.0)
     return Posterior(model, FullGaussian(300), natural)
 
 
@@ -38,7 +38,7 @@ def test_draws_of_coefficients_are_a_group_that_arviz_summarises() -> None:
     import arviz
 
     posterior = Posterior(
-        LogisticRegression(("intercept", "age")),
+        LogisticRegression(("intercept", "age"), prior_sd=1.0),
         FullGaussian(2),
         {"linear": np.array([1.0, -2.0]), "quadratic": -0.5 * np.array([[4.0, 1.0], [1.0, 2.0]])},
     )

@@ -30,7 +30,7 @@ def one_logit(mean, sd, y):
     family = MeanFieldGaussian(1)
     q = family.natural(mean=np.array([mean]), sd=np.array([sd]))
     records = {"x": np.ones((1, 1)), "y": np.array([y])}
-    return predict(LogisticRegression(("a",)), family, q, records)
+    return predict(LogisticRegression(("a",), prior_sd=1.0), family, q, records)
 
 
 def integral(mean, sd, sign):
@@ -74,7 +74,9 @@ def test_logistic_equals_monte_carlo(full):
     sd = np.sqrt(np.diagonal(COVARIANCE))
     q = family.natural(mean=mean, **({"covariance": COVARIANCE} if full else {"sd": sd}))
     x = np.array([[1.0, 2.0], [-1.0, 0.5], [3.0, -2.0]])
-    got = predict(LogisticRegression(("a", "b")), family, q, {"x": x, "y": np.ones(3)})
+    got = predict(
+        LogisticRegression(("a", "b"), prior_sd=1.0), family, q, {"x": x, "y": np.ones(3)}
+    )
     spread = COVARIANCE if full else np.diag(sd**2)
     theta = np.random.default_rng(1).multivariate_normal(mean, spread, 200_000)
     probability = expit(theta @ x.T)
@@ -85,7 +87,7 @@ def test_logistic_equals_monte_carlo(full):
 
 @pytest.mark.parametrize("full", [False, True])
 def test_linear_is_the_closed_form(full):
-    model = LinearRegression(("a", "b"), noise_sd=0.5)
+    model = LinearRegression(("a", "b"), noise_sd=0.5, prior_sd=1.0)
     family = FullGaussian(2) if full else MeanFieldGaussian(2)
     spread = COVARIANCE if full else np.diag(np.diagonal(COVARIANCE))
     usual = {"covariance": spread} if full else {"sd": np.sqrt(np.diagonal(spread))}
@@ -203,9 +205,9 @@ def test_what_is_refused():
 @pytest.mark.parametrize("kind", ["logistic", "softmax"])
 def test_records_without_y_are_predicted_too(kind):
     model = (
-        LogisticRegression(("a", "b"))
+        LogisticRegression(("a", "b"), prior_sd=1.0)
         if kind == "logistic"
-        else SoftmaxRegression(("a", "b"), levels=("u", "v", "w"))
+        else SoftmaxRegression(("a", "b"), levels=("u", "v", "w"), prior_sd=1.0)
     )
     family = FullGaussian(model.dimension)
     natural = model.prior(family)

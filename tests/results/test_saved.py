@@ -17,11 +17,13 @@ from tacit.schedules import Synchronous
 
 MODELS = {
     "logistic": tacit.models.LogisticRegression(
-        ("intercept", "age"), layout=(INTERCEPT, Feature("numeric", "age", -np.inf, np.inf))
+        ("intercept", "age"),
+        layout=(INTERCEPT, Feature("numeric", "age", -np.inf, np.inf)),
+        prior_sd=1.0,
     ),
     "linear": tacit.models.LinearRegression(("a", "b"), prior_sd=[1.0, 2.0], bounds=(0.0, 2.0)),
-    "poisson": tacit.models.PoissonRegression(("a",), max_count=5),
-    "softmax": tacit.models.SoftmaxRegression(("a", "b"), levels=("x", "y", "z")),
+    "poisson": tacit.models.PoissonRegression(("a",), max_count=5, prior_sd=1.0),
+    "softmax": tacit.models.SoftmaxRegression(("a", "b"), levels=("x", "y", "z"), prior_sd=1.0),
     "network": tacit.models.NeuralNetwork(("a", "b"), hidden=3, output="gaussian"),
     "mean": tacit.models.NormalMean(noise_sd=2.0, prior_mean=1.0),
     "belief": tacit.models.BeliefNetwork(4, hidden=2),

@@ -40,7 +40,7 @@ def test_a_summary_shows_coefficients_of_large_columns():
         "x": np.column_stack([np.ones(400), income]),
         "y": (rng.random(400) < 1 / (1 + np.exp(-1e-5 * income))).astype(float),
     }
-    model = tacit.models.LogisticRegression(("intercept", "income"))
+    model = tacit.models.LogisticRegression(("intercept", "income"), prior_sd=1.0)
     fitted = tacit.fit(model, {"a": records}, privacy="none", posterior="full")
     (line,) = [line for line in str(fitted).splitlines() if line.startswith("income")]
     shown = [float(text) for text in line.split()[1:]]

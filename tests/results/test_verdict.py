@@ -25,7 +25,7 @@ from tacit.run.config import parse_config
 from tacit.run.directory import public_part
 from tacit.server.state import Rules, initial_state
 
-MODEL = tacit.models.LogisticRegression(("one", "x"))
+MODEL = tacit.models.LogisticRegression(("one", "x"), prior_sd=1.0)
 FAMILY = FullGaussian(2)
 
 

@@ -211,7 +211,9 @@ def test_a_fit_whose_metrics_fail_warns_and_is_a_fit(monkeypatch):
 
     monkeypatch.setattr("tacit.results.evaluation.score", fail)
     with pytest.warns(EvaluationWarning, match="metrics could not be computed: no score"):
-        found = fit(LogisticRegression(("intercept",)), {"a": records}, privacy="none")
+        found = fit(
+            LogisticRegression(("intercept",), prior_sd=1.0), {"a": records}, privacy="none"
+        )
     assert found.metrics == {"training": None, "held_out": None}
 
 
@@ -239,7 +241,7 @@ def test_intervals_without_the_noise_are_marked_wherever_they_are_shown(tmp_path
 def test_a_private_fit_that_lacks_the_noise_says_so_in_summary_and_plot(make_parties):
     parties = make_parties((200, 200), output="bernoulli")
     found = fit(
-        LogisticRegression(("a", "b", "c")), parties,
+        LogisticRegression(("a", "b", "c"), prior_sd=1.0), parties,
         privacy=Privacy(epsilon=8.0, delta=1e-4, insecure_noise_seed=1), method=DPSGD(),
     )  # fmt: skip
     assert "warning: Intervals are too narrow" in str(found)

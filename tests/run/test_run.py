@@ -158,6 +158,7 @@ def test_a_conjugate_run_knows_its_distance_to_the_truth(whole_run, tmp_path):
         "dimension": 1,
         "output": "gaussian",
         "settings": {"noise_sd": 1.0, "prior_mean": 0.0, "prior_sd": 1.0},
+        "prior": None,
     }
     assert abs(result["kl_to_exact"]) < 1e-9
     assert result["metrics"]["held_out"]["log_predictive_density"] < 0

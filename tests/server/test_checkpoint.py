@@ -24,7 +24,7 @@ from tacit.server.state import initial_state, open_requests
 from tacit.server.step import begin, step
 from tacit.testing.engine_probe import probe_plan
 
-MODEL = LinearRegression(("a", "b", "c"))
+MODEL = LinearRegression(("a", "b", "c"), prior_sd=1.0)
 SCHEDULES = {
     "sequential": Sequential(rounds=2, parties_per_round=3),
     "synchronous": Synchronous(rounds=5, damping=0.5),

@@ -40,10 +40,10 @@ def regression(x, y=None):
 
 
 SHIPPED_MODELS = {
-    "logistic": lambda: LogisticRegression(NAMES),
-    "softmax": lambda: SoftmaxRegression(NAMES, levels=("u", "v", "w")),
-    "linear": lambda: LinearRegression(NAMES, noise_sd=0.7, bounds=(-9.0, 9.0)),
-    "poisson": lambda: PoissonRegression(NAMES, max_count=30),
+    "logistic": lambda: LogisticRegression(NAMES, prior_sd=1.0),
+    "softmax": lambda: SoftmaxRegression(NAMES, levels=("u", "v", "w"), prior_sd=1.0),
+    "linear": lambda: LinearRegression(NAMES, noise_sd=0.7, bounds=(-9.0, 9.0), prior_sd=1.0),
+    "poisson": lambda: PoissonRegression(NAMES, max_count=30, prior_sd=1.0),
     "normal-mean": lambda: NormalMean(noise_sd=2.0),
     "neural-network": lambda: NeuralNetwork(NAMES, hidden=3),
     "topics": lambda: TopicModel(2, words=9, start_seed=3),

@@ -267,12 +267,13 @@ class Fit:
             lines += table_lines(table_rows(self._result))
         note = self._result.intervals.warning
         lines += [] if note is None else [f"warning: {note}"]
-        rounds = self._result.rounds
+        rounds, prior = self._result.rounds, self._result.model.prior
         return "\n".join(
             [
                 *lines,
                 *self._metric_lines(),
                 str(self.privacy),
+                *([] if prior is None else [f"Prior: {prior}."]),
                 f"{rounds} round{'' if rounds == 1 else 's'}.",
                 *self._remarks(),
             ]

@@ -329,6 +329,11 @@ class LocalMethod(abc.ABC):
         del model, family
         return None
 
+    def learns_scale(self, model: Model) -> bool:
+        """Whether the scale of a prior that the model does not declare is learnt."""
+        del model
+        return False
+
     @property
     def step_share(self) -> float | None:
         """Which part of a whole natural-gradient step an answer is; None: it is no such step."""

@@ -128,6 +128,8 @@ class Model(abc.ABC):
     """True if `build` uses the schema's example; the model is then not cached."""
     output: Output
     names: tuple[str, ...]
+    undeclared: tuple[str, ...] = ()
+    """Constructor's arguments that were left out on purpose: their attributes hold stand-ins."""
     has_site_prior: bool = False
     """True if the prior is not in the family. It is then evaluated through `log_prior`, by parties
     that add shares of it or as an extra factor at the server, starting from `prior`."""

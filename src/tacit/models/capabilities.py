@@ -197,6 +197,20 @@ class BoundedDerivatives(Protocol):
 
 
 @runtime_checkable
+class LearnsScale(Protocol):
+    """A regression whose prior may be left to be learnt (`tacit.models.learnt_scale`)."""
+
+    layout: Layout
+    prior_mean: np.ndarray
+    prior_sd: np.ndarray
+
+    @property
+    def scale_unit(self) -> float | None:
+        """A large difference in a predictor, or None where the prior is declared."""
+        ...
+
+
+@runtime_checkable
 class Scores(Protocol):
     """A bounded score ψ(y, η)·z with its moments under the model."""
 

@@ -38,7 +38,7 @@ class AutoModel(ModelSettings, frozen=True, kw_only=True, tag="auto"):
     prior_mean: Finite | None = None
     """Prior mean of every coefficient; default 0."""
     prior_sd: StandardDeviation | None = None
-    """Prior standard deviation of every coefficient; default 1."""
+    """Prior standard deviation of every coefficient; left out: learnt scales."""
 
 
 class PriorSettings(ModelSettings, frozen=True, kw_only=True, tag="prior"):
@@ -50,15 +50,25 @@ class PriorSettings(ModelSettings, frozen=True, kw_only=True, tag="prior"):
     """Prior standard deviation of every coefficient."""
 
 
-class LogisticSettings(PriorSettings, frozen=True, kw_only=True, tag="logistic"):
+class RegressionSettings(ModelSettings, frozen=True, kw_only=True, tag="regression"):
+    """θ ~ N(prior_mean, prior_sd²) in each coordinate, or with learnt scales."""
+
+    prior_mean: Finite = 0.0
+    """Prior mean of every coefficient."""
+    prior_sd: StandardDeviation | None = None
+    """Prior standard deviation of every coefficient; left out: scales are learnt from the records
+    or releases by methods that can, and 1 otherwise."""
+
+
+class LogisticSettings(RegressionSettings, frozen=True, kw_only=True, tag="logistic"):
     """Logistic regression, for an outcome that is yes or no."""
 
 
-class SoftmaxSettings(PriorSettings, frozen=True, kw_only=True, tag="softmax"):
+class SoftmaxSettings(RegressionSettings, frozen=True, kw_only=True, tag="softmax"):
     """Softmax regression, for an outcome of several levels."""
 
 
-class LinearSettings(PriorSettings, frozen=True, kw_only=True, tag="linear"):
+class LinearSettings(RegressionSettings, frozen=True, kw_only=True, tag="linear"):
     """Linear regression with known noise, for a numeric outcome."""
 
     noise_sd: StandardDeviation = 1.0
@@ -72,7 +82,7 @@ class NormalMeanSettings(PriorSettings, frozen=True, kw_only=True, tag="normal-m
     """Standard deviation of the records around the mean."""
 
 
-class PoissonSettings(PriorSettings, frozen=True, kw_only=True, tag="poisson"):
+class PoissonSettings(RegressionSettings, frozen=True, kw_only=True, tag="poisson"):
     """Poisson regression, for an outcome that is a count."""
 
     max_count: Annotated[float, Meta(ge=1)] | None = None

@@ -116,7 +116,7 @@ def choose_method(
         return answers, f"model {model.kind!r} has latent variables: expected statistics"
     if privacy is not None:
         return _private(Case(model, privacy, schedule or Synchronous(), parties, steady))
-    if isinstance(model, ConjugateGaussian):
+    if isinstance(model, ConjugateGaussian) and not model.undeclared:
         return Exact(), f"model {model.kind!r} has a closed-form posterior"
     if isinstance(model, GaussianSites):
         return NaturalVI(), f"model {model.kind!r} is generalised linear: quadrature"

@@ -500,6 +500,7 @@ def facts_table(result: Result) -> Table:
     """Facts about the run."""
     found: list[tuple[str, Any]] = [
         ("Model", f"{result.model.kind}, {result.model.output} output"),
+        ("Prior", result.model.prior),
         ("Posterior", result.posterior.family),
         ("Local method", result.method),
         ("Schedule", result.schedule),

@@ -14,7 +14,7 @@ from tacit.plan.calibrate import Settled
 from tacit.plan.plan import Plan
 from tacit.plan.signal import POOR, signal
 from tacit.results.evaluation import cannot_evaluate
-from tacit.results.statements import statement
+from tacit.results.statements import prior_statement, statement
 from tacit.results.verdict import missing_caution
 from tacit.server.schedule import Damping, PowerDamping
 
@@ -117,6 +117,7 @@ def plan_rows(plan: Plan) -> list[tuple[str, str]]:
     visited = schedule.parties_per_round or len(plan.parties)
     return [
         ("model", f"{plan.model.kind}, {plan.model.dimension} parameters"),
+        *([("prior", prior)] if (prior := prior_statement(plan)) else []),
         (
             "posterior",
             f"{plan.family.kind} ({numbers:,} natural parameters, {8 * numbers:,} bytes per "

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 import tacit
+from tacit.arrays import Arrays
 from tacit.data.config import CORPORA, DataConfig
 from tacit.data.federation import Federation
 from tacit.data.readers.catalogue import declared
@@ -28,7 +29,12 @@ from tacit.results.diagnostics import cautions_of, diagnostics_block, learned_sh
 from tacit.results.posterior import Posterior
 from tacit.results.published import not_covered
 from tacit.results.saved import model_settings
-from tacit.results.statements import clipping_statement, interval_note, statement
+from tacit.results.statements import (
+    clipping_statement,
+    interval_note,
+    prior_statement,
+    statement,
+)
 from tacit.results.summary import (
     Attacker,
     CautionNote,
@@ -71,14 +77,14 @@ def compose_result(
         The other fields of `Result`, `data` among them.
     """
     history = list(history)
-    verdicts = verdict_facts(plan, posterior, verdict, layout, clipped)
+    verdicts = verdict_facts(plan, posterior, verdict, layout, clipped, state.memory)
     rounds = [line for line in history if line["event"] == "round"]
     changes = [line["last_change"] for line in rounds if line["last_change"] is not None]
     return Result(
         seed=plan.seed,
         version=tacit.__version__,
         date=datetime.now(UTC).date().isoformat(),
-        model=model_facts(plan.model),
+        model=model_facts(plan.model, prior_statement(plan)),
         method=plan.method.kind,
         schedule=plan.schedule.kind,
         rounds=state.round,
@@ -188,13 +194,14 @@ def _as_json(value: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-def model_facts(model: Model) -> ModelFacts:
+def model_facts(model: Model, prior: str | None = None) -> ModelFacts:
     """The model, with the arguments that make it again where they have a JSON form."""
     return ModelFacts(
         kind=model.kind,
         dimension=model.dimension,
         output=model.output,
         settings=model_settings(model),
+        prior=prior,
     )
 
 
@@ -204,6 +211,7 @@ def verdict_facts(
     verdict: Verdict | None,
     layout: Layout | None,
     clipped: Clipped | None = None,
+    memory: Arrays | None = None,
 ) -> dict[str, Any]:
     """The fields of `VerdictFacts`.
 
@@ -219,12 +227,14 @@ def verdict_facts(
         The columns of x by the public schema, if they are declared.
     clipped
         The share of clipped contributions, measured in simulations only.
+    memory
+        What the server kept; None at a party.
     """
     cautions = [
-        *cautions_of(plan, posterior, verdict, clipped),
+        *cautions_of(plan, posterior, verdict, clipped, memory),
         *missing_caution(indicated_columns(layout)),
     ]
-    learned = learned_share(plan, posterior)
+    learned = learned_share(plan, posterior, memory)
     return {
         "converged": None if verdict is None else verdict.converged,
         "why": "only the server's result says it" if verdict is None else verdict.why,

@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from tacit.arrays import Arrays
 from tacit.expfam import FullGaussian, Gaussian
 from tacit.methods import DPSGD, Clipped, PrivateMethod, PrivateScores, PrivateScoring
 from tacit.methods.natural.method import SOLVED_UP_TO
+from tacit.methods.natural.solver import NaturalSolver
 from tacit.methods.scores.server import SIGNIFICANT, ScoresServer, fit_of
 from tacit.methods.scores.server import trouble as scores_trouble
 from tacit.methods.scoring.combine import ScoringServer
 from tacit.methods.scoring.units import counted_outside
+from tacit.models.learnt_scale import LearntScalePrior
 from tacit.plan.plan import Plan
 from tacit.results.posterior import Posterior, posterior_of
 from tacit.results.verdict import (
@@ -104,19 +107,45 @@ def _counting_trouble(plan: Plan, state: ServerState) -> str | None:
     return counted_outside(plan.model, counts, combine.count_noise_sd)
 
 
-def learned_share(plan: Plan, posterior: Posterior) -> np.ndarray | None:
-    """1 − (posterior sd / prior sd)² of each coordinate; None if the prior has no sd."""
+def learned_share(
+    plan: Plan, posterior: Posterior, memory: Arrays | None = None
+) -> np.ndarray | None:
+    """1 − (posterior sd / prior sd)² of each coordinate; None if the prior has no sd.
+
+    Where scales are learnt, the prior sd is the common scale that was learnt.
+    """
     model = plan.model
+    if plan.method.learns_scale(model):
+        prior = _learnt_prior(plan, memory or {})
+        if prior is None or not isinstance(posterior.family, Gaussian):
+            return None
+        covariance = posterior.family.covariance(posterior.natural)
+        return 1.0 - np.diagonal(covariance) / prior.learnt_variance(posterior.mean, covariance)
     if model.has_site_prior or not model.listed or not isinstance(posterior.family, Gaussian):
         return None
     return learned(posterior.family, posterior.natural, model.prior(posterior.family))
 
 
+def _learnt_prior(plan: Plan, memory: Arrays) -> LearntScalePrior | None:
+    """The prior in the units of the columns, as far as the server came to know them."""
+    solver, combine = plan.rules.solver, plan.rules.combine
+    if isinstance(solver, NaturalSolver):
+        return solver.known_scale_prior(memory)
+    if isinstance(combine, ScoringServer) and "counts" in memory:
+        prior = combine.prior_of(memory)
+        return prior if isinstance(prior, LearntScalePrior) else None
+    return None
+
+
 def cautions_of(
-    plan: Plan, posterior: Posterior, verdict: Verdict | None, clipped: Clipped | None = None
+    plan: Plan,
+    posterior: Posterior,
+    verdict: Verdict | None,
+    clipped: Clipped | None = None,
+    memory: Arrays | None = None,
 ) -> list[Caution]:
     """Known reasons not to rely on the numbers of a run."""
-    share = learned_share(plan, posterior)
+    share = learned_share(plan, posterior, memory)
     doubts = []
     if verdict is not None:
         doubts = [

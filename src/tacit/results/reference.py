@@ -10,6 +10,8 @@ from tacit.arrays import Array, solve_lower
 from tacit.errors import ConfigError
 from tacit.expfam import Family, FullGaussian, MeanFieldGaussian, Natural
 from tacit.models import ConjugateGaussian, Model, Records
+from tacit.models.capabilities import LearnsScale
+from tacit.models.learnt_scale import learnt_scale_prior
 from tacit.models.predictive import count_records
 
 NUTS_LIMIT = 200
@@ -79,13 +81,20 @@ def check_nuts(model: Model) -> None:
 
 
 def nuts_reference(
-    model: Model, records: Records, *, seed: int = 0, warmup: int = 500, samples: int = 2000
+    model: Model,
+    records: Records,
+    *,
+    seed: int = 0,
+    warmup: int = 500,
+    samples: int = 2000,
+    learnt_scales: bool = True,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean, covariance and draws (samples, d) of p(θ | records) by NUTS on the pooled records.
 
     One chain with a dense mass matrix (Hoffman and Gelman 2014; NumPyro). It needs all records in
     one place, so it is for simulations. Check `numpyro.diagnostics.split_gelman_rubin(draws[None])`
-    before trusting it on a posterior with several modes.
+    before trusting it on a posterior with several modes. A prior that is left undeclared has learnt
+    scales; without `learnt_scales` it is the N(0, 1) of methods that do not learn them.
     """
     check_nuts(model)
     import jax
@@ -95,13 +104,18 @@ def nuts_reference(
     family = FullGaussian(model.dimension)
     prior = model.prior(family)
     data = {name: jnp.asarray(array) for name, array in records.items()}
+    learnt = None
+    if learnt_scales and isinstance(model, LearnsScale) and model.scale_unit is not None:
+        x = np.asarray(records["x"], np.float64)
+        learnt = learnt_scale_prior(model.prior_mean, model.layout, x.T @ x, model.scale_unit)
 
     def potential(theta: Array) -> Array:
-        log_prior = (
-            model.log_prior(theta)
-            if model.has_site_prior
-            else prior["linear"] @ theta + theta @ prior["quadratic"] @ theta
-        )
+        if learnt is not None:
+            log_prior = learnt.log_density(theta[None])[0]
+        elif model.has_site_prior:
+            log_prior = model.log_prior(theta)
+        else:
+            log_prior = prior["linear"] @ theta + theta @ prior["quadratic"] @ theta
         return -log_prior - jnp.sum(model.log_likelihood(theta, data))
 
     chain = MCMC(
@@ -125,6 +139,11 @@ def _exact_natural(
         raise ConfigError(
             f"model {model.kind!r} has no exact posterior; use nuts_reference, or a conjugate "
             "model such as 'linear' or 'normal-mean'"
+        )
+    if isinstance(model, LearnsScale) and model.scale_unit is not None:
+        raise ConfigError(
+            f"model {model.kind!r} without prior_sd has learnt scales, whose posterior is not "
+            "normal; declare prior_sd, or use nuts_reference"
         )
     prior = model.prior(FullGaussian(model.dimension))
     precision, linear = -2.0 * prior["quadratic"], prior["linear"]

@@ -82,6 +82,8 @@ def model_settings(model: Model) -> dict[str, Any] | None:
     """
     settings = {}
     for name in inspect.signature(type(model)).parameters:
+        if name in model.undeclared:
+            continue
         try:
             settings[name] = _as_json(getattr(model, name))
         except (AttributeError, TypeError):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
-from tacit.methods import Clipped, PrivateMethod, PrivateScoring
+from tacit.methods import Clipped, PrivateMethod
+from tacit.models.capabilities import LearnsScale
 from tacit.plan.plan import Plan
 
 NOT_PRIVATE = (
@@ -30,12 +32,6 @@ NOT_DECLARED = (
 )
 
 
-LEARNT_SCALE = (
-    " The prior's scale was estimated from the same releases and is treated as known: where the "
-    "signal is weak, intervals are far too narrow."
-)
-
-
 def statement(plan: Plan) -> str:
     """Privacy statement of a plan."""
     guarantee = plan.guarantee
@@ -43,8 +39,6 @@ def statement(plan: Plan) -> str:
         return NOT_PRIVATE
     assert isinstance(plan.method, PrivateMethod)
     intervals = _about_intervals(plan, plan.method)
-    if _learns_scale(plan):
-        intervals += LEARNT_SCALE
     if guarantee.caveat is not None:
         plain = msgspec.structs.replace(guarantee, caveat=None)
         return f"{guarantee.caveat}. With secret noise it would be {plain}. {intervals}"
@@ -59,8 +53,30 @@ def _about_intervals(plan: Plan, method: PrivateMethod) -> str:
     return WIDE_ENOUGH if biased else NOT_BIASED
 
 
-def _learns_scale(plan: Plan) -> bool:
-    return isinstance(plan.method, PrivateScoring) and bool(plan.method.empirical_bayes)
+def prior_statement(plan: Plan) -> str | None:
+    """The prior of a regression in words; None for models that state their own."""
+    model, method = plan.model, plan.method
+    if not isinstance(model, LearnsScale):
+        return None
+    if method.learns_scale(model):
+        source = "records" if plan.privacy is None else "releases"
+        unit = 1.0 if model.scale_unit is None else model.scale_unit
+        kept = "" if model.scale_unit is not None else " (empirical_bayes: prior_sd is a shape)"
+        return (
+            f"scales learnt from the {source}{kept}: each coefficient, per sd of a number or per "
+            "level of a category, is Student-t around its prior mean with a common scale, which is "
+            f"half-normal({unit:g}) and integrated out; declare prior_sd for a fixed prior"
+        )
+    means, sds = np.unique(model.prior_mean), np.unique(model.prior_sd)
+    words = "normal with its own declared mean and sd"
+    if len(means) == len(sds) == 1:
+        words = f"N({means[0]:g}, {sds[0]:g}²)"
+    if model.scale_unit is None:
+        return f"{words} for each coefficient, as declared"
+    return (
+        f"{words} for each coefficient: method {method.kind!r} does not learn its scale here; "
+        "declare prior_sd to choose it"
+    )
 
 
 def clipping_statement(clipped: Clipped) -> str:
@@ -80,4 +96,4 @@ def interval_note(plan: Plan) -> str | None:
     assert isinstance(plan.method, PrivateMethod)
     if not plan.method.knows_noise(plan.family):
         return TOO_NARROW
-    return LEARNT_SCALE.strip() if _learns_scale(plan) else None
+    return None

@@ -38,6 +38,8 @@ class ModelFacts(Part, frozen=True, kw_only=True):
     dimension: int
     output: str
     settings: dict[str, Any] | None = None
+    prior: str | None = None
+    """The prior of a regression, in words."""
 
 
 class PosteriorTable(Part, frozen=True, kw_only=True):

@@ -329,11 +329,15 @@ def _references(config: Config, plan: Plan, posterior: Posterior, train: Records
     found: dict[str, Any] = {}
     how = config.evaluate.reference
     secret = plan.privacy is not None and plan.privacy.insecure_noise_seed is None
-    if how == "auto" and not secret and isinstance(plan.model, ConjugateGaussian):
+    learnt = plan.method.learns_scale(plan.model)
+    declared = not plan.model.undeclared
+    if how == "auto" and not secret and declared and isinstance(plan.model, ConjugateGaussian):
         mean, covariance = exact_posterior(plan.model, [train])
         found["kl_to_exact"] = kl_to(posterior.family, posterior.natural, mean, covariance)
     if how == "nuts":
-        mean, covariance, _ = nuts_reference(plan.model, train, seed=config.seed)
+        mean, covariance, _ = nuts_reference(
+            plan.model, train, seed=config.seed, learnt_scales=learnt
+        )
         found["kl_to_reference"] = kl_to(posterior.family, posterior.natural, mean, covariance)
         found["reference"] = {
             "kind": "nuts",

@@ -110,7 +110,7 @@ def _check_compiled(engine: Engine) -> None:
 
     def plan(parties: dict[str, Records], *, together: bool) -> Plan:
         return make_plan(
-            LinearRegression(("intercept", "slope")),
+            LinearRegression(("intercept", "slope"), prior_sd=1.0),
             parties,
             schedule=Synchronous(rounds=2),
             batch_parties=together,

@@ -138,7 +138,7 @@ def rugged_experiment(*, seed: int, quick: bool) -> Experiment:
     return Experiment(
         name="rugged",
         title="Bayesian regression",
-        model=LinearRegression(data.names, noise_sd=NOISE_SD),
+        model=LinearRegression(data.names, noise_sd=NOISE_SD, prior_sd=1.0),
         parties=data.parties,
         settings=(
             Setting(

@@ -212,7 +212,7 @@ def noise_table(experiment: Experiment) -> Table:
     """The exact posterior under other noise sds, since the thesis gives none."""
     rows: list[list[Cell]] = []
     for noise in NOISES:
-        model = LinearRegression(experiment.model.names, noise_sd=noise)
+        model = LinearRegression(experiment.model.names, noise_sd=noise, prior_sd=1.0)
         mean, covariance = exact_posterior(model, [experiment.records])
         _, narrow = mean_field_optimum(model, [experiment.records])
         scales = np.sqrt(np.diagonal(covariance))

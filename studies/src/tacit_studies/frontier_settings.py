@@ -118,7 +118,7 @@ def read_settings() -> Settings:
 def refused(settings: Settings) -> dict[str, str]:
     """Methods that do not serve logistic regression, each with the library's own words."""
     found: dict[str, str] = {}
-    model = LogisticRegression(("constant", "x"))
+    model = LogisticRegression(("constant", "x"), prior_sd=1.0)
     for name, method in settings.methods.items():
         config = parse_config(_raw(settings, method, 0, {"kind": "balanced", "parties": 2}, None))
         made = make_method(config)

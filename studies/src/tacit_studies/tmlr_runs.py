@@ -240,5 +240,5 @@ def rounds_to_measure(rounds: int) -> set[int]:
 
 def _model(job: Job, federation: Federation) -> Model:
     if job.hidden is None:
-        return LogisticRegression(federation.names)
+        return LogisticRegression(federation.names, prior_sd=1.0)
     return NeuralNetwork(federation.names, hidden=job.hidden, start_seed=job.seed)

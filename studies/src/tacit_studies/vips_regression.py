@@ -84,7 +84,7 @@ def regression(
     """
     make_folder(out)
     data = load("adult", parties=PARTIES, seed=seed)
-    model = LogisticRegression(data.names, layout=data.layout)
+    model = LogisticRegression(data.names, layout=data.layout, prior_sd=1.0)
     central, federated = {"everybody": pooled(data.parties)}, data.parties
     tell = progress or (lambda *_: None)
     assert data.test is not None

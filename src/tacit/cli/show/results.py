@@ -178,6 +178,8 @@ def show_result(result: Result) -> None:
         highlight=False,
     )
     show_verdict(result)
+    if result.model.prior is not None:
+        console.print(f"prior: {result.model.prior}", highlight=False)
     console.print(f"privacy: {result.privacy.statement}", highlight=False)
     book = result.privacy.ledger
     if book is not None:

@@ -32,6 +32,7 @@ from tacit.expfam import Family, FullGaussian, Gaussian, Natural
 from tacit.expfam.rooted import RootedGaussian
 from tacit.methods.base import Answer, Array, LocalMethod, RunFacts, Task
 from tacit.methods.natural import local, party, plain
+from tacit.methods.natural.scale_prior import ScaleFacts
 from tacit.methods.natural.solver import NaturalSolver
 from tacit.methods.natural.stages import (
     DRAWS,
@@ -149,7 +150,11 @@ class NaturalVI(LocalMethod):
         assert isinstance(family, Gaussian)
         prior = None if model.has_site_prior else model.prior(family)
         settled = max(10.0 * self._tolerance, LEAST_SETTLED_KL)
-        return NaturalSolver(family, prior, settled, model.scale_coordinates)
+        facts = ScaleFacts.of(model)
+        return NaturalSolver(family, prior, settled, model.scale_coordinates, facts)
+
+    def learns_scale(self, model: Model) -> bool:
+        return self._together and ScaleFacts.of(model) is not None
 
     def stage_at(self, visit: int) -> Stage:
         del visit

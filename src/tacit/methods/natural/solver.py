@@ -22,7 +22,7 @@ may be improper as long as q is proper.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -33,8 +33,16 @@ from tacit.expfam.quadrature import weighing_draws
 from tacit.methods.natural import split_phases
 from tacit.methods.natural.curvature import absolute_eigen, lower_root
 from tacit.methods.natural.move import Move, Place, extrapolated, log_volume, move_of
+from tacit.methods.natural.scale_prior import (
+    TRANSFORM,
+    ScaleFacts,
+    mixture_draws,
+    with_learnt_scales,
+)
 from tacit.methods.natural.stages import CANDIDATE_COUNT, CANDIDATES, EVALUATE, FAILED, WEIGH
-from tacit.methods.natural.weights import weigh_draws
+from tacit.methods.natural.stages import DRAWS as DRAWS_STAGE
+from tacit.methods.natural.weights import CLOSE_SHARE, weigh_draws
+from tacit.models.learnt_scale import LearntScalePrior
 from tacit.server.combine import RoundSum, Shared
 
 MAX_STEPS = 40
@@ -66,12 +74,19 @@ class NaturalSolver:
         Nats that a whole step may still move q when the run has converged. That step is taken.
     scales
         Coordinates that are tried first as axes of a split (`Model.scale_coordinates`).
+    scale_facts
+        Of a prior whose scales are learnt, or None; `prior` is then its stand-in in the first
+        round.
+    scale_prior
+        That prior once the units of the columns are known.
     """
 
     family: Gaussian
     prior: Natural | None
     settled_kl: float = 1e-4
     scales: tuple[int, ...] = ()
+    scale_facts: ScaleFacts | None = None
+    scale_prior: LearntScalePrior | None = None
 
     def __call__(self, shared: Shared, answers: RoundSum) -> Shared:
         memory = dict(shared.memory or {"phase": np.asarray(MODES)})
@@ -83,22 +98,38 @@ class NaturalSolver:
             memory = {name: one for name, one in memory.items() if not name.startswith("place.")}
             public = shared.public | {"prior_share": share}
             return shared._replace(public=public, memory=memory, note="parties have changed")
+        solver = self._informed(shared, memory, answers)
         after = (
-            self._after_modes,
-            self._after_laplace,
-            self._after_starts,
-            self._after_step,
-            self._after_backtrack,
-            self._after_weights,
-            partial(split_phases.after_axis, self),
-            partial(split_phases.after_nodes, self),
-            partial(split_phases.after_draws, self),
+            solver._after_modes,
+            solver._after_laplace,
+            solver._after_starts,
+            solver._after_step,
+            solver._after_backtrack,
+            solver._after_weights,
+            partial(split_phases.after_axis, solver),
+            partial(split_phases.after_nodes, solver),
+            partial(split_phases.after_draws, solver),
         )[phase]
         with np.errstate(all="ignore"):
             following = after(shared, memory, answers)
         if following.finished is not None:
             return following
         return following._replace(public=following.public | {"prior_share": share})
+
+    def _informed(self, shared: Shared, memory: Arrays, answers: RoundSum) -> NaturalSolver:
+        """The solver with its prior, whose units are those of the first candidate's Hessian."""
+        if self.scale_facts is None or int(memory["phase"]) == MODES:
+            return self
+        if TRANSFORM not in memory:
+            hessian = answers.total["hessian"]
+            memory[TRANSFORM] = self.scale_facts.with_units(shared.public, hessian)
+        return replace(self, scale_prior=self.known_scale_prior(memory))
+
+    def known_scale_prior(self, memory: Arrays) -> LearntScalePrior | None:
+        """The prior whose scales are learnt, once the units of the columns are known."""
+        if self.scale_facts is None or TRANSFORM not in memory:
+            return None
+        return self.scale_facts.prior(memory[TRANSFORM])
 
     def site(self, stage: str, public: Arrays, released: Arrays) -> Natural | None:
         """One party's factor in θ, from its reply at q."""
@@ -306,8 +337,14 @@ class NaturalSolver:
         found = weigh_draws(theta, log_density, self.log_joint(theta, answers))
         memory |= found.facts
         doubtful = not found.believed or not bool(memory["settled"])
-        affordable = len(mean) <= SPLIT_UP_TO
-        if doubtful and affordable and isinstance(self.family, FullGaussian):
+        affordable = len(mean) <= SPLIT_UP_TO and isinstance(self.family, FullGaussian)
+        if affordable and self.scale_prior is not None:
+            drawn = None
+            if doubtful or found.effective_share < CLOSE_SHARE:
+                drawn = self._draw_scales(shared, memory)
+            if drawn is not None:
+                return drawn
+        elif doubtful and affordable:
             return split_phases.begin(self, shared, memory)
         # Weights that are usable and not all alike correct the moments of q.
         weighted = found.usable and isinstance(self.family, FullGaussian)
@@ -321,11 +358,33 @@ class NaturalSolver:
         settled = bool(memory["settled"])
         return Shared(q, public, memory, finished="converged" if settled else "rounds")
 
+    def _draw_scales(self, shared: Shared, memory: Arrays) -> Shared | None:
+        """Ask for the likelihood at draws from a mixture over the scales; None: there are none."""
+        mean, root = shared.public["mean"], shared.public["root"]
+        place = Place.unpack(memory)
+        assert self.scale_prior is not None
+        assert place is not None
+        try:
+            draws, log_density = mixture_draws(self.scale_prior, place, mean, root)
+        except np.linalg.LinAlgError:  # a likelihood that is not finite there
+            return None
+        memory |= {
+            "q.mean": mean,
+            "q.root": root,
+            "split.cut_off": np.asarray(float(not bool(memory["settled"]))),
+            "log_density": log_density,
+            "phase": np.asarray(DRAWS),
+        }
+        return Shared(shared.q, {"draws": draws}, memory, stage=DRAWS_STAGE, note="scales drawn")
+
     def log_joint(self, theta: np.ndarray, answers: RoundSum) -> np.ndarray:
         """Of draws of θ; FAILED where a party had no finite log-likelihood."""
         fit = answers.total["log_likelihood"]
-        form, pull = self._prior_form()
-        prior = theta @ pull - 0.5 * np.sum((theta @ form) * theta, axis=1)
+        if self.scale_prior is not None:
+            prior = self.scale_prior.log_density(theta)
+        else:
+            form, pull = self._prior_form()
+            prior = theta @ pull - 0.5 * np.sum((theta @ form) * theta, axis=1)
         return np.where(fit > 0.1 * FAILED, fit + prior, FAILED)
 
     def _give_up(self, shared: Shared, memory: Arrays, note: str) -> Shared:
@@ -396,6 +455,9 @@ class NaturalSolver:
         return found
 
     def with_prior(self, place: Place, spread: float) -> Place:
+        if self.scale_prior is not None:
+            full = isinstance(self.family, FullGaussian)
+            return with_learnt_scales(self.scale_prior, place, spread, full=full)
         if self.prior is None:
             return place
         form, pull = self._prior_form()

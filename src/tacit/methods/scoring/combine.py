@@ -38,7 +38,8 @@ from tacit.methods.scoring.stages import (
 )
 from tacit.methods.scoring.synthetic import Synthetic, correlated
 from tacit.methods.scoring.units import counted_columns
-from tacit.models.capabilities import Scores
+from tacit.models.capabilities import LearnsScale, Scores
+from tacit.models.learnt_scale import LearntScalePrior, column_numbers, scale_transform
 from tacit.models.scores import ScoreLikelihood
 from tacit.server.combine import RoundSum, Run, Shared
 
@@ -60,9 +61,11 @@ class ScoringServer:
         self.bias = places[0] if places else None
         scaled = np.array([feature.kind != "intercept" for feature in self.layout])
         self.scaled = scaled
-        sources = list(dict.fromkeys(f.source for f in self.layout if f.kind != "intercept"))
-        column = [-1 if f.kind == "intercept" else sources.index(f.source) for f in self.layout]
-        self.prior = Prior(model.prior_mean, model.prior_sd, np.tile(column, likelihood.outputs))
+        self.prior = Prior(model.prior_mean, model.prior_sd)
+        unit = model.scale_unit if isinstance(model, LearnsScale) else None
+        self._autoscaled = unit is not None and method.learns_scale(run.model)
+        """Whether the units of the prior are those of the columns."""
+        self._unit = unit or 1.0
         self._known: tuple[bytes, Public] | None = None
         self._drawn: tuple[bytes, tuple[Marginals, np.ndarray, Synthetic]] | None = None
 
@@ -91,9 +94,8 @@ class ScoringServer:
         solved = solve(
             context,
             History(known["points"], known["scores"], known["noise"]),
-            self.prior,
+            self.prior_of(known),
             known["width"],
-            learn_scale=self.method.empirical_bayes,
         )
         known |= {"width": solved.width, "point": solved.mean}
         return self._shared(shared.q | self._gaussian(solved), known, PUBLIC, KEPT)
@@ -133,8 +135,35 @@ class ScoringServer:
         return q | {"centre": found.centre, "scale": scale, "point": point}
 
     def _scale(self, found: Marginals) -> np.ndarray:
-        widest = np.max(self.prior.sd.reshape(self.likelihood.outputs, -1), axis=0)
+        widest = np.max(self._prior_sd(found).reshape(self.likelihood.outputs, -1), axis=0)
         return scales(found, widest, self._score_sd)
+
+    def _prior_sd(self, found: Marginals) -> np.ndarray:
+        """Of each weight; where scales are to be learnt, those of the largest that are likely."""
+        if not self._autoscaled:
+            return self.prior.sd
+        sd = self._unit / np.where(self.scaled, self._column_scale(found), 0.1)
+        return np.tile(sd, self.likelihood.outputs)
+
+    def prior_of(self, known: Natural) -> Prior | LearntScalePrior:
+        """The declared prior, or the one whose scales are learnt."""
+        if not self.method.learns_scale(self.run.model):
+            return self.prior
+        outputs = self.likelihood.outputs
+        if self._autoscaled:
+            found = self._marginals(known)
+            centre = np.where(self.scaled, found.centre, 0.0)
+            scale = self._column_scale(found)
+            transform = scale_transform(self.layout, scale, centre, outputs)
+        else:
+            transform = np.diag(self._unit / self.prior.sd)
+        column = column_numbers(self.layout, outputs)
+        return LearntScalePrior(self.prior.mean, transform, column, self._unit)
+
+    def _column_scale(self, found: Marginals) -> np.ndarray:
+        """Standard deviation of a number, 1 for a level and the constant."""
+        number = np.array([feature.kind == "numeric" for feature in self.layout])
+        return np.where(number, np.sqrt(found.variance), 1.0)
 
     def _bend(self, q: Natural) -> np.ndarray:
         return flattened(self._synthetic(q)[2].z, self.scaled)
@@ -147,7 +176,7 @@ class ScoringServer:
         """Shorten what is long, and fold C into the map: what is clipped at 1 was at C before."""
         q = q | {"bend": self._bend(q)}
         public = self._public(q)
-        prior = public.to_x / self.prior.sd[:, None]
+        prior = public.to_x / self._prior_sd(self._marginals(q))[:, None]
         factor, reach = choose_scale(
             self.likelihood,
             public.synthetic.z,

@@ -41,7 +41,7 @@ from tacit.methods.scoring.stages import (
 )
 from tacit.methods.scoring.units import counted_columns
 from tacit.models import Model, Records
-from tacit.models.capabilities import Scores
+from tacit.models.capabilities import LearnsScale, Scores
 from tacit.models.scores import ScoreLikelihood
 from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
@@ -59,14 +59,14 @@ COUNTS_SHARE, MOMENT_SHARE = 0.08, 0.04
 class PrivateScoring(PrivateMethod):
     """Counts, second moment and scores; see the module.
 
-    `empirical_bayes` takes the prior's sd for a shape only and learns its scale, column by column,
-    from the releases: better predictions where the declared prior is far too wide or too narrow,
-    but q is then no longer the posterior under the prior that was declared.
+    Where the model declares no prior, the scales of the coefficients are learnt from the releases
+    and integrated out (`tacit.models.learnt_scale`). A declared prior is kept.
 
     Parameters
     ----------
     empirical_bayes
-        Learn the scale of the prior from the releases.
+        True: learn scales although a prior is declared, whose sd is then a shape only. False: take
+        N(0, 1) where none is declared. By default neither.
     clip, clip_end, noise_end
         Not settings of this method, which finds its own scale: leave them out.
     dtype
@@ -80,7 +80,7 @@ class PrivateScoring(PrivateMethod):
     usual_rounds: ClassVar[int] = 12
     wants_full: ClassVar[bool] = True
     clip: float = 1.0
-    empirical_bayes: bool = False
+    empirical_bayes: bool | None = None
     dtype: str = "float64"
 
     def __post_init__(self) -> None:
@@ -269,6 +269,12 @@ class PrivateScoring(PrivateMethod):
         """False: a shortened score still has expectation 0 at the true θ."""
         del model, stage
         return False
+
+    def learns_scale(self, model: Model) -> bool:
+        """Whether the prior's scale is learnt."""
+        if self.empirical_bayes is not None:
+            return self.empirical_bayes
+        return isinstance(model, LearnsScale) and model.scale_unit is not None
 
     def server(self, run: Run) -> Combine:
         assert isinstance(run.model, Scores)

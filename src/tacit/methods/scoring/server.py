@@ -25,7 +25,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tacit.methods.scoring.learnt import Integrated, integrated
 from tacit.methods.scoring.synthetic import Synthetic
+from tacit.models.learnt_scale import LearntScalePrior
 from tacit.models.scores import ScoreLikelihood, weighted_moment
 
 CURVATURE_ERROR = 0.3
@@ -33,12 +35,6 @@ CURVATURE_ERROR = 0.3
 SCALES = 2.0 ** np.arange(-2, 7)
 CLOSE = 1.01
 DOUBTS = 3.0
-PRIOR_SCALES = 2.0 ** np.arange(-6.0, 3.5, 0.5)
-WIDE = 10.0
-"""Times its own: the sd of the constant's prior where the others' scale is learnt."""
-ALIKE = 2.0
-"""How many weights at the common scale a column's own scale is taken to have been seen with."""
-REFITS = 6
 PASSES = 4
 STILL = 0.2
 
@@ -52,11 +48,10 @@ class History(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """N(mean, sd²) of each weight on x, and the column it belongs to: −1 is the constant."""
+    """N(mean, sd²) of each weight on x."""
 
     mean: np.ndarray
     sd: np.ndarray
-    column: np.ndarray
 
 
 class Solved(NamedTuple):
@@ -151,10 +146,8 @@ def choose_scale(
 def solve(
     public: Public,
     history: History,
-    prior: Prior,
+    prior: Prior | LearntScalePrior,
     width: np.ndarray,
-    *,
-    learn_scale: bool,
 ) -> Solved:
     """From the last point to the posterior of all rounds; `width` is the last q's.
 
@@ -165,23 +158,26 @@ def solve(
     points = history.points @ public.to_z.T
     start, last, mean = public.to_z @ prior.mean, points[-1], points[-1]
     z = public.synthetic.z
-    steeper, precision = 1.0, None
+    steeper, precision, before, between = 1.0, None, np.zeros(0), np.zeros(())
     for turn in range(PASSES):
         part = 0.5 if turn else 1.0
         heard = _heard(public, history, points, mean, width)
         pull = heard.gain @ heard.score
         if not turn:
             steeper = _steeper(points, history, heard.curvature)
-            if learn_scale:
+            if isinstance(prior, LearntScalePrior):
                 whole = pull + heard.information @ (mean - start)
-                prior = prior._replace(sd=_learnt_sd(public, prior, heard.information, whole))
-        before = _prior_precision(public, prior)
+                before, between = _learnt(public, prior, heard.information, whole)
+            else:
+                before = _prior_precision(public, prior)
         slope = pull - before @ (mean - start)
         step = np.linalg.solve(heard.information + before, slope)
         if precision is not None and step @ slope < STILL**2 * len(mean):
             break
         mean = last + _limited(public, mean - last + part * step)
         precision = _reported(public, heard, before, mean - heard.share @ points)
+        if np.any(between):
+            precision = _symmetric(np.linalg.inv(np.linalg.inv(precision) + between))
         wide = public.likelihood.predictor_width(z, np.linalg.inv(precision))
         width = width + part * (wide - width)
     return Solved(
@@ -261,54 +257,16 @@ def _reported(public: Public, heard: Heard, before: np.ndarray, gap: np.ndarray)
     return information + before
 
 
-def _learnt_sd(
-    public: Public, prior: Prior, information: np.ndarray, pull: np.ndarray
-) -> np.ndarray:
-    """The prior's sd times scales that are likely given what was heard: one for every column.
-
-    With information J and P(τ) the prior's precision, pull ~ N(J(θ − m₀), J) and
-    θ − m₀ ~ N(0, P⁻¹). First the common scale τ (`_common_scale`), then that of each column: the
-    largest of the posterior density by EM, under a scaled inverse χ² prior of `ALIKE` degrees of
-    freedom at τ,
-
-        τ_c² ← (Σ_{i∈c} E[(θ − m₀)²ᵢ]/sdᵢ² + ALIKE·τ²)/(size of c + ALIKE).
-
-    The constant says nothing about the others' scale, so that its own prior is taken wide here.
-    """
-    free = prior.column >= 0
-    wide = prior._replace(sd=np.where(free, prior.sd, WIDE * prior.sd))
-    common = _common_scale(public, wide, information, pull)
-    size = np.bincount(prior.column[free])
-    information, pull = public.to_z.T @ information @ public.to_z, public.to_z.T @ pull
-    scale = np.where(free, common, 1.0)
-    for _ in range(REFITS):
-        covariance = np.linalg.inv(information + np.diag((scale * wide.sd) ** -2.0))
-        square = np.square(covariance @ pull) + np.diagonal(covariance)
-        seen = np.bincount(prior.column[free], (square / np.square(prior.sd))[free])
-        own = np.sqrt((seen + ALIKE * common**2) / (size + ALIKE))
-        scale[free] = own[prior.column[free]]
-    return scale * prior.sd
-
-
-def _common_scale(public: Public, wide: Prior, information: np.ndarray, pull: np.ndarray) -> float:
-    """The likeliest τ: up to what does not depend on it the log-density of `pull` is
-    ½(log|P| − log|J + P| + pullᵀ(J + P)⁻¹pull). A half-normal prior of sd 1 on τ decides where next
-    to nothing was heard.
-    """
-    free = wide.column >= 0
-    fits = []
-    for scale in PRIOR_SCALES:
-        scaled = wide._replace(sd=np.where(free, scale, 1.0) * wide.sd)
-        root = np.linalg.cholesky(information + _prior_precision(public, scaled))
-        fit = 0.5 * np.sum(np.square(np.linalg.solve(root, pull)))
-        fit -= np.sum(np.log(np.diagonal(root))) + np.sum(free) * np.log(scale)
-        fits.append(fit - 0.5 * scale**2)
-    best = int(np.argmax(fits))
-    if not 0 < best < len(fits) - 1:
-        return float(PRIOR_SCALES[best])
-    below, top, above = fits[best - 1 : best + 2]
-    bent = below - 2.0 * top + above  # a parabola through three: between points of the grid
-    return float(PRIOR_SCALES[best] * 2.0 ** (0.25 * (below - above) / bent if bent < 0 else 0.0))
+def _learnt(
+    public: Public, prior: LearntScalePrior, information: np.ndarray, pull: np.ndarray
+) -> Integrated:
+    """`integrated` in the coordinates of z; `pull` is from the prior's mean."""
+    to_phi = prior.transform @ public.to_x
+    to_z = np.linalg.inv(to_phi)
+    found = integrated(prior, to_z.T @ information @ to_z, to_z.T @ pull)
+    return Integrated(
+        _symmetric(to_phi.T @ found.precision @ to_phi), to_z @ found.between @ to_z.T
+    )
 
 
 def _prior_precision(public: Public, prior: Prior) -> np.ndarray:

@@ -28,7 +28,7 @@ from tacit.models.base import (
 )
 from tacit.models.capabilities import ClippingParts, WhitenedDerivatives
 from tacit.models.predictive import Prediction, quadrature_predictive
-from tacit.models.settings import ModelSettings, PriorSettings
+from tacit.models.settings import ModelSettings, RegressionSettings
 
 TINY_VARIANCE = 1e-12
 """Keeps the square root of a variance differentiable for a record that is all zeros."""
@@ -40,23 +40,34 @@ class LinearPredictor(GaussianPriorModel):
     θ holds one weight per column of x and predictor, the first predictor's columns first.
     """
 
-    Settings: ClassVar[type[ModelSettings]] = PriorSettings
+    Settings: ClassVar[type[ModelSettings]] = RegressionSettings
     layout: Layout
     """Description of each column of x, for methods that use the public schema."""
     levels: tuple[str, ...] = ()
     """Levels of the outcome, one predictor each; empty with one predictor."""
     ratio: ClassVar[str | None] = None
     """What exp(coefficient) is, where that has a name: "odds ratio", "rate ratio"."""
+    predictor_unit: float = 1.0
+    """A difference in η that counts as large, whatever the records: 1 on a log or logit scale."""
 
     def __init__(
         self,
         names: tuple[str, ...],
         prior_mean: Array | float,
-        prior_sd: Array | float,
+        prior_sd: Array | float | None,
         layout: Layout,
     ) -> None:
-        super().__init__(names, prior_mean, prior_sd)
+        """Without `prior_sd` its scale is learnt (`tacit.models.learnt_scale`) by methods that can,
+        and 1 for others.
+        """
+        super().__init__(names, prior_mean, 1.0 if prior_sd is None else prior_sd)
+        self.undeclared = ("prior_sd",) if prior_sd is None else ()
         self.layout = layout
+
+    @property
+    def scale_unit(self) -> float | None:
+        """`predictor_unit` where the scale of the prior is to be learnt; None: it is declared."""
+        return self.predictor_unit if "prior_sd" in self.undeclared else None
 
     @property
     def x_columns(self) -> int | None:
@@ -123,7 +134,7 @@ class GeneralisedLinear(LinearPredictor):
         self,
         names: tuple[str, ...],
         prior_mean: Array | float,
-        prior_sd: Array | float,
+        prior_sd: Array | float | None,
         layout: Layout | None = None,
     ) -> None:
         names = checked_names(names)

@@ -40,7 +40,8 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
     prior_mean
         Prior mean of the coefficients: one number, or one per coefficient.
     prior_sd
-        Prior standard deviation of the coefficients: one number, or one per coefficient.
+        Prior standard deviation of the coefficients: one number, or one per coefficient. Left out:
+        learnt scales where the method can (`tacit.models.learnt_scale`), 1 otherwise.
     layout
         Description of each column of x by the public schema; by default nothing is declared.
     bounds
@@ -58,12 +59,13 @@ class LinearRegression(ExplicitDerivatives, ConjugateGaussian):
         *,
         noise_sd: float = 1.0,
         prior_mean: Array | float = 0.0,
-        prior_sd: Array | float = 1.0,
+        prior_sd: Array | float | None = None,
         layout: Layout | None = None,
         bounds: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(names, prior_mean, prior_sd, layout)
         self.noise_sd = check_sd(noise_sd, "model.noise_sd")
+        self.predictor_unit = self.noise_sd
         if bounds is not None and not -math.inf < bounds[0] < bounds[1] < math.inf:
             raise ConfigError(
                 f"bounds of y = {bounds}; give two finite numbers, the smaller one first"

@@ -41,7 +41,8 @@ class PoissonRegression(ExplicitDerivatives):
     prior_mean
         Prior mean of the coefficients: one number, or one per coefficient.
     prior_sd
-        Prior standard deviation of the coefficients: one number, or one per coefficient.
+        Prior standard deviation of the coefficients: one number, or one per coefficient. Left out:
+        learnt scales where the method can (`tacit.models.learnt_scale`), 1 otherwise.
     layout
         Description of each column of x by the public schema; by default nothing is declared.
     """
@@ -58,7 +59,7 @@ class PoissonRegression(ExplicitDerivatives):
         *,
         max_count: float | None = None,
         prior_mean: Array | float = 0.0,
-        prior_sd: Array | float = 1.0,
+        prior_sd: Array | float | None = None,
         layout: Layout | None = None,
     ) -> None:
         super().__init__(names, prior_mean, prior_sd, layout)

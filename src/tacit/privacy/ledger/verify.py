@@ -73,6 +73,8 @@ def as_row(entry: Entry, state: State) -> Row:
     values = {name: getattr(entry, name) for name in Row.__struct_fields__ if hasattr(entry, name)}
     said = {"charge": "answered" if answered else "charged"}.get(entry.kind, "")
     detail = msgspec.json.decode(entry.body)
+    if entry.kind == "records":
+        detail = detail[0]  # the digest, without the number of records
     return Row(**{**values, "state": said, "detail": detail, "hash": entry.hash.hex()})
 
 

@@ -1,0 +1,211 @@
+"""The default prior of regressions in `NaturalSolver`: scales that are learnt at the server.
+
+The density is known up to the units of the columns (`tacit.models.learnt_scale`). These come from
+the Hessian of the log-likelihood at the first candidate, which is public: at 0 all records weigh
+the same, so that it is Σ xxᵀ times a constant. No further exchange is needed.
+
+A normal q meets the prior as h(E_q[R]), a lower bound of E_q[log p], and importance weights use the
+exact density: where the bound is not close, they say so.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.arrays import Arrays, solve_lower
+from tacit.expfam.quadrature import weighing_draws
+from tacit.methods.natural.move import Place
+from tacit.models.capabilities import LearnsScale
+from tacit.models.learnt_scale import (
+    CONSTANT_SCALE,
+    FREEDOM,
+    GRID,
+    LearntScalePrior,
+    column_numbers,
+    learnt_scale_prior,
+)
+
+TRANSFORM = "prior.transform"
+"""Name in the server's memory."""
+TURNS, FEW_TURNS, MANY = 60, 8, 256
+"""Turns in which precisions of the prior and q agree, for up to `MANY` parameters and for more."""
+AGREED = 1e-5
+SEED = 0x5CA1E
+"""Public and fixed: every server draws the same numbers."""
+COMPONENTS, WARM_UP, THINNING = 512, 200, 4
+HEAVY_TAILS = 3.0
+"""Degrees of freedom of the mixture, besides one for each parameter."""
+
+
+class ScaleFacts(NamedTuple):
+    """What is known of the prior before any reply."""
+
+    mean: np.ndarray
+    column: np.ndarray
+    unit: float
+    model: LearnsScale
+
+    @classmethod
+    def of(cls, model: object) -> ScaleFacts | None:
+        """None for a model with a declared prior."""
+        if not isinstance(model, LearnsScale) or model.scale_unit is None:
+            return None
+        mean = np.asarray(model.prior_mean, np.float64)
+        column = column_numbers(model.layout, len(mean) // len(model.layout))
+        return cls(mean, column, model.scale_unit, model)
+
+    def with_units(self, public: Arrays, hessian: np.ndarray) -> np.ndarray:
+        """The transform from θ to φ, by the Hessian at the first of several candidates."""
+        layout = self.model.layout
+        size = len(layout)
+        inverse = solve_lower(public["root"][0], np.eye(len(self.mean)))
+        information = (-inverse.T @ hessian[0] @ inverse)[:size, :size]
+        return learnt_scale_prior(self.mean, layout, information, self.unit).transform
+
+    def prior(self, transform: np.ndarray) -> LearntScalePrior:
+        """The density in these units."""
+        return LearntScalePrior(self.mean, transform, self.column, self.unit)
+
+
+def with_learnt_scales(
+    prior: LearntScalePrior, place: Place, spread: float, *, full: bool
+) -> Place:
+    """A place with the prior added; `full` unless q is mean-field.
+
+    Precisions of the prior are those of the q that a whole step leads to, for a likelihood that is
+    quadratic: prior and q then agree after as few steps as with a fixed prior. At a point (spread
+    0), where a hierarchical density may have a pole, a normal prior of scale u takes its place.
+    """
+    inner = prior.transform @ place.root
+    middle = prior.transform @ (place.mean - prior.mean)
+    if spread == 0:
+        scale = np.where(prior.column >= 0, 1.0, CONSTANT_SCALE) * prior.unit
+        value, precision = -0.5 * float(np.sum(np.square(middle / scale))), scale**-2.0
+    else:
+        value, precision = prior.term_of(
+            np.square(middle) + spread**2 * np.sum(inner * inner, axis=1)
+        )
+        precision = _settled(prior, place, inner, middle, precision, full=full)
+    return place._replace(
+        energy=place.energy + value,
+        gradient=place.gradient - inner.T @ (precision * middle),
+        hessian=place.hessian - (inner.T * precision) @ inner,
+    )
+
+
+def _settled(
+    prior: LearntScalePrior,
+    place: Place,
+    inner: np.ndarray,
+    middle: np.ndarray,
+    precision: np.ndarray,
+    *,
+    full: bool,
+) -> np.ndarray:
+    """Precisions that agree with the q after a whole step; those given where there is none."""
+    for _ in range(TURNS if len(middle) <= MANY else FEW_TURNS):
+        form = (inner.T * precision) @ inner - place.hessian
+        try:
+            covariance = np.linalg.inv(0.5 * (form + form.T))
+        except np.linalg.LinAlgError:
+            return precision
+        shift = covariance @ (place.gradient - inner.T @ (precision * middle))
+        if not full:
+            covariance = np.diag(1.0 / np.diagonal(form))
+        square = np.square(middle + inner @ shift) + np.sum((inner @ covariance) * inner, axis=1)
+        if not np.all(square >= 0) or not np.all(np.isfinite(square)):
+            return precision
+        following = prior.term_of(square).precision
+        change = np.max(np.abs(np.log(following / precision)))
+        precision = following
+        if change < AGREED:
+            break
+    return precision
+
+
+def mixture_draws(
+    prior: LearntScalePrior, place: Place, mean: np.ndarray, root: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws of θ and their log-density, for a q = N(mean, root·rootᵀ) that is not wide enough.
+
+    With the likelihood that `place` saw, which is quadratic there, scales are drawn from their
+    posterior. The states make a mixture, of Student-t distributions because likelihoods have
+    heavier tails than normal ones, of which draws are taken. Weights correct what is not quadratic.
+    All draws use fixed uniform and normal numbers.
+    """
+    rng = np.random.default_rng(SEED)
+    size = len(mean)
+    inner = prior.transform @ place.root
+    back = np.linalg.inv(inner)
+    middle = prior.transform @ (place.mean - prior.mean)
+    seen = prior.term(mean, root).precision
+    slope = back.T @ (place.gradient + inner.T @ (seen * middle))
+    form = -back.T @ (place.hessian + (inner.T * seen) @ inner) @ back
+    values, vectors = np.linalg.eigh(0.5 * (form + form.T))
+    form = (vectors * np.maximum(values, 0.0)) @ vectors.T
+    start = prior.transform @ (mean - prior.mean)
+    states = _scale_states(prior, form, slope + form @ middle, start, rng)
+    each = len(weighing_draws(size)) // (2 * len(states))
+    degrees = HEAVY_TAILS + size
+    noise = rng.standard_normal((len(states), each, size))
+    noise *= np.sqrt(degrees / rng.chisquare(degrees, (len(states), each, 1)))
+    noise = np.concatenate([noise, -noise], axis=1)
+    drawn = np.concatenate(
+        [
+            where + np.linalg.solve(factor.T, normal.T).T
+            for (where, factor), normal in zip(states, noise, strict=True)
+        ]
+    )
+    densities = np.stack([_log_student(drawn, *state, degrees) for state in states])
+    theta = prior.mean + np.linalg.solve(prior.transform, drawn.T).T
+    return theta, np.logaddexp.reduce(densities, axis=0)
+
+
+def _log_student(
+    drawn: np.ndarray, where: np.ndarray, factor: np.ndarray, degrees: float
+) -> np.ndarray:
+    """Log-density of a Student-t around `where`, whose precision has that Cholesky factor."""
+    square = np.sum(np.square((drawn - where) @ factor), axis=1)
+    volume = np.sum(np.log(np.diagonal(factor)))
+    return volume - 0.5 * (degrees + drawn.shape[1]) * np.log1p(square / degrees)
+
+
+def _scale_states(
+    prior: LearntScalePrior,
+    form: np.ndarray,
+    linear: np.ndarray,
+    phi: np.ndarray,
+    rng: np.random.Generator,
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Means of φ and Cholesky factors of its precision, for scales drawn by Gibbs sampling.
+
+    τ given φ from its grid, the precision of each column from its gamma distribution, φ from its
+    normal one, with the likelihood exp(linear·φ − ½ φᵀ form φ).
+    """
+    from scipy.special import gammaincinv
+
+    free, unit = prior.column >= 0, prior.unit
+    column, sizes = prior.column[free], np.bincount(prior.column[free])
+    count, thinning = (COMPONENTS, THINNING) if len(phi) <= MANY // 4 else (COMPONENTS // 4, 2)
+    precision, states = np.zeros(len(phi)), []
+    for turn in range(WARM_UP + count * thinning):
+        square = np.square(phi)
+        sums = np.bincount(column, square[free], len(sizes)) / unit**2
+        chances = np.cumsum(prior.scale_weights(sums))
+        number = np.searchsorted(chances, rng.random() * chances[-1])
+        scale = GRID[min(int(number), len(GRID) - 1)]
+        local = gammaincinv(0.5 * (FREEDOM + sizes), rng.random(len(sizes)))
+        local = 2.0 * local / (FREEDOM * scale**2 + sums) / unit**2
+        precision[free] = local[column]
+        if not np.all(free):
+            wide = FREEDOM * (CONSTANT_SCALE * unit) ** 2 + np.sum(square[~free])
+            shape = 0.5 * (FREEDOM + np.sum(~free))
+            precision[~free] = 2.0 * gammaincinv(shape, rng.random()) / wide
+        factor = np.linalg.cholesky(form + np.diag(precision))
+        where = np.linalg.solve(factor.T, np.linalg.solve(factor, linear))
+        phi = where + np.linalg.solve(factor.T, rng.standard_normal(len(phi)))
+        if turn >= WARM_UP and (turn - WARM_UP) % thinning == 0:
+            states.append((where, factor))
+    return states

@@ -1,0 +1,99 @@
+"""The default prior of private scoring: scales of the coefficients learnt from the releases.
+
+Of `tacit.models.learnt_scale`, met with a Gaussian likelihood of information J and pull b, both in
+φ. Given the ratios λ_g of the columns' scales to the common one, all posteriors N(·) of a fixed τ
+have the eigenvectors of DJD in common, D = diag(λ u). Their mixture over τ is therefore known: it
+has the mean and the average covariance that a normal prior of precision
+
+    P = D⁻¹ V diag(1/E[τ²/(1 + τ²e)] − e) Vᵀ D⁻¹,    DJD = V diag(e) Vᵀ,
+
+would give, and the covariance of the means besides. The scale is integrated out, so that intervals
+are no narrower where the signal is weak. λ_g² follows by E[φ²/τ²], as in variational inference.
+Post-processing only: it costs no budget.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.models.learnt_scale import CONSTANT_SCALE, FREEDOM, LearntScalePrior
+
+SCALES = np.exp2(np.arange(-6.0, 3.25, 0.25))
+"""τ/u over which the mixture is a sum."""
+REFITS = 6
+
+
+class Integrated(NamedTuple):
+    """In φ: the precision of the normal prior that does the same, and the covariance of means."""
+
+    precision: np.ndarray
+    between: np.ndarray
+
+
+class _Mixture(NamedTuple):
+    """Posteriors of all τ in their common basis; `weights` are p(τ | releases)."""
+
+    weights: np.ndarray
+    gain: np.ndarray
+    """τ²/(1 + τ²e), one row for each τ."""
+    values: np.ndarray
+    vectors: np.ndarray
+    basis: np.ndarray
+    along: np.ndarray
+    carried: np.ndarray
+    """How the constant follows the other coefficients."""
+    constant: np.ndarray
+    """Its mean where all others are 0."""
+
+
+def integrated(prior: LearntScalePrior, information: np.ndarray, pull: np.ndarray) -> Integrated:
+    """The mixture over τ of posteriors with information J and pull b = J(estimate) in φ."""
+    free, unit = prior.column >= 0, prior.unit
+    column, size = prior.column[free], np.bincount(prior.column[free])
+    degrees = FREEDOM + np.sum(~free)
+    wide = FREEDOM * (CONSTANT_SCALE * unit) ** 2
+    constant = float(degrees / wide)
+    scale = np.full(len(column), unit)
+    found = _mixture(free, information, pull, scale, constant)
+    for _ in range(REFITS - 1):
+        means = (found.gain * found.along) @ found.basis.T
+        squares = np.square(means) + found.gain @ np.square(found.basis).T
+        seen = squares.T @ (found.weights / np.square(SCALES))
+        ratio = (FREEDOM + np.bincount(column, seen) / unit**2) / (FREEDOM + size)
+        scale = unit * np.sqrt(ratio)[column]
+        here = found.constant - found.carried @ (found.weights @ means)
+        constant = float(degrees / (wide + np.sum(np.square(here))))
+        found = _mixture(free, information, pull, scale, constant)
+    typical = found.weights @ found.gain
+    back = found.vectors / scale[:, None]
+    precision = constant * np.diag(1.0 * ~free)
+    precision[np.ix_(free, free)] = (back * (1.0 / typical - found.values)) @ back.T
+    apart = np.sqrt(found.weights)[:, None] * (found.gain - typical) * found.along
+    moved = apart @ found.basis.T
+    shift = np.zeros((len(SCALES), len(free)))
+    shift[:, free], shift[:, ~free] = moved, -moved @ found.carried.T
+    return Integrated(precision, shift.T @ shift)
+
+
+def _mixture(
+    free: np.ndarray, information: np.ndarray, pull: np.ndarray, scale: np.ndarray, constant: float
+) -> _Mixture:
+    """For given ratios of scales; the constant, of that precision, is integrated out first."""
+    outer = information[np.ix_(~free, free)]
+    own = information[np.ix_(~free, ~free)] + constant * np.eye(int(np.sum(~free)))
+    carried = np.linalg.solve(own, outer)
+    rest = information[np.ix_(free, free)] - outer.T @ carried
+    values, vectors = np.linalg.eigh(scale[:, None] * rest * scale)
+    values = np.maximum(values, 0.0)
+    basis = scale[:, None] * vectors
+    along = basis.T @ (pull[free] - carried.T @ pull[~free])
+    square = np.square(SCALES)[:, None]
+    gain = square / (1.0 + square * values)
+    fits = np.log(SCALES) - 0.5 * np.square(SCALES)
+    fits += 0.5 * gain @ np.square(along) - 0.5 * np.sum(np.log1p(square * values), axis=1)
+    weights = np.exp(fits - np.max(fits))
+    middle = np.linalg.solve(own, pull[~free])
+    weights = weights / np.sum(weights)
+    return _Mixture(weights, gain, values, vectors, basis, along, carried, middle)

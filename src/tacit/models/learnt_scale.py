@@ -1,0 +1,196 @@
+"""The default prior of regressions: coefficients whose scales are learnt with them.
+
+Used where the user declares no `prior_sd`. With φ the coefficients in the units of their columns
+(per standard deviation of a number, per level of a category) and u the unit of the predictor (1 on
+a log or logit scale, `noise_sd` for linear regression),
+
+    φ_g ~ Student-t(ν = 4, scale τ) in every column g, its levels and outputs together,
+    τ ~ half-normal(u), at least u/64.
+
+A Student-t is a normal distribution with a variance of its own around τ², so that each column has
+its scale, and all columns say what scales to expect. Both are integrated out: the scales are
+parameters of the model and not estimates that are taken for known. The constant has a Student-t of
+scale 10 u at the mean of the columns. The posterior does not depend on the units of the columns.
+
+With R_g = Σ φ² over column g the density is a function h(R) of these sums alone,
+
+    h(R) = log ∫ p(τ) Π_g τ^(−n_g) (1 + R_g/ντ²)^(−(ν + n_g)/2) dτ,
+
+convex in R, so that E_q[log p] ≥ h(E_q[R]): a normal q meets it as a normal prior with precisions
+c_g = −2 ∂h/∂R_g = E[(ν + n_g)/(ντ² + R_g)], the average over τ given R.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.arrays import Array, namespace
+from tacit.data.schema.layout import Layout
+
+FREEDOM = 4.0
+"""ν: how closely the scale of a column follows the common one; above 2 the variance is finite."""
+GRID = np.exp2(np.linspace(-6.0, 3.0, 121))
+"""τ/u over which h is a sum."""
+CONSTANT_SCALE = 10.0
+"""Scale of the constant, in u."""
+CONSTANT = -1
+"""`column` of the constant."""
+
+
+def column_numbers(layout: Layout, outputs: int = 1) -> np.ndarray:
+    """The column that each coefficient belongs to, levels of a category together; −1: constant."""
+    sources = list(dict.fromkeys(one.source for one in layout if one.kind != "intercept"))
+    column = [CONSTANT if f.kind == "intercept" else sources.index(f.source) for f in layout]
+    return np.tile(np.array(column, dtype=np.int64), outputs)
+
+
+class PriorTerm(NamedTuple):
+    """A lower bound of E_q[log p(θ)] up to a constant, and the precision of each φ there."""
+
+    value: float
+    precision: np.ndarray
+
+
+class LearntScalePrior(NamedTuple):
+    """The density of φ = transform @ (θ − mean)."""
+
+    mean: np.ndarray
+    transform: np.ndarray
+    column: np.ndarray
+    """Of each coefficient (`column_numbers`)."""
+    unit: float = 1.0
+    """u."""
+
+    def term(self, mean: np.ndarray, root: np.ndarray) -> PriorTerm:
+        """For q = N(mean, root·rootᵀ)."""
+        inner = self.transform @ root
+        square = np.square(self.transform @ (mean - self.mean)) + np.sum(inner * inner, axis=1)
+        return self.term_of(square)
+
+    def term_of(self, square: np.ndarray) -> PriorTerm:
+        """By E_q[φ²] of each coefficient."""
+        free, size = self.column >= 0, self._sizes
+        sums = np.bincount(self.column[free], square[free], len(size)) / self.unit**2
+        each = np.square(GRID) * FREEDOM + sums[:, None]
+        fits = _log_prior() - 0.5 * (FREEDOM + size) @ np.log(each) + FREEDOM * len(size) * _LOGS
+        top = np.max(fits)
+        weights = np.exp(fits - top)
+        total = np.sum(weights)
+        own = (FREEDOM + size) * (1.0 / each @ weights) / total / self.unit**2
+        precision = np.zeros(len(square))
+        precision[free] = own[self.column[free]]
+        value = float(top + np.log(total))
+        if not np.all(free):
+            wide = FREEDOM * (CONSTANT_SCALE * self.unit) ** 2 + np.sum(square[~free])
+            degrees = FREEDOM + np.sum(~free)
+            precision[~free] = degrees / wide
+            value -= 0.5 * degrees * np.log(wide)
+        return PriorTerm(value, precision)
+
+    def learnt_variance(self, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+        """Square of the learnt scale of each coordinate of θ, for a posterior of these moments."""
+        free = self.column >= 0
+        square = np.square(self.transform @ (mean - self.mean))
+        square += np.sum((self.transform @ covariance) * self.transform, axis=1)
+        sums = np.bincount(self.column[free], square[free], len(self._sizes)) / self.unit**2
+        weights = self.scale_weights(sums)
+        common = float(weights @ np.square(GRID) / np.sum(weights))
+        scale = self.unit * np.where(free, np.sqrt(common), CONSTANT_SCALE)
+        return np.sum(np.square(np.linalg.inv(self.transform) * scale), axis=1)
+
+    def scale_weights(self, sums: np.ndarray) -> np.ndarray:
+        """p(τ | R) over `GRID`, for R/u² of each column, up to a factor."""
+        each = np.square(GRID) * FREEDOM + sums[:, None]
+        degrees = FREEDOM + self._sizes
+        fits = _log_prior() - 0.5 * degrees @ np.log(each) + FREEDOM * len(sums) * _LOGS
+        return np.exp(fits - np.max(fits))
+
+    def log_density(self, theta: Array) -> Array:
+        """log p(θ) of each row, up to a constant; NumPy or JAX."""
+        xp = namespace(theta)
+        squares = xp.square((theta - self.mean) @ self.transform.T)
+        free, size = self.column >= 0, self._sizes
+        members = (self.column[:, None] == np.arange(len(size))).astype(np.float64)
+        sums = squares @ members / self.unit**2
+        degrees = FREEDOM + size
+        rest = _log_prior() + FREEDOM * len(size) * _LOGS
+        fits = xp.stack(
+            [
+                one - 0.5 * xp.log(FREEDOM * scale**2 + sums) @ degrees
+                for one, scale in zip(rest, GRID, strict=True)
+            ]
+        )
+        top = xp.max(fits, axis=0)
+        found = top + xp.log(xp.sum(xp.exp(fits - top), axis=0))
+        if not np.all(free):
+            wide = FREEDOM * (CONSTANT_SCALE * self.unit) ** 2
+            beyond = squares @ (1.0 * ~free)
+            found = found - 0.5 * (FREEDOM + np.sum(~free)) * xp.log(wide + beyond)
+        return found
+
+    @property
+    def _sizes(self) -> np.ndarray:
+        """n_g of each column."""
+        return np.bincount(self.column[self.column >= 0])
+
+
+_LOGS = np.log(GRID)
+
+
+def _log_prior() -> np.ndarray:
+    """log p(τ) dτ of a half-normal distribution on the grid, which is even in log τ."""
+    return _LOGS - 0.5 * np.square(GRID)
+
+
+def units_of_columns(layout: Layout, information: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(scale, centre) of each column of x by its information matrix Σ w xxᵀ.
+
+    A number has its standard deviation for a scale, a 0/1 column its step from 0 to 1. Without a
+    constant scales are root mean squares, and only their ratios are known: their geometric mean is
+    1.
+    """
+    kinds = np.array([feature.kind for feature in layout])
+    square = np.diagonal(information)
+    constant = np.flatnonzero(kinds == "intercept")
+    scale, centre = np.ones(len(layout)), np.zeros(len(layout))
+    number = (kinds == "numeric") & np.isfinite(square) & (square > 0)
+    if len(constant) and square[constant[0]] > 0:
+        total = square[constant[0]]
+        centre = information[constant[0]] / total
+        variance = square / total - np.square(centre)
+        # x² = x for zeros and ones; a column without variance has no scale of its own.
+        number &= np.abs(square / total - centre) > BINARY * square / total
+        number &= variance > ROUNDED * np.square(centre)
+        scale[number] = np.sqrt(variance[number])
+        centre[constant] = 0.0
+    elif np.any(number):
+        size = np.sqrt(square[number])
+        scale[number] = size / np.exp(np.mean(np.log(size)))
+    return scale, centre
+
+
+BINARY = 1e-9
+ROUNDED = 1e-12
+
+
+def scale_transform(
+    layout: Layout, scale: np.ndarray, centre: np.ndarray, outputs: int = 1
+) -> np.ndarray:
+    """φ = transform @ θ: coefficients per `scale` of their column, the constant at `centre`."""
+    transform = np.diag(scale)
+    for place, feature in enumerate(layout):
+        if feature.kind == "intercept":
+            transform[place] = centre
+            transform[place, place] = 1.0
+    return np.kron(np.eye(outputs), transform)
+
+
+def learnt_scale_prior(
+    mean: np.ndarray, layout: Layout, information: np.ndarray, unit: float
+) -> LearntScalePrior:
+    """The prior in the units of columns with this information matrix Σ w xxᵀ."""
+    outputs = len(mean) // len(layout)
+    transform = scale_transform(layout, *units_of_columns(layout, information), outputs)
+    return LearntScalePrior(mean, transform, column_numbers(layout, outputs), unit)
