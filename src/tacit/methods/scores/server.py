@@ -250,7 +250,9 @@ def rank_fit(ranks: np.ndarray, noise_sd: float) -> Fit:
     """χ² of noisy counts against equal counts of all ranks at each level of the prediction.
 
     Within a level of N records the counts have variance N/10 each (about their mean) and noise of
-    variance σ², so that Σ (count − mean)²/(N/10 + σ²) has about χ² of 9 degrees of freedom.
+    variance σ², so that Σ (count − mean)²/(N/10 + σ²) has about χ² of 9 degrees of freedom. The
+    slope and the ends of each level, two of these nine, are tested by themselves as well: a wrong
+    link or spread shows there. The smaller p-value is doubled.
     """
     from scipy import stats
 
@@ -259,8 +261,17 @@ def rank_fit(ranks: np.ndarray, noise_sd: float) -> Fit:
     variance = np.maximum(np.mean(table, axis=1), 0.0) + noise_sd**2
     scaled = residual / np.sqrt(variance)[:, None]
     statistic, degrees = float(np.sum(np.square(scaled))), LEVELS * (RANKS - 1)
-    p_value = float(stats.chi2.sf(statistic, degrees))
-    return Fit(statistic, degrees, p_value, _misfit(scaled))
+    slope, ends = _contrasts()
+    smooth = float(np.sum(np.square(scaled @ slope)) + np.sum(np.square(scaled @ ends)))
+    p_values = stats.chi2.sf(statistic, degrees), stats.chi2.sf(smooth, 2 * LEVELS)
+    return Fit(statistic, degrees, min(1.0, 2.0 * float(min(p_values))), _misfit(scaled))
+
+
+def _contrasts() -> tuple[np.ndarray, np.ndarray]:
+    """Slope over the ranks, and how much lies at both ends; orthonormal."""
+    place = np.arange(RANKS) - 0.5 * (RANKS - 1)
+    ends = np.square(place) - np.mean(np.square(place))
+    return place / np.linalg.norm(place), ends / np.linalg.norm(ends)
 
 
 def _misfit(scaled: np.ndarray) -> str:
@@ -269,10 +280,7 @@ def _misfit(scaled: np.ndarray) -> str:
     Three contrasts over the ranks: their slope at all levels, how that differs between levels, and
     how much lies at both ends. All have squares of about their degrees of freedom by chance.
     """
-    place = np.arange(RANKS) - 0.5 * (RANKS - 1)
-    slope = place / np.linalg.norm(place)
-    ends = np.square(place) - np.mean(np.square(place))
-    ends = ends / np.linalg.norm(ends)
+    slope, ends = _contrasts()
     slopes, spread = scaled @ slope, float(np.sum(scaled @ ends)) / math.sqrt(LEVELS)
     named = {
         "spread": spread**2 - 1.0,
