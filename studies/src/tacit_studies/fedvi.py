@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from tacit.errors import ConfigError
-from tacit.report.page import Picture
 from tacit.run.config import MAX_SEED
 from tacit_studies import Progress
 from tacit_studies.fedvi_figures import plot_bands, plot_loss
@@ -39,6 +38,7 @@ from tacit_studies.fedvi_tables import (
     table_4_1,
     table_4_2,
 )
+from tacit_studies.page import Picture
 from tacit_studies.write import make_folder, write_study
 
 TITLE = "The federated VI thesis, done again"

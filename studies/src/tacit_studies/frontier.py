@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 
 from tacit.data import DataConfig, PartitionConfig, load_federation
 from tacit.errors import ConfigError
-from tacit.report.page import Picture
 from tacit.run.config import MAX_SEED
 from tacit.run.sweep import sweep_jobs
 from tacit.support.storage import write_text
@@ -39,6 +38,7 @@ from tacit_studies.frontier_tables import (
     regret_table,
     series_of,
 )
+from tacit_studies.page import Picture
 from tacit_studies.tables import Table
 from tacit_studies.write import make_folder, write_study
 

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from tacit.report.page import Picture
 from tacit.results.figures import BLUE, GREY, INK, VERMILION, canvas, plain
 from tacit.results.figures import title_and_subtitle as title
+from tacit_studies.page import Picture
 
 GREEN, ORANGE, PURPLE, SKY = "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
 COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, INK, GREY)
@@ -89,7 +89,7 @@ def draw_percentiles(axes: Axes, found: Sequence[Outcome], at: Sequence[float] |
         where, np.maximum(low, SMALLEST), np.maximum(high, SMALLEST), color=BLUE, alpha=0.15
     )
     axes.plot(where, np.maximum(middle, SMALLEST), "o-", color=BLUE, label="median, 10–90 %")
-    mean = np.maximum([np.mean(one.kl) for one in found], SMALLEST)
+    mean = np.maximum(np.array([float(np.mean(one.kl)) for one in found]), SMALLEST)
     axes.plot(where, mean, "s--", color=VERMILION, markersize=4, label="mean")
     axes.set_yscale("log")
     axes.legend(frameon=False, fontsize=8)

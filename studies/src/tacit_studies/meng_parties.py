@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from tacit.report.page import Picture
 from tacit_studies.meng_claims import clipping_chance
 from tacit_studies.meng_figures import (
     Made,
@@ -38,6 +37,7 @@ from tacit_studies.meng_points import (
     outcomes,
     posterior_cases,
 )
+from tacit_studies.page import Picture
 
 GRID = [(c, a) for c in (1.0, 5.0, 20.0, 50.0) for a in (0.05, 0.1, 0.5)]
 OWN_CLIP = 0.1

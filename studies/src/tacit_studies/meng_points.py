@@ -9,7 +9,6 @@ import numpy as np
 
 from tacit.privacy.accounting import epsilon_curve
 from tacit.privacy.events import GaussianEvent, Poisson
-from tacit.report.page import Picture
 from tacit_studies.meng_claims import DELTA, rounds_within
 from tacit_studies.meng_figures import (
     Made,
@@ -36,6 +35,7 @@ from tacit_studies.meng_kernel import (
     whole_statistics,
 )
 from tacit_studies.meng_records import RECORD_FORMS
+from tacit_studies.page import Picture
 
 LAST = 10
 BUDGET, SIGMA = 10.0, 5.0

@@ -11,7 +11,6 @@ import numpy as np
 from tacit.privacy.accounting import calibrate, epsilon
 from tacit.privacy.accounting.gaussian import epsilon as gaussian_epsilon
 from tacit.privacy.events import GaussianEvent
-from tacit.report.page import Picture
 from tacit_studies.meng_aware import coverage, noise_aware, plain_chance, plain_q
 from tacit_studies.meng_claims import (
     DELTA,
@@ -45,6 +44,7 @@ from tacit_studies.meng_kernel import (
 from tacit_studies.meng_parties import party_runs
 from tacit_studies.meng_points import BUDGET, SIGMA, Context, budget_rounds, outcomes, record_runs
 from tacit_studies.meng_records import RECORD_FORMS, dpsgd
+from tacit_studies.page import Picture
 from tacit_studies.tables import Table
 
 FORMS: dict[str, Form] = {**DATASET_FORMS, **RECORD_FORMS}

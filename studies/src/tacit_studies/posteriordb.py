@@ -16,11 +16,11 @@ from typing import Any
 import numpyro
 
 from tacit.errors import ConfigError
-from tacit.report.page import Picture
 from tacit.run.config import MAX_SEED
 from tacit.support.storage import write_text
 from tacit_studies import Progress
 from tacit_studies.kept import kept
+from tacit_studies.page import Picture
 from tacit_studies.posteriordb_data import POSTERIORS, Posterior
 from tacit_studies.posteriordb_figures import plot_errors
 from tacit_studies.posteriordb_runs import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from tacit.report.table import html_table
+from tacit_studies.page import html_table
 
 Cell = str | int | float | None
 DIGITS = 5

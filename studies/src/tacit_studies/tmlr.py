@@ -14,10 +14,10 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from tacit.errors import ConfigError, DataError
-from tacit.report.page import Picture
 from tacit.run.config import MAX_SEED
 from tacit.run.sweep import default_workers
 from tacit_studies import Progress
+from tacit_studies.page import Picture
 from tacit_studies.tables import Table
 from tacit_studies.tmlr_figures import plot_figure, plot_shards
 from tacit_studies.tmlr_runs import Run, Store, carried_out, federation_of

@@ -13,9 +13,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from tacit.errors import ConfigError
-from tacit.report.page import Picture
 from tacit.run.config import MAX_SEED
 from tacit_studies import Progress
+from tacit_studies.page import Picture
 from tacit_studies.tables import Table
 from tacit_studies.vips_belief import belief_part
 from tacit_studies.vips_regression import regression_part

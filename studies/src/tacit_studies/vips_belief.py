@@ -21,12 +21,12 @@ from tacit.methods import ExpectedStatistics, PrivateStatistics
 from tacit.models import BeliefNetwork
 from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
-from tacit.report.page import Picture
 from tacit.results.figures import BLUE, GREY, VERMILION, canvas, plain
 from tacit.results.figures import title_and_subtitle as title
 from tacit.server.schedule import Damping, Synchronous
 from tacit_studies import Progress
 from tacit_studies.images import SIDE, Images, load_images
+from tacit_studies.page import Picture
 from tacit_studies.tables import Table
 from tacit_studies.vips_regression import log_ticks
 from tacit_studies.write import DPI, make_folder

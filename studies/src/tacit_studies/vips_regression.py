@@ -32,12 +32,12 @@ from tacit.methods import (
 from tacit.models import LogisticRegression, Records
 from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
-from tacit.report.page import Picture
 from tacit.results import predict
 from tacit.results.figures import BLUE, GREY, VERMILION, canvas, plain
 from tacit.results.figures import title_and_subtitle as title
 from tacit.server.schedule import Damping, Schedule, Synchronous
 from tacit_studies import Progress
+from tacit_studies.page import Picture
 from tacit_studies.tables import Table
 from tacit_studies.write import DPI, make_folder
 

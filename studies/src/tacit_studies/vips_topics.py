@@ -20,11 +20,11 @@ from tacit.datasets import Corpus, load_corpus
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.events import GaussianEvent, WithoutReplacement
 from tacit.privacy.settings import Privacy
-from tacit.report.page import Picture
 from tacit.results.figures import BLUE, GREY, INK, VERMILION, canvas, plain
 from tacit.results.figures import title_and_subtitle as title
 from tacit.sklearn import LDA, TopicTable
 from tacit_studies.kept import Result, kept
+from tacit_studies.page import Picture
 from tacit_studies.tables import Cell, Table
 
 DELTA = 1e-6

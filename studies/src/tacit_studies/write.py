@@ -11,9 +11,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from tacit.errors import ConfigError
-from tacit.report.page import Picture, html_figure
-from tacit.report.style import CSS
 from tacit.support.storage import write_text
+from tacit_studies.page import Picture, html_figure, page_css
 from tacit_studies.tables import Table
 
 DPI = 120
@@ -56,7 +55,8 @@ def write_study(
         out / "index.html",
         '<!doctype html>\n<html lang="en-GB">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)} · tacit</title>\n<style>{CSS}{WIDE}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)} · tacit</title>\n<style>{page_css()}{WIDE}</style>\n"
+        "</head>\n<body>\n"
         f'<p class="kicker">tacit · a source done again</p>\n<h1>{escape(title)}</h1>\n'
         f"<p>{escape(summary)}</p>\n<pre>{command}</pre>\n"
         f"<section><h2>Figures</h2>{''.join(html_figure(p) for p in pictures)}</section>\n"
