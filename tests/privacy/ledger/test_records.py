@@ -300,7 +300,7 @@ def test_a_record_in_common_does_not_hide_that_the_others_may_be_the_same(ledger
     ledger.set_budget(first, budget_of(), reason="test")
     ledger.charge(first, "one", "r1", [EVENT], **TERMS)
     recoded, other = code + 10, code + 20
-    recoded[0], other[1] = code[0], code[1]
+    recoded[0], other[1], other[2] = code[0], code[1], recoded[2]
     second = ledger.identify([], {"x": x, "code": recoded})
     assert ledger.budget(second) is None, "what may be new records has no budget yet"
     with pytest.warns(LineageWarning, match="1 of 300 records"):

@@ -21,7 +21,7 @@ SAME_VALUES = 8
 """Sampled values that two columns have in common if their data sets are the same records.
 
 Of 64, those of tables with a quarter of the records in common have 16 on average. Columns of
-unrelated records have at most one or two: a column is sampled only if its values do not repeat.
+unrelated records have a few at most: a column is sampled only if its values do not repeat.
 """
 
 MOST_CHOICES = 256
