@@ -102,8 +102,8 @@ def test_no_kind_of_model_is_compared_outside_of_models():
 
 
 GLM = (
-    "GaussianExpectations GaussianSites WhitenedExpectations GradientNorms BoundedDerivatives "
-    "Scores SimulatesOutcomes"
+    "GaussianExpectations GaussianSites WhitenedExpectations InNumPy GradientNorms "
+    "BoundedDerivatives Scores SimulatesOutcomes"
 )
 
 

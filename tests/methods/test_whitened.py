@@ -204,7 +204,7 @@ def test_without_noise_it_is_the_exact_posterior():
     mean, covariance = exact_posterior(made)
     np.testing.assert_allclose(posterior.mean, mean, atol=1e-5)
     quadratic = -2.0 * posterior.natural["quadratic"]
-    np.testing.assert_allclose(np.linalg.inv(quadratic), covariance, atol=1e-8)
+    np.testing.assert_allclose(np.linalg.inv(quadratic), covariance, atol=1e-7)
 
 
 @pytest.mark.parametrize("schedule", [Synchronous(rounds=60), Sequential(rounds=2)])

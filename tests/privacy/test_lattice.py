@@ -4,6 +4,7 @@ import math
 import os
 import pickle
 import random
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -211,7 +212,9 @@ def test_the_stream_is_chacha20_and_refuses_a_fork():
     noise = DiscreteGaussian(KEY)
     noise.draw(3)
     read, write = os.pipe()
-    child = os.fork()
+    with warnings.catch_warnings():  # threads of others, which the child does not use
+        warnings.simplefilter("ignore")
+        child = os.fork()
     if child == 0:
         try:
             noise.draw(10**6)

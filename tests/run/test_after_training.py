@@ -155,7 +155,7 @@ def test_the_posterior_is_there_before_anything_is_measured(tmp_path, monkeypatc
 
 
 def test_the_page_lists_no_settings_of_other_models(tmp_path):
-    run(parse_config(SMALL | {"model": {"kind": "logistic"}}), tmp_path / "run")
+    run(parse_config(SMALL | {"model": {"kind": "logistic", "prior_sd": 1.0}}), tmp_path / "run")
     text = (tmp_path / "run" / "public" / "config.toml").read_text()
     assert "prior_sd" in text
     for key in ("topics", "hidden", "document_words", "noise_sd", "trials"):

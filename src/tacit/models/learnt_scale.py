@@ -87,7 +87,7 @@ class LearntScalePrior(NamedTuple):
             degrees = FREEDOM + np.sum(~free)
             precision[~free] = degrees / wide
             value -= 0.5 * degrees * np.log(wide)
-        return PriorTerm(value, precision)
+        return PriorTerm(float(value), precision)
 
     def learnt_variance(self, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
         """Square of the learnt scale of each coordinate of θ, for a posterior of these moments."""

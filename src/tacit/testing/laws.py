@@ -108,9 +108,19 @@ def _independence(noise: np.ndarray) -> list[str]:
                 2 * stats.norm.sf(np.abs(related)),
                 f"independence: {what} have a correlation of {worst:.3f}, expected 0",
             )
-    if len({row.tobytes() for row in noise}) < draws:
+    repeated = draws - len({row.tobytes() for row in noise})
+    if repeated > _most_repeated(draws, width):
         faults.append("independence: two keys gave the same noise")
     return faults
+
+
+def _most_repeated(draws: int, width: int) -> int:
+    """Repetitions that discrete noise of parameter ≥ 2²⁰ has by chance, but for one case in 10⁶.
+
+    Two draws of one number coincide with probability Σ p(x)² ≈ 1/(2√π·2²⁰).
+    """
+    pairs = 0.5 * draws * (draws - 1)
+    return int(stats.poisson.isf(1e-6, pairs * (0.5 / (np.sqrt(np.pi) * 2.0**20)) ** width))
 
 
 def _fault(p_values: np.ndarray, said: str) -> list[str]:
