@@ -3,12 +3,14 @@
 import math
 import warnings
 
+import msgspec
 import numpy as np
 import pytest
 
 import tacit
 from tacit.errors import ConfigError, PrivacyBudgetError
-from tacit.fitting.charged import RunningTotalWarning
+from tacit.fitting.charged import RunningTotalWarning, _totals
+from tacit.party.charge import Charging
 from tacit.party.datasets import identify_arrays
 from tacit.privacy.accounting import epsilon
 from tacit.privacy.accounting.filters import GAUSSIAN_SHARE
@@ -121,3 +123,40 @@ def test_the_saved_fit_does_not_name_the_ledger(parties, tmp_path):
     folder = fit.save(tmp_path / "saved")
     texts = [one.read_bytes() for one in folder.rglob("*") if one.is_file()]
     assert not any(b"ledger.sqlite" in text for text in texts)
+
+
+def test_a_budget_of_other_tables_with_the_same_rows_refuses_before_the_first_charge(parties):
+    """Two new rows have no budget; the others have one, which binds."""
+    with Ledger(create=True) as ledger:
+        limit = Budget(epsilon=1.0, delta=1e-5, adjacency="replace-one", unit="record")
+        found = identify_arrays(ledger, parties)
+        ledger.set_budgets(dict.fromkeys(found.values(), limit), reason="test")
+    longer = {
+        name: {key: np.concatenate([own, -own[:2] / 3]) for key, own in one.items()}
+        for name, one in parties.items()
+    }
+    more = {"method": "dp-statistics", "schedule": tacit.schedules.Synchronous(rounds=4)}
+    with pytest.raises(PrivacyBudgetError, match=r"party 'north': privacy budget exceeded"):
+        fitted(longer, tacit.Privacy(epsilon=2.0, delta=1e-5), **more)
+    with Ledger() as ledger:
+        assert [ledger.spent(one).charges for one in ledger.datasets()] == [0, 0]
+
+
+def test_the_total_is_shown_at_the_delta_of_its_party(parties, tmp_path):
+    plan = fitted(parties, ledger="none")._outcome.plan
+    large = plan.settled["north"]
+    small = msgspec.structs.replace(
+        large,
+        answers=tuple(
+            tuple(msgspec.structs.replace(e, noise_sd=9 * e.noise_sd, lattice=None) for e in events)
+            for events in large.answers
+        ),
+        guarantee=msgspec.structs.replace(large.guarantee, delta=1e-3),
+    )
+    with Ledger(tmp_path / "ledger.sqlite", create=True) as ledger:
+        found = identify_arrays(ledger, parties)
+        settled = {"north": large, "south": small}
+        charging = Charging(ledger, "run", found, settled, "record", "replace-one")
+        facts = _totals(charging, tmp_path)
+        assert facts.epsilon_spent == pytest.approx(1.0, rel=1e-3)
+        assert facts.delta == 1e-5

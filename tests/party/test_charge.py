@@ -18,6 +18,7 @@ from tacit.plan.agreement import Agreement
 from tacit.plan.plan import make_plan
 from tacit.privacy.ledger.ledger import Budget, Ledger
 from tacit.privacy.settings import Privacy
+from tacit.run.ledger import set_own_budgets
 from tacit.server.messages import Reply, Request, encode_reply
 from tacit.server.schedule import Synchronous
 
@@ -352,3 +353,16 @@ def test_an_update_that_is_not_finite_is_not_sent(plan):
     update = Update({"linear": np.full(2, np.nan)}, None, finite=False)
     with pytest.raises(DataError, match="visit 0: its update is not finite"):
         conclude(asked, update, plan.settled["site-0"])
+
+
+def test_parties_that_share_records_are_checked_and_budgeted_together(charging, plan):
+    """One run on two data sets of the same persons costs their budget twice."""
+    charging.require_budget()
+    one, two = charging.datasets.values()
+    charging.ledger.link(two, one, reason="the same persons")
+    with pytest.raises(PrivacyBudgetError, match="privacy budget exceeded"):
+        charging.require_budget()
+    set_own_budgets(charging)
+    charging.require_budget()
+    for visit in range(ROUNDS):
+        charging.open([request(party, visit) for party in plan.parties])

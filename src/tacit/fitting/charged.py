@@ -98,19 +98,18 @@ def _path(plan: Plan, asked: str | Path | None) -> Path | None:
 
 def _totals(charging: Charging, path: Path) -> LedgerFacts:
     """ε on the same records before the fit and with it, for the party with the largest."""
-    before, total, delta = 0.0, 0.0, 1.0
-    for party, dataset in charging.datasets.items():
-        settled = charging.settled[party]
-        delta = settled.guarantee.delta
-        terms = {"unit": charging.unit, "adjacency": charging.adjacency, "delta": delta}
-        try:
-            earlier = charging.ledger.price(dataset, (), **terms)
-            with_this = charging.ledger.price(dataset, settled.all_events, **terms)
-        except PrivacyBudgetError:  # earlier charges in terms that do not cover this fit's
-            earlier = with_this = math.inf
-        before, total = max(before, earlier), max(total, with_this)
+    try:
+        before, total = charging.prices(before=True), charging.prices()
+    except PrivacyBudgetError:  # earlier charges in terms that do not cover this fit's
+        before = total = dict.fromkeys(charging.datasets.values(), math.inf)
+    most = max(charging.datasets, key=lambda party: total[charging.datasets[party]])
+    dataset = charging.datasets[most]
     return LedgerFacts(
-        path=str(path), run=charging.run, epsilon_spent=total, before=before, delta=delta
+        path=str(path),
+        run=charging.run,
+        epsilon_spent=total[dataset],
+        before=max(before.values()),
+        delta=charging.settled[most].guarantee.delta,
     )
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from tacit.errors import ConfigError, PrivacyBudgetError
 from tacit.plan.calibrate import Settled
-from tacit.privacy.events import Adjacency
+from tacit.privacy.events import Adjacency, GaussianEvent
 from tacit.privacy.guarantee import Unit
 from tacit.privacy.ledger.fingerprint import DatasetId
 from tacit.privacy.ledger.ledger import Ledger, ReleaseRequest
@@ -46,20 +46,41 @@ class Charging:
     budget_required: bool = field(default=True, kw_only=True)
     """False: data sets without a budget are charged too, as in a notebook."""
 
+    @property
+    def requested(self) -> dict[DatasetId, list[GaussianEvent]]:
+        """All events of the run by data set. Parties with equal records have one data set."""
+        found: dict[DatasetId, list[GaussianEvent]] = {}
+        for party, dataset in self.datasets.items():
+            found.setdefault(dataset, []).extend(self.settled[party].all_events)
+        return found
+
+    def prices(self, *, before: bool = False) -> dict[DatasetId, float]:
+        """Smallest budget of each data set that admits the run, or what was charged before it."""
+        requested = self.requested
+        delta: dict[DatasetId, float] = {}
+        for party, dataset in self.datasets.items():
+            own = self.settled[party].guarantee.delta
+            delta[dataset] = min(own, delta.get(dataset, own))
+        return self.ledger.price_many(
+            dict.fromkeys(requested, ()) if before else requested,
+            unit=self.unit,
+            adjacency=self.adjacency,
+            delta=delta,
+            run=self.run,
+        )
+
     def require_budget(self) -> None:
         """Refuse the whole run if it would exceed a budget. Charges nothing."""
+        checks = self.ledger.check_many(
+            self.requested,
+            unit=self.unit,
+            adjacency=self.adjacency,
+            run=self.run,
+            budget_required=self.budget_required,
+        )
         for party, dataset in self.datasets.items():
-            settled = self.settled[party]
-            if not self.budget_required and self.ledger.budget(dataset) is None:
-                continue
-            check = self.ledger.check(
-                dataset,
-                settled.all_events,
-                unit=self.unit,
-                adjacency=self.adjacency,
-                run=self.run,
-            )
-            if not check.fits:
+            check = checks.get(dataset)
+            if check is not None and not check.fits:
                 raise PrivacyBudgetError(
                     f"party {party!r}: privacy budget exceeded: spent ε = {check.spent:.4g}, this "
                     f"run ε = {check.requested:.4g}, together {check.total:.4g} > budget "

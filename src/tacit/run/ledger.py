@@ -159,11 +159,11 @@ def set_own_budgets(charging: Charging, *, reason: str = SIMULATION) -> None:
     """Set the budgets of a run directory's ledger to what its run needs."""
     if charging.ledger.charges(charging.run):
         return  # already started, with sufficient budgets
-    wanted = {}
+    wanted, prices = {}, charging.prices()
     for party, settled in charging.settled.items():
         dataset, guarantee = charging.datasets[party], settled.guarantee
         terms = {"unit": charging.unit, "adjacency": charging.adjacency, "delta": guarantee.delta}
-        price = charging.ledger.price(dataset, settled.all_events, **terms)
+        price = prices[dataset]
         present = charging.ledger.budget(dataset)
         if present is None or not price <= present.epsilon:
             limit = max(guarantee.epsilon, price)

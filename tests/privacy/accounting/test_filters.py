@@ -8,7 +8,7 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 from scipy.integrate import quad
 
-from tacit.privacy.accounting import epsilon
+from tacit.privacy.accounting import delta, epsilon, filters, pld, rdp
 from tacit.privacy.accounting.filters import (
     GAUSSIAN_SHARE,
     filtered_epsilon,
@@ -100,3 +100,32 @@ def test_a_filter_holds_where_runs_are_chosen_by_what_they_see():
         losses.append(loss)
     beyond = np.maximum(0.0, -np.expm1(budget - np.array(losses)))
     assert beyond.mean() <= delta + 4 * beyond.std() / math.sqrt(len(losses))
+
+
+@pytest.mark.parametrize("adjacency", [ADDED, REPLACED])
+@pytest.mark.parametrize("sampling", [None, Poisson(rate=0.01)])
+@pytest.mark.parametrize("sd", [1e-152, 1e-160, 1e-200])
+def test_noise_so_small_that_a_square_overflows_has_no_bound(sd, sampling, adjacency):
+    event = GaussianEvent(clip=1.0, noise_sd=sd, sampling=sampling)
+    sampled = GaussianEvent(clip=1.0, noise_sd=9.0, sampling=Poisson(rate=0.01))
+    found = filtered_epsilon([event, sampled], 1e-6, adjacency, budget=1.0, epsilon=epsilon)
+    assert found > 1e6
+
+
+def test_a_computed_bound_that_is_not_a_number_admits_nothing(monkeypatch):
+    nan = float("nan")
+    assert filters._converted(nan, 10.0, 1e-6) == math.inf
+    event = GaussianEvent(clip=1.0, noise_sd=7.3, sampling=Poisson(rate=0.017))
+
+    class Pmf:
+        def get_epsilon_for_delta(self, _):
+            return nan
+
+        def get_delta_for_epsilon(self, _):
+            return nan
+
+    monkeypatch.setattr(pld, "_compose", lambda _: [Pmf()])
+    assert epsilon([event], 1.7e-6, ADDED) == math.inf
+    assert delta([event], 1.7, ADDED) == 1.0
+    monkeypatch.setattr(rdp, "epsilon", lambda *_: nan)
+    assert epsilon([event], 1.7e-6, ADDED, accountant="rdp") == math.inf

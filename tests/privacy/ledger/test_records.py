@@ -234,3 +234,40 @@ def test_a_budget_is_a_filter_over_runs(ledger, dataset):
     ledger.charge(dataset, "two", "r1", [many], **TERMS)
     both = ledger.spent(dataset)
     assert both.planned < both.epsilon < 1.02 * both.planned
+
+
+def grid(n=300, parties="abc"):
+    rng = np.random.default_rng(5)
+    time = np.linspace(0.001, 0.999, n)
+    return {name: {"time": time, "y": rng.normal(size=n)} for name in parties}
+
+
+def test_parties_with_an_equal_column_are_not_the_same_records(path, ledger):
+    """Three sites that measure on one time grid; also after the ledger is opened again."""
+    found = ledger.identify_many([], grid())
+    ledger.set_budgets(dict.fromkeys(found.values(), budget_of()), reason="test")
+    for name, dataset in found.items():
+        ledger.charge(dataset, "run", name, [EVENT], **TERMS)
+    ledger.close()
+    with Ledger(path, epsilon=zcdp) as again:
+        for dataset in found.values():
+            assert again.spent(dataset).releases == 1
+            assert again.spent(dataset).shared == {}
+        (alone,) = again.identify_many([], {"d": {"time": grid()["a"]["time"]}}).values()
+        assert again.spent(alone).shared.keys() == {one.content for one in found.values()}
+        assert again.spent(alone).releases == 1, "its records are in one of the three"
+        assert again.verify().sound
+
+
+def test_linked_data_sets_of_a_run_are_checked_and_priced_together(ledger):
+    found = ledger.identify_many([], grid(parties="ab"))
+    one, two = found.values()
+    ledger.set_budgets(dict.fromkeys(found.values(), budget_of()), reason="test")
+    ledger.link(two, one, reason="the same patients")
+    wanted = dict.fromkeys(found.values(), [EVENT] * 3)
+    both = zcdp([EVENT] * 6, 1e-5, "add-or-remove-one")
+    checks = ledger.check_many(wanted, **TERMS)
+    assert [check.total for check in checks.values()] == [both, both]
+    assert ledger.check(one, [EVENT] * 3, **TERMS).total < both
+    prices = ledger.price_many(wanted, delta=dict.fromkeys(wanted, 1e-5), **TERMS)
+    assert list(prices.values()) == [both, both]

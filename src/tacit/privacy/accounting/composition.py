@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Literal, Protocol, cast, get_args
 
 from tacit.errors import ConfigError
-from tacit.privacy.accounting.steps import Step, refusal, to_step
+from tacit.privacy.accounting.steps import Step, not_negative, refusal, to_step
 from tacit.privacy.events import Adjacency, GaussianEvent
 
 Accountant = Literal["pld", "rdp", "moments", "strong"]
@@ -114,7 +114,8 @@ def _epsilon(accountant: Accountant, steps: Steps, delta: float) -> float:
     if not steps:
         return 0.0
     slack = _slack(steps)
-    return max(0.0, float(_module(accountant).epsilon(steps, delta * math.exp(-slack)))) + 2 * slack
+    found = float(_module(accountant).epsilon(steps, delta * math.exp(-slack)))
+    return not_negative(found) + 2 * slack
 
 
 @functools.lru_cache(maxsize=512)
@@ -123,7 +124,7 @@ def _delta(accountant: Accountant, steps: Steps, epsilon: float) -> float:
         return 0.0
     slack = _slack(steps)
     found = float(_module(accountant).delta(steps, max(0.0, epsilon - 2 * slack)))
-    return min(1.0, math.exp(slack) * found)
+    return min(1.0, math.exp(slack) * not_negative(found))
 
 
 def _slack(steps: Steps) -> float:

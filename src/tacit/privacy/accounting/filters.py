@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from tacit.privacy.accounting.profiles import hockey_stick
-from tacit.privacy.accounting.steps import Step, to_step
+from tacit.privacy.accounting.steps import Step, not_negative, to_step
 from tacit.privacy.events import Adjacency, GaussianEvent
 
 GAUSSIAN_SHARE = 0.8
@@ -93,14 +93,14 @@ def renyi(events: Iterable[GaussianEvent], adjacency: Adjacency, order: float) -
 def _converted(divergence: float, order: float, delta: float) -> float:
     """ε at δ of a Rényi divergence (Canonne, Kamath and Steinke 2020, Proposition 12)."""
     extra = math.log(1.0 / delta) - math.log(order) + (order - 1.0) * math.log1p(-1.0 / order)
-    return max(0.0, divergence + extra / (order - 1.0))
+    return not_negative(divergence + extra / (order - 1.0))
 
 
 @functools.lru_cache(maxsize=4096)
 def _divergence(step: Step, order: float) -> float:
     """Rényi divergence of one step's worst-case pair, in the worse direction."""
     if step.scheme == "all":
-        return order * step.far**2 / 2.0
+        return order * (step.far * step.far) / 2.0  # inf, where ** would raise
     forth, back = (_log_moment(step, order, reverse=reverse) for reverse in (False, True))
     if step.one_way:
         return max(forth, back) * (1.0 + _MARGIN) / (order - 1.0)
@@ -110,24 +110,31 @@ def _divergence(step: Step, order: float) -> float:
         return forth * (1.0 + _MARGIN) / (order - 1.0)
     # The dominating profile is the larger one on both sides of 0: exchange its lower part.
     larger, own = _lower_part(step, order)
-    return math.log1p(math.expm1(forth) + max(0.0, larger - own)) * (1 + _MARGIN) / (order - 1.0)
+    moved = not_negative(larger - own)
+    return math.log1p(math.expm1(forth) + moved) * (1 + _MARGIN) / (order - 1.0)
 
 
 def _log_moment(step: Step, order: float, *, reverse: bool) -> float:
-    """ln ∫ P^order Q^(1 − order) of the pair on the line, or of its reversal."""
+    """ln ∫ P^order Q^(1 − order) of the pair on the line, or of its reversal.
+
+    Infinite if a distance is so large that its square is.
+    """
     reach = 12.0 + order * step.far
     x = np.linspace(-reach, step.far + step.near + reach, _POINTS)
-    with np.errstate(divide="ignore"):
-        out, there = math.log1p(-step.rate), math.log(step.rate)
-    away = out - (x - step.near) ** 2 / 2
-    p = np.logaddexp(away, there - x**2 / 2)
-    q = np.logaddexp(away, there - (x - step.far) ** 2 / 2)
-    if reverse:
-        p, q = q, p
-    log_width = math.log(x[1] - x[0]) - 0.5 * math.log(2 * math.pi)
-    exponent = order * p + (1.0 - order) * q
+    out, there = math.log1p(-step.rate), math.log(step.rate)
+    with np.errstate(over="ignore", invalid="ignore"):
+        away = out - (x - step.near) ** 2 / 2
+        p = np.logaddexp(away, there - x**2 / 2)
+        q = np.logaddexp(away, there - (x - step.far) ** 2 / 2)
+        if reverse:
+            p, q = q, p
+        exponent = order * p + (1.0 - order) * q
     largest = float(exponent.max())
-    return max(0.0, largest + math.log(float(np.exp(exponent - largest).sum())) + log_width)
+    if not math.isfinite(largest):
+        return math.inf
+    log_width = math.log(x[1] - x[0]) - 0.5 * math.log(2 * math.pi)
+    total = largest + math.log(float(np.exp(exponent - largest).sum())) + log_width
+    return not_negative(total)
 
 
 def _lower_part(step: Step, order: float) -> tuple[float, float]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from tacit.privacy.accounting import gaussian, profiles
 from tacit.privacy.accounting.composition import Steps
-from tacit.privacy.accounting.steps import Step
+from tacit.privacy.accounting.steps import Step, not_negative
 
 if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import PLDPmf
@@ -53,7 +53,8 @@ def epsilon(steps: Steps, delta: float) -> float:
     delta -= _rounding(steps)
     if not (delta > 0 and _is_bounded(steps)):
         return math.inf
-    return max(float(pmf.get_epsilon_for_delta(delta)) for pmf in _compose(steps))
+    each = [not_negative(float(pmf.get_epsilon_for_delta(delta))) for pmf in _compose(steps)]
+    return max(each)
 
 
 def delta(steps: Steps, epsilon: float) -> float:
@@ -63,8 +64,8 @@ def delta(steps: Steps, epsilon: float) -> float:
         return gaussian.delta(steps[0][0].far, epsilon)
     if not _is_bounded(steps):
         return 1.0
-    worst = max(float(pmf.get_delta_for_epsilon(epsilon)) for pmf in _compose(steps))
-    return max(0.0, worst) + _rounding(steps)
+    each = [float(pmf.get_delta_for_epsilon(epsilon)) for pmf in _compose(steps)]
+    return max(not_negative(one, if_nan=1.0) for one in each) + _rounding(steps)
 
 
 def _merge_unsampled(steps: Steps) -> Steps:

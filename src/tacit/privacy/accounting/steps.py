@@ -8,6 +8,7 @@ its RDP does not).
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple, get_args
 
 from tacit.errors import ConfigError
@@ -59,6 +60,15 @@ def to_step(event: GaussianEvent, adjacency: Adjacency) -> Step:
         one_way = adjacency == "add-or-remove-one"
         return Step("poisson", sampling.rate, far, near, one_way, slack)
     return Step("without-replacement", sampling.rate, far, far, False, slack)
+
+
+def not_negative(value: float, *, if_nan: float = math.inf) -> float:
+    """The larger of 0 and a computed bound. NaN is no bound (`max(0.0, nan)` would be 0).
+
+    >>> not_negative(-1e-17), not_negative(float("nan"))
+    (0.0, inf)
+    """
+    return if_nan if math.isnan(value) else max(0.0, value)
 
 
 def refusal(event: GaussianEvent, adjacency: Adjacency) -> str | None:

@@ -32,6 +32,11 @@ class BudgetCheck(msgspec.Struct, frozen=True, kw_only=True):
         """True if the request may be charged; False for NaN."""
         return self.total <= self.budget.epsilon
 
+    @property
+    def used(self) -> float:
+        """Total as a share of the budget."""
+        return self.total / self.budget.epsilon
+
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """Spending on a data set and on those that it continues.

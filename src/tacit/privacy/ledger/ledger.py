@@ -207,17 +207,47 @@ class Ledger(LedgerReader):
         run
             The run that the events belong to; by default a new one.
         """
-        check_release(events, unit, adjacency)
-        requested = Charged(tally([(events, unit, adjacency)]), frozenset({run}))
+        return self.check_many({dataset: events}, unit=unit, adjacency=adjacency, run=run)[dataset]
+
+    def check_many(
+        self,
+        wanted: Mapping[DatasetId, Sequence[GaussianEvent]],
+        *,
+        unit: Unit,
+        adjacency: Adjacency,
+        run: str = "",
+        budget_required: bool = True,
+    ) -> dict[DatasetId, BudgetCheck]:
+        """`check` for all data sets of a run: where they share records, their events are added.
+
+        A data set whose records are under no budget is left out of the result.
+
+        Parameters
+        ----------
+        wanted
+            Gaussian releases of the run, by data set.
+        unit, adjacency
+            What the releases protect, and against which neighbours.
+        run
+            The run that the events belong to; by default a new one.
+        budget_required
+            Refuse a data set that has no budget.
+        """
+        for events in wanted.values():
+            check_release(events, unit, adjacency)
+        worst: dict[DatasetId, BudgetCheck] = {}
         with self._log.writing() as state:
             exposure = self._exposure(state)
-            required_budget(exposure, dataset)
-            found = [
-                self._accountant.compare(exposure.charged(group), requested, budget)
-                for group in exposure.groups(dataset)
-                for budget in exposure.budgets(group)
-            ]
-        return max(found, key=lambda one: one.total / one.budget.epsilon)
+            for dataset in wanted if budget_required else ():
+                required_budget(exposure, dataset)
+            for group, members in affected(exposure, wanted).items():
+                requested = _requested(wanted, members, unit, adjacency, run)
+                for budget in exposure.budgets(group):
+                    found = self._accountant.compare(exposure.charged(group), requested, budget)
+                    for one in members:
+                        if one not in worst or not found.used <= worst[one].used:
+                            worst[one] = found
+        return worst
 
     def price(
         self,
@@ -246,17 +276,54 @@ class Ledger(LedgerReader):
         run
             The run that the events belong to; by default a new one.
         """
-        if events:
-            check_release(events, unit, adjacency)
-        terms = Budget(epsilon=1.0, delta=delta, adjacency=adjacency, unit=unit)
+        return self.price_many(
+            {dataset: events},
+            unit=unit,
+            adjacency=adjacency,
+            delta={dataset: delta},
+            run=run,
+        )[dataset]
+
+    def price_many(
+        self,
+        wanted: Mapping[DatasetId, Sequence[GaussianEvent]],
+        *,
+        unit: Unit,
+        adjacency: Adjacency,
+        delta: Mapping[DatasetId, float],
+        run: str = "",
+    ) -> dict[DatasetId, float]:
+        """`price` for all data sets of a run: where they share records, their events are added.
+
+        Parameters
+        ----------
+        wanted
+            Gaussian releases of the run, by data set.
+        unit, adjacency
+            What the releases protect, and against which neighbours.
+        delta
+            δ of each data set's budget.
+        run
+            The run that the events belong to; by default a new one.
+        """
+        for events in wanted.values():
+            if events:
+                check_release(events, unit, adjacency)
+        prices = dict.fromkeys(wanted, 0.0)
         with self._log.writing() as state:
-            requested = Charged(
-                tally([(events, unit, adjacency)]), frozenset({run} if events else ())
-            )
-            return max(
-                self._accountant.smallest_budget(charged.plus(requested), terms)
-                for charged in self._exposure(state).largest(dataset)
-            )
+            exposure = self._exposure(state)
+            seen: dict[DatasetId, list[Charged]] = {}
+            for group, members in affected(exposure, wanted).items():
+                requested = _requested(wanted, members, unit, adjacency, run)
+                total = exposure.charged(group).plus(requested)
+                for one in members:
+                    if total in seen.setdefault(one, []):
+                        continue
+                    seen[one].append(total)
+                    terms = Budget(epsilon=1.0, delta=delta[one], adjacency=adjacency, unit=unit)
+                    price = self._accountant.smallest_budget(total, terms)
+                    prices[one] = max(prices[one], price)
+        return prices
 
     def charge(
         self,
@@ -370,7 +437,8 @@ class Ledger(LedgerReader):
             packed = hashed.packed()
             digest = records_hash(self._log.store.key, dataset.content, *packed)
             kept.append((len(new), *packed))
-            new.append(draft("records", dataset, (digest, len(hashed.elements))))
+            said = {"purpose": self._divisions.get(dataset.content, "")}
+            new.append(draft("records", dataset, (digest, len(hashed.elements)), **said))
             older = self._older.get(dataset.content)
             if older is not None and older.content not in state.family(dataset.content):
                 new.append(draft("link", dataset, str(older), purpose=SAME_RECORDS))
@@ -519,3 +587,15 @@ class Ledger(LedgerReader):
             self._log.publish()
         keys = found | {release.place: one for release, one in zip(fresh, new, strict=True)}
         return replies, [opened(release, one) for release in wanted if (one := keys[release.place])]
+
+
+def _requested(
+    wanted: Mapping[DatasetId, Sequence[GaussianEvent]],
+    members: Iterable[DatasetId],
+    unit: Unit,
+    adjacency: Adjacency,
+    run: str,
+) -> Charged:
+    """Events of some data sets of a run together."""
+    paid = tally((wanted[one], unit, adjacency) for one in members)
+    return Charged(paid, frozenset({run} if paid else ()))

@@ -7,9 +7,11 @@ largest total over its groups, and a charge must fit the budgets of all their me
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections import Counter
-from collections.abc import Mapping
-from itertools import combinations
+from collections.abc import Iterable, Mapping
+from itertools import combinations, product
 
 import numpy as np
 
@@ -18,12 +20,17 @@ Group = frozenset[str]
 SAME_VALUES = 24
 """Sampled values that two columns have in common if their data sets are the same records."""
 
+MOST_CHOICES = 256
+
 
 class Overlaps:
     """Groups of data sets, from the hashes of their records and sampled columns."""
 
     def __init__(
-        self, elements: Mapping[str, np.ndarray], columns: Mapping[str, np.ndarray]
+        self,
+        elements: Mapping[str, np.ndarray],
+        columns: Mapping[str, np.ndarray],
+        divisions: Mapping[str, str] | None = None,
     ) -> None:
         """Compare all data sets with each other.
 
@@ -33,7 +40,11 @@ class Overlaps:
             Sorted hashes of each data set's records.
         columns
             Hashes of sampled values, one row per column.
+        divisions
+            Name of the division that each data set is a part of, or "". Data sets of one division
+            are declared to have no record in common, so equal columns do not make them the same.
         """
+        self._divisions = divisions or {}
         self._sizes = {name: len(own) for name, own in elements.items()}
         self._shared = shared_records(elements)
         self._common: Counter[tuple[str, str]] = Counter()
@@ -42,13 +53,12 @@ class Overlaps:
                 self._common[pair] += count
         self._alike: dict[str, set[str]] = {}
         for one, other in _same_columns(columns):
-            if not self.in_common(one, other):
+            if not self.in_common(one, other) and not self._divided(one, other):
                 self._alike.setdefault(one, set()).add(other)
                 self._alike.setdefault(other, set()).add(one)
         self._groups: dict[str, set[Group]] = {}
         for group in self._shared:
-            for member in group:
-                whole = group | self._alike.get(member, set())
+            for whole in self._with_alike(group):
                 for name in whole:
                     self._groups.setdefault(name, set()).add(whole)
 
@@ -68,9 +78,34 @@ class Overlaps:
                 found[other] = self.in_common(content, other) or None
         return dict(sorted(found.items()))
 
+    def _divided(self, one: str, other: str) -> bool:
+        division = self._divisions.get(one, "")
+        return division != "" and division == self._divisions.get(other, "")
+
+    def _with_alike(self, group: Group) -> list[Group]:
+        """A group with the data sets that its members have a column in common with.
+
+        A record is in one part of a division only, so there is a group for every choice of parts;
+        if these are too many, all parts together, which charges too much and never too little.
+        """
+        alike = set[str]().union(*(self._alike.get(member, set()) for member in group)) - group
+        parts: dict[tuple[str, str], list[str]] = {}
+        for one in sorted(alike):
+            if not any(self._divided(one, member) for member in group):
+                division = self._divisions.get(one, "")
+                parts.setdefault((division, "" if division else one), []).append(one)
+        if math.prod(len(part) for part in parts.values()) > MOST_CHOICES:
+            return [group.union(*parts.values())]
+        return [group.union(choice) for choice in product(*parts.values())]
+
     def size(self, content: str) -> int | None:
         """Number of records and persons of a data set; None if they are not known."""
         return self._sizes.get(content)
+
+
+def division_name(contents: Iterable[str]) -> str:
+    """Name of the division of records into data sets with these contents."""
+    return hashlib.blake2b("".join(sorted(contents)).encode(), digest_size=16).hexdigest()
 
 
 def shared_records(elements: Mapping[str, np.ndarray]) -> Counter[Group]:

@@ -19,7 +19,7 @@ from tacit.privacy.ledger.exposure import Exposure
 from tacit.privacy.ledger.fingerprint import DatasetId, fingerprint
 from tacit.privacy.ledger.log import EntryLog
 from tacit.privacy.ledger.noise import stored_secret
-from tacit.privacy.ledger.overlap import Overlaps
+from tacit.privacy.ledger.overlap import Overlaps, division_name
 from tacit.privacy.ledger.paths import own_ledger
 from tacit.privacy.ledger.records import HashedRecords, hash_records
 from tacit.privacy.ledger.state import Budget, Charge, Epsilon, State
@@ -40,7 +40,8 @@ class LedgerReader:
         self._accountant = CachedAccountant(epsilon)
         self._hashed: dict[str, HashedRecords] = {}
         self._older: dict[str, DatasetId] = {}
-        self._overlaps: tuple[frozenset[str], Overlaps] = frozenset(), Overlaps({}, {})
+        self._divisions: dict[str, str] = {}
+        self._overlaps: tuple[dict[str, str], Overlaps] = {}, Overlaps({}, {})
 
     @property
     def path(self) -> Path:
@@ -79,6 +80,9 @@ class LedgerReader:
     ) -> dict[str, DatasetId]:
         """Ids of the data sets of parties that have no record in common.
 
+        That they have none is the caller's statement: equal rows are different records, and equal
+        columns (a time grid) do not make two of these parties the same records.
+
         The keyed hashes of the records are compared with those of all data sets in the ledger:
         what was charged to any of these counts for the records that they share. The hashes are
         stored with the first budget or charge.
@@ -96,6 +100,9 @@ class LedgerReader:
             has data sets of that version; the charges of the one that it names are carried over.
         """
         found = hash_records(schema, parties, self._log.store.key, person=person)
+        if len(found) > 1:
+            named = division_name(hashed.id.content for hashed in found.values())
+            self._divisions.update((hashed.id.content, named) for hashed in found.values())
         with self._log.writing() as state:
             first_version = {one.content: one for one in state.datasets}
         for content in state.records:
@@ -123,13 +130,15 @@ class LedgerReader:
 
     def _exposure(self, state: State) -> Exposure:
         """Which data sets share records, with the present charges; call inside `writing`."""
-        contents = frozenset({*state.records, *self._hashed})
+        contents = dict.fromkeys(self._hashed, "")
+        contents |= {one: known.division for one, known in state.records.items()}
+        contents |= self._divisions
         if self._overlaps[0] != contents:
             elements = {one: hashed.elements for one, hashed in self._hashed.items()}
             columns = {one: hashed.columns for one, hashed in self._hashed.items()}
-            for content in contents - elements.keys():
+            for content in contents.keys() - elements.keys():
                 elements[content], columns[content] = self._log.records(state, content)
-            self._overlaps = contents, Overlaps(elements, columns)
+            self._overlaps = contents, Overlaps(elements, columns, contents)
         return Exposure(state, self._overlaps[1], self._older)
 
     def derived_key(self, use: str) -> bytes:

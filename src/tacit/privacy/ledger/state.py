@@ -83,6 +83,8 @@ class Registered(msgspec.Struct, frozen=True):
     seq: int
     digest: str
     count: int
+    division: str = ""
+    """Name of the division that the data set is a part of: see `overlap.Overlaps`."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -203,7 +205,7 @@ class State:
             self._runs.setdefault(dataset.content, set()).add(entry.run)
         elif entry.kind == "records":
             digest, count = msgspec.json.decode(entry.body, type=tuple[str, int])
-            self.records[dataset.content] = Registered(entry.seq, digest, count)
+            self.records[dataset.content] = Registered(entry.seq, digest, count, entry.purpose)
         else:
             digest, size = msgspec.json.decode(entry.body, type=tuple[str, int])
             self.answers[place] = Answer(entry.seq, digest, size)
