@@ -12,14 +12,21 @@ from tacit.errors import ConfigError, DataError
 from tacit.methods import DPSGD, PrivateScores
 from tacit.methods.scores import party
 from tacit.methods.scores.covariates import denoised, design_of, synthetic_rows
-from tacit.methods.scores.estimate import Estimator, Ratio, shrunk_ratio
+from tacit.methods.scores.estimate import (
+    Estimator,
+    History,
+    Ratio,
+    shrunk_ratio,
+    without_part,
+)
 from tacit.methods.scores.expected import Simulator
 from tacit.methods.scores.prior import PriorTerm
-from tacit.methods.scores.server import rank_fit
+from tacit.methods.scores.server import rank_fit, trouble
 from tacit.models import LogisticRegression, NormalMean, from_numpyro
 from tacit.plan.auto import choose_method
 from tacit.plan.plan import make_plan
 from tacit.privacy.settings import Privacy
+from tacit.results.verdict import NotConvergedWarning
 from tacit.server.schedule import Sequential, Synchronous
 
 RECORDS, PARTIES, SCALE = 6_000, 3, 2.0
@@ -377,3 +384,101 @@ def test_a_hierarchy_starts_where_its_prior_has_no_mode_and_finds_the_spread():
     first = model.names.index("level[0]")
     errors = (found.mean[first : first + 5] - levels) / found.sd[first : first + 5]
     assert np.max(np.abs(errors)) < 4.0
+
+
+def heavy(x, y=None):
+    level = numpyro.sample("level", dist.Normal(0.0, 5.0))
+    scale = numpyro.sample("scale", dist.HalfNormal(5.0))
+    degrees = numpyro.sample("degrees", dist.Gamma(2.0, 0.1))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.StudentT(degrees, level + 0.0 * x, scale), obs=y)
+
+
+def test_an_estimate_that_went_to_heavy_tails_has_a_positive_information():
+    """There the simulated part of the draws is larger than the whole variance of a score."""
+    model = from_numpyro(heavy, EXAMPLE)
+    law = model.outcome_law()
+    rows = np.random.default_rng(4).normal(size=(1_024, 1))
+    term = PriorTerm(model, np.array([0.0, 1.0, 2.8]), np.array([0.04, 1.0, 2.0]))
+    estimator = Estimator(Simulator(law, rows), term, 800.0)
+    identity = Ratio(np.eye(3), np.zeros((3, 3)))
+    mapping = estimator.mapping(np.array([0.0, 0.0, 2.8]), identity)
+    points = np.tile([0.0, 0.0, 2.0], (5, 1))
+    start = np.array([0.0, 0.0, -0.2])
+    here = estimator.simulator.expected(start, mapping, start, start)
+    assert np.linalg.eigvalsh(here.variance - 0.8 * here.drawn)[0] < 0.0
+    history = History(points, np.zeros((5, 3)), np.full(5, 10.0))
+    found = estimator.posterior(history, mapping, identity, start, 1)
+    assert np.linalg.eigvalsh(found.information)[0] > 0.0
+    assert np.linalg.eigvalsh(found.precision)[0] > 0.0
+
+
+def test_a_part_of_a_covariance_is_subtracted_as_far_as_it_is_one():
+    whole, part = np.array([[2.0, 0.5], [0.5, 1.0]]), np.array([[0.5, 0.2], [0.2, 0.3]])
+    np.testing.assert_allclose(without_part(whole, part, 0.8), whole - 0.8 * part, atol=1e-12)
+    np.testing.assert_allclose(without_part(whole, 9.0 * whole, 0.8), 0.2 * whole, atol=1e-12)
+
+
+@pytest.mark.parametrize("failing", ["walked", "updated_ratio", "posterior", "moments"])
+def test_an_estimate_that_fails_ends_in_a_fit_that_says_so(failing, monkeypatch):
+    """What was released before and after it is still used."""
+    owner = PriorTerm if failing == "moments" else Estimator
+    whole, calls = getattr(owner, failing), []
+
+    def fails_once(self, *given):
+        calls.append(failing)
+        if len(calls) == 1:
+            raise np.linalg.LinAlgError("Eigenvalues did not converge")
+        return whole(self, *given)
+
+    monkeypatch.setattr(owner, failing, fails_once)
+    parties = parties_of(np.random.default_rng(3))
+    with pytest.warns(NotConvergedWarning):
+        found = tacit.fit(
+            MODEL,
+            parties,
+            method=PrivateScores(),
+            privacy=Privacy(epsilon=4.0, aggregation="trusted", insecure_noise_seed=1),
+        )
+    assert calls
+    assert not found.converged
+    assert ("draws" if failing == "moments" else "gave no estimate") in found.why
+    errors = (found.posterior.mean - np.array([1.0, -0.5, np.log(SCALE)])) / found.posterior.sd
+    assert np.max(np.abs(errors)) < 4.0
+
+
+def test_when_no_estimate_succeeds_every_round_is_still_answered(monkeypatch):
+    def fails(self, *given):
+        raise np.linalg.LinAlgError("Singular matrix")
+
+    for name in ("walked", "updated_ratio", "posterior", "mapping", "narrowest"):
+        monkeypatch.setattr(Estimator, name, fails)
+    with pytest.warns(NotConvergedWarning, match="gave no estimate"):
+        found = tacit.fit(
+            MODEL,
+            parties_of(np.random.default_rng(3)),
+            method=PrivateScores(),
+            privacy=Privacy(epsilon=4.0, aggregation="trusted", insecure_noise_seed=1),
+        )
+    assert not found.converged
+    assert np.all(np.isfinite(found.posterior.sd))
+
+
+def test_coordinates_in_raw_units_are_as_wide_as_the_likelihood_says():
+    """Level and slope correlated at −0.99, as with an age that is not centred, and a free scale."""
+    term = PriorTerm(MODEL, np.zeros(3), np.array([0.04, 0.04, 25.0]))
+    sd, correlation = np.array([0.5, 0.005]), np.array([[1.0, -0.99], [-0.99, 1.0]])
+    information = np.zeros((3, 3))
+    information[:2, :2] = np.linalg.inv(np.outer(sd, sd) * correlation)
+    linear = information @ np.array([-4.5, 0.05, 0.0])
+    found, precision = term.posterior(information, linear, np.zeros(3))
+    exact = np.linalg.inv(information[:2, :2] + np.diag([0.04, 0.04]))
+    np.testing.assert_allclose(found[:2], exact @ linear[:2], rtol=0.02)
+    found_sd = np.sqrt(np.diagonal(np.linalg.inv(precision)))
+    np.testing.assert_allclose(found_sd[:2] / np.sqrt(np.diagonal(exact)), 1.0, atol=0.02)
+
+
+def test_an_estimate_that_has_not_settled_is_said_not_to_have_converged():
+    server = plan_of(parties_of(np.random.default_rng(3))).rules.combine
+    assert trouble(server, {"moved": np.array([0.4])}) is None
+    assert "moved q's mean by 1.6 posterior sds" in str(trouble(server, {"moved": np.array([1.6])}))

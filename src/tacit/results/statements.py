@@ -23,7 +23,9 @@ TOO_NARROW = (
 WIDE_ENOUGH = "Intervals include the privacy noise, but not the effect of clipping."
 
 
-NOT_BIASED = "Intervals include the privacy noise; clipping does not bias them."
+NOT_BIASED = (
+    "Intervals include the privacy noise; clipping does not bias them if the model is right."
+)
 
 
 NOT_DECLARED = (

@@ -293,6 +293,23 @@ def test_a_vector_is_sent_once_for_a_slot_and_a_request(group, vectors):
         group.mask("p000", 2, "r2", sent)
 
 
+def test_a_request_is_not_answered_again_after_another_set_up(make_group, vectors):
+    """Sums of one request over two rosters would differ by one party's vector."""
+    group = make_group(4)
+    sent = vectors(group.keys, 4)
+    group.sum(sent)
+    for name, key in group.keys.items():
+        group.parties[name], _ = party_side.offer_keys(group.terms, name, key, group.parties[name])
+    group.server = server_side.ServerState(group.terms)
+    for party in group.parties.values():
+        group.server = server_side.take_offer(group.server, party.offer)
+    group.server = server_side.make_roster(group.server)
+    group.deal()
+    with refused("another slot or set-up"):
+        group.mask("p000", 0, "r0", sent["p000"])
+    group.mask("p000", 0, "r1", sent["p000"])
+
+
 def test_two_vectors_of_one_party(closed, vectors):
     group, _ = closed
     group.server = server_side.open_slot(group.server, 1, "r1", 4)

@@ -62,7 +62,7 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Masked(msgspec.Struct, frozen=True, kw_only=True):
-    """A masked vector: little-endian 64-bit words, signed together with its request."""
+    """A masked vector: little-endian 64-bit words, sent over the party's own TLS connection."""
 
     party: str
     slot: int

@@ -12,7 +12,10 @@ replaced: the party needs a new set-up.
 | `sign_survivors` | slot masked | slot signed |
 | `reveal_shares` | slot signed | slot revealed |
 
-Whatever is repeated with the same contents gets the same answer; anything else is refused.
+Whatever is repeated with the same contents gets the same answer; anything else is refused. A party
+that begins another set-up passes its earlier state on: a request that it answered once is never
+answered under other keys, where the difference of two sums would be its own vector. A sum that
+failed is tried again under a new request, whose vector has new noise and a new charge.
 """
 
 from __future__ import annotations
@@ -74,6 +77,8 @@ class PartyState(msgspec.Struct, frozen=True, kw_only=True):
     roster: Roster | None = None
     own: bytes = b""
     """This party's shares of its own secrets."""
+    answered: frozenset[str] = frozenset()
+    """Requests of this run that were answered in earlier set-ups."""
     shares: dict[str, bytes] = {}
     """Shares of every dealer's secrets, once the set-up is complete."""
     rounds: dict[int, Round] = {}
@@ -85,9 +90,15 @@ class PartyState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def offer_keys(
-    terms: Terms, name: str, key: ec.EllipticCurvePrivateKey
+    terms: Terms,
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    earlier: PartyState | None = None,
 ) -> tuple[PartyState, Offer]:
-    """Make secrets for all slots, and the public keys that belong to them."""
+    """Make secrets for all slots, and the public keys that belong to them.
+
+    `earlier` is this party's state of the last set-up of the same run, if there was one.
+    """
     sharing = X25519PrivateKey.generate()
     masking = [X25519PrivateKey.generate() for _ in range(terms.slots)]
     seeds = tuple(system.token_bytes(32) for _ in range(terms.slots))
@@ -104,6 +115,7 @@ def offer_keys(
         sharing=sharing.private_bytes_raw(),
         masking=tuple(each.private_bytes_raw() for each in masking),
         seeds=seeds,
+        answered=frozenset() if earlier is None else earlier.answered | _requests(earlier),
     )
     return state, offer
 
@@ -212,8 +224,8 @@ def mask_vector(
         if known.request != request:
             raise SecureSumError(f"slot {slot} was used for request {known.request!r}")
         return state, _masked(state, slot, known)
-    if any(each.request == request for each in state.rounds.values()):
-        raise SecureSumError(f"request {request!r} was answered in another slot")
+    if request in state.answered | _requests(state):
+        raise SecureSumError(f"request {request!r} was answered in another slot or set-up")
     if not 0 <= slot < len(state.masking):
         raise SecureSumError(f"slot {slot}; the set-up has {len(state.masking)}")
     if vector.dtype != np.int64 or vector.ndim != 1:
@@ -229,6 +241,10 @@ def mask_vector(
     done = Round(request=request, words=words.astype("<u8").tobytes())
     state = msgspec.structs.replace(state, rounds=state.rounds | {slot: done})
     return state, _masked(state, slot, done)
+
+
+def _requests(state: PartyState) -> frozenset[str]:
+    return frozenset(done.request for done in state.rounds.values())
 
 
 def _masked(state: PartyState, slot: int, done: Round) -> Masked:

@@ -387,10 +387,10 @@ class DPSGD(PrivateMethod):
 
     def _path(self, model: Model, family: MeanFieldGaussian, task: Task) -> Path:
         """What stays the same over the steps of an answer."""
-        xp = namespace(task.q["linear"])
         others = cavity(task.q, task.factor)
         noise_sd = self._clip_scale(task) * task.terms.noise_sds[0]
         precision = -2.0 * task.factor["quadratic"]
+        xp = namespace(precision)  # q may be shared by parties that are computed together
         return Path(
             others=others,
             rest=power(others, self._prior_share),

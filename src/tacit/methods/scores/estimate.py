@@ -75,6 +75,8 @@ class Found(NamedTuple):
     precision: np.ndarray
     information: np.ndarray
     linear: np.ndarray
+    moved: float
+    """By how many posterior standard deviations the last turn moved the mean."""
 
 
 class Estimator:
@@ -194,7 +196,7 @@ class Estimator:
     ) -> Found:
         """q from all main rounds, and the Gaussian likelihood that it was made from."""
         mean, precision = start, np.diag(self.prior.precision)
-        information, linear = np.zeros_like(precision), np.zeros_like(mean)
+        information, linear, moved = np.zeros_like(precision), np.zeros_like(mean), np.inf
         own = [self.simulator.score(point, mapping, point, point) for point in history.points]
         for _ in range(turns):
             here = self._at(mean, mapping)
@@ -210,7 +212,7 @@ class Estimator:
             share = (1.0 / noise) / np.sum(1.0 / noise)
             score = share @ (history.scores - changes)
             again = float(np.sum(np.square(share)))
-            sampled = here.variance - (1.0 - again) * here.drawn
+            sampled = without_part(here.variance, here.drawn, 1.0 - again)
             spread = self.records * _symmetric(_sandwich(corrected.variance, sampled))
             spread = spread + np.sum(np.square(share) * noise) * np.eye(self.dimension)
             slope = self.records * corrected.change @ here.slope
@@ -220,10 +222,11 @@ class Estimator:
             found, precision = self.prior.posterior(information, linear, mean)
             step = found - mean
             length = np.sqrt(max(step @ here.fisher @ step, 0.0))
+            moved = float(np.sqrt(step @ precision @ step))
             mean = mean + step * min(1.0, LONGEST / max(length, 1e-300))
             if length**2 * self.records < STILL:
                 break
-        return Found(mean, _symmetric(precision), information, linear)
+        return Found(mean, _symmetric(precision), information, linear, moved)
 
     def _at(self, theta: np.ndarray, mapping: np.ndarray) -> Expected:
         return self.simulator.expected(theta, mapping, theta, theta)
@@ -282,6 +285,20 @@ def shrunk_ratio(before: Ratio | None, seen: np.ndarray, noise: float) -> Ratio:
     values, vectors = np.linalg.eigh(_symmetric(mean))
     mean = (vectors * np.maximum(values, LEAST_RATIO)) @ vectors.T
     return Ratio(_symmetric(mean), before.variance * (1.0 - keep))
+
+
+def without_part(whole: np.ndarray, part: np.ndarray, share: float) -> np.ndarray:
+    """`whole` − `share` · `part`, where `part` is at most `whole` in every direction.
+
+    Both are simulated. With heavy tails a simulated part may be larger than its whole, and a
+    difference of the two would not be a covariance.
+    """
+    values, vectors = np.linalg.eigh(_symmetric(whole))
+    root = np.sqrt(np.maximum(values, 1e-12 * np.max(values)))
+    inside = (vectors / root).T @ part @ (vectors / root)
+    shares, ways = np.linalg.eigh(_symmetric(inside))
+    mixed = vectors * root @ ways
+    return _symmetric((mixed * (1.0 - share * np.clip(shares, 0.0, 1.0))) @ mixed.T)
 
 
 def power_of(matrix: np.ndarray, exponent: float) -> np.ndarray:

@@ -24,6 +24,8 @@ AXES = 8
 """Coordinates along which dividing a posterior is considered."""
 NEGLIGIBLE, MOST_NODES = 9.0, 60
 """Nats below the top at which a side of a divided posterior ends, and its largest length."""
+CUT_OFF = 1e-3
+"""Weight of the last value on a side above which that side is not described."""
 
 
 class Local(NamedTuple):
@@ -120,7 +122,8 @@ class PriorTerm:
             return Moments(whole.mean, whole.precision, whole.share)
         axis = self._axis(likelihood, whole)
         free = np.delete(every, axis)
-        step = 0.5 / np.sqrt(whole.precision[axis, axis])
+        alone, among = whole.precision[axis, axis], np.linalg.inv(whole.precision)[axis, axis]
+        step = max(0.5 / np.sqrt(alone), 0.1 * np.sqrt(among))  # all of it within `MOST_NODES`
         nodes = self._nodes(likelihood, whole, axis, free, step)
         evidence = np.array([node.evidence for node in nodes])
         weight = np.exp(evidence - np.max(evidence))
@@ -131,6 +134,8 @@ class PriorTerm:
         for node, part in zip(nodes, weight, strict=True):
             covariance[np.ix_(free, free)] += part * np.linalg.inv(node.precision)
         share = float(weight @ np.array([node.share for node in nodes]))
+        if max(weight[0], weight[-1]) > CUT_OFF:
+            share = 0.0
         return Moments(middle, _symmetric(np.linalg.inv(covariance)), share)
 
     def _nodes(
@@ -179,10 +184,12 @@ class PriorTerm:
         here = self._evaluation(likelihood, mean, precision, free)
         rate = 0.5
         for _ in range(STEPS):
-            wanted = _symmetric(information - here.hessian)
-            values, vectors = np.linalg.eigh(_scaled(wanted, np.diagonal(precision)))
-            scale = np.sqrt(np.diagonal(precision))
-            wanted = np.outer(scale, scale) * ((vectors * np.maximum(values, 0.05)) @ vectors.T)
+            # Floored relative to the present q in every direction: coordinates in raw units are
+            # correlated, and a floor per coordinate would make q too narrow along the weak ones.
+            root = np.linalg.cholesky(precision)
+            wanted = _whitened(root, _symmetric(information - here.hessian))
+            values, vectors = np.linalg.eigh(wanted)
+            wanted = root @ (vectors * np.maximum(values, 0.05)) @ vectors.T @ root.T
             wanted = wanted + np.diag(least)
             following = (1.0 - rate) * precision + rate * wanted
             pull = (likelihood.linear - likelihood.information @ mean)[free] + here.gradient
@@ -205,10 +212,12 @@ class PriorTerm:
         self, likelihood: Likelihood, mean: np.ndarray, precision: np.ndarray, free: np.ndarray
     ) -> Evaluation:
         """Of q, over its draws."""
+        still = np.zeros(len(free)), np.zeros((len(free), len(free)))
+        nowhere = Evaluation(np.inf, *still, -np.inf, 0.0)
         try:
             factor = np.linalg.cholesky(precision)
         except np.linalg.LinAlgError:
-            return Evaluation(np.inf, mean[free], precision, -np.inf, 0.0)
+            return nowhere
         normal = self.draws[:, : len(free)]
         points = np.tile(mean, (len(normal), 1))
         points[:, free] += np.linalg.solve(factor.T, normal.T).T
@@ -219,12 +228,12 @@ class PriorTerm:
         energy = -(float(np.mean(values)) + entropy)
         weights = values + 0.5 * np.sum(np.square(normal), axis=1)
         top = float(np.max(weights))
-        if not np.isfinite(energy) or not np.isfinite(top):
-            return Evaluation(np.inf, mean[free], precision, -np.inf, 0.0)
+        gradient, hessian = np.mean(gradients, axis=0), np.mean(hessians, axis=0)
+        if not all(np.all(np.isfinite(one)) for one in (energy, top, gradient, hessian)):
+            return nowhere
         weights = np.exp(weights - top)
         share = float(np.sum(weights) ** 2 / np.sum(np.square(weights)) / len(weights))
         evidence = top + float(np.log(np.mean(weights))) + entropy
-        gradient, hessian = np.mean(gradients, axis=0), np.mean(hessians, axis=0)
         return Evaluation(energy, gradient[free], hessian[np.ix_(free, free)], evidence, share)
 
     def _evaluated(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -250,7 +259,6 @@ def _symmetric(matrix: np.ndarray) -> np.ndarray:
     return 0.5 * (matrix + matrix.T)
 
 
-def _scaled(matrix: np.ndarray, diagonal: np.ndarray) -> np.ndarray:
-    """With rows and columns in units of 1/√diagonal."""
-    scale = 1.0 / np.sqrt(diagonal)
-    return _symmetric(np.outer(scale, scale) * matrix)
+def _whitened(root: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """root⁻¹ matrix root⁻ᵀ."""
+    return _symmetric(np.linalg.solve(root, np.linalg.solve(root, matrix).T))

@@ -22,7 +22,7 @@ from tacit.methods.scores.covariates import (
 from tacit.methods.scores.estimate import Estimator, History, Ratio, curvature_noise
 from tacit.methods.scores.expected import Simulator
 from tacit.methods.scores.party import LEVELS, RANKS, score_bound
-from tacit.methods.scores.prior import PriorTerm
+from tacit.methods.scores.prior import Moments, PriorTerm
 from tacit.methods.scoring.marginals import Marginals
 from tacit.methods.scoring.synthetic import triangle
 from tacit.models.capabilities import SimulatesOutcomes
@@ -31,10 +31,21 @@ from tacit.server.combine import RoundSum, Run, Shared
 
 COUNTS, MOMENT, CURVATURE, SCORE, RANK = "counts", "moment", "curvature", "score", "ranks"
 """The stages; each releases one array of the same name."""
+PUBLIC = {
+    MOMENT: ("centre", "scale"),
+    CURVATURE: ("point", "map"),
+    SCORE: ("point", "map"),
+    RANK: ("point", "edges"),
+}
+"""What each stage has to know."""
+UNUSABLE = (ValueError, ArithmeticError)
+"""Raised where released numbers give no estimate; NumPy's LinAlgError is a ValueError."""
 TURNS, LAST_TURNS = 1, 4
 SIGNIFICANT = 0.01
 LEAST_SHARE = 0.5
 """Effective share of draws below which the posterior under the exact prior is not described."""
+SETTLED = 0.5
+"""Posterior standard deviations by which the last turn may have moved q's mean."""
 FAR = 1.0
 """A last burn-in round that moved θ further, in units of one record's information, had not
 arrived."""
@@ -83,19 +94,58 @@ class ScoresServer:
         total = answers.total[stage] * missing
         noise_sd = self.run.noise_sd(number) * math.sqrt(missing)
         known = (shared.memory or {}) | shared.public
-        if stage in (COUNTS, MOMENT):
-            known |= {stage: total}
-        elif stage == CURVATURE:
-            known |= self._with_curvature(known, total, noise_sd, number)
-        elif stage == SCORE and self._burns_in(number):
-            known |= self._with_burn_in(known, total, noise_sd)
-        elif stage == SCORE:
-            known |= self._with_score(known, total, noise_sd, number)
-        else:
-            known |= {RANK: total, "rank_noise": np.array([noise_sd])}
-        known |= self._published(known, following)
+        known |= self._released(known, stage, total, noise_sd, number)
+        try:
+            known |= checked(self._estimated(known, stage, total, noise_sd, number))
+        except UNUSABLE:  # what was released is kept, and so are the estimates before it
+            known |= _failed(known, number)
+        try:
+            known |= checked(self._published(known, following))
+        except UNUSABLE:
+            known |= _failed(known, number) | self._fallback(known, following)
         q = self._gaussian(known) if "mean" in known else {}
         return Shared(shared.q | q, *self._kept(known, following))
+
+    def _released(
+        self, known: Arrays, stage: str, total: np.ndarray, noise_sd: float, number: int
+    ) -> Arrays:
+        """What is kept of this round whatever becomes of its estimates."""
+        if stage in (COUNTS, MOMENT):
+            return {stage: total}
+        if stage == RANK:
+            return {RANK: total, "rank_noise": np.array([noise_sd])}
+        if stage == CURVATURE or self._burns_in(number):
+            return {}
+        size = self.prior.mean.size
+        empty = {"points": np.zeros((0, size)), "scores": np.zeros((0, size))}
+        before = empty | {"noise": np.zeros(0)} | known
+        return {
+            "points": np.vstack([before["points"], known["point"]]),
+            "scores": np.vstack([before["scores"], total]),
+            "noise": np.append(before["noise"], noise_sd * score_bound(size)),
+        }
+
+    def _estimated(
+        self, known: Arrays, stage: str, total: np.ndarray, noise_sd: float, number: int
+    ) -> Arrays:
+        if stage == CURVATURE:
+            return self._with_curvature(known, total, noise_sd, number)
+        if stage == SCORE and self._burns_in(number):
+            return self._with_burn_in(known, total, noise_sd)
+        return self._with_score(known, number) if stage == SCORE else {}
+
+    def _fallback(self, known: Arrays, following: Sequence[str]) -> Arrays:
+        """Usable arrays for the next stage where `_published` found none."""
+        columns = len(self.design.layout)
+        usable = {
+            "centre": np.zeros(columns),
+            "scale": np.ones(columns),
+            "point": self.start,
+            "map": np.diag(self.prior.precision**-0.5),
+            "edges": np.zeros(LEVELS - 1),
+        }
+        names = PUBLIC.get(following[0], ()) if following else ()
+        return {name: usable[name] for name in names if name not in known}
 
     def _published(self, known: Arrays, following: Sequence[str]) -> Arrays:
         """What the next stage has to know."""
@@ -116,13 +166,7 @@ class ScoresServer:
         return {}
 
     def _kept(self, known: Arrays, following: Sequence[str]) -> tuple[Arrays, Arrays]:
-        public = {
-            MOMENT: ("centre", "scale"),
-            CURVATURE: ("point", "map"),
-            SCORE: ("point", "map"),
-            RANK: ("point", "edges"),
-        }
-        names = public.get(following[0], ()) if following else ()
+        names = PUBLIC.get(following[0], ()) if following else ()
         memory = {name: value for name, value in known.items() if name not in names}
         return {name: known[name] for name in names}, memory
 
@@ -158,31 +202,30 @@ class ScoresServer:
         ways = np.append(known.get("ways", np.zeros(0)), way)
         return {"point": point, "map": estimator.mapping(point, ratio), "ways": ways}
 
-    def _with_score(self, known: Arrays, total: np.ndarray, noise_sd: float, number: int) -> Arrays:
+    def _with_score(self, known: Arrays, number: int) -> Arrays:
         """q from all main rounds, and its mean as the next point."""
-        estimator = self.estimator(known)
-        size = estimator.dimension
-        empty = {"points": np.zeros((0, size)), "scores": np.zeros((0, size))}
-        known = empty | {"noise": np.zeros(0)} | known
-        history = History(
-            np.vstack([known["points"], known["point"]]),
-            np.vstack([known["scores"], total]),
-            np.append(known["noise"], noise_sd * score_bound(size)),
-        )
+        history = History(known["points"], known["scores"], known["noise"])
         last = SCORE not in self.method.stages[number:]
-        q = estimator.posterior(
-            history, known["map"], self._ratio(known), known["point"], LAST_TURNS if last else TURNS
+        turns = LAST_TURNS if last else TURNS
+        q = self.estimator(known).posterior(
+            history, known["map"], self._ratio(known), known["point"], turns
         )
-        found = {"points": history.points, "scores": history.scores, "noise": history.noise_sds}
-        found |= {"point": q.mean, "mean": q.mean, "precision": q.precision}
-        if last:
+        found = {"point": q.mean, "mean": q.mean, "precision": q.precision}
+        if not last:
+            return found
+        try:
             moments = self.prior.moments(q.information, q.linear, q.mean, q.precision)
-            found |= {"mean": moments.mean, "precision": moments.precision}
-            found["effective_share"] = np.array([moments.share])
-        return found
+            checked({"mean": moments.mean, "precision": moments.precision})
+        except UNUSABLE:
+            moments = Moments(q.mean, q.precision, 0.0)
+        found |= {"mean": moments.mean, "precision": moments.precision}
+        return found | {"effective_share": np.array([moments.share]), "moved": np.array([q.moved])}
 
     @staticmethod
     def _ratio(known: Arrays) -> Ratio:
+        size = len(known["point"])
+        nothing = {"ratio": np.eye(size), "ratio_variance": np.ones((size, size))}
+        known = nothing | known
         return Ratio(known["ratio"], known["ratio_variance"])
 
     @property
@@ -219,12 +262,33 @@ class ScoresServer:
         return {"linear": precision * mean, "quadratic": -0.5 * precision}
 
 
+def checked(found: Arrays) -> Arrays:
+    """`found`, if all of it is finite and its precision positive definite."""
+    wrong = [name for name, one in found.items() if name != "ways" and not np.isfinite(one).all()]
+    if wrong:
+        raise FloatingPointError(f"not finite: {', '.join(wrong)}")
+    if "precision" in found:
+        np.linalg.cholesky(found["precision"])
+    return found
+
+
+def _failed(known: Arrays, number: int) -> Arrays:
+    return {"failed": np.union1d(known.get("failed", np.zeros(0)), [number])}
+
+
 def trouble(server: ScoresServer, memory: Arrays) -> str | None:
     """Why q is not the posterior, if what was released shows it.
 
     The counts show columns in other units than are assumed; the burn-in shows that θ had not
-    arrived when the main rounds began.
+    arrived when the main rounds began; the last estimate whether it had settled.
     """
+    if "failed" in memory:
+        rounds = ", ".join(f"{number:.0f}" for number in memory["failed"])
+        return (
+            f"the releases of round {rounds} gave no estimate (a matrix was singular or not "
+            "finite), and estimates from the other rounds were kept; give weakly determined "
+            "parameters a narrower prior, or use a larger epsilon or more records"
+        )
     if COUNTS in memory:
         ends = counted_at_ends(server.design, memory[COUNTS], server.count_noise_sd)
         if ends is not None:
@@ -235,6 +299,13 @@ def trouble(server: ScoresServer, memory: Arrays) -> str | None:
             f"the last burn-in round still moved θ by {ways[-1]:.2g} units of one record's "
             f"information (at most {FAR:g} when it has arrived); use more schedule.rounds, columns "
             "of a similar scale, or a prior nearer to the records"
+        )
+    moved = float(memory.get("moved", np.zeros(1))[0])
+    if not moved <= SETTLED:
+        return (
+            f"the last turn of the server's estimate still moved q's mean by {moved:.2g} posterior "
+            f"sds (at most {SETTLED:g} when it has settled); give weakly determined parameters a "
+            "narrower prior, or use a larger epsilon or more records"
         )
     share = float(memory.get("effective_share", np.ones(1))[0])
     if share < LEAST_SHARE:
