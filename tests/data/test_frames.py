@@ -232,6 +232,13 @@ def test_persons_stay_together_and_at_one_party():
     assert len(np.unique(whole.parties["a"]["person"])) == 5
 
 
+def test_person_codes_that_are_local_to_each_frame_are_named_as_such():
+    frames = {name: FRAME.assign(who=np.arange(N) // 6) for name in ("a", "b")}
+    with pytest.raises(DataError, match="make them differ between parties") as caught:
+        federation(frames, party=None, person="who")
+    assert "partition" not in str(caught.value)
+
+
 @pytest.mark.parametrize("path", ["*.csv", ["north.csv", "south.csv"]])
 def test_a_study_file_reads_several_files(tmp_path, monkeypatch, path):
     monkeypatch.chdir(tmp_path)

@@ -208,7 +208,8 @@ def federation_of_table(
         setting = f'partition.kind = "{partition.kind}"'
         if data.party is not None:
             setting = f'data.party = "{data.party}"'
-        refuse_shared(read.groups, read.persons, setting)
+        own = data.person if table.parties and data.party is None else None
+        refuse_shared(read.groups, read.persons, setting, own_tables=own)
     held = _hold_out(read, data, seed)
     train = np.flatnonzero(~held)
     y = read.y[train]

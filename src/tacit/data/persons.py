@@ -44,13 +44,25 @@ def read_persons(series: pl.Series, there: np.ndarray, gaps: Sequence[str] = ())
     return by_appearance(inverse)
 
 
-def refuse_shared(rows: Rows, persons: np.ndarray, setting: str) -> None:
-    """Refuse parties that share a person, because each would protect only its own records."""
+def refuse_shared(
+    rows: Rows, persons: np.ndarray, setting: str, *, own_tables: str | None = None
+) -> None:
+    """Refuse parties that share a person, because each would protect only its own records.
+
+    `own_tables`: the person column, if every party has a table, whose codes may be local to it.
+    """
     owners: dict[int, set[str]] = {}
     for name, part in rows.items():
         for person in np.unique(persons[part]).tolist():
             owners.setdefault(person, set()).add(name)
     shared = sum(len(names) > 1 for names in owners.values())
+    if shared and own_tables is not None:
+        raise DataError(
+            f'column "{own_tables}" has {shared} of {len(owners)} persons in the tables of more '
+            "than one party, and each would protect only its own records of them; if the codes are"
+            " local to each table, make them differ between parties (add the party's name);"
+            " otherwise keep each person with one party"
+        )
     if shared:
         raise DataError(
             f"{setting} gives {shared} of {len(owners)} persons to more than one party, and each "

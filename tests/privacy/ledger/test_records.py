@@ -271,3 +271,54 @@ def test_linked_data_sets_of_a_run_are_checked_and_priced_together(ledger):
     assert ledger.check(one, [EVENT] * 3, **TERMS).total < both
     prices = ledger.price_many(wanted, delta=dict.fromkeys(wanted, 1e-5), **TERMS)
     assert list(prices.values()) == [both, both]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 3)])
+def test_another_division_with_a_column_less_is_charged_on_top(ledger, before, after):
+    rng = np.random.default_rng(0)
+    table = {name: rng.normal(size=6_000) for name in ("a", "b", "c")}
+
+    def divided(parties, columns):
+        order = rng.permutation(6_000)
+        parts = {str(i): {c: table[c][order[i::parties]] for c in columns} for i in range(parties)}
+        return ledger.identify_many([columns], parts).values()
+
+    first = divided(before, "abc")
+    ledger.set_budgets(dict.fromkeys(first, budget_of()), reason="test")
+    for dataset in first:
+        ledger.charge(dataset, "one", dataset.short, [EVENT], **TERMS)
+    for dataset in divided(after, "ab"):
+        assert ledger.spent(dataset).releases == 1, "a record is in one part of the first division"
+        ledger.charge(dataset, "two", dataset.short, [EVENT], **TERMS)
+        assert ledger.spent(dataset).releases == 2
+
+
+def test_a_record_in_common_does_not_hide_that_the_others_may_be_the_same(ledger):
+    rng = np.random.default_rng(0)
+    x, code = rng.normal(size=300), rng.integers(0, 2, 300).astype(float)
+    first = ledger.identify([], {"x": x, "code": code})
+    ledger.set_budget(first, budget_of(), reason="test")
+    ledger.charge(first, "one", "r1", [EVENT], **TERMS)
+    recoded, other = code + 10, code + 20
+    recoded[0], other[1], other[2] = code[0], code[1], recoded[2]
+    second = ledger.identify([], {"x": x, "code": recoded})
+    assert ledger.budget(second) is None, "what may be new records has no budget yet"
+    with pytest.warns(LineageWarning, match="1 of 300 records"):
+        ledger.set_budget(second, budget_of(), reason="test")
+    ledger.charge(second, "two", "r1", [EVENT], **TERMS)
+    third = ledger.identify([], {"x": x, "code": other})
+    assert ledger.spent(third).releases == 2
+
+
+def test_equal_rows_in_another_division_are_charged_once_per_division(ledger):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(1_000, 2))
+    for run in ("one", "two"):
+        order = rng.permutation(1_000)
+        parts = {str(i): {"x": rows[order[i::2]]} for i in range(2)}
+        found = ledger.identify_many([], parts)
+        if run == "one":
+            ledger.set_budgets(dict.fromkeys(found.values(), budget_of()), reason="test")
+        for name, dataset in found.items():
+            ledger.charge(dataset, run, name, [EVENT], **TERMS)
+    assert {ledger.spent(one).releases for one in ledger.datasets()} == {2}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from tacit.privacy.ledger.fingerprint import DatasetId
@@ -40,8 +40,12 @@ class Exposure:
 
     def groups(self, dataset: DatasetId) -> list[Group]:
         """Data sets that some record of this one was charged with, one group per kind of record."""
+        return self._widened(dataset, self.overlaps.groups)
+
+    def _widened(self, dataset: DatasetId, groups_of: Callable[[str], list[Group]]) -> list[Group]:
+        """Groups of the members of a data set's family, with the families of their members."""
         family = self._family(dataset.content)
-        groups = {group for own in family for group in self.overlaps.groups(own)}
+        groups = {group for own in family for group in groups_of(own)}
         wide = {frozenset().union(*(self._family(one) for one in group)) for group in groups}
         return sorted(wide, key=sorted)
 
@@ -72,7 +76,8 @@ class Exposure:
         own = self.state.budget_of(self._family(dataset.content))
         if own is not None:
             return own
-        each = [self.budgets(group) for group in self.groups(dataset)]
+        covering = self._widened(dataset, self.overlaps.covering)
+        each = [self.budgets(group) for group in covering]
         if not all(each):
             return None
         return min((one for budgets in each for one in budgets), key=lambda one: one.epsilon)
