@@ -251,7 +251,7 @@ def test_a_short_run_writes_everything_and_goes_on(tmp_path, monkeypatch):
         )
 
     result = do()
-    assert seen[-1] == (8, 8, "done")
+    assert seen[-1] == (6, 6, "done")
     tables = {one["name"]: one for one in result["tables"]}
     assert [row[0] for row in tables["posteriors"]["rows"]] == list(names)
     errors = [row[4] for row in tables["posteriors"]["rows"]]

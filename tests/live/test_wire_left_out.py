@@ -43,7 +43,7 @@ class Corrupt(SinglePartyComputer):
 def federation(tmp_path, **agreed: Any) -> Fed:
     agreed = {
         **BINARY,
-        "model": {"kind": "logistic"},
+        "model": {"kind": "logistic", "prior_sd": 1.0},
         "schedule": {"rounds": 4},
         "privacy": "none",
     } | agreed
@@ -77,7 +77,6 @@ def test_one_party_does_not_decide_a_run(factor, since, tmp_path, monkeypatch):
     assert "breaks a bound (" in line["reason"]
     assert "at most" in line["reason"] or "at least" in line["reason"]
     assert set(results[0].left_out) == set(summary(fed, "left_out")) == {"b"}
-    assert summary(fed, "last_change") >= 0.0
     status = json.loads((fed.base / "server" / "status.json").read_text())
     assert status["left_out"]["b"]["reason"] == line["reason"]
     assert status["parties"]["b"]["left_out"] == status["left_out"]["b"]

@@ -90,7 +90,7 @@ def plan_of(parties, *, rounds=6, **more):
 def test_without_noise_and_clip_the_private_answer_is_the_plain_one(make_parties):
     parties = make_parties((150, 250, 200), output="bernoulli")
     method = PrivateStatistics(clip=1e4, dtype="float64")
-    privacy = Privacy(noise_multiplier=1e-11, delta=1e-3, insecure_noise_seed=1, accountant="rdp")
+    privacy = Privacy(noise_multiplier=1e-10, delta=1e-3, insecure_noise_seed=1, accountant="rdp")
     found = learnt(MODEL, parties, method, privacy=privacy)
     plain = learnt(MODEL, parties, ExpectedStatistics())
     np.testing.assert_allclose(found.posterior.mean, plain.posterior.mean, rtol=1e-4)

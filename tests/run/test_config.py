@@ -383,7 +383,7 @@ def test_auto_takes_the_prior_for_the_model_that_follows_from_the_outcome():
 
 
 def test_the_resolved_file_has_only_keys_with_an_effect():
-    text = resolved_toml(parse_config({**GOOD, "model": {"kind": "logistic"}}))
+    text = resolved_toml(parse_config({**GOOD, "model": {"kind": "logistic", "prior_sd": 1.0}}))
     assert "prior_sd" in text
     assert not any(key in text for key in ("hidden", "topics", "noise_sd"))
     assert "hidden" not in resolved_toml(parse_config(GOOD))

@@ -194,8 +194,8 @@ SLOW_RUN = """
     names = sorted({key.split("/")[0] for key in arrays})
     parties = {name: {key: arrays[f"{name}/{key}"] for key in "xy"} for name in names}
     schedule = eval(sys.argv[2])
-    plan = make_plan(LinearRegression(("a", "b", "c")), parties, family="mean-field",
-                     schedule=schedule, seed=5)
+    plan = make_plan(LinearRegression(("a", "b", "c"), prior_sd=1.0), parties,
+                     family="mean-field", schedule=schedule, seed=5)
     def observe(state, log):
         if state.exchanges <= 4:
             print("going", flush=True)

@@ -38,7 +38,7 @@ SAMPLED_KL = 0.05
 """The same where the step is estimated from draws: 0.3 posterior standard deviations."""
 NOISY_KL = 0.5
 LARGE_STEP = 1.0
-LEARNED_LITTLE = 0.1
+LEARNED_LITTLE = 0.15
 MOSTLY_CLIPPED = 0.5
 """Of all units: beyond it the median contribution is longer than the clip."""
 ROUNDED_EIGENVALUE = 4 * float(np.finfo(np.float64).eps)

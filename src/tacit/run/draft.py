@@ -187,7 +187,7 @@ def rounded_outwards(least: float, most: float) -> tuple[float, float]:
     A bound of the right sign stays at 0, which is a natural limit.
 
     >>> rounded_outwards(18, 97), rounded_outwards(0.7, 13.2), rounded_outwards(-3.1, 2.0)
-    ((0.0, 120.0), (0.0, 15.0), (-4.0, 3.0))
+    ((10.0, 110.0), (0.0, 16.0), (-4.0, 3.0))
     """
     spread = most - least or abs(most) or 1.0
     step = 10.0 ** math.floor(math.log10(1.25 * spread))
