@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -81,6 +82,17 @@ def here():
     return ray.get_runtime_context().get_node_id()
 
 
+def await_nodes(count):
+    """Wait until so many nodes are registered: a raylet that runs is known only some time later."""
+    import ray
+
+    limit = time.monotonic() + 120
+    while sum(node["Alive"] for node in ray.nodes()) < count:
+        if time.monotonic() > limit:
+            raise TimeoutError(f"{count} nodes did not register within 120 s: {ray.nodes()}")
+        time.sleep(0.2)
+
+
 def kill(*processes):
     for process in processes:
         os.kill(process, signal.SIGKILL)
@@ -89,8 +101,10 @@ def kill(*processes):
 def main():
     address, raylet, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     found = {}
-    with connected(address) as cluster:
-        found["nodes"] = cluster.nodes
+    with connected(address):
+        await_nodes(2)
+        with connected(address) as cluster:
+            found["nodes"] = cluster.nodes
         for kind, schedule in SCHEDULES.items():
             plan = make_plan(LINEAR, some_parties(), schedule=schedule(rounds=2), seed=2)
             there = carry_out(plan, engine=partial(RayEngine, address=address, actors=2))
