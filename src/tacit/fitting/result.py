@@ -19,6 +19,7 @@ from tacit.models import Records
 from tacit.models.capabilities import TopicTables
 from tacit.models.lda.table import TopicTable
 from tacit.results.coefficients import Per, as_ratios, coefficients, ratio_name
+from tacit.results.explained import explained, explained_lines
 from tacit.results.new_records import Kind, predicted, read_new
 from tacit.results.posterior import INTERVAL, Posterior
 from tacit.results.raw_records import prepared_records, schema_of
@@ -195,7 +196,8 @@ class Fit:
         Returns
         -------
         polars.DataFrame
-            Columns term, unit, mean (or odds_ratio, rate_ratio), sd, low, high, learned.
+            Columns term, unit, mean (or odds_ratio, rate_ratio), sd, low, high, learned and
+            prior, which says what the prior of a regression is; `print(fit)` has it in full.
         """
         import polars as pl
 
@@ -218,8 +220,15 @@ class Fit:
                 "low": [row.low for row in rows],
                 "high": [row.high for row in rows],
                 "learned": pl.Series([row.learned for row in rows], dtype=pl.Float64),
+                "prior": pl.Series([self._short_prior] * len(rows), dtype=pl.String),
             }
         )
+
+    @property
+    def _short_prior(self) -> str | None:
+        """The prior in a few words; None for models that state their own."""
+        prior = self._result.model.prior
+        return None if prior is None else prior.split(":")[0]
 
     def _coefficients(self, level: float, scale: str, per: Per | None) -> list[Coefficient]:
         if scale not in ("original", "scaled"):
@@ -283,10 +292,11 @@ class Fit:
         return site_rows(self._result.sites) or shown_rows(self.posterior)
 
     def _remarks(self) -> list[str]:
-        lines = [f"Warning: {text}" for text in self.cautions]
+        remarks = [f"Warning: {text}" for text in self.cautions]
         if self._result.clipped is not None:
-            lines.append(f"Clipping: {self._result.clipped.statement}")
-        return [*lines, f"Converged: {self.why}."] if self.converged else lines
+            remarks.append(f"Clipping: {self._result.clipped.statement}")
+        remarks += [f"Converged: {self.why}."] if self.converged else []
+        return [*remarks, *(f"  {line}." for line in explained_lines(explained(self.diagnostics)))]
 
     def _metric_lines(self) -> list[str]:
         lines = []
@@ -341,6 +351,7 @@ class Fit:
                 *([public.intervals.warning] if public.intervals.warning else []),
             ],
             warnings=self.cautions,
+            details=explained(public.diagnostics, public.clipped),
         )
 
     def to_arviz(self, data: Any = None, *, draws: int = 1000, seed: int = 0) -> Any:

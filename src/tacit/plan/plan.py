@@ -278,8 +278,9 @@ def make_plan(
     if method is None:
         steady = live is None or live.quorum is None
         method, why = choose_method(
-            model, privacy=privacy, schedule=schedule, parties=len(parties), steady=steady
-        )
+            model, privacy=privacy, schedule=schedule, parties=len(parties), steady=steady,
+            full=family == "full",
+        )  # fmt: skip
     method = method.suited(model)
     check_eager(method, model)
     noisy = isinstance(method, PrivateMethod) and not method.wants_full
@@ -292,7 +293,9 @@ def make_plan(
     method.check(model, chosen_family)
     schedule = resolved_schedule(schedule, method, model, chosen_family, len(parties))
     check_memory(method, model, chosen_family, schedule, live)
-    run_facts = facts(schedule, privacy, live, parties=len(parties), dimension=model.dimension)
+    run_facts = facts(
+        schedule, privacy, live, parties=len(parties), model=model, family=chosen_family
+    )
     method.check_run(run_facts)
     method = method.for_run(run_facts)
     plan = Plan(
