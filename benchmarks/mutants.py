@@ -293,8 +293,8 @@ MUTANTS = (
     ),
     Mutant(
         "ε ignores the adjacency", SETTLING,
-        "_together(answers, shape.visits), delta, privacy.adjacency,",
-        '_together(answers, shape.visits), delta, "add-or-remove-one",',
+        "_together(answers, visits), delta, privacy.adjacency,",
+        '_together(answers, visits), delta, "add-or-remove-one",',
         (SETTLE,),
     ),
     Mutant(
@@ -350,7 +350,8 @@ MUTANTS = (
     ),
     Mutant(
         "the budget is not asked", "privacy/ledger/ledger.py",
-        "            for budget in exposure.budgets(group):\n", "            for budget in ():\n",
+        "in exposure.budgets(group):\n                self._accountant.require_budget(",
+        "in ():\n                self._accountant.require_budget(",
         ("tests/privacy/ledger/test_charge.py",),
     ),
 )  # fmt: skip

@@ -179,7 +179,7 @@ def run(
     observe: Callable[[Prepared], Observer | None] | None = None,
     prepared: Prepared | None = None,
 ) -> Result:
-    """Carry a configuration out and leave a run directory; the result with all that was measured.
+    """Run a configuration and write a run directory; returns the result with all measurements.
 
     A private run is charged to `ledger`, to the configured ledger, or to the user's default ledger.
     public/result.json has only the part that the guarantee covers. `prepared` replaces the records
@@ -211,15 +211,9 @@ def run(
         write_text(public_part(out) / CONFIG, resolved)
         saved = checkpoint.load()
         events = Events(public_part(out) / EVENTS, _start_line(prepared), saved[1] if saved else ())
-        watch = observe(prepared) if observe is not None else None
-
-        def both(state: Any, log: Any) -> None:
-            events.write(log)
-            if watch is not None:
-                watch(state, log)
-
+        watch = _writing(events, None if observe is None else observe(prepared))
         outcome = carry_out(
-            plan, checkpoint=checkpoint, observe=both, charging=charging, engine=engine
+            plan, checkpoint=checkpoint, observe=watch, charging=charging, engine=engine
         )
         events.write(({"event": "end", "reason": outcome.state.finished},))
         write_posterior(public_part(out) / POSTERIOR, outcome.posterior)
@@ -230,6 +224,17 @@ def run(
     result = _timed(result, started, cpu)
     _write(out, result, public_result(result, plan, publish=config.evaluate.publish))
     return result
+
+
+def _writing(events: Events, observe: Observer | None) -> Observer:
+    """An observer that writes new events to the run's log, then calls `observe`."""
+
+    def write(state: Any, log: Any) -> None:
+        events.write(log)
+        if observe is not None:
+            observe(state, log)
+
+    return write
 
 
 def _write(out: Path, result: Result, shared: Result) -> None:

@@ -83,48 +83,88 @@ def marginals(
     if what.levels:
         shares = np.maximum(simplex(outcomes / records), least)
         outcome = shares / np.sum(shares)
-    centre, variance = np.zeros(len(layout)), np.ones(len(layout))
-    centre_error, variance_error = np.zeros((2, len(layout)))
-    each = (noise_sd / records) ** 2
-    frequencies = []
-    for group, count in zip(what.groups, np.split(levels, split[:-1]), strict=False):
-        share = np.maximum(count / records, 0.0)
-        # Some have none of the levels only if more are missing than the noise may take away: what
-        # all levels share is otherwise taken for something that the records tell.
-        if count.sum() + MISSING * noise_sd * np.sqrt(len(count)) > records:
-            share = simplex(share)
-        share = np.clip(share, least, 1.0 - least)
-        centre[group], variance[group] = share, share * (1.0 - share)
-        centre_error[group] = np.minimum(each, variance[group])
-        variance_error[group] = np.square(1.0 - 2.0 * share) * np.minimum(each, share**2)
-        frequencies.append(share)
+    moments = _Moments.zero(len(layout))
+    noise = _Noise(noise_sd, records, least)
+    frequencies = [
+        _count_levels(moments, group, count, noise)
+        for group, count in zip(what.groups, np.split(levels, split[:-1]), strict=False)
+    ]
     knots = np.linspace(what.low, what.high, KNOTS, axis=-1).reshape(len(what.numbers), KNOTS)
     histograms = np.zeros_like(knots)
     for row, place in enumerate(what.numbers):
-        share = simplex(hats[row] / records)
-        mean = share @ knots[row]
         finest = (0.04 * (what.high[row] - what.low[row])) ** 2  # knots resolve no less
-        centre[place] = mean
-        # A number is shared by its two nearest knots, h apart: that adds h²/6 on average.
-        sharing = (knots[row, 1] - knots[row, 0]) ** 2 / 6.0
-        variance[place] = max(share @ (knots[row] - mean) ** 2 - sharing, finest)
-        histograms[row] = share
-        square = np.square(knots[row] - mean)[share > 0]
-        centre_error[place] = min(each * np.sum(square), variance[place])
-        variance_error[place] = each * np.sum(np.square(square - variance[place]))
+        histograms[row] = _count_numbers(moments, place, hats[row], knots[row], finest, noise)
+    centre, variance = moments.centre, moments.variance
     if not any(feature.kind == "intercept" for feature in layout):
         variance, centre = variance + centre**2, np.zeros(len(layout))  # nothing can absorb it
     return Marginals(
-        records,
-        centre,
-        variance,
-        knots,
-        histograms,
-        tuple(frequencies),
-        outcome,
-        centre_error,
-        variance_error,
+        records, centre, variance, knots, histograms, tuple(frequencies), outcome,
+        moments.centre_error, moments.variance_error,
+    )  # fmt: skip
+
+
+class _Noise(NamedTuple):
+    """Noise sd of a count, number of records and the smallest share that is used."""
+
+    sd: float
+    records: float
+    least: float
+
+    @property
+    def share_variance(self) -> float:
+        """Variance of the noise in a share."""
+        return (self.sd / self.records) ** 2
+
+
+class _Moments(NamedTuple):
+    """Mean and variance of each column, and the variance of their errors; filled in place."""
+
+    centre: np.ndarray
+    variance: np.ndarray
+    centre_error: np.ndarray
+    variance_error: np.ndarray
+
+    @classmethod
+    def zero(cls, columns: int) -> _Moments:
+        return cls(np.zeros(columns), np.ones(columns), *np.zeros((2, columns)))
+
+
+def _count_levels(moments: _Moments, group: Any, count: np.ndarray, noise: _Noise) -> np.ndarray:
+    """Fill in the indicator columns of one category; returns the frequencies of its levels."""
+    share = np.maximum(count / noise.records, 0.0)
+    # The shares add up to 1 unless more records lack a level than the noise explains. Otherwise
+    # noise that all levels have in common would be taken for information.
+    if count.sum() + MISSING * noise.sd * np.sqrt(len(count)) > noise.records:
+        share = simplex(share)
+    share = np.clip(share, noise.least, 1.0 - noise.least)
+    variance = share * (1.0 - share)
+    moments.centre[group], moments.variance[group] = share, variance
+    moments.centre_error[group] = np.minimum(noise.share_variance, variance)
+    moments.variance_error[group] = np.square(1.0 - 2.0 * share) * np.minimum(
+        noise.share_variance, share**2
     )
+    return share
+
+
+def _count_numbers(
+    moments: _Moments,
+    place: int,
+    count: np.ndarray,
+    knots: np.ndarray,
+    finest: float,
+    noise: _Noise,
+) -> np.ndarray:
+    """Fill in one numeric column; returns its histogram over the knots."""
+    share = simplex(count / noise.records)
+    mean = share @ knots
+    # A number is shared by its two nearest knots, h apart: that adds h²/6 on average.
+    sharing = (knots[1] - knots[0]) ** 2 / 6.0
+    variance = max(share @ (knots - mean) ** 2 - sharing, finest)
+    square = np.square(knots - mean)[share > 0]
+    moments.centre[place], moments.variance[place] = mean, variance
+    moments.centre_error[place] = min(noise.share_variance * np.sum(square), variance)
+    moments.variance_error[place] = noise.share_variance * np.sum(np.square(square - variance))
+    return share
 
 
 def scales(found: Marginals, prior_sd: np.ndarray, score_sd: float) -> np.ndarray:
