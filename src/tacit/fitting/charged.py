@@ -30,7 +30,7 @@ class RunningTotalWarning(UserWarning):
 
 @dataclass(frozen=True)
 class ChargedFit:
-    """The open ledger of a fit, and what it will say after the fit."""
+    """The open ledger of a fit, and its totals including the fit."""
 
     charging: Charging
     facts: LedgerFacts

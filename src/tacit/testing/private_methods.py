@@ -151,8 +151,8 @@ def reply_of(update: Update) -> dict[str, np.ndarray]:
 def _check_group(plan: Plan, sets: Sequence[Records], adjacency: Adjacency, seed: int) -> float:
     """Check all visits for one group of neighbours; returns the largest move over the charge.
 
-    Each is compared with the first one in its own place of the batch: the same program does the
-    same arithmetic there, whatever the others are.
+    Each data set is compared with the first one, computed in the same place of a batch: there the
+    same program performs the same arithmetic, whatever the other data sets are.
     """
     reached = 0.0
     neighbours = DataSets(plan, PARTY, sets)

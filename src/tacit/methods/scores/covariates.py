@@ -24,7 +24,7 @@ from tacit.models.outcomes import Covariates
 ROWS = 1024
 """Number of synthetic records."""
 CONSTANT_SCALE = 1e-3
-"""Of the constant in z: it is there for the counts, and takes no share of the moment's norm."""
+"""Scale of the constant in z: small, because the constant is only needed for the counts."""
 
 
 class Design(NamedTuple):
@@ -33,7 +33,7 @@ class Design(NamedTuple):
     layout: Layout
     counted: Counted
     own: int
-    """How many of the columns are the covariates' own; the constant follows them."""
+    """Number of covariate columns; the constant follows them."""
 
     @property
     def numbers(self) -> int:
@@ -42,7 +42,7 @@ class Design(NamedTuple):
 
 
 def design_of(covariates: Covariates) -> Design:
-    """From the public schema alone."""
+    """What to count, from the public schema alone."""
     layout = covariates.layout
     own = len(layout)
     if not any(feature.kind == "intercept" for feature in layout):
