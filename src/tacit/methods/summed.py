@@ -24,6 +24,9 @@ from tacit.privacy.mechanisms import Gaussian
 from tacit.server.schedule import Schedule
 from tacit.support.compiler import jax, jnp
 
+SCALE_SETTINGS = ("clip", "clip_end", "noise_end", "dtype")
+"""Settings of other private methods that these fix."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SummedMethod(PrivateMethod):
