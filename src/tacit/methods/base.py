@@ -176,6 +176,9 @@ class LocalMethod(abc.ABC):
     holds_prior: ClassVar[bool] = False
     """True when the server's half applies a prior outside the family itself: none is kept as a
     first factor."""
+    takes_batches: ClassVar[bool] = False
+    """True if q may start from the posterior of earlier records: factors of new records multiply
+    it, and nothing else of the method depends on the prior."""
     variable_axis: ClassVar[int] = 0
     """The leading axis of `arrange` that grows with the records and may be padded."""
 
