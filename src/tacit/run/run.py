@@ -227,11 +227,7 @@ def run(
             charging = open_charging(plan, federation, book, run_name(out), inside=inside)
             stack.callback(charging.ledger.close)
         key = own_key(out) if charging is None else charging.ledger.derived_key("checkpoint")
-        known = fingerprint(federation, key)
-        if prepared.earlier is not None:
-            known += prepared.earlier.digest(key)
-        digest = config_digest(config, known)
-        checkpoint = Checkpoint(checkpoint_path(out), digest=digest)
+        checkpoint = Checkpoint(checkpoint_path(out), digest=_digest(prepared, key))
         stack.callback(checkpoint.close)
         write_text(public_part(out) / CONFIG, resolved)
         saved = checkpoint.load()
@@ -249,6 +245,14 @@ def run(
     result = _timed(result, started, cpu)
     _write(out, result, public_result(result, plan, publish=config.evaluate.publish))
     return result
+
+
+def _digest(prepared: Prepared, key: bytes) -> str:
+    """Keyed digest of the configuration, its records and an earlier posterior."""
+    known = fingerprint(prepared.federation, key)
+    if prepared.earlier is not None:
+        known += prepared.earlier.digest(key)
+    return config_digest(prepared.config, known)
 
 
 def _writing(events: Events, observe: Observer | None) -> Observer:
