@@ -350,7 +350,10 @@ MUTANTS = (
     ),
     Mutant(
         "the budget is not asked", "privacy/ledger/ledger.py",
-        "            for budget in exposure.budgets(group):\n", "            for budget in ():\n",
+        "            for budget in exposure.budgets(group):\n"
+        "                self._accountant.require_budget(\n",
+        "            for budget in ():\n"
+        "                self._accountant.require_budget(\n",
         ("tests/privacy/ledger/test_charge.py",),
     ),
 )  # fmt: skip
