@@ -351,8 +351,10 @@ MUTANTS = (
     ),
     Mutant(
         "the budget is not asked", "privacy/ledger/ledger.py",
-        "in exposure.budgets(group):\n                self._accountant.require_budget(",
-        "in ():\n                self._accountant.require_budget(",
+        "            for budget in exposure.budgets(group):\n"
+        "                self._accountant.require_budget(\n",
+        "            for budget in ():\n"
+        "                self._accountant.require_budget(\n",
         ("tests/privacy/ledger/test_charge.py",),
     ),
 )  # fmt: skip
