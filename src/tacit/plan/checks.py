@@ -168,7 +168,7 @@ def facts(
     parties: int = 1,
     dimension: int = 1,
 ) -> RunFacts:
-    """What a method is told of a run whose schedule is resolved."""
+    """Facts about a run with a resolved schedule that a method may need."""
     assert schedule.tolerance is not None
     clips = [] if privacy is None else [own.clip for own in privacy.parties.values()]
     return RunFacts(

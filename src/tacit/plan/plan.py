@@ -284,9 +284,8 @@ def make_plan(
     """
     check_parties(model, parties, seed, live)
     given = schedule = schedule or Synchronous()
-    why = ""
+    steady, why = live is None or live.quorum is None, ""
     if method is None:
-        steady = live is None or live.quorum is None
         method, why = choose_method(
             model, privacy=privacy, schedule=schedule, parties=len(parties), steady=steady
         )
@@ -295,18 +294,16 @@ def make_plan(
         check_continued(method, model)
     check_eager(method, model)
     noisy = isinstance(method, PrivateMethod) and not method.wants_full
-    everyone = schedule.parties_per_round is None and (live is None or live.quorum is None)
-    most_full = method.most_full(everyone=everyone)
-    chosen_family = choose_family(family, model, private=noisy, most_full=most_full)
+    everyone = schedule.parties_per_round is None and steady
+    most = method.most_full(everyone=everyone)
+    chosen_family = choose_family(family, model, private=noisy, most_full=most)
     units = units_of(method, privacy, parties, live)
     method = settled_method(method, privacy, units, live)
     check_rounding(model, method)
     method.check(model, chosen_family)
     schedule = resolved_schedule(schedule, method, model, chosen_family, len(parties))
     check_memory(method, model, chosen_family, schedule, live)
-    run_facts = facts(schedule, privacy, live, parties=len(parties), dimension=model.dimension)
-    method.check_run(run_facts)
-    method = method.for_run(run_facts)
+    method = _for_run(method, schedule, privacy, live, len(parties), model.dimension)
     plan = Plan(
         model, chosen_family, method, schedule, parties, seed, batch_parties, live=live, why=why,
         earlier=earlier,
@@ -322,10 +319,24 @@ def make_plan(
             raise
         other = make_plan(
             model, parties, family=family, method=DPSGD(), schedule=given, seed=seed,
-            batch_parties=batch_parties, privacy=privacy, trust=trust, live=live,
+            batch_parties=batch_parties, privacy=privacy, trust=trust, live=live, earlier=earlier,
         )  # fmt: skip
         return replace(other, why=f"not {method.kind}: {refused}; {LACKS}")
     return replace(plan, privacy=privacy, settled=settled)
+
+
+def _for_run(
+    method: LocalMethod,
+    schedule: Schedule,
+    privacy: Privacy | None,
+    live: Live | None,
+    parties: int,
+    dimension: int,
+) -> LocalMethod:
+    """The method with the facts of the run; refuses a run that it does not support."""
+    known = facts(schedule, privacy, live, parties=parties, dimension=dimension)
+    method.check_run(known)
+    return method.for_run(known)
 
 
 def _settled(
