@@ -76,7 +76,10 @@ class Fit:
         (`last_step`), `pareto_k` and `effective_share` of importance
         weights against the exact posterior, `skewness` of each parameter, whether the weights
         corrected the moments (`corrected_by_weights`), and the parameter along which the posterior
-        is a mixture of normals (`split_along`). Empty with privacy.
+        is a mixture of normals (`split_along`). With more than 1,024 parameters there are instead
+        the smallest and median standard deviation of independent parameters relative to those
+        reported (`independent_sd`), their relative error (`sd_noise`) and the `residual` of
+        the systems that they solve. `print(fit)` explains all. Empty with privacy.
         """
         return self._result.diagnostics
 

@@ -106,7 +106,7 @@ def _of_function(function: Any, data: Any, private: bool, party: str | None) -> 
             "with a few made-up records as the example"
             + (" and public bounds or numbers of levels of the columns" if private else "")
         )
-    from tacit.models.numpyro import from_numpyro
+    from tacit.models.numpyro.model import from_numpyro
 
     known = [
         one
