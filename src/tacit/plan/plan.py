@@ -30,6 +30,7 @@ from tacit.plan.checks import (
     Live,
     check_eager,
     check_in_step,
+    check_integers_only,
     check_memory,
     check_parties,
     check_rounding,
@@ -44,6 +45,7 @@ from tacit.plan.checks import (
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.lattice import KEY_BYTES, DiscreteGaussian
+from tacit.privacy.secure_sums import Thresholds
 from tacit.privacy.settings import Privacy
 from tacit.pvi import divide, power
 from tacit.server.combine import Combine, Run
@@ -115,7 +117,15 @@ class Plan:
             stage_at=self.method.stage_at,
             released=lambda stage: self.method.released_shapes(self.model, self.family, stage),
             lattice=self._lattice,
+            in_step=self.thresholds is not None,
         )
+
+    @property
+    def thresholds(self) -> Thresholds | None:
+        """Thresholds of secure sums; None if messages are not added up in secret."""
+        if self.privacy is None or self.privacy.aggregation != "secure":
+            return None
+        return self.privacy.secure.among(len(self.parties))
 
     @property
     def has_prior_party(self) -> bool:
@@ -151,6 +161,8 @@ class Plan:
     @property
     def _quorum(self) -> int | None:
         """The quorum; None with shared noise, because a sum of fewer messages has less noise."""
+        if self.thresholds is not None:
+            return self.thresholds.quorum
         shares = max((one.shares for one in self.settled.values()), default=1)
         return shares if shares > 1 else None if self.live is None else self.live.quorum
 
@@ -291,7 +303,10 @@ def make_plan(
     check_rounding(model, method)
     method.check(model, chosen_family)
     schedule = resolved_schedule(schedule, method, model, chosen_family, len(parties))
-    check_memory(method, model, chosen_family, schedule, live)
+    thresholds = None
+    if privacy is not None and privacy.aggregation == "secure":
+        thresholds = privacy.secure.among(len(parties))
+    check_memory(method, model, chosen_family, schedule, live, secure=thresholds)
     run_facts = facts(schedule, privacy, live, parties=len(parties), dimension=model.dimension)
     method.check_run(run_facts)
     method = method.for_run(run_facts)
@@ -319,19 +334,22 @@ def _settled(
     plan: Plan, method: PrivateMethod, privacy: Privacy, units: dict[str, int], trust: str | None
 ) -> dict[str, Settled]:
     """The privacy terms of every party."""
+    thresholds = replace(plan, privacy=privacy).thresholds
     settled = settle(
         privacy,
         method,
         shapes_of(plan.schedule, units, plan.seed),
         shares=shares_of(privacy, plan.schedule, len(plan.parties), plan.live),
-        trust=trust,
+        trust=trust or (thresholds.trust if thresholds else None),
         numbers=lambda visit: method.release_size(
             plan.model, plan.family, method.stage_at(visit).name
         ),
         total_units=method.total_units,
         summed_parts=plan.model.summed_parts,
     )
-    if privacy.aggregation != "plain":
+    if thresholds is not None:
+        check_integers_only(plan.model, plan.family, method, plan.schedule.rounds)
+    elif privacy.aggregation != "plain":
         check_in_step(settled, plan.schedule, plan.live)
     return settled
 

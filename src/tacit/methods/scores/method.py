@@ -81,7 +81,7 @@ class PrivateScores(PrivateMethod):
 
     kind: ClassVar[str] = "dp-scores"
     units: ClassVar[tuple[Unit, ...]] = ("record",)
-    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted")
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "secure", "trusted")
     damping: ClassVar[float | None] = 1.0
     usual_rounds: ClassVar[int] = USUAL_ROUNDS
     wants_full: ClassVar[bool] = True
@@ -177,7 +177,8 @@ class PrivateScores(PrivateMethod):
         moved = noise * math.sqrt(model.dimension) / (0.75 * self.total_units)
         given = f"{self.total_units} records in {len(settled)} parties and this ε"
         helps = (
-            "use privacy.aggregation = 'trusted', a larger epsilon, more records or fewer {}"
+            "use privacy.aggregation = 'secure' or 'trusted', a larger epsilon, more records or "
+            "fewer {}"
         ).format
         if moved > FARTHEST:
             raise ConfigError(

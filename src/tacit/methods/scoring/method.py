@@ -75,7 +75,7 @@ class PrivateScoring(PrivateMethod):
 
     kind: ClassVar[str] = "dp-scoring"
     units: ClassVar[tuple[Unit, ...]] = ("record",)
-    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted")
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "secure", "trusted")
     damping: ClassVar[float | None] = 1.0
     usual_rounds: ClassVar[int] = 12
     wants_full: ClassVar[bool] = True
