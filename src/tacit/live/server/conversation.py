@@ -288,6 +288,7 @@ class Conversations:
         except LateError as error:
             self._count_surplus(connection)
             self.refuse("late", str(error), connection)
+            connection.sent = None  # ask again what is still open
             self.live.welcome(party, time.time())  # include it in the next round
         except SecureSumError as error:
             if error.culprit is not None:

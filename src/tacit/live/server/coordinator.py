@@ -163,6 +163,7 @@ class WireServer:
             self._take_arrived()
             self._pass_over_late()
             self._ask_prior()
+            await self._advance_sums()  # a slot is open before its requests are sent
             self._send_open()
             write_status(self)
             if self.live.finished and self._all_delivered():
