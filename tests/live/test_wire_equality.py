@@ -132,13 +132,6 @@ MODELS = {
         "privacy": SEEDED,
         "method": {"kind": "dp-scores"},
     },
-    "private scores, shared noise": {
-        **NUMBERS,
-        "model": {"kind": "numpyro", "function": "own.py:spread"},
-        "records": 72,
-        "privacy": {**SEEDED, "aggregation": "trusted"},
-        "method": {"kind": "dp-scores"},
-    },
     "secure scoring": {
         **PRIVATE,
         "privacy": SECURE,
@@ -262,7 +255,6 @@ CASES = [
     ("private scoring of levels", "synchronous", MIX),
     ("private levels", "sequential", ("json",)),
     ("private scores", "synchronous", MIX),
-    ("private scores, shared noise", "synchronous", MIX),
     ("secure scoring", "synchronous", MIX),
     ("secure scores", "synchronous", MIX),
     ("secure updates", "synchronous", MIX),
