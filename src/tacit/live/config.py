@@ -139,7 +139,7 @@ class Federation(Table, frozen=True, kw_only=True):
                 "privacy.secure.quorum: set that one and leave quorum out"
             )
         try:
-            self.private.secure.among(len(self.parties))
+            self.private.thresholds(len(self.parties))
         except ConfigError as error:
             yield error
         for name in self.parties:

@@ -14,7 +14,7 @@ import msgspec
 from tacit.errors import ConfigError, TacitError
 from tacit.privacy.events import Adjacency
 from tacit.privacy.guarantee import Aggregation, Unit
-from tacit.privacy.secure_sums import SecureSums
+from tacit.privacy.secure_sums import SecureSums, Thresholds
 from tacit.support.tables import Table
 from tacit.support.validation import MAX_SEED, check_fields, choose_from
 
@@ -119,6 +119,16 @@ class Privacy(Table, frozen=True, kw_only=True):
                 "numbers in one unit can be added up: leave it out and set method.clip"
             )
 
+    def thresholds(self, parties: int) -> Thresholds | None:
+        """Thresholds of secure sums among that many parties; None for another aggregation.
+
+        Parameters
+        ----------
+        parties
+            Number of parties.
+        """
+        return self.secure.among(parties) if self.aggregation == "secure" else None
+
     def of(self, party: str) -> tuple[float | None, float | None, float]:
         """(ε, noise multiplier, δ) of a party; exactly one of the first two is set.
 
@@ -169,18 +179,18 @@ def _target_faults(
         )
     if epsilon is None and noise_multiplier is None and needed:
         yield (
-            f"{key} has neither epsilon nor noise_multiplier; give one, e.g. epsilon = 1.0, or say "
+            f"{key} has neither epsilon nor noise_multiplier; give one, e.g. epsilon = 1.0, or set "
             'privacy = "none" to train without'
         )
     if epsilon is not None and not 0 < epsilon < math.inf:
         yield (
             f"{key}.epsilon = {epsilon}; it must be a finite number > 0 (no noise is finite at 0); "
-            'to train without privacy say privacy = "none"'
+            'to train without privacy set privacy = "none"'
         )
     if noise_multiplier is not None and not 0 < noise_multiplier < math.inf:
         yield (
             f"{key}.noise_multiplier = {noise_multiplier}; without noise there is no guarantee: it "
-            'must be a finite number > 0; to train without privacy say privacy = "none"'
+            'must be a finite number > 0; to train without privacy set privacy = "none"'
         )
 
 
