@@ -167,6 +167,7 @@ def certs_fingerprint(
     certificates: Annotated[
         list[Path], typer.Argument(metavar="CERTIFICATE", help="PEM files of parties.")
     ],
+    json: Json = False,
 ) -> None:
     """Show the fingerprints of parties' public keys, as lines of a federation's [keys] table.
 
@@ -177,9 +178,14 @@ def certs_fingerprint(
     """
     from tacit.live.transport.tls import fingerprint, name_of, read_certificate
 
-    for path in certificates:
-        found = fingerprint(read_certificate(path).public_key())
-        typer.echo(f'"{name_of(path)}" = "{found}"')
+    found = {
+        name_of(path): fingerprint(read_certificate(path).public_key()) for path in certificates
+    }
+    if json:
+        print_json(found)
+        return
+    for name, key in found.items():
+        typer.echo(f'"{name}" = "{key}"')
 
 
 def _row(row: Issued) -> tuple[str, ...]:
