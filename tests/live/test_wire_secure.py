@@ -382,7 +382,7 @@ def test_a_party_that_lost_its_keys_makes_no_new_ones_in_the_same_run(tmp_path, 
             with pytest.raises(CrashError):
                 await join(fed.party("a"))
             (fed.base / "state-a" / SUMS).unlink()
-            with pytest.raises(ConfigError, match="restore it from a copy"):
+            with pytest.raises(ConfigError, match="take part in a new run"):
                 await asyncio.wait_for(join(fed.party("a")), 60)
         finally:
             await ended(*others, server)

@@ -71,8 +71,8 @@ class KeptParty:
                 self._kept = msgspec.msgpack.decode(body, type=prepare(_Kept))
             except (OSError, ValueError) as error:
                 raise DataError(
-                    f"{path} cannot be read ({' '.join(str(error).split())}); restore it from a "
-                    "copy: without it this party cannot take part in the secure sums of its run"
+                    f"{path} cannot be read ({' '.join(str(error).split())}); move it away and take "
+                    "part in a new run (an older copy could answer one sum twice)"
                 ) from None
 
     def enter(self, run: str) -> None:
@@ -145,7 +145,7 @@ class KeptParty:
         if self._answered(run):
             raise ConfigError(
                 f"this party has answered requests of {run}, but {self._path} is missing or of "
-                "another run; restore it from a copy, or take part in a new run"
+                "another run; take part in a new run (new keys could bring one reply into two sums)"
             )
 
     def _dealt(self, roster: Roster) -> m.DealtShares:
