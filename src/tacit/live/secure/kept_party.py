@@ -71,8 +71,8 @@ class KeptParty:
                 self._kept = msgspec.msgpack.decode(body, type=prepare(_Kept))
             except (OSError, ValueError) as error:
                 raise DataError(
-                    f"{path} cannot be read ({' '.join(str(error).split())}); move it away and take "
-                    "part in a new run (an older copy could answer one sum twice)"
+                    f"{path} cannot be read ({' '.join(str(error).split())}); move it away and "
+                    "take part in a new run (an older copy could answer one sum twice)"
                 ) from None
 
     def enter(self, run: str) -> None:
