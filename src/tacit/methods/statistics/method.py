@@ -255,9 +255,9 @@ class PrivateStatistics(PrivateMethod):
     def integer_shapes(
         self, model: Model, family: Family, stage: str
     ) -> dict[str, tuple[int, ...]] | None:
-        """The released sums; floats where the noise depends on a party's number of records.
+        """The released sums; None if the noise depends on a party's number of records.
 
-        Without replacement it does, so that a server could not derive the step.
+        That is so without replacement: a server cannot then derive the step of the integers.
         """
         del model, stage
         if self.sampling == "without-replacement" and self.sampling_rate < 1:
