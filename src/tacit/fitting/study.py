@@ -115,7 +115,7 @@ def _of_function(function: Any, data: Any, private: bool, party: str | None) -> 
     ]
     if _holds_frames(data):
         first = next(iter(open_parties(data, party).values()))
-        columns = tuple(one.name for one in known if one.name in first.columns)
+        columns = tuple(one.name for one in known if one.name in first.names)
         parties = _arrays(data, party, columns) if columns else {}
     else:
         parties = data if isinstance(data, dict) else {}
