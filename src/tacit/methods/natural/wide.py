@@ -72,6 +72,9 @@ MEASURED_BELOW = 0.1
 """Nats of a step from which every exchange asks for the diagonal."""
 SCALE_CHANGE = (0.25, 1e6)
 """Between these the precision of a coordinate changes in one step."""
+SAMPLED_ENERGY = 0.05
+"""Nats by which the lower bound may fall with new scales by the diagonal at the mean: a bound that
+is an average over points is largest at slightly other ones."""
 FORGETTING = 0.5
 """Error of a predicted gradient, relative to the last, from which old products are dropped."""
 LITTLE_RESCALED = 0.5
@@ -267,12 +270,15 @@ class WideSolver:
         if off > SCALE_TOLERANCE:
             scale = seen.scale / np.sqrt(precision)
             allowed = 0.5 * float(np.sum(1.0 / precision - 1.0 + np.log(precision)))
-        length = float(memory["limit"])
+            allowed = 0.5 * allowed if self.free_diagonal else max(allowed, SAMPLED_ENERGY)
+        length, step = float(memory["limit"]), seen.scale * proposal.step
+        if allowed > 0 and nats < MEASURED_BELOW and not self.free_diagonal:
+            step = np.zeros_like(step)  # mean and scales in turn: both at once would swing
         memory |= {
-            "step": seen.scale * proposal.step,
+            "step": step,
             "length": np.asarray(length),
-            "bend": self._likelihood_part(proposal, right[0]),
-            "allowed": np.asarray(0.5 * allowed),
+            "bend": self._likelihood_part(proposal, right[0]) if np.any(step) else step,
+            "allowed": np.asarray(allowed),
         }
         mean = seen.mean + length * memory["step"]
         exact = nats < MEASURED_BELOW or unmeasured >= LONGEST_WITHOUT_DIAGONAL
