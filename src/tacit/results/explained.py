@@ -96,9 +96,12 @@ def _response(diagnostics: Mapping[str, Any]) -> list[Explained]:
 def _weights(share: float, shape: float) -> list[Explained]:
     of_draws = "of draws from the fitted posterior, as draws of the exact one"
     if share >= CLOSE_SHARE:
-        of_draws += ": the two are close"
+        of_draws += ": the two are close, unless there is another mode, which no draw would see"
     elif share >= BELIEVED_SHARE:
-        of_draws += f"; at least {BELIEVED_SHARE:.0%} to be believed"
+        of_draws += (
+            f"; at least {BELIEVED_SHARE:.0%} to be believed. Another mode would not be seen: "
+            "compare mixture models with NUTS"
+        )
     else:
         of_draws += (
             f"; below {BELIEVED_SHARE:.0%} the posterior is far from the fitted one: use another "
