@@ -70,8 +70,8 @@ class Replications:
         rng = np.random.default_rng(seed)
         records, sites = draw(self.name, rng, given.width, given.correlation)
         fresh, _ = draw(self.name, rng, given.width, given.correlation, sites)
-        truth = unconstrained(self.model, sites) if self.name not in MISFITS else None
-        start = np.asarray(self.model.prior_mean) if truth is None else truth
+        start = unconstrained(self.model, sites)
+        truth = start if self.name not in MISFITS else None
         mean, sd = self.reference.fit(records, start)
         best = float(self.reference.value(mean, fresh)) / RECORDS
         parties = {

@@ -18,15 +18,13 @@ from tacit.errors import DataError
 from tacit.methods.scoring.marginals import MISSING, Marginals, marginals
 from tacit.methods.scoring.party import KNOTS, Counted, counted
 from tacit.methods.scoring.synthetic import correlated, independent, triangle
+from tacit.methods.scoring.units import MOST_AT_END, in_other_units
 from tacit.models.outcomes import Covariates
 
 ROWS = 1024
 """Number of synthetic records."""
 CONSTANT_SCALE = 1e-3
 """Of the constant in z: it is there for the counts, and takes no share of the moment's norm."""
-MOST_OUTSIDE, LEAST_SPREAD, MOST_AT_END = 0.05, 0.01, 0.25
-"""Values outside of a column's range, its spread as a part of that range, and values that released
-counts may show at an end that is not a declared bound."""
 
 
 class Design(NamedTuple):
@@ -106,25 +104,14 @@ def denoised(seen: np.ndarray, noise_sd: float) -> np.ndarray:
 
 
 def check_ranges(design: Design, tables: Sequence[np.ndarray]) -> None:
-    """Refuse plain records in units that the counts cannot describe.
-
-    A private method takes no range from the data. Where none is declared, numbers are counted
-    between −3 and 3. This check reads the records of a simulation, before anything is released:
-    its error is the only thing that depends on them.
-    """
+    """Refuse plain records in units that the counts cannot describe; see `check_units`."""
     what = design.counted
     for place, low, high in zip(what.numbers, what.low, what.high, strict=True):
         column = np.concatenate([table[:, place] for table in tables])
-        outside = float(np.mean((column < low) | (column > high)))
-        spread = float(np.std(column))
-        if outside <= MOST_OUTSIDE and (spread == 0.0 or spread >= LEAST_SPREAD * (high - low)):
+        seen = in_other_units(column, low, high, float(np.mean(column)))
+        if seen is None:
             continue
         name = design.layout[place].source
-        seen = (
-            f"{outside:.0%} of its values are outside"
-            if outside > MOST_OUTSIDE
-            else f"its values vary by {spread:.2g} only"
-        )
         raise DataError(
             f"column {name!r}: private scores count it in [{low:g}, {high:g}], but {seen}; declare "
             f"its public bounds, from_numpyro(…, columns={{{name.split('[')[0]!r}: (low, high)}}), "

@@ -39,6 +39,8 @@ PROXIMAL_RANK = 20
 """The eigenvalue of the information that sets the proximal term."""
 SCALE_STEP, MOST_STEPS = 1.25, 2
 """Scales of W that are tried: powers of the first, the exponent at most the second."""
+WORTH = 0.8
+"""By how much another map has to lower the largest variance to be worth the rounds before it."""
 STILL = 0.02
 LONGEST = 2.0
 
@@ -112,7 +114,8 @@ class Estimator:
 
         def width(step: int) -> float:
             if step not in found:
-                found[step] = self._width(theta, SCALE_STEP**step * mapping, ratio, noise)
+                scaled = SCALE_STEP**step * mapping
+                found[step] = float(np.mean(self._variances(theta, scaled, ratio, noise)))
             return found[step]
 
         best = 0
@@ -123,15 +126,34 @@ class Estimator:
                 break
         return SCALE_STEP**best * mapping
 
-    def _width(self, theta: np.ndarray, mapping: np.ndarray, ratio: Ratio, noise: float) -> float:
-        """Mean variance over all directions, relative to that of a fit without privacy."""
+    def renewed(
+        self, theta: np.ndarray, mapping: np.ndarray, ratio: Ratio, noise: float, left: float
+    ) -> np.ndarray | None:
+        """W for θ, where the rounds that are left tell more with it than all rounds with this one.
+
+        A map that was made far from θ shortens most scores along some direction. `noise` and `left`
+        are the standard deviations of the noise in the mean of all main scores, and of those left.
+        """
+        other = self.narrowest(theta, ratio, left)
+        here, there = (
+            float(np.max(self._variances(theta, *each)))
+            for each in ((mapping, ratio, noise), (other, ratio, left))
+        )
+        return other if there < WORTH * here else None
+
+    def _variances(
+        self, theta: np.ndarray, mapping: np.ndarray, ratio: Ratio, noise: float
+    ) -> np.ndarray:
+        """Expected variances along all directions, relative to those of a fit without privacy."""
         here = self._at(theta, mapping)
         corrected = self._corrected(here, mapping, ratio)
         spread = self.records * _symmetric(_sandwich(corrected.variance, here.variance))
         slope = self.records * corrected.change @ here.slope
         prior = np.diag(self.prior.precision)
         whole = slope.T @ np.linalg.solve(spread + noise**2 * np.eye(self.dimension), slope) + prior
-        return float(np.trace(np.linalg.solve(whole, self.records * here.fisher + prior)))
+        without = np.linalg.cholesky(_symmetric(self.records * here.fisher + prior))
+        inverse = np.linalg.inv(_symmetric(whole))
+        return np.linalg.eigvalsh(_symmetric(without.T @ inverse @ without))
 
     def updated_ratio(
         self,

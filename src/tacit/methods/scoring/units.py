@@ -8,21 +8,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from tacit.errors import DataError
-from tacit.methods.scoring.marginals import (
-    MISSING,
-)
+from tacit.methods.scoring.marginals import MISSING
 from tacit.methods.scoring.party import KNOTS, Counted, counted
 from tacit.models import Model, Records
 from tacit.models.capabilities import Scores
 
 MOST_OUTSIDE = 0.05
 """Of the values of a column that may lie outside of the range in which it is counted,"""
-
-
 LEAST_SPREAD = 0.01
 """how much of that range its standard deviation must be,"""
-
-
 MOST_AT_END = 0.25
 """and how many values released counts may show at an end that is not a declared bound."""
 
@@ -39,8 +33,8 @@ def check_units(model: Model, parties: Mapping[str, Records]) -> None:
     A private method takes no range from the data. Where none is declared, columns are taken for
     standardised ones. Values far outside would be counted at the ends of that range and values
     close together between two knots: curvature and posterior would be wrong. This check reads the
-    records of a simulation, before anything is released: its error is the only thing that depends
-    on them.
+    records where a fit has all of them, before anything is released. That there is an error
+    depends on them; its words do not.
     """
     if not isinstance(model, Scores):
         return
@@ -48,23 +42,29 @@ def check_units(model: Model, parties: Mapping[str, Records]) -> None:
     bias = any(feature.kind == "intercept" for feature in model.layout)
     for place, low, high in zip(what.numbers, what.low, what.high, strict=True):
         x = np.concatenate([np.asarray(one["x"], np.float64)[:, place] for one in parties.values()])
-        outside = float(np.mean((x < low) | (x > high)))
-        spread = math.sqrt(np.mean(np.square(x - (np.mean(x) if bias else 0.0))))
-        constant = np.ptp(x) == 0
-        if outside <= MOST_OUTSIDE and (constant or spread >= LEAST_SPREAD * (high - low)):
+        seen = in_other_units(x, low, high, float(np.mean(x)) if bias else 0.0)
+        if seen is None:
             continue
         name = model.layout[place].source
-        seen = (
-            f"{outside:.0%} of its values are outside"
-            if outside > MOST_OUTSIDE
-            else f"its values vary by {spread:.2g} only"
-        )
         raise DataError(
             f"column {name!r}: private scoring counts it in [{low:g}, {high:g}], but {seen}; "
             "declare public bounds in the model's layout, tacit.data.schema.layout.Feature("
             f"'numeric', {name!r}, low, high), or scale the column with public constants, e.g. "
             "(x − 60)/15"
         )
+
+
+def in_other_units(column: np.ndarray, low: float, high: float, about: float) -> str | None:
+    """Why a column is not in the units of the range in which it is counted, if it is not.
+
+    The words hold no number of the records: nothing was charged for one.
+    """
+    if float(np.mean((column < low) | (column > high))) > MOST_OUTSIDE:
+        return "many of its values are outside"
+    spread = math.sqrt(np.mean(np.square(column - about)))
+    if np.ptp(column) > 0 and spread < LEAST_SPREAD * (high - low):
+        return "its values vary by a small part of that only"
+    return None
 
 
 def counted_outside(model: Model, counts: np.ndarray, noise_sd: float) -> str | None:
