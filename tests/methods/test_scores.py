@@ -428,11 +428,12 @@ def test_a_map_that_was_made_far_away_is_renewed_where_the_rounds_left_gain_by_i
     far, here = np.array([0.0, 0.0, 2.8]), np.array([0.0, 0.0, 1.1])
     noise = 20.0
     made_far = estimator.narrowest(far, identity, noise)
-    renewed = estimator.renewed(here, made_far, identity, noise, 1.05 * noise)
+    early, late = (noise, 1.05 * noise), (noise, 20.0 * noise)
+    renewed = estimator.renewed(here, made_far, far, identity, early)
     assert renewed is not None
     assert np.linalg.norm(renewed[:, 2]) < 0.7 * np.linalg.norm(made_far[:, 2])
-    assert estimator.renewed(here, renewed, identity, noise, 1.05 * noise) is None
-    assert estimator.renewed(here, made_far, identity, noise, 20.0 * noise) is None  # too late
+    assert estimator.renewed(here, renewed, here, identity, early) is None
+    assert estimator.renewed(here, made_far, far, identity, late) is None
 
 
 def test_expected_widths_are_those_of_clipped_normal_scores():

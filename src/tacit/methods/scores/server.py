@@ -186,7 +186,8 @@ class ScoresServer:
         found = {"ratio": ratio.mean, "ratio_variance": ratio.variance}
         if self._burns_in(number):
             return found | {"map": estimator.mapping(point, ratio)}
-        return found | {"map": estimator.narrowest(point, ratio, self._main_noise(number))}
+        mapping = estimator.narrowest(point, ratio, self._main_noise(number))
+        return found | {"map": mapping, "made_at": point}
 
     def _main_noise(self, number: int) -> float:
         """Standard deviation of the noise in the weighted mean of the scores that follow."""
@@ -225,11 +226,15 @@ class ScoresServer:
         """Another map, and no rounds of the old one, where the rounds that are left gain by it."""
         left = self._main_noise(number)
         noise = (left**-2.0 + float(np.sum(known["noise"] ** -2.0))) ** -0.5
-        mapping = self.estimator(known).renewed(mean, known["map"], self._ratio(known), noise, left)
-        if mapping is None:
+        made_at, ratio = known.get("made_at", self.start), self._ratio(known)
+        try:
+            found = self.estimator(known).renewed(mean, known["map"], made_at, ratio, (noise, left))
+        except UNUSABLE:  # the present map still serves
+            found = None
+        if found is None:
             return {}
         none = {name: known[name][:0] for name in ("points", "scores", "noise")}
-        return none | {"map": mapping}
+        return none | {"map": found, "made_at": mean}
 
     @staticmethod
     def _ratio(known: Arrays) -> Ratio:

@@ -21,7 +21,7 @@ import numpy as np
 from tacit.methods.scores.estimate import MOST_STEPS, SCALE_STEP
 from tacit.methods.scores.party import CLIP
 
-WIDE = 1.8
+WIDE = 1.6
 """Times the width without privacy: wider intervals are announced."""
 
 
