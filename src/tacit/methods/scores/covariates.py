@@ -15,16 +15,16 @@ import numpy as np
 
 from tacit.data.schema.layout import INTERCEPT, Layout
 from tacit.errors import DataError
-from tacit.methods.scoring.marginals import MISSING, Marginals, marginals
-from tacit.methods.scoring.party import KNOTS, Counted, counted
+from tacit.methods.scoring.marginals import Marginals, marginals
+from tacit.methods.scoring.party import Counted, counted
 from tacit.methods.scoring.synthetic import correlated, independent, triangle
-from tacit.methods.scoring.units import MOST_AT_END, in_other_units
+from tacit.methods.scoring.units import counted_at_end, unfit_values
 from tacit.models.outcomes import Covariates
 
 ROWS = 1024
 """Number of synthetic records."""
 CONSTANT_SCALE = 1e-3
-"""Of the constant in z: it is there for the counts, and takes no share of the moment's norm."""
+"""Scale of the constant in z: small, because the constant is only needed for the counts."""
 
 
 class Design(NamedTuple):
@@ -33,7 +33,7 @@ class Design(NamedTuple):
     layout: Layout
     counted: Counted
     own: int
-    """How many of the columns are the covariates' own; the constant follows them."""
+    """Number of covariate columns; the constant follows them."""
 
     @property
     def numbers(self) -> int:
@@ -42,7 +42,7 @@ class Design(NamedTuple):
 
 
 def design_of(covariates: Covariates) -> Design:
-    """From the public schema alone."""
+    """What to count, from the public schema alone."""
     layout = covariates.layout
     own = len(layout)
     if not any(feature.kind == "intercept" for feature in layout):
@@ -104,11 +104,15 @@ def denoised(seen: np.ndarray, noise_sd: float) -> np.ndarray:
 
 
 def check_ranges(design: Design, tables: Sequence[np.ndarray]) -> None:
-    """Refuse plain records in units that the counts cannot describe; see `check_units`."""
+    """Refuse plain records in units that the counts cannot describe.
+
+    A private method takes no range from the data. Where none is declared, numbers are counted
+    between −3 and 3. See `check_units`.
+    """
     what = design.counted
     for place, low, high in zip(what.numbers, what.low, what.high, strict=True):
         column = np.concatenate([table[:, place] for table in tables])
-        seen = in_other_units(column, low, high, float(np.mean(column)))
+        seen = unfit_values(column, low, high)
         if seen is None:
             continue
         name = design.layout[place].source
@@ -121,20 +125,5 @@ def check_ranges(design: Design, tables: Sequence[np.ndarray]) -> None:
 
 def counted_at_ends(design: Design, counts: np.ndarray, noise_sd: float) -> str | None:
     """Why released counts show a column in other units than its counts assume, if they do."""
-    what = design.counted
-    first = sum(len(group) for group in what.groups)
-    hats = counts[first : first + KNOTS * len(what.numbers)].reshape(-1, KNOTS)
-    for row, place in enumerate(what.numbers):
-        feature, total = design.layout[place], max(float(np.sum(hats[row])), 1.0)
-        for knot, end, bound in (
-            (0, what.low[row], feature.low),
-            (-1, what.high[row], feature.high),
-        ):
-            share = (hats[row, knot] - MISSING * noise_sd) / total
-            if end != bound and share > MOST_AT_END:
-                return (
-                    f"about {hats[row, knot] / total:.0%} of the values of {feature.source!r} are "
-                    f"counted at {end:g}, the end of the range that is assumed for the column; "
-                    "declare its low and high"
-                )
-    return None
+    seen = counted_at_end(design.layout, design.counted, counts, noise_sd)
+    return None if seen is None else f"{seen}; declare its low and high"
