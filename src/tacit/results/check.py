@@ -15,6 +15,7 @@ from tacit.models import Records
 from tacit.plan.calibrate import Settled
 from tacit.plan.plan import Plan
 from tacit.plan.signal import POOR, signal
+from tacit.results.diagnostics import known_limits
 from tacit.results.evaluation import cannot_evaluate
 from tacit.results.statements import prior_statement, statement
 from tacit.results.verdict import missing_caution
@@ -97,7 +98,7 @@ def describe(
     terms = []
     if plan.settled:
         terms, poor = _terms(plan)
-        warnings += poor
+        warnings += [*poor, *(one.text for one in known_limits(plan))]
         notes.append(
             "numbers of records are exact here; show them only to those who may see the records"
         )
@@ -133,6 +134,7 @@ def plan_rows(plan: Plan) -> list[tuple[str, str]]:
             "schedule",
             f"{schedule.kind}, {schedule.rounds} rounds with {visited} parties, damping {damping}",
         ),
+        *(("secure sums", line) for line in (plan.thresholds.words() if plan.thresholds else ())),
     ]
 
 
@@ -173,7 +175,7 @@ def _terms(plan: Plan) -> tuple[list[list[Any]], list[str]]:
             poor.append(
                 f"party {names[0]}: even if all its records agree, a whole run's signal is "
                 f"{ratio:.2g} times its noise (per coordinate, root mean square); use more "
-                "records, a larger ε, fewer parameters or aggregation = 'trusted'"
+                "records, a larger ε, fewer parameters or aggregation = 'secure' or 'trusted'"
             )
     if len(kinds) > MOST_ROWS:
         rows.append([f"… and {len(kinds) - MOST_ROWS} more kinds", *[None] * (len(TERMS) - 1)])
