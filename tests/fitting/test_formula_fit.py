@@ -11,6 +11,7 @@ import pytest
 
 import tacit
 from tacit.data.federation import Federation
+from tacit.data.prepare import OutsideBoundsWarning
 from tacit.errors import ConfigError, DataError
 
 N = 1200
@@ -153,7 +154,8 @@ def test_a_saved_fit_predicts_alike_and_holds_no_record(private, tmp_path):
 
 def test_values_outside_the_bounds_are_clipped_as_in_training(private):
     old = pd.DataFrame({"age": [100.0, 250.0], "sex": ["f", "f"]})
-    found = private.predict(old)
+    with pytest.warns(OutsideBoundsWarning, match="1 value of age"):
+        found = private.predict(old)
     assert found[0] == found[1]
 
 

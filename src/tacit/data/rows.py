@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -12,7 +12,7 @@ from tacit.data.balance import balance_rng, surplus, surplus_note
 from tacit.data.config import DataConfig, PartitionConfig
 from tacit.data.partition import Rows, by_label
 from tacit.data.persons import read_persons
-from tacit.data.prepare import Column, as_text, read_column
+from tacit.data.prepare import Column, as_text, count_outside, read_column
 from tacit.data.schema.outcome import read_outcome
 from tacit.data.schema.table import PARTY, SourceSchema, Table, listed
 from tacit.errors import ConfigError, DataError
@@ -38,6 +38,8 @@ class ReadRows:
     """Row of the table that each row was read from."""
     true_values: dict[str, float] | None = None
     notes: tuple[str, ...] = ()
+    clipped: dict[str, int] = field(default_factory=dict)
+    """Number of values that were clipped to the bounds, by column."""
 
 
 def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, seed: int) -> ReadRows:
@@ -45,13 +47,13 @@ def read_rows(table: Table, data: DataConfig, partition: PartitionConfig, *, see
     try:
         return _read_rows(table, data, partition, seed=seed)
     except DataError as error:
-        raise _located(error, table) from error
+        raise located(error, table) from error
 
 
-def _located(error: DataError, table: Table) -> DataError:
-    """The error with its row counted in the table of its party, where there are several tables."""
+def located(error: DataError, table: Table) -> DataError:
+    """An error with its row counted in the table of its party, where there are several tables."""
     found = re.search(r"data row (\d+)", str(error))
-    if found is None or not table.parties:
+    if found is None or len(table.parties) < 2:
         return error
     row = int(found[1]) - 1
     party = table.frame[PARTY][row]
@@ -91,6 +93,7 @@ def _read_rows(
         places=np.flatnonzero(there),
         true_values=table.true_values,
         notes=(*table.notes, *notes, *columns_notes),
+        clipped=count_outside((outcome, *columns.values())),
     )
 
 

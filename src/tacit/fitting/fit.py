@@ -15,7 +15,7 @@ from tacit.data.schema.layout import Layout
 from tacit.data.schema.schema import Schema
 from tacit.engines.execute import Observer, Outcome, carry_out
 from tacit.errors import ConfigError
-from tacit.fitting.charged import fit_ledger
+from tacit.fitting.charged import fit_ledger, known_total
 from tacit.fitting.progress import Progress
 from tacit.fitting.result import Fit
 from tacit.fitting.study import Family, read_study
@@ -53,6 +53,7 @@ from tacit.results.statements import NOT_DECLARED
 from tacit.results.summary import LedgerFacts, Result, declared_columns
 from tacit.results.verdict import Caution, warn
 from tacit.server.schedule import Schedule
+from tacit.support.argument_names import python_names
 
 PREDICTIVE_DRAWS = 100
 
@@ -160,11 +161,12 @@ def fit(
     True
     """
     check_callback(callback)
-    study = read_study(
-        model, data, private=_is_private(privacy), party=party, schema=schema, family=family,
-        person=person, test=test, seed=as_seed(seed),
-    )  # fmt: skip
-    prepared = _prepare(*study, privacy, posterior, method, schedule, seed)
+    with python_names():
+        study = read_study(
+            model, data, private=_is_private(privacy), party=party, schema=schema, family=family,
+            person=person, test=test, seed=as_seed(seed),
+        )  # fmt: skip
+        prepared = _prepare(*study, privacy, posterior, method, schedule, seed)
     with fit_ledger(prepared.plan, prepared.federation, ledger) as charged:
         charging = None if charged is None else charged.charging
         with Progress(prepared.plan.schedule.rounds, progress) as bar:
@@ -215,11 +217,12 @@ def check(
     >>> dict(checked.rows)["held out"]
     '60 records'
     """
-    study = read_study(
-        model, data, private=_is_private(privacy), party=party, schema=schema, family=family,
-        person=person, test=test, seed=as_seed(seed),
-    )  # fmt: skip
-    prepared = _prepare(*study, privacy, posterior, method, schedule, seed)
+    with python_names():
+        study = read_study(
+            model, data, private=_is_private(privacy), party=party, schema=schema, family=family,
+            person=person, test=test, seed=as_seed(seed),
+        )  # fmt: skip
+        prepared = _prepare(*study, privacy, posterior, method, schedule, seed)
     return describe(prepared.plan, prepared.federation, prepared.test)
 
 
@@ -239,8 +242,13 @@ def load(path: str | Path, *, model: Model | None = None) -> Fit:
     Fit
         The fit, without metrics or history that are not public.
     """
-    result, posterior, history = read_saved(Path(path), model)
-    return Fit(posterior, history, _schema_of(result), result, result)
+    public, posterior, history = read_saved(Path(path), model)
+    result, guarantee = public, public.privacy.guarantee
+    if guarantee is not None and public.privacy.ledger is None:
+        total = known_total(public.run, guarantee.delta)
+        facts = msgspec.structs.replace(public.privacy, ledger=total)
+        result = msgspec.structs.replace(public, privacy=facts)
+    return Fit(posterior, history, _schema_of(public), result, public)
 
 
 def _is_private(privacy: Any) -> bool:
@@ -347,6 +355,7 @@ def _fit_of(prepared: _Prepared, outcome: Outcome, charged: LedgerFacts | None) 
         outcome.clipped,
         name="fit",
         engine="in-process",
+        run=None if charged is None else charged.run,
         metrics=metrics,
         party_metrics=by_party,
         calibration={} if bins is None else {"held_out": bins},

@@ -13,9 +13,10 @@ import numpy as np
 from tacit.data import Federation
 from tacit.data.formula import parse_formula
 from tacit.data.frames import is_table
+from tacit.data.prepare import warn_outside
 from tacit.data.records import pooled
 from tacit.data.schema.schema import Schema
-from tacit.data.study import federation_from, open_parties
+from tacit.data.study import WHERE_CALLED, federation_from, open_parties
 from tacit.errors import ConfigError, DataError
 from tacit.models import Model, ModelSchema, Records
 from tacit.models.base import OUTCOMES
@@ -148,8 +149,10 @@ def _of_formula(
     )
     if test is not None and not isinstance(test, int | float):
         assert federation.schema is not None
-        held = prepared_records(federation.schema, test, "test", outcome=True).records
-        federation = replace(federation, test=held)
+        held = prepared_records(federation.schema, test, "test", outcome=True)
+        columns = federation.schema.columns
+        warn_outside(held.clipped, columns, "values of test", stacklevel=WHERE_CALLED - 1)
+        federation = replace(federation, test=held.records)
     return Study(_built(settings, family, federation, private), federation, None)
 
 

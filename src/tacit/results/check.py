@@ -20,7 +20,7 @@ from tacit.server.schedule import Damping, PowerDamping
 
 MOST_ROWS = 12
 TERMS = ("parties", "units", "ε", "δ", "clip", "noise sd", "z", "releases", "signal to noise")
-NOTHING_SPENT = "No budget has been spent."
+NOTHING_SPENT = "This check spends no budget."
 
 
 @dataclass(frozen=True)

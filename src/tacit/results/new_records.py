@@ -52,7 +52,7 @@ def read_new(posterior: Posterior, data: DataFacts, records: Any) -> NewRecords:
     model = posterior.model
     if not posterior.family.is_proper(posterior.natural):
         raise ConfigError("the posterior is not a proper distribution and cannot predict")
-    center, scale = _unit_of_outcome(model, data)
+    center, scale = outcome_unit(model, data)
     named = _words(model, data)
     schema = schema_of(data)
     by_name = schema is None and model.record_columns is not None
@@ -101,7 +101,7 @@ def _with_outcome(model: Model, prepared: Prepared) -> Prepared:
     return prepared._replace(records=prepared.records | {"y": zeros})
 
 
-def _unit_of_outcome(model: Model, data: DataFacts) -> tuple[float, float]:
+def outcome_unit(model: Model, data: DataFacts) -> tuple[float, float]:
     """(center, scale) of a numeric outcome that was rescaled."""
     columns = declared_columns(data) or ()
     config = next((one for one in columns if one.name == data.outcome), None)

@@ -10,7 +10,7 @@ import polars as pl
 
 from tacit.data.config import ColumnConfig
 from tacit.data.frames import RawFrame, raw_frame
-from tacit.data.prepare import Column, as_kept, encode, read_column
+from tacit.data.prepare import Column, as_kept, count_outside, encode, read_column
 from tacit.data.schema.outcome import read_outcome
 from tacit.data.schema.table import SourceSchema, Table
 from tacit.errors import ConfigError, DataError
@@ -76,8 +76,10 @@ def prepared_records(
     if schema.design:
         read = [columns[config.name] for config in schema.features]
         records["x"] = encode(read, opened.rows)[0]
+    clipped = count_outside(columns.values())
     if outcome:
         found = read_outcome(Table(frame=table, schema=schema))
+        clipped |= count_outside([found])
         records["y"] = found.values.astype(np.float64)
         if found.config.missing == "drop":
             complete &= ~found.missing
@@ -86,7 +88,6 @@ def prepared_records(
             records[name] = as_kept(columns[name])
     if outcome and not complete.all():  # records to measure with: incomplete ones are left out
         records = {name: values[complete] for name, values in records.items()}
-    clipped = {name: column.outside for name, column in columns.items() if column.outside}
     return Prepared(records, complete, clipped)
 
 
