@@ -18,6 +18,7 @@ from tacit.errors import ConfigError
 from tacit.fitting.privacy import FitPrivacy
 from tacit.models import Records
 from tacit.models.capabilities import TopicTables
+from tacit.models.glm.normal import LOG_NOISE
 from tacit.models.lda.table import TopicTable
 from tacit.results.coefficients import Per, as_ratios, coefficients, ratio_name, unit_map
 from tacit.results.new_records import Kind, outcome_unit, predicted, read_new
@@ -340,7 +341,8 @@ class Fit:
             raise ConfigError(f"model {self.posterior.model.kind!r} has no coefficients to plot")
         from tacit.results.figures import plot_coefficients
 
-        names, mean, sd, low, high, real = zip(*self._rows(), strict=True)
+        rows = [row for row in self._rows() if row.name != LOG_NOISE]
+        names, mean, sd, low, high, real = zip(*rows, strict=True)
         warning = self._result.intervals.warning
         return plot_coefficients(
             names, mean, sd,
@@ -368,7 +370,8 @@ class Fit:
         """Draws of the posterior as ArviZ reads them; needs `pip install tacit[arviz]`.
 
         Coefficients of a regression are the variable `beta`, in the units of `summary()` and with
-        its terms; `fit.posterior.to_arviz()` has the parameters of the scaled columns.
+        its terms (and `noise_sd`, where it is unknown); `fit.posterior.to_arviz()` has the
+        parameters of the scaled columns.
 
         Parameters
         ----------

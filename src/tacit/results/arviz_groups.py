@@ -13,6 +13,7 @@ from tacit.data.records import len_records
 from tacit.errors import ConfigError, DataError
 from tacit.models import Model, Records
 from tacit.models.capabilities import SimulatesOutcomes
+from tacit.models.glm.normal import LOG_NOISE
 from tacit.models.outcomes import OutcomeLaw
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ def arviz_of(
     else:
         values = {"beta": units.coefficients(theta)}
         dims, coords = {"beta": ["term"]}, {"term": list(units.terms)}
+        if LOG_NOISE in posterior.names:
+            values["noise_sd"] = units.scale * np.exp(theta[:, -1])
     values |= posterior.draws(count, seed=seed)
     groups = {"posterior": {name: value[None] for name, value in values.items()}}
     if records is not None:

@@ -9,6 +9,7 @@ TITLES = {
     "logistic": "Logistic regression",
     "softmax": "Softmax regression",
     "linear": "Linear regression",
+    "linear-unknown-noise": "Linear regression",
     "poisson": "Poisson regression",
     "normal-mean": "Mean of a normal",
     "neural-network": "Neural network",
