@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 import tacit
@@ -76,7 +77,7 @@ def test_two_values_that_are_not_0_and_1_need_a_word():
     named = fitted('died["2"] ~ age', frame)
     coded = fitted("died ~ age", FRAME)
     np.testing.assert_allclose(named.predict(FRAME), coded.predict(FRAME), rtol=1e-6)
-    assert fitted("died ~ age", frame, family="linear").posterior.model.kind == "linear"
+    assert fitted("died ~ age", frame, family="linear").posterior.model.output == "gaussian"
 
 
 def test_the_first_cell_that_is_no_number_is_named():
@@ -103,7 +104,10 @@ def test_arviz_has_the_units_of_the_summary():
     pytest.importorskip("arviz")
     fit = fitted("stay ~ age + C(sex)", FRAME)
     tree = fit.to_arviz(FRAME, draws=4000)
-    beta, table = tree.posterior["beta"], fit.summary()
+    table = fit.summary().filter(pl.col("term") != "noise sd")
+    noise = fit.summary().filter(pl.col("term") == "noise sd")
+    beta = tree.posterior["beta"]
+    assert float(tree.posterior["noise_sd"].mean()) == pytest.approx(noise["mean"].item(), rel=0.01)
     assert beta.dims == ("chain", "draw", "term")
     assert beta.coords["term"].values.tolist() == table["term"].to_list()
     spread = table["sd"].to_numpy() / np.sqrt(4000)

@@ -46,7 +46,8 @@ def column_numbers(layout: Layout, outputs: int = 1, further: int = 0) -> np.nda
     """
     sources = list(dict.fromkeys(one.source for one in layout if one.kind != "intercept"))
     column = [CONSTANT if f.kind == "intercept" else sources.index(f.source) for f in layout]
-    return np.append(np.tile(np.array(column, dtype=np.int64), outputs), [CONSTANT] * further)
+    numbers = [*column * outputs, *[CONSTANT] * further]
+    return np.array(numbers, dtype=np.int64)
 
 
 class PriorTerm(NamedTuple):
