@@ -151,7 +151,7 @@ def _of_formula(
         assert federation.schema is not None
         held = prepared_records(federation.schema, test, "test", outcome=True)
         columns = federation.schema.columns
-        warn_outside(held.clipped, columns, "values of test", stacklevel=WHERE_CALLED - 1)
+        warn_outside(held.clipped, columns, "values of test", stacklevel=WHERE_CALLED - 2)
         federation = replace(federation, test=held.records)
     return Study(_built(settings, federation, private), federation, None)
 
