@@ -10,6 +10,7 @@ import polars as pl
 
 from tacit.data.balance import balance_rng, surplus, surplus_note
 from tacit.data.config import DataConfig, PartitionConfig
+from tacit.data.derived import raw_names, with_derived
 from tacit.data.partition import Rows, by_label
 from tacit.data.persons import read_persons
 from tacit.data.prepare import Column, as_text, count_outside, read_column
@@ -74,8 +75,10 @@ def _read_rows(
     _refuse_unknown(table, data, label, wanted)
     wanted.update(name for name in (*data.keep, label) if name and schema.declared(name))
     outcome = read_outcome(table)
+    frame = with_derived(table.frame, schema.columns, wanted)
+    wanted.update(raw_names(schema.columns, wanted))
     columns = {
-        config.name: read_column(table.frame[config.name], config, pooled=data.scaling == "pooled")
+        config.name: read_column(frame[config.name], config, pooled=data.scaling == "pooled")
         for config in schema.columns
         if config.name in wanted and config.name != schema.outcome
     }
@@ -106,6 +109,8 @@ def _remaining(
     for column in (outcome, *columns.values()):
         if column.config.missing == "drop" and column.missing.any():
             gone |= column.missing
+            if column.config.derived:  # its sources say so
+                continue
             notes.append(
                 f'column "{column.config.name}": rows dropped because of missing values:'
                 f" {column.missing.sum()}"
@@ -140,7 +145,7 @@ def _refuse_unknown(table: Table, data: DataConfig, label: str | None, wanted: s
     }
     there = set(table.frame.columns)
     for why, names in reasons.items():
-        for name in names:
+        for name in raw_names(table.schema.columns, names):
             if name not in there:
                 raise DataError(
                     f'column "{name}" is not in the data ({why}); the columns are'

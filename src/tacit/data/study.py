@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from tacit.data.config import TABULAR, ColumnConfig, DataConfig, PartitionConfig
+from tacit.data.derived import columns_of, with_derived
 from tacit.data.federation import Federation, federation_of_table
 from tacit.data.formula import Formula, Term
 from tacit.data.frames import FRAMES, RawFrame, is_frame, raw_frame
@@ -132,13 +133,13 @@ def federation_from(
     declared = {} if schema is None else {column.name: column for column in schema.columns}
     every = list(declared) if private else list(dict.fromkeys([*declared, *first.names]))
     terms = formula.columns([name for name in every if name not in (party, person)])
-    names = [term.column for term in terms]
+    names = list(dict.fromkeys(name for term in terms for name in term.sources))
     _check_roles(formula, names, party, person, first)
     wanted = [*names, formula.outcome, *(one for one in (party, person) if one is not None)]
     whole = _table_of(frames, wanted, formula.outcome, private=private)
     read = _Reader(declared, private, whole.frame, formula.outcome)
     try:
-        columns = [read.feature(term) for term in terms]
+        columns = columns_of(terms, read.feature, read.scaled)
         outcome, positive = read.outcome(formula, numeric=numeric, counts=counts)
     except DataError as error:
         raise located(error, whole) if len(frames) > 1 else error from None
@@ -218,6 +219,7 @@ class _Reader:
         self.declared, self.private, self.frame = declared, private, frame
         self.outcome_name = outcome
         self.notes: list[str] = []
+        self.known: dict[str, ColumnConfig] = {}
         self.inferred: list[str] = []
         """Columns of which something was read from records."""
 
@@ -244,6 +246,7 @@ class _Reader:
                 f"write {name}"
             )
         config = msgspec.structs.replace(config, feature=True)
+        self.known[name] = config
         if not config.levels:
             return config
         reference = term.reference or config.reference or config.levels[0]
@@ -252,6 +255,15 @@ class _Reader:
                 f"C({name}, {reference!r}): the levels of {name} are {listed(config.levels)}"
             )
         return msgspec.structs.replace(config, reference=reference)
+
+    def scaled(self, config: ColumnConfig) -> ColumnConfig:
+        """A transformation of columns without bounds, with a centre and scale of its values."""
+        frame = with_derived(self.frame, [*self.known.values(), config], [config.name])
+        center, scale = _location_scale(frame[config.name], config)
+        self.note(config.name, f"centre {center:.6g} and scale {scale:.6g} come")
+        found = msgspec.structs.replace(config, center=center, scale=scale)
+        self.known[config.name] = found
+        return found
 
     def read(self, config: ColumnConfig, *, categorical: bool) -> ColumnConfig:
         """A column that is not declared, from the records."""

@@ -286,6 +286,7 @@ class Fit:
         return "\n".join(
             [
                 *lines,
+                *self._interaction_lines(),
                 *self._metric_lines(),
                 *self._note_lines(),
                 str(self.privacy),
@@ -303,6 +304,19 @@ class Fit:
         if self._result.clipped is not None:
             lines.append(f"Clipping: {self._result.clipped.statement}")
         return [*lines, f"Converged: {self.why}."] if self.converged else lines
+
+    def _interaction_lines(self) -> list[str]:
+        """Where the main effects of columns that interact are."""
+        known = {one.name: one for one in declared_columns(self._result.data) or ()}
+        factors = dict.fromkeys(name for one in known.values() for name in one.product)
+        centres = [
+            f"{name} = {known[name].affine[0]:.4g}"  # pyright: ignore[reportOptionalSubscript]
+            for name in factors
+            if name in known and not known[name].levels and known[name].affine is not None
+        ]
+        if not centres:
+            return []
+        return [f"Interactions: other effects are those at {', '.join(centres)}."]
 
     def _note_lines(self) -> list[str]:
         shown, more = self.notes[:MOST_NOTES], len(self.notes) - MOST_NOTES
