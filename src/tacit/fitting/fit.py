@@ -186,7 +186,8 @@ def load(path: str | Path, *, model: Model | None = None) -> Fit:
     Parameters
     ----------
     path
-        A run directory, its public part, or a folder that `Fit.save` wrote.
+        A run directory, its public part, the state directory of a live server or party, or a
+        folder that `Fit.save` wrote.
     model
         The model that was fitted, for models that cannot be stored (NumPyro functions). Without it
         such a fit has its posterior and summary, but cannot predict.

@@ -67,6 +67,12 @@ class Fit:
         return bool(self._result.converged)
 
     @property
+    def _verdict(self) -> str:
+        if self._result.converged is None:
+            return "convergence unknown"
+        return "converged" if self.converged else "NOT CONVERGED"
+
+    @property
     def why(self) -> str:
         """The reason for `converged`, in one sentence."""
         return self._result.why
@@ -135,7 +141,7 @@ class Fit:
         return (
             f"Fit({self.posterior!r}, {len(self._result.parties)} parties, "
             f"{self._result.rounds} rounds, "
-            f"{'converged' if self.converged else 'NOT CONVERGED'}, "
+            f"{self._verdict}, "
             f"{'not private' if privacy.guarantee is None else privacy.guarantee}"
             f"{'' if self.clipped is None else f', {self.clipped:.0%} of units clipped'})"
             + "".join(f"\nWarning: {text}" for text in self.cautions)
@@ -291,7 +297,7 @@ class Fit:
                 *self._note_lines(),
                 str(self.privacy),
                 *([] if prior is None else [f"Prior: {prior}."]),
-                f"{rounds} round{'' if rounds == 1 else 's'}.",
+                *([f"{rounds} round{'' if rounds == 1 else 's'}."] if rounds else []),
                 *self._remarks(),
             ]
         )
@@ -373,7 +379,7 @@ class Fit:
             rows=[(row.term, *texts(row), row.unit or "") for row in rows],
             remarks=[
                 *([f"The first {MOST_ROWS} rows."] if len(rows) == MOST_ROWS else []),
-                f"{'Converged' if self.converged else 'NOT CONVERGED'}: {self.why}.",
+                f"{self._verdict.replace('c', 'C', 1)}: {self.why}.",
                 public.privacy.statement,
                 *([public.intervals.warning] if public.intervals.warning else []),
             ],

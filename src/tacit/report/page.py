@@ -35,7 +35,12 @@ from tacit.report.parts import (
     percent,
     several,
 )
-from tacit.report.privacy import privacy_badge, privacy_parts, privacy_statement
+from tacit.report.privacy import (
+    guarantee_parts,
+    privacy_badge,
+    privacy_parts,
+    privacy_statement,
+)
 from tacit.results.coefficients import as_ratios
 from tacit.results.explained import explained
 from tacit.results.figures import plot_calibration, plot_convergence, plot_negative_elbo
@@ -110,7 +115,15 @@ def party_page(run: PartyRun) -> Page:
         "tacit ledger show. Metrics on its held-out records are in private/evaluation.json."
     )
     sections = [
-        ("privacy", "Privacy", [Paragraph(result.privacy), *([Paragraph(ledger)] * private)]),
+        (
+            "privacy",
+            "Privacy",
+            [
+                Paragraph(result.privacy),
+                *guarantee_parts(result.guarantee),
+                *([Paragraph(ledger)] * private),
+            ],
+        ),
         ("coefficients", "Coefficients", coefficient_parts(result)),
         ("run", "The run", [facts("The run", rows)]),
     ]
