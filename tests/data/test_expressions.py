@@ -76,6 +76,10 @@ def test_effects_are_those_of_least_squares_in_the_users_units():
     np.testing.assert_allclose(table["mean"].to_numpy()[:5], solution, atol=0.05)
     np.testing.assert_allclose(fit.predict(FRAME), design @ solution, atol=0.1)
     assert "Interactions: other effects are those at age = 60." in str(fit)
+    named = tacit.Schema(bounds=SCHEMA.bounds, levels=SCHEMA.levels, units={"age": "10 years"})
+    rows = tacit.fit(FORMULA, FRAME, party="ward", schema=named, privacy=None).summary()
+    np.testing.assert_allclose(rows["mean"][4], 10 * table["mean"][4], rtol=1e-6)
+    assert rows["unit"][4] == "10 years"
     inferred = tacit.fit(FORMULA, FRAME, party="ward", privacy=None)
     np.testing.assert_allclose(inferred.predict(FRAME), fit.predict(FRAME), atol=0.1)
 

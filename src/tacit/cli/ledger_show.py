@@ -82,9 +82,16 @@ def _without_budget(ledger: Ledger, dataset: DatasetId, entries: Sequence[Row]) 
         epsilon = ledger.price(
             dataset, (), unit=terms.unit, adjacency=terms.adjacency, delta=terms.delta
         )
-    known = {name: getattr(found, name) for name in found.__struct_fields__}
     return Unlimited(
-        **known | {"epsilon": epsilon, "planned": epsilon},
+        dataset=found.dataset,
+        epsilon=epsilon,
+        budget=None,
+        remaining=None,
+        charges=found.charges,
+        releases=found.releases,
+        family=found.family,
+        planned=epsilon,
+        shared=found.shared,
         delta=terms.delta,
         adjacency=terms.adjacency,
         unit=terms.unit,

@@ -20,7 +20,7 @@ import polars as pl
 from tacit.data.expressions import Range, parse_expression, times
 from tacit.data.formula import Term
 from tacit.data.prepare import read_column
-from tacit.data.schema.columns import ColumnConfig
+from tacit.data.schema.columns import ColumnConfig, Missing
 from tacit.errors import ConfigError, DataError
 
 _LEVEL = re.compile(r"(?P<name>.*)\[(?P<level>[^\[\]]*)\]", re.DOTALL)
@@ -174,7 +174,7 @@ def _bounds(config: ColumnConfig) -> Range:
     return config.low, config.high
 
 
-def _missing(name: str, sources: Sequence[ColumnConfig]) -> str:
+def _missing(name: str, sources: Sequence[ColumnConfig]) -> Missing:
     """Policy of a derived column: dropped where a source is; columns for gaps are refused."""
     for one in sources:
         if one.missing in ("indicator", "level"):
@@ -195,6 +195,8 @@ def _products(factors: Sequence[ColumnConfig]) -> list[ColumnConfig]:
         else [one.name]
         for one in factors
     ]
+    numbers = [one for one in factors if not one.levels]
+    unit = numbers[0].unit if len(numbers) == 1 else None  # of the number that levels change
     found = []
     for chosen in itertools.product(*choices):
         scale, limits = 1.0, (1.0, 1.0)
@@ -211,13 +213,17 @@ def _products(factors: Sequence[ColumnConfig]) -> list[ColumnConfig]:
                 low, high = _bounds(config)
                 inside = (low - center, high - center)
             limits = times(limits, inside)
-        bounds = {}
-        if math.isfinite(limits[0]) and math.isfinite(limits[1]):
-            bounds = {"low": limits[0], "high": limits[1]}
+        bounded = math.isfinite(limits[0]) and math.isfinite(limits[1])
         found.append(
             ColumnConfig(
-                name=":".join(chosen), product=chosen, center=0.0, scale=scale,
-                missing=missing, **bounds,
+                name=":".join(chosen),
+                product=chosen,
+                center=0.0,
+                scale=scale,
+                missing=missing,
+                unit=unit,
+                low=limits[0] if bounded else None,
+                high=limits[1] if bounded else None,
             )
-        )  # fmt: skip
+        )
     return found

@@ -12,10 +12,12 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from tacit.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Range = tuple[float, float]
 STATEFUL = {
@@ -56,15 +58,17 @@ def _not_negative(given: Range) -> None:
         )
 
 
-FUNCTIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Callable[[Range], None]]] = {
-    "log": (np.log, _positive("log", 0.0)),
-    "log2": (np.log2, _positive("log2", 0.0)),
-    "log10": (np.log10, _positive("log10", 0.0)),
-    "log1p": (np.log1p, _positive("log1p", -1.0)),
-    "sqrt": (np.sqrt, _not_negative),
-    "exp": (np.exp, _any),
+FUNCTIONS: dict[str, tuple[Callable[[float], float], Callable[[Range], None]]] = {
+    "log": (math.log, _positive("log", 0.0)),
+    "log2": (math.log2, _positive("log2", 0.0)),
+    "log10": (math.log10, _positive("log10", 0.0)),
+    "log1p": (math.log1p, _positive("log1p", -1.0)),
+    "sqrt": (math.sqrt, _not_negative),
+    "exp": (math.exp, _any),
 }
-"""Increasing functions, each with a check of the range that they are applied to."""
+"""Increasing functions, each with a check of the range that they are applied to; NumPy has them
+by the same names. No array library is loaded here, so that a bad file is refused at once.
+"""
 OPERATORS = "+ - * / **"
 LONGEST = 200
 """Characters of an expression."""
@@ -82,6 +86,8 @@ class Expression:
 
     def values(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         """The value of each record; not finite where a function has none."""
+        import numpy as np
+
         with np.errstate(all="ignore"):
             found = _evaluate(self.tree, {key: columns[name] for key, name in self.names.items()})
         rows = len(next(iter(columns.values())))
@@ -93,8 +99,7 @@ class Expression:
         Never too narrow; wider than necessary where a column occurs twice.
         """
         try:
-            with np.errstate(all="ignore"):
-                found = _range(self.tree, {key: ranges[name] for key, name in self.names.items()})
+            found = _range(self.tree, {key: ranges[name] for key, name in self.names.items()})
         except ConfigError as error:
             raise ConfigError(f"{self.text}: {error}") from None
         except OverflowError:
@@ -196,6 +201,8 @@ def _power(node: ast.BinOp, text: str) -> int:
 
 
 def _evaluate(node: ast.expr, columns: Mapping[str, np.ndarray]) -> np.ndarray | float:
+    import numpy as np
+
     if isinstance(node, ast.Name):
         return columns[node.id]
     if isinstance(node, ast.Constant):
@@ -205,7 +212,8 @@ def _evaluate(node: ast.expr, columns: Mapping[str, np.ndarray]) -> np.ndarray |
         return -inner if isinstance(node.op, ast.USub) else inner
     if isinstance(node, ast.Call):
         assert isinstance(node.func, ast.Name)
-        return FUNCTIONS[node.func.id][0](np.asarray(_evaluate(node.args[0], columns), np.float64))
+        inner = np.asarray(_evaluate(node.args[0], columns), np.float64)
+        return getattr(np, node.func.id)(inner)
     assert isinstance(node, ast.BinOp)
     left, right = _evaluate(node.left, columns), _evaluate(node.right, columns)
     if isinstance(node.op, ast.Add):
@@ -234,8 +242,7 @@ def _range(node: ast.expr, ranges: Mapping[str, Range]) -> Range:
         function, check = FUNCTIONS[node.func.id]
         inner = _range(node.args[0], ranges)
         check(inner)
-        low, high = (float(function(np.asarray(end))) for end in inner)
-        return low, high
+        return function(inner[0]), function(inner[1])
     assert isinstance(node, ast.BinOp)
     left = _range(node.left, ranges)
     if isinstance(node.op, ast.Pow):

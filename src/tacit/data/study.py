@@ -347,9 +347,9 @@ class _Reader:
         """The levels of an outcome of numbers: 0 and 1, or two others if one is named as y = 1."""
         if self.private or _numbers(series, config) <= {0.0, 1.0}:
             return _with_levels(config, ("0", "1"))
-        levels = _levels(series, config)
+        levels = list(_levels(series, config))
         if len(levels) == 2 and positive is not None:
-            return _with_levels(config, levels)
+            return _with_levels(config, tuple(levels))
         name, shown = config.name, listed(levels[:5]) + (", …" if len(levels) > 5 else "")
         if len(levels) > 2:
             raise DataError(
