@@ -190,6 +190,10 @@ class PrivateMethod(LocalMethod, abc.ABC):
         noise_now = clip_now * self.noise_end**progress
         return self.release(clip=clip * clip_now, noise_sd=noise_sd * noise_now, units=units)
 
+    def summands(self, units: int) -> int:
+        """Number of contributions to a sum of a party with `units` units."""
+        return units
+
     def contributions(
         self, model: Model, family: Family, key: Array, task: Task, tally: Tally
     ) -> tuple[Bounded, Array] | None:

@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import msgspec
 
 from tacit.errors import ConfigError
+from tacit.methods.batches import ANY_UNITS
 from tacit.privacy.accounting import calibrate, epsilon
 from tacit.privacy.events import HIDDEN_UNITS, LEAST_UNITS, Adjacency, GaussianEvent
 from tacit.privacy.guarantee import TRUST, Aggregation, Guarantee, Unit
@@ -57,6 +58,10 @@ class Releasing(Protocol):
         """Events released by the reply to a visit, for a party with `units` units."""
         ...
 
+    def summands(self, units: int) -> int:
+        """Number of contributions to a sum of a party with `units` units."""
+        ...
+
 
 class PartyShape(NamedTuple):
     """Number of visits and units of a party."""
@@ -74,6 +79,8 @@ class LatticeShape(NamedTuple):
     """Bound on the contributions to one party's sum."""
     parties: int = 1
     """Parties whose noise is added up before anyone sees it."""
+    most_units: int = HIDDEN_UNITS
+    """Contributions that a party may have: `units`, or fewer if each adds up several parts."""
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,8 +139,12 @@ def settle(
     """
     shares = 1 if privacy.aggregation == "plain" else shares
     units = max(total_units, LEAST_UNITS) if total_units else HIDDEN_UNITS
-    units = math.ceil(units * math.sqrt(summed_parts))
-    lattice = LatticeShape(numbers, units, shares if privacy.aggregation == "trusted" else 1)
+    lattice = LatticeShape(
+        numbers,
+        math.ceil(units * math.sqrt(summed_parts)),
+        shares if privacy.aggregation == "trusted" else 1,
+        units,
+    )
     _check(privacy, method, shapes, shares)
     clips = {name: _clip(privacy, method, name) for name in shapes}
     known: dict[tuple, float] = {}
@@ -154,7 +165,7 @@ def settle(
         every = _with_one_step(every)
     for name, shape in shapes.items():
         answers = every[name]
-        _check_ring(name, answers, shape.units, lattice)
+        _check_ring(name, answers, method.summands(shape.units), lattice)
         delta = privacy.of(name)[2]
         key = (answers, shape.visits, delta)
         if key not in costs:
@@ -228,11 +239,11 @@ def _check_ring(
     party: str, answers: Sequence[tuple[GaussianEvent, ...]], units: int, lattice: LatticeShape
 ) -> None:
     """Refuse sums that may be cut off because they do not fit into 64-bit integers."""
-    if units > lattice.units:
+    if units > lattice.most_units:
         raise ConfigError(
-            f"party {party!r} has {units} units; the rounding of its sums is bounded for at most "
-            f"{lattice.units}: declare the total number under privacy.adjacency = 'replace-one', "
-            "or divide the party"
+            f"party {party!r} adds up {units} contributions; rounding is bounded for at most "
+            f"{lattice.most_units}: declare the total number under privacy.adjacency = "
+            "'replace-one', or divide the party"
         )
     for event in (event for answer in answers for event in answer):
         assert event.lattice is not None
@@ -271,15 +282,27 @@ def _multiplier(
     lattice: LatticeShape,
     known: dict[tuple, float],
 ) -> float:
-    """z for one party; calibrated once for parties with equal settings."""
+    """z for one party; calibrated once for parties with equal settings.
+
+    It does not depend on the party's number of units, so that the step of its releases follows from
+    the agreed plan.
+    """
     target, given, delta = privacy.of(party)
     if given is not None:
         return given
 
-    def events(noise: float) -> tuple[GaussianEvent, ...]:
-        return _together(_answers(method, shape, lattice, clip=1.0, noise_sd=noise), shape.visits)
+    def events(noise: float, units: int = ANY_UNITS) -> tuple[GaussianEvent, ...]:
+        sized = shape._replace(units=units)
+        return _together(_answers(method, sized, lattice, clip=1.0, noise_sd=noise), shape.visits)
 
     assert target is not None
+    for own, most in zip(events(1.0, shape.units), events(1.0), strict=True):
+        if own.sampling is not None and most.sampling and own.sampling.rate > most.sampling.rate:
+            raise ConfigError(
+                f"party {party!r} has {shape.units} units; a batch of one is more than the share "
+                f"of {most.sampling.rate:.4g} that the noise is calibrated for: raise "
+                "method.sampling_rate, or use sampling = 'poisson'"
+            )
     key = (target, delta, events(1.0))
     if key not in known:
         known[key] = calibrate(
