@@ -3,9 +3,10 @@
     python -m benchmarks.lattice [--before REVISION]
 
 Microseconds per number of noise for vectors of several lengths, one at a time and drawn ahead, and
-CPU seconds of a private Adult run (examples/adult-private.toml with secret noise, compiled before).
-With `--before` the same run is measured in the source tree of that revision, in alternation: give
-the last one with floating-point noise. Exit code 1 if a target is missed.
+CPU seconds of a private Adult run (examples/adult-private.toml with secret noise, compiled before,
+and with a declared prior: later versions learn its scale otherwise, which has nothing to do with
+noise). With `--before` the same run is measured in the source tree of that revision, in
+alternation: give the last one with floating-point noise. Exit code 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from tacit.run.run import prepare
 raw = tomllib.loads(Path("examples/adult-private.toml").read_text(encoding="utf-8"))
 raw["privacy"].pop("insecure_noise_seed", None)
 raw["privacy"].pop("ledger", None)
+raw["model"]["prior_sd"] = 1.0
 plan = prepare(parse_config(raw)).plan
 carry_out(plan)
 spent = []

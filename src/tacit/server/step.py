@@ -216,7 +216,7 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
     noisy = [r for r in replies if rules.combine is not None and r.party not in first]
     noisy = _of_one_stage(rules, state, noisy)
     if rules.combine is not None and noisy:
-        total = _noisy_sum(rules, state, noisy)
+        total = noisy_sum(rules, state, noisy)
         before, answers = q, RoundSum(total, len(noisy), state.round + 1)
         shared = rules.combine(shared._replace(q=before), answers)
         q = shared.q
@@ -256,7 +256,7 @@ def _apply(rules: Rules, state: ServerState, replies: list[Reply]) -> tuple[Serv
     ), ()
 
 
-def _noisy_sum(rules: Rules, state: ServerState, replies: list[Reply]) -> Arrays:
+def noisy_sum(rules: Rules, state: ServerState, replies: list[Reply]) -> Arrays:
     """The sum of a round's releases; integers are added up as such, whatever their order."""
     if not is_integer(replies[0].released):
         return product(replies[0].released, (reply.released for reply in replies[1:]))
