@@ -158,6 +158,11 @@ class PrivateMethod(LocalMethod, abc.ABC):
         return self._run.adjacency
 
     @property
+    def hides_lengths(self) -> bool:
+        """True if the numbers of records that decide array shapes are secret."""
+        return (self.unit, self.adjacency) != ("record", "replace-one")
+
+    @property
     def parties(self) -> int:
         """Number of parties of the run."""
         return self._run.parties
