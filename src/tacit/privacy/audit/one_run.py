@@ -20,7 +20,7 @@ from scipy.stats import binom
 from tacit.privacy.audit.bounds import gaussian_epsilon
 
 CONFIDENCE = 0.95
-"""As in the paper: at 99.99 % the term with δ would hide what a run of this size can show."""
+"""As in the paper: at 99.99 % the term with δ would dominate a run of this size."""
 _LARGEST = 50.0
 _LARGEST_DISTANCE = 25.0
 
