@@ -161,7 +161,7 @@ class PrivateStatistics(PrivateMethod):
     kind: ClassVar[str] = "dp-statistics"
     eager: ClassVar[bool] = True
     takes_batches: ClassVar[bool] = True
-    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted", "server")
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "secure", "trusted", "server")
     damping: ClassVar[float | None] = 1.0
     wants_full: ClassVar[bool] = True
     uses_key: ClassVar[bool] = False
