@@ -43,7 +43,7 @@ from tacit.models import ConjugateGaussian, Model, Records
 from tacit.models.statistics import Statistics, whole
 from tacit.privacy.bounded import Bounded, Tally, clip_sum, clip_units
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.guarantee import Aggregation
+from tacit.privacy.guarantee import Aggregation, Unit
 from tacit.privacy.mechanisms import Gaussian as GaussianMechanism
 from tacit.privacy.settings import check_clip
 from tacit.pvi import cavity, divide, multiply, power
@@ -159,6 +159,7 @@ class PrivateStatistics(PrivateMethod):
     """
 
     kind: ClassVar[str] = "dp-statistics"
+    units: ClassVar[tuple[Unit, ...]] = ("record", "person")
     eager: ClassVar[bool] = True
     takes_batches: ClassVar[bool] = True
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "secure", "trusted", "server")
