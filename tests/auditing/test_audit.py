@@ -180,7 +180,7 @@ def test_noise_that_is_missing_at_the_end_is_found(monkeypatch, mutate):
     monkeypatch.setattr(party_side, "_private_parts", weak)
     found = audit(plan, draws=1_024, seconds=1e4, canaries=False)
     wrong = [one.what for one in found.findings if not one.holds and one.kind == "release"]
-    assert wrong == ["update, visit 2, 1"]
+    assert wrong == ["update at visit 2, release 1"]
 
 
 def test_an_exact_number_in_the_reply_is_found(monkeypatch):

@@ -214,7 +214,7 @@ def _releases(
                 part,
                 Finding(
                     kind="release",
-                    what=_named(audited, pair),
+                    what=f"{_stage_of(audited, pair)}, release {pair.place + 1}",
                     claim=_claim([pair.event], delta, adjacency),
                     bound=_shown_epsilon([pair.event], part, delta, adjacency),
                     wrong_noise=None
@@ -228,12 +228,11 @@ def _releases(
     return found
 
 
-def _named(audited: AuditedParty, pair: WorstPair) -> str:
-    """Stage and number of a release, with the visit if the stage is audited at several."""
+def _stage_of(audited: AuditedParty, pair: WorstPair) -> str:
+    """The stage, with the visit if the stage is audited at several."""
     stage_at = audited.plan.method.stage_at
     visits = [one for one in audited.visits() if stage_at(one).name == pair.stage]
-    place = f"{pair.place + 1}"
-    return f"{pair.stage}{f', visit {pair.visit + 1},' if len(visits) > 1 else ''} {place}"
+    return f"{pair.stage} at visit {pair.visit + 1}" if len(visits) > 1 else pair.stage
 
 
 def _absent(plan: Plan) -> bool:
@@ -253,7 +252,7 @@ def _replies(audited: AuditedParty, pair: WorstPair, draws: int, until: float) -
     delta = settled.guarantee.delta
     return Finding(
         kind="reply",
-        what=_named(audited, pair).removesuffix(f" {pair.place + 1}"),
+        what=_stage_of(audited, pair),
         claim=_claim(settled.events_at(pair.visit), delta, plan.privacy.adjacency),
         bound=reply_epsilon(first, second, delta),
         note=f"threshold test of {len(first):,} + {len(second):,} replies",
@@ -271,7 +270,7 @@ def _low_bits(audited: AuditedParty, pair: WorstPair) -> Finding:
     )
     return Finding(
         kind="low bits",
-        what=_named(audited, pair),
+        what=f"{_stage_of(audited, pair)}, release {pair.place + 1}",
         claim=_claim([pair.event], delta, plan.privacy.adjacency),
         bound=bits_epsilon(pair, (first, second), delta),
         note="integers" if getattr(pair.event, "lattice", None) else "floating point",
