@@ -39,6 +39,7 @@ from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.settings import Privacy
 from tacit.results.check import Check, describe
 from tacit.results.compose import compose_result, data_facts, party_row, privacy_facts
+from tacit.results.diagnostics import known_limits
 from tacit.results.evaluation import (
     Attempts,
     EvaluationWarning,
@@ -228,13 +229,16 @@ def _run(
     progress: bool | None,
 ) -> Fit:
     """Charge the ledger, run the plan and evaluate it. Warnings name the line that called `fit`."""
+    before = known_limits(prepared.plan)
+    warn(before, stacklevel=4)
     with fit_ledger(prepared.plan, prepared.federation, ledger) as charged:
         charging = None if charged is None else charged.charging
         with Progress(prepared.plan.schedule.rounds, progress) as bar:
             observe = bar.observer(callback)
             outcome = carry_out(prepared.plan, observe=observe, charging=charging)
     fitted = _fit_of(prepared, outcome, None if charged is None else charged.facts)
-    warn([Caution(one.kind, one.text) for one in fitted._result.cautions], stacklevel=4)
+    cautions = [Caution(one.kind, one.text) for one in fitted._result.cautions]
+    warn([one for one in cautions if one not in before], stacklevel=4)
     return fitted
 
 
