@@ -25,7 +25,7 @@ MOST_ROWS = 12
 TERMS = (
     "parties", "units", "ε", "δ", "clip", "noise sd", "noise / clip", "releases", "signal to noise",
 )  # fmt: skip
-NOTHING_SPENT = "No budget has been spent."
+NOTHING_SPENT = "This check spends no budget."
 
 
 @dataclass(frozen=True)
