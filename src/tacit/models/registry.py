@@ -48,8 +48,11 @@ SHIPPED = {
     "numpyro": Entry("tacit.models.numpyro.model:NumPyroModel", "NumPyroSettings"),
     "topics": Entry("tacit.models.lda.model:TopicModel", "TopicSettings"),
 }
-WITHOUT_TABLE = {"belief-network": "tacit.models.belief.model:BeliefNetwork"}
-"""Models that a stored fit may use but a configuration cannot."""
+WITHOUT_TABLE = {
+    "belief-network": "tacit.models.belief.model:BeliefNetwork",
+    "linear-unknown-noise": "tacit.models.glm.normal:NormalRegression",
+}
+"""Models that a stored fit may use but a configuration does not name."""
 DEFAULT_KINDS = {
     "bernoulli": "logistic",
     "gaussian": "linear",

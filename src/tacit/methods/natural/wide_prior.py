@@ -148,38 +148,53 @@ class ScalesPrior(NamedTuple):
         found = flat.term_of(square)
         return found.value, found.precision
 
-    # T, its transpose, and both with squared elements; θ is one block of columns per output.
+    # T, its transpose, and both with squared elements; θ is one block of columns per output, and
+    # then parameters that belong to no column.
 
-    def _blocks(self, rows: np.ndarray) -> np.ndarray:
-        return rows.reshape(*rows.shape[:-1], rows.shape[-1] // len(self.units), len(self.units))
+    @property
+    def _tail(self) -> np.ndarray:
+        further = len(self.facts.mean) % len(self.units)
+        sd = np.asarray(self.facts.model.prior_sd, np.float64)
+        return CONSTANT_SCALE * self.facts.unit / sd[len(sd) - further :]
 
-    def _apply(self, rows: np.ndarray, units: np.ndarray, centre: np.ndarray) -> np.ndarray:
-        blocks = self._blocks(rows)
+    def _parts(self, rows: np.ndarray, power: int) -> tuple[np.ndarray, np.ndarray]:
+        """One row of columns per output, and what belongs to no column, scaled."""
+        outputs, further = divmod(rows.shape[-1], len(self.units))
+        head = rows[..., : outputs * len(self.units)]
+        blocks = head.reshape(*rows.shape[:-1], outputs, len(self.units))
+        return blocks, rows[..., rows.shape[-1] - further :] * self._tail**power
+
+    def _apply(self, rows: np.ndarray, power: int) -> np.ndarray:
+        blocks, tail = self._parts(rows, power)
         constant = constant_of(self.facts.model.layout)
-        found = blocks * units
+        found = blocks * self.units**power
         if constant is not None:
-            found[..., constant] = blocks @ centre
-        return found.reshape(rows.shape)
+            found[..., constant] = blocks @ self.centre**power
+        return np.concatenate(
+            [found.reshape(*rows.shape[:-1], blocks.shape[-2] * blocks.shape[-1]), tail], axis=-1
+        )
 
-    def _apply_back(self, rows: np.ndarray, units: np.ndarray, centre: np.ndarray) -> np.ndarray:
-        blocks = self._blocks(rows)
+    def _apply_back(self, rows: np.ndarray, power: int) -> np.ndarray:
+        blocks, tail = self._parts(rows, power)
         constant = constant_of(self.facts.model.layout)
-        found = blocks * units
+        found = blocks * self.units**power
         if constant is not None:
-            found = found + blocks[..., constant, None] * centre
-        return found.reshape(rows.shape)
+            found = found + blocks[..., constant, None] * self.centre**power
+        return np.concatenate(
+            [found.reshape(*rows.shape[:-1], blocks.shape[-2] * blocks.shape[-1]), tail], axis=-1
+        )
 
     def _phi(self, rows: np.ndarray) -> np.ndarray:
-        return self._apply(rows, self.units, self.centre)
+        return self._apply(rows, 1)
 
     def _squares(self, rows: np.ndarray) -> np.ndarray:
-        return self._apply(rows, self.units**2, self.centre**2)
+        return self._apply(rows, 2)
 
     def _back(self, rows: np.ndarray) -> np.ndarray:
-        return self._apply_back(rows, self.units, self.centre)
+        return self._apply_back(rows, 1)
 
     def _back_squares(self, rows: np.ndarray) -> np.ndarray:
-        return self._apply_back(rows, self.units**2, self.centre**2)
+        return self._apply_back(rows, 2)
 
 
 def constant_of(layout: Layout) -> int | None:
