@@ -131,7 +131,8 @@ def federation_from(
     terms = formula.columns([name for name in every if name not in (party, person)])
     names = [term.column for term in terms]
     _check_roles(formula, names, party, person, first)
-    wanted = [*names, formula.outcome, *(one for one in (party, person) if one is not None)]
+    outcomes = [formula.outcome] if formula.outcome else []
+    wanted = [*names, *outcomes, *(one for one in (party, person) if one is not None)]
     selected = {name: frame.select(wanted) for name, frame in frames.items()}
     for name, frame in selected.items():
         if frame.is_empty():
@@ -143,9 +144,12 @@ def federation_from(
     whole = table_of_parties(selected, SourceSchema(columns=(), outcome=formula.outcome))
     read = _Reader(declared, private, whole.frame, formula.outcome)
     columns = [read.feature(term) for term in terms]
-    outcome, positive = read.outcome(formula, numeric=numeric, counts=counts)
+    positive = None
+    if formula.outcome:
+        outcome, positive = read.outcome(formula, numeric=numeric, counts=counts)
+        columns = [*columns, outcome]
     config = FrameConfig(
-        columns=(*columns, outcome),
+        columns=tuple(columns),
         outcome=formula.outcome,
         positive=positive,
         party=party,
@@ -179,13 +183,14 @@ def _check_roles(
             continue
         if not isinstance(name, str):
             raise ConfigError(f"{role} = {name!r}; give the name of a column")
-        if name == formula.outcome:
+        if name == formula.outcome and name:
             raise ConfigError(f"{role} = {name!r} is the outcome too; name another column")
         if name in names:
             raise ConfigError(
                 f"{role} = {name!r} is a term of the formula too; leave it out of one of them"
             )
-    for name in (*names, formula.outcome, *(one for one in roles.values() if one is not None)):
+    outcomes = (formula.outcome,) if formula.outcome else ()
+    for name in (*names, *outcomes, *(one for one in roles.values() if one is not None)):
         if name not in first.names:
             near = near_word(name, first.names)
             advice = f'did you mean "{near}"?' if near else f"its columns: {listed(first.names)}"

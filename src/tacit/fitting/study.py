@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from tacit.data import Federation
-from tacit.data.formula import parse_formula
+from tacit.data.formula import Formula, parse_formula
 from tacit.data.frames import is_table
 from tacit.data.records import pooled
 from tacit.data.schema.schema import Schema
@@ -123,6 +123,7 @@ def _of_formula(
             "prepared; give the data frame, or a model such as tacit.models.LogisticRegression"
         )
     settings = _settings(family)
+    _check_outcome(settings, formula)
     serves = None if isinstance(settings, AutoModel) else model_class(settings.kind).serves
     numeric = None
     if serves is not None:
@@ -151,6 +152,21 @@ def _of_formula(
         held = prepared_records(federation.schema, test, "test", outcome=True).records
         federation = replace(federation, test=held)
     return Study(_built(settings, family, federation, private), federation, None)
+
+
+def _check_outcome(settings: ModelSettings, formula: Formula) -> None:
+    """Refuse a formula whose outcome the family does not have, or one that lacks it."""
+    if settings.needs_outcome == bool(formula.outcome):
+        return
+    if formula.outcome:
+        raise ConfigError(
+            f"family = {settings.kind!r} has no outcome, but the formula has {formula.outcome!r}; "
+            'write it as "~ age + weight"'
+        )
+    raise ConfigError(
+        f"family = {settings.kind!r} needs an outcome before ~; without one use family='mixture' "
+        "or another model of the columns themselves"
+    )
 
 
 def _settings(family: Family) -> ModelSettings:

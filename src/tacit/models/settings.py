@@ -20,6 +20,8 @@ class ModelSettings(Table, frozen=True, kw_only=True, tag_field="kind"):
     """The model; the keys depend on `kind`."""
 
     place: ClassVar[str] = "model"
+    needs_outcome: ClassVar[bool] = True
+    """False for a model of the columns themselves."""
     renamed: ClassVar[Mapping[str, str]] = {
         "largest": "max_count",
         "program": "function",
@@ -130,3 +132,14 @@ class TopicSettings(ModelSettings, frozen=True, kw_only=True, tag="topics"):
     """Clip as a share of document_words, for method.clip = 1."""
     document_steps: Count = 30
     """Largest number of iterations for the topics of a document."""
+
+
+class MixtureSettings(ModelSettings, frozen=True, kw_only=True, tag="mixture"):
+    """Gaussian mixture: clusters of records without an outcome."""
+
+    needs_outcome: ClassVar[bool] = False
+
+    components: Count = 3
+    """Number of components (clusters)."""
+    concentration: Positive | None = None
+    """Dirichlet parameter of the weights; default 1/components."""

@@ -10,7 +10,7 @@ import polars as pl
 
 from tacit.data.config import ColumnConfig
 from tacit.data.frames import RawFrame, raw_frame
-from tacit.data.prepare import Column, as_kept, encode, read_column
+from tacit.data.prepare import Column, as_kept, encode, read_column, without_intercept
 from tacit.data.schema.outcome import read_outcome
 from tacit.data.schema.table import SourceSchema, Table
 from tacit.errors import ConfigError, DataError
@@ -62,7 +62,10 @@ def prepared_records(
     opened = frame if isinstance(frame, RawFrame) else raw_frame(frame, where)
     configs = [*schema.features, *(schema.declared(name) for name in keep)]
     known = [config for config in configs if config is not None]
-    wanted = [config.name for config in known] + ([schema.outcome] if outcome else [])
+    wanted = [config.name for config in known] + (
+        [schema.outcome] if outcome and schema.outcome else []
+    )
+    measured = outcome  # incomplete records are left out
     _refuse_absent(opened, wanted)
     table = opened.select(wanted)
     if not opened.rows:
@@ -76,6 +79,8 @@ def prepared_records(
     if schema.design:
         read = [columns[config.name] for config in schema.features]
         records["x"] = encode(read, opened.rows)[0]
+    if not schema.outcome:
+        records["x"], outcome = without_intercept(records["x"]), False
     if outcome:
         found = read_outcome(Table(frame=table, schema=schema))
         records["y"] = found.values.astype(np.float64)
@@ -84,7 +89,7 @@ def prepared_records(
     for name in keep:
         if name in columns:
             records[name] = as_kept(columns[name])
-    if outcome and not complete.all():  # records to measure with: incomplete ones are left out
+    if measured and not complete.all():
         records = {name: values[complete] for name, values in records.items()}
     clipped = {name: column.outside for name, column in columns.items() if column.outside}
     return Prepared(records, complete, clipped)

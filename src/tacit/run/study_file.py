@@ -12,6 +12,7 @@ from typing import Any
 from tacit.data.formula import parse_formula
 from tacit.data.schema.schema import column_rows
 from tacit.errors import ConfigError
+from tacit.models.registry import MODEL_SETTINGS
 from tacit.support.tables import short
 from tacit.support.validation import near_word
 
@@ -48,6 +49,8 @@ def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             )
         if key in result:
             data[key] = result.pop(key)
+    if "formula" not in data and _without_outcome(result.get("model")):
+        data.setdefault("outcome", "")
     if "source" not in data:
         if {"path", "target", "formula", *TOP}.isdisjoint(data):
             unsaid = NO_DATA if set(data) <= {"held_out"} else NO_SOURCE
@@ -61,6 +64,13 @@ def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if "formula" in data:
         faults += _resolve_formula(data)
     return result | {"data": data}, faults
+
+
+def _without_outcome(model: Any) -> bool:
+    """True for a [model] table of a kind that has no outcome."""
+    kind = model.get("kind") if isinstance(model, dict) else None
+    known = isinstance(kind, str) and kind in MODEL_SETTINGS
+    return known and not MODEL_SETTINGS[kind].needs_outcome
 
 
 def _formula_keys(result: dict[str, Any]) -> list[str]:

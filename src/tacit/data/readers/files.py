@@ -49,7 +49,7 @@ def table_of_parties(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -
 
 def _same_columns(frames: Mapping[str, pl.DataFrame], schema: SourceSchema) -> list[pl.DataFrame]:
     """The columns that all tables have, as text where types differ; declared ones must be there."""
-    wanted = {column.name for column in schema.features} | {schema.outcome}
+    wanted = {column.name for column in schema.features} | ({schema.outcome} - {""})
     for name, frame in frames.items():
         for column in wanted - {*frame.columns}:
             raise DataError(
