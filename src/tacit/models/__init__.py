@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tacit.models.bnn import NeuralNetwork
     from tacit.models.capabilities import ConjugateGaussian
     from tacit.models.conjugate import ConjugateExponential
+    from tacit.models.factors import FactorModel
     from tacit.models.glm.base import GeneralisedLinear, LinearPredictor
     from tacit.models.glm.linear import LinearRegression
     from tacit.models.glm.logistic import LogisticRegression
@@ -28,6 +29,7 @@ _HOMES = {
     "BeliefNetwork": "belief.model",
     "ConjugateExponential": "conjugate",
     "ConjugateGaussian": "capabilities",
+    "FactorModel": "factors",
     "GaussianMixture": "mixture.model",
     "NormalMean": "normal_mean",
     "GeneralisedLinear": "glm.base",
@@ -50,6 +52,7 @@ __all__ = [
     "BeliefNetwork",
     "ConjugateExponential",
     "ConjugateGaussian",
+    "FactorModel",
     "GaussianMixture",
     "GeneralisedLinear",
     "LinearPredictor",

@@ -107,9 +107,10 @@ class ConjugateExponential(Model):
     exact_rounds: ClassVar[int] = 200
     """Largest number of rounds without privacy, if none is given."""
 
-    @abc.abstractmethod
     def weight_of(self, natural: Natural) -> float:
-        """Number of records that q has learned from, prior included."""
+        """Number of records that q has learned from, where the last stage is repeated."""
+        del natural
+        return 1.0
 
     @property
     @abc.abstractmethod

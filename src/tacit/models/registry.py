@@ -47,6 +47,7 @@ SHIPPED = {
     "neural-network": Entry("tacit.models.bnn:NeuralNetwork", "NeuralNetworkSettings"),
     "numpyro": Entry("tacit.models.numpyro.model:NumPyroModel", "NumPyroSettings"),
     "topics": Entry("tacit.models.lda.model:TopicModel", "TopicSettings"),
+    "factors": Entry("tacit.models.factors:FactorModel", "FactorSettings"),
     "mixture": Entry("tacit.models.mixture.model:GaussianMixture", "MixtureSettings"),
 }
 WITHOUT_TABLE = {"belief-network": "tacit.models.belief.model:BeliefNetwork"}

@@ -7,7 +7,7 @@ its own file, as a subclass of `ModelSettings` or `PriorSettings`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -143,3 +143,13 @@ class MixtureSettings(ModelSettings, frozen=True, kw_only=True, tag="mixture"):
     """Number of components (clusters)."""
     concentration: Positive | None = None
     """Dirichlet parameter of the weights; default 1/components."""
+
+
+class FactorSettings(ModelSettings, frozen=True, kw_only=True, tag="factors"):
+    """Probabilistic principal components or factor analysis of columns without an outcome."""
+
+    needs_outcome: ClassVar[bool] = False
+    factors: Count = 2
+    """Number of factors."""
+    noise: Literal["common", "columns"] = "common"
+    """"common": one noise variance (probabilistic PCA); "columns": one per column."""

@@ -14,6 +14,7 @@ TITLES = {
     "neural-network": "Neural network",
     "numpyro": "NumPyro model",
     "topics": "Topic model",
+    "factors": "Factor model",
     "mixture": "Gaussian mixture",
 }
 UNDERSTOOD = ("1", "true", "yes")
