@@ -34,7 +34,24 @@ def run_command(
 ) -> None:
     """`tacit run`."""
     config = read_config(path, tuple(overrides or ()), seed)
-    out = out or default_out(config)
+    carry_out_run(
+        config, path, out or default_out(config),
+        resume=resume, overwrite=overwrite, report=report, ledger=ledger, as_json=as_json,
+    )  # fmt: skip
+
+
+def carry_out_run(
+    config: Config,
+    path: Path,
+    out: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    report: bool,
+    ledger: Path | None,
+    as_json: bool,
+) -> None:
+    """Carry out a configuration and show its result; `path` is its file in advice."""
     from tacit.run.directory import check_out
 
     check_out(out, resume=resume, overwrite=overwrite)  # before anything heavy is imported

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from tacit.cli import advanced, network, study, tables
+from tacit.cli import advanced, network, study, tables, update
 from tacit.cli.certs import certs_app
 from tacit.cli.data import data_app
 from tacit.cli.ledger_app import ledger_app
@@ -36,6 +36,7 @@ COMMANDS = {
     "init": tables.init,
     "check": study.check,
     "run": study.run,
+    "update": update.update,
     "predict": tables.predict,
     "explain": study.explain,
     "show": study.show,

@@ -51,7 +51,7 @@ async def serve(
     ready: Callable[[int], None] | None = None,
     standby: bool = False,
 ) -> Result | None:
-    """Serve until the end; the result, or None when the server was told to close before it."""
+    """Serve until the end; the result, or None if the server was closed before."""
     credentials = setup.own.serve.credentials(setup.base)
     credentials.check()
     plan = server_plan(setup.agreed)

@@ -23,6 +23,7 @@ class Exact(LocalMethod):
 
     kind: ClassVar[str] = "exact"
     second_order: ClassVar[bool] = True
+    takes_batches: ClassVar[bool] = True
     dtype: str = "float64"
 
     def check(self, model: Model, family: Family) -> None:

@@ -23,7 +23,7 @@ def identify_parties(
     names = list(parties)
     if not federation.source and not federation.raw:
         return identify_arrays(ledger, {name: federation.parties[name] for name in names})
-    source = _by_party(federation.raw if federation.source is None else federation.source, names)
+    source = source_records(federation, names)
     raw = _by_party(federation.raw, names)
     form = federation.known_by
     return ledger.identify_many(
@@ -34,6 +34,12 @@ def identify_parties(
             form or {"columns": sorted(raw[name]), "target": federation.outcome}, raw[name]
         ),
     )
+
+
+def source_records(federation: Federation, names: list[str]) -> Mapping[str, Records]:
+    """All rows and columns of the source by party, or the prepared records without one."""
+    source = federation.raw if federation.source is None else federation.source
+    return _by_party(source or federation.parties, names)
 
 
 def _by_party(records: Mapping[str, Records], names: list[str]) -> Mapping[str, Records]:

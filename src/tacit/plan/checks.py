@@ -99,6 +99,16 @@ def check_likelihood(model: Model, parties: dict[str, Records]) -> None:
             )
 
 
+def check_continued(method: LocalMethod, model: Model) -> None:
+    """Refuse to continue an earlier run with a method that cannot start from its posterior."""
+    if not method.takes_batches or model.has_site_prior:
+        raise ConfigError(
+            f"continues with method.kind = {method.kind!r} and model {model.kind!r}; an earlier "
+            "posterior can be updated with method.kind = 'exact' (linear regression, declared "
+            "prior_sd), 'expected-statistics' or 'dp-statistics': use it in both runs"
+        )
+
+
 def check_eager(method: LocalMethod, model: Model) -> None:
     """Refuse a method that needs gradients for a model written in NumPy."""
     if not (model.traceable or method.eager):
@@ -158,7 +168,7 @@ def facts(
     parties: int = 1,
     dimension: int = 1,
 ) -> RunFacts:
-    """What a method is told of a run whose schedule is resolved."""
+    """Facts about a run with a resolved schedule that a method may need."""
     assert schedule.tolerance is not None
     clips = [] if privacy is None else [own.clip for own in privacy.parties.values()]
     return RunFacts(

@@ -28,6 +28,7 @@ from tacit.plan.auto import LACKS, choose_method
 from tacit.plan.calibrate import Settled, settle
 from tacit.plan.checks import (
     Live,
+    check_continued,
     check_eager,
     check_in_step,
     check_memory,
@@ -75,6 +76,13 @@ class Plan:
     """True if the log reports how far each round moved q; False saves that work."""
     why: str = field(default="", compare=False)
     """Reason for the method chosen by "auto"; empty if the method was given."""
+    earlier: Natural | None = field(default=None, repr=False)
+    """Posterior of earlier records, which takes the place of the prior."""
+
+    @property
+    def prior(self) -> Natural:
+        """What the parties' factors multiply: the model's prior or an earlier posterior."""
+        return self.model.prior(self.family) if self.earlier is None else self.earlier
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -97,7 +105,7 @@ class Plan:
             schedule=self.schedule,
             parties=((PRIOR_PARTY,) if site else ()) + tuple(self.parties),
             seed=self.seed,
-            prior=self.family.zero() if site else self.model.prior(self.family),
+            prior=self.family.zero() if site else self.prior,
             solver=self.method.solver(self.model, self.family),
             stages=self.method.stage_table(rounds),
             site_prior=site,
@@ -250,6 +258,7 @@ class Plan:
                 rounds=self.schedule.rounds,
                 damping_at=self.schedule.damping_at,
                 noise_sd=noise_sd,
+                earlier=self.earlier,
             )
         )
 
@@ -266,38 +275,39 @@ def make_plan(
     privacy: Privacy | None = None,
     trust: str | None = None,
     live: Live | None = None,
+    earlier: Natural | None = None,
 ) -> Plan:
     """Resolve every "auto" and refuse what cannot work, before anything runs or is charged.
 
     `trust` overrides the trust text of the aggregation. With `live`, records that are elsewhere are
-    an empty dictionary.
+    an empty dictionary. `earlier` is the posterior of earlier records, which replaces the prior.
     """
     check_parties(model, parties, seed, live)
     given = schedule = schedule or Synchronous()
-    why = ""
+    steady, why = live is None or live.quorum is None, ""
     if method is None:
-        steady = live is None or live.quorum is None
         method, why = choose_method(
             model, privacy=privacy, schedule=schedule, parties=len(parties), steady=steady
         )
     method = method.suited(model)
+    if earlier is not None:
+        check_continued(method, model)
     check_eager(method, model)
     noisy = isinstance(method, PrivateMethod) and not method.wants_full
-    everyone = schedule.parties_per_round is None and (live is None or live.quorum is None)
-    most_full = method.most_full(everyone=everyone)
-    chosen_family = choose_family(family, model, private=noisy, most_full=most_full)
+    everyone = schedule.parties_per_round is None and steady
+    most = method.most_full(everyone=everyone)
+    chosen_family = choose_family(family, model, private=noisy, most_full=most)
     units = units_of(method, privacy, parties, live)
     method = settled_method(method, privacy, units, live)
     check_rounding(model, method)
     method.check(model, chosen_family)
     schedule = resolved_schedule(schedule, method, model, chosen_family, len(parties))
     check_memory(method, model, chosen_family, schedule, live)
-    run_facts = facts(schedule, privacy, live, parties=len(parties), dimension=model.dimension)
-    method.check_run(run_facts)
-    method = method.for_run(run_facts)
+    method = _for_run(method, schedule, privacy, live, len(parties), model.dimension)
     plan = Plan(
-        model, chosen_family, method, schedule, parties, seed, batch_parties, live=live, why=why
-    )
+        model, chosen_family, method, schedule, parties, seed, batch_parties, live=live, why=why,
+        earlier=earlier,
+    )  # fmt: skip
     if privacy is None:
         return plan
     assert isinstance(method, PrivateMethod)
@@ -309,10 +319,24 @@ def make_plan(
             raise
         other = make_plan(
             model, parties, family=family, method=DPSGD(), schedule=given, seed=seed,
-            batch_parties=batch_parties, privacy=privacy, trust=trust, live=live,
+            batch_parties=batch_parties, privacy=privacy, trust=trust, live=live, earlier=earlier,
         )  # fmt: skip
         return replace(other, why=f"not {method.kind}: {refused}; {LACKS}")
     return replace(plan, privacy=privacy, settled=settled)
+
+
+def _for_run(
+    method: LocalMethod,
+    schedule: Schedule,
+    privacy: Privacy | None,
+    live: Live | None,
+    parties: int,
+    dimension: int,
+) -> LocalMethod:
+    """The method with the facts of the run; refuses a run that it does not support."""
+    known = facts(schedule, privacy, live, parties=parties, dimension=dimension)
+    method.check_run(known)
+    return method.for_run(known)
 
 
 def _settled(
@@ -354,11 +378,11 @@ def first_factors(plan: Plan) -> dict[str, Natural]:
     """Initial factors of the parties, which multiply the prior.
 
     A method that does not learn the precision needs q to start at the model's: every party gets an
-    equal share of start/prior, which is public.
+    equal share of start/prior, which is public. A run that continues an earlier one starts there.
     """
     prior = plan.model.prior(plan.family)
     factors = {PRIOR_PARTY: prior} if plan.has_prior_party else {}
-    if not plan.method.starts_at_prior(plan.model):
+    if plan.earlier is None and not plan.method.starts_at_prior(plan.model):
         start = plan.model.start(plan.family) or prior
         share = power(divide(start, prior), 1.0 / len(plan.parties))
         factors |= dict.fromkeys(plan.parties, share)

@@ -152,18 +152,18 @@ def _target_faults(
         )
     if epsilon is None and noise_multiplier is None and needed:
         yield (
-            f"{key} has neither epsilon nor noise_multiplier; give one, e.g. epsilon = 1.0, or say "
+            f"{key} has neither epsilon nor noise_multiplier; give one, e.g. epsilon = 1.0, or set "
             'privacy = "none" to train without'
         )
     if epsilon is not None and not 0 < epsilon < math.inf:
         yield (
             f"{key}.epsilon = {epsilon}; it must be a finite number > 0 (no noise is finite at 0); "
-            'to train without privacy say privacy = "none"'
+            'to train without privacy set privacy = "none"'
         )
     if noise_multiplier is not None and not 0 < noise_multiplier < math.inf:
         yield (
             f"{key}.noise_multiplier = {noise_multiplier}; without noise there is no guarantee: it "
-            'must be a finite number > 0; to train without privacy say privacy = "none"'
+            'must be a finite number > 0; to train without privacy set privacy = "none"'
         )
 
 

@@ -71,7 +71,7 @@ def run_verdict(
 
 
 def _misfit(plan: Plan, state: ServerState) -> str | None:
-    """What the released rank histogram says against the model, if it does."""
+    """Evidence of the released rank histogram against the model, if any."""
     fit = fit_of(state.memory or {}) if isinstance(plan.method, PrivateScores) else None
     if fit is None or fit.p_value >= SIGNIFICANT:
         return None

@@ -21,7 +21,7 @@ T = TypeVar("T")
 MOST_LOG_UNIT = 700.0
 """Beyond it the unit of a density of hundreds of columns overflows: it is per unit of x then."""
 MOST_PARTIES = 100
-"""With more parties they are not measured one by one."""
+"""Number of parties above which metrics per party are not computed."""
 
 
 class EvaluationWarning(UserWarning):

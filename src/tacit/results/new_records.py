@@ -24,7 +24,7 @@ INTERVAL_DRAWS = 2000
 
 
 class NewRecords(NamedTuple):
-    """New records, and how their outcome is called."""
+    """New records, and the name of their outcome."""
 
     prepared: Prepared
     posterior: Posterior

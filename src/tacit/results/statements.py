@@ -34,6 +34,11 @@ NOT_DECLARED = (
 )
 
 
+EARLIER_RECORDS = (
+    "This is the guarantee of this run's records; those of the earlier run have that run's."
+)
+
+
 def statement(plan: Plan) -> str:
     """Privacy statement of a plan."""
     guarantee = plan.guarantee
@@ -41,6 +46,8 @@ def statement(plan: Plan) -> str:
         return NOT_PRIVATE
     assert isinstance(plan.method, PrivateMethod)
     intervals = _about_intervals(plan, plan.method)
+    if plan.earlier is not None:
+        intervals = f"{intervals} {EARLIER_RECORDS}"
     if guarantee.caveat is not None:
         plain = msgspec.structs.replace(guarantee, caveat=None)
         return f"{guarantee.caveat}. With secret noise it would be {plain}. {intervals}"
@@ -58,6 +65,8 @@ def _about_intervals(plan: Plan, method: PrivateMethod) -> str:
 def prior_statement(plan: Plan) -> str | None:
     """The prior of a regression in words; None for models that state their own."""
     model, method = plan.model, plan.method
+    if plan.earlier is not None:
+        return "the posterior of an earlier run on other records"
     if not isinstance(model, LearnsScale):
         return None
     if method.learns_scale(model):

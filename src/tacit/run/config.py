@@ -53,6 +53,18 @@ class EvaluateConfig(Table, frozen=True, kw_only=True):
     run; the result then lists them as not covered by the guarantee."""
 
 
+class Continues(Table, frozen=True, kw_only=True):
+    """An earlier run whose posterior is the prior of this run, for records that arrived later."""
+
+    place: ClassVar[str] = "continues"
+
+    run: str
+    """Directory of the earlier run."""
+    equal_rows: Literal["refuse", "allow"] = "refuse"
+    """"refuse": a row that the earlier run has used is an error, because it would count twice;
+    "allow": equal rows are different records."""
+
+
 class TuneConfig(Table, frozen=True, kw_only=True):
     """Settings of `tacit tune`; `tacit run` ignores them."""
 
@@ -92,6 +104,8 @@ class Config(Table, frozen=True, kw_only=True):
     engine: EngineSettings = InProcessSettings()
     evaluate: EvaluateConfig = EvaluateConfig()
     tune: TuneConfig = TuneConfig()
+    continues: Continues | None = None
+    """An earlier run on other records, whose posterior is updated by this one (`tacit update`)."""
     baseline: Literal["none", "committee-same-prior", "committee-split-prior", "central"] = "none"
     """A baseline instead of a federation: parties that fit alone and combine once, each with the
     whole prior or a share of it, or all records in one place.
@@ -106,6 +120,11 @@ class Config(Table, frozen=True, kw_only=True):
         yield from faults_together(self.data, self.partition)
         yield from model_faults(self.model, self.data)
         yield from ledger_faults(self.private, self.data)
+        if self.continues is not None and self.baseline != "none":
+            yield (
+                f'baseline = "{self.baseline}" with continues; a baseline starts from the prior: '
+                "leave one of them out"
+            )
 
 
 def model_faults(model: ModelSettings, data: DataConfig) -> Iterator[str]:

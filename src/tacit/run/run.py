@@ -42,6 +42,13 @@ from tacit.results.shown import site_summary
 from tacit.results.summary import Result, Topic, write_result
 from tacit.run.build import make_engine, make_method, make_model, make_schedule
 from tacit.run.config import Config, config_digest, resolved_toml
+from tacit.run.continued import (
+    Earlier,
+    check_same_columns,
+    check_same_model,
+    read_earlier,
+    records_used,
+)
 from tacit.run.directory import (
     CONFIG,
     EVALUATION,
@@ -74,6 +81,7 @@ class Prepared:
     federation: Federation
     plan: Plan
     data_s: float
+    earlier: Earlier | None = None
 
 
 def prepare(config: Config, method: LocalMethod | None = None) -> Prepared:
@@ -85,16 +93,23 @@ def prepare(config: Config, method: LocalMethod | None = None) -> Prepared:
     federation = load_federation(config.data, config.partition, config.seed)
     check_private(config, federation)
     model = make_model(config, federation)
-    plan = plan_for(config, model, federation.parties, method)
+    earlier = None if config.continues is None else read_earlier(config.continues)
+    if earlier is not None:
+        check_same_columns(earlier, data_facts(federation, config.data.source))
+    plan = plan_for(config, model, federation.parties, method, earlier)
     if config.private is None and model.user_program:
         check_likelihood(model, plan.parties)
     if config.evaluate.reference == "nuts":
         check_nuts(model)
-    return Prepared(config, federation, plan, time.perf_counter() - started)
+    return Prepared(config, federation, plan, time.perf_counter() - started, earlier)
 
 
 def plan_for(
-    config: Config, model: Model, records: dict[str, Records], method: LocalMethod | None = None
+    config: Config,
+    model: Model,
+    records: dict[str, Records],
+    method: LocalMethod | None = None,
+    earlier: Earlier | None = None,
 ) -> Plan:
     """Plan of a configuration for these parties' records."""
     parties, method, schedule, trust = as_baseline(
@@ -104,7 +119,7 @@ def plan_for(
         make_schedule(config),
         private=config.private is not None,
     )
-    return make_plan(
+    plan = make_plan(
         model,
         parties,
         family=config.posterior,
@@ -114,7 +129,11 @@ def plan_for(
         batch_parties=config.engine.batch_parties,
         privacy=config.private,
         trust=trust,
+        earlier=None if earlier is None else earlier.natural,
     )
+    if earlier is not None:
+        check_same_model(earlier, plan)
+    return plan
 
 
 def check_private(config: Config, federation: Federation) -> None:
@@ -179,7 +198,7 @@ def run(
     observe: Callable[[Prepared], Observer | None] | None = None,
     prepared: Prepared | None = None,
 ) -> Result:
-    """Carry a configuration out and leave a run directory; the result with all that was measured.
+    """Run a configuration and write a run directory; returns the result with all measurements.
 
     A private run is charged to `ledger`, to the configured ledger, or to the user's default ledger.
     public/result.json has only the part that the guarantee covers. `prepared` replaces the records
@@ -194,32 +213,28 @@ def run(
     resolved = resolved_toml(config)
     book = ledger_path(config, out, ledger) if plan.settled else None
     inside = book is not None and own_ledger_of_run(config, book, out)
+    seen = records_used(plan, federation, config.continues, None if inside else book)
     if book is not None and not resume:
         check_room(plan, federation, book, inside=inside)
     if overwrite and out.exists():
         shutil.rmtree(out)
     make_run_directory(out, covered=covered(plan))
+    if seen is not None:
+        seen.write(out)
     with contextlib.ExitStack() as stack:
         charging = None
         if book is not None:
             charging = open_charging(plan, federation, book, run_name(out), inside=inside)
             stack.callback(charging.ledger.close)
         key = own_key(out) if charging is None else charging.ledger.derived_key("checkpoint")
-        digest = config_digest(config, fingerprint(federation, key))
-        checkpoint = Checkpoint(checkpoint_path(out), digest=digest)
+        checkpoint = Checkpoint(checkpoint_path(out), digest=_digest(prepared, key))
         stack.callback(checkpoint.close)
         write_text(public_part(out) / CONFIG, resolved)
         saved = checkpoint.load()
         events = Events(public_part(out) / EVENTS, _start_line(prepared), saved[1] if saved else ())
-        watch = observe(prepared) if observe is not None else None
-
-        def both(state: Any, log: Any) -> None:
-            events.write(log)
-            if watch is not None:
-                watch(state, log)
-
+        watch = _writing(events, None if observe is None else observe(prepared))
         outcome = carry_out(
-            plan, checkpoint=checkpoint, observe=both, charging=charging, engine=engine
+            plan, checkpoint=checkpoint, observe=watch, charging=charging, engine=engine
         )
         events.write(({"event": "end", "reason": outcome.state.finished},))
         write_posterior(public_part(out) / POSTERIOR, outcome.posterior)
@@ -230,6 +245,25 @@ def run(
     result = _timed(result, started, cpu)
     _write(out, result, public_result(result, plan, publish=config.evaluate.publish))
     return result
+
+
+def _digest(prepared: Prepared, key: bytes) -> str:
+    """Keyed digest of the configuration, its records and an earlier posterior."""
+    known = fingerprint(prepared.federation, key)
+    if prepared.earlier is not None:
+        known += prepared.earlier.digest(key)
+    return config_digest(prepared.config, known)
+
+
+def _writing(events: Events, observe: Observer | None) -> Observer:
+    """An observer that writes new events to the run's log, then calls `observe`."""
+
+    def write(state: Any, log: Any) -> None:
+        events.write(log)
+        if observe is not None:
+            observe(state, log)
+
+    return write
 
 
 def _write(out: Path, result: Result, shared: Result) -> None:
@@ -330,7 +364,7 @@ def _references(config: Config, plan: Plan, posterior: Posterior, train: Records
     how = config.evaluate.reference
     secret = plan.privacy is not None and plan.privacy.insecure_noise_seed is None
     learnt = plan.method.learns_scale(plan.model)
-    declared = not plan.model.undeclared
+    declared = not plan.model.undeclared and plan.earlier is None
     if how == "auto" and not secret and declared and isinstance(plan.model, ConjugateGaussian):
         mean, covariance = exact_posterior(plan.model, [train])
         found["kl_to_exact"] = kl_to(posterior.family, posterior.natural, mean, covariance)

@@ -38,7 +38,7 @@ class Shared(NamedTuple):
     moved: float | None = None
     """Nats by which a whole step would move that q."""
     note: str = ""
-    """For the log."""
+    """Text for the log."""
 
 
 class RoundSum(NamedTuple):
@@ -81,6 +81,13 @@ class Run(NamedTuple):
     damping_at: Callable[[int], float]
     noise_sd: Callable[[int], float]
     """Standard deviation of the noise in the sum of round 1, 2, …, before damping."""
+    earlier: Natural | None = None
+    """Posterior of earlier records, which takes the place of the model's prior."""
+
+    @property
+    def prior(self) -> Natural:
+        """What the factors of this run multiply."""
+        return self.model.prior(self.family) if self.earlier is None else self.earlier
 
 
 def floored_step(

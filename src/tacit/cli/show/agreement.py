@@ -12,7 +12,7 @@ from tacit.live.join import ReadyParty, required_budget, spent_by
 from tacit.live.settings import MIN_REPORTED_RECORDS, Start
 from tacit.live.transport.tls import read_certificate
 from tacit.plan.plan import Plan
-from tacit.results.check import numbers_sent, plan_rows
+from tacit.results.check import plan_rows, reply_sizes
 from tacit.results.statements import statement
 from tacit.server.schedule import Schedule
 
@@ -106,12 +106,12 @@ def _budget(ready: ReadyParty, path: Path) -> list[str]:
 
 def _leaves(ready: ReadyParty) -> list[str]:
     plan, join = ready.plan, ready.setup.own.join
-    numbers = numbers_sent(plan)
+    sizes = ", ".join(f"{size:,} ({stage})" for stage, size in reply_sizes(plan).items())
     noisy = "noisy " if plan.privacy is not None else ""
     private = plan.privacy is not None
     told = ready.reported_records
     return [
-        f"{_answers(ready)}, each of {numbers:,} {noisy}numbers: changes of natural parameters",
+        f"{_answers(ready)}, each of so many {noisy}numbers, by stage: {sizes}",
         f"the number of records: {'not reported' if told == 0 else f'reported as {_count(told)}'}"
         f" (join.report_records = {join.report_records!r})",
         "the loss with each reply: "

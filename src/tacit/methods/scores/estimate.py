@@ -1,4 +1,4 @@
-"""From released scores and curvatures to θ and its posterior. NumPy, post-processing only.
+"""Estimate θ and its posterior from released scores and curvatures. NumPy, post-processing only.
 
 At (θₜ, W) the n records' scores add up to sₜ ≈ n E[ψ] + N(0, nV + σₜ²I). What the simulator
 expects (`tacit.methods.scores.expected`) is that of synthetic covariates; the released curvature
@@ -26,13 +26,13 @@ from tacit.methods.scores.party import trace_bound
 from tacit.methods.scores.prior import PriorTerm
 
 ACTIVE = 0.05
-"""Of the largest eigenvalue of H₀: directions below it are not corrected."""
+"""Share of the largest eigenvalue of H₀ below which a direction is not corrected."""
 LEAST_RATIO = 0.15
 """Smallest eigenvalue of R."""
 DRIFT = 0.05
-"""By how much entries of R may have changed between two curvatures."""
+"""Largest plausible change of an entry of R between two curvatures."""
 TRANSPORT_ERROR = 0.15
-"""How far, relative to itself, the change of a score from θₜ to m may be wrong."""
+"""Relative error of the predicted change of a score from θₜ to m."""
 WALKS, WALK = 8, 1.0
 """Steps towards a burn-in round's solution, and their largest length."""
 PROXIMAL_RANK = 20
@@ -87,9 +87,9 @@ class Estimator:
         self.dimension = len(prior.mean)
 
     def mapping(self, theta: np.ndarray, ratio: Ratio) -> np.ndarray:
-        """W, in which the information of one record has trace d and all directions count alike.
+        """W that whitens the information of one record, with trace d.
 
-        What the prior knows as well as all records together is left out of the whitening.
+        Directions that the prior determines as well as all records together are not whitened.
         """
         fisher = self.simulator.fisher(theta)
         whole = fisher + np.diag(self.prior.precision) / self.records
@@ -256,7 +256,7 @@ class Estimator:
 
 
 def curvature_noise(noise_sd: float, dimension: int) -> float:
-    """Of the entries of a released curvature, from the noise in units of its bound."""
+    """Noise sd of the entries of a released curvature, from that in units of its bound."""
     return noise_sd * trace_bound(dimension)
 
 

@@ -29,8 +29,7 @@ from tacit.arrays import Arrays
 from tacit.errors import ConfigError
 from tacit.expfam import Family
 from tacit.expfam.gaussian import Gaussian as GaussianFamily
-from tacit.methods.base import Answer, Arranged, Array, LocalMethod, RunFacts, Task
-from tacit.methods.private import PrivateMethod, by_unit
+from tacit.methods.base import LocalMethod, RunFacts, Task
 from tacit.methods.scores.covariates import Design, check_ranges, design_of
 from tacit.methods.scores.party import (
     LEVELS,
@@ -44,16 +43,14 @@ from tacit.methods.scores.party import (
 )
 from tacit.methods.scores.server import COUNTS, CURVATURE, MOMENT, RANK, SCORE, ScoresServer
 from tacit.methods.scoring.party import counts_sum, moment_sum
+from tacit.methods.summed import SummedMethod
 from tacit.models import Model, Records
 from tacit.models.capabilities import SimulatesOutcomes
 from tacit.privacy.bounded import Bounded
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.guarantee import Aggregation, Unit
-from tacit.privacy.mechanisms import Gaussian
 from tacit.server.combine import Combine, Run
 from tacit.server.messages import Asked, Stage
-from tacit.server.schedule import Schedule
-from tacit.support.compiler import jax, jnp
+from tacit.support.compiler import jnp
 
 SHARES = {COUNTS: 0.03, CURVATURE: 0.04, RANK: 0.02}
 SECOND_CURVATURE, BURN_IN = 0.06, 0.09
@@ -68,7 +65,7 @@ MOST_BLURRED = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateScores(PrivateMethod):
+class PrivateScores(SummedMethod):
     """Counts, moment, curvatures, centred scores and ranks; see the module.
 
     Parameters
@@ -80,31 +77,12 @@ class PrivateScores(PrivateMethod):
     """
 
     kind: ClassVar[str] = "dp-scores"
-    units: ClassVar[tuple[Unit, ...]] = ("record",)
-    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted")
-    damping: ClassVar[float | None] = 1.0
     usual_rounds: ClassVar[int] = USUAL_ROUNDS
-    wants_full: ClassVar[bool] = True
+    least_rounds: ClassVar[int] = LEAST_ROUNDS
     holds_prior: ClassVar[bool] = True
-    clip: float = 1.0
-    dtype: str = "float64"
     _rounds: int = USUAL_ROUNDS
     _columns: int = 2
     _has_moment: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key in ("clip", "clip_end", "noise_end"):
-            if getattr(self, key) != 1.0:
-                raise ConfigError(
-                    f"method.{key} = {getattr(self, key)} with method.kind = 'dp-scores', "
-                    "which finds its own scale from what it releases: leave the key out"
-                )
-        if self.dtype != "float64":
-            raise ConfigError(
-                f"method.dtype = {self.dtype!r} with method.kind = 'dp-scores', whose bounds "
-                "are those of float64: leave the key out"
-            )
 
     def suited(self, model: Model) -> LocalMethod:
         if not isinstance(model, SimulatesOutcomes):
@@ -137,28 +115,6 @@ class PrivateScores(PrivateMethod):
                 f"method.kind = 'dp-scores' with {model.dimension} parameters; at most "
                 f"{MOST_PARAMETERS} are served, for curvatures of more are mostly noise: use "
                 "method.kind = 'dp-sgd'"
-            )
-
-    def check_schedule(self, schedule: Schedule, parties: int) -> None:
-        if schedule.kind != "synchronous":
-            raise ConfigError(
-                f"schedule.kind = {schedule.kind!r} with method.kind = 'dp-scores', which adds up "
-                "the answers of all parties: use 'synchronous', or method.kind = 'dp-sgd'"
-            )
-        if schedule.rounds < LEAST_ROUNDS:
-            raise ConfigError(
-                f"schedule.rounds = {schedule.rounds} with method.kind = 'dp-scores'; its stages "
-                f"need at least {LEAST_ROUNDS}, {self.usual_rounds} are usual"
-            )
-        if (schedule.parties_per_round or parties) != parties:
-            raise ConfigError(
-                f"schedule.parties_per_round = {schedule.parties_per_round} with method.kind = "
-                "'dp-scores', which asks all parties in every round: leave the key out"
-            )
-        if schedule.damping is not None and schedule.damping != 1.0:
-            raise ConfigError(
-                f"schedule.damping = {schedule.damping} with method.kind = 'dp-scores', whose "
-                "server knows the noise and takes the right step: leave the key out"
             )
 
     def check_settled(self, model: Model, settled: Mapping[str, Any]) -> None:
@@ -204,14 +160,6 @@ class PrivateScores(PrivateMethod):
             design_of(covariates), [np.asarray(covariates.flat(one)) for one in parties.values()]
         )
 
-    def knows_noise(self, family: Family) -> bool:
-        del family
-        return True
-
-    def arrange(self, party: str, records: Records, seed: int) -> Arranged:
-        del seed
-        return by_unit(party, records, self.unit)
-
     def stage_at(self, visit: int) -> Stage:
         stages = self.stages
         return Stage(stages[min(visit, len(stages) - 1)], needs_q=False, needs_factor=False)
@@ -230,11 +178,6 @@ class PrivateScores(PrivateMethod):
             RANK: LEVELS * RANKS,
         }
         return {stage: (sizes[stage],)}
-
-    def integer_shapes(
-        self, model: Model, family: Family, stage: str
-    ) -> dict[str, tuple[int, ...]] | None:
-        return self.released_shapes(model, family, stage)
 
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
@@ -256,49 +199,17 @@ class PrivateScores(PrivateMethod):
         }
         return shapes[stage]
 
-    def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
-        del units
-        return (GaussianEvent(clip=clip, noise_sd=noise_sd),)
+    def is_nonnegative(self, stage: str) -> bool:
+        return stage != SCORE
 
-    def events(
-        self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
-    ) -> tuple[GaussianEvent, ...]:
-        """(sensitivity/noise)² is `noise_sd`⁻² times this visit's share, and shares add up to 1."""
-        del visits, units
-        event = GaussianEvent(
-            clip=clip, noise_sd=noise_sd, nonnegative=self.stage_at(visit).name != SCORE
-        )
-        ratio = event.sensitivity(self.adjacency) / clip
-        # Not by the clip: parties that share one noise must have the same shares.
-        share = self.budget_shares(1.0 / noise_sd)[visit]
-        return (
-            GaussianEvent(
-                clip=clip,
-                noise_sd=noise_sd * ratio / math.sqrt(share),
-                nonnegative=event.nonnegative,
-            ),
-        )
+    def budget_share(self, visit: int, visits: int, mu: float) -> float:
+        del visits
+        return self.budget_shares(mu)[visit]
 
     def budget_shares(self, mu: float) -> tuple[float, ...]:
         """What each visit spends of Σ μ² = `mu`²; they add up to 1."""
         return _budget_shares(
             self.stages, mu, self._columns, self.total_units, self.parties, self.aggregation
-        )
-
-    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
-        del family, key
-        assert isinstance(model, SimulatesOutcomes)
-        clip = task.terms.clips[0]
-        bounded = self._bounded(model, task, clip)
-        mechanism = Gaussian(
-            noise_sd=task.terms.noise_sds[0],
-            shares=task.terms.shares,
-            lattice=task.terms.lattice,
-        )
-        release = mechanism.release(task.noise[0], bounded)
-        costs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], release.cost)
-        return Answer(
-            None, None, costs, released={task.stage: release.integers}, sound=release.sound
         )
 
     def bound_of(self, model: Model, stage: str) -> float:
@@ -309,11 +220,11 @@ class PrivateScores(PrivateMethod):
         bounds = {CURVATURE: trace_bound, SCORE: score_bound}
         return bounds[stage](model.dimension) if stage in bounds else 1.0
 
-    def _bounded(self, model: Model, task: Task, clip: Array) -> Bounded:
+    def bounded(self, model: Model, task: Task) -> Bounded:
         """The sum of this stage, in units of that bound."""
         assert isinstance(model, SimulatesOutcomes)
         law, public = model.outcome_law(), task.public
-        records, weights = task.records, task.weights
+        records, weights, clip = task.records, task.weights, task.terms.clips[0]
         if task.stage in (COUNTS, MOMENT):
             x = law.covariates.flat(records)
             if self._columns > x.shape[1]:
@@ -328,11 +239,6 @@ class PrivateScores(PrivateMethod):
         mapping = public["map"]
         summed = curvature_sum if task.stage == CURVATURE else score_sum
         return summed(law, records, weights, clip, point=point, mapping=mapping, key=key)
-
-    def clipping_biases(self, model: Model, stage: str) -> bool:
-        """False: a centred score still has expectation 0 at the true θ."""
-        del model, stage
-        return False
 
     def server(self, run: Run) -> Combine:
         return ScoresServer(self, run)

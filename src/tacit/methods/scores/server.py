@@ -47,8 +47,7 @@ LEAST_SHARE = 0.5
 SETTLED = 0.5
 """Posterior standard deviations by which the last turn may have moved q's mean."""
 FAR = 1.0
-"""A last burn-in round that moved θ further, in units of one record's information, had not
-arrived."""
+"""Largest move of θ in the last burn-in round, in units of one record's information."""
 
 
 class Staged(Protocol):
@@ -109,7 +108,7 @@ class ScoresServer:
     def _released(
         self, known: Arrays, stage: str, total: np.ndarray, noise_sd: float, number: int
     ) -> Arrays:
-        """What is kept of this round whatever becomes of its estimates."""
+        """Released numbers of this round, kept even if they give no estimate."""
         if stage in (COUNTS, MOMENT):
             return {stage: total}
         if stage == RANK:
@@ -230,7 +229,7 @@ class ScoresServer:
 
     @property
     def count_noise_sd(self) -> float:
-        """Of the noise in each count."""
+        """Noise sd of each count."""
         number = self.method.stages.index(COUNTS) + 1
         return math.sqrt(self.design.counted.columns) * self.run.noise_sd(number)
 

@@ -74,6 +74,7 @@ class ExpectedStatistics(LocalMethod):
 
     kind: ClassVar[str] = "expected-statistics"
     second_order: ClassVar[bool] = True
+    takes_batches: ClassVar[bool] = True
     eager: ClassVar[bool] = True
     sampling_rate: float = 1.0
     batches: Literal["poisson", "shuffled"] = "poisson"
@@ -159,6 +160,7 @@ class PrivateStatistics(PrivateMethod):
 
     kind: ClassVar[str] = "dp-statistics"
     eager: ClassVar[bool] = True
+    takes_batches: ClassVar[bool] = True
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted", "server")
     damping: ClassVar[float | None] = 1.0
     wants_full: ClassVar[bool] = True
@@ -336,7 +338,7 @@ class PrivateStatistics(PrivateMethod):
         updates are Δₘ = ρ(sₘ − that share). With u = q/prior, k of M parties per round and R the
         raw sum, R ← R − ρ(k/M)R + ΣΔₘ + ρ(k/M)u.
         """
-        prior = run.model.prior(run.family)
+        prior = run.prior
         read = aware_q if self.noise_aware and self.repair == "none" else plain_q
         if self.repair == "truncate" and isinstance(run.family, Dirichlets):
             read = summed_q

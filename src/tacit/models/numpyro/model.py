@@ -122,7 +122,7 @@ class NumPyroModel(SimulatedOutcomes, Model):
         self.reported = _shared_sites(self, noise, records)
         keys = jax.random.split(jax.random.key(seed), DRAWS)
         median, spread = robust_quantiles(jax.vmap(self._draw)(keys), self.names)
-        # A median that the draws do not tell from 0 is 0: the start then has no units.
+        # A median that is 0 within sampling error is set to 0, so that the start has no units.
         self.median = np.where(np.abs(median) < 0.2 * spread, 0.0, median)
         _check_independence(self, self.median + 0.1 * noise[0], records)
         exact = independent_normals(self.log_prior, self.median + 2.0 * spread * noise)
@@ -182,7 +182,7 @@ class NumPyroModel(SimulatedOutcomes, Model):
     def constrain(self, theta: Array) -> dict[str, Array]:
         """Latent sites in their own space, and the deterministic sites that no record touches.
 
-        θ is one vector or a matrix of draws, one a row.
+        θ is one vector or a matrix of draws, one per row.
         """
         theta = jnp.asarray(theta)
         call = partial(self._shared, records=self.program.blank(1))
@@ -223,7 +223,7 @@ class NumPyroModel(SimulatedOutcomes, Model):
         if len(draws) != 1 or (size,) not in shapes.values():
             raise ConfigError(
                 f"model.kind = 'numpyro' observes sites of shapes {shapes} for {size} records; "
-                "made-up records are for one observed number a record: name its argument y"
+                "made-up records are for one observed number per record: name its argument y"
             )
         (value,) = draws.values()
         return np.asarray(value[0], np.float64)

@@ -1,0 +1,244 @@
+"""Data that arrive later: a run whose prior is the posterior of an earlier run.
+
+If the records of two batches are independent given θ, the posterior of both is that of the second
+batch with the posterior of the first as prior (MEng §5.1, TMLR §2). Only the new records are read,
+released and charged. With conjugate factors the result is the posterior of all records; released
+statistics of both batches count with the noise that each of them has.
+
+A record in both batches would count twice. So a run keeps keyed hashes of its records in its
+private part, and a run that continues it refuses records with the same hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tacit.data import Federation
+from tacit.errors import ConfigError, DataError
+from tacit.expfam import Natural
+from tacit.party.datasets import source_records
+from tacit.plan.plan import Plan
+from tacit.privacy.ledger.fingerprint import KEY_BYTES
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.records import hash_records
+from tacit.results.saved import model_settings, read_saved
+from tacit.results.summary import DataFacts, public_of
+from tacit.run.config import Continues
+from tacit.run.directory import private_part
+from tacit.support.storage import sealed, unsealed, write_durably, writing
+
+RECORDS = "records"
+CONTINUED = ("exact", "expected-statistics", "dp-statistics")
+"""Methods whose runs can be continued."""
+_CHECK_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The earlier run: its posterior, and what its model was made of."""
+
+    folder: Path
+    natural: Natural
+    family: str
+    kind: str
+    settings: dict[str, object] | None
+    data: DataFacts
+
+    def digest(self, key: bytes) -> str:
+        """Keyed digest of the posterior, which a resumed run must find again."""
+        state = hashlib.blake2b(digest_size=16, key=key)
+        for name in sorted(self.natural):
+            state.update(name.encode() + np.ascontiguousarray(self.natural[name]).tobytes())
+        return state.hexdigest()
+
+
+def read_earlier(continues: Continues) -> Earlier:
+    """Read the earlier run; refuse one that did not finish well."""
+    folder = Path(continues.run).expanduser()
+    result, posterior, _ = read_saved(public_of(folder))
+    if result.converged is False:
+        raise DataError(
+            f"continues.run = {continues.run!r}: that run did not converge ({result.why}); fix it "
+            "first: its posterior would be the prior of this run"
+        )
+    model = result.model
+    return Earlier(
+        folder, posterior.natural, posterior.family.kind, model.kind, model.settings, result.data
+    )
+
+
+def check_same_model(earlier: Earlier, plan: Plan) -> None:
+    """Refuse an earlier posterior of another model, family, schema or scaling."""
+    where = f"continues.run = {str(earlier.folder)!r}"
+    if (earlier.kind, earlier.family) != (plan.model.kind, plan.family.kind):
+        raise ConfigError(
+            f"{where} has a {earlier.family} posterior of model {earlier.kind!r}, this run a "
+            f"{plan.family.kind} one of {plan.model.kind!r}; use the same model and posterior"
+        )
+    settings = model_settings(plan.model)
+    if settings is None or earlier.settings is None:
+        raise ConfigError(
+            f"{where}: model {plan.model.kind!r} cannot be compared with that of the earlier run; "
+            "only models that are stored can be continued"
+        )
+    other = sorted(
+        name
+        for name in {*settings, *earlier.settings}
+        if settings.get(name) != earlier.settings.get(name)
+    )
+    if other:
+        raise ConfigError(
+            f"{where} was fitted with another {', '.join(other)} of the model; declare the bounds, "
+            "levels and settings in the study file, so that both runs use the same, e.g. "
+            f"{other[0]}: {_brief(earlier.settings.get(other[0]))} then, "
+            f"{_brief(settings.get(other[0]))} now"
+        )
+
+
+def check_same_columns(earlier: Earlier, data: DataFacts) -> None:
+    """Refuse records that are read or scaled otherwise: θ would have another meaning."""
+    for name in ("outcome", "positive", "levels", "scaling", "keep"):
+        then, now = getattr(earlier.data, name), getattr(data, name)
+        if then != now:
+            raise ConfigError(
+                f"continues.run = {str(earlier.folder)!r} has {name} = {then!r}, this run {now!r}; "
+                "use the same in both"
+            )
+    then = {row["name"]: row for row in earlier.data.columns or ()}
+    now = {row["name"]: row for row in data.columns or ()}
+    for column in sorted({*then, *now}):
+        before, after = then.get(column, {}), now.get(column, {})
+        changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+        changed -= {"unit", "draft"}
+        if changed:
+            key = min(changed)
+            raise ConfigError(
+                f"column {column!r} has {key} = {before.get(key)!r} in {earlier.folder}, this run "
+                f"{after.get(key)!r}; declare columns.{column}.{key} in the study file, so that "
+                "both runs scale alike"
+            )
+
+
+def _brief(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+class SeenRecords:
+    """Keyed hashes of the records that a chain of runs has used."""
+
+    def __init__(self, key: bytes, hashes: np.ndarray, *, own_key: bool) -> None:
+        self.key, self.hashes, self.own_key = key, hashes, own_key
+
+    @classmethod
+    def of(cls, plan: Plan, federation: Federation, key: bytes, *, own_key: bool) -> SeenRecords:
+        """The records of a run: all rows of its source."""
+        source = source_records(federation, list(plan.parties))
+        hashed = hash_records([], source, key).values()
+        rows = np.unique(np.concatenate([one.elements for one in hashed]))
+        return cls(key, rows, own_key=own_key)
+
+    def joined(self, other: SeenRecords) -> SeenRecords:
+        """Both, under one key."""
+        hashes = np.union1d(self.hashes, other.hashes)
+        return SeenRecords(self.key, hashes, own_key=self.own_key)
+
+    def in_common(self, other: SeenRecords) -> int:
+        """Number of records in both."""
+        return len(np.intersect1d(self.hashes, other.hashes, assume_unique=True))
+
+    def write(self, out: Path) -> None:
+        """Write the hashes into the private part of a run directory.
+
+        The key is written with them unless it is a ledger's: without it a guess about a record
+        cannot be tested.
+        """
+        key = self.key if self.own_key else bytes(KEY_BYTES)
+        body = key + _key_check(self.key) + self.hashes.astype("<u8").tobytes()
+        path = private_part(out) / RECORDS
+        with writing(path):
+            write_durably(path, sealed(body))
+
+
+def new_key() -> bytes:
+    """A key for a run without a ledger."""
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def read_seen(folder: Path, ledger_key: bytes | None) -> SeenRecords:
+    """The hashes that a run left in its private part.
+
+    Parameters
+    ----------
+    folder
+        The run directory.
+    ledger_key
+        Key of the ledger that this run is charged to, if there is one.
+    """
+    path = private_part(folder) / RECORDS
+    try:
+        body = unsealed(path.read_bytes())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(
+            f"{path} cannot be read ({reason}); it says which records that run has used: give the "
+            "directory that tacit run made, with its private part, of a run with method.kind = "
+            f"{', '.join(CONTINUED)}"
+        ) from None
+    own, check = body[:KEY_BYTES], body[KEY_BYTES : KEY_BYTES + _CHECK_BYTES]
+    stored = own != bytes(KEY_BYTES)
+    key = own if stored else ledger_key
+    if key is None or _key_check(key) != check:
+        raise ConfigError(
+            f"{folder} was charged to a ledger that this run does not use, so that records in both "
+            "could not be found; use the same ledger: --ledger FILE"
+        )
+    hashes = np.frombuffer(body[KEY_BYTES + _CHECK_BYTES :], "<u8")
+    return SeenRecords(key, hashes, own_key=stored)
+
+
+def _key_check(key: bytes) -> bytes:
+    return hashlib.blake2b(key=key, digest_size=_CHECK_BYTES, person=b"tacit.keycheck").digest()
+
+
+def records_used(
+    plan: Plan, federation: Federation, continues: Continues | None, ledger: Path | None
+) -> SeenRecords | None:
+    """Hashes of the records of a run and of those that it continues.
+
+    None where the run cannot be continued. Refuses records that the earlier runs have used: they
+    would count twice.
+
+    Parameters
+    ----------
+    plan, federation
+        The run.
+    continues
+        The earlier run, if there is one.
+    ledger
+        The ledger whose key the hashes have; None for a key of the run directory.
+    """
+    if not plan.method.takes_batches or (ledger is not None and not ledger.exists()):
+        return None  # without its ledger a run is refused later
+    key = None
+    if ledger is not None:
+        with Ledger(ledger) as book:
+            key = book.derived_key("records")
+    if continues is None:
+        own = new_key() if key is None else key
+        return SeenRecords.of(plan, federation, own, own_key=key is None)
+    seen = read_seen(Path(continues.run).expanduser(), key)
+    new = SeenRecords.of(plan, federation, seen.key, own_key=seen.own_key)
+    common = seen.in_common(new)
+    if common and continues.equal_rows == "refuse":
+        raise DataError(
+            f"{common} of the {len(new.hashes)} rows are equal to rows that {continues.run} has "
+            "used, and would count twice; give new records only, or set "
+            'continues.equal_rows = "allow" if equal rows are different records'
+        )
+    return new.joined(seen)
