@@ -11,7 +11,7 @@ A record with responsibilities r adds r·(1, 1, x, xxᵀ, 1).
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -157,7 +157,8 @@ class NormalWisharts(Family):
             halves = 0.5 * (degrees - np.arange(d))
             return d * math.log(0.5 * degrees) - float(np.sum(digamma(halves))) - gap
 
-        return d - 1.0 + math.exp(brentq(excess, -30.0, 40.0, xtol=1e-14, rtol=1e-14))
+        found: Any = brentq(excess, -30.0, 40.0, xtol=1e-14)
+        return d - 1.0 + math.exp(found)
 
     def log_partition(self, natural: Natural) -> Array:
         usual = self.usual(natural)

@@ -188,7 +188,9 @@ class FactorModel(ConjugateExponential):
     def _prior_moments(self) -> tuple[np.ndarray, np.ndarray]:
         low, high = self.bounds
         half = 0.5 * (high - low)
-        noise = 2.0 * np.log(half) if self.noise == "columns" else np.mean(np.log(half**2))[None]
+        noise = 2.0 * np.log(half)
+        if self.noise == "common":
+            noise = np.array([np.mean(noise)])
         loadings = np.zeros(self.width * self.factors)
         mean = np.concatenate([0.5 * (low + high), loadings, noise - 2.0])
         sd = np.concatenate([half, np.repeat(half, self.factors), np.full(len(noise), 3.0)])

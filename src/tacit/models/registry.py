@@ -46,12 +46,11 @@ SHIPPED = {
     "normal-mean": Entry("tacit.models.normal_mean:NormalMean", "NormalMeanSettings"),
     "neural-network": Entry("tacit.models.bnn:NeuralNetwork", "NeuralNetworkSettings"),
     "numpyro": Entry("tacit.models.numpyro.model:NumPyroModel", "NumPyroSettings"),
+    "belief-network": Entry("tacit.models.belief.model:BeliefNetwork", "BeliefNetworkSettings"),
     "topics": Entry("tacit.models.lda.model:TopicModel", "TopicSettings"),
     "factors": Entry("tacit.models.factors:FactorModel", "FactorSettings"),
     "mixture": Entry("tacit.models.mixture.model:GaussianMixture", "MixtureSettings"),
 }
-WITHOUT_TABLE = {"belief-network": "tacit.models.belief.model:BeliefNetwork"}
-"""Models that a stored fit may use but a configuration cannot."""
 DEFAULT_KINDS = {
     "bernoulli": "logistic",
     "gaussian": "linear",
@@ -71,7 +70,7 @@ def register(model: M) -> M:
         A subclass of `Model` with its own `kind` and `Settings`.
     """
     kind = model.kind
-    if kind in SHIPPED or kind in WITHOUT_TABLE or kind == "auto":
+    if kind in SHIPPED or kind == "auto":
         raise ConfigError(f"model kind {kind!r} is reserved by tacit; choose another kind")
     _check(kind, model)
     _registered[kind] = model
@@ -87,8 +86,6 @@ def model_class(kind: str) -> type[Model]:
     """Model class of a kind; ConfigError with a suggestion if there is none."""
     if kind in SHIPPED:
         return _imported(SHIPPED[kind].model)
-    if kind in WITHOUT_TABLE:
-        return _imported(WITHOUT_TABLE[kind])
     if kind in _registered:
         return _registered[kind]
     installed = _installed()

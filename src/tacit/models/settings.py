@@ -153,3 +153,15 @@ class FactorSettings(ModelSettings, frozen=True, kw_only=True, tag="factors"):
     """Number of factors."""
     noise: Literal["common", "columns"] = "common"
     """"common": one noise variance (probabilistic PCA); "columns": one per column."""
+
+
+class BeliefNetworkSettings(ModelSettings, frozen=True, kw_only=True, tag="belief-network"):
+    """Sigmoid belief network with one hidden layer, for columns of two levels, no outcome."""
+
+    needs_outcome: ClassVar[bool] = False
+    hidden: Count = 50
+    """Number of hidden units."""
+    prior_sd: StandardDeviation = 1.0
+    """Prior standard deviation of every weight."""
+    sweeps: Count = 10
+    """Updates of the hidden units of each record."""

@@ -83,7 +83,7 @@ def measure(
         if "y" not in records:  # no outcome, or a NumPyro model with another name for it
             if split == "held_out":
                 found = posterior.model.measured(posterior.natural, records, seed)
-                metrics[split] = found if found is None else _in_unit(found, unit)
+                metrics[split] = None if found is None else _in_unit({**found}, unit)
             continue
         prediction = _predict(posterior, records, draws, seed)
         metrics[split] = _in_unit(score(posterior.model, prediction, records), unit)

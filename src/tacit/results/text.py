@@ -14,6 +14,7 @@ TITLES = {
     "neural-network": "Neural network",
     "numpyro": "NumPyro model",
     "topics": "Topic model",
+    "belief-network": "Belief network",
     "factors": "Factor model",
     "mixture": "Gaussian mixture",
 }

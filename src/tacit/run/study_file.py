@@ -69,8 +69,9 @@ def lowered(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 def _without_outcome(model: Any) -> bool:
     """True for a [model] table of a kind that has no outcome."""
     kind = model.get("kind") if isinstance(model, dict) else None
-    known = isinstance(kind, str) and kind in MODEL_SETTINGS
-    return known and not MODEL_SETTINGS[kind].needs_outcome
+    if not isinstance(kind, str) or kind not in MODEL_SETTINGS:
+        return False
+    return not MODEL_SETTINGS[kind].needs_outcome
 
 
 def _formula_keys(result: dict[str, Any]) -> list[str]:

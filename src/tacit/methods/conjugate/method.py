@@ -427,9 +427,9 @@ def _judged(
 
 
 def _stages_of(kind: str, model: Model) -> _Stages:
-    if not isinstance(model, ConjugateExponential):
-        _refuse(kind, model)
-    return _Stages(model.stages, model.repeats)
+    if isinstance(model, ConjugateExponential):
+        return _Stages(model.stages, model.repeats)
+    return _refuse(kind, model)
 
 
 def _require(kind: str, model: Model, family: Family) -> None:
