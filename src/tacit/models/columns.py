@@ -21,7 +21,7 @@ def column_bounds(
     if bounds is None:
         low = np.array([one.low for one in layout])
         high = np.array([one.high for one in layout])
-        known = np.isfinite(low) & np.isfinite(high)
+        known = np.isfinite(low) & np.isfinite(high) & (low < high)
         return np.where(known, low, -UNDECLARED), np.where(known, high, UNDECLARED)
     try:
         low, high = (np.broadcast_to(np.asarray(b, np.float64), (len(names),)) for b in bounds)
