@@ -36,7 +36,7 @@ from tacit.server.messages import Request
 
 pytestmark = pytest.mark.usefixtures("shared_models")
 NAMES = ("a", "b", "c")
-PATIENCE_S = 2.5
+PATIENCE_S = 2.0
 """Deadline by which honest parties answer even on a loaded machine; one party never does."""
 EXACT = {
     "privacy": "none",

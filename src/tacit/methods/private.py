@@ -118,7 +118,10 @@ class PrivateMethod(LocalMethod, abc.ABC):
     """
 
     private: ClassVar[bool] = True
-    units: ClassVar[tuple[Unit, ...]] = ("record", "person")
+    units: ClassVar[tuple[Unit, ...]] = ("record",)
+    """Units that the method can protect; "person" only if `arrange` and `answer` treat all records
+    of a person as one contribution.
+    """
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain",)
     own_factors: ClassVar[bool] = False
     """True if a server that adds the noise keeps each party's exact factor. Otherwise every party

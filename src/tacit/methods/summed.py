@@ -41,7 +41,7 @@ class SummedMethod(PrivateMethod):
     """
 
     units: ClassVar[tuple[Unit, ...]] = ("record",)
-    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted")
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "secure", "trusted")
     damping: ClassVar[float | None] = 1.0
     wants_full: ClassVar[bool] = True
     least_rounds: ClassVar[int]

@@ -134,7 +134,8 @@ def settle(
     shares = 1 if privacy.aggregation == "plain" else shares
     units = max(total_units, LEAST_UNITS) if total_units else HIDDEN_UNITS
     units = math.ceil(units * math.sqrt(summed_parts))
-    lattice = LatticeShape(numbers, units, shares if privacy.aggregation == "trusted" else 1)
+    together = shares if privacy.aggregation in ("secure", "trusted") else 1
+    lattice = LatticeShape(numbers, units, together)
     _check(privacy, method, shapes, shares)
     clips = {name: _clip(privacy, method, name) for name in shapes}
     known: dict[tuple, float] = {}
@@ -154,7 +155,7 @@ def settle(
     costs: dict[tuple, float] = {}
     settled = {}
     for name, shape in shapes.items():
-        _check_ring(name, every[name], shape.units, lattice)
+        _check_ring(name, every[name], shape.units, lattice, terms=len(shapes))
         cost = _cost(privacy, name, every[name], shape.visits, costs)
         if not math.isfinite(cost):
             raise ConfigError(
@@ -235,9 +236,18 @@ def _with_one_step(
 
 
 def _check_ring(
-    party: str, answers: Sequence[tuple[GaussianEvent, ...]], units: int, lattice: LatticeShape
+    party: str,
+    answers: Sequence[tuple[GaussianEvent, ...]],
+    units: int,
+    lattice: LatticeShape,
+    *,
+    terms: int,
 ) -> None:
-    """Refuse sums that may be cut off because they do not fit into 64-bit integers."""
+    """Refuse sums that may be cut off because they do not fit into 64-bit integers.
+
+    A sum of shared noise has up to `terms` terms.
+    """
+    terms = terms if lattice.parties > 1 else 1
     if units > lattice.units:
         raise ConfigError(
             f"party {party!r} has {units} units; the rounding of its sums is bounded for at most "
@@ -246,11 +256,11 @@ def _check_ring(
         )
     for event in (event for answer in answers for event in answer):
         assert event.lattice is not None
-        noise = 10.0 * 2.0**event.lattice.bits * math.sqrt(lattice.parties)
-        largest = units * lattice.parties * event.clip / event.step + noise
+        noise = 10.0 * 2.0**event.lattice.bits * math.sqrt(terms)
+        largest = units * terms * event.clip / event.step + noise
         if not largest < 2.0**RING_BITS:
             raise ConfigError(
-                f"party {party!r}: {lattice.parties} sums of {units} contributions of norm "
+                f"party {party!r}: {terms} sums of {units} contributions of norm "
                 f"{event.clip:g} with noise sd {event.noise_sd:g} takes {largest:.2g} steps of the "
                 f"lattice, more than 2^{RING_BITS}; use a smaller epsilon"
             )

@@ -31,6 +31,7 @@ from tacit.plan.checks import (
     check_continued,
     check_eager,
     check_in_step,
+    check_integers_only,
     check_memory,
     check_parties,
     check_rounding,
@@ -45,6 +46,7 @@ from tacit.plan.checks import (
 from tacit.privacy.events import GaussianEvent
 from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.lattice import KEY_BYTES, DiscreteGaussian
+from tacit.privacy.secure_sums import Thresholds
 from tacit.privacy.settings import Privacy
 from tacit.pvi import divide, power
 from tacit.server.combine import Combine, Run
@@ -123,7 +125,13 @@ class Plan:
             stage_at=self.method.stage_at,
             released=lambda stage: self.method.released_shapes(self.model, self.family, stage),
             lattice=self._lattice,
+            in_step=self.thresholds is not None,
         )
+
+    @property
+    def thresholds(self) -> Thresholds | None:
+        """Thresholds of secure sums; None if messages are not added up in secret."""
+        return self.privacy and self.privacy.thresholds(len(self.parties))
 
     @property
     def has_prior_party(self) -> bool:
@@ -159,6 +167,8 @@ class Plan:
     @property
     def _quorum(self) -> int | None:
         """The quorum; None with shared noise, because a sum of fewer messages has less noise."""
+        if self.thresholds is not None:
+            return self.thresholds.quorum
         shares = max((one.shares for one in self.settled.values()), default=1)
         return shares if shares > 1 else None if self.live is None else self.live.quorum
 
@@ -302,7 +312,8 @@ def make_plan(
     check_rounding(model, method)
     method.check(model, chosen_family)
     schedule = resolved_schedule(schedule, method, model, chosen_family, len(parties))
-    check_memory(method, model, chosen_family, schedule, live)
+    secure = privacy and privacy.thresholds(len(parties))
+    check_memory(method, model, chosen_family, schedule, live, secure=secure)
     method = _for_run(method, schedule, privacy, live, len(parties), model.dimension)
     plan = Plan(
         model, chosen_family, method, schedule, parties, seed, batch_parties, live=live, why=why,
@@ -343,19 +354,22 @@ def _settled(
     plan: Plan, method: PrivateMethod, privacy: Privacy, units: dict[str, int], trust: str | None
 ) -> dict[str, Settled]:
     """The privacy terms of every party."""
+    thresholds = privacy.thresholds(len(plan.parties))
     settled = settle(
         privacy,
         method,
         shapes_of(plan.schedule, units, plan.seed),
         shares=shares_of(privacy, plan.schedule, len(plan.parties), plan.live),
-        trust=trust,
+        trust=trust or (thresholds.trust if thresholds else None),
         numbers=lambda visit: method.release_size(
             plan.model, plan.family, method.stage_at(visit).name
         ),
         total_units=method.total_units,
         summed_parts=plan.model.summed_parts,
     )
-    if privacy.aggregation != "plain":
+    if thresholds is not None:
+        check_integers_only(plan.model, plan.family, method, plan.schedule.rounds)
+    elif privacy.aggregation != "plain":
         check_in_step(settled, plan.schedule, plan.live)
     return settled
 

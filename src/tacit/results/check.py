@@ -134,6 +134,7 @@ def plan_rows(plan: Plan) -> list[tuple[str, str]]:
             "schedule",
             f"{schedule.kind}, {schedule.rounds} rounds with {visited} parties, damping {damping}",
         ),
+        *(("secure sums", line) for line in (plan.thresholds.words() if plan.thresholds else ())),
     ]
 
 
@@ -174,7 +175,7 @@ def _terms(plan: Plan) -> tuple[list[list[Any]], list[str]]:
             poor.append(
                 f"party {names[0]}: even if all its records agree, a whole run's signal is "
                 f"{ratio:.2g} times its noise (per coordinate, root mean square); use more "
-                "records, a larger ε, fewer parameters or aggregation = 'trusted'"
+                "records, a larger ε, fewer parameters or aggregation = 'secure' or 'trusted'"
             )
     if len(kinds) > MOST_ROWS:
         rows.append([f"… and {len(kinds) - MOST_ROWS} more kinds", *[None] * (len(TERMS) - 1)])

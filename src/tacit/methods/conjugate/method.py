@@ -26,18 +26,16 @@ import numpy as np
 from tacit.arrays import Arrays
 from tacit.errors import ConfigError
 from tacit.expfam import Family, Natural
-from tacit.methods.base import Answer, Arranged, Array, LocalMethod, RunFacts, Task
-from tacit.methods.private import PrivateMethod, by_unit, units_present
-from tacit.models import Model, Records
+from tacit.methods.base import Answer, Array, LocalMethod, RunFacts, Task
+from tacit.methods.private import units_present
+from tacit.methods.summed import SummedMethod
+from tacit.models import Model
 from tacit.models.conjugate import ConjugateExponential, StageSum, StatisticsStage
 from tacit.privacy.bounded import Bounded, Tally, clip_sum
 from tacit.privacy.events import GaussianEvent
-from tacit.privacy.guarantee import Aggregation, Unit
-from tacit.privacy.mechanisms import Gaussian
 from tacit.server.combine import Combine, RoundSum, Run, Shared
 from tacit.server.messages import Asked, Stage
 from tacit.server.schedule import Schedule
-from tacit.support.compiler import jax
 from tacit.support.validation import check_fields
 
 SETTLED_KL = 1e-6
@@ -199,7 +197,7 @@ class ConjugateSolver:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateConjugateStages(PrivateMethod):
+class PrivateConjugateStages(SummedMethod):
     """Clipped, noisy sums of statistics in stages; see the module.
 
     Parameters
@@ -211,29 +209,13 @@ class PrivateConjugateStages(PrivateMethod):
     """
 
     kind: ClassVar[str] = "dp-conjugate"
-    units: ClassVar[tuple[Unit, ...]] = ("record",)
-    aggregations: ClassVar[tuple[Aggregation, ...]] = ("plain", "trusted")
-    damping: ClassVar[float | None] = 1.0
     eager: ClassVar[bool] = True
     uses_key: ClassVar[bool] = False
-    wants_full: ClassVar[bool] = True
-    clip: float = 1.0
-    dtype: str = "float64"
     _stages: _Stages = NO_STAGES
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key in ("clip", "clip_end", "noise_end"):
-            if getattr(self, key) != 1.0:
-                raise ConfigError(
-                    f"method.{key} = {getattr(self, key)} with method.kind = 'dp-conjugate', whose "
-                    "statistics are scaled and clipped at 1: leave the key out"
-                )
-        if self.dtype != "float64":
-            raise ConfigError(
-                f"method.dtype = {self.dtype!r} with method.kind = 'dp-conjugate', whose bounds "
-                "are those of float64: leave the key out"
-            )
+    @property
+    def least_rounds(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return len(self._stages.each)
 
     def suited(self, model: Model) -> PrivateConjugateStages:
         return replace(self, _stages=_stages_of(self.kind, model))
@@ -251,45 +233,38 @@ class PrivateConjugateStages(PrivateMethod):
         _require(self.kind, model, family)
 
     def check_schedule(self, schedule: Schedule, parties: int) -> None:
-        least = len(self._stages.each)
-        if schedule.kind != "synchronous":
+        super().check_schedule(schedule, parties)
+        if not self._stages.repeats and schedule.rounds > self.least_rounds:
             raise ConfigError(
-                f"schedule.kind = {schedule.kind!r} with method.kind = 'dp-conjugate', which adds "
-                "up the sums of all parties: use 'synchronous'"
-            )
-        if schedule.rounds < least:
-            raise ConfigError(
-                f"schedule.rounds = {schedule.rounds} with method.kind = 'dp-conjugate'; the "
-                f"stages of this model take at least {least}: raise it or leave it out"
-            )
-        if not self._stages.repeats and schedule.rounds > least:
-            raise ConfigError(
-                f"schedule.rounds = {schedule.rounds} with method.kind = 'dp-conjugate'; this "
-                f"model releases its statistics in {least} rounds: leave rounds out"
-            )
-        if (schedule.parties_per_round or parties) != parties:
-            raise ConfigError(
-                f"schedule.parties_per_round = {schedule.parties_per_round} with method.kind = "
-                "'dp-conjugate', which asks all parties in every round: leave the key out"
-            )
-        if schedule.damping is not None and schedule.damping != 1.0:
-            raise ConfigError(
-                f"schedule.damping = {schedule.damping} with method.kind = 'dp-conjugate', whose "
-                "server averages rounds by their noise: leave the key out"
+                f"schedule.rounds = {schedule.rounds} with method.kind = {self.kind!r}; this model "
+                f"releases its statistics in {self.least_rounds} rounds: leave rounds out"
             )
 
     def check_run(self, facts: RunFacts) -> None:
         if facts.quorum:
             raise ConfigError(
-                "method.kind = 'dp-conjugate' needs the sum of all parties; leave the quorum out"
+                f"method.kind = {self.kind!r} needs the sum of all parties; leave the quorum out"
             )
 
-    def arrange(self, party: str, records: Records, seed: int) -> Arranged:
-        del seed
-        return by_unit(party, records, self.unit)
+    def knows_noise(self, family: Family) -> bool:
+        """False: q is that of the repaired sums."""
+        del family
+        return False
+
+    def clipping_biases(self, model: Model, stage: str) -> bool:
+        del model, stage
+        return True
 
     def stage_at(self, visit: int) -> Stage:
         return Stage(self._stages.at(visit).name, needs_q=False, needs_factor=False)
+
+    def budget_share(self, visit: int, visits: int, mu: float) -> float:
+        del mu
+        return self._stages.share(visit, visits)
+
+    def is_nonnegative(self, stage: str) -> bool:
+        (acute,) = {one.acute for one in self._stages.each if one.name == stage}
+        return acute
 
     def released_shapes(
         self, model: Model, family: Family, stage: str
@@ -297,11 +272,6 @@ class PrivateConjugateStages(PrivateMethod):
         del family
         assert isinstance(model, ConjugateExponential)
         return {stage: (model.stage_size(stage),)}
-
-    def integer_shapes(
-        self, model: Model, family: Family, stage: str
-    ) -> dict[str, tuple[int, ...]] | None:
-        return self.released_shapes(model, family, stage)
 
     def from_integers(
         self, model: Model, family: Family, event: GaussianEvent, asked: Asked, integers: Arrays
@@ -320,48 +290,19 @@ class PrivateConjugateStages(PrivateMethod):
         assert isinstance(model, ConjugateExponential)
         return model.first_public()
 
-    def release(self, *, clip: float, noise_sd: float, units: int) -> tuple[GaussianEvent, ...]:
-        del units
-        return (GaussianEvent(clip=clip, noise_sd=noise_sd),)
-
-    def events(
-        self, *, visit: int, visits: int, clip: float, noise_sd: float, units: int
-    ) -> tuple[GaussianEvent, ...]:
-        """(sensitivity/noise)² is `noise_sd`⁻² times this visit's share, and shares add up to 1."""
-        del units
-        acute = self._stages.at(visit).acute
-        event = GaussianEvent(clip=clip, noise_sd=noise_sd, nonnegative=acute)
-        ratio = event.sensitivity(self.adjacency) / clip
-        share = self._stages.share(visit, visits)
-        return (
-            GaussianEvent(
-                clip=clip, noise_sd=noise_sd * ratio / math.sqrt(share), nonnegative=acute
-            ),
-        )
-
-    def answer(self, model: Model, family: Family, key: Array, task: Task) -> Answer:
-        del family, key
-        mechanism = Gaussian(
-            noise_sd=task.terms.noise_sds[0],
-            shares=task.terms.shares,
-            lattice=task.terms.lattice,
-        )
-        release = mechanism.release(task.noise[0], self._clipped(model, task))
-        costs = jax.tree.map(lambda leaf: np.asarray(leaf)[None], release.cost)
-        return Answer(
-            None, None, costs, released={task.stage: release.integers}, sound=release.sound
-        )
+    def bounded(self, model: Model, task: Task) -> Bounded:
+        return self._clipped(model, task)
 
     def _clipped(self, model: Model, task: Task, tally: Tally | None = None) -> Bounded:
         assert isinstance(model, ConjugateExponential)
         found = model.stage_statistics(task.stage, task.public, task.records)
         clip = task.terms.clips[0]
-        (acute,) = {one.acute for one in self._stages.each if one.name == task.stage}
 
         def total(weights: Array) -> np.ndarray:
             return clip * found.total(np.asarray(weights))
 
         norms = clip * np.asarray(found.norms(), np.float64)
+        acute = self.is_nonnegative(task.stage)
         return clip_sum(norms, clip, task.weights, total, acute=acute, tally=tally)
 
     def contributions(

@@ -35,6 +35,7 @@ from tacit.methods.private import PrivateMethod, Terms, by_unit, units_present
 from tacit.models import LinearPredictor, Model, Records
 from tacit.privacy.bounded import Bounded, Tally
 from tacit.privacy.events import GaussianEvent
+from tacit.privacy.guarantee import Unit
 from tacit.privacy.mechanisms import Cost, Gaussian, Release
 from tacit.privacy.settings import check_clip
 from tacit.pvi import cavity, damped_update, divide, multiply, power
@@ -135,6 +136,7 @@ class DPSGD(PrivateMethod):
     """
 
     kind: ClassVar[str] = "dp-sgd"
+    units: ClassVar[tuple[Unit, ...]] = ("record", "person")
     damping: ClassVar[float | None] = 1.0  # `step_size` replaces damping
     steps: int = 1
     sampling_rate: float = 1.0

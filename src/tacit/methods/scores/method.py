@@ -133,7 +133,8 @@ class PrivateScores(SummedMethod):
         moved = noise * math.sqrt(model.dimension) / (0.75 * self.total_units)
         given = f"{self.total_units} records in {len(settled)} parties and this ε"
         helps = (
-            "use privacy.aggregation = 'trusted', a larger epsilon, more records or fewer {}"
+            "use privacy.aggregation = 'secure' or 'trusted', a larger epsilon, more records or "
+            "fewer {}"
         ).format
         if moved > FARTHEST:
             raise ConfigError(

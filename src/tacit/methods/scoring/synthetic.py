@@ -164,8 +164,9 @@ def _shrunk(seen: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _count_doubt(found: Marginals, scale: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """What the noise in the counts adds: to a column's variance, and to its mean, which is its
-    covariance with the constant.
+    """Error variances of the moment due to noise in the counts.
+
+    The counts give each column's variance, and its mean, which is its covariance with the constant.
     """
     square = np.square(scale)
     doubt = np.diag(np.where(free, np.square(square) * found.variance_error, 0.0))
