@@ -93,6 +93,21 @@ class RowStatistics(Statistics):
         return (left.T @ np.where(kept[:, None], self.right, 0.0)).reshape(-1)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NoStatistics(Statistics):
+    """Statistics that are all zero: the answer to a request whose arithmetic would overflow."""
+
+    records: int
+    size: int
+
+    def norms(self) -> np.ndarray:
+        return np.zeros(self.records)
+
+    def total(self, weights: Array) -> np.ndarray:
+        del weights
+        return np.zeros(self.size)
+
+
 class ConjugateExponential(Model):
     """A model with expected statistics in stages.
 

@@ -8,7 +8,7 @@ rest (`tacit.models.conjugate`).
     size      number of records and mean squared distance from the middle of the bounds
     mean      sum of the records, clipped at √2 of that distance
     size      the same around the mean
-    moment    Σ (x − m)(x − m)ᵀ, clipped at twice the mean squared distance
+    moment    Σ (x − m)(x − m)ᵀ, clipped at one to four mean squared distances, by its noise
 
 `size` and `moment` have contributions with inner products ≥ 0, so that replacing a record moves
 them by √2; `mean` moves by 2. A noisy covariance has its eigenvalues shrunk by what noise adds to
@@ -39,7 +39,13 @@ from tacit.models.base import (
     checked_names,
 )
 from tacit.models.columns import check_numeric, check_x, column_bounds
-from tacit.models.conjugate import ConjugateExponential, RowStatistics, StageSum, StatisticsStage
+from tacit.models.conjugate import (
+    ConjugateExponential,
+    NoStatistics,
+    RowStatistics,
+    StageSum,
+    StatisticsStage,
+)
 from tacit.models.predictive import Prediction
 from tacit.models.settings import FactorSettings
 from tacit.models.statistics import Statistics
@@ -47,6 +53,12 @@ from tacit.models.statistics import Statistics
 SIZE, MEAN, SIZE_AGAIN, MOMENT = "size", "mean", "size-again", "moment"
 SHARES = (0.02, 0.10, 0.02, 0.86)
 HALF = math.sqrt(0.5)
+MEAN_REACH = 2.0
+"""The mean is clipped at this many mean squared distances."""
+NARROWEST, WIDEST, NOISE_SHARE = 1.0, 4.0, 0.1
+"""Clip of the second moment, in mean squared distances (`_moment_reach`)."""
+RELIABLE, MOST_RESCALED = 0.05, 3.0
+"""A mean squared distance with a smaller relative error corrects the scale of the covariance."""
 WIDER = 4.0
 """The second size is clipped at this many times the first mean squared distance."""
 LARGEST_ASKED = 1e12
@@ -255,8 +267,7 @@ class FactorModel(ConjugateExponential):
         square = max(float(public["square"]), 1e-300)
         sane = np.all(np.abs(public["centre"]) <= LARGEST_ASKED) and square <= LARGEST_ASKED**2
         if not sane:  # its arithmetic would overflow
-            right = np.zeros((len(x), self.stage_size(stage)))
-            return RowStatistics(left=np.ones((len(x), 1)), right=right, sizes=np.zeros(len(x)))
+            return NoStatistics(records=len(x), size=self.stage_size(stage))
         rows = (x - public["centre"]) / math.sqrt(square)
         squares = np.zeros(len(rows))
         for column in rows.T:
@@ -278,9 +289,15 @@ class FactorModel(ConjugateExponential):
             count = max(float(answer.total[0]) / HALF, noise, 1.0)
             share = max(float(answer.total[1]) / HALF, noise, 1e-12 * count) / count
             found = min(share, 1.0) * square
-            kept = {"count": np.asarray(count), "found": np.asarray(found)}
-            # Records beyond √2 times the root mean square are shortened.
-            return {"centre": centre, "square": np.asarray(2.0 * found), **kept}, None
+            kept = {
+                "count": np.asarray(count),
+                "found": np.asarray(found),
+                "found_error": np.asarray(noise / (share * count)),
+            }
+            reach = MEAN_REACH
+            if answer.stage == SIZE_AGAIN:
+                reach = self._moment_reach(answer.noise_sd, count)
+            return {"centre": centre, "square": np.asarray(reach * found), **kept}, None
         count = float(known["count"])
         if answer.stage == MEAN:
             moved = centre + math.sqrt(square) * answer.total / count
@@ -288,12 +305,28 @@ class FactorModel(ConjugateExponential):
             return {"centre": moved, "square": wider, "count": known["count"]}, None
         scale = square / count
         i, j = np.triu_indices(self.width)
+        if answer.noise_sd > 0.0 and float(known["found_error"]) < RELIABLE:
+            # Clipping shortens long records: their mean squared distance is known otherwise.
+            trace = max(float(np.sum(answer.total[i == j])) * scale, 1e-300)
+            scale *= min(max(float(known["found"]) / trace, 1.0), MOST_RESCALED)
         upper = answer.total * np.where(i == j, 1.0, HALF) * scale
         covariance = np.zeros((self.width, self.width))
         covariance[i, j] = upper
         covariance[j, i] = upper
         found = self._estimated(centre, covariance, answer.noise_sd * scale)
         return dict(known), self._posterior(found, count)
+
+    def _moment_reach(self, noise_sd: float, count: float) -> float:
+        """The clip of the second moment, in mean squared distances.
+
+        Clipping biases eigenvalues, noise turns axes. With little noise the clip is wide. Where the
+        largest eigenvalue of the noise would be more than `NOISE_SHARE` of the mean eigenvalue, it
+        is as narrow as the mean squared distance itself.
+        """
+        d = self.width
+        coming = noise_sd * math.sqrt(SHARES[2] / SHARES[3])  # both stages are acute
+        relative = coming * math.sqrt(2.0 * d) * d / count
+        return min(max(NOISE_SHARE / max(relative, 1e-300), NARROWEST), WIDEST)
 
     def _estimated(self, mean: np.ndarray, covariance: np.ndarray, noise_sd: float) -> Factors:
         """Maximum likelihood given a covariance whose noise has that sd on its diagonal."""

@@ -41,7 +41,13 @@ from tacit.models.base import (
     checked_names,
 )
 from tacit.models.columns import check_numeric, check_x, column_bounds
-from tacit.models.conjugate import ConjugateExponential, RowStatistics, StageSum, StatisticsStage
+from tacit.models.conjugate import (
+    ConjugateExponential,
+    NoStatistics,
+    RowStatistics,
+    StageSum,
+    StatisticsStage,
+)
 from tacit.models.mixture.moments import (
     Repaired,
     Units,
@@ -55,6 +61,7 @@ from tacit.models.mixture.moments import (
 from tacit.models.mixture.start import POINTS, drawn_points, fitted_components
 from tacit.models.predictive import Prediction
 from tacit.models.settings import MixtureSettings
+from tacit.models.statistics import Statistics
 
 COLUMNS, MOMENT, CELLS, UPDATE = "columns", "moment", "cells", "update"
 MAP_SHARES, CELL_SHARES = (0.02, 0.02, 0.04), (0.10, 0.10, 0.20)
@@ -239,12 +246,10 @@ class GaussianMixture(ConjugateExponential):
         low, high = self.bounds
         return {"centre": 0.5 * (low + high), "root": np.diag(0.5 * (high - low))}
 
-    def stage_statistics(self, stage: str, public: Arrays, records: Records) -> RowStatistics:
+    def stage_statistics(self, stage: str, public: Arrays, records: Records) -> Statistics:
         x = np.asarray(records["x"], np.float64)
         if not all(np.all(np.abs(value) <= LARGEST_ASKED) for value in public.values()):
-            nothing = np.zeros((len(x), 1))
-            right = np.zeros((len(x), self.stage_size(stage)))
-            return RowStatistics(left=nothing, right=right, sizes=np.zeros(len(x)))
+            return NoStatistics(records=len(x), size=self.stage_size(stage))
         gap = x - public["centre"]
         if stage == COLUMNS:
             y = np.clip(gap / np.maximum(np.diagonal(public["root"]), 1e-12), -1.0, 1.0)
