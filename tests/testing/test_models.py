@@ -20,6 +20,7 @@ from tacit.models import (
 )
 from tacit.models.capabilities import abilities
 from tacit.models.glm.logistic import BernoulliLikelihood
+from tacit.models.glm.normal import NormalRegression
 from tacit.models.predictive import Prediction
 from tacit.models.registry import SHIPPED
 from tacit.testing import check_model
@@ -52,6 +53,7 @@ SHIPPED_MODELS = {
     "belief-network": lambda: BeliefNetwork(4, hidden=2),
     "factors": lambda: FactorModel(NAMES, factors=1),
     "mixture": lambda: GaussianMixture(NAMES, components=2),
+    "linear-unknown-noise": lambda: NormalRegression(NAMES, center=0.3, scale=2.0, prior_sd=1.0),
     "numpyro": lambda: from_numpyro(regression, {"x": np.ones(3), "y": np.ones(3)}),
 }
 RECORDS = {
@@ -63,7 +65,7 @@ RECORDS = {
 }
 
 
-@pytest.mark.parametrize("kind", SHIPPED)
+@pytest.mark.parametrize("kind", [*SHIPPED, "linear-unknown-noise"])
 def test_every_shipped_model_passes(kind):
     model = SHIPPED_MODELS[kind]()
     found = check_model(model, records=RECORDS.get(kind))

@@ -21,6 +21,7 @@ from tacit.data.schema.outcome import outcome_bounds, outcome_levels
 from tacit.data.schema.table import PARTY, SourceSchema, Table
 from tacit.data.source_rows import SourceRows, table_rows, with_unused
 from tacit.errors import ConfigError, DataError
+from tacit.support.argument_names import python_names
 from tacit.support.notebook import notebook_html
 from tacit.support.tables import raise_all
 
@@ -93,6 +94,8 @@ class Federation:
     levels: tuple[str, ...] = ()
     """Levels of a categorical outcome, in the order of y; otherwise empty."""
 
+    clipped: dict[str, int] = field(default_factory=dict, repr=False)
+    """Number of values that were clipped to the bounds, by column: as private as the records."""
     test_parties: tuple[str, ...] = field(default=(), repr=False)
     """The party of each held-out record, where records belong to parties by nature."""
 
@@ -146,16 +149,17 @@ class Federation:
         from tacit.data.formula import parse_formula
         from tacit.data.study import federation_from
 
-        return federation_from(
-            data,
-            parse_formula(formula),
-            party=party,
-            schema=schema,
-            person=person,
-            held_out=held_out,
-            private=not infer,
-            seed=seed,
-        )
+        with python_names():
+            return federation_from(
+                data,
+                parse_formula(formula),
+                party=party,
+                schema=schema,
+                person=person,
+                held_out=held_out,
+                private=not infer,
+                seed=seed,
+            )
 
     def _repr_html_(self) -> str:
         """Public facts for notebooks: no record, and no number of records."""
@@ -217,7 +221,7 @@ def federation_of_table(
     if schema.positive is not None and (y == y[0]).all():
         raise DataError(
             f'column "{schema.outcome}": all {len(y)} training records have y = {y[0]:g}; one class'
-            f' is not enough: check positive = "{schema.positive}" and the file'
+            f' is not enough: check the records, and that y = 1 is "{schema.positive}"'
         )
     if read.groups is not None:
         rows, notes = {name: part[~held[part]] for name, part in read.groups.items()}, ()
@@ -373,6 +377,7 @@ def assemble(
         y_bounds=outcome_bounds(read.schema),
         levels=outcome_levels(read.schema),
         test_parties=_labels(read.groups, held),
+        clipped=read.clipped,
     )
 
 

@@ -15,7 +15,7 @@ from tacit.data.schema.layout import Layout
 from tacit.data.schema.schema import Schema
 from tacit.engines.execute import Observer, Outcome, carry_out
 from tacit.errors import ConfigError
-from tacit.fitting.charged import fit_ledger
+from tacit.fitting.charged import fit_ledger, known_total
 from tacit.fitting.progress import Progress
 from tacit.fitting.result import Fit
 from tacit.fitting.study import Family, read_study
@@ -39,6 +39,7 @@ from tacit.plan.plan import Plan, make_plan
 from tacit.privacy.settings import Privacy
 from tacit.results.check import Check, describe
 from tacit.results.compose import compose_result, data_facts, party_row, privacy_facts
+from tacit.results.diagnostics import known_limits
 from tacit.results.evaluation import (
     Attempts,
     EvaluationWarning,
@@ -53,6 +54,7 @@ from tacit.results.statements import NOT_DECLARED
 from tacit.results.summary import LedgerFacts, Result, declared_columns
 from tacit.results.verdict import Caution, warn
 from tacit.server.schedule import Schedule
+from tacit.support.argument_names import python_names
 
 PREDICTIVE_DRAWS = 100
 
@@ -185,7 +187,8 @@ def load(path: str | Path, *, model: Model | None = None) -> Fit:
     Parameters
     ----------
     path
-        A run directory, its public part, or a folder that `Fit.save` wrote.
+        A run directory, its public part, the state directory of a live server or party, or a
+        folder that `Fit.save` wrote.
     model
         The model that was fitted, for models that cannot be stored (NumPyro functions). Without it
         such a fit has its posterior and summary, but cannot predict.
@@ -195,8 +198,13 @@ def load(path: str | Path, *, model: Model | None = None) -> Fit:
     Fit
         The fit, without metrics or history that are not public.
     """
-    result, posterior, history = read_saved(Path(path), model)
-    return Fit(posterior, history, _schema_of(result), result, result)
+    public, posterior, history = read_saved(Path(path), model)
+    result, guarantee = public, public.privacy.guarantee
+    if guarantee is not None and public.privacy.ledger is None:
+        total = known_total(public.run, guarantee.delta)
+        facts = msgspec.structs.replace(public.privacy, ledger=total)
+        result = msgspec.structs.replace(public, privacy=facts)
+    return Fit(posterior, history, _schema_of(public), result, public)
 
 
 def _prepared(
@@ -214,11 +222,12 @@ def _prepared(
     seed: int,
 ) -> _Prepared:
     """Check the arguments of `fit`, read its records and make the plan."""
-    study = read_study(
-        model, data, private=isinstance(privacy, Privacy), party=party, schema=schema,
-        family=family, person=person, test=test, seed=as_seed(seed),
-    )  # fmt: skip
-    return _prepare(*study, privacy, posterior, method, schedule, seed)
+    with python_names():
+        study = read_study(
+            model, data, private=isinstance(privacy, Privacy), party=party, schema=schema,
+            family=family, person=person, test=test, seed=as_seed(seed),
+        )  # fmt: skip
+        return _prepare(*study, privacy, posterior, method, schedule, seed)
 
 
 def _run(
@@ -228,13 +237,16 @@ def _run(
     progress: bool | None,
 ) -> Fit:
     """Charge the ledger, run the plan and evaluate it. Warnings name the line that called `fit`."""
+    before = known_limits(prepared.plan)
+    warn(before, stacklevel=4)
     with fit_ledger(prepared.plan, prepared.federation, ledger) as charged:
         charging = None if charged is None else charged.charging
         with Progress(prepared.plan.schedule.rounds, progress) as bar:
             observe = bar.observer(callback)
             outcome = carry_out(prepared.plan, observe=observe, charging=charging)
     fitted = _fit_of(prepared, outcome, None if charged is None else charged.facts)
-    warn([Caution(one.kind, one.text) for one in fitted._result.cautions], stacklevel=4)
+    cautions = [Caution(one.kind, one.text) for one in fitted._result.cautions]
+    warn([one for one in cautions if one not in before], stacklevel=4)
     return fitted
 
 
@@ -338,6 +350,7 @@ def _fit_of(prepared: _Prepared, outcome: Outcome, charged: LedgerFacts | None) 
         outcome.clipped,
         name="fit",
         engine="in-process",
+        run=None if charged is None else charged.run,
         metrics=metrics,
         party_metrics=by_party,
         calibration={} if bins is None else {"held_out": bins},

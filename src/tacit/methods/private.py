@@ -272,6 +272,10 @@ class PrivateMethod(LocalMethod, abc.ABC):
         """
         del model, settled
 
+    def known_limits(self, model: Model, settled: Mapping[str, Any]) -> str | None:
+        """What is known to come out poorly before anything is charged, from public numbers."""
+        del model, settled
+
     def count_units(self, party: str, records: Records) -> int:
         """Number of units of a party."""
         if self.unit == "party":

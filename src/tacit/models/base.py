@@ -98,6 +98,8 @@ class ModelSchema:
     layout: Layout | None = None
     y_bounds: tuple[float, float] | None = None
     levels: tuple[str, ...] = ()
+    y_scaled: bool = False
+    """True if a numeric outcome is divided by a scale of the schema."""
     seed: int = 0
     """For a model that starts at random (`Model.seeded`)."""
     example: Callable[[], Records] = field(default=no_records, compare=False, repr=False)
@@ -111,6 +113,9 @@ class ModelSchema:
             largest = max(federation.parties.values(), key=len_records)
             return {key: value[:8] for key, value in largest.items()}
 
+        outcome = None
+        if federation.schema is not None:
+            outcome = federation.schema.declared(federation.outcome)
         return cls(
             names=federation.names,
             output=federation.output,
@@ -118,6 +123,7 @@ class ModelSchema:
             layout=federation.layout,
             y_bounds=federation.y_bounds,
             levels=federation.levels,
+            y_scaled=outcome is not None and outcome.scale is not None,
             seed=seed,
             example=example,
         )

@@ -51,6 +51,8 @@ SHIPPED = {
     "factors": Entry("tacit.models.factors:FactorModel", "FactorSettings"),
     "mixture": Entry("tacit.models.mixture.model:GaussianMixture", "MixtureSettings"),
 }
+WITHOUT_TABLE = {"linear-unknown-noise": "tacit.models.glm.normal:NormalRegression"}
+"""Models that a stored fit may use but a configuration does not name."""
 DEFAULT_KINDS = {
     "bernoulli": "logistic",
     "gaussian": "linear",
@@ -70,7 +72,7 @@ def register(model: M) -> M:
         A subclass of `Model` with its own `kind` and `Settings`.
     """
     kind = model.kind
-    if kind in SHIPPED or kind == "auto":
+    if kind in SHIPPED or kind in WITHOUT_TABLE or kind == "auto":
         raise ConfigError(f"model kind {kind!r} is reserved by tacit; choose another kind")
     _check(kind, model)
     _registered[kind] = model
@@ -86,6 +88,8 @@ def model_class(kind: str) -> type[Model]:
     """Model class of a kind; ConfigError with a suggestion if there is none."""
     if kind in SHIPPED:
         return _imported(SHIPPED[kind].model)
+    if kind in WITHOUT_TABLE:
+        return _imported(WITHOUT_TABLE[kind])
     if kind in _registered:
         return _registered[kind]
     installed = _installed()

@@ -71,10 +71,10 @@ class SoftmaxSettings(RegressionSettings, frozen=True, kw_only=True, tag="softma
 
 
 class LinearSettings(RegressionSettings, frozen=True, kw_only=True, tag="linear"):
-    """Linear regression with known noise, for a numeric outcome."""
+    """Linear regression, for a numeric outcome."""
 
-    noise_sd: StandardDeviation = 1.0
-    """Standard deviation of the outcome around its mean."""
+    noise_sd: StandardDeviation | None = None
+    """Standard deviation of the outcome around its mean; left out: it is unknown and inferred."""
 
 
 class NormalMeanSettings(PriorSettings, frozen=True, kw_only=True, tag="normal-mean"):

@@ -15,6 +15,7 @@ from tacit.models import Records
 from tacit.plan.calibrate import Settled
 from tacit.plan.plan import Plan
 from tacit.plan.signal import POOR, signal
+from tacit.results.diagnostics import known_limits
 from tacit.results.evaluation import cannot_evaluate
 from tacit.results.statements import prior_statement, statement
 from tacit.results.verdict import missing_caution
@@ -24,7 +25,7 @@ MOST_ROWS = 12
 TERMS = (
     "parties", "units", "ε", "δ", "clip", "noise sd", "noise / clip", "releases", "signal to noise",
 )  # fmt: skip
-NOTHING_SPENT = "No budget has been spent."
+NOTHING_SPENT = "This check spends no budget."
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def describe(
     terms = []
     if plan.settled:
         terms, poor = _terms(plan)
-        warnings += poor
+        warnings += [*poor, *(one.text for one in known_limits(plan))]
         notes.append(
             "numbers of records are exact here; show them only to those who may see the records"
         )

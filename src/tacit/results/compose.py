@@ -195,11 +195,12 @@ def stored_coefficients(
     rows = coefficients(posterior, columns, data.outcome, learned=learned)
     if not true_values:
         return rows
-    values = found.values(np.array([true_values[name] for name in posterior.names]))
-    return [
+    values = found.values(np.array([true_values.get(name, np.nan) for name in posterior.names]))
+    known = [
         msgspec.structs.replace(row, true_value=float(value))
-        for row, value in zip(rows, values, strict=True)
+        for row, value in zip(rows, values, strict=False)
     ]
+    return [*known, *rows[len(known) :]]
 
 
 def _as_json(value: Any) -> Any:

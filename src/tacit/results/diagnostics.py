@@ -156,8 +156,16 @@ def cautions_of(
             *narrow_caution(verdict.effective_share),
             *misfit_caution(verdict),
         ]
-    doubts += _unweighed_caution(plan)
+    doubts += [*_unweighed_caution(plan), *known_limits(plan)]
     return [*doubts, *learning_caution(share, posterior.names), *_clipping_cautions(plan, clipped)]
+
+
+def known_limits(plan: Plan) -> list[Caution]:
+    """What is known to come out poorly before a run is charged."""
+    if plan.privacy is None or not isinstance(plan.method, PrivateMethod):
+        return []
+    text = plan.method.known_limits(plan.model, plan.settled)
+    return [] if text is None else [Caution("wide", text)]
 
 
 def _unweighed_caution(plan: Plan) -> list[Caution]:

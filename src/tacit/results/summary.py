@@ -21,6 +21,8 @@ from tacit.support.type_info import prepare
 
 SCHEMA = "tacit/result/2"
 PARTY_SCHEMA = "tacit/party-result/2"
+AT_PARTY = "party"
+"""`engine` of a result that a party of a live federation received."""
 AGAIN = "run it again with `tacit run`, or give the directory of a finished run"
 
 T = TypeVar("T")
@@ -314,6 +316,8 @@ class PartyResult(
     coefficients: list[Coefficient] = []
     model: ModelFacts | None = None
     data: DataFacts | None = None
+    guarantee: PrivacyFacts | None = None
+    """What the federation guarantees, against whom, and what is not covered."""
 
 
 class PartyEvaluation(Part, frozen=True, kw_only=True, omit_defaults=True):

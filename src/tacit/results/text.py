@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tacit.results.shown import Shown, result_rows, to_precision
-from tacit.results.summary import Coefficient, PartyResult, Result
+from tacit.results.summary import AT_PARTY, Coefficient, PartyResult, Result
 
 TITLES = {
     "logistic": "Logistic regression",
     "softmax": "Softmax regression",
     "linear": "Linear regression",
+    "linear-unknown-noise": "Linear regression",
     "poisson": "Poisson regression",
     "normal-mean": "Mean of a normal",
     "neural-network": "Neural network",
@@ -31,6 +32,8 @@ def title(result: Result) -> str:
         text += f" of {result.data.outcome}"
         if (result.data.positive or "1").lower() not in UNDERSTOOD:
             text += f" = {result.data.positive}"
+    if result.engine == AT_PARTY:
+        return f"{text} · as party {result.parties[0].name} received it"
     count = len(result.parties)
     text += f" · {count} {'party' if count == 1 else 'parties'}"
     records = [row.records for row in result.parties]

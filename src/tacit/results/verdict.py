@@ -68,6 +68,10 @@ class MisfitWarning(UserWarning):
     """The records do not look like records of the model."""
 
 
+class WideIntervalsWarning(UserWarning):
+    """Privacy will make intervals far wider than they would be without it."""
+
+
 class MissingIndicatorWarning(UserWarning):
     """Missing values were filled with a constant beside an indicator."""
 
@@ -98,6 +102,7 @@ CATEGORIES: dict[str, type[UserWarning]] = {
     "missing-indicator": MissingIndicatorWarning,
     "one-party": OnePartyWarning,
     "too-narrow": TooNarrowWarning,
+    "wide": WideIntervalsWarning,
 }
 
 

@@ -107,8 +107,7 @@ def check_ranges(design: Design, tables: Sequence[np.ndarray]) -> None:
     """Refuse plain records in units that the counts cannot describe.
 
     A private method takes no range from the data. Where none is declared, numbers are counted
-    between −3 and 3. This check reads the records of a simulation, before anything is released:
-    its error is the only thing that depends on them.
+    between −3 and 3. See `check_units`.
     """
     what = design.counted
     for place, low, high in zip(what.numbers, what.low, what.high, strict=True):

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -42,6 +43,7 @@ from tacit.methods.scores.party import (
     trace_bound,
 )
 from tacit.methods.scores.server import COUNTS, CURVATURE, MOMENT, RANK, SCORE, ScoresServer
+from tacit.methods.scores.widths import WIDE, expected_widths
 from tacit.methods.scoring.party import counts_sum, moment_sum
 from tacit.methods.summed import SummedMethod
 from tacit.models import Model, Records
@@ -52,7 +54,9 @@ from tacit.server.combine import Combine, Run
 from tacit.server.messages import Asked, Stage
 from tacit.support.compiler import jnp
 
-SHARES = {COUNTS: 0.03, CURVATURE: 0.04, RANK: 0.02}
+SHARES = {COUNTS: 0.03, CURVATURE: 0.04}
+RANK_SHARES = {"plain": 0.02, "sum": 0.05}
+"""Of the rank histogram: with noise of each party's own it sees little at any price."""
 SECOND_CURVATURE, BURN_IN = 0.06, 0.09
 MOMENT_SHARES = (0.03, 0.12)
 MAIN_ROUNDS = 5
@@ -127,9 +131,7 @@ class PrivateScores(SummedMethod):
         """
         if not self.total_units:
             return
-        main = range(self._rounds - 1 - MAIN_ROUNDS, self._rounds - 1)
-        precision = sum(_summed_noise(settled, visit) ** -2.0 for visit in main)
-        noise = score_bound(model.dimension) / math.sqrt(precision)
+        noise = self._main_noise(model, settled)
         moved = noise * math.sqrt(model.dimension) / (0.75 * self.total_units)
         given = f"{self.total_units} records in {len(settled)} parties and this ε"
         helps = (
@@ -152,6 +154,33 @@ class PrivateScores(SummedMethod):
                 f"correlations by {blurred:.2g}, {MOST_BLURRED:g} can be covered; "
                 f"{helps('columns')}"
             )
+
+    def _main_noise(self, model: Model, settled: Mapping[str, Any]) -> float:
+        """Standard deviation of the noise in the weighted mean of the main scores' sums."""
+        main = range(self._rounds - 1 - MAIN_ROUNDS, self._rounds - 1)
+        precision = sum(_summed_noise(settled, visit) ** -2.0 for visit in main)
+        return score_bound(model.dimension) / math.sqrt(precision)
+
+    def known_limits(self, model: Model, settled: Mapping[str, Any]) -> str | None:
+        """How wide intervals will be, where some will be more than `WIDE` times as wide."""
+        if not self.total_units:
+            return None
+        assert isinstance(model, SimulatesOutcomes)
+        levels = Counter(one.source for one in _design(model).layout if one.kind == "level")
+        noise = self._main_noise(model, settled)
+        found = expected_widths(model.dimension, noise, self.total_units)
+        # A level with a quarter of the usual number of records is nothing out of the ordinary.
+        rare = bool(levels) and found.rare > 0.25 / max(levels.values())
+        if found.usual <= WIDE and not rare:
+            return None
+        few = f"; those of levels that fewer than {found.rare:.0%} of the records have, more than"
+        return (
+            f"Intervals will be about {found.usual:.1f} times as wide as without privacy"
+            f"{f'{few} {WIDE:g} times' if rare and found.rare < 1.0 else ''} ({model.dimension} "
+            f"parameters, {self.total_units} records in {len(settled)} parties); to narrow them "
+            "use privacy.aggregation = 'trusted', a larger epsilon, more records or fewer "
+            "parameters."
+        )
 
     def check_ranges(self, model: Model, parties: Mapping[str, Records]) -> None:
         """Refuse plain records in units that the counts cannot describe; for simulations."""
@@ -285,6 +314,7 @@ def _budget_shares(
     shares = np.zeros(len(stages))
     for visit, stage in enumerate(stages):
         shares[visit] = SHARES.get(stage, 0.0)
+    shares[-1] = RANK_SHARES["plain" if aggregation == "plain" else "sum"]
     shares[second] = SECOND_CURVATURE
     if MOMENT in stages:
         shares[stages.index(MOMENT)] = moment

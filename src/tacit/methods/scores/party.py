@@ -50,7 +50,7 @@ MARGIN = 1.0 - 1e-5
 """Share of the bounds C and B that is used: the rest covers the rounding of one term."""
 OUTCOMES = 4
 """K: simulated outcomes in each of the two sets."""
-LEVELS, RANKS = 4, 10
+LEVELS, RANKS = 4, 5
 """Bins of the rank histogram: of the predicted mean, and of the rank."""
 CHUNK = 512
 """Records that are worked on at a time."""

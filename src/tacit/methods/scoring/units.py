@@ -34,8 +34,8 @@ def check_units(model: Model, parties: Mapping[str, Records]) -> None:
     A private method takes no range from the data. Where none is declared, columns are taken for
     standardised ones. Values far outside would be counted at the ends of that range and values
     close together between two knots: curvature and posterior would be wrong. This check reads the
-    records of a simulation, before anything is released: its error is the only thing that depends
-    on them.
+    records where one process has them all, before anything is charged. Whether it refuses depends
+    on them, its words do not.
     """
     if not isinstance(model, Scores):
         return
@@ -58,14 +58,14 @@ def check_units(model: Model, parties: Mapping[str, Records]) -> None:
 def unfit_values(x: np.ndarray, low: float, high: float, *, centred: bool = True) -> str | None:
     """Why the values of a column cannot be counted in [low, high]; None if they can.
 
-    `centred`: the spread is measured from the mean, which an intercept absorbs, else from 0.
+    `centred`: the spread is measured from the mean, which an intercept absorbs, else from 0. The
+    words hold no number of the records, because nothing is charged for one.
     """
-    outside = float(np.mean((x < low) | (x > high)))
-    if outside > MOST_OUTSIDE:
-        return f"{outside:.0%} of its values are outside"
+    if float(np.mean((x < low) | (x > high))) > MOST_OUTSIDE:
+        return "many of its values are outside"
     spread = math.sqrt(np.mean(np.square(x - (np.mean(x) if centred else 0.0))))
     if np.ptp(x) != 0 and spread < LEAST_SPREAD * (high - low):
-        return f"its values vary by {spread:.2g} only"
+        return "its values vary by a small part of that range only"
     return None
 
 

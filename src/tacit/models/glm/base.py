@@ -202,6 +202,10 @@ class GeneralisedLinear(LinearPredictor):
     def response(self, theta: Array, records: Records) -> Array:
         return self.inverse_link(records["x"] @ theta)
 
+    def responses(self, thetas: np.ndarray, records: Records) -> np.ndarray:
+        """As `tacit.models.capabilities.NumPyResponses`."""
+        return np.asarray(self.inverse_link(thetas @ np.asarray(records["x"], np.float64).T))
+
     def expected_log_likelihood(self, mean: Array, variance: Array, y: Array) -> Array:
         """E[log p(y | η)] for η ~ N(mean, variance), elementwise."""
         nodes, weights = hermite(self.quadrature_nodes)

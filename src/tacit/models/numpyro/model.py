@@ -18,7 +18,7 @@ stand-in is gone and the exact prior has taken its place.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from typing import Any, ClassVar
 
@@ -31,6 +31,7 @@ from tacit.arrays import Array
 from tacit.errors import ConfigError, DataError
 from tacit.expfam import Family, Natural
 from tacit.models.base import Model, ModelSchema, Records, gaussian_natural
+from tacit.models.numpyro.indices import IndexRange, check_indices, index_ranges
 from tacit.models.numpyro.layout import find_layout
 from tacit.models.numpyro.outcomes import SimulatedOutcomes, checked_columns
 from tacit.models.numpyro.prior import independent_normals, robust_quantiles
@@ -149,6 +150,14 @@ class NumPyroModel(SimulatedOutcomes, Model):
             if latent.name in self.layout.scales
             for place in range(latent.start, latent.stop)
         )
+
+    @cached_property
+    def index_ranges(self) -> dict[str, IndexRange]:
+        """The range of every column that the function uses as an index."""
+        return index_ranges(self)
+
+    def check_records(self, party: str, records: Records) -> None:
+        check_indices(self.index_ranges, self.columns, party, records)
 
     def log_likelihood(self, theta: Array, records: Records) -> Array:
         return self._log_likelihood(jnp.asarray(theta), self.program.batch(records))
