@@ -27,7 +27,14 @@ from tacit.results.raw_records import Prepared, prepared_records, schema_of
 from tacit.results.saved import write_saved
 from tacit.results.shown import Shown, shown_rows, site_rows, site_summary
 from tacit.results.summary import Coefficient, Result, Round, declared_columns
-from tacit.results.text import as_coefficient, table_lines, table_rows, texts, title
+from tacit.results.text import (
+    as_coefficient,
+    plain_table,
+    table_lines,
+    table_rows,
+    texts,
+    title,
+)
 from tacit.support.argument_names import python_names
 from tacit.support.notebook import notebook_html
 from tacit.support.storage import writing
@@ -286,6 +293,8 @@ class Fit:
         lines = [title(self._public)]
         if self.posterior.model.listed:
             lines += table_lines(table_rows(self._result))
+        for one in self._result.tables:
+            lines += [one.title, *plain_table(one.columns, one.rows)]
         note = self._result.intervals.warning
         lines += [] if note is None else [f"warning: {note}"]
         rounds, prior = self._result.rounds, self._result.model.prior
