@@ -319,10 +319,12 @@ class Fit:
         return [*lines, f"Converged: {self.why}."] if self.converged else lines
 
     def _note_lines(self) -> list[str]:
-        shown, more = self.notes[:MOST_NOTES], len(self.notes) - MOST_NOTES
+        if not self.notes:
+            return []
         remark = " (exact, not covered by the guarantee)" if self.privacy.private else ""
-        lines = [f"Data{remark}: {text}" for text in shown]
-        return [*lines, f"Data: {more} more notes in fit.notes"] if more > 0 else lines
+        more = len(self.notes) - MOST_NOTES
+        rest = [f"{more} more in fit.notes"] if more > 0 else []
+        return [f"Data{remark}: {'; '.join([*self.notes[:MOST_NOTES], *rest])}."]
 
     def _metric_lines(self) -> list[str]:
         lines = []
