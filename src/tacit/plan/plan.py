@@ -304,8 +304,7 @@ def make_plan(
         check_continued(method, model)
     check_eager(method, model)
     noisy = isinstance(method, PrivateMethod) and not method.wants_full
-    everyone = schedule.parties_per_round is None and steady
-    most = method.most_full(everyone=everyone)
+    most = method.most_full(everyone=schedule.parties_per_round is None and steady)
     chosen_family = choose_family(family, model, private=noisy, most_full=most)
     units = units_of(method, privacy, parties, live)
     method = settled_method(method, privacy, units, live)

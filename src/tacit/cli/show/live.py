@@ -122,6 +122,11 @@ _SERVER_EVENTS: dict[str, Callable[[Line], str | None]] = {
     ),
     "metrics": lambda line: f"metrics at http://{line['address']}/metrics",
     "begin": lambda line: f"training begins with {line['parties']} parties",
+    "secure sum": lambda line: (
+        "secure sums are set up: all parties have exchanged keys and shares"
+        if line["step"] == "set-up"
+        else None
+    ),
     "round": lambda line: f"round {line['round']}: {_elbo(line)}{_change(line)}",
     "skipped": lambda line: f"round {line['round']}: passed over {line['party']}, which is late",
     "waiting": lambda line: (
@@ -212,6 +217,7 @@ _PARTY_EVENTS: dict[str, Callable[[Line], str | None]] = {
         f"round {line['round']}: reply {line['visit'] + 1} sent after "
         f"{line['seconds']:.2f} s; {line['sent_bytes']:,} bytes sent so far{_spent(line)}"
     ),
+    "refused": lambda line: f"REFUSED a message of the server: {line['reason']}",
     "server error": lambda line: f"the server replied with an error: {line['reason']}",
     "server closes": lambda line: f"{line['reason']}; reconnecting in {line['back']:g} s",
     "cut off": lambda line: f"connection to {line['server']} lost: {line['reason']}; reconnecting",

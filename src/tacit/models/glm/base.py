@@ -305,7 +305,9 @@ class GeneralisedLinear(LinearPredictor):
         most = jnp.abs(slope) if bound is None else jnp.maximum(bound, jnp.abs(slope))
         bound = self.largest_curvature(mean, spread) if label_agnostic else None
         bent = curvature if bound is None else jnp.maximum(bound, jnp.abs(curvature))
-        slope, curvature, most, bent = computed_once((slope, curvature, most, bent))
+        extent = jnp.sum(squares, axis=1) / x.shape[1]
+        parts = (slope, curvature, most, bent, extent)
+        slope, curvature, most, bent, extent = computed_once(parts)
         # Norms in float64, like the sums: a float32 square may underflow and drop out of the norm.
         direction, largest = unit_rows(x)
         wide = jnp.square(direction)
@@ -314,9 +316,9 @@ class GeneralisedLinear(LinearPredictor):
         if "scale" in maps:
             spreads = jnp.square(wide) @ jnp.square(reach["scale"] * variance.astype(jnp.float64))
             norms = norms + jnp.square(bent * largest * largest) * spreads
-        information = jnp.abs(curvature) * jnp.sum(squares, axis=1) / x.shape[1]
+        information = jnp.abs(curvature) * extent
         if "information" in maps:
-            most = jnp.abs(bent) * jnp.sum(squares, axis=1) / x.shape[1]
+            most = jnp.abs(bent) * extent
             norms = norms + jnp.square(reach["information"] * most.astype(jnp.float64))
 
         def weighted_sum(weights: Array) -> Free:
