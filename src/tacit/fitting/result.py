@@ -30,6 +30,7 @@ from tacit.results.summary import Coefficient, Result, Round, declared_columns
 from tacit.results.text import (
     as_coefficient,
     interaction_lines,
+    plain_table,
     table_lines,
     table_rows,
     texts,
@@ -293,6 +294,8 @@ class Fit:
         lines = [title(self._public)]
         if self.posterior.model.listed:
             lines += table_lines(table_rows(self._result))
+        for one in self._result.tables:
+            lines += [one.title, *plain_table(one.columns, one.rows)]
         note = self._result.intervals.warning
         lines += [] if note is None else [f"warning: {note}"]
         rounds, prior = self._result.rounds, self._result.model.prior

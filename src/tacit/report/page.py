@@ -83,6 +83,7 @@ def page_of(run: Run) -> Page:
         ("privacy", "Privacy", privacy_parts(result)),
         ("coefficients", "Coefficients", coefficient_parts(result)),
         ("topics", "Topics", topic_parts(result)),
+        ("tables", "What was found", model_table_parts(result)),
         ("performance", "Held-out performance", performance_parts(result)),
         ("parties", "Parties", party_parts(result)),
         ("convergence", "Convergence", convergence_parts(run)),
@@ -407,6 +408,16 @@ def topic_parts(result: Result) -> list[Any]:
         return []
     head = ["Topic", "Share of all words", "Top words"]
     return [Table(f"All {len(rows)} topics", head, rows, numbers=False)]
+
+
+def model_table_parts(result: Result) -> list[Any]:
+    """Clusters of a mixture or components of a factor model."""
+    warning = result.intervals.warning
+    parts: list[Any] = [Paragraph(warning)] if result.tables and warning else []
+    for one in result.tables:
+        rows = [TableRow(row[0], tuple(row[1:])) for row in one.rows]
+        parts.append(Table(one.title, one.columns, rows, numbers=False))
+    return parts
 
 
 def party_parts(result: Result) -> list[Any]:

@@ -15,6 +15,9 @@ TITLES = {
     "neural-network": "Neural network",
     "numpyro": "NumPyro model",
     "topics": "Topic model",
+    "belief-network": "Belief network",
+    "factors": "Factor model",
+    "mixture": "Gaussian mixture",
 }
 UNDERSTOOD = ("1", "true", "yes")
 """Levels that are y = 1 without being named in the title."""
@@ -25,7 +28,7 @@ def title(result: Result) -> str:
     """Model, outcome, parties and, where it is public, the number of records."""
     kind = result.model.kind
     text = TITLES.get(kind, kind.replace("-", " ").capitalize())
-    if result.data.outcome is not None:
+    if result.data.outcome:
         text += f" of {result.data.outcome}"
         if (result.data.positive or "1").lower() not in UNDERSTOOD:
             text += f" = {result.data.positive}"
@@ -89,3 +92,13 @@ def table_lines(rows: list[Coefficient]) -> list[str]:
         shown = "  ".join(text.rjust(width) for text, width in zip(numbers, widths, strict=True))
         lines.append(f"{row.term:<{name_width}}  {shown}  {row.unit or ''}".rstrip())
     return lines
+
+
+def plain_table(columns: list[str], rows: list[list[str]]) -> list[str]:
+    """A table of text cells as aligned lines."""
+    cells = [columns, *rows]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(columns))]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
