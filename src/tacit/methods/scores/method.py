@@ -232,7 +232,7 @@ class PrivateScores(SummedMethod):
     def is_nonnegative(self, stage: str) -> bool:
         return stage != SCORE
 
-    def budget_share(self, visit: int, visits: int, mu: float) -> float:
+    def budget_share(self, visit: int, visits: int, mu: float = 1.0) -> float:
         del visits
         return self.budget_shares(mu)[visit]
 
