@@ -20,6 +20,7 @@ import numpy as np
 from tacit.arrays import Arrays
 from tacit.expfam import Dirichlets, Family, Gaussian, MeanFieldGaussian
 from tacit.methods.base import LocalMethod
+from tacit.methods.conjugate.method import PrivateConjugateStages
 from tacit.methods.dpsgd.adaptive import MAX_LOG_SCALE, SCALE, WEIGHT, WITHIN, tally_clip
 from tacit.methods.dpsgd.method import DPSGD
 from tacit.methods.hybrid import Hybrid
@@ -67,6 +68,11 @@ def _broken_by(
         return _broken_scoring(model, method, exchange, event)
     if isinstance(method, PrivateScores):
         return _broken_scores(model, method, exchange, event)
+    if isinstance(method, PrivateConjugateStages):
+        stage = method.stage_at(exchange.visit).name
+        lost = event.clip * float(np.linalg.norm(exchange.slack(stage)))
+        released = [exchange.released[stage] * event.clip]
+        return _compared("statistics", released, lost, exchange, event, exchange.records)
     if isinstance(method, PrivateStatistics):
         return _broken_statistics(model, family, method, exchange, event)
     if isinstance(method, PrivateUpdate):

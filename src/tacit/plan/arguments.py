@@ -225,7 +225,7 @@ def _check_within(party: str, records: Records, declared: Mapping[str, Any]) -> 
 
 
 def _check_fits(model: type[Model], federation: Federation) -> None:
-    if not model.listed:
+    if not model.listed and model.Settings.needs_outcome:
         raise ConfigError(
             f"model = {model.__name__} is a class; pass an instance, e.g. "
             f"{model.__name__}(10, words={len(federation.names)})"

@@ -122,7 +122,7 @@ def resolved_schedule(
 ) -> Schedule:
     """The schedule with defaults for unset rounds, damping and tolerance."""
     if schedule.rounds_unset:
-        schedule = replace(schedule, rounds=method.usual_rounds)
+        schedule = replace(schedule, rounds=method.rounds_for(model))
     if isinstance(method, PrivateMethod):
         method.check_schedule(schedule, parties)
     if schedule.parties_per_round is not None and schedule.parties_per_round > parties:

@@ -130,6 +130,7 @@ def clip_sum(
     weighted_sum: Callable[[Array], Tree],
     *,
     least: Array | None = None,
+    acute: bool = False,
     tally: Tally | None = None,
 ) -> Bounded:
     """Clipped sum Σ wᵢ cᵢ from norms in closed form, without forming any cᵢ.
@@ -142,6 +143,8 @@ def clip_sum(
 
     If contributions are nonnegative, `least` is a lower bound on each unit's smallest coordinate.
     The sum is then marked `nonnegative`, and a unit with `least` < 0 (or NaN) contributes nothing.
+    `acute` says that no two possible contributions have a negative inner product, which is for the
+    caller to prove; the sum is marked likewise.
     """
     if norms.dtype != jnp.float64:
         raise TypeError(
@@ -150,7 +153,7 @@ def clip_sum(
         )
     kept = mask if least is None else (mask != 0) & (least >= 0)  # False for NaN
     summed = weighted_sum(clip_weights(norms, clip, kept))
-    bounded = _make(summed, clip, nonnegative=least is not None)
+    bounded = _make(summed, clip, nonnegative=acute or least is not None)
     return bounded if tally is None else _tallied(bounded, norms, kept, tally)
 
 

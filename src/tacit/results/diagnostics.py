@@ -55,6 +55,9 @@ def run_verdict(
         trouble = scores_trouble(server, state.memory or {})
     if trouble is not None:
         return Verdict(False, trouble, misfit=_misfit(plan, state))
+    own = plan.method.judged(plan.model, state.q, state.finished, log)
+    if own is not None:
+        return Verdict(*own)
     if isinstance(plan.rules.solver, WideSolver):
         return judge_wide(state, log)
     if plan.rules.solver is not None:

@@ -123,8 +123,10 @@ WITHOUT_CORRELATIONS = (
 def interval_note(plan: Plan) -> str | None:
     """What the intervals of a run lack, or None."""
     if plan.guarantee is None:
-        return WITHOUT_CORRELATIONS if isinstance(plan.rules.solver, WideSolver) else None
+        wide = isinstance(plan.rules.solver, WideSolver)
+        return WITHOUT_CORRELATIONS if wide else plan.model.uncalibrated
     assert isinstance(plan.method, PrivateMethod)
     if not plan.method.knows_noise(plan.family):
-        return TOO_NARROW
+        own = plan.model.uncalibrated
+        return TOO_NARROW if own is None else f"{own} {TOO_NARROW}"
     return None
