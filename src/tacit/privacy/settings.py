@@ -86,6 +86,8 @@ class Privacy(Table, frozen=True, kw_only=True):
     """Settings of single parties, by name."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.secure, dict):
+            msgspec.structs.force_setattr(self, "secure", _as_secure(self.secure))
         check_fields(self, "privacy")
         parties = {name: _as_party(name, own) for name, own in self.parties.items()}
         msgspec.structs.force_setattr(self, "parties", parties)
@@ -160,6 +162,15 @@ def _as_party(name: str, own: PartyPrivacy | dict[str, Any]) -> PartyPrivacy:
             advice = choose_from(key, known)
             raise ConfigError(f"privacy.parties[{name!r}] has the key {key!r}; {advice}")
     return PartyPrivacy(**own)
+
+
+def _as_secure(own: dict[str, Any]) -> SecureSums:
+    """Convert thresholds from a dictionary."""
+    known = SecureSums.__struct_fields__
+    for key in own:
+        if key not in known:
+            raise ConfigError(f"privacy.secure has the key {key!r}; {choose_from(key, known)}")
+    return SecureSums(**own)
 
 
 def check_clip(value: float, key: str) -> float:
