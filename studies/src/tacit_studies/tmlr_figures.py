@@ -19,6 +19,8 @@ GREEN, ORANGE, PURPLE, SKY = "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
 LOOKS = {
     "non-private": (GREY, (0, (4, 3))),
     "dp-optimisation": (BLUE, "-"),
+    "dp-optimisation-sequential": (BLUE, "--"),
+    "dp-optimisation-few": (BLUE, ":"),
     "averaged": (ORANGE, "-"),
     "averaged-trusted": (ORANGE, (0, (3, 1.5))),
     "virtual": (GREEN, "-"),
